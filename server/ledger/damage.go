@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -54,6 +55,65 @@ func asUnwritable(err error) error {
 	return err
 }
 
+// checked has the SQLite files that ledgers of this process use. A file is checked when the
+// first of them opens it, and stays open for as long as any of them: closing a file releases
+// all locks that the process holds on it, and another process could then remove the log.
+var checked struct {
+	mu sync.Mutex
+	by map[string]*checkedFile // by path
+}
+
+type checkedFile struct {
+	*os.File
+	ledgers int
+}
+
+// check connects to a SQLite database and checks it for damage.
+func (l *Ledger) check(ctx context.Context) error {
+	checked.mu.Lock()
+	defer checked.mu.Unlock()
+	if f := checked.by[l.path]; f != nil {
+		f.ledgers++
+		l.file = f
+		return l.connect(ctx)
+	}
+	if err := l.checkLog(ctx); err != nil {
+		return err
+	}
+	if err := l.connect(ctx); err != nil {
+		return err
+	}
+	file, err := os.Open(l.path)
+	if err != nil {
+		return err
+	}
+	l.file = &checkedFile{file, 1}
+	if checked.by == nil {
+		checked.by = map[string]*checkedFile{}
+	}
+	checked.by[l.path] = l.file
+	if err := l.checkPages(ctx); err != nil {
+		return err
+	}
+	return l.addChecksums(ctx)
+}
+
+// uncheck closes the checked file if no other ledger needs it. Call it when the connections
+// are closed.
+func (l *Ledger) uncheck() {
+	checked.mu.Lock()
+	defer checked.mu.Unlock()
+	f := l.file
+	if f == nil {
+		return
+	}
+	l.file = nil
+	if f.ledgers--; f.ledgers == 0 {
+		delete(checked.by, l.path)
+		_ = f.Close() // it was only read
+	}
+}
+
 // checkLog returns an error if transactions in SQLite's write-ahead log cannot be read. Call
 // it before the first connection, which may change the log.
 func (l *Ledger) checkLog(ctx context.Context) error {
@@ -64,16 +124,11 @@ func (l *Ledger) checkLog(ctx context.Context) error {
 // server starts and not years later. It first moves the log into the database file: the
 // power may have failed while SQLite did that, and pages that are in the log too may then be
 // wrong in the file.
-func (l *Ledger) checkPages(ctx context.Context) (err error) {
+func (l *Ledger) checkPages(ctx context.Context) error {
 	if _, err := l.write.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)"); err != nil {
 		return err
 	}
-	// The file stays open as long as the ledger: closing it releases all locks that the
-	// process holds on it, and another process could then remove the log.
-	if l.file, err = os.Open(l.path); err != nil {
-		return err
-	}
-	return patiently(ctx, pagesum.ErrPage, func() error { return pagesum.Verify(l.file) })
+	return patiently(ctx, pagesum.ErrPage, func() error { return pagesum.Verify(l.file.File) })
 }
 
 // patiently repeats a check that has found damage: if another process is writing the file,
@@ -100,7 +155,7 @@ const checksumsFrom = 7
 // The database must have them before its schema says so: older versions refuse the newer
 // schema, and do not write pages without checksums.
 func (l *Ledger) addChecksums(ctx context.Context) error {
-	if has, err := pagesum.Has(l.file); has || err != nil {
+	if has, err := pagesum.Has(l.file.File); has || err != nil {
 		return err
 	}
 	_, version, err := l.schema(ctx)
@@ -115,7 +170,7 @@ func (l *Ledger) addChecksums(ctx context.Context) error {
 			return fmt.Errorf("adding checksums: %w", err)
 		}
 	}
-	has, err := pagesum.Has(l.file)
+	has, err := pagesum.Has(l.file.File)
 	if err == nil && !has {
 		err = errors.New("adding checksums: the pages still have none")
 	}

@@ -39,8 +39,8 @@ type Ledger struct {
 	write  *pool   // for writing; with SQLite one connection, because it allows one writer
 	read   querier // for frequent queries; with SQLite it caches prepared statements
 	sqlite bool
-	path   string   // of SQLite's file
-	file   *os.File // the same, open to check its pages; nil if they were not checked
+	path   string       // of SQLite's file
+	file   *checkedFile // the same; nil if it was not checked
 	// chunk is the number of rows in one statement. PostgreSQL caches a statement of each
 	// length per connection, and scans the whole table for a long list. SQLite has no
 	// network round trip, and its driver takes time proportional to the square of the
@@ -193,16 +193,7 @@ func (l *Ledger) schema(ctx context.Context) (p *goose.Provider, version int64, 
 
 func (l *Ledger) migrate(ctx context.Context) error {
 	if l.sqlite {
-		if err := l.checkLog(ctx); err != nil {
-			return err
-		}
-		if err := l.connect(ctx); err != nil {
-			return err
-		}
-		if err := l.checkPages(ctx); err != nil {
-			return err
-		}
-		if err := l.addChecksums(ctx); err != nil {
+		if err := l.check(ctx); err != nil {
 			return err
 		}
 	} else {
@@ -269,7 +260,7 @@ func (l *Ledger) Close() (err error) {
 	l.answering.Wait()
 	if l.sqlite {
 		err = errors.Join(l.write.Close(), l.db.Close())
-		_ = l.file.Close() // it was only read; nil if its pages were not checked
+		l.uncheck()
 		return err
 	}
 	return l.db.Close()
