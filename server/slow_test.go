@@ -106,7 +106,11 @@ func TestHalfOpen(t *testing.T) {
 	}
 	free = nil
 	all = begin(a.http, v1.AgentServicePushProcedure, 5<<20, 5<<20-1, 4)
-	st.soon("the last of four is refused", func() bool { return refused(all) == 1 })
+	// Two that reach the limit at the same time may both be refused.
+	st.soon("the last of four are refused", func() bool { return refused(all) > 0 })
+	if n := refused(all); n > 2 {
+		t.Errorf("%d of four are refused", n)
+	}
 	for _, f := range free {
 		f()
 	}
