@@ -163,7 +163,7 @@ func (g *Gateway) receive(w http.ResponseWriter, r *http.Request, who door.Calle
 	control := http.NewResponseController(w)
 	b = &body{
 		ReadCloser: r.Body, calls: &g.calls, who: who, begun: time.Now(), most: most,
-		expands: r.Header.Get("Content-Encoding") != "" || kind != "application/proto", framed: strings.HasPrefix(kind, "application/grpc"),
+		expands: compressed(r.Header) || kind != "application/proto", framed: strings.HasPrefix(kind, "application/grpc"),
 		// If this fails, the server's own deadline still applies.
 		expire:  func(at time.Time) { _ = control.SetReadDeadline(at) },
 		limited: func(reason string) { g.Report.Limited(reason, who) },
