@@ -58,12 +58,17 @@ errcheck: ## Fail if code outside the tests ignores an error; exceptions are in 
 	$(TOOL) errcheck -ignoretests -exclude tools/errcheck.txt ./...
 
 .PHONY: vulncheck
-vulncheck: ## Check for known vulnerabilities in the code that we call; skipped if the database cannot be reached
+vulncheck: ## Check for known vulnerabilities in the code that we call; prints "not checked" if the database cannot be reached
 	@out=$$($(TOOL) govulncheck ./... 2>&1); code=$$?; \
 	case "$$out" in \
-	*"fetching vulnerabilities"*) echo "skipped: the Go vulnerability database cannot be reached" ;; \
+	*"fetching vulnerabilities"*) echo "not checked: the Go vulnerability database cannot be reached" ;; \
 	*) echo "$$out"; exit $$code ;; \
 	esac
+
+.PHONY: workflows
+workflows: ## Check the workflow of the hosted CI, and that it runs every part of .ci/run
+	$(TOOL) actionlint .github/workflows/*.yaml
+	@want="part: [$$(.ci/run --list | paste -sd, | sed 's/,/, /g')]"; grep -qF "$$want" .github/workflows/ci.yaml || { echo "ci.yaml has no $$want"; exit 1; }
 
 .PHONY: arch
 arch: ## Run only the architecture test
@@ -95,8 +100,10 @@ test-kills: ## Run the long form of the tests that kill processes
 	$(call LONG,Kill|Crash,./agent/... ./cmd/loadstar ./lab/... ./server/...)
 
 .PHONY: robust
-robust: ## Train five algorithms with a fifth of hostile clients, three seeds, and print the errors with and without limits
+robust: ## Train with hostile clients, three seeds, and print the errors with each defence; hours, and RESULTS=FILE keeps finished runs
 	LOADSTAR_TEST_LONG=1 go test ./lab/sim -run TestRobust -v -timeout 90m
+	LOADSTAR_TEST_LONG=1 LOADSTAR_RESULTS=$(abspath $(RESULTS)) go test ./lab/sim -run 'TestPoison|TestPlantedWeight|TestHonestCost' -v -timeout 0
+	LOADSTAR_TEST_LONG=1 go test ./internal/year -run TestFlagsOfHonestModels -v -timeout 0
 
 .PHONY: test-models
 test-models: ## Run the long form of the model-based tests
@@ -111,7 +118,7 @@ test-device: ## Test the agent on an emulated small device, with a year of readi
 	$(call LONG,SmallDevice,./cmd/loadstar-agent)
 
 # All packages that share memory between goroutines.
-RACE_PACKAGES := ./agent/... ./server/... ./fed/serve ./series/feature ./internal/simulation ./internal/faultfs ./internal/pagesum ./internal/fleetload ./internal/mtls ./internal/bench/... ./lab/... ./series ./forecast ./nn
+RACE_PACKAGES := ./agent/... ./server/... ./fed/serve ./series/feature ./internal/simulation ./internal/faultfs ./internal/connlimit ./internal/fleetload ./internal/mtls ./internal/bench/... ./lab/... ./series ./forecast ./nn
 .PHONY: race
 race: ## Test all concurrent packages with the race detector; needs gcc
 	CGO_ENABLED=1 go test -race -timeout 60m $(RACE_PACKAGES)
@@ -147,7 +154,9 @@ generated: ## Fail if the committed assembly or protocol code differs from the g
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && mkdir $$dir/out && $(call PROTOC,$$dir,$$dir/out) && \
 	for f in $$dir/out/proto/loadstar/v1/*; do diff -q proto/loadstar/v1/$$(basename $$f) $$f || { echo "run make generate"; exit 1; }; done
 
-NPM_CI := npm ci --ignore-scripts --silent
+# A registry can be slow, and npm then ends without a message. Its cache keeps what has arrived.
+NPM_TRY := npm ci --ignore-scripts --silent --prefer-offline
+NPM_CI := { $(NPM_TRY) || $(NPM_TRY); }
 
 .PHONY: web
 web: ## Rebuild the bundles of the report's charts and of the dashboard from web/; needs npm
@@ -192,8 +201,8 @@ reference-check: ## Fail if docs/reference/commands.md is not that of the comman
 	@go run -tags docs ./cmd/loadstar reference | diff -u docs/reference/commands.md - || { echo "run make reference"; exit 1; }
 
 .PHONY: release
-release: man ## Build a release into dist/: binaries, Debian packages, images, man pages, SBOMs, checksums; PLATFORMS=linux-amd64 for fewer
-	VERSION=$(VERSION) EPOCH=$(EPOCH) DIST=$(abspath $(DIST)) PLATFORMS="$(PLATFORMS)" tools/release.sh
+release: man ## Build a release into dist/: binaries, Debian packages, images, man pages, SBOMs, checksums; PLATFORMS=linux-amd64 for fewer; SIGN_KEY=path signs the checksums with minisign
+	VERSION=$(VERSION) EPOCH=$(EPOCH) DIST=$(abspath $(DIST)) PLATFORMS="$(PLATFORMS)" SIGN_KEY="$(SIGN_KEY)" tools/release.sh
 
 .PHONY: reproducible
 reproducible: ## Build a release for one platform twice, in two folders, and compare the bytes
@@ -215,16 +224,21 @@ web-test: build ## Test the dashboard in a browser, with a real server under loa
 
 .PHONY: screenshots
 screenshots: build ## Take docs/pictures/dashboard.webp of a real run on generated data; needs npm and chromium
-	cd web/dashboard && $(NPM_CI) && node test/picture.mjs ../../docs/pictures/dashboard.webp
+	cd web/dashboard && $(NPM_CI) && node test/picture.mjs dashboard ../../docs/pictures/dashboard.webp
+
+# The run is one of those that make coverage scores.
+PICTURED := cambridge-core42-2016-17
+.PHONY: forecast-picture
+forecast-picture: build ## Draw docs/pictures/forecasts.webp of a run on real data; about a minute; needs the data, npm and chromium
+	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; run=runs/coverage/$(PICTURED); \
+	{ test -e $$run/summary.json || bin/loadstar simulate plans/day-ahead.yaml --data datasets/$(PICTURED).yaml --out $$run --quiet --baseline none >/dev/null; } && \
+	bin/loadstar report $$run -o $$run/report.html && \
+	cd web/dashboard && $(NPM_CI) && node test/picture.mjs forecasts ../../docs/pictures/forecasts.webp ../../$$run/report.html
 
 .PHONY: cross
-cross: ## Build without cgo for linux/arm64 and linux/arm (v7); build and vet the commands for darwin/arm64 and windows/amd64
-	GOOS=linux GOARCH=arm64 go build ./...
-	GOOS=linux GOARCH=arm GOARM=7 go build ./...
-	GOOS=darwin GOARCH=arm64 go build -o /dev/null ./cmd/loadstar ./cmd/loadstar-agent
-	GOOS=windows GOARCH=amd64 go build -o /dev/null ./cmd/loadstar ./cmd/loadstar-agent
-	GOOS=darwin GOARCH=arm64 go vet ./cmd/...
-	GOOS=windows GOARCH=amd64 go vet ./cmd/...
+cross: ## Build the commands without cgo for linux/arm64, linux/arm (v7), darwin/arm64 and windows/amd64
+	for to in linux/arm64 linux/arm darwin/arm64 windows/amd64; do \
+		GOOS=$${to%/*} GOARCH=$${to#*/} GOARM=7 go build -o /dev/null ./cmd/loadstar ./cmd/loadstar-agent || exit; done
 
 .PHONY: test-arm
 test-arm: ## Test the engine on emulated arm64 (NEON) and armv7; needs qemu-user-static
@@ -281,6 +295,10 @@ FLIPS ?= 200
 corruption: build ## Flip FLIPS bits in the files of a stopped fleet, and cut a fifth as many files short: all damage that matters must be found; needs PostgreSQL
 	go run ./internal/chaos -bin bin/loadstar -fault corruption -kills $(FLIPS) $(if $(SEED),-seed $(SEED))
 
+.PHONY: foreign
+foreign: build ## Kill a server and let Python, sqlite3 and people use its SQLite ledger in 25 ways: it must count right afterwards, or say what is wrong; needs sqlite3 and Python
+	go run ./internal/chaos -bin bin/loadstar -fault foreign $(if $(SEED),-seed $(SEED))
+
 FORMS ?= one cluster
 .PHONY: chaos-fedsim
 chaos-fedsim: build ## Chaos test with data on the server: kill only coordinators, KILLS times per form; needs PostgreSQL
@@ -310,10 +328,11 @@ outages: build ## Stop all NATS nodes for AWAY, lose nodes for good and replace 
 	go test -count=1 -timeout 60m -v -run TestAway ./internal/simulation -args -away 1h -outages 10
 
 .PHONY: faults
-faults: build ## Run a short form of power, full-disk, corruption, failover, outages and links; about four minutes
+faults: build ## Run a short form of power, full-disk, corruption, foreign, failover, outages and links; about five minutes
 	$(MAKE) power CUTS=8
 	$(MAKE) full-disk TIMES=3
 	$(MAKE) corruption FLIPS=60
+	$(MAKE) foreign
 	$(MAKE) failover TIMES=2 ROUNDS=4
 	go run ./internal/chaos -bin bin/loadstar -form cluster -fault outage -kills 1 -for 5s -rounds 4
 	go run ./internal/chaos -bin bin/loadstar -form cluster -fault node -kills 1 -rounds 4
@@ -323,19 +342,26 @@ faults: build ## Run a short form of power, full-disk, corruption, failover, out
 attacks: build ## Carry out the attacks of the security review against the built server; ONLY=C1,H3 for some
 	go run ./internal/attack -bin bin/loadstar $(if $(ONLY),-only $(ONLY))
 
+.PHONY: leaks
+leaks: ## Carry out the attacks on readings with a year of real readings and all defaults, and print what they learn; about half an hour
+	LOADSTAR_TEST_LONG=1 go test ./internal/attack -run 'TestLeaks|TestWhatRemains' -count=1 -v -timeout 0
+
 .PHONY: floods
 floods: build ## Measure honest check-ins during each flood, on SQLite and PostgreSQL
 	go run ./internal/attack -bin bin/loadstar -only H2,H3,H4,H5,L1,L2
 	go run ./internal/attack -bin bin/loadstar -only H2,H3,H4,H5,L1,L2 -postgres
 
-# The newest commit without the defences.
-UNDEFENDED := 65e9244
+# The newest commits without the defences, one for each review. internal/attack knows which attacks belong to which.
+UNDEFENDED := 65e9244 7e11de1
 .PHONY: attacks-before
-attacks-before: ## Carry out the attacks against the server of the commit that the review attacked: each must succeed
-	@dir=$$(mktemp -d) && trap 'git worktree remove --force $$dir/source; rm -rf $$dir' EXIT && \
-	git worktree add --quiet --detach $$dir/source $(UNDEFENDED) && \
-	(cd $$dir/source && go build -o $$dir/loadstar ./cmd/loadstar) && \
-	go run ./internal/attack -bin $$dir/loadstar -before $(if $(ONLY),-only $(ONLY))
+attacks-before: ## Carry out the attacks against the servers of the commits that the reviews attacked: each must succeed; UNDEFENDED=commit for one
+	@set -e; for commit in $(UNDEFENDED); do \
+		dir=$$(mktemp -d); trap 'git worktree remove --force $$dir/source; rm -rf $$dir' EXIT; \
+		git worktree add --quiet --detach $$dir/source $$commit; \
+		(cd $$dir/source && go build -o $$dir/loadstar ./cmd/loadstar); \
+		go run ./internal/attack -bin $$dir/loadstar -before $$commit $(if $(ONLY),-only $(ONLY)); \
+		git worktree remove --force $$dir/source; rm -rf $$dir; trap - EXIT; \
+	done
 
 # The newest commit whose agents and servers speak version 1 of the protocol.
 OLD_COMMIT := d019434
@@ -358,33 +384,53 @@ SOAK ?= 1h
 soak: build ## Soak-test the server for SOAK: memory, files and goroutines must not grow
 	bin/loadstar bench soak --for $(SOAK)
 
+.PHONY: sample
+sample: build ## Cut datasets/sample again from the group cambridge-estates; needs the data, in ../shared/data or $$LOADSTAR_DATA
+	bin/loadstar data fetch sample --from $${LOADSTAR_DATA:-../shared/data}/cambridge-estates -o datasets
+
 CORE_GROUPS := cambridge-core42-2016-17 hog-core42 robin-core42 resstock-ca-core42 resstock-tx-core42 resstock-vt-core42 sgsc-core19
+# The large groups of readings, which are not in the repository.
+define DATA_ROOT
+export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; \
+	test -d "$$LOADSTAR_DATA" || { echo "no data in $$LOADSTAR_DATA: get it with bin/loadstar data fetch, and set LOADSTAR_DATA"; exit 1; }
+endef
+
 .PHONY: baselines
 baselines: build ## Regenerate docs/baselines.md; needs the data, in ../shared/data or $$LOADSTAR_DATA
-	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; \
+	@$(DATA_ROOT); \
 	data=$$(printf 'datasets/%s.yaml,' $(CORE_GROUPS)); data=$${data%,}; \
 	{ cat docs/baselines.head.md; \
 	  echo; echo "## One step ahead"; bin/loadstar backtest --data $$data --model all --markdown; \
-	  echo; echo "## All of the next 24 steps"; bin/loadstar backtest --data $$data --model all --h 24 --markdown; \
+	  echo; echo "## All of the next 24 hours"; bin/loadstar backtest --data $$data --model all --h 24 --markdown; \
 	} > docs/baselines.md.new && mv docs/baselines.md.new docs/baselines.md
 
 COMPARISON_SEEDS := 1,2,3
 DATA = $$(printf 'datasets/%s.yaml,' $(CORE_GROUPS) | sed 's/,$$//')
 .PHONY: comparison
 comparison: build ## Regenerate docs/comparison.md: dense, its twins and baselines on seven groups; about an hour on two cores
-	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; \
+	@$(DATA_ROOT); \
 	compare() { \
 	  bin/loadstar compare --data $(DATA) --plan plans/$$1.yaml,plans/$$1-local.yaml,plans/$$1-local-short.yaml,plans/$$1-pooled.yaml,plans/$$1-fl.yaml \
-	    --baseline persistence,naive-day,naive-week,ridge,ridge-rich --peers docs/peers \
+	    --baseline persistence,naive-day,naive-week,rolling-median,ridge,ridge-rich --peers docs/peers \
 	    --subject $$1 --seeds $(or $(SEEDS),$(COMPARISON_SEEDS)) --other-seeds 1 --out runs/comparison/$$1 --markdown; }; \
 	{ cat docs/comparison.head.md; \
 	  echo; echo "## The next hour"; compare hour-ahead; \
 	  echo; echo "## The next 24 hours"; compare day-ahead; \
 	} > docs/comparison.md.new && mv docs/comparison.md.new docs/comparison.md
 
+.PHONY: steps
+steps: build ## Train one plan of 24 hours on hourly, 30-minute and 15-minute readings, beside baselines: the tables of docs/forecast.md; about ten minutes of CPU
+	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; \
+	bin/loadstar compare --data datasets/sgsc-core19.yaml,datasets/sgsc-30min-core19.yaml,datasets/bose2023-ca-sample.yaml \
+	  --plan plans/day-ahead.yaml --baseline naive-week,rolling-median,ridge-rich --out runs/steps --markdown
+
+.PHONY: uses
+uses: build ## Score the energy of days, hourly sums and daily peaks on four groups: the table of docs/forecast.md; about ten minutes of CPU; SHORT=1 for seconds on the sample
+	@$(if $(SHORT),,$(DATA_ROOT);) tools/uses.sh $(if $(SHORT),short)
+
 .PHONY: coverage
 coverage: build ## Score the forecasts of runs on seven groups, also with 2 % of the readings removed: error, coverage of P10 to P90, sources; about ten minutes
-	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; \
+	@$(DATA_ROOT); \
 	for g in $(CORE_GROUPS); do \
 	  test -e runs/coverage/$$g/summary.json || bin/loadstar simulate plans/day-ahead.yaml --data datasets/$$g.yaml --out runs/coverage/$$g --quiet --baseline none >/dev/null || exit 1; \
 	  for gaps in "" "--remove 2%" "--remove 2% --block 6h" "--remove 2% --block 24h"; do \
@@ -394,15 +440,15 @@ coverage: build ## Score the forecasts of runs on seven groups, also with 2 % of
 
 .PHONY: peers
 peers: build ## Measure gradient boosting on the features of dense into docs/peers; hours; needs python3-sklearn
-	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data} OMP_NUM_THREADS=1; \
+	@$(DATA_ROOT); export OMP_NUM_THREADS=1; \
 	for g in $(CORE_GROUPS); do \
-	  bin/loadstar bench skill --peer --data datasets/$$g.yaml --targets 1 --loss absolute_error --clients 14 --rows 40000 --out docs/peers && \
-	  bin/loadstar bench skill --peer --data datasets/$$g.yaml --targets 24 --loss absolute_error --clients 7 --rows 20000 --out docs/peers || exit 1; \
+	  bin/loadstar bench skill --peer --data datasets/$$g.yaml --h 1 --loss absolute_error --clients 14 --rows 40000 --out docs/peers && \
+	  bin/loadstar bench skill --peer --data datasets/$$g.yaml --h 24 --loss absolute_error --clients 7 --rows 20000 --out docs/peers || exit 1; \
 	done
 
 .PHONY: pictures
 pictures: comparison ## Draw docs/pictures/skill.svg from the comparison
-	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
+	@$(DATA_ROOT); dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
 	for t in hour-ahead day-ahead; do \
 	  bin/loadstar compare --data $(DATA) --plan plans/$$t.yaml,plans/$$t-local.yaml,plans/$$t-local-short.yaml --baseline ridge-rich --peers docs/peers \
 	    --subject $$t --seeds $(or $(SEEDS),$(COMPARISON_SEEDS)) --other-seeds 1 --out runs/comparison/$$t --json > $$dir/$$t.json || exit 1; \

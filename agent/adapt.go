@@ -124,12 +124,18 @@ func (a *agent) adaptWith(ctx context.Context, j *job, sum *loadstarv1.Evaluatio
 	if err != nil {
 		return err
 	}
+	if err := a.allowPlan(j); err != nil {
+		return err
+	}
 	x, err := s.newAdapter(a)
 	if err != nil {
 		return err
 	}
-	task := fed.Task{Round: s.Plan.Rounds, Version: int(j.GetVersion())}
+	task := fed.Task{Run: j.GetRun(), Round: s.Plan.Rounds, Version: int(j.GetVersion())}
 	if task.Shared, err = a.floats(ctx, j.GetWeights(), s.shared()); err != nil {
+		return err
+	}
+	if err := a.accept(s, j, task.Shared, false); err != nil {
 		return err
 	}
 	for _, name := range j.clients {
@@ -144,7 +150,7 @@ func (a *agent) adaptWith(ctx context.Context, j *job, sum *loadstarv1.Evaluatio
 			a.Log.Warn("cannot score a held-out client", "run", j.GetRun(), "client", name, "error", err)
 		case !math.IsNaN(relative) && !math.IsInf(relative, 0):
 			sum.Clients++
-			sum.RelativeMae += int64(math.Round(min(relative, maxRelativeMAE) * 1e6))
+			sum.RelativeMae += reported(relative)
 		}
 	}
 	return nil
@@ -171,7 +177,7 @@ func (s *session) newAdapter(a *agent) (*adapter, error) {
 		agent: a, session: s, tuner: s.NewTuner(a.Kernel), worker: s.workers[0].Worker,
 		scorer: forecast.NewScorer(q.Model, a.Kernel, q.Loss), weights: make([]float32, q.Model.Net().Weights()),
 	}
-	x.scorer.Reference, x.scorer.Stride = forecast.Reference(s.Plan.Evaluate.Reference), s.Plan.Evaluate.Stride
+	x.scorer.Reference, x.scorer.Stride = forecast.Reference(s.Plan.Evaluate.Reference), s.Plan.Evaluate.Stride.Steps()
 	x.scorer.Correct = s.Plan.Evaluate.Correct
 	return x, nil
 }
@@ -192,8 +198,9 @@ func (x *adapter) score(ctx context.Context, run, name string, task fed.Task) (f
 	if data.Len(series.Train) == 0 {
 		return 0, fmt.Errorf("it has no complete training example")
 	}
-	if n := data.Len(series.Test); n < s.policy.LeastExamples {
-		return 0, fmt.Errorf("it has %d test examples, the least is %d (policy.least_examples)", n, s.policy.LeastExamples)
+	x.scorer.Leave = s.leaveOut(&task, fed.ClientID(name), data, series.Test)
+	if n := x.scorer.Scored(data, series.Test, 0); n < s.policy.LeastExamples {
+		return 0, fmt.Errorf("the error would be that of %d windows, the least is %d (policy.least_examples)", n, s.policy.LeastExamples)
 	}
 	p := s.Problem.Partition
 	kept := s.InitialKept(x.worker)

@@ -20,8 +20,10 @@ package agent
 import (
 	"cmp"
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"path/filepath"
@@ -33,9 +35,11 @@ import (
 
 	"connectrpc.com/connect"
 
+	"loadstar/agent/audit"
 	"loadstar/agent/release"
 	"loadstar/agent/state"
 	"loadstar/fed/policy"
+	"loadstar/internal/head"
 	"loadstar/internal/protocol"
 	"loadstar/nn/kernel"
 	loadstarv1 "loadstar/proto/loadstar/v1"
@@ -81,6 +85,8 @@ type Config struct {
 	// Yield, if not nil, is called before each client trains. It waits while more urgent work
 	// is done, such as forecasts.
 	Yield func(context.Context)
+	// Audits passes requests for audits of clients to the agent. It may be nil.
+	Audits *audit.Auditor
 	// Log receives the agent's messages. If it is nil, they are discarded.
 	Log *slog.Logger
 	// Rand returns a source of random numbers in [0, n) for one of the agent's goroutines. If
@@ -132,11 +138,15 @@ type agent struct {
 	// generated means that the readings are synthetic.
 	generated bool
 	store     *state.Store
+	secret    [32]byte          // from which clients' examples are drawn
+	headKey   ed25519.PublicKey // of the server's heads; nil if the agent joined without one
 	blobs     *blobs
 	released  *blobs // of releases
 	service   loadstarv1.AgentServiceClient
 	worklist  *worklist
-	session   *session // of the most recent plan; used by the training goroutine only
+	// training is held while a job or an audit uses the session and the blobs.
+	training  sync.Mutex
+	session   *session // of the most recent plan
 	news      news
 	pulse     pulse
 	contacted chan struct{} // receives a signal after each check-in
@@ -180,7 +190,13 @@ func newAgent(c Config) (*agent, error) {
 	if a.store, err = state.OpenWith(c.Dir, c.Disk); err != nil {
 		return nil, err
 	}
-	if err := a.open(); err != nil {
+	if a.secret, err = state.Secret(c.Dir); err == nil {
+		a.headKey, err = head.ReadKey(c.Dir)
+	}
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = a.open()
+	}
+	if err != nil {
 		_ = a.store.Close() // report the error that made opening fail, not a second one
 		return nil, err
 	}
@@ -242,8 +258,8 @@ func (a *agent) open() error {
 		}
 	}
 	// The response limit allows about 1 KiB per client, which is enough for a few turns of
-	// every client.
-	most := 64<<10 + len(a.names)<<10
+	// every client, and 24 KiB of heads for each of eight runs.
+	most := 256<<10 + len(a.names)<<10
 	a.service = loadstarv1.NewAgentServiceClient(a.Client, a.Server, connect.WithReadMaxBytes(most), protocol.Client())
 	if len(results) > 0 {
 		a.Log.Info("found results that the server has not decided", "results", len(results))
@@ -256,7 +272,7 @@ func (a *agent) run(outer context.Context) error {
 	ctx, stop := context.WithCancelCause(outer)
 	defer stop(nil)
 	var wg sync.WaitGroup
-	for _, part := range []func(context.Context) error{a.contact, a.train, a.send, a.renewals, a.follow, a.beat} {
+	for _, part := range []func(context.Context) error{a.contact, a.train, a.send, a.renewals, a.follow, a.beat, a.serveAudits} {
 		wg.Go(func() {
 			if err := part(ctx); err != nil && ctx.Err() == nil {
 				stop(err)

@@ -116,7 +116,7 @@ func small(algorithm string, more settings) settings {
 // moments kept at the client, and weight decay by the client's noise.
 func dense(more settings) settings {
 	s := small("fedavg", settings{
-		"model.name": "dense", "model.lookback": 168, "model.targets": 1,
+		"model.name": "dense", "model.lookback": "168h", "model.targets": 1,
 		"model.inputs": []string{"recent", "lags", "quartiles", "calendar", "temperature", "lead"},
 	})
 	maps.Copy(s, more)
@@ -166,10 +166,19 @@ func (n named) RoundTrip(r *http.Request) (*http.Response, error) {
 // under load.
 var quick = tuning{first: time.Millisecond, most: 20 * time.Millisecond, announceEvery: 10 * time.Millisecond, call: time.Minute, push: time.Minute, stall: time.Minute, renew: 10 * time.Millisecond}
 
+// testSecret is the secret of the agents in tests, so that their training can be repeated.
+var testSecret = [32]byte{1}
+
 // config returns the configuration of an agent with the given name, server, folder and
 // meters.
 func config(t testing.TB, name, server, dir string, d *series.Dataset) Config {
 	t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, state.SecretFile), fmt.Appendf(nil, "%x", testSecret), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	c := Config{
 		Dir: dir, Server: server, Client: &http.Client{Transport: named(name)}, Dataset: d, Kernel: kernels(t), Chunk: 1 << 10,
 		tuning: &quick,
@@ -195,6 +204,9 @@ func replay(t testing.TB, text []byte, d *series.Dataset, log []merged) (kept ma
 	if err != nil {
 		t.Fatal(err)
 	}
+	if s, err = s.OfAgent(testSecret); err != nil {
+		t.Fatal(err)
+	}
 	w := s.NewWorker(kernels(t))
 	fold := round.NewFold(round.Rules{Needs: needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight, WeightControl: parts.WeightControl})
 	kept = map[string][]float32{}
@@ -209,7 +221,9 @@ func replay(t testing.TB, text []byte, d *series.Dataset, log []merged) (kept ma
 				c.First, c.Kept = true, s.InitialKept(w)
 			}
 			var u fed.Update
-			if err := w.Train(context.Background(), &c, server.Task(int(m.round)), &u); err != nil {
+			task := server.Task(int(m.round))
+			task.Run = "run-1"
+			if err := w.Train(context.Background(), &c, task, &u); err != nil {
 				t.Fatal(err)
 			}
 			if err := fold.Add(&u, server.Shared()); err != nil {
@@ -482,5 +496,5 @@ func TestChaos(t *testing.T) {
 // newSessionOf creates a session for a plan given as settings.
 func newSessionOf(t testing.TB, d *series.Dataset, plan settings) (*session, error) {
 	t.Helper()
-	return newSession(plan.text(t), 9, d, kernels(t), 1, 1<<30, &anyPlan)
+	return newSession(plan.text(t), 9, d, kernels(t), 1, 1<<30, &anyPlan, testSecret)
 }

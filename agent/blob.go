@@ -17,9 +17,9 @@ import (
 	"time"
 )
 
-// blobsKept is the number of blobs that the disk cache holds. It is enough for the plan and
-// a few versions of the weights.
-const blobsKept = 8
+// blobsKept is the number of blobs that the disk cache holds. It is enough for plans and the
+// versions of the weights that an audit needs.
+const blobsKept = 16
 
 // blobs fetches plans, weights and control variates by hash and caches them on disk. An
 // interrupted download resumes. It is not safe for concurrent use.
@@ -60,6 +60,11 @@ func (b *blobs) get(ctx context.Context, hash string, size int64, exact bool) ([
 		return nil, err
 	}
 	return data, os.Rename(path+".part", path)
+}
+
+// cached is like get, but does not ask the server.
+func (b *blobs) cached(hash string, size int64, exact bool) ([]byte, error) {
+	return b.read(filepath.Join(b.dir, filepath.Base(hash)), hash, size, exact)
 }
 
 // read returns the content of a file after checking its size and hash.

@@ -91,6 +91,9 @@ func (a *agent) checkIn(ctx context.Context) (next time.Duration, announce bool,
 	training, sent := a.worklist.report()
 	q := &loadstarv1.CheckInRequest{Training: training, Pushed: sent, Adapted: a.worklist.adaptedReports()}
 	a.addReleases(q)
+	if q.Heads, err = a.seenHeads(); err != nil {
+		return 0, false, err
+	}
 	r, err := call(ctx, a, a.call, a.service.CheckIn, q)
 	if err != nil {
 		if understood(err) && len(q.Reports) > 0 {
@@ -106,6 +109,9 @@ func (a *agent) checkIn(ctx context.Context) (next time.Duration, announce bool,
 	a.worklist.adaptedDone(len(q.Adapted))
 	a.news.hear(r.GetReleases())
 	if err := a.hear(r.GetVerdicts()); err != nil { // before tasks, because a task may wait for a verdict
+		return 0, false, err
+	}
+	if err := a.noteForks(r.GetForked()); err != nil {
 		return 0, false, err
 	}
 	for _, t := range r.GetTasks() {

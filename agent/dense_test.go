@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"loadstar/agent/state"
+	"loadstar/fed"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	"loadstar/series"
@@ -28,15 +29,16 @@ func TestHostileRows(t *testing.T) {
 	for name, x := range map[string]struct{ old, new, want string }{
 		"targets":             {"targets: 1", "targets: 1000000", "model.targets is 1000000"},
 		"most targets":        {"targets: 1", "targets: 9223372036854775807", "model.targets is 9223372036854775807"},
-		"targets of minutes":  {"targets: 1", "targets: 10080\n  interval: 1m", "training takes"},
+		"targets of minutes":  {"targets: 1", "targets: 10080\n  interval: 1m", "model.interval is 1m, but the readings are 1h apart"},
 		"targets of hours":    {"targets: 1", "targets: 169", "model.targets is 169"},
+		"targets of years":    {"targets: 1", "targets: 2000000h", "model.targets is 120000000"},
 		"horizon":             {"horizon: 1", "horizon: 10000", "model.horizon is 10000"},
 		"horizon and targets": {"targets: 1", "targets: 100\n  horizon: 100", "model.targets is 100"},
-		"lookback":            {"lookback: 168", "lookback: 1000000000", "model.lookback is 1000000000"},
+		"lookback":            {"lookback: 168h", "lookback: 1000000000", "model.lookback is 1000000000"},
 		"a second":            {"targets: 1", "targets: 1\n  interval: 1s", "model.interval is 1s; it must be at least 1m"},
 		"a nanosecond":        {"targets: 1", "targets: 1\n  interval: 1ns", "model.interval is 1ns; it must be at least 1m"},
-		"a minute":            {"targets: 1", "targets: 1\n  interval: 1m", "training takes"},
-		"a quarter":           {"targets: 1", "targets: 1\n  interval: 15m", "the readings are 1h0m0s apart"},
+		"a minute":            {"targets: 1", "targets: 1\n  interval: 1m", "model.interval is 1m, but the readings are 1h apart"},
+		"a quarter":           {"targets: 1", "targets: 1\n  interval: 15m", "model.interval is 15m, but the readings are 1h apart"},
 		"seven hours":         {"targets: 1", "targets: 1\n  interval: 7h", "a day must be a multiple"},
 		"quantiles":           {"[0.1, 0.5, 0.9]", "[" + strings.Join(levels, ",") + "]", "training takes"},
 		"gaps":                {"gaps: 0.1", "gaps: 1", "model.gaps is 1"},
@@ -57,7 +59,7 @@ func TestHostileRows(t *testing.T) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		began := time.Now()
-		_, err := newSession([]byte(plan), 9, d, kernels(t), 1, 64<<20, &anyPlan)
+		_, err := newSession([]byte(plan), 9, d, kernels(t), 1, 64<<20, &anyPlan, testSecret)
 		took := time.Since(began)
 		runtime.ReadMemStats(&after)
 		var no *unfit
@@ -67,6 +69,24 @@ func TestHostileRows(t *testing.T) {
 		if n := after.TotalAlloc - before.TotalAlloc; n > 48<<20 || took > 20*time.Second {
 			t.Errorf("%s: declined after %d MB and %s", name, n>>20, took)
 		}
+	}
+}
+
+// TestOtherStep checks that an agent resolves durations by the step of its readings, and
+// declines a run of clients with another step, whatever the model is.
+func TestOtherStep(t *testing.T) {
+	d := meters(t, 3)
+	quarters := settings{"model.interval": "15m"}
+	for name, plan := range map[string]settings{"dense": dense(quarters), "windows": small("fedavg", quarters)} {
+		_, err := newSession(plan.text(t), 9, d, kernels(t), 1, 64<<20, &anyPlan, testSecret)
+		var no *unfit
+		if want := "model.interval is 15m, but the readings are 1h apart"; !errors.As(err, &no) || no.code != codeData || !strings.Contains(no.reason, want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+	}
+	s, err := newSession(dense(settings{"model.targets": "3h"}).text(t), 9, d, kernels(t), 1, 64<<20, &anyPlan, testSecret)
+	if err != nil || s.Plan.Model.Targets != fed.Steps(3) {
+		t.Errorf("3h: %+v, %v", s, err)
 	}
 }
 
@@ -146,10 +166,10 @@ func TestFeatureMemory(t *testing.T) {
 	}
 	for _, workers := range []int{1, 3} {
 		need := footprint(p, q, workers) + shared + int64(workers)*meter
-		if _, err := newSession(text, 9, d, kernels(t), workers, need-1, &anyPlan); err == nil || !strings.Contains(err.Error(), "training takes") {
+		if _, err := newSession(text, 9, d, kernels(t), workers, need-1, &anyPlan, testSecret); err == nil || !strings.Contains(err.Error(), "training takes") {
 			t.Errorf("%d workers: a byte too few: %v", workers, err)
 		}
-		s, err := newSession(text, 9, d, kernels(t), workers, need, &anyPlan)
+		s, err := newSession(text, 9, d, kernels(t), workers, need, &anyPlan, testSecret)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,7 +16,7 @@ import (
 const maxRelativeMAE = 100
 
 // scoring scores the weights that clients receive on their validation split. It has its own
-// memory and no random numbers, so that training gives the same bits with and without it.
+// memory and random numbers, so that training gives the same bits with and without it.
 type scoring struct {
 	mu      sync.Mutex // one client at a time, to save memory
 	scorer  *forecast.Scorer
@@ -27,14 +27,14 @@ type scoring struct {
 func scoringBytes(p *fed.Plan, q *recipe.Problem) int64 {
 	const batch = 64 // of package forecast
 	net := q.Model.Net()
-	n := int64(max(batch, p.Model.Targets))
-	example := int64(net.Lookback()*net.Inputs() + 2*net.Outputs() + p.Model.Targets + 4)
+	n := int64(max(batch, p.Model.Targets.Steps()))
+	example := int64(net.Lookback()*net.Inputs() + 2*net.Outputs() + p.Model.Targets.Steps() + 4)
 	return net.WorkspaceBytes(batch) + 8*n*example + 4*int64(net.Weights())
 }
 
 func newScoring(p *fed.Plan, q *recipe.Problem, k *kernel.Set) *scoring {
 	s := &scoring{scorer: forecast.NewScorer(q.Model, k, q.Loss), weights: make([]float32, q.Model.Net().Weights())}
-	s.scorer.Reference, s.scorer.Stride = forecast.Reference(p.Evaluate.Reference), p.Evaluate.Stride
+	s.scorer.Reference, s.scorer.Stride = forecast.Reference(p.Evaluate.Reference), p.Evaluate.Stride.Steps()
 	return s
 }
 
@@ -45,17 +45,40 @@ func evaluates(p *fed.Plan, round int) bool {
 	return p.Evaluate.Every > 0 && (round%p.Evaluate.Every == 0 || round == p.Rounds-1)
 }
 
+// leaveOut returns a function that leaves out a secret eighth of a split's origins. A server
+// that knew which windows are scored could compute a reading from two scores that differ in
+// one window.
+func (s *session) leaveOut(t *fed.Task, c fed.ClientID, data series.Examples, part series.Part) func(last int) bool {
+	r, left := s.Job.Draws.Turn("scores", t, c), map[int]bool{}
+	_ = data.Each(part, func(last int) error { // the function returns no error
+		if r.IntN(8) == 0 {
+			left[last] = true
+		}
+		return nil
+	})
+	return func(last int) bool { return left[last] }
+}
+
+// reported returns a relative MAE as it leaves the agent: in millionths, rounded to 0.01.
+func reported(relative float64) int64 {
+	return int64(math.Round(min(relative, maxRelativeMAE)*100)) * 1e4
+}
+
 // evaluate scores the received shared weights with a client's personal weights, or the
 // client's own weights if the plan says so. It returns nil if the round does not evaluate, if
 // the client cannot be scored, or if its error would be that of fewer windows than the policy
 // allows: a reading can be computed from the error of one window.
 func (s *session) evaluate(t fed.Task, m series.Meter, data series.Examples, kept []float32, first bool) *loadstarv1.Evaluation {
-	if s.scoring == nil || !evaluates(s.Plan, t.Round) || len(t.Shared) != s.shared() || data.Len(series.Validation) < s.policy.LeastExamples {
+	if s.scoring == nil || !evaluates(s.Plan, t.Round) || len(t.Shared) != s.shared() {
 		return nil
 	}
 	v := s.scoring
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.scorer.Leave = s.leaveOut(&t, fed.ClientID(m.ID), data, series.Validation)
+	if v.scorer.Scored(data, series.Validation, s.Plan.Evaluate.Windows) < s.policy.LeastExamples {
+		return nil
+	}
 	s.Job.Join(v.weights, s.Problem.SharedWeights(t.Shared), kept, first)
 	score, _, err := v.scorer.Score(v.weights, m, data, series.Validation, s.Plan.Evaluate.Windows, nil)
 	if err != nil {
@@ -65,5 +88,5 @@ func (s *session) evaluate(t fed.Task, m series.Meter, data series.Examples, kep
 	if math.IsNaN(relative) || math.IsInf(relative, 0) {
 		return nil
 	}
-	return &loadstarv1.Evaluation{Clients: 1, RelativeMae: int64(math.Round(min(relative, maxRelativeMAE) * 1e6))}
+	return &loadstarv1.Evaluation{Clients: 1, RelativeMae: reported(relative)}
 }

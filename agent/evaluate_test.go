@@ -11,6 +11,7 @@ import (
 	"loadstar/agent/state"
 	"loadstar/fed"
 	"loadstar/fed/client"
+	"loadstar/fed/policy"
 	"loadstar/fed/recipe"
 	"loadstar/fed/serve"
 	"loadstar/fed/setup"
@@ -19,19 +20,21 @@ import (
 	"loadstar/series"
 )
 
-// relative returns a client's relative MAE with the weights of version 0, in millionths.
+// relative returns a client's relative MAE with the weights of version 0 in round 0 of the
+// run "run", as an agent reports it.
 func relative(t *testing.T, q *setup.Setup, m series.Meter, data series.Examples) int64 {
 	t.Helper()
 	s := forecast.NewScorer(q.Problem.Model, kernels(t), q.Problem.Loss)
-	s.Reference, s.Stride = forecast.Reference(q.Plan.Evaluate.Reference), q.Plan.Evaluate.Stride
+	s.Reference, s.Stride = forecast.Reference(q.Plan.Evaluate.Reference), q.Plan.Evaluate.Stride.Steps()
 	shared, personal := q.InitialWeights()
 	w := make([]float32, q.Problem.Model.Net().Weights())
 	q.Problem.Partition.Join(w, q.Problem.SharedWeights(shared), personal)
+	s.Leave = (&session{Setup: q}).leaveOut(&fed.Task{Run: "run", Shared: shared}, fed.ClientID(m.ID), data, series.Validation)
 	score, _, err := s.Score(w, m, data, series.Validation, q.Plan.Evaluate.Windows, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return int64(math.Round(score.Overall.RelativeMAE() * 1e6))
+	return reported(score.Overall.RelativeMAE())
 }
 
 // setupOf returns the setup of a plan with its data.
@@ -46,6 +49,9 @@ func setupOf(t *testing.T, text []byte, d *series.Dataset) *setup.Setup {
 		t.Fatal(err)
 	}
 	s, err := setup.New(p, q, 5)
+	if err == nil {
+		s, err = s.OfAgent(testSecret)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,23 +77,22 @@ func TestEvaluation(t *testing.T) {
 			if sum < 100_000 {
 				t.Fatalf("the relative MAE of 5 clients is %d millionths", sum)
 			}
-			pushes := map[int]map[int64]*loadstarv1.PushRequest{}
-			for _, every := range []int{2, 0} {
+			pushes := map[bool]map[int64]*loadstarv1.PushRequest{}
+			for _, share := range []bool{true, false} {
 				s := newStub(t)
-				plan["evaluate.every"] = every
 				c := config(t, "a", s.http.URL, t.TempDir(), d)
-				c.Chunk, c.Workers = 1<<20, 2
+				c.Chunk, c.Workers, c.Policy = 1<<20, 2, &policy.Policy{ShareLosses: share}
 				start(t, c)
-				pushes[every] = map[int64]*loadstarv1.PushRequest{}
+				pushes[share] = map[int64]*loadstarv1.PushRequest{}
 				for r := range int64(4) {
 					task := s.task(t, "run", r, plan, d.Len(), namesOf(d)...)
 					task.Fold = true
 					s.give(task)
-					pushes[every][r] = s.pushed(t, "run", r)
+					pushes[share][r] = s.pushed(t, "run", r)
 				}
 			}
 			for r := range int64(4) {
-				with, without := pushes[2][r], pushes[0][r]
+				with, without := pushes[true][r], pushes[false][r]
 				if !bytes.Equal(with.Sha256, without.Sha256) {
 					t.Errorf("round %d: the weights differ", r)
 				}
@@ -95,7 +100,7 @@ func TestEvaluation(t *testing.T) {
 					t.Errorf("round %d: %v, and %v without evaluation", r, with.Evaluation, without.Evaluation)
 				}
 			}
-			if e := pushes[2][0].Evaluation; e.GetClients() != 5 || e.GetRelativeMae() != sum {
+			if e := pushes[true][0].Evaluation; e.GetClients() != 5 || e.GetRelativeMae() != sum {
 				t.Errorf("%v, want a sum of %d", e, sum)
 			}
 		})
@@ -134,7 +139,7 @@ func TestNotEvaluated(t *testing.T) {
 	p, q := s.Plan, s.Problem
 	need := footprint(p, q, 1)
 	for extra, want := range map[int64]bool{scoringBytes(p, q): true, scoringBytes(p, q) - 1: false} {
-		s, err := newSession(small("fedavg", settings{"evaluate.every": 1}).text(t), 9, d, kernels(t), 1, need+extra, &anyPlan)
+		s, err := newSession(small("fedavg", settings{"evaluate.every": 1}).text(t), 9, d, kernels(t), 1, need+extra, &anyPlan, testSecret)
 		if err != nil || (s.scoring != nil) != want {
 			t.Errorf("with %d bytes more than training needs: %v", extra, err)
 		}
@@ -209,7 +214,7 @@ func TestGrowingReadings(t *testing.T) {
 			}{{old, m, first}, {old, m, second}, {now, whole.Meter(0), back}, {now, whole.Meter(0), later}} {
 				x.Data = []series.Examples{step.q.Problem.Frozen(step.m, scaling)}
 				var u fed.Update
-				if err := w.Train(t.Context(), &x, fed.Task{Round: r, Shared: shared}, &u); err != nil {
+				if err := w.Train(t.Context(), &x, fed.Task{Run: "run", Round: r, Shared: shared}, &u); err != nil {
 					t.Fatal(err)
 				}
 				if !bytes.Equal(step.push.Chunk, old.Rules.AppendUpdate(nil, &u)) {

@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"loadstar/agent/state"
+	"loadstar/internal/freeport"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
@@ -171,17 +172,13 @@ func expired() context.Context {
 func TestServerAway(t *testing.T) {
 	d := meters(t, 1)
 	s := newStub(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
+	address := freeport.ForTest(t)
 	stop := start(t, config(t, "a", "http://"+address, t.TempDir(), d))
 	for i := range int64(3) {
 		time.Sleep(60 * time.Millisecond)
-		if l, err = net.Listen("tcp", address); err != nil {
-			t.Skip(err) // another process took the port
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
 		}
 		server := &http.Server{Handler: s}
 		go server.Serve(l) // returns an error when the test closes the server

@@ -128,7 +128,7 @@ func TestSpy(t *testing.T) {
 	for _, want := range []string{
 		"client.batch is 1, the least is 32 (policy.least_batch)", "client.steps is 1, the least is 2 (policy.least_steps)",
 		"the number of examples in an update is 1, the least is 64 (policy.least_examples)", "model.lookback is 1, the least is 4 (policy.least_lookback)",
-		"the smallest number of clients in a round is 1, the least is 2 (policy.least_cohort)",
+		"the smallest number of clients in a round is 1, the least is 10 (policy.least_cohort)",
 	} {
 		if !strings.Contains(reason, want) {
 			t.Errorf("declined because %q, want %q", reason, want)
@@ -151,7 +151,7 @@ func TestPolicyOfClients(t *testing.T) {
 	d = dataset(t, *d, d.Meter(0), d.Meter(1), short)
 	s := newStub(t)
 	c := config(t, "a", s.http.URL, t.TempDir(), d)
-	c.Policy = &policy.Policy{LeastExamples: 40, RoundsPerDay: 3}
+	c.Policy = &policy.Policy{LeastExamples: 40, RoundsPerDay: 3, FullPasses: true}
 	stop := start(t, c)
 	plan := small("fedavg", settings{"client.batch": 16, "evaluate.every": 1, "evaluate.windows": 1})
 	s.give(s.task(t, "short", 0, plan, 9, "meter-03"))
@@ -197,7 +197,7 @@ func TestFewWindows(t *testing.T) {
 	plan := small("fedavg", settings{"evaluate.every": 1})
 	for _, least := range []int{1, 10_000} {
 		p := policy.Policy{LeastExamples: least, ShareLosses: true}
-		s, err := newSession(small("fedavg", settings{"evaluate.every": 1, "evaluate.windows": 10_000, "client.batch": 10_000}).text(t), 9, d, kernels(t), 1, 1<<30, &p)
+		s, err := newSession(small("fedavg", settings{"evaluate.every": 1, "evaluate.windows": 10_000, "client.batch": 10_000}).text(t), 9, d, kernels(t), 1, 1<<30, &p, testSecret)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,6 +206,31 @@ func TestFewWindows(t *testing.T) {
 		got := s.evaluate(server.Task(0), m, s.Problem.Examples(m, s.Problem.Framer.Ranges(m)), s.initial, true)
 		if (got != nil) != (least == 1) {
 			t.Errorf("at least %d windows: %v", least, got)
+		}
+	}
+}
+
+// TestPlansOfAWeek checks that plans are counted over restarts, and that those in use stay.
+func TestPlansOfAWeek(t *testing.T) {
+	dir := t.TempDir()
+	now := time.Date(2026, 11, 16, 23, 0, 0, 0, time.UTC)
+	const day = 24 * time.Hour
+	for i, x := range []struct {
+		plan  string
+		after time.Duration
+		want  int
+	}{
+		{"a", 0, 1}, {"a", 0, 1}, {"b", 0, 2}, {"c", 0, 3}, {"b", 3 * day, 2}, {"c", 6 * day, 3}, {"c", 7 * day, 2}, {"a", 8 * day, 3}, {"c", 10 * day, 1},
+	} {
+		s, err := state.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := s.CountPlan(x.plan, 2, now.Add(x.after)); err != nil || n != x.want {
+			t.Errorf("call %d: %d, %v; want %d", i, n, err, x.want)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

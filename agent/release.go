@@ -76,7 +76,7 @@ func (a *agent) addReleases(q *loadstarv1.CheckInRequest) {
 func reportMessage(r release.Report) *loadstarv1.ClientReport {
 	m := &loadstarv1.ClientReport{
 		Client: r.Client, Day: r.Day, Release: r.Release, RelativeMae: known(r.RelativeMAE), Coverage: known(r.Coverage), Findings: r.Findings,
-		ReadingsAgeSeconds: r.ReadingsAge, Drift: r.Drift, WantsRound: r.WantsRound,
+		Drift: r.Drift, WantsRound: r.WantsRound,
 	}
 	for source, share := range r.Shares {
 		m.Shares = append(m.Shares, &loadstarv1.SourceShare{Source: source, Share: share})
@@ -214,6 +214,9 @@ func (a *agent) fetchRelease(ctx context.Context, r *loadstarv1.Release) (*relea
 	if err != nil {
 		return nil, 0, unfitf("this version cannot read the plan: %v", err)
 	}
+	if p, err = recipe.Stated(p); err != nil {
+		return nil, 0, unfitf("the plan does not fit together: %v", err)
+	}
 	q, err := recipe.Frame(p, nil)
 	if err != nil {
 		return nil, 0, unfitf("the plan does not fit together: %v", err)
@@ -222,10 +225,11 @@ func (a *agent) fetchRelease(ctx context.Context, r *loadstarv1.Release) (*relea
 		return nil, 0, unfitf("the model takes %d MB, this agent may use %d", need>>20, a.Memory>>20)
 	}
 	net := q.Model.Net()
-	if p.Model.Horizon > maxReach || p.Model.Targets > maxReach {
-		return nil, 0, unfitf("it forecasts %d steps from step %d on, at most %d are possible", p.Model.Targets, p.Model.Horizon, maxReach)
+	horizon, targets := p.Model.Horizon.Steps(), p.Model.Targets.Steps()
+	if horizon > maxReach || targets > maxReach {
+		return nil, 0, unfitf("it forecasts %d steps from step %d on, at most %d are possible", targets, horizon, maxReach)
 	}
-	if work := int64(net.Weights()) * int64(max(net.Lookback(), p.Model.Targets)); work > maxWork {
+	if work := int64(net.Weights()) * int64(max(net.Lookback(), targets)); work > maxWork {
 		return nil, 0, unfitf("a forecast takes about %d million multiplications, at most %d are possible", work>>20, maxWork>>20)
 	}
 	personal := q.Partition.PersonalLen()

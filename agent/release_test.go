@@ -268,7 +268,7 @@ func TestReports(t *testing.T) {
 	for i := range 120 {
 		host.reports = append(host.reports, release.Report{
 			Client: fmt.Sprint("c", i), Day: 20000, Release: "id", Shares: map[string]float64{"week": 0.25, "model": 0.75}, RelativeMAE: math.NaN(), Coverage: 0.8,
-			Findings: []string{"flat"}, ReadingsAge: 60, Drift: true,
+			Findings: []string{"flat"}, Drift: true,
 		})
 	}
 	all := host.reports

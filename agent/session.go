@@ -59,6 +59,7 @@ type session struct {
 	workers []*worker
 	fold    *round.Fold // sum of the updates that are sent as one result
 	spare   int64       // bytes of memory that may be used in addition
+	cache   int64       // bytes of memory for features of meters
 	scoring *scoring    // nil if the plan does not evaluate, or if there is too little memory
 
 	mu       sync.Mutex
@@ -77,19 +78,22 @@ type worker struct {
 }
 
 // newSession reads a plan and prepares the agent's data for it, in the same way as the
-// simulator. It returns an [unfit] error if this agent cannot train the plan.
-func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, workers int, memory int64, allow *policy.Policy) (*session, error) {
+// simulator, except that it draws examples from the agent's secret. It returns an [unfit] error if this agent cannot train the plan.
+func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, workers int, memory int64, allow *policy.Policy, secret [32]byte) (*session, error) {
 	p, err := recipe.Read(text)
 	if err != nil {
 		return nil, unfitf("this version cannot read the plan: %v", err)
+	}
+	if p, err = recipe.Resolve(p, d.Interval); err != nil {
+		return nil, unfitOf(codeData, "the readings here are not what the plan needs: %v", err)
 	}
 	switch {
 	case p.Model.Scaling != "client":
 		return nil, unfitf("model.scaling is %s: an agent knows the ranges of its own clients only", p.Model.Scaling)
 	case len(p.Model.Inputs) == 0:
 		return nil, unfitf("the plan does not say its model.inputs")
-	case p.Model.Horizon > maxHorizon:
-		return nil, unfitf("model.horizon is %d, at most %d are possible", p.Model.Horizon, maxHorizon)
+	case p.Model.Horizon.Steps() > maxHorizon:
+		return nil, unfitf("model.horizon is %d, at most %d are possible", p.Model.Horizon.Steps(), maxHorizon)
 	case fleet < 1 || fleet > math.MaxInt32:
 		return nil, unfitf("a fleet of %d clients", fleet)
 	}
@@ -109,8 +113,14 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 	if s.Setup, err = setup.New(p, problem, int(fleet)); err != nil {
 		return nil, unfitf("the plan does not fit together: %v", err)
 	}
+	if s.Setup, err = s.OfAgent(secret); err != nil {
+		return nil, unfitf("the plan does not fit together: %v", err)
+	}
 	if !s.Parts.Federated {
 		return nil, unfitf("algorithm %s with partition %s needs no server", p.Algorithm, p.Partition)
+	}
+	if allow.WholeBlocks {
+		problem.EndAtBlocks()
 	}
 	need := footprint(p, problem, workers)
 	shared, meter := problem.FeatureBytes(d)
@@ -126,7 +136,8 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 		s.scoring = newScoring(p, problem, k)
 		left -= extra
 	}
-	problem.LimitCache(min(left, feature.DefaultCache)) // enough for the meters in training
+	s.cache = min(left, feature.DefaultCache)
+	problem.LimitCache(s.cache) // enough for the meters in training
 	s.spare = left - features
 	for range workers {
 		w := &worker{Worker: s.NewWorker(k)}
@@ -150,7 +161,7 @@ func footprint(p *fed.Plan, q *recipe.Problem, workers int) int64 {
 		return math.MaxInt64
 	}
 	net := q.Model.Net()
-	example := int64(3*net.Outputs() + 4*p.Model.Targets + 8)
+	example := int64(3*net.Outputs() + 4*p.Model.Targets.Steps() + 8)
 	batch := net.WorkspaceBytes(p.Client.Batch) + 4*example*(int64(p.Client.Batch)+kernel.Lanes)
 	weights := 4 * int64(net.Weights())
 	worker, all := vectorsOfWorker*weights, vectorsOfAll*weights

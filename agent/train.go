@@ -16,6 +16,7 @@ import (
 	"loadstar/agent/state"
 	"loadstar/fed"
 	"loadstar/fed/client"
+	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
@@ -31,17 +32,21 @@ func (a *agent) train(ctx context.Context) error {
 		if j == nil {
 			return nil
 		}
-		var err error
-		if j.adapt {
-			err = a.adaptAll(ctx, j)
-		} else {
-			err = a.do(ctx, j)
-			a.worklist.end(j)
-		}
-		if err != nil {
+		if err := a.work(ctx, j); err != nil {
 			return err
 		}
 	}
+}
+
+// work does one job. It uses the session, which audits use too.
+func (a *agent) work(ctx context.Context, j *job) error {
+	a.training.Lock()
+	defer a.training.Unlock()
+	if j.adapt {
+		return a.adaptAll(ctx, j)
+	}
+	defer a.worklist.end(j)
+	return a.do(ctx, j)
 }
 
 // do trains the clients of a job and declines those that it cannot train. It returns an
@@ -63,12 +68,19 @@ func (a *agent) do(ctx context.Context, j *job) error {
 	case err != nil:
 		return err
 	}
+	what, err := whatOf(j.Task)
+	if err != nil {
+		return err
+	}
+	if err := a.store.Remember(j.GetRun(), j.GetRound(), what); err != nil {
+		return storeError(err)
+	}
 	return a.turns(ctx, j, s, task)
 }
 
 // prepare fetches the plan and weights of a job.
 func (a *agent) prepare(ctx context.Context, j *job) (*session, fed.Task, error) {
-	task := fed.Task{Round: int(j.GetRound()), Version: int(j.GetVersion())}
+	task := taskOf(j.Task)
 	if err := state.CheckName(j.GetRun()); err != nil {
 		return nil, task, unfitf("the run's name is invalid: %v", err)
 	}
@@ -94,6 +106,9 @@ func (a *agent) prepare(ctx context.Context, j *job) (*session, fed.Task, error)
 	if err != nil {
 		return nil, task, err
 	}
+	if err := a.allowPlan(j); err != nil {
+		return nil, task, err
+	}
 	s.fold.Reset()
 	if (j.GetControl() != "") != s.Job.Needs.Control {
 		return nil, task, unfitf("the task and the plan disagree on whether there are control variates")
@@ -101,9 +116,19 @@ func (a *agent) prepare(ctx context.Context, j *job) (*session, fed.Task, error)
 	if task.Shared, err = a.floats(ctx, j.GetWeights(), s.shared()); err == nil && s.Job.Needs.Control {
 		task.Control, err = a.floats(ctx, j.GetControl(), s.shared())
 	}
-	l := j.GetLimits()
-	task.Limits = fed.Limits{Norm: l.GetNorm(), Control: l.GetControl(), Examples: l.GetExamples(), Loss: l.GetLoss()}
-	return s, task, err
+	if err != nil {
+		return nil, task, err
+	}
+	return s, task, a.accept(s, j, task.Shared, true)
+}
+
+// taskOf returns a task without its weights.
+func taskOf(t *loadstarv1.Task) fed.Task {
+	l := t.GetLimits()
+	return fed.Task{
+		Run: t.GetRun(), Round: int(t.GetRound()), Version: int(t.GetVersion()),
+		Limits: fed.Limits{Norm: l.GetNorm(), Control: l.GetControl(), Examples: l.GetExamples(), Loss: l.GetLoss(), Coordinate: l.GetCoordinate()},
+	}
 }
 
 // allowRound counts the round of a job, and returns an [unfit] error if the policy allows no
@@ -127,16 +152,38 @@ func (a *agent) allowRound(j *job) error {
 	return nil
 }
 
+// allowPlan counts the plan of a job, and returns an [unfit] error if the policy allows no
+// further plan this week. Plans that the policy declines are not counted.
+func (a *agent) allowPlan(j *job) error {
+	most := a.Policy.PlansPerWeek
+	if most == 0 {
+		return nil
+	}
+	n, err := a.store.CountPlan(j.GetPlan(), most, time.Now())
+	switch {
+	case err != nil:
+		return storeError(err)
+	case n > most:
+		return unfitOf(codePolicy, "this agent has trained %d plans in seven days, the most is %d (policy.plans_per_week)", most, most)
+	}
+	return nil
+}
+
 // taskID identifies what is trained in a task, whichever clients it names.
 func taskID(t *loadstarv1.Task) (string, error) {
-	what := proto.CloneOf(t)
-	what.Clients, what.LeaseMs, what.Fold = nil, 0, false
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(what)
+	b, err := whatOf(t)
 	if err != nil {
 		return "", err
 	}
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:16]), nil
+}
+
+// whatOf encodes what is trained in a task.
+func whatOf(t *loadstarv1.Task) ([]byte, error) {
+	what := proto.CloneOf(t)
+	what.Clients, what.LeaseMs, what.Fold, what.Heads = nil, 0, false, nil
+	return proto.MarshalOptions{Deterministic: true}.Marshal(what)
 }
 
 // openSession returns the session of a job. If the readings grow, each run has a session of
@@ -155,7 +202,7 @@ func (a *agent) openSession(text []byte, j *job) (*session, error) {
 		a.Log.Error("cannot read the readings", "error", err)
 		return nil, unfitf("the readings cannot be read")
 	}
-	s, err := newSession(text, j.GetFleet(), d, a.Kernel, min(a.Workers, len(a.names)), a.Memory, a.Policy)
+	s, err := newSession(text, j.GetFleet(), d, a.Kernel, min(a.Workers, len(a.names)), a.Memory, a.Policy, a.secret)
 	if err != nil {
 		release()
 		return nil, err
@@ -279,6 +326,14 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 	case j.GetRound() <= kept.Round:
 		a.worklist.decline(j, "", fmt.Sprintf("it was already counted in round %d", kept.Round), name)
 		return nil
+	}
+	// Version 0 follows from the seed. Models of windows begin with forecasts near the lowest
+	// load, and their first layers do not show single examples.
+	if s.policy.MostStep > 0 && j.GetVersion() > 0 && recipe.Rows(s.Plan) {
+		if saturated, err := w.Saturated(&c, task); err != nil || saturated {
+			a.worklist.decline(j, codePolicy, "nearly all forecasts of the weights are wrong in the same direction (policy.most_step)", name)
+			return nil
+		}
 	}
 	w.evaluation = s.evaluate(task, m, c.Data[0], w.kept, c.First)
 	err = w.Train(ctx, &c, task, &w.update)

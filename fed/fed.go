@@ -11,8 +11,8 @@
 // the next version.
 //
 // No code here has its own clock or source of randomness. Time is an argument, measured
-// from the start of the run. All random numbers come from [Rand], so they depend on their
-// purpose and never on the order of events.
+// from the start of the run. Random numbers come from [Rand] or, if they select a client's
+// examples, from [Draws]. They depend on their purpose and never on the order of events.
 package fed
 
 import (
@@ -36,8 +36,10 @@ type Span struct{ Lo, Hi int }
 // Task is what a client receives. All clients that receive the same version share its
 // slices, so nobody may change them.
 type Task struct {
-	// Round is the number of the round. Round and client together seed all random numbers
-	// of the training, so the server never sends a client the same round twice.
+	// Run names the run in a fleet. It is empty in a simulation.
+	Run string
+	// Round is the number of the round. The server never sends a client the same round
+	// twice, because a client draws the same examples for the same task.
 	Round int
 	// Version is the version of Shared.
 	Version int
@@ -54,6 +56,9 @@ type Limits struct {
 	// Norm is the largest Euclidean norm of Update.Delta, and Control that of
 	// Update.Control. A longer vector is scaled down.
 	Norm, Control float64
+	// Coordinate is the largest magnitude of a number in Update.Delta. A larger number is set
+	// to it, before the norm is limited.
+	Coordinate float64
 	// A larger claimed number of examples, or a larger loss, counts as this.
 	Examples int64
 	Loss     float64
@@ -130,8 +135,9 @@ type Turn struct {
 	Steps, Done int
 	// Half, if not nil, receives the weights after half of the steps.
 	Half []float32
-	// Rand is the random source for sampling batches.
-	Rand *rand.Rand
+	// Rand is the random source for sampling batches. Division is the one for dividing the
+	// examples into a support and a query set; it is the same in every round.
+	Rand, Division *rand.Rand
 }
 
 // Trained has the numbers that a trainer reports after a turn.
@@ -167,7 +173,7 @@ type ClientOptimizer interface {
 // Needs lists an aggregator's requirements. Reading a plan that cannot meet them is an
 // error.
 type Needs struct {
-	EachUpdate bool // every individual update, not only sums; impossible under secure aggregation
+	EachUpdate bool // every individual update, not only sums
 	Loss       bool // Update.Loss
 	// TrainedLoss means that Update.Loss is that of the weights after training.
 	TrainedLoss bool

@@ -13,10 +13,7 @@ import (
 type Plan struct {
 	Name string `yaml:"name"`
 	// Seed determines all random choices: initial weights, cohorts, batches, delays.
-	Seed uint64 `yaml:"seed"`
-	// Data is the path of a dataset's description or prepared file. Only the simulator
-	// uses it; agents have their own data.
-	Data  string `yaml:"data"`
+	Seed  uint64 `yaml:"seed"`
 	Model Model  `yaml:"model"`
 	// Partition selects the personal layers: none, head, head+top, correction, all, or a list of
 	// layers.
@@ -40,13 +37,12 @@ type Plan struct {
 
 // Model selects the forecasting model, its inputs and its loss.
 type Model struct {
-	Name string `yaml:"name"`
-	// Lookback is in steps or, for models of rows of features, in hours.
-	Lookback int `yaml:"lookback"`
-	// Horizon is the number of steps from the last input to the first target, and Targets
-	// the number of consecutive targets.
-	Horizon int `yaml:"horizon"`
-	Targets int `yaml:"targets"`
+	Name     string   `yaml:"name"`
+	Lookback Timespan `yaml:"lookback"`
+	// Horizon reaches from the last input to the first target, and Targets has the
+	// consecutive targets.
+	Horizon Timespan `yaml:"horizon"`
+	Targets Timespan `yaml:"targets"`
 	// Inputs has the syntax of series.ParseInput. If it is empty, the model uses those
 	// inputs of its paper that the dataset has.
 	Inputs []string `yaml:"inputs,flow"`
@@ -58,9 +54,9 @@ type Model struct {
 	Quantiles []float64 `yaml:"quantiles,flow"`
 	Split     Split     `yaml:"split,flow"`
 	// Gaps is the share of the readings before an origin that may be missing. Only models of
-	// rows of features have it, and Interval, the time between readings. A fleet sets
-	// Interval to that of its clients; 0 means that of the dataset.
-	Gaps     float64  `yaml:"gaps"`
+	// rows of features have it.
+	Gaps float64 `yaml:"gaps"`
+	// Interval is the time between readings, or 0 as long as the plan has not met data.
 	Interval Duration `yaml:"interval"`
 }
 
@@ -186,6 +182,12 @@ type Server struct {
 	// Clip limits the norm of an update, its number of examples and the norm of its control
 	// variate to this multiple of the median of earlier updates. 0 means no limits.
 	Clip float64 `yaml:"clip"`
+	// Coordinate limits each number of an update to this multiple of what the client's
+	// optimizer can do: the sum of the learning rates of a round's steps. 0 means no limit.
+	Coordinate float64 `yaml:"coordinate"`
+	// Robust is none or trim: whether the mean of updates leaves out the largest and the
+	// smallest fifth of each coordinate.
+	Robust string `yaml:"robust"`
 	// Bound is the largest permitted magnitude of any number in an update, and MaxExamples
 	// is the largest weight of an update in a sum. Both and the cohort size determine the
 	// resolution of exact sums.
@@ -222,9 +224,8 @@ type Evaluate struct {
 	// per client.
 	Clients int `yaml:"clients"`
 	Windows int `yaml:"windows"`
-	// Stride is the number of steps between scored origins. Only models of rows of features
-	// have it.
-	Stride int `yaml:"stride"`
+	// Stride is the distance between scored origins. Only models of rows of features have it.
+	Stride Timespan `yaml:"stride"`
 	// Forecasts is the number of clients whose forecasts of the test split are stored.
 	Forecasts int `yaml:"forecasts"`
 	// Reference is auto, last-value, last-day or last-week: the forecast to which the relative MAE
@@ -293,4 +294,4 @@ func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
 }
 
 // MarshalYAML writes a duration in the syntax that UnmarshalYAML reads.
-func (d Duration) MarshalYAML() (any, error) { return time.Duration(d).String(), nil }
+func (d Duration) MarshalYAML() (any, error) { return d.String(), nil }

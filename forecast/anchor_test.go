@@ -2,7 +2,6 @@ package forecast
 
 import (
 	"math"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -51,23 +50,25 @@ func TestBaselinesAgainstScikitLearn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it reads a core group")
 	}
-	root := datatest.Root(t)
 	for i := range oneAhead {
 		if i > 0 && !longtest.Enabled() {
 			break
 		}
-		desc, err := read.Load(filepath.Join("..", "datasets", oneAhead[i].dataset+".yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		d, err := read.Open(desc, root)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b := Backtest{Dataset: d, Horizon: 1, Targets: 1, Split: series.DefaultSplit, Part: series.Test, Workers: 2}
-		oneAhead[i].check(t, b, "persistence")
-		b.Targets, b.Stride = 24, 6
-		dayAhead[i].check(t, b, "naive-day")
+		t.Run(oneAhead[i].dataset, func(t *testing.T) {
+			path, root := datatest.Dataset(t, oneAhead[i].dataset)
+			desc, err := read.Load(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := read.Open(desc, root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := Backtest{Dataset: d, Horizon: 1, Targets: 1, Split: series.DefaultSplit, Part: series.Test, Workers: 2}
+			oneAhead[i].check(t, b, "persistence")
+			b.Targets, b.Stride = 24, 6
+			dayAhead[i].check(t, b, "naive-day")
+		})
 	}
 }
 

@@ -96,6 +96,7 @@ var baselines = []namedBaseline{
 	{"persistence", "the last known value", func() Baseline { return &persistence{} }},
 	{"naive-day", "the same clock time one day before", func() Baseline { return &seasonalNaive{days: 1} }},
 	{"naive-week", "the same clock time one week before", func() Baseline { return &seasonalNaive{days: 7} }},
+	{"rolling-median", "the median at the same clock time over the last 28 days", func() Baseline { return &rollingMedian{} }},
 	{"ridge", "linear regression on the last 12 loads, calendar and weather", func() Baseline { return &Ridge{} }},
 	{"ridge-rich", "linear regression on the last 24 loads, those 2, 3 and 7 days before, calendar and weather", func() Baseline { return &Ridge{Rich: true} }},
 }
@@ -152,6 +153,44 @@ func (s *seasonalNaive) Forecast(out []float64, last int) bool {
 		if out[i] != out[i] {
 			return false
 		}
+	}
+	return true
+}
+
+// medianDays is the number of days over which rollingMedian takes the median.
+const medianDays = 28
+
+// rollingMedian forecasts the median of the loads at the target's clock time on the newest 28
+// days on which it is known. Unlike one day or one week before, it does not repeat what
+// happened once. Missing loads do not count.
+type rollingMedian struct {
+	c      Client
+	values []float64
+}
+
+func (r *rollingMedian) Fit(c Client) error {
+	r.c = c
+	return nil
+}
+
+func (r *rollingMedian) Forecast(out []float64, last int) bool {
+	for i := range out {
+		step := last + r.c.Frame.Layout().Horizon + i
+		first := 1 + (step-last-1)/r.c.perDay() // days before the target to the newest known day
+		r.values = r.values[:0]
+		for d := first; d < first+medianDays; d++ {
+			if at := r.c.Frame.Lag(r.c.Meter, step, d); at >= 0 && at <= last {
+				if v := r.c.load(at); !math.IsNaN(v) {
+					r.values = append(r.values, v)
+				}
+			}
+		}
+		n := len(r.values)
+		if n == 0 {
+			return false
+		}
+		slices.Sort(r.values)
+		out[i] = (r.values[(n-1)/2] + r.values[n/2]) / 2
 	}
 	return true
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -77,11 +76,14 @@ func TestNaiveByHand(t *testing.T) {
 	}{
 		{"persistence", 1, 1, 200, []float64{200}},
 		{"persistence", 4, 2, 200, []float64{200, 200}},
-		{"naive-day", 1, 1, 200, []float64{177}},            // 201 - 24
-		{"naive-day", 23, 3, 200, []float64{199, 200, 177}}, // 223 and 224 minus one day; 225 minus two, because 201 is not known
-		{"naive-week", 1, 1, 200, []float64{33}},            // 201 - 168
-		{"naive-week", 168, 2, 200, []float64{200, 33}},     // 368 minus one week; 369 minus two
-		{"naive-day", 49, 1, 200, []float64{177}},           // 249 minus three days
+		{"naive-day", 1, 1, 200, []float64{177}},                                // 201 - 24
+		{"naive-day", 23, 3, 200, []float64{199, 200, 177}},                     // 223 and 224 minus one day; 225 minus two, because 201 is not known
+		{"naive-week", 1, 1, 200, []float64{33}},                                // 201 - 168
+		{"naive-week", 168, 2, 200, []float64{200, 33}},                         // 368 minus one week; 369 minus two
+		{"naive-day", 49, 1, 200, []float64{177}},                               // 249 minus three days
+		{"rolling-median", 1, 1, 700, []float64{701 - 24*14.5}},                 // 701 minus 1 to 28 days
+		{"rolling-median", 24, 2, 700, []float64{724 - 24*14.5, 725 - 24*15.5}}, // 724 minus 1 to 28 days; 725 minus 2 to 29, because 701 is not known
+		{"rolling-median", 1, 1, 71, []float64{24}},                             // 48, 24 and 0
 	} {
 		b, err := NewBaseline(c.model)
 		if err != nil {
@@ -377,7 +379,6 @@ func TestPersistenceOfCoreGroups(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it reads all core groups")
 	}
-	root := datatest.Root(t)
 	for _, c := range []struct {
 		dataset string
 		clients int
@@ -392,33 +393,36 @@ func TestPersistenceOfCoreGroups(t *testing.T) {
 		{"resstock-vt-core42", 42, 0.80, 0.01},
 		{"sgsc-core19", 19, 0.35, 0.01},
 	} {
-		desc, err := read.Load(filepath.Join("..", "datasets", c.dataset+".yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		d, err := read.Open(desc, root)
-		if err != nil {
-			t.Fatal(err)
-		}
-		run := func(workers int) metric.Spread {
-			b := Backtest{Dataset: d, Horizon: 1, Targets: 1, Lookback: 1, Split: series.DefaultSplit, Part: series.All, Workers: workers}
-			scores, err := b.Run(t.Context(), "persistence", nil)
+		t.Run(c.dataset, func(t *testing.T) {
+			path, root := datatest.Dataset(t, c.dataset)
+			desc, err := read.Load(path)
 			if err != nil {
 				t.Fatal(err)
 			}
-			var all []metric.Scores
-			for i := range scores {
-				all = append(all, scores[i].Overall.Scores())
+			d, err := read.Open(desc, root)
+			if err != nil {
+				t.Fatal(err)
 			}
-			return metric.NewFleet(all)["mae"]
-		}
-		one, two := run(1), run(2)
-		if one != two {
-			t.Errorf("%s: one worker gives %v, two give %v", c.dataset, one, two)
-		}
-		t.Logf("%s: MAE %.4f kW over %d clients", c.dataset, one.Mean, one.Count)
-		if one.Count != c.clients || math.Abs(float64(one.Mean)-c.want) > 0.6*c.digits {
-			t.Errorf("%s: MAE %.4f kW over %d clients, want %g over %d", c.dataset, one.Mean, one.Count, c.want, c.clients)
-		}
+			run := func(workers int) metric.Spread {
+				b := Backtest{Dataset: d, Horizon: 1, Targets: 1, Lookback: 1, Split: series.DefaultSplit, Part: series.All, Workers: workers}
+				scores, err := b.Run(t.Context(), "persistence", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var all []metric.Scores
+				for i := range scores {
+					all = append(all, scores[i].Overall.Scores())
+				}
+				return metric.NewFleet(all)["mae"]
+			}
+			one, two := run(1), run(2)
+			if one != two {
+				t.Errorf("%s: one worker gives %v, two give %v", c.dataset, one, two)
+			}
+			t.Logf("%s: MAE %.4f kW over %d clients", c.dataset, one.Mean, one.Count)
+			if one.Count != c.clients || math.Abs(float64(one.Mean)-c.want) > 0.6*c.digits {
+				t.Errorf("%s: MAE %.4f kW over %d clients, want %g over %d", c.dataset, one.Mean, one.Count, c.want, c.clients)
+			}
+		})
 	}
 }

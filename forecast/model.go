@@ -27,7 +27,7 @@ type Shape struct {
 
 // Defaults are the settings that a model's paper uses.
 type Defaults struct {
-	Lookback int // steps of a window, or of history that a row of features may read
+	Lookback int // steps of a window, or hours of history that a row of features may read
 	Horizon  int // steps from the last input to the first target
 	Targets  int // steps that are forecast
 	// Inputs are the features of a step, in the syntax of series.ParseInput. If Rows is set,

@@ -25,6 +25,8 @@ type Scorer struct {
 	// Stride is the number of steps between scored origins, counted from the start of the
 	// meter's series; 0 means 1.
 	Stride int
+	// Leave, if not nil, reports whether an origin is left out of the scores.
+	Leave func(last int) bool
 
 	// perTarget is the number of outputs per target. Among these, the output with index
 	// point is the point forecast. targets is the number of targets of an example. levels
@@ -127,14 +129,11 @@ func (s *Scorer) forecast(w []float32, data series.Examples, part series.Part, l
 	s.reserve(max(scoreBatch, per), data.Frame().Layout().Targets)
 	most := max(scoreBatch/per, 1) * per
 	all := s.origins(data, part)
-	n := all
-	if limit > 0 {
-		n = min(n, limit)
-	}
+	n := limited(all, limit)
 	var loss float64
 	origin, taken := 0, 0
 	err := data.Each(part, func(last int) error {
-		if !onStride(last, s.Stride) {
+		if !s.scores(last) {
 			return nil
 		}
 		// Score only the origins in the middle of n equal stretches.
@@ -156,19 +155,36 @@ func (s *Scorer) forecast(w []float32, data series.Examples, part series.Part, l
 	return loss / float64(n*per), err
 }
 
-// origins returns the number of origins of a split that are scored.
+// Scored returns the number of origins that Score forecasts.
+func (s *Scorer) Scored(data series.Examples, part series.Part, limit int) int {
+	return limited(s.origins(data, part), limit)
+}
+
+func limited(origins, limit int) int {
+	if limit > 0 {
+		return min(origins, limit)
+	}
+	return origins
+}
+
+// origins returns the number of origins of a split that can be scored.
 func (s *Scorer) origins(data series.Examples, part series.Part) int {
-	if s.Stride <= 1 {
+	if s.Stride <= 1 && s.Leave == nil {
 		return data.Len(part)
 	}
 	n := 0
 	_ = data.Each(part, func(last int) error { // the function returns no error
-		if onStride(last, s.Stride) {
+		if s.scores(last) {
 			n++
 		}
 		return nil
 	})
 	return n
+}
+
+// scores reports whether forecasts from an origin can be scored.
+func (s *Scorer) scores(last int) bool {
+	return onStride(last, s.Stride) && (s.Leave == nil || !s.Leave(last))
 }
 
 // onStride reports whether forecasts from an origin are scored, given the number of steps

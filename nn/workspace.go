@@ -171,6 +171,21 @@ func (ws *Workspace) ColumnsLoss(w, y []float32, loss Loss) float64 {
 	return evaluate(loss, out, ws.dout[:outputs*n], y, outputs, batch, n)
 }
 
+// ColumnsSlopes returns how many of the outputs of a batch would lower the loss if they were
+// smaller, and how many if they were larger.
+func (ws *Workspace) ColumnsSlopes(w, y []float32, loss Loss) (smaller, larger int) {
+	ws.ColumnsLoss(w, y, loss)
+	for _, slope := range ws.dout[:ws.net.outputs*padded(ws.columns)] { // that of padding is 0
+		switch {
+		case slope > 0:
+			smaller++
+		case slope < 0:
+			larger++
+		}
+	}
+	return smaller, larger
+}
+
 // ColumnsPredict writes the outputs for the columns of the input buffer to out, row-major by
 // window. They have the same bits as those of Predict for more than one window.
 func (ws *Workspace) ColumnsPredict(out, w []float32) {

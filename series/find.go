@@ -162,5 +162,5 @@ func (w *Windows) find() {
 			narrow(s.load, c.offset, l.Lookback, 0)
 		}
 	}
-	w.keep(s.now, len(load))
+	w.keep(s.now)
 }

@@ -198,7 +198,7 @@ func randomFleet(t testing.TB, rng *rand.Rand) (*Dataset, Layout, Split) {
 	all := inputs(t, "load", "time_of_day", "day_of_week@target", "week_of_year", "temperature", "temperature@target", "wind", "load@target-24h", "load@target-168h", "floor_area", "storeys")
 	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	l := Layout{Lookback: 1 + rng.IntN(30), Horizon: 1 + rng.IntN(12), Targets: 1 + rng.IntN(6), Inputs: all[:1+rng.IntN(5)]}
-	return d, l, []Split{DefaultSplit, {0.5, 0}, {0.9, 0.1}, {0.33, 0.33}}[rng.IntN(4)]
+	return d, l, []Split{DefaultSplit, {Train: 0.5}, {Train: 0.9, Validation: 0.1}, {Train: 0.33, Validation: 0.33}}[rng.IntN(4)]
 }
 
 func sameBits(a, b []float32) bool {

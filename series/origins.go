@@ -12,7 +12,8 @@ type Origins struct {
 	frame *Framer
 	runs  []run // all origins
 	parts [4]part
-	steps int // of the meter
+	// train and validation are the first steps after these splits.
+	train, validation int
 }
 
 // run is a run of consecutive origins. First is its first origin, and before is the number
@@ -27,7 +28,7 @@ type part struct{ first, n int32 }
 // function is called in chronological order, for every step whose targets are all in the
 // meter's span.
 func (f *Framer) Origins(m Meter, valid func(last int) bool) Origins {
-	o := Origins{frame: f}
+	o := f.noOrigins(m)
 	var runs []span
 	for last := range max(len(m.Load)-f.reach(), 0) {
 		if !valid(last) {
@@ -39,24 +40,30 @@ func (f *Framer) Origins(m Meter, valid func(last int) bool) Origins {
 			runs = append(runs, span{last, last + 1})
 		}
 	}
-	o.keep(runs, len(m.Load))
+	o.keep(runs)
 	return o
 }
 
 // BeforeTest returns the number of steps of a meter before its test split.
 func (f *Framer) BeforeTest(m Meter) int {
-	_, validation := f.split.cuts(len(m.Load))
+	_, validation := f.cuts(m)
 	return validation
+}
+
+// noOrigins returns the origins of a meter before any is found.
+func (f *Framer) noOrigins(m Meter) Origins {
+	o := Origins{frame: f}
+	o.train, o.validation = f.cuts(m)
+	return o
 }
 
 // reach returns the number of steps from an origin to its last target.
 func (f *Framer) reach() int { return f.layout.Horizon + f.layout.Targets - 1 }
 
-// keep stores the runs of origins of a meter with the given number of steps, and the range
+// keep stores the runs of origins of a meter, and the range
 // of origins in each split (train, validation, test). A split is a period of time, so its
 // origins are consecutive.
-func (o *Origins) keep(runs []span, steps int) {
-	o.steps = steps
+func (o *Origins) keep(runs []span) {
 	o.runs = make([]run, 0, len(runs))
 	total := 0
 	for _, r := range runs {
@@ -73,20 +80,13 @@ func (o *Origins) keep(runs []span, steps int) {
 		}
 		return n
 	}
-	train, validation := o.frame.split.cuts(steps)
 	horizon, reach := o.frame.layout.Horizon, o.frame.reach()
 	o.parts[All] = part{0, int32(total)}
-	o.parts[Train] = part{0, int32(before(train - reach))}
-	first := before(train - horizon)
-	o.parts[Validation] = part{int32(first), int32(max(before(validation-reach)-first, 0))}
-	first = before(validation - horizon)
+	o.parts[Train] = part{0, int32(before(o.train - reach))}
+	first := before(o.train - horizon)
+	o.parts[Validation] = part{int32(first), int32(max(before(o.validation-reach)-first, 0))}
+	first = before(o.validation - horizon)
 	o.parts[Test] = part{int32(first), int32(total - first)}
-}
-
-// train returns the number of steps in the training split.
-func (o *Origins) train() int {
-	train, _ := o.frame.split.cuts(o.steps)
-	return train
 }
 
 // place returns the index of the run that contains origin k.

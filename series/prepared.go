@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"time"
+	_ "time/tzdata" // use the same zones on every machine, even without a zone database
 	"unsafe"
 
 	"loadstar/internal/atomicfile"
@@ -115,7 +116,7 @@ func WritePrepared(path string, d *Dataset) error {
 		return err
 	}
 	at := h.places(len(header))
-	f, err := atomicfile.Create(path)
+	f, err := atomicfile.CreatePrivate(path)
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,9 @@ func TestPreparedRoundTrip(t *testing.T) {
 		if err := WritePrepared(path, want); err != nil {
 			t.Fatal(err)
 		}
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 { // readings are private
+			t.Errorf("%v, %v", info.Mode(), err)
+		}
 		got, closer, err := OpenPrepared(path)
 		if err != nil {
 			t.Fatal(err)

@@ -107,18 +107,33 @@ const (
 // validation, and the last one for testing.
 type Split struct {
 	Train, Validation float64 // shares of the steps
+	// Blocks means that the parts for training and validation end where a block of four weeks
+	// ends. Blocks are the same for all meters, so shares and lengths that differ a little
+	// give the same parts. Otherwise a server could learn a reading from two parts that differ
+	// in it.
+	Blocks bool
 }
+
+// block is the length of a block of a split, in seconds.
+const block = 28 * 24 * 60 * 60
 
 // DefaultSplit is the split in the papers that the models bose2023 and bose2024 come from.
 var DefaultSplit = Split{Train: 0.8, Validation: 0.1}
 
-// cuts divides n steps. It returns the first step after the training split and the first
-// step after the validation split.
-func (s Split) cuts(n int) (train, validation int) {
+// cuts divides n steps, the first of which begins at the Unix time start. It returns the first
+// step after the training split and the first step after the validation split.
+func (s Split) cuts(start, seconds int64, n int) (train, validation int) {
 	// Rounding a sum of shares such as 0.8 + 0.1 must not lose a step.
 	const slack = 1e-9
-	train = int(s.Train*float64(n) + slack)
-	return train, int((s.Train+s.Validation)*float64(n) + slack)
+	train, validation = int(s.Train*float64(n)+slack), int((s.Train+s.Validation)*float64(n)+slack)
+	if s.Blocks {
+		whole := func(steps int) int {
+			end := start + int64(steps)*seconds
+			return max(int((end-end%block-start)/seconds), 0)
+		}
+		train, validation = whole(train), whole(validation)
+	}
+	return train, validation
 }
 
 // Range contains the smallest and the largest value of an input.
@@ -258,8 +273,13 @@ func (f *Framer) StepsPerDay() int { return f.d.StepsPerDay() }
 
 // Train returns the number of steps in a meter's training split.
 func (f *Framer) Train(m Meter) int {
-	train, _ := f.split.cuts(len(m.Load))
+	train, _ := f.cuts(m)
 	return train
+}
+
+// cuts returns the first steps after a meter's training and validation splits.
+func (f *Framer) cuts(m Meter) (train, validation int) {
+	return f.split.cuts(m.Start, f.d.Seconds(), len(m.Load))
 }
 
 // Lag returns the step of a meter at the same clock time as the given step, but days
@@ -319,7 +339,7 @@ var _ Examples = (*Windows)(nil)
 // ranges become 0 to 1. Inputs with an empty range become 0. If ranges is nil, nothing is
 // scaled.
 func (f *Framer) Windows(m Meter, ranges Ranges) *Windows {
-	w := &Windows{Origins: Origins{frame: f}, columns: make([]column, 0, len(f.layout.Inputs)), target: column{data: m.Load, scale: 1}}
+	w := &Windows{Origins: f.noOrigins(m), columns: make([]column, 0, len(f.layout.Inputs)), target: column{data: m.Load, scale: 1}}
 	scale := func(c *column, name string) {
 		c.scale = 1
 		if ranges != nil {
@@ -462,4 +482,4 @@ func (w *Windows) Unscale(_ Example, v float32) float32 {
 }
 
 // Noise implements [Examples].
-func (w *Windows) Noise() float64 { return Noise(w.target.data[:w.train()]) }
+func (w *Windows) Noise() float64 { return Noise(w.target.data[:w.train]) }

@@ -65,7 +65,7 @@ func count(n int) []float32 {
 func TestWindowsByHand(t *testing.T) {
 	start := time.Date(2021, 1, 1, 22, 0, 0, 0, time.UTC)
 	d := fleet(t, time.UTC, start, count(10))
-	f := framer(t, d, Layout{Lookback: 2, Horizon: 2, Targets: 1, Inputs: inputs(t, "load", "time_of_day", "day_of_week", "temperature", "time_of_day@target", "floor_area")}, Split{0.5, 0.2})
+	f := framer(t, d, Layout{Lookback: 2, Horizon: 2, Targets: 1, Inputs: inputs(t, "load", "time_of_day", "day_of_week", "temperature", "time_of_day@target", "floor_area")}, Split{Train: 0.5, Validation: 0.2})
 	w := f.Windows(d.Meter(0), nil)
 	// Examples with last inputs 1 to 7 have targets 3 to 9; the split is at steps 5 and
 	// 7.
@@ -124,7 +124,7 @@ func TestGapsExcludeWindows(t *testing.T) {
 			}
 		}
 		l := Layout{Lookback: 1 + rng.IntN(6), Horizon: 1 + rng.IntN(5), Targets: 1 + rng.IntN(4), Inputs: inputs(t, "load", "temperature", "load@target-24h")}
-		s := Split{0.6, 0.2}
+		s := Split{Train: 0.6, Validation: 0.2}
 		w := framer(t, d, l, s).Windows(d.Meter(0), nil)
 		train, validation := int(0.6*float64(n)+1e-9), int(0.8*float64(n)+1e-9)
 		var want [4][]int
@@ -210,8 +210,8 @@ func TestFramerRefuses(t *testing.T) {
 		"no inputs":     {Layout{1, 1, 1, nil}, DefaultSplit},
 		"unknown input": {Layout{1, 1, 1, inputs(t, "wind")}, DefaultSplit},
 		"unknown lag":   {Layout{1, 25, 1, inputs(t, "load@target-24h")}, DefaultSplit},
-		"no training":   {Layout{1, 1, 1, load}, Split{0, 0.5}},
-		"over one":      {Layout{1, 1, 1, load}, Split{0.9, 0.2}},
+		"no training":   {Layout{1, 1, 1, load}, Split{Train: 0, Validation: 0.5}},
+		"over one":      {Layout{1, 1, 1, load}, Split{Train: 0.9, Validation: 0.2}},
 	} {
 		if _, err := NewFramer(d, c.l, c.s); err == nil {
 			t.Errorf("%s: no error", name)
@@ -236,5 +236,32 @@ func BenchmarkGather(b *testing.B) {
 			at[i].Last = w.At(Train, rng.IntN(w.Len(Train)))
 		}
 		w.Gather(x, y, at)
+	}
+}
+
+// TestBlocks checks that parts end where a block of four weeks ends, so that series and shares
+// that differ a little have the same parts.
+func TestBlocks(t *testing.T) {
+	const day, hour = 24 * 60 * 60, 60 * 60
+	start := int64(7*28*day + 5*day) // in a block that is five days old
+	s := Split{Train: 0.8, Validation: 0.1, Blocks: true}
+	train, validation := s.cuts(start, hour, 365*24)
+	for _, end := range []int{train, validation} {
+		if at := start + int64(end)*hour; at%(28*day) != 0 {
+			t.Errorf("a part ends %d days into a block", at%(28*day)/day)
+		}
+	}
+	if days := train / 24; days < 292-28 || days > 292 || validation-train != 28*24 {
+		t.Errorf("%d days of training, %d of validation", days, (validation-train)/24)
+	}
+	for n := range 24 {
+		for _, other := range []Split{s, {Train: 0.8 + 1.0/(365*24), Validation: 0.1, Blocks: true}} {
+			if a, b := other.cuts(start, hour, 365*24+n); a != train || b != validation {
+				t.Errorf("%d hours later: %d and %d, want %d and %d", n, a, b, train, validation)
+			}
+		}
+	}
+	if a, b := s.cuts(start, hour, 10*24); a != 0 || b != 0 {
+		t.Errorf("of ten days: %d and %d", a, b)
 	}
 }

@@ -4,8 +4,11 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -108,12 +111,43 @@ type backup struct {
 	written map[string]bool // blobs
 }
 
-func (b *backup) add(name string, size int64, modified time.Time, data io.Reader) error {
-	if err := b.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o600, ModTime: modified}); err != nil {
+// sumRecord is the name of the PAX record with the SHA-256 of a file. A ledger does not cover
+// all its bytes by checksums.
+const sumRecord = "LOADSTAR.sha256"
+
+func (b *backup) add(name string, size int64, modified time.Time, data io.ReadSeeker) error {
+	sum := sha256.New()
+	if _, err := io.CopyN(sum, data, size); err != nil {
+		return err
+	}
+	if _, err := data.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	records := map[string]string{sumRecord: hex.EncodeToString(sum.Sum(nil))}
+	if err := b.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o600, ModTime: modified, PAXRecords: records}); err != nil {
 		return err
 	}
 	_, err := io.CopyN(b, data, size)
 	return err
+}
+
+// contents reads a file of a backup, and fails at its end if the contents are not those that
+// were written.
+type contents struct {
+	*tar.Header
+	from io.Reader
+	sum  hash.Hash
+}
+
+func contentsOf(h *tar.Header, from io.Reader) *contents { return &contents{h, from, sha256.New()} }
+
+func (c *contents) Read(p []byte) (int, error) {
+	n, err := c.from.Read(p)
+	c.sum.Write(p[:n])
+	if want := c.PAXRecords[sumRecord]; err == io.EOF && want != "" && want != hex.EncodeToString(c.sum.Sum(nil)) {
+		err = fmt.Errorf("%s in the backup is damaged: its SHA-256 is not %s", c.Name, want)
+	}
+	return n, err
 }
 
 func (b *backup) addFile(name, path string) error {
@@ -229,7 +263,7 @@ func restore(ctx context.Context, from io.Reader, dir string, then func(temp str
 			break
 		}
 		if err == nil {
-			err = unpack(root, h, r)
+			err = unpack(root, h, contentsOf(h, r))
 		}
 		if err != nil {
 			return fmt.Errorf("not a complete backup: %w", err)
@@ -238,7 +272,7 @@ func restore(ctx context.Context, from io.Reader, dir string, then func(temp str
 	if err := hasLedger(temp); err != nil {
 		return err
 	}
-	if err := ledger.VerifyFile(filepath.Join(temp, ledgerFile)); err != nil {
+	if err := ledger.VerifyFile(ctx, filepath.Join(temp, ledgerFile)); err != nil {
 		return fmt.Errorf("the backup is damaged, use an older one: %w", err)
 	}
 	l, err := ledger.Open(ctx, "sqlite:"+filepath.Join(temp, ledgerFile))

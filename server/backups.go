@@ -115,15 +115,16 @@ func VerifyBackup(ctx context.Context, from io.Reader, temp string) error {
 		if err != nil {
 			return fmt.Errorf("not a complete backup: %w", err)
 		}
+		body := contentsOf(h, r)
 		switch {
 		case h.Name == ledgerFile:
 			err = atomicfile.WritePrivate(copied, func(f *os.File) error {
-				_, err := io.Copy(f, r)
+				_, err := io.Copy(f, body)
 				return err
 			})
 		case strings.HasPrefix(h.Name, blobsDir+"/"):
 			sum := sha256.New()
-			if _, err = io.Copy(sum, r); err == nil {
+			if _, err = io.Copy(sum, body); err == nil {
 				hash := hex.EncodeToString(sum.Sum(nil))
 				if hash != path.Base(h.Name) {
 					err = fmt.Errorf("%s in the backup is damaged: it has the hash %s", h.Name, hash)
@@ -132,6 +133,9 @@ func VerifyBackup(ctx context.Context, from io.Reader, temp string) error {
 			}
 		case strings.HasPrefix(h.Name, pkiDir+"/"):
 			issuer = true
+			fallthrough
+		default:
+			_, err = io.Copy(io.Discard, body)
 		}
 		if err != nil {
 			return err
@@ -140,7 +144,7 @@ func VerifyBackup(ctx context.Context, from io.Reader, temp string) error {
 	if !issuer {
 		return errors.New("the backup has no certificate authority")
 	}
-	if err := ledger.VerifyFile(copied); err != nil {
+	if err := ledger.VerifyFile(ctx, copied); err != nil {
 		return fmt.Errorf("the ledger in the backup: %w", err)
 	}
 	hashes, err := ledger.BlobsOf(ctx, copied)

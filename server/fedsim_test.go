@@ -97,11 +97,11 @@ func TestFedSIM(t *testing.T) {
 			if len(got.Rounds) != rounds || got.Run.Reason != "" {
 				t.Errorf("%d rounds, reason %q", len(got.Rounds), got.Run.Reason)
 			}
-			want := simulatedWith(t, plan, d, own, k)
+			want := simulatedWith(t, run.Run, plan, d, own, k)
 			if !bytes.Equal(s.weights("hub", at, got), want) {
 				t.Error("the weights differ from the simulator's")
 			}
-			if bytes.Equal(want, simulatedWith(t, plan, d, manyMeters(t, "own", 4), k)) {
+			if bytes.Equal(want, simulatedWith(t, run.Run, plan, d, manyMeters(t, "own", 4), k)) {
 				t.Error("the server's data has no effect")
 			}
 		})
@@ -135,15 +135,16 @@ func (s *site) until(o v1.OperatorServiceClient, run string, ok func(*v1.Run) bo
 	s.t.Fatalf("timed out; the run is %v", last)
 }
 
-// simulatedWith returns the final shared weights of the simulator, with data on the server.
-func simulatedWith(t *testing.T, plan string, d, own *series.Dataset, k *kernel.Set) []byte {
+// simulatedWith returns the final shared weights of the simulator's repetition of a run, with
+// data on the server.
+func simulatedWith(t *testing.T, run, plan string, d, own *series.Dataset, k *kernel.Set) []byte {
 	t.Helper()
 	p, err := recipe.Read([]byte(strings.TrimSpace(plan)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "run")
-	if _, err := sim.Run(t.Context(), sim.Config{Plan: p, Dataset: d, ServerData: own, Dir: dir, Kernel: k, Workers: 2, Memory: 64 << 20, Save: time.Hour}); err != nil {
+	if _, err := sim.Run(t.Context(), sim.Config{Plan: p, Dataset: d, ServerData: own, Replay: &sim.Replay{Run: run, Secret: fleetSecret}, Dir: dir, Kernel: k, Workers: 2, Memory: 64 << 20, Save: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(filepath.Join(dir, "shared.safetensors"))

@@ -13,8 +13,9 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"loadstar/internal/connlimit"
 	"loadstar/internal/graceful"
-	"loadstar/server/door"
+	"loadstar/server/pki"
 )
 
 func newHTTP(h http.Handler) *http.Server {
@@ -76,26 +77,38 @@ const (
 	operatorConnections = 1024
 )
 
-func (s *server) agentsDoor() *door.Door {
-	return door.New(door.Config{
-		Connections: maxConnections, Anonymous: maxAnonymous, OfAddress: anonymousOfAddress, OfAgent: connectionsOfAgent, OfUser: connectionsOfUser,
-		Rate: s.AddressRate, Report: s.limited,
+func (s *server) limitAgents() *connlimit.Limiter {
+	return connlimit.New(connlimit.Config{
+		Connections: maxConnections, Anonymous: maxAnonymous, OfAddress: anonymousOfAddress,
+		OfCaller: map[string]int{connlimit.Agent: connectionsOfAgent, connlimit.User: connectionsOfUser},
+		Rate:     s.AddressRate, Who: byCertificate, Limited: s.limited.Limited,
 	})
 }
 
-func (s *server) operatorsDoor() *door.Door {
-	return door.New(door.Config{
-		Connections: operatorConnections, Anonymous: operatorConnections / 4, OfAddress: operatorConnections / 16, OfAgent: 1, OfUser: connectionsOfUser,
-		Rate: s.AddressRate, Report: s.limited,
+func (s *server) limitOperators() *connlimit.Limiter {
+	return connlimit.New(connlimit.Config{
+		Connections: operatorConnections, Anonymous: operatorConnections / 4, OfAddress: operatorConnections / 16,
+		OfCaller: map[string]int{connlimit.Agent: 1, connlimit.User: connectionsOfUser},
+		Rate:     s.AddressRate, Who: byCertificate, Limited: s.limited.Limited,
 	})
 }
 
-// serveTLS serves callers with and without certificates, through a door that limits their
-// connections.
-func (s *server) serveTLS(ctx context.Context, l net.Listener, settings *tls.Config, h http.Handler, d *door.Door) error {
-	own := newHTTP(s.authority.Middleware(d.Handler(h)))
-	own.TLSConfig, own.ConnContext = settings, d.Context
-	return graceful.Serve(ctx, own, shutdownGrace, func() error { return own.ServeTLS(d.Listener(l), "", "") })
+// byCertificate returns the agent or user whose certificate a request presents.
+// pki.Authority.Middleware has put it into the context.
+func byCertificate(r *http.Request) (connlimit.Caller, bool) {
+	who, ok := pki.From(r.Context())
+	kind := connlimit.Agent
+	if who.Role == pki.Operator {
+		kind = connlimit.User
+	}
+	return connlimit.Caller{Kind: kind, Name: who.ID}, ok
+}
+
+// serveTLS serves callers with and without certificates, with limits on their connections.
+func (s *server) serveTLS(ctx context.Context, l net.Listener, settings *tls.Config, h http.Handler, limits *connlimit.Limiter) error {
+	own := newHTTP(s.authority.Middleware(limits.Handler(h)))
+	own.TLSConfig, own.ConnContext = settings, limits.Context
+	return graceful.Serve(ctx, own, shutdownGrace, func() error { return own.ServeTLS(limits.Listener(l), "", "") })
 }
 
 // addressOf returns the address under which agents reach a listener.

@@ -16,8 +16,8 @@ import (
 )
 
 // TestNewClients checks clients that a run holds out: they do not train, and after the run
-// they adapt its weights and report their errors as sums. Weights and errors are those of
-// the simulator.
+// they adapt its weights and report their errors as sums. The weights are those of the
+// simulator, and the errors close to its.
 func TestNewClients(t *testing.T) {
 	k, err := kernel.Default()
 	if err != nil {
@@ -65,14 +65,15 @@ func TestNewClients(t *testing.T) {
 			if n := got.NewClients; n.HeldOut != int64(out) || n.Answered != n.HeldOut || n.Scored != n.HeldOut {
 				t.Errorf("%v, want %d of each", n, out)
 			}
-			if !bytes.Equal(s.weights("hub", at, got), simulatedWith(t, plan, d, nil, k)) {
+			if !bytes.Equal(s.weights("hub", at, got), simulatedWith(t, run.Run, plan, d, nil, k)) {
 				t.Error("the weights differ from the simulator's")
 			}
-			summary, err := sim.Run(t.Context(), sim.Config{Plan: p, Dataset: d, Dir: filepath.Join(t.TempDir(), "run"), Kernel: k, Workers: 2, Memory: 64 << 20, Save: time.Hour})
+			summary, err := sim.Run(t.Context(), sim.Config{Plan: p, Dataset: d, Replay: &sim.Replay{Run: run.Run, Secret: fleetSecret}, Dir: filepath.Join(t.TempDir(), "run"), Kernel: k, Workers: 2, Memory: 64 << 20, Save: time.Hour})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := float64(summary.RelativeMAE.Mean); math.Abs(got.NewClients.RelativeMae-want) > 2e-6 {
+			// Agents leave out an eighth of the windows and round to 0.01.
+			if want := float64(summary.RelativeMAE.Mean); math.Abs(got.NewClients.RelativeMae-want) > 0.1*want {
 				t.Errorf("relative MAE %.7f, the simulator has %.7f", got.NewClients.RelativeMae, want)
 			}
 		})

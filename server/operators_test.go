@@ -2,7 +2,6 @@ package server
 
 import (
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 	dto "github.com/prometheus/client_model/go"
 
+	"loadstar/internal/freeport"
 	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/pki"
@@ -20,10 +20,7 @@ import (
 // the operators'. The hint of a new token has the agents' address.
 func TestOperatorsAddress(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	at := l.Addr().String()
-	must(t, l.Close()) // the server listens there next
+	at := freeport.ForTest(t)
 	st := newStation(t, func(c *Config) { c.Operators = at })
 	theirs := v1.NewOperatorServiceClient(st.operatorHTTP(), "https://"+at)
 

@@ -108,7 +108,7 @@ func schemas(t *testing.T, path string) *goose.Provider {
 	db, err := sql.Open("sqlite", "file:"+path)
 	must(t, err)
 	t.Cleanup(func() { db.Close() })
-	p, err := goose.NewProvider(goose.DialectSQLite3, db, os.DirFS("ledger/migrations"))
+	p, err := goose.NewProvider(goose.DialectSQLite3, db, os.DirFS("ledger/migrations"), goose.WithGoMigrations(goose.NewGoMigration(9, nil, nil))) // the migration in Go has nothing to undo
 	must(t, err)
 	return p
 }

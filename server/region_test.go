@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	"loadstar/agent"
 	"loadstar/agent/identity"
+	"loadstar/agent/state"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	"loadstar/internal/agentapi"
@@ -105,11 +107,26 @@ func (s *site) join(name, address string, o v1.OperatorServiceClient) *identity.
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	shareSecret(s.t, filepath.Join(s.dir, name))
 	i, err := identity.Join(s.t.Context(), filepath.Join(s.dir, name), "https://"+address, token.Token, name)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	return i
+}
+
+// fleetSecret is the secret of all agents in tests, with which the simulator repeats a run.
+var fleetSecret = [32]byte{7}
+
+// shareSecret writes the agents' secret to the folder of an agent that has not joined yet.
+func shareSecret(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, state.SecretFile), fmt.Appendf(nil, "%x", fleetSecret), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (s *site) host(name string, i *identity.Identity, d *series.Dataset, k *kernel.Set) {
@@ -149,9 +166,10 @@ func TestRegion(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, plan := range map[string]string{
-		"a sum":        "{algorithm: fedadam, partition: head, rounds: 12, client: {steps: 1, batch: 8}, server: {clip: 0.9}, schedule: {cohort: 6}, evaluate: {every: 2, windows: 8}}",
+		"a sum":        "{algorithm: fedadam, partition: head, rounds: 12, client: {steps: 1, batch: 8}, server: {clip: 0.9, coordinate: 0.5}, schedule: {cohort: 6}, evaluate: {every: 2, windows: 8}}",
 		"control":      "{algorithm: scaffold, rounds: 6, client: {steps: 1, batch: 8}, server: {clip: 0.9}, schedule: {cohort: 6}, evaluate: {every: 0}}",
 		"each update":  "{algorithm: fedavgadaptive, rounds: 6, client: {steps: 1, batch: 8}, server: {clip: 0.9}, schedule: {cohort: 6}, evaluate: {every: 1, windows: 8}}",
+		"trimmed":      "{algorithm: fedavg, rounds: 6, client: {steps: 2, batch: 8}, server: {robust: trim}, schedule: {cohort: 6}, evaluate: {every: 0}}",
 		"asynchronous": "{algorithm: fedbuff, rounds: 10, client: {steps: 1, batch: 8}, schedule: {cohort: 5, buffer: 3}, evaluate: {every: 0}}",
 	} {
 		if testing.Short() && name != "a sum" {
@@ -207,7 +225,7 @@ func TestRegion(t *testing.T) {
 				}
 				return
 			}
-			if !bytes.Equal(s.weights("hub", at, got), simulated(t, plan, d, k)) {
+			if !bytes.Equal(s.weights("hub", at, got), simulated(t, run.Run, plan, d, k)) {
 				t.Error("the weights differ from the simulator's")
 			}
 		})
@@ -257,7 +275,7 @@ func (s *site) weights(name, address string, r *v1.GetRunResponse) []byte {
 }
 
 // simulated returns the final shared weights of the simulator.
-func simulated(t *testing.T, plan string, d *series.Dataset, k *kernel.Set) []byte {
+func simulated(t *testing.T, run, plan string, d *series.Dataset, k *kernel.Set) []byte {
 	t.Helper()
-	return simulatedWith(t, plan, d, nil, k)
+	return simulatedWith(t, run, plan, d, nil, k)
 }

@@ -29,10 +29,10 @@ import (
 	"loadstar/server/blob"
 	"loadstar/server/bus"
 	"loadstar/server/coordinator"
-	"loadstar/server/door"
 	"loadstar/server/examine"
 	"loadstar/server/gateway"
 	"loadstar/server/ledger"
+	"loadstar/server/limitlog"
 	"loadstar/server/operator"
 	"loadstar/server/owndata"
 	"loadstar/server/pki"
@@ -155,7 +155,7 @@ type server struct {
 	rawBlobs  blob.Store // without the cache
 	terms     *terms.Cache
 	registry  *prometheus.Registry
-	limited   *door.Report
+	limited   *limitlog.Report
 	ready     atomic.Bool // all roles have started
 	running   *os.File    // is there while this process runs; nil if another process has it
 	unclean   bool        // the process before this one did not end cleanly
@@ -307,7 +307,7 @@ func (s *server) close() {
 // serve runs the configured roles. If one of them ends, all end.
 func (s *server) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	s.limited = door.NewReport(s.Log, s.registry)
+	s.limited = limitlog.NewReport(s.Log, s.registry)
 	var agents, operators net.Listener
 	if slices.Contains(s.Roles, Gateway) { // before the port for monitoring, which matters less
 		var err error
@@ -471,7 +471,7 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, agents, ope
 	o := operator.New(w)
 	if page != nil {
 		group.Go(func() error {
-			return page.Run(ctx, web.Services{API: o, Access: users, Log: s.Log, Metrics: s.registry})
+			return page.Run(ctx, web.Services{API: o, Access: users, Log: s.Log, Metrics: s.registry, AddressRate: s.AddressRate, Limited: s.limited})
 		})
 	}
 	group.Go(func() error { return g.Run(ctx) })
@@ -487,9 +487,9 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, agents, ope
 		own.Handle("/"+v1.AgentServiceName+"/", elsewhere(errForOperators))
 		own.Handle("/v1/blobs/", g.Handler())
 		group.Go(func() error {
-			return s.serveTLS(ctx, operators, settings, users.Certificates(own), s.operatorsDoor())
+			return s.serveTLS(ctx, operators, settings, users.Certificates(own), s.limitOperators())
 		})
 	}
-	group.Go(func() error { return s.serveTLS(ctx, agents, settings, users.Certificates(mux), s.agentsDoor()) })
+	group.Go(func() error { return s.serveTLS(ctx, agents, settings, users.Certificates(mux), s.limitAgents()) })
 	return nil
 }

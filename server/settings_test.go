@@ -96,7 +96,7 @@ func TestUncleanEnd(t *testing.T) {
 	path := filepath.Join(st.Dir, ledgerFile)
 	data, err := os.ReadFile(path)
 	must(t, err)
-	data[len(data)-2000] ^= 0x10
+	data[4*4096] ^= 0x10 // the type of the fifth page
 	must(t, os.WriteFile(path, data, 0o600))
 	for range 2 {
 		if said, err := opening(t, st.Config); err == nil || !strings.Contains(err.Error(), "is damaged") || !strings.Contains(err.Error(), "restore the newest backup") {

@@ -24,6 +24,7 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"loadstar/internal/freeport"
 	"loadstar/internal/pgtest"
 	"loadstar/server/bus"
 )
@@ -75,10 +76,7 @@ func TestSecuredStores(t *testing.T) {
 		return "postgres://postgres@" + pg.Addr() + "/postgres?sslmode=verify-full&sslrootcert=" + url.QueryEscape(ca)
 	}
 
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	address := l.Addr().String()
-	must(t, l.Close())
+	address := freeport.ForTest(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	go func() {

@@ -29,6 +29,7 @@ import (
 	"loadstar/fed/client"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
+	"loadstar/fed/setup"
 	"loadstar/nn/kernel"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
@@ -266,7 +267,7 @@ func TestWire(t *testing.T) {
 		h := newShelf()
 		for i := range part.Len() {
 			h.reports = append(h.reports, release.Report{
-				Client: part.Meter(i).ID, Day: ledger.Today(time.Now()), Shares: map[string]float64{"model": 1}, RelativeMAE: 0.5, Coverage: 0.8, ReadingsAge: 60,
+				Client: part.Meter(i).ID, Day: ledger.Today(time.Now()), Shares: map[string]float64{"model": 1}, RelativeMAE: 0.5, Coverage: 0.8,
 			})
 		}
 		stops = append(stops, st.hostFor(name, rec.url, part, h))
@@ -290,15 +291,18 @@ func TestWire(t *testing.T) {
 	must(t, err)
 	problem, err := recipe.Frame(p, d)
 	must(t, err)
-	parts4, err := recipe.Compose(p, int(r.Fleet))
+	plain, err := setup.New(p, problem, int(r.Fleet))
 	must(t, err)
 	k, err := kernel.Default()
 	must(t, err)
-	job := client.Job{
-		Seed: p.Seed, Model: problem.Model, Partition: problem.Partition, Loss: problem.Loss, Targets: p.Model.Targets, Batch: p.Client.Batch,
-		Needs: parts4.Needs,
+	agents := map[string]*setup.Setup{}
+	for name := range parts {
+		key, err := state.Secret(filepath.Join(st.Dir, name))
+		must(t, err)
+		agents[name], err = plain.OfAgent(key)
+		must(t, err)
 	}
-	rules := round.Rules{Needs: job.Needs, Scale: parts4.Scale, Weight: parts4.Weight}
+	rules := plain.Rules
 	personal := problem.Partition.PersonalLen()
 	if personal < 30_000 {
 		t.Fatalf("%d personal weights", personal)
@@ -322,12 +326,16 @@ func TestWire(t *testing.T) {
 			secret.text("a range", f)
 		}
 		// Repeat the training of the agents, which gives the same bits.
-		w := client.NewWorker(&job, k, parts4.NewTrainer(k))
+		name := "together"
+		if i == 0 {
+			name = "alone"
+		}
+		w := agents[name].NewWorker(k)
 		c := client.Client{ID: fed.ClientID(m.ID), Data: []series.Examples{problem.Framer.Windows(m, ranges)}, Kept: make([]float32, w.Kept()), First: true}
 		copy(c.Kept, initial)
 		for n := range int64(p.Rounds) {
 			before := slices.Clone(c.Kept[:personal])
-			task := fed.Task{Round: int(n), Version: int(n), Shared: round.ReadFloats(nil, rec.blobs[rec.tasks[n]])}
+			task := fed.Task{Run: run, Round: int(n), Version: int(n), Shared: round.ReadFloats(nil, rec.blobs[rec.tasks[n]])}
 			var u fed.Update
 			must(t, w.Train(t.Context(), &c, task, &u))
 			if i == 0 {
@@ -341,10 +349,6 @@ func TestWire(t *testing.T) {
 			// Search only for pairs of changes, because Adam changes many weights by the
 			// same amount, both shared and personal ones.
 			secret.neighbours("the change of a personal weight", change)
-		}
-		name := "together"
-		if i == 0 {
-			name = "alone"
 		}
 		store, err := state.Open(filepath.Join(st.Dir, name))
 		must(t, err)
@@ -408,14 +412,14 @@ func TestWhatLeaves(t *testing.T) {
 	want := strings.Fields(`
 		Adapted.clients Adapted.evaluation Adapted.run
 		AnnounceRequest.clients AnnounceRequest.generated AnnounceRequest.inputs AnnounceRequest.now AnnounceRequest.step_seconds AnnounceRequest.version
-		CheckInRequest.adapted CheckInRequest.pushed CheckInRequest.releases CheckInRequest.reports CheckInRequest.training
-		ClientReport.client ClientReport.coverage ClientReport.day ClientReport.drift ClientReport.findings ClientReport.readings_age_seconds
+		CheckInRequest.adapted CheckInRequest.heads CheckInRequest.pushed CheckInRequest.releases CheckInRequest.reports CheckInRequest.training
+		ClientReport.client ClientReport.coverage ClientReport.day ClientReport.drift ClientReport.findings
 		ClientReport.relative_mae ClientReport.release ClientReport.shares ClientReport.wants_round
 		DeclineRequest.code DeclineRequest.reason DeclineRequest.turns Evaluation.clients Evaluation.relative_mae
 		JoinRequest.csr JoinRequest.name JoinRequest.old_certificate JoinRequest.old_signature JoinRequest.secret
 		PushRequest.chunk PushRequest.evaluation PushRequest.form PushRequest.offset PushRequest.round PushRequest.run PushRequest.sha256
 		PushRequest.shares PushRequest.size PushRequest.version
-		RenewRequest.csr Share.client Share.control_norm Share.examples Share.loss Share.norm Share.steps Share.train_loss SourceShare.share SourceShare.source
+		RenewRequest.csr SeenHead.hash SeenHead.run SeenHead.version Share.client Share.control_norm Share.examples Share.loss Share.norm Share.steps Share.train_loss SourceShare.share SourceShare.source
 		Turns.clients Turns.round Turns.run`)
 	fields := map[string]bool{}
 	var walk func(m protoreflect.MessageDescriptor)

@@ -60,6 +60,7 @@ in_root apt-get install -y -q --no-install-recommends /packages/loadstar_0.0.1_a
 for path in /var/lib/loadstar /var/lib/loadstar-agent; do
 	[ "$(in_root stat -c '%U %a' $path)" = "$(basename $path) 750" ] || fail "$path: $(in_root stat -c '%U %a' $path)"
 done
+[ "$(in_root stat -c '%U %G %a' /etc/default/loadstar)" = "root loadstar 640" ] || fail "/etc/default/loadstar: $(in_root stat -c '%U %G %a' /etc/default/loadstar)"
 [ -z "$(pgrep -f /usr/bin/loadstar)" ] || fail "a service was started on install"
 [ ! -e "$root/etc/systemd/system/multi-user.target.wants/loadstar.service" ] || fail "a service was enabled on install"
 if command -v systemd-analyze >/dev/null; then
@@ -80,6 +81,8 @@ as loadstar-agent sh -c 'cd /var/lib/loadstar-agent && loadstar data generate --
 token=$(operator token create | grep -o 'ls1-[^ ]*' | head -1)
 as loadstar-agent loadstar-agent join -dir /var/lib/loadstar-agent https://localhost:7443 "$token" >"$work/join.log" 2>&1 || fail "join"
 sed -i 's|zone: Etc/UTC.*|zone: America/Chicago|; $a history: /var/lib/loadstar-agent/site.prepared' "$root/etc/loadstar/agent.yaml"
+# Two clients with 60 days are less than an agent demands by default.
+echo 'policy: {least_client_examples: 0, whole_blocks: false, least_cohort: 1, least_merge: 1, least_fleet: 1}' >>"$root/etc/loadstar/agent.yaml"
 as loadstar-agent loadstar-agent check -config /etc/loadstar/agent.yaml >"$work/check.log" 2>&1 || fail "check"
 start loadstar-agent
 cp "$plan" "$root/packages/plan.yaml"

@@ -45,4 +45,7 @@ for program in loadstar loadstar-agent; do
 	"$tools/image" -bin "$DIST/bin" -program $program -version "$VERSION" -revision "$revision" -epoch "$EPOCH" -out "$DIST/release/${program}_${plain}_oci.tar"
 done
 (cd "$DIST/release" && sha256sum -- * >SHA256SUMS)
+if [ -n "${SIGN_KEY:-}" ]; then
+	tools/sign.sh "$DIST/release/SHA256SUMS" "$SIGN_KEY"
+fi
 ls -l "$DIST/release" | awk 'NR > 1 { printf "%8.2f MB  %s\n", $5 / 1e6, $9 }'

@@ -16,11 +16,12 @@ import (
 	"os"
 	"runtime"
 	"strings"
-	"sync"
 	"time"
 
+	"loadstar/agent/audit"
 	"loadstar/agent/live"
 	"loadstar/agent/readings"
+	"loadstar/internal/connlimit"
 	"loadstar/internal/graceful"
 	"loadstar/internal/problem"
 	"loadstar/internal/webui"
@@ -48,6 +49,8 @@ type Config struct {
 	Service Service
 	// Intake stores readings and weather. If it is nil, they are refused.
 	Intake *readings.Intake
+	// Audits audits clients; nil means that the agent does not train.
+	Audits *audit.Auditor
 	// Listen is the address. Any other than the machine itself needs a token.
 	Listen string
 	// TokenFile has the token that requests must carry. It may be empty.
@@ -62,7 +65,11 @@ type Config struct {
 const (
 	maxRequests    = 32 // at a time
 	maxConnections = 256
-	minToken       = 16 // characters
+	// maxAnonymous and anonymousOfAddress limit the connections that have not sent the token.
+	maxAnonymous       = maxConnections / 4
+	anonymousOfAddress = maxAnonymous / 4
+	addressRate        = 20 // new connections per second of one address
+	minToken           = 16 // characters
 )
 
 //go:embed openapi.json
@@ -81,6 +88,9 @@ type Server struct {
 func New(c Config) (*Server, error) {
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if c.Audits == nil {
+		c.Audits = &audit.Auditor{}
 	}
 	s := &Server{c: c, busy: make(chan struct{}, maxRequests)}
 	host, _, err := net.SplitHostPort(c.Listen)
@@ -130,13 +140,32 @@ func (s *Server) Run(ctx context.Context) error {
 
 // Serve is like Run, on a listener that it closes.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	limits := s.limits()
 	server := &http.Server{
-		Handler: s.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second,
+		Handler: limits.Handler(s.Handler()), ConnContext: limits.Context, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second,
 		WriteTimeout: 60 * time.Second, IdleTimeout: 60 * time.Second, MaxHeaderBytes: 16 << 10,
 	}
 	return graceful.Serve(ctx, server, 5*time.Second, func() error {
-		return server.Serve(&bounded{listener, make(chan struct{}, maxConnections)})
+		return server.Serve(limits.Listener(listener))
 	})
+}
+
+// limits returns the limits on connections. Without a token, all callers are users of this
+// machine and count as one, so that a new connection closes an older one. With a token,
+// whoever has not sent it has few connections, which are closed after the answer.
+func (s *Server) limits() *connlimit.Limiter {
+	c := connlimit.Config{
+		Connections: maxConnections, Anonymous: maxAnonymous, OfAddress: anonymousOfAddress,
+		OfCaller: map[string]int{connlimit.User: maxConnections - maxAnonymous},
+		Who: func(r *http.Request) (connlimit.Caller, bool) {
+			return connlimit.Caller{Kind: connlimit.User}, !s.auth || s.allowed(r)
+		},
+		Limited: func(string, connlimit.Caller) {}, // the agent's metrics count connections nowhere
+	}
+	if !s.local { // otherwise all callers have one address
+		c.Rate = addressRate
+	}
+	return connlimit.New(c)
 }
 
 // Handler returns the handler of all paths.
@@ -154,6 +183,8 @@ func (s *Server) Handler() http.Handler {
 	handle("GET", "/v1/readings/{client}", s.readings)
 	handle("GET", "/v1/scores/{client}", s.scores)
 	handle("GET", "/v1/quality/{client}", s.quality)
+	handle("GET", "/v1/audit/{client}", s.audit)
+	handle("POST", "/v1/audit/{client}", s.startAudit)
 	handle("GET", "/v1/models", s.models)
 	handle("GET", "/openapi.json", func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, "application/json", openAPI, 3600) })
 	handle("GET", "/healthz", func(w http.ResponseWriter, _ *http.Request) { send(w, map[string]string{"status": "ok"}) })
@@ -199,7 +230,11 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			problem.Write(w, http.StatusMisdirectedRequest, "host", "the Host header must be localhost or a loopback address", nil)
 			return
 		}
-		if s.auth && !public(r.URL.Path) && !s.allowed(r) {
+		if s.auth && !s.allowed(r) {
+			if public(r.URL.Path) { // a stranger who reads slowly must not take one of the requests
+				next.ServeHTTP(w, r)
+				return
+			}
 			w.Header().Set("WWW-Authenticate", `Bearer realm="loadstar"`)
 			problem.Write(w, http.StatusUnauthorized, "token", "send the header Authorization: Bearer TOKEN, with the token of the agent's token_file", nil)
 			return
@@ -236,33 +271,4 @@ func (s *Server) allowed(r *http.Request) bool {
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	sum := sha256.Sum256([]byte(token))
 	return ok && subtle.ConstantTimeCompare(sum[:], s.token[:]) == 1
-}
-
-// bounded is a listener that accepts a limited number of connections.
-type bounded struct {
-	net.Listener
-	free chan struct{}
-}
-
-// Accept implements net.Listener.
-func (b *bounded) Accept() (net.Conn, error) {
-	b.free <- struct{}{}
-	c, err := b.Listener.Accept()
-	if err != nil {
-		<-b.free
-		return nil, err
-	}
-	return &boundedConn{Conn: c, free: b.free}, nil
-}
-
-type boundedConn struct {
-	net.Conn
-	free chan struct{}
-	once sync.Once
-}
-
-// Close implements net.Conn.
-func (c *boundedConn) Close() error {
-	c.once.Do(func() { <-c.free })
-	return c.Conn.Close()
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"net/http"
@@ -71,14 +72,20 @@ func TestForecast(t *testing.T) {
 	if x = get("/v1/forecasts/main-panel?unit=W"); *x.Values.P50[0] != 2500 {
 		t.Errorf("W: %v", *x.Values.P50[0])
 	}
+	// The chance is a half at the median, and a tenth at P90, in every unit.
+	for query, want := range map[string]string{"above=5": `"above":5,"chance":0.5}`, "unit=W&above=7000": `"above":7000,"chance":0.1}`} {
+		if got := body(t, ask(s, "GET", "/v1/forecasts/main-panel?"+query, "")); !strings.Contains(got, want) {
+			t.Errorf("%s: no %s", query, want)
+		}
+	}
 	r := ask(s, "GET", "/v1/forecasts/main-panel?format=csv&h=1h&tz=UTC", "")
-	want := "unique_id,cutoff,ds,P10,P50,P90,model,version,source,quality,reason,generated\n" +
-		"main-panel,2026-10-25T00:00:00Z,2026-10-25T00:00:00Z,1,2.5,400,day@7,1840,model,OK,,false\n"
+	want := "unique_id,cutoff,ds,P10,P50,P90,mean,model,version,source,quality,reason,generated\n" +
+		"main-panel,2026-10-25T00:00:00Z,2026-10-25T00:00:00Z,1,2.5,400,121.3,day@7,1840,model,OK,,false\n"
 	if got := body(t, r); !strings.HasPrefix(got, want) || strings.Count(got, "\n") != 5 {
 		t.Errorf("CSV: %s", got)
 	}
 	for _, q := range []string{
-		"h=0", "h=1m", "h=49h", "h=x", "levels=0.2", "levels=", "levels=0.1,0.1", "unit=kVA", "tz=Local", "tz=../etc/passwd", "tz=Mars", "format=xml", "horizon=3", "h=1h&h=2h",
+		"h=0", "h=1m", "h=49h", "h=x", "levels=0.2", "levels=", "levels=0.1,0.1", "unit=kVA", "tz=Local", "tz=../etc/passwd", "tz=Mars", "format=xml", "above=x", "above=NaN", "horizon=3", "h=1h&h=2h",
 	} {
 		r := ask(s, "GET", "/v1/forecasts/main-panel?"+q, "")
 		if ok := q == "levels="; (r.StatusCode == 200) != ok || !ok && r.Header.Get("Content-Type") != "application/problem+json" {
@@ -312,6 +319,70 @@ func TestBusy(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// Connections that somebody holds open do not keep others out, with a token or without. With
+// a token, the connection of a stranger is closed after the answer.
+func TestHeldConnections(t *testing.T) {
+	const token = "0123456789abcdef"
+	for _, auth := range []bool{true, false} {
+		s, _ := server(t, func(c *Config) {
+			if auth {
+				c.TokenFile = tokenFile(t, token)
+			}
+		})
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- s.Serve(ctx, listener) }()
+		var held []net.Conn
+		for range maxConnections + 10 {
+			c, err := net.Dial("tcp", listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, c)
+			if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		client := &http.Client{Transport: &http.Transport{}}
+		for range 3 {
+			r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+listener.Addr().String()+"/v1/models", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Authorization", "Bearer "+token)
+			answer, err := client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if answer.StatusCode != http.StatusOK || answer.Close {
+				t.Errorf("token %t: %s, closed %t", auth, answer.Status, answer.Close)
+			}
+			answer.Body.Close()
+		}
+		answer, err := http.Get("http://" + listener.Addr().String() + "/healthz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		if answer.Close != auth {
+			t.Errorf("token %t: the connection of a stranger is closed: %t", auth, answer.Close)
+		}
+		for _, c := range held {
+			c.Close()
+		}
+		client.CloseIdleConnections()
+		http.DefaultClient.CloseIdleConnections()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -45,13 +45,16 @@ func newFake(t testing.TB) *fake {
 		Forecast: issue.Forecast{Client: "main-panel", Cutoff: cutoff, Levels: f.site.Levels, Model: "day@7", Weight: 0.83},
 		Issued:   now.Unix(), Release: live.ModelRef{Release: "day@7", Run: "k3v9x2ab", Version: 1840, Head: cutoff - 86400}, Sequence: 3,
 	}
+	f.issued.Days = []issue.DayEnergy{{Start: cutoff, End: cutoff + 86400, Mean: 40, P10: 35, P90: math.NaN()}}
+	f.issued.Peak = issue.Peak{Time: cutoff + 900, P10: 4, P50: 5, P90: 7}
 	for i := range f.site.H {
 		r := issue.Row{Time: cutoff + int64(i)*900, Values: []float64{1, 2.5 + float64(i), 400}, Source: issue.Model, Quality: issue.OK}
+		r.Mean = issue.Mean(r.Values[0], r.Values[1], r.Values[2])
 		if i >= 96 {
 			r.Source, r.Quality, r.Reason = issue.Week, issue.Estimated, issue.BeyondReach
 		}
 		if i == 191 {
-			r.Values, r.Source, r.Quality = nil, issue.None, issue.Missing
+			r.Values, r.Mean, r.Source, r.Quality = nil, math.NaN(), issue.None, issue.Missing
 		}
 		f.issued.Rows = append(f.issued.Rows, r)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"loadstar/agent/live"
 	"loadstar/forecast/issue"
+	"loadstar/internal/csvcell"
 	"loadstar/internal/problem"
 	"loadstar/metric"
 )
@@ -54,6 +55,8 @@ type view struct {
 	factor float64
 	zone   *time.Location
 	csv    bool
+	// above is a limit in the unit of the view, or NaN.
+	above float64
 }
 
 // parameters checks that a request has only known parameters, each once.
@@ -74,11 +77,11 @@ func parameters(r *http.Request, known ...string) (map[string]string, error) {
 	return out, nil
 }
 
-// readView reads the parameters h, levels, unit, tz and format.
+// readView reads the parameters h, levels, unit, tz, format and above.
 func (s *Server) readView(r *http.Request, levels []float64) (view, error) {
 	site := s.c.Service.Site()
-	v := view{site: site, steps: site.H, unit: "kW", zone: site.Zone}
-	q, err := parameters(r, "h", "levels", "unit", "tz", "format")
+	v := view{site: site, steps: site.H, unit: "kW", zone: site.Zone, above: math.NaN()}
+	q, err := parameters(r, "h", "levels", "unit", "tz", "format", "above")
 	if err != nil {
 		return v, err
 	}
@@ -107,6 +110,11 @@ func (s *Server) readView(r *http.Request, levels []float64) (view, error) {
 	}
 	if v.zone, err = readZone(q["tz"], site.Zone); err != nil {
 		return v, err
+	}
+	if text := q["above"]; text != "" {
+		if v.above, err = strconv.ParseFloat(text, 64); err != nil || math.IsNaN(v.above) || math.IsInf(v.above, 0) {
+			return v, wrong("above", "want a load in %s, such as 5", v.unit)
+		}
 	}
 	switch q["format"] {
 	case "", "json":
@@ -228,7 +236,12 @@ func forecastJSON(v view, f *live.Issued, score live.Score) object {
 		units = append(units, member{name, v.unit})
 		values = append(values, member{name, column})
 	}
-	values = append(values, member{"source", sources}, member{"quality", qualities}, member{"reason", reasons})
+	means := make([]number, len(rows))
+	for i, r := range rows {
+		means[i] = number(r.Mean * v.factor)
+	}
+	units = append(units, member{"mean", v.unit})
+	values = append(values, member{"mean", means}, member{"source", sources}, member{"quality", qualities}, member{"reason", reasons})
 	return object{
 		{"client", f.Client},
 		{"cutoff", instant(f.Cutoff)},
@@ -249,6 +262,8 @@ func forecastJSON(v view, f *live.Issued, score live.Score) object {
 		{"nominal", nominal},
 		{"units", units},
 		{"values", values},
+		{"energy", v.energy(f)},
+		{"peak", v.peak(f)},
 		{"scores", object{
 			{"days", score.Days},
 			{"relative_mae", number(score.RelativeMAE)},
@@ -256,6 +271,40 @@ func forecastJSON(v view, f *live.Issued, score live.Score) object {
 			{"fallback_share", number(score.Fallback)},
 		}},
 	}
+}
+
+// energy returns the energies of days in kWh.
+func (v view) energy(f *live.Issued) []object {
+	days := []object{}
+	for _, d := range f.Days {
+		days = append(days, object{
+			{"day", time.Unix(d.Start, 0).In(v.site.Zone).Format(time.DateOnly)},
+			{"mean", number(d.Mean)},
+			{"P10", number(d.P10)},
+			{"P90", number(d.P90)},
+		})
+	}
+	return days
+}
+
+// peak returns the highest load of the next 24 hours, and the chance that it is above the
+// limit that was asked for.
+func (v view) peak(f *live.Issued) object {
+	var at text
+	if f.Peak.Time != 0 {
+		at = text(time.Unix(f.Peak.Time, 0).In(v.zone).Format(withOffset))
+	}
+	// The factor of an energy is that of a step.
+	o := object{
+		{"time", at},
+		{"P10", number(f.Peak.P10 * v.factor)},
+		{"P50", number(f.Peak.P50 * v.factor)},
+		{"P90", number(f.Peak.P90 * v.factor)},
+	}
+	if !math.IsNaN(v.above) {
+		o = append(o, member{"above", number(v.above)}, member{"chance", number(f.Peak.Above(v.above / v.factor))})
+	}
+	return o
 }
 
 // coverageName names the coverage of the widest interval, such as coverage_P10_P90.
@@ -284,22 +333,19 @@ func writeCSV(to io.Writer, v view, all ...*live.Issued) error {
 			head = append(head, metric.LevelName(all[0].Levels[l]))
 		}
 	}
-	head = append(head, "model", "version", "source", "quality", "reason", "generated")
+	head = append(head, "mean", "model", "version", "source", "quality", "reason", "generated")
 	if err := w.Write(head); err != nil {
 		return err
 	}
 	for _, f := range all {
 		cutoff := time.Unix(f.Cutoff, 0).In(v.zone).Format(time.RFC3339)
 		for _, r := range f.Rows[:min(v.steps, len(f.Rows))] {
-			row := []string{f.Client, cutoff, time.Unix(r.Time, 0).In(v.zone).Format(time.RFC3339)}
+			row := []string{csvcell.Text(f.Client), cutoff, time.Unix(r.Time, 0).In(v.zone).Format(time.RFC3339)}
 			for _, l := range v.levels {
-				cell := ""
-				if x := v.value(r, l); !math.IsNaN(x) {
-					cell = string(number(x).appendTo(nil))
-				}
-				row = append(row, cell)
+				row = append(row, string(issue.AppendNumber(nil, v.value(r, l))))
 			}
-			row = append(row, f.Model, strconv.Itoa(f.Release.Version), string(r.Source), string(r.Quality), string(r.Reason), strconv.FormatBool(v.site.Generated))
+			row = append(row, string(issue.AppendNumber(nil, r.Mean*v.factor)))
+			row = append(row, csvcell.Text(f.Model), strconv.Itoa(f.Release.Version), string(r.Source), string(r.Quality), string(r.Reason), strconv.FormatBool(v.site.Generated))
 			if err := w.Write(row); err != nil {
 				return err
 			}

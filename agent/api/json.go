@@ -5,11 +5,12 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"math"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
+
+	"loadstar/forecast/issue"
 )
 
 // object is a JSON object whose members keep their order.
@@ -83,14 +84,11 @@ type number float64
 func (n number) MarshalJSON() ([]byte, error) { return n.appendTo(nil), nil }
 
 func (n number) appendTo(b []byte) []byte {
-	switch v := float64(n); {
-	case math.IsNaN(v) || math.IsInf(v, 0):
-		return append(b, "null"...)
-	case math.Abs(v) < 1e-7: // nobody needs less than a milliwatt
-		return append(b, '0')
-	default:
-		return strconv.AppendFloat(b, v, 'f', -1, 32)
+	before := len(b)
+	if b = issue.AppendNumber(b, float64(n)); len(b) == before {
+		b = append(b, "null"...)
 	}
+	return b
 }
 
 // text is a string, or null if it is empty.
@@ -131,9 +129,12 @@ func period(d time.Duration) string {
 }
 
 // send answers with JSON that must not be cached.
-func send(w http.ResponseWriter, value any) {
+func send(w http.ResponseWriter, value any) { sendCode(w, http.StatusOK, value) }
+
+func sendCode(w http.ResponseWriter, code int, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(value) // the client has gone
 }
 

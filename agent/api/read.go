@@ -94,11 +94,13 @@ func (s *Server) issued(w http.ResponseWriter, r *http.Request) {
 	}
 	times, cutoffs, sources, loads := []plain{}, []plain{}, []plain{}, []number{}
 	columns := make([][]number, len(site.Levels))
+	means := []number{}
 	for _, x := range said {
 		times = append(times, plain(time.Unix(x.Time, 0).In(zone).Format(withOffset)))
 		cutoffs = append(cutoffs, plain(time.Unix(x.Cutoff, 0).UTC().Format(time.RFC3339)))
 		sources = append(sources, plain(x.Source))
 		loads = append(loads, number(x.Actual))
+		means = append(means, number(x.Mean))
 		for l := range columns {
 			v := number(nan)
 			if l < len(x.Values) {
@@ -116,7 +118,8 @@ func (s *Server) issued(w http.ResponseWriter, r *http.Request) {
 		values = append(values, member{metric.LevelName(level), columns[l]})
 		units = append(units, member{metric.LevelName(level), "kW"})
 	}
-	values = append(values, member{"source", sources}, member{"load", loads})
+	units = append(units, member{"mean", "kW"})
+	values = append(values, member{"mean", means}, member{"source", sources}, member{"load", loads})
 	s.answerJSON(w, r, object{
 		{"client", client},
 		{"lead", period(lead)},
@@ -302,12 +305,11 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	if !s.fresh() {
 		reasons = append(reasons, "readings")
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
+	code := http.StatusOK
 	if len(reasons) > 0 {
-		w.WriteHeader(http.StatusServiceUnavailable)
+		code = http.StatusServiceUnavailable
 	}
-	send(w, object{{"ready", len(reasons) == 0}, {"reasons", reasons}})
+	sendCode(w, code, object{{"ready", len(reasons) == 0}, {"reasons", reasons}})
 }
 
 // fresh reports whether some client has readings of the last 6 hours, or of the last 4 steps

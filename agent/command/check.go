@@ -94,6 +94,9 @@ func checkPlan(c *config.Config, path string) error {
 	if err != nil {
 		return err
 	}
+	if p, err = recipe.Resolve(p, c.Step()); err != nil {
+		return fmt.Errorf("this agent would decline it: %w", err)
+	}
 	if reasons := c.Policy.Check(p, 0); len(reasons) > 0 {
 		return fmt.Errorf("this agent would decline it: %s", strings.Join(reasons, "; "))
 	}

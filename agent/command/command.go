@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"os"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	"loadstar/agent/audit"
 	"loadstar/agent/config"
 	"loadstar/agent/live"
 	"loadstar/agent/mqtt"
@@ -51,6 +51,7 @@ type site struct {
 	fresh   atomic.Pointer[config.Config]
 	store   *store.Store
 	service *live.Service
+	audits  audit.Auditor
 	// generated means that the imported history is synthetic.
 	generated bool
 }
@@ -204,31 +205,6 @@ func (p published) Forecast(client string) (mqtt.Forecast, bool) {
 	}
 	at := p.Site()
 	return mqtt.Forecast{
-		Forecast: x.Forecast, Issued: time.Unix(x.Issued, 0), Step: at.Step, Zone: at.Zone, Generated: at.Generated, Today: p.today(client, x.Cutoff),
+		Forecast: x.Forecast, Issued: time.Unix(x.Issued, 0), Step: at.Step, Zone: at.Zone, Generated: at.Generated,
 	}, true
-}
-
-// today returns the energy from the start of the local day to the cutoff in kWh, or NaN.
-func (p published) today(client string, cutoff int64) float64 {
-	at := p.Site()
-	t := time.Unix(cutoff, 0).In(at.Zone)
-	from := time.Date(t.Year(), t.Month(), t.Day(), 0, 0, 0, 0, at.Zone).Unix()
-	step := int64(at.Step / time.Second)
-	from -= from % step
-	status, err := p.Client(client)
-	members := status.Members
-	if err == nil && members == nil {
-		members = []string{client}
-	}
-	sum := 0.0
-	for _, name := range members {
-		m, err := p.store.Load(name, from, cutoff)
-		if err != nil {
-			return math.NaN()
-		}
-		for _, v := range m.Load {
-			sum += float64(v)
-		}
-	}
-	return sum * at.Step.Hours()
 }

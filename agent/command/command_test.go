@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"loadstar/internal/freeport"
 )
 
 // buffer is written by an agent while the test reads it.
@@ -37,12 +38,7 @@ func (b *buffer) String() string {
 // TestAlone runs an agent without a model and without a server: readings arrive over HTTP,
 // forecasts come out, and the commands work while it runs and afterwards.
 func TestAlone(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
+	address := freeport.ForTest(t)
 	path := filepath.Join(t.TempDir(), "agent.yaml")
 	write := func(clients string) {
 		text := fmt.Sprintf("site: {zone: Europe/Berlin, interval: 15m}\nserver: none\nhttp: {listen: %q}\nforecast: {drop: drop}\nclients: %s\n", address, clients)
@@ -86,6 +82,15 @@ func TestAlone(t *testing.T) {
 		return r.StatusCode, string(text)
 	}
 	eventually(t, "the HTTP interface", func() bool { code, _ := post("/v1/readings", rows); return code == http.StatusOK })
+	audited := func() string {
+		if err := Audit(t.Context(), Options{Config: path, Out: io.Discard, Log: logger}, "a", false); err != nil {
+			return err.Error()
+		}
+		return "no error"
+	}
+	if text := audited(); !strings.Contains(text, "nothing leaves it") {
+		t.Errorf("the audit of an agent without a server: %s", text)
+	}
 	if code, text := post("/v1/forecasts/a", ""); code != http.StatusOK || !strings.Contains(text, `"week"`) {
 		t.Errorf("%d: %s", code, text)
 	}
@@ -109,6 +114,9 @@ func TestAlone(t *testing.T) {
 	stop()
 	if err := <-done; err != nil {
 		t.Fatal(err)
+	}
+	if text := audited(); !strings.Contains(text, "nothing leaves it") {
+		t.Errorf("the audit of an agent that is not running: %s", text)
 	}
 	if text := said(status); !strings.Contains(text, "the agent is not running") || !strings.Contains(text, "pinned") {
 		t.Error(text)

@@ -155,16 +155,21 @@ func (x *site) train(p *parts, o Options) {
 			return nil
 		}
 		log.Info("taking part in training", "agent", i.ID(), "server", i.Server())
-		err := agent.Run(ctx, agent.Config{
-			Dir: x.c.Dir, Server: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue, Source: x.source, Releases: x.service.Host(),
-			Kernel: k, Workers: x.c.Train.Workers, Policy: &x.c.Policy, Yield: x.service.Yield, Version: o.Version, Log: log,
-		})
+		err := agent.Run(ctx, x.agent(i, k, o))
 		if err != nil && x.c.Server == config.ServerOptional {
 			log.Error("training has ended; forecasts go on", "error", err)
 			return nil
 		}
 		return err
 	})
+}
+
+// agent configures the part of the agent that trains.
+func (x *site) agent(i *identity.Identity, k *kernel.Set, o Options) agent.Config {
+	return agent.Config{
+		Dir: x.c.Dir, Server: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue, Source: x.source, Releases: x.service.Host(),
+		Kernel: k, Workers: x.c.Train.Workers, Policy: &x.c.Policy, Yield: x.service.Yield, Audits: &x.audits, Version: o.Version, Log: o.Log,
+	}
 }
 
 // waitForReadings waits until a client has readings: there is nothing to train before.

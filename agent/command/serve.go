@@ -21,7 +21,7 @@ func (x *site) serve(p *parts, intake *readings.Intake, o Options) error {
 		return nil
 	}
 	server, err := api.New(api.Config{
-		Service: x.service, Intake: intake, Listen: x.c.HTTP.Listen, TokenFile: x.c.HTTP.TokenFile,
+		Service: x.service, Intake: intake, Audits: &x.audits, Listen: x.c.HTTP.Listen, TokenFile: x.c.HTTP.TokenFile,
 		More: func(mux *http.ServeMux) { control(mux, x.service) },
 	})
 	if err != nil {

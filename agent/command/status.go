@@ -75,6 +75,11 @@ func ask(ctx context.Context, c *config.Config, method, path string, o Options, 
 			return err
 		}
 	}
+	return stopped(c, o, offline)
+}
+
+// stopped opens the folder of an agent that is not running.
+func stopped(c *config.Config, o Options, offline func(*site) error) error {
 	copied := *c
 	copied.History, copied.Model = "", "" // what was imported before is enough
 	x, err := open(&copied, o.Log)
@@ -88,32 +93,44 @@ func ask(ctx context.Context, c *config.Config, method, path string, o Options, 
 
 // call reports false if there is nobody at the agent's address.
 func call(ctx context.Context, c *config.Config, method, path string, out io.Writer) (bool, error) {
+	code, text, err := request(ctx, c, method, path)
+	switch {
+	case code == 0 || err != nil:
+		return code != 0, err
+	case code != http.StatusOK:
+		return true, refusal(c, code, text)
+	}
+	_, err = plain{out}.Write(text)
+	return true, err
+}
+
+// refusal is the error of an answer that is not the one asked for.
+func refusal(c *config.Config, code int, text []byte) error {
+	return fmt.Errorf("the agent at %s answers \"%d %s\": %.500q", c.HTTP.Listen, code, http.StatusText(code), strings.TrimSpace(string(text)))
+}
+
+// request sends a request to the running agent. The code is 0 if there is nobody at its
+// address.
+func request(ctx context.Context, c *config.Config, method, path string) (code int, text []byte, err error) {
 	r, err := http.NewRequestWithContext(ctx, method, "http://"+c.HTTP.Listen+path, nil)
 	if err != nil {
-		return false, err
+		return 0, nil, err
 	}
 	if c.HTTP.TokenFile != "" {
 		token, err := os.ReadFile(c.HTTP.TokenFile)
 		if err != nil {
-			return false, fmt.Errorf("cannot read the token of the HTTP interface: %w", err)
+			return 0, nil, fmt.Errorf("cannot read the token of the HTTP interface: %w", err)
 		}
 		r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	}
 	answer, err := direct.Do(r)
 	if err != nil {
-		return false, nil // no agent listens there
+		return 0, nil, nil // no agent listens there
 	}
 	defer answer.Body.Close()
 	const most = 1 << 20
-	text, err := io.ReadAll(io.LimitReader(answer.Body, most))
-	if err != nil {
-		return true, err
-	}
-	if answer.StatusCode != http.StatusOK {
-		return true, fmt.Errorf("the agent at %s answers %q: %.500q", c.HTTP.Listen, answer.Status, strings.TrimSpace(string(text)))
-	}
-	_, err = plain{out}.Write(text)
-	return true, err
+	text, err = io.ReadAll(io.LimitReader(answer.Body, most))
+	return answer.StatusCode, text, err
 }
 
 // direct sends a request to the agent itself: the token must not reach a proxy, nor another
@@ -128,16 +145,19 @@ var direct = &http.Client{
 type plain struct{ to io.Writer }
 
 func (p plain) Write(b []byte) (int, error) {
-	text := strings.Map(func(r rune) rune {
+	if _, err := io.WriteString(p.to, printable(string(b))); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
 		if r == '\n' || unicode.IsPrint(r) {
 			return r
 		}
 		return unicode.ReplacementChar
-	}, string(b))
-	if _, err := io.WriteString(p.to, text); err != nil {
-		return 0, err
-	}
-	return len(b), nil
+	}, text)
 }
 
 // control adds what the commands status and model need to an HTTP interface.

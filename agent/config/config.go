@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-	_ "time/tzdata" // use the same zones on every machine, even without a zone database
 
 	"go.yaml.in/yaml/v3"
 

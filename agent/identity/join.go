@@ -19,6 +19,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"loadstar/internal/head"
 	"loadstar/internal/jointoken"
 	"loadstar/internal/mtls"
 	"loadstar/internal/protocol"
@@ -80,6 +81,10 @@ func Join(ctx context.Context, dir, server, token, name string) (*Identity, erro
 	}
 	if err != nil {
 		return nil, fmt.Errorf("joining %s: invalid response: %w", server, err)
+	}
+	// The key is written first: with the identity alone, the agent would not check heads.
+	if err := head.WriteKey(dir, answer.GetHeadKey()); err != nil {
+		return nil, fmt.Errorf("joined %s as %s, but cannot store its key: %w; solve this and join again", server, answer.GetAgent(), err)
 	}
 	i := newIdentity(filepath.Join(dir, file), answer.GetAgent(), server, c)
 	if err := i.store(c); err != nil {

@@ -60,13 +60,13 @@ func TestJoin(t *testing.T) {
 		}
 		i.HTTPClient().CloseIdleConnections()
 	}
-	for name, want := range map[string]os.FileMode{"": 0o700, "..": 0o700, file: 0o600} {
+	for name, want := range map[string]os.FileMode{"": 0o700, "..": 0o700, file: 0o600, "head-key": 0o600} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%q: %v, %v", name, info.Mode(), err)
 		}
 	}
-	if left, _ := os.ReadDir(dir); len(left) != 1 {
-		t.Errorf("more than the file: %v", left)
+	if left, _ := os.ReadDir(dir); len(left) != 2 {
+		t.Errorf("more than the two files: %v", left)
 	}
 	if name := f.names[0]; !strings.HasPrefix(name, "cabinet 7, Müllerstraße") || len(name) > maxName || !utf8.ValidString(name) {
 		t.Errorf("the machine's name is %q", name)

@@ -129,7 +129,7 @@ func (f *fleet) Join(_ context.Context, r *loadstarv1.JoinRequest) (*loadstarv1.
 	if f.id != "" {
 		id = f.id
 	}
-	return &loadstarv1.JoinResponse{Agent: id, Certificates: chain, Roots: roots}, nil
+	return &loadstarv1.JoinResponse{Agent: id, Certificates: chain, Roots: roots, HeadKey: make([]byte, 32)}, nil
 }
 
 func (f *fleet) Renew(ctx context.Context, r *loadstarv1.RenewRequest) (*loadstarv1.RenewResponse, error) {

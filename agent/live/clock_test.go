@@ -46,7 +46,7 @@ func TestClockWasAhead(t *testing.T) {
 				t.Errorf("client %s learns nothing until %s", name, time.Unix(next, 0))
 			}
 		}
-		if next := s.groups[0].next; next > now.Unix() {
+		if next := s.groups[0].state.Next(); next > now.Unix() {
 			t.Errorf("the group learns nothing until %s", time.Unix(next, 0))
 		}
 		if s.Tick() {

@@ -173,7 +173,9 @@ func (s *Service) withdraw(gone *model) error {
 	return nil
 }
 
-// Reports returns what clients let the server know, once a day after the day has ended.
+// Reports returns what clients let the server know, once a week after the week has ended. A new
+// client reports at once, for the week before. Somebody who knows the numbers of two days could
+// otherwise compute those of a day, so they are also rounded. The client's own page shows more.
 func (h host) Reports() ([]release.Report, func()) {
 	s := h.s
 	if !s.c.ShareScores {
@@ -183,6 +185,7 @@ func (h host) Reports() ([]release.Report, func()) {
 	defer s.issuing.Unlock()
 	now := s.c.Now().Unix()
 	yesterday := now/day - 1
+	sunday := yesterday - (yesterday+4)%7 // 1970-01-01 was a Thursday
 	var (
 		reports []release.Report
 		names   []string
@@ -190,28 +193,28 @@ func (h host) Reports() ([]release.Report, func()) {
 	for _, name := range s.names {
 		m := s.members[name]
 		// A later day than today was reported while the clock was wrong.
-		if m.rec.Reported >= yesterday && m.rec.Reported <= yesterday+1 || len(m.scores.days) == 0 {
+		if m.rec.Reported >= sunday && m.rec.Reported <= yesterday+1 || len(m.scores.days) == 0 {
 			continue
 		}
 		t := m.scores.total(yesterday-27, yesterday, -1)
 		r := release.Report{
-			Client: name, Day: yesterday, Shares: m.shares(), RelativeMAE: math.NaN(), Coverage: math.NaN(),
-			Drift: m.watch.alarm(), WantsRound: m.rec.WantsRound, ReadingsAge: -1,
+			Client: name, Day: sunday, Shares: m.shares(), RelativeMAE: math.NaN(), Coverage: math.NaN(),
+			Drift: m.watch.alarm(), WantsRound: m.rec.WantsRound,
 		}
 		if t.Week > 0 {
-			r.RelativeMAE = t.WeekAbs / t.Week
+			r.RelativeMAE = coarse(t.WeekAbs / t.Week)
 		}
 		if t.N > 0 {
-			r.Coverage = float64(t.Hits) / float64(t.N)
+			r.Coverage = coarse(float64(t.Hits) / float64(t.N))
 		}
 		if m.champion.model != nil && !m.champion.model.Folder { // a folder's model is no business of the server
 			r.Release = m.champion.model.ID
 		}
+		for source, share := range r.Shares {
+			r.Shares[source] = coarse(share)
+		}
 		for _, f := range m.findings {
 			r.Findings = append(r.Findings, f.Code)
-		}
-		if _, end, ok, err := s.c.Store.Span(name); err == nil && ok {
-			r.ReadingsAge = max(now-end, 0)
 		}
 		reports = append(reports, r)
 		names = append(names, name)
@@ -222,7 +225,7 @@ func (h host) Reports() ([]release.Report, func()) {
 		err := s.db.Update(func(tx *bolt.Tx) error {
 			for _, name := range names {
 				if m := s.members[name]; m != nil {
-					m.rec.Reported = yesterday
+					m.rec.Reported = sunday
 					if err := putMember(tx, m); err != nil {
 						return err
 					}
@@ -235,3 +238,6 @@ func (h host) Reports() ([]release.Report, func()) {
 		}
 	}
 }
+
+// coarse rounds a number to two decimals.
+func coarse(x float64) float64 { return math.Round(100*x) / 100 }

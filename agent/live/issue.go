@@ -3,7 +3,6 @@ package live
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -130,10 +129,8 @@ func (s *Service) issueOne(m *member, f *frames, meter series.Meter, now time.Ti
 	x := s.issued(m.champion, m.champion.state.Issue(meter, models, cutoff), m.name, now)
 	m.rec.Sequence++
 	x.Sequence = m.rec.Sequence
-	r := &recorded{Cutoff: cutoff, Head: m.champion.id, Levels: len(x.Levels), Values: values(&x.Forecast)}
-	for _, row := range x.Rows {
-		r.Sources = append(r.Sources, byte(max(slices.Index(sources, row.Source), 0)))
-	}
+	r := record(&x.Forecast)
+	r.Head = m.champion.id
 	if bare != nil {
 		r.Bare = bare.bare[:min(len(bare.bare), r.steps())]
 		for _, v := range r.Bare {
@@ -238,7 +235,7 @@ func (r *runner) targets() []int {
 	if r.model == nil || r.model.serve == nil {
 		return nil
 	}
-	return []int{r.model.serve.Plan.Model.Targets}
+	return []int{r.model.serve.Plan.Model.Targets.Steps()}
 }
 
 // reach returns the number of steps after a cutoff that the model forecasts, or 0 if there is
@@ -248,7 +245,7 @@ func (r *runner) reach() int {
 		return 0
 	}
 	m := r.model.serve.Plan.Model
-	return m.Horizon - 1 + m.Targets
+	return m.Horizon.Steps() - 1 + m.Targets.Steps()
 }
 
 // replay advances the state of a runner to the cutoff, with the readings of its client. Each

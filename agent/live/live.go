@@ -84,6 +84,7 @@ type ModelRef struct {
 type Said struct {
 	Time, Cutoff int64 // Unix seconds
 	Values       []float64
+	Mean         float64
 	Source       issue.Source
 	Actual       float64 // NaN if it is not known
 }

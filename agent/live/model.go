@@ -70,7 +70,11 @@ type runner struct {
 
 // newState returns an empty state of a client.
 func (s *Service) newState() (*issue.State, error) {
-	return issue.NewState(issue.Config{Step: s.c.Site.Interval, Clock: s.c.Site.Clock, H: s.c.H, Levels: s.c.Levels, Fallback: s.c.Fallback})
+	return issue.NewState(s.issueConfig())
+}
+
+func (s *Service) issueConfig() issue.Config {
+	return issue.Config{Step: s.c.Site.Interval, Clock: s.c.Site.Clock, H: s.c.H, Levels: s.c.Levels, Fallback: s.c.Fallback}
 }
 
 // runner returns the runner of a head, with an empty state.

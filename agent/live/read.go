@@ -105,7 +105,7 @@ func (s *Service) Issued(client string, from, to int64, lead time.Duration) ([]S
 				if t < from || t >= to {
 					continue
 				}
-				x := Said{Time: t, Cutoff: r.Cutoff, Source: sources[min(int(r.Sources[i]), len(sources)-1)], Actual: math.NaN()}
+				x := Said{Time: t, Cutoff: r.Cutoff, Mean: float64(r.Means[i]), Source: sources[min(int(r.Sources[i]), len(sources)-1)], Actual: math.NaN()}
 				for _, v := range r.Values[i*r.Levels:][:r.Levels] {
 					x.Values = append(x.Values, float64(v))
 				}

@@ -169,12 +169,14 @@ func (r *clientRecord) back() {
 // sources numbers the sources of rows for the file. Numbers must not change.
 var sources = []issue.Source{issue.None, issue.Model, issue.Generic, issue.Week, issue.Day, issue.Last}
 
-// recorded is an issue that is scored. Values has a row of Levels values for each step.
+// recorded is an issue that is scored. Values has a row of Levels values for each step, and
+// Means its mean.
 type recorded struct {
 	Cutoff  int64
 	Head    uint64
 	Levels  int
 	Values  []float32
+	Means   []float32
 	Sources []byte
 	// Bare is the model's own point forecast, empty if there is none. Shadow has the values
 	// of the contender that runs silently, or is empty.
@@ -188,6 +190,7 @@ func (r *recorded) encode() []byte {
 	w.Int(int64(r.Head))
 	w.Int(int64(r.Levels))
 	w.Float32s(r.Values)
+	w.Float32s(r.Means)
 	w.Bytes(r.Sources)
 	w.Float32s(r.Bare)
 	w.Float32s(r.Shadow)
@@ -197,14 +200,14 @@ func (r *recorded) encode() []byte {
 func (r *recorded) decode(b []byte) error {
 	err := issuedFormat.Read(b, func(x *stateformat.Reader) {
 		r.Cutoff, r.Head, r.Levels = x.Int(), uint64(x.Int()), int(x.Int())
-		r.Values, r.Sources = x.Float32s(), x.Bytes()
+		r.Values, r.Means, r.Sources = x.Float32s(), x.Float32s(), x.Bytes()
 		r.Bare, r.Shadow = x.Float32s(), x.Float32s()
 	})
 	if err != nil {
 		return err
 	}
 	n := len(r.Sources)
-	if r.Levels < 1 || len(r.Values) != n*r.Levels || len(r.Bare) > n || len(r.Shadow) != 0 && len(r.Shadow) != len(r.Values) {
+	if r.Levels < 1 || len(r.Values) != n*r.Levels || len(r.Means) != n || len(r.Bare) > n || len(r.Shadow) != 0 && len(r.Shadow) != len(r.Values) {
 		return issuedFormat.Damaged("its parts do not fit together")
 	}
 	return nil
@@ -212,6 +215,16 @@ func (r *recorded) decode(b []byte) error {
 
 // steps returns the number of steps that were forecast.
 func (r *recorded) steps() int { return len(r.Sources) }
+
+// record returns what is stored of an issue.
+func record(f *issue.Forecast) *recorded {
+	r := &recorded{Cutoff: f.Cutoff, Levels: len(f.Levels), Values: values(f)}
+	for _, row := range f.Rows {
+		r.Means = append(r.Means, float32(row.Mean))
+		r.Sources = append(r.Sources, byte(max(slices.Index(sources, row.Source), 0)))
+	}
+	return r
+}
 
 // values returns the rows of a forecast as float32.
 func values(f *issue.Forecast) []float32 {
@@ -246,9 +259,22 @@ func encodeIssued(x *Issued) []byte {
 	for _, r := range x.Rows {
 		w.Int(r.Time)
 		w.Float64s(r.Values)
+		w.Float64(r.Mean)
 		w.String(string(r.Source))
 		w.String(string(r.Quality))
 		w.String(string(r.Reason))
+	}
+	w.Int(int64(len(x.Days)))
+	for _, d := range x.Days {
+		w.Int(d.Start)
+		w.Int(d.End)
+		for _, v := range []float64{d.Mean, d.P10, d.P90} {
+			w.Float64(v)
+		}
+	}
+	w.Int(x.Peak.Time)
+	for _, v := range []float64{x.Peak.P10, x.Peak.P50, x.Peak.P90} {
+		w.Float64(v)
 	}
 	return w.State()
 }
@@ -261,13 +287,18 @@ func decodeIssued(b []byte) (*Issued, error) {
 		x.Release.Release, x.Release.Run = r.String(), r.String()
 		x.Release.Version, x.Release.Head, x.Release.Stale = int(r.Int()), r.Int(), r.Bool()
 		x.Sequence = uint64(r.Int())
-		x.Rows = make([]issue.Row, r.Count(5*8))
+		x.Rows = make([]issue.Row, r.Count(6*8))
 		for i := range x.Rows {
 			x.Rows[i] = issue.Row{
-				Time: r.Int(), Values: r.Float64s(), Source: issue.Source(r.String()),
+				Time: r.Int(), Values: r.Float64s(), Mean: r.Float64(), Source: issue.Source(r.String()),
 				Quality: issue.Quality(r.String()), Reason: issue.Reason(r.String()),
 			}
 		}
+		x.Days = make([]issue.DayEnergy, r.Count(5*8))
+		for i := range x.Days {
+			x.Days[i] = issue.DayEnergy{Start: r.Int(), End: r.Int(), Mean: r.Float64(), P10: r.Float64(), P90: r.Float64()}
+		}
+		x.Peak = issue.Peak{Time: r.Int(), P10: r.Float64(), P50: r.Float64(), P90: r.Float64()}
 	})
 	if err == nil && x.Client == "" {
 		err = fmt.Errorf("a stored forecast has no client")

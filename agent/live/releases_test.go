@@ -103,3 +103,37 @@ func TestReportsNameReleasesOnly(t *testing.T) {
 		}
 	}
 }
+
+// A client reports once a week, with rounded numbers, so that the difference of two reports says
+// little about one day. A new client reports at once, for the week before.
+func TestReportsAreCoarse(t *testing.T) {
+	now := time.Date(2026, 11, 18, 12, 0, 0, 0, time.UTC) // a Wednesday
+	s := service(t, t.TempDir(), func(c *Config) {
+		c.Now = func() time.Time { return now }
+		c.Clients, c.ShareScores = []string{"a"}, true
+	})
+	past(t, s, 20, now.Unix())
+	withModel(t, s, now.Unix())
+	s.members["a"].scores.set(dayScore{Day: now.Unix()/day - 1, Blocks: []sums{{N: 24, Hits: 19, Week: 3, WeekAbs: 1}}})
+	var days []time.Weekday
+	var reported []int
+	for i := range 15 {
+		all, sent := s.Host().Reports()
+		for _, r := range all {
+			if r.RelativeMAE != 0.33 || r.Coverage != 0.79 {
+				t.Errorf("%+v", r)
+			}
+			for source, share := range r.Shares {
+				if share != coarse(share) {
+					t.Errorf("%s: %g", source, share)
+				}
+			}
+			days, reported = append(days, time.Unix(r.Day*day, 0).UTC().Weekday()), append(reported, i)
+		}
+		sent()
+		now = now.Add(24 * time.Hour)
+	}
+	if !slices.Equal(reported, []int{0, 5, 12}) || slices.ContainsFunc(days, func(d time.Weekday) bool { return d != time.Sunday }) {
+		t.Errorf("it reported after %v days, for days that are %v", reported, days)
+	}
+}

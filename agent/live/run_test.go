@@ -191,9 +191,17 @@ func TestFirstDays(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, r := range both.Rows {
-		if want := a.Rows[i].Values[1] + b.Rows[i].Values[1]; r.Values[1] != want || r.Values[0] > want || r.Values[2] < want {
+		if want := a.Rows[i].Mean + b.Rows[i].Mean; r.Mean != want || r.Values[1] != want || r.Values[0] > want || r.Values[2] < want {
 			t.Fatalf("row %d is %v, want %g in the middle", i, r.Values, want)
 		}
+	}
+	for i, d := range both.Days {
+		if want := a.Days[i].Mean + b.Days[i].Mean; math.Abs(d.Mean-want) > 1e-5 || !(d.P10 < d.Mean) || !(d.P90 > d.Mean) {
+			t.Errorf("the energy of a day is %+v, want a mean of %g", d, want)
+		}
+	}
+	if len(both.Days) == 0 || !(both.Peak.P10 <= both.Peak.P50) || !(both.Peak.P90 >= both.Peak.P50) || both.Peak.Time < both.Cutoff {
+		t.Errorf("%d days, peak %+v", len(both.Days), both.Peak)
 	}
 	if c, err := s.Client("both"); err != nil || c.Scores.Steps == 0 || !(c.Scores.Coverage > 0.5) || c.Newest <= begin.Unix() {
 		t.Errorf("%+v, %v", c, err)

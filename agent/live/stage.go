@@ -114,7 +114,10 @@ type verdict struct {
 	winner   *head
 	// With the errors of champion and contender per step.
 	champion, contender tally
-	why                 string
+	// planted means that the contender's forecasts leave the range of the readings if a flag
+	// of the calendar is set.
+	planted bool
+	why     string
 }
 
 // tally adds up errors.
@@ -158,7 +161,7 @@ func (s *Service) compare(ctx context.Context, j *job, champion *runner, now tim
 	v := verdict{why: "too few readings"}
 	for _, h := range contenders {
 		v, err = s.contest(d, j, champion, h, cutoff)
-		if err != nil || v.accepted || v.judged && v.contender.bareAbs > hopeless*v.champion.bareAbs {
+		if err != nil || v.accepted || v.planted || v.judged && v.contender.bareAbs > hopeless*v.champion.bareAbs {
 			return v, err
 		}
 	}
@@ -264,6 +267,18 @@ func (s *Service) contest(d *series.Dataset, j *job, champion *runner, h *head, 
 	}
 	v.accepted = v.contender.pinball <= tolerance*v.champion.pinball && v.contender.abs <= tolerance*v.champion.abs &&
 		v.contender.bareAbs <= limit*v.champion.bareAbs
+	if !v.accepted {
+		return v, nil
+	}
+	// The last days have few flags of the calendar. A model can be right on them, and far off
+	// when a flag is set for the first time.
+	f, err := x.model.serve.TryFlags(d, 0, x.client, cutoff)
+	if err != nil {
+		return v, err
+	}
+	if v.planted = f.Outside(); v.planted {
+		v.accepted, v.why = false, f.String()
+	}
 	return v, nil
 }
 
@@ -340,6 +355,9 @@ func (s *Service) settle(j *job, against uint64, v verdict, failed error, now in
 	case j.refit:
 		m.rec.Refit, m.rec.WantsRound = now, true
 		log.Info("fitting the client's layers again did not help; a new round of training might")
+	case v.planted:
+		m.rec.refuse(j.model.ID)
+		log.Warn("the client refuses a model, because its forecasts leave the range of the readings", "reason", v.why)
 	default:
 		m.rec.refuse(j.model.ID)
 		log.Warn("the client refuses a model, because its forecasts would become worse")

@@ -28,7 +28,7 @@ func TestHomeAssistantExamples(t *testing.T) {
 		d := c.describe(s, f)
 		known["sensor."+slug(d.Device.Name)+"_"+slug(d.Name)] = true
 	}
-	payload, err := encode(f)
+	payload, err := Payload(f)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,20 +25,17 @@ type Forecast struct {
 	Issued time.Time
 	Step   time.Duration
 	Zone   *time.Location
-	// Today is the measured energy in kWh from the start of the local day to the cutoff, or
-	// NaN if it is not known.
-	Today float64
 	// Generated means that the readings are synthetic.
 	Generated bool
 }
 
-// Hourly returns the means of whole clock hours of the zone: each value of a row is the
-// mean of the values of the same level in the hour. An hour of which a step is missing has
+// Hourly returns the means of whole clock hours of the zone: the mean of a row is that of its
+// steps' means, and each value the mean of the values of the same level in the hour. An hour of which a step is missing has
 // no values. Source, quality and reason are those of the hour's worst row.
 //
-// The mean of medians is close to the median of the mean. The mean of another quantile is
-// that quantile of the mean only if errors within an hour move together. Usually they do
-// so in part, so that P10 to P90 of an hour is somewhat wider than stated.
+// The mean of a quantile is that quantile of the mean only if errors within an hour move
+// together. Usually they do so in part, so that P10 to P90 of an hour is somewhat wider than
+// stated.
 func Hourly(f Forecast) []issue.Row {
 	per := int(time.Hour / f.Step)
 	var rows []issue.Row
@@ -72,7 +69,13 @@ func mean(rows []issue.Row, per, levels int) issue.Row {
 	}
 	out := rows[worst]
 	out.Time = rows[0].Time
-	out.Values = make([]float64, levels)
+	out.Values, out.Mean = make([]float64, levels), 0
+	for _, r := range rows {
+		out.Mean += r.Mean / float64(per)
+	}
+	if len(rows) != per {
+		out.Mean = math.NaN()
+	}
 	for q := range out.Values {
 		total := 0.0
 		for _, r := range rows {
@@ -92,7 +95,7 @@ func mean(rows []issue.Row, per, levels int) issue.Row {
 
 // rank orders rows by how far down the ladder their source is.
 func rank(r issue.Row) int {
-	return slices.Index([]issue.Source{issue.Model, issue.Generic, issue.Week, issue.Day, issue.Last, issue.None}, r.Source)
+	return slices.Index(issue.Ladder, r.Source)
 }
 
 // value is a number in JSON, rounded to a thousandth, or null.
@@ -110,72 +113,72 @@ func (v value) MarshalJSON() ([]byte, error) {
 	return strconv.AppendFloat(nil, x, 'f', -1, 64), nil
 }
 
-// summary has the states of the sensors of a client.
+// exact is a number in JSON with the digits of all other outputs, or null.
+type exact float64
+
+// MarshalJSON writes null for numbers that JSON does not have.
+func (v exact) MarshalJSON() ([]byte, error) {
+	if b := issue.AppendNumber(nil, float64(v)); len(b) > 0 {
+		return b, nil
+	}
+	return []byte("null"), nil
+}
+
+// summary has the states of the sensors of a client. Energies and powers that are added up
+// are means; the bounds of energies and the peak are forecasts of their own.
 type summary struct {
-	NextHour       value         `json:"next_hour"`       // kW
-	EnergyToday    value         `json:"energy_today"`    // kWh
-	EnergyTomorrow value         `json:"energy_tomorrow"` // kWh
-	PeakPower      value         `json:"peak_power"`      // kW
+	NextHour       exact         `json:"next_hour"`    // kW
+	EnergyToday    exact         `json:"energy_today"` // kWh
+	TodayP10       exact         `json:"energy_today_P10"`
+	TodayP90       exact         `json:"energy_today_P90"`
+	EnergyTomorrow exact         `json:"energy_tomorrow"` // kWh
+	TomorrowP10    exact         `json:"energy_tomorrow_P10"`
+	TomorrowP90    exact         `json:"energy_tomorrow_P90"`
+	PeakPower      exact         `json:"peak_power"` // kW, the median
+	PeakP10        exact         `json:"peak_power_P10"`
+	PeakP90        exact         `json:"peak_power_P90"`
 	PeakTime       *string       `json:"peak_time"`
 	Quality        issue.Quality `json:"quality"`
 }
 
-// summarize computes the states from the point forecast.
+// summarize computes the states.
 func summarize(f Forecast) summary {
-	point := 0
-	for i, l := range f.Levels {
-		if math.Abs(l-0.5) < math.Abs(f.Levels[point]-0.5) {
-			point = i
-		}
-	}
-	at := func(r issue.Row) float64 {
-		if point >= len(r.Values) {
-			return math.NaN()
-		}
-		return r.Values[point]
-	}
 	step := int64(f.Step / time.Second)
 	// Readings may be late, so that the first rows are in the past.
 	start := max(f.Cutoff, f.Issued.Unix()/step*step)
-	// energy sums the rows between two times. It is NaN unless there is a row for each step.
-	energy := func(from, to int64) float64 {
-		total, n := 0.0, int64(0)
-		for _, r := range f.Rows {
-			if r.Time >= from && r.Time < to {
-				total += at(r)
-				n++
-			}
-		}
-		if n != (to-from)/step {
-			return math.NaN()
-		}
-		return total * f.Step.Hours()
-	}
-	local := f.Issued.In(f.Zone)
-	day := func(n int) int64 {
-		return time.Date(local.Year(), local.Month(), local.Day()+n, 0, 0, 0, 0, f.Zone).Unix()
-	}
-	s := summary{NextHour: value(energy(start, start+3600)), EnergyTomorrow: value(energy(day(1), day(2)))}
-	if f.Cutoff > day(0) {
-		s.EnergyToday = value(f.Today + energy(f.Cutoff, day(1)))
-	} else {
-		s.EnergyToday = value(energy(day(0), day(1)))
-	}
-	s.Quality, s.PeakPower = issue.Missing, value(math.NaN())
+	unknown := exact(math.NaN())
+	s := summary{EnergyToday: unknown, TodayP10: unknown, TodayP90: unknown, EnergyTomorrow: unknown, TomorrowP10: unknown, TomorrowP90: unknown, Quality: issue.Missing}
+	next, n := 0.0, int64(0)
 	known, fine := 0, true
 	for _, r := range f.Rows {
 		if r.Time < start || r.Time >= start+86400 {
 			continue
 		}
+		if r.Time < start+3600 {
+			next += r.Mean
+			n++
+		}
 		fine = fine && r.Quality == issue.OK
-		v := at(r)
-		if math.IsNaN(v) {
-			continue
+		if !math.IsNaN(r.Mean) {
+			known++
 		}
-		if known++; known == 1 || v > float64(s.PeakPower) {
-			text := time.Unix(r.Time, 0).In(f.Zone).Format(time.RFC3339)
-			s.PeakPower, s.PeakTime = value(v), &text
+	}
+	if s.NextHour = unknown; n == 3600/step {
+		s.NextHour = exact(next * f.Step.Hours())
+	}
+	local := f.Issued.In(f.Zone)
+	for _, d := range f.Days {
+		switch d.Start {
+		case time.Date(local.Year(), local.Month(), local.Day(), 0, 0, 0, 0, f.Zone).Unix():
+			s.EnergyToday, s.TodayP10, s.TodayP90 = exact(d.Mean), exact(d.P10), exact(d.P90)
+		case time.Date(local.Year(), local.Month(), local.Day()+1, 0, 0, 0, 0, f.Zone).Unix():
+			s.EnergyTomorrow, s.TomorrowP10, s.TomorrowP90 = exact(d.Mean), exact(d.P10), exact(d.P90)
 		}
+	}
+	s.PeakPower, s.PeakP10, s.PeakP90 = exact(f.Peak.P50), exact(f.Peak.P10), exact(f.Peak.P90)
+	if f.Peak.Time != 0 {
+		text := time.Unix(f.Peak.Time, 0).In(f.Zone).Format(time.RFC3339)
+		s.PeakTime = &text
 	}
 	switch {
 	case known > 0 && fine:
@@ -193,8 +196,8 @@ const note = "means of clock hours; an hour's quantile is the mean of its steps'
 // than 16,384 bytes.
 const maxRows = 96
 
-// encode returns the message of a forecast.
-func encode(f Forecast) ([]byte, error) {
+// Payload returns the message of a forecast.
+func Payload(f Forecast) ([]byte, error) {
 	rows := Hourly(f)
 	rows = rows[:min(len(rows), maxRows)]
 	utc := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
@@ -251,6 +254,13 @@ func encode(f Forecast) ([]byte, error) {
 		if err := put("P"+strconv.FormatFloat(math.Round(l*1e6)/1e4, 'f', -1, 64), column); err != nil {
 			return nil, err
 		}
+	}
+	means := make([]value, len(rows))
+	for i, r := range rows {
+		means[i] = value(r.Mean)
+	}
+	if err := put("mean", means); err != nil {
+		return nil, err
 	}
 	if err := put("source", columns.sources); err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"loadstar/internal/freeport"
 	"loadstar/internal/proc"
 )
 
@@ -47,12 +48,7 @@ func newMosquitto(t testing.TB, secure bool, lines ...string) *mosquitto {
 		}
 		t.Skip("mosquitto is missing")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := &mosquitto{dir: t.TempDir(), path: path, address: l.Addr().String()}
-	_ = l.Close()
+	m := &mosquitto{dir: t.TempDir(), path: path, address: freeport.ForTest(t)}
 	_, port, _ := net.SplitHostPort(m.address)
 	if err := os.Chmod(m.dir, 0o777); err != nil { // Mosquitto gives up root's rights
 		t.Fatal(err)

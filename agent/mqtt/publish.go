@@ -144,7 +144,7 @@ func (c *Client) publishOne(ctx context.Context, l *link, name string) error {
 			}
 		}
 	}
-	payload, err := encode(f)
+	payload, err := Payload(f)
 	if err != nil {
 		return err
 	}
@@ -171,6 +171,7 @@ var sensors = []sensor{
 	{object: "energy_today", name: "Energy today", class: "energy", unit: "kWh"},
 	{object: "energy_tomorrow", name: "Energy tomorrow", class: "energy", unit: "kWh"},
 	{object: "peak_power", name: "Peak power", class: "power", unit: "kW"},
+	{object: "peak_power_P90", name: "Peak power P90", class: "power", unit: "kW"},
 	{object: "peak_time", name: "Peak time", class: "timestamp"},
 	{object: "quality", name: "Forecast quality", class: "enum", options: []string{string(issue.OK), string(issue.Estimated), string(issue.Missing)}},
 }

@@ -43,7 +43,7 @@ func (b *board) set(client string, f Forecast) {
 	b.all[client] = f
 }
 
-// ramp is a forecast from a cutoff on: P50 of step i is i kW.
+// ramp is a forecast from a cutoff on: P50 of step i is i kW, and its mean 2 i kW.
 func ramp(cutoff, issued time.Time, step time.Duration, h int, zone string) Forecast {
 	loc, err := time.LoadLocation(zone)
 	if err != nil {
@@ -51,11 +51,20 @@ func ramp(cutoff, issued time.Time, step time.Duration, h int, zone string) Fore
 	}
 	f := Forecast{
 		Forecast: issue.Forecast{Cutoff: cutoff.Unix(), Levels: []float64{0.1, 0.5, 0.9}, Model: "day@7", Weight: 0.83},
-		Issued:   issued, Step: step, Zone: loc, Today: 10,
+		Issued:   issued, Step: step, Zone: loc,
 	}
+	day := func(n int) int64 {
+		t := issued.In(loc)
+		return time.Date(t.Year(), t.Month(), t.Day()+n, 0, 0, 0, 0, loc).Unix()
+	}
+	f.Days = []issue.DayEnergy{
+		{Start: day(0), End: day(1), Mean: 10, P10: 8, P90: 12.3456789},
+		{Start: day(1), End: day(2), Mean: 20, P10: math.NaN(), P90: math.NaN()},
+	}
+	f.Peak = issue.Peak{Time: cutoff.Add(24 * time.Hour).Unix(), P10: 90, P50: 95, P90: 101}
 	for i := range h {
 		v := float64(i)
-		f.Rows = append(f.Rows, issue.Row{Time: cutoff.Unix() + int64(i)*int64(step/time.Second), Values: []float64{v / 2, v, v * 2}, Source: issue.Model, Quality: issue.OK})
+		f.Rows = append(f.Rows, issue.Row{Time: cutoff.Unix() + int64(i)*int64(step/time.Second), Values: []float64{v / 2, v, v * 2}, Mean: 2 * v, Source: issue.Model, Quality: issue.OK})
 	}
 	return f
 }
@@ -69,13 +78,13 @@ func TestHourly(t *testing.T) {
 	if len(rows) != 47 || rows[0].Time != cutoff.Add(45*time.Minute).Unix() || rows[46].Time != rows[0].Time+46*3600 {
 		t.Fatalf("%d rows from %v", len(rows), time.Unix(rows[0].Time, 0).UTC())
 	}
-	if v := rows[0].Values; v[0] != 2.25 || v[1] != 4.5 || v[2] != 9 {
-		t.Errorf("the mean of 3 to 6 is %v", v)
+	if v := rows[0].Values; v[0] != 2.25 || v[1] != 4.5 || v[2] != 9 || rows[0].Mean != 9 {
+		t.Errorf("the mean of 3 to 6 is %v, and that of their means %g", v, rows[0].Mean)
 	}
 	if rows[0].Source != issue.Model || rows[1].Source != issue.Week || rows[1].Reason != issue.BeyondReach || rows[2].Source != issue.Model {
 		t.Errorf("%+v", rows[:3])
 	}
-	if !math.IsNaN(rows[4].Values[1]) {
+	if !math.IsNaN(rows[4].Values[1]) || !math.IsNaN(rows[4].Mean) {
 		t.Errorf("the hour with a missing step has %v", rows[4].Values)
 	}
 	// The hours of a zone that is half an hour off begin between those of UTC.
@@ -86,43 +95,35 @@ func TestHourly(t *testing.T) {
 }
 
 func TestSummary(t *testing.T) {
-	// 13:15 in Berlin: 43 quarters until midnight.
 	cutoff := time.Date(2026, 11, 15, 12, 15, 0, 0, time.UTC)
 	f := ramp(cutoff, cutoff.Add(2*time.Minute), 15*time.Minute, 192, "Europe/Berlin")
-	s := summarize(f)
-	today := 10.0 + 43*42/2/4.0
-	tomorrow := (43.0 + 138) / 2 * 96 / 4
-	if s.NextHour != 1.5 || float64(s.EnergyToday) != today || float64(s.EnergyTomorrow) != tomorrow || s.PeakPower != 95 || *s.PeakTime != "2026-11-16T13:00:00+01:00" || s.Quality != issue.OK {
-		t.Errorf("%+v, want today %v, tomorrow %v", s, today, tomorrow)
+	text, err := json.Marshal(summarize(f))
+	// The next hour has the means 0, 2, 4 and 6 kW. Numbers have the digits of a float32.
+	if want := `{"next_hour":3,"energy_today":10,"energy_today_P10":8,"energy_today_P90":12.345679,"energy_tomorrow":20,"energy_tomorrow_P10":null,"energy_tomorrow_P90":null,` +
+		`"peak_power":95,"peak_power_P10":90,"peak_power_P90":101,"peak_time":"2026-11-16T13:15:00+01:00","quality":"OK"}`; err != nil || string(text) != want {
+		t.Errorf("%s, %v", text, err)
 	}
 	// Readings are two hours late: the next hour is not in the past.
 	f.Issued = f.Issued.Add(2 * time.Hour)
-	if s := summarize(f); s.NextHour != 9.5 || float64(s.EnergyToday) != today {
+	if s := summarize(f); s.NextHour != 19 || s.EnergyToday != 10 {
 		t.Errorf("%+v", s)
 	}
-	// Readings are a day late: nothing of today is measured, and the forecast may not reach
-	// the end of tomorrow.
-	f = ramp(cutoff.Add(-24*time.Hour), cutoff, 15*time.Minute, 192, "Europe/Berlin")
-	if s := summarize(f); float64(s.EnergyToday) != tomorrow || !math.IsNaN(float64(s.EnergyTomorrow)) {
+	// The forecast is a day old: what was tomorrow is today.
+	f.Issued = f.Issued.Add(24 * time.Hour)
+	if s := summarize(f); s.EnergyToday != 20 || !math.IsNaN(float64(s.EnergyTomorrow)) {
 		t.Errorf("%+v", s)
 	}
-	// The day with 25 hours.
-	cutoff = time.Date(2026, 10, 24, 22, 0, 0, 0, time.UTC)
-	f = ramp(cutoff, cutoff, time.Hour, 60, "Europe/Berlin")
-	if s := summarize(f); float64(s.EnergyToday) != 25*24/2 {
-		t.Errorf("a day of 25 hours has %v", s.EnergyToday)
-	}
+	f.Issued, f.Days, f.Peak = cutoff, nil, issue.Peak{P10: math.NaN(), P50: math.NaN(), P90: math.NaN()}
 	for i := range f.Rows {
-		f.Rows[i].Values, f.Rows[i].Quality = []float64{math.NaN(), math.NaN(), math.NaN()}, issue.Missing
+		f.Rows[i].Mean, f.Rows[i].Quality = math.NaN(), issue.Missing
 	}
-	f.Today = math.NaN()
-	s = summarize(f)
-	text, err := json.Marshal(s)
-	if want := `{"next_hour":null,"energy_today":null,"energy_tomorrow":null,"peak_power":null,"peak_time":null,"quality":"MISSING"}`; err != nil || string(text) != want {
-		t.Errorf("%s %v", text, err)
+	text, err = json.Marshal(summarize(f))
+	if want := `{"next_hour":null,"energy_today":null,"energy_today_P10":null,"energy_today_P90":null,"energy_tomorrow":null,"energy_tomorrow_P10":null,"energy_tomorrow_P90":null,` +
+		`"peak_power":null,"peak_power_P10":null,"peak_power_P90":null,"peak_time":null,"quality":"MISSING"}`; err != nil || string(text) != want {
+		t.Errorf("%s, %v", text, err)
 	}
-	f.Rows[3].Values = []float64{1, 2, 3}
-	if s := summarize(f); s.Quality != issue.Estimated || s.PeakPower != 2 {
+	f.Rows[3].Mean = 2
+	if s := summarize(f); s.Quality != issue.Estimated {
 		t.Errorf("%+v", s)
 	}
 }
@@ -132,7 +133,7 @@ func TestMessage(t *testing.T) {
 	f := ramp(cutoff, cutoff.Add(124*time.Second), 15*time.Minute, 192, "Europe/Berlin")
 	f.Client = "main-panel"
 	f.Rows[0].Values[0] = math.NaN()
-	data, err := encode(f)
+	data, err := Payload(f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,15 +148,15 @@ func TestMessage(t *testing.T) {
 	if m.Client != "main-panel" || m.Cutoff != "2026-11-15T14:00:00Z" || m.Issued != "2026-11-15T14:02:04Z" || m.Step != "PT1H" || m.Unit != "kW" || m.Hourly != note {
 		t.Errorf("%+v", m)
 	}
-	for _, key := range []string{"time", "P10", "P50", "P90", "source"} {
+	for _, key := range []string{"time", "P10", "P50", "P90", "mean", "source"} {
 		if len(m.Values[key]) != 48 {
 			t.Errorf("%d values of %s", len(m.Values[key]), key)
 		}
 	}
-	if m.Values["time"][0] != "2026-11-15T15:00:00+01:00" || m.Values["P10"][0] != nil || m.Values["P50"][1] != 5.5 || m.Summary["quality"] != "OK" {
+	if m.Values["time"][0] != "2026-11-15T15:00:00+01:00" || m.Values["P10"][0] != nil || m.Values["P50"][1] != 5.5 || m.Values["mean"][1] != 11.0 || m.Summary["quality"] != "OK" {
 		t.Errorf("%v %v", m.Values, m.Summary)
 	}
-	if len(data) > 4500 {
+	if len(data) > 5200 {
 		t.Errorf("the message has %d bytes", len(data))
 	}
 	t.Logf("%d bytes", len(data))
@@ -166,7 +167,7 @@ func TestMessage(t *testing.T) {
 		f.Rows[i].Values, f.Rows[i].Source = []float64{1e4 / 3, 1e4 / 3, 1e4 / 3, 1e4 / 3, 1e4 / 3, 1e4 / 3, 1e4 / 3}, issue.Generic
 	}
 	f.Client, f.Model = strings.Repeat("ü", 64), strings.Repeat("m", 128)
-	if data, err = encode(f); err != nil || len(data) >= 16384 {
+	if data, err = Payload(f); err != nil || len(data) >= 16384 {
 		t.Errorf("the longest message has %d bytes, %v", len(data), err)
 	}
 }
@@ -206,12 +207,12 @@ func TestPublish(t *testing.T) {
 		}
 		return n
 	}
-	if configs("main-panel") != 6 || configs(level("büro")) != 0 {
+	if configs("main-panel") != 7 || configs(level("büro")) != 0 {
 		t.Errorf("%d and %d sensors", configs("main-panel"), configs(level("büro")))
 	}
 	b.set("büro", ramp(cutoff, cutoff, 15*time.Minute, 192, "Europe/Berlin"))
 	client.Publish("büro")
-	until(t, "the second client", func() bool { return configs(level("büro")) == 6 && p.got(client.forecastTopic(level("büro"))) != "" })
+	until(t, "the second client", func() bool { return configs(level("büro")) == 7 && p.got(client.forecastTopic(level("büro"))) != "" })
 	stop()
 	until(t, "the end", func() bool { return p.got(status) == "offline" })
 

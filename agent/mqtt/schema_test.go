@@ -31,7 +31,7 @@ var (
 
 	configTopic = regexp.MustCompile(`^homeassistant/sensor/[A-Za-z0-9_-]+/[A-Za-z0-9_-]+/config$`)
 	goodID      = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
-	goodValue   = regexp.MustCompile(`^\{\{ value_json\.summary\.([a-z_]+) \}\}$`)
+	goodValue   = regexp.MustCompile(`^\{\{ value_json\.summary\.([a-zA-Z0-9_]+) \}\}$`)
 )
 
 // validate returns what Home Assistant would not accept or would warn about.
@@ -140,7 +140,7 @@ func TestDiscoverySchema(t *testing.T) {
 	for _, name := range []string{"main-panel", "büro/1. Stock +#"} {
 		f := ramp(cutoff, cutoff, 15*time.Minute, 192, "Europe/Berlin")
 		f.Client = name
-		data, err := encode(f)
+		data, err := Payload(f)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +179,7 @@ func TestDiscoverySchema(t *testing.T) {
 				t.Errorf("the message has no %s", key)
 			}
 		}
-		if len(ids) != 6 {
+		if len(ids) != 7 {
 			t.Errorf("%d sensors", len(ids))
 		}
 	}

@@ -2,6 +2,7 @@ package readings
 
 import (
 	"errors"
+	"fmt"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -40,6 +41,61 @@ func TestManyShortRows(t *testing.T) {
 		}
 		if n > 4*most {
 			t.Errorf("%s allocates %d MB", c.name, n>>20)
+		}
+	}
+}
+
+// hostileWeather has documents of the allowed size that take long or much memory to decode
+// unless the decoder stops at the first member or element too many.
+func hostileWeather() map[string]string {
+	var keys strings.Builder
+	keys.WriteString(`[{"ds":"2026-03-10T11:00:00Z"`)
+	for i := 0; keys.Len() < maxBody-32; i++ {
+		fmt.Fprintf(&keys, `,"k%d":1`, i)
+	}
+	keys.WriteString("}]")
+	const rows = 820_000
+	meteo := `{"utc_offset_seconds":0,"hourly_units":{"temperature_2m":"°C"},"hourly":{"time":["",` + strings.TrimSuffix(strings.Repeat(`"",`, rows-1), ",") +
+		`],"temperature_2m":[0` + strings.Repeat(",0", rows-1) + "]}}"
+	unknown := strings.ReplaceAll(strings.TrimSuffix(strings.TrimPrefix(keys.String(), "["), "]"), `"ds":"2026-03-10T11:00:00Z"`, `"a":1`)
+	return map[string]string{
+		"object with many keys": keys.String(), "answer with many times": meteo,
+		"answer with many columns": `{"utc_offset_seconds":0,"hourly":` + unknown + "}", "answer with many units": `{"utc_offset_seconds":0,"hourly":{"time":[]},"hourly_units":` + strings.ReplaceAll(unknown, ":1", `:""`)[:maxBody/2] + `":""}}`,
+	}
+}
+
+// A hostile document takes about as long and as much memory as a harmless one of the same
+// size: one object with a long text.
+func TestHostileWeather(t *testing.T) {
+	i, _, _ := intake(t, nil)
+	took := func(body string) (time.Duration, uint64, int) {
+		r := httptest.NewRequest("POST", "/v1/weather", strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		begun := time.Now()
+		n := heap(func() { i.Handler().ServeHTTP(w, r) })
+		return time.Since(begun), n, w.Code
+	}
+	harmless := `[{"ds":"` + strings.Repeat("x", maxBody-100) + `"}]`
+	usual, memory, _ := took(harmless)
+	for range 4 {
+		again, _, _ := took(harmless)
+		usual = max(usual, again)
+	}
+	for name, body := range hostileWeather() {
+		if len(body) > maxBody {
+			t.Fatalf("%s has %d bytes", name, len(body))
+		}
+		d, n, code := took(body)
+		t.Logf("%s: %v and %d MB, a harmless document %v and %d MB", name, d, n>>20, usual, memory>>20)
+		if code != 400 && code != 413 {
+			t.Errorf("%s: %d", name, code)
+		}
+		if d > 50*usual {
+			t.Errorf("%s takes %v, a harmless document of the same size %v", name, d, usual)
+		}
+		if n > 4*memory {
+			t.Errorf("%s allocates %d MB, a harmless document of the same size %d MB", name, n>>20, memory>>20)
 		}
 	}
 }

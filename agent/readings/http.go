@@ -18,7 +18,7 @@ const (
 	maxBody = 4 << 20
 	// maxDocuments limits the requests that are read at a time, because a document takes
 	// several times its size in memory.
-	maxDocuments = 4
+	maxDocuments = 2
 )
 
 // Handler returns the handler of POST /v1/readings and POST /v1/weather. It answers after

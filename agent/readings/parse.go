@@ -217,6 +217,9 @@ var (
 
 // instant reads a time: with an offset, as Unix seconds, or as local time of the site.
 func (p *rowReader) instant(client, text string) (int64, string) {
+	if text == "" {
+		return 0, badTime
+	}
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 		p.last[client] = n
 		return n, ""
@@ -423,6 +426,9 @@ func peek(in *bufio.Reader) (byte, error) {
 
 // strict decodes one JSON value and refuses unknown members.
 func strict(data []byte, to any) error {
+	if _, ok := to.(json.Unmarshaler); ok { // it decides about fields itself, and a decoder for each line takes memory
+		return json.Unmarshal(data, to)
+	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(to); err != nil {

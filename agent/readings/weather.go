@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -97,68 +98,158 @@ func (p *rowReader) readWeatherJSON(r io.Reader, now int64) (*weatherRows, error
 		return answer.rows(now)
 	}
 	out := &weatherRows{}
-	var objs []map[string]json.RawMessage
-	err = objects(bytes.NewReader(data), func(n int, row *map[string]json.RawMessage) error {
+	columns := map[string]int{}
+	err = objects(bytes.NewReader(data), func(n int, row *shortObject) error {
 		if n > maxDocumentRows {
 			return &syntaxError{n, errRows}
 		}
-		objs = append(objs, *row)
-		for name := range *row {
-			if our := ourName(name); name != "ds" && name != "issued" && !slices.Contains(out.names, our) {
-				out.names = append(out.names, our)
-			}
-		}
-		if len(out.names) > maxWeatherColumns {
-			return &syntaxError{len(objs), fmt.Errorf("more than %d columns", maxWeatherColumns)}
+		if err := out.addObject(p, n, *row, now, columns); err != nil {
+			return &syntaxError{n, err}
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	slices.Sort(out.names)
-	for i, row := range objs {
-		if err := out.addObject(p, i+1, row, now); err != nil {
-			return nil, err
-		}
+	out.names = make([]string, len(columns))
+	for name, i := range columns {
+		out.names[i] = name
+	}
+	for i := range out.rows {
+		out.rows[i].Values = filled(out.rows[i].Values, len(columns))
 	}
 	return out, nil
 }
 
-func (w *weatherRows) addObject(p *rowReader, n int, row map[string]json.RawMessage, now int64) error {
-	values := make([]float32, len(w.names))
-	for i := range values {
-		values[i] = float32(math.NaN())
+// filled appends NaN until there are n values.
+func filled(values []float32, n int) []float32 {
+	for len(values) < n {
+		values = append(values, float32(math.NaN()))
 	}
-	var times [2]jsonTime
-	for name, raw := range row {
-		var err error
+	return values
+}
+
+// shortObject is an object that is at most as long as a line may be. One with as many members as
+// fit into a document would take long to decode.
+type shortObject map[string]json.RawMessage
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (o *shortObject) UnmarshalJSON(data []byte) error {
+	if len(data) > maxLine {
+		return fmt.Errorf("the object is longer than %d bytes", maxLine)
+	}
+	return json.Unmarshal(data, (*map[string]json.RawMessage)(o))
+}
+
+// addObject adds an object as a row, and its new columns. The values are in the order in which
+// the document first named their columns, and may be fewer.
+func (w *weatherRows) addObject(p *rowReader, n int, all shortObject, now int64, columns map[string]int) (err error) {
+	var ds, issued jsonTime
+	var values []float32
+	for _, name := range slices.Sorted(maps.Keys(all)) {
 		switch name {
 		case "ds":
-			err = json.Unmarshal(raw, &times[0])
+			err = json.Unmarshal(all[name], &ds)
 		case "issued":
-			if string(raw) != "null" {
-				err = json.Unmarshal(raw, &times[1])
+			if string(all[name]) != "null" {
+				err = json.Unmarshal(all[name], &issued)
 			}
 		default:
-			var v *float64
-			if err = json.Unmarshal(raw, &v); v != nil {
-				values[slices.Index(w.names, ourName(name))] = float32(*v)
-			}
+			values, err = addValue(values, ourName(name), all[name], columns)
 		}
 		if err != nil {
-			return &syntaxError{n, fmt.Errorf("%.60q: %w", name, err)}
+			return fmt.Errorf("%.60q: %w", name, err)
 		}
 	}
-	w.add(p, n, string(times[0]), string(times[1]), now, values)
+	w.add(p, n, string(ds), string(issued), now, values)
 	return nil
+}
+
+func addValue(values []float32, name string, raw json.RawMessage, columns map[string]int) ([]float32, error) {
+	i, ok := columns[name]
+	if !ok {
+		if i = len(columns); i == maxWeatherColumns {
+			return nil, errColumns
+		}
+		columns[name] = i
+	}
+	var v *float64
+	if err := json.Unmarshal(raw, &v); err != nil {
+		return nil, err
+	}
+	values = filled(values, i+1)
+	if v != nil {
+		values[i] = float32(*v)
+	}
+	return values, nil
+}
+
+var errColumns = fmt.Errorf("more than %d columns", maxWeatherColumns)
+
+// members calls do for each member of an object, with a decoder that is at the member's value.
+func members(raw json.RawMessage, do func(name string, d *json.Decoder) error) error {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return errors.Join(errors.New("want an object"), err)
+	}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return err
+		}
+		name := t.(string) // what follows { or , is a name, otherwise Token fails
+		if err := do(name, d); err != nil {
+			return fmt.Errorf("%.60q: %w", name, err)
+		}
+	}
+	_, err := d.Token()
+	return err
 }
 
 // openMeteo is an answer of the weather service Open-Meteo, as far as it is used.
 type openMeteo struct {
 	Offset *int64                     `json:"utc_offset_seconds"`
-	Units  map[string]string          `json:"hourly_units"`
-	Hourly map[string]json.RawMessage `json:"hourly"`
+	Units  ofWeather[string]          `json:"hourly_units"`
+	Hourly ofWeather[json.RawMessage] `json:"hourly"`
+}
+
+// ofWeather has the members of an object that are about times or weather. The other members are
+// not kept, because there may be hundreds of thousands.
+type ofWeather[T any] map[string]T
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (w *ofWeather[T]) UnmarshalJSON(data []byte) error {
+	*w = ofWeather[T]{}
+	var skipped json.RawMessage
+	return members(data, func(name string, d *json.Decoder) error {
+		if theirNames[name] == "" && name != "time" {
+			return d.Decode(&skipped)
+		}
+		var v T
+		err := d.Decode(&v)
+		(*w)[name] = v
+		return err
+	})
+}
+
+// elements decodes an array that has at most as many elements as a document may have rows.
+func elements[T any](raw json.RawMessage) (all []T, err error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	if t, err := d.Token(); err != nil || t != json.Delim('[') {
+		return nil, errors.Join(errors.New("want an array"), err)
+	}
+	for d.More() {
+		if len(all) == maxDocumentRows {
+			return nil, errRows
+		}
+		var v T
+		if err := d.Decode(&v); err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	_, err = d.Token()
+	return all, err
 }
 
 // conversions turns the units that Open-Meteo can be asked for into ours.
@@ -173,10 +264,13 @@ var conversions = map[string]func(float64) float64{
 func same(v float64) float64 { return v }
 
 func (o *openMeteo) rows(now int64) (*weatherRows, error) {
-	var times []string
-	if err := json.Unmarshal(o.Hourly["time"], &times); err != nil {
-		var seconds []int64
-		if json.Unmarshal(o.Hourly["time"], &seconds) != nil || o.Units["time"] != "unixtime" {
+	times, err := elements[string](o.Hourly["time"])
+	if err != nil {
+		if o.Units["time"] != "unixtime" || errors.Is(err, errRows) {
+			return nil, &syntaxError{0, fmt.Errorf("hourly.time: %w", err)}
+		}
+		seconds, err := elements[int64](o.Hourly["time"])
+		if err != nil {
 			return nil, &syntaxError{0, fmt.Errorf("hourly.time: %w", err)}
 		}
 		times = nil
@@ -184,9 +278,6 @@ func (o *openMeteo) rows(now int64) (*weatherRows, error) {
 			times = append(times, time.Unix(s, 0).UTC().Format("2006-01-02T15:04"))
 		}
 		o.Offset = new(int64)
-	}
-	if len(times) > maxDocumentRows {
-		return nil, &syntaxError{0, errRows}
 	}
 	if o.Offset == nil {
 		return nil, &syntaxError{0, errors.New("utc_offset_seconds is missing, so the times mean nothing")}
@@ -198,8 +289,8 @@ func (o *openMeteo) rows(now int64) (*weatherRows, error) {
 		if !ok || slices.Contains(out.names, ourName(theirs)) {
 			continue
 		}
-		var column []*float64
-		if err := json.Unmarshal(raw, &column); err != nil || len(column) != len(times) {
+		column, err := elements[*float64](raw)
+		if err != nil || len(column) != len(times) {
 			return nil, &syntaxError{0, errors.Join(fmt.Errorf("hourly.%s does not have a number or null for each of the %d times", theirs, len(times)), err)}
 		}
 		convert, ok := conversions[o.Units[theirs]]

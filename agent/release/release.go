@@ -41,23 +41,22 @@ type Host interface {
 	Offer(r Release, load func(client string) (Kept, bool, error)) error
 	// Retain removes all releases that are not in the list.
 	Retain(ids []string) error
-	// Reports returns at most one report per client and day that was not acknowledged, and
+	// Reports returns at most one report per client and week that was not acknowledged, and
 	// a function to call when the server has them.
 	Reports() (reports []Report, sent func())
 }
 
 // Report is what a client lets the server know about its forecasts: no load and no time
-// series.
+// series. Numbers have two decimals.
 type Report struct {
 	Client  string
-	Day     int64 // Unix day
+	Day     int64 // Unix day of the Sunday that ends the week
 	Release string
 	// Shares has the share of rows by source.
 	Shares      map[string]float64
 	RelativeMAE float64 // against last week, over 28 days; NaN if unknown
 	Coverage    float64 // of P10 to P90, over 28 days; NaN if unknown
 	Findings    []string
-	ReadingsAge int64 // seconds
 	Drift       bool
 	WantsRound  bool
 }

@@ -2,11 +2,72 @@ package state
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
 )
+
+// plansKey is the key of the planRecord in the bucket meta.
+var plansKey = []byte("plans")
+
+// planRecord has the plans that were trained lately, and the last day of each since 1970, UTC.
+type planRecord struct {
+	Days map[string]int64 `json:"days"`
+}
+
+// CountPlan notes that a plan is trained. It returns the number of different plans in seven
+// days with this one. If there would be more than most, the plan is not noted. It writes once a
+// day for each plan, although it is called in every round.
+func (s *Store) CountPlan(plan string, most int, now time.Time) (n int, err error) {
+	day := now.UTC().Unix() / (24 * 60 * 60)
+	noted := false
+	err = s.view(func(tx *bolt.Tx) error {
+		r, damaged, err := recentPlans(tx, most, day)
+		n, noted = len(r.Days), r.Days[plan] == day && !damaged
+		return err
+	})
+	if noted || err != nil {
+		return n, err
+	}
+	err = s.update("count plan", func(tx *bolt.Tx) error {
+		r, damaged, err := recentPlans(tx, most, day)
+		if err != nil {
+			return err
+		}
+		r.Days[plan] = day
+		if n = len(r.Days); n > most {
+			delete(r.Days, plan)
+			if !damaged {
+				return nil
+			}
+		}
+		return putRecord(tx.Bucket(metaBucket), plansKey, r)
+	})
+	return n, err
+}
+
+// recentPlans returns the plans of the last seven days. If the record is damaged, it returns as
+// many unknown plans as are allowed. Once they are stored, no new plan is trained for a week.
+func recentPlans(tx *bolt.Tx, most int, day int64) (r planRecord, damaged bool, err error) {
+	const week = 7
+	_, err = getRecord(tx.Bucket(metaBucket), plansKey, &r)
+	if damaged = errors.Is(err, ErrDamaged); err != nil && !damaged {
+		return r, false, err
+	}
+	if damaged || r.Days == nil {
+		r.Days = map[string]int64{}
+	}
+	if damaged {
+		for i := range most {
+			r.Days[fmt.Sprint("unknown ", i)] = day
+		}
+	}
+	maps.DeleteFunc(r.Days, func(_ string, last int64) bool { return day-last >= week })
+	return r, damaged, nil
+}
 
 // roundsKey is the key of the dayRecord in the bucket meta.
 var roundsKey = []byte("rounds")
@@ -32,7 +93,9 @@ func (s *Store) CountRound(task string, most int, now time.Time) (n int, err err
 	err = s.update("count round", func(tx *bolt.Tx) error {
 		var r dayRecord
 		if _, err := getRecord(tx.Bucket(metaBucket), roundsKey, &r); errors.Is(err, ErrDamaged) {
-			r = dayRecord{Day: day, Count: most} // unknown: train again tomorrow
+			// Unknown: train again tomorrow. It is stored, because tomorrow it would be unknown again.
+			n = most + 1
+			return putRecord(tx.Bucket(metaBucket), roundsKey, dayRecord{Day: day, Count: most})
 		} else if err != nil {
 			return err
 		}

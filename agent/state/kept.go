@@ -14,6 +14,8 @@ type keptRecord struct {
 	Value value `json:"value"`
 	// Scaling is that of the first counted result. It never changes.
 	Scaling value `json:"scaling,omitzero"`
+	// Rounds are the newest counted ones, oldest first.
+	Rounds []int64 `json:"rounds,omitempty"`
 }
 
 // Kept describes a client's values in a run.

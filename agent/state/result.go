@@ -194,7 +194,7 @@ func decide(tx *bolt.Tx, id uint64, counted bool) (clients []string, garbage []u
 		} else {
 			garbage = append(garbage, c.Scaling.ID)
 		}
-		if err := putRecord(kept, []byte(key), keptRecord{Round: r.Round, Value: c.Value, Scaling: scaling}); err != nil {
+		if err := putRecord(kept, []byte(key), keptRecord{Round: r.Round, Value: c.Value, Scaling: scaling, Rounds: newest(append(old.Rounds, r.Round))}); err != nil {
 			return nil, nil, err
 		}
 	}

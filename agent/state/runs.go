@@ -17,6 +17,8 @@ type runRecord struct {
 	Forgotten bool `json:"forgotten,omitempty"`
 	// Pinned means that the values of the run must not be deleted.
 	Pinned bool `json:"pinned,omitempty"`
+	// Tasks are the newest ones that clients trained for, oldest first.
+	Tasks []taskRecord `json:"tasks,omitempty"`
 }
 
 // Begin must be called before clients train for a run; calling it again is cheap. An
@@ -44,7 +46,7 @@ func (s *Store) Begin(run string) (dropped []uint64, err error) {
 		if _, err := getRecord(runs, []byte(run), &r); err != nil {
 			return err
 		}
-		if err := putRecord(runs, []byte(run), runRecord{Used: used, Pinned: r.Pinned || s.pinned(run)}); err != nil {
+		if err := putRecord(runs, []byte(run), runRecord{Used: used, Pinned: r.Pinned || s.pinned(run), Tasks: r.Tasks}); err != nil {
 			return err
 		}
 		live, forgotten, err := listRuns(tx)
@@ -179,6 +181,15 @@ func forget(tx *bolt.Tx, run string) (dropped, garbage []uint64, clients []strin
 			return nil, nil, nil, err
 		}
 		clients, garbage = append(clients, keys...), append(garbage, unused...)
+	}
+	chains := tx.Bucket(chainsBucket)
+	var c chainRecord
+	if _, err := getRecord(chains, []byte(run), &c); err != nil {
+		return nil, nil, nil, err
+	}
+	garbage = append(garbage, c.Weights.ID)
+	if err := chains.Delete([]byte(run)); err != nil {
+		return nil, nil, nil, err
 	}
 	kept := tx.Bucket(keptBucket)
 	prefix := []byte(keptKey(run, ""))

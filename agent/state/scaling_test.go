@@ -118,7 +118,7 @@ func TestFormat(t *testing.T) {
 		t.Errorf("%q, %v", scaling, err)
 	}
 	err := s.db.View(func(tx *bolt.Tx) error {
-		if got := string(tx.Bucket(metaBucket).Get([]byte("format"))); got != "2" {
+		if got := string(tx.Bucket(metaBucket).Get([]byte("format"))); got != format {
 			t.Errorf("format %s", got)
 		}
 		return nil

@@ -1,6 +1,6 @@
 // Package state stores what an agent must not lose: the values that its clients keep
-// from one round to the next, such as personal layers, and the results that the server
-// has not decided yet.
+// from one round to the next, such as personal layers, the results that the server
+// has not decided yet, and the versions of the weights that the agent has accepted.
 //
 // A client's values change only when the result that was trained with them is counted.
 // Training writes the new values beside the old ones ([Store.Stage]). A result is on
@@ -56,12 +56,14 @@ var (
 	runsBucket    = []byte("runs")    // run -> runRecord
 	keptBucket    = []byte("kept")    // run, 0, client -> keptRecord
 	resultsBucket = []byte("results") // identifier -> resultRecord
+	chainsBucket  = []byte("chains")  // run -> chainRecord
 	valuesBucket  = []byte("values")  // identifier -> values, never modified
 )
 
 // format is the version of the file format. Open refuses files with a newer version. It
-// reads files of version 1, which have no scalings and no pinned runs.
-const format = "2"
+// reads files of version 1, which have no scalings and no pinned runs, and of version 2, which
+// have no chains.
+const format = "3"
 
 // Store is an open file. It is safe for concurrent use.
 type Store struct {
@@ -135,14 +137,14 @@ func (s *Store) open(path string) error {
 
 // create creates the buckets of a new file, and refuses a file of another format.
 func create(tx *bolt.Tx) error {
-	for _, name := range [][]byte{metaBucket, runsBucket, keptBucket, resultsBucket, valuesBucket} {
+	for _, name := range [][]byte{metaBucket, runsBucket, keptBucket, resultsBucket, chainsBucket, valuesBucket} {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 			return err
 		}
 	}
 	meta := tx.Bucket(metaBucket)
 	switch got := meta.Get([]byte("format")); {
-	case got == nil || string(got) == "1":
+	case got == nil || string(got) == "1" || string(got) == "2":
 		return meta.Put([]byte("format"), []byte(format))
 	case string(got) != format:
 		return fmt.Errorf("written by a newer Loadstar (format %s, this one reads up to %s): upgrade", got, format)
@@ -166,6 +168,13 @@ func (s *Store) survey(tx *bolt.Tx) error {
 			used[c.Value.ID], used[c.Scaling.ID] = true, true
 			s.undecided[keptKey(r.Run, c.Name)] = binary.BigEndian.Uint64(key)
 		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	err = eachRecord(tx.Bucket(chainsBucket), func(_ []byte, r *chainRecord) error {
+		used[r.Weights.ID] = true
 		return nil
 	})
 	if err != nil {

@@ -36,6 +36,7 @@ const usage = `Host clients: forecast their load, and train on their data.
   loadstar-agent run [-dir DIR] [-workers N] DATA.prepared
   loadstar-agent check [-config agent.yaml] [-plan FILE]
   loadstar-agent status [-config agent.yaml]
+  loadstar-agent audit [-config agent.yaml] [-client NAME] [-json]
   loadstar-agent discover [-for 30s] [-user USER] [-password-file FILE] [BROKER]
   loadstar-agent import [-config agent.yaml] DATA.prepared...
   loadstar-agent model pin|unpin|rollback [-config agent.yaml] CLIENT
@@ -86,7 +87,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		dir := f.String("dir", folder, "the agent's folder, without a configuration")
 		workers := f.Int("workers", 1, "number of clients to train in parallel, without a configuration")
 		usual := policy.Default()
-		f.Func("policy", "change which plans the agent trains: `KEY=VALUE` with a key of policy in agent.yaml, or none; may be repeated", func(text string) error {
+		f.Func("policy", "change which plans the agent trains: `KEY=VALUE` with a key of policy in agent.yaml, trial for small fleets, or none; may be repeated", func(text string) error {
 			o.Policy = append(o.Policy, text)
 			return usual.Set(text)
 		})
@@ -121,6 +122,15 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		}
 		o.Log = slog.New(slog.DiscardHandler)
 		return command.Status(ctx, o)
+	case "audit":
+		withConfig(file)
+		client := f.String("client", "", "`name` of the client; without it, all")
+		asJSON := f.Bool("json", false, "print JSON")
+		if err := parse(f, args, 0); err != nil {
+			return err
+		}
+		o.Log = slog.New(slog.DiscardHandler)
+		return command.Audit(ctx, o, *client, *asJSON)
 	case "discover":
 		return discover(ctx, f, args, o, withConfig)
 	case "import":

@@ -23,7 +23,7 @@ func newAgent() *cobra.Command {
 		Long: `Host clients and train on their data. An agent joins a server once and then runs
 permanently. On small devices, use the smaller binary loadstar-agent instead.`,
 	}
-	cmd.AddCommand(newAgentJoin(), newAgentRun(), newAgentCheck(), newAgentStatus(), newAgentDiscover(), newAgentImport(), newAgentModel())
+	cmd.AddCommand(newAgentJoin(), newAgentRun(), newAgentCheck(), newAgentStatus(), newAgentAudit(), newAgentDiscover(), newAgentImport(), newAgentModel())
 	return cmd
 }
 
@@ -82,7 +82,7 @@ the agent waits and reconnects. After a restart it continues where it stopped.
 
 The log has a line a minute while the agent trains; --log-level debug has every
 round.`,
-		Example: "  loadstar agent run --config agent.yaml\n  loadstar agent run --data site.prepared\n  loadstar agent run --data datasets/hog-core42.yaml --part 1/2",
+		Example: "  loadstar agent run --config agent.yaml\n  loadstar agent run --data site.prepared\n  loadstar agent run --data datasets/sample --part 1/2",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			usual := policy.Default()
@@ -143,7 +143,7 @@ round.`,
 	f.StringVar(&data, "data", "", cli.DatasetUsage)
 	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.StringVar(&part, "part", "", "host only part `K/N` of the meters, such as 1/20")
-	f.StringArrayVar(&live.Policy, "policy", nil, "change which plans the agent trains: `KEY=VALUE` with a key of policy in agent.yaml, or none; may be repeated")
+	f.StringArrayVar(&live.Policy, "policy", nil, "change which plans the agent trains: `KEY=VALUE` with a key of policy in agent.yaml, trial for small fleets, or none; may be repeated")
 	f.IntVar(&c.Workers, "workers", runtime.NumCPU(), "number of clients to train in parallel")
 	logging.add(f)
 	return cmd

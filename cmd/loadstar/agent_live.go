@@ -60,6 +60,31 @@ func newAgentStatus() *cobra.Command {
 	return cmd
 }
 
+func newAgentAudit() *cobra.Command {
+	var o command.Options
+	var client string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "Attack a client's own updates and show what they reveal",
+		Long: `Attack the newest updates of an agent's clients, and show what somebody could
+compute from them, beside the truth: the mean load by hour of the day, and single
+readings. The attacker is given everything but the readings that it guesses and
+the agent's secret. Nothing of it leaves the machine. It takes minutes, and
+training waits meanwhile. It is no proof: docs/privacy.md says what remains.`,
+		Example: "  loadstar agent audit --client main-panel",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			agentOptions(cmd, &o)
+			return command.Audit(cmd.Context(), o, client, asJSON)
+		},
+	}
+	agentConfig(cmd, &o)
+	cmd.Flags().StringVar(&client, "client", "", "`name` of the client (default all)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
 func newAgentDiscover() *cobra.Command {
 	var (
 		o      command.Options

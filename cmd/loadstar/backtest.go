@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"runtime"
@@ -25,7 +26,8 @@ func newBacktest() *cobra.Command {
 	var (
 		data, models                []string
 		root, part, out, reference  string
-		horizon, h, stride, workers int
+		ahead                       string
+		horizon, stride, workers    int
 		asJSON, markdown, byClients bool
 		remove                      string
 		removed                     outlook.Removal
@@ -36,7 +38,7 @@ func newBacktest() *cobra.Command {
 		names []string
 	)
 	for _, b := range forecast.Baselines() {
-		fmt.Fprintf(&list, "  %-12s %s\n", b.Name, b.About)
+		fmt.Fprintf(&list, "  %-14s %s\n", b.Name, b.About)
 		names = append(names, b.Name)
 	}
 	cmd := &cobra.Command{
@@ -50,7 +52,7 @@ baselines forecast the same windows.
 
 ` + list.String() + `
 With --horizon L each forecast is a single value, L steps after the last known
-load. With --h H it covers all of the next H steps. The relative MAE is the mean
+load. With --h H it covers all of the next H hours. The relative MAE is the mean
 absolute error divided by that of a reference forecast of the same targets; a
 value below 1 is better than the reference. The reference is the last known load
 for one step, one step ahead, and otherwise the load at the same time a week
@@ -65,7 +67,7 @@ compared with all readings.
 
 With --out every forecast is written to a CSV or Parquet file, with the columns
 unique_id, cutoff, ds, y and one named after the model.`,
-		Example: "  loadstar backtest --data datasets/hog-core42.yaml --model all\n" +
+		Example: "  loadstar backtest --data datasets/sample --model all\n" +
 			"  loadstar backtest --data datasets/sgsc-core19.yaml --model ridge-rich \\\n      --h 24 --out forecasts.parquet\n" +
 			"  loadstar backtest --data mydata --model runs/day-ahead --remove 2%",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -74,11 +76,11 @@ unique_id, cutoff, ds, y and one named after the model.`,
 			case !ok:
 				return cli.Usagef("--part must be train, validation, test or all, not %q", part)
 			case len(data) == 0:
-				return cli.Usagef("no dataset: use --data")
+				return cli.NoData()
 			case len(models) == 0:
 				return cli.Usagef("no model: use --model with all, or with some of %s", strings.Join(names, ", "))
-			case h < 0 || horizon < 1 || h > 0 && horizon > 1:
-				return cli.Usagef("use --horizon for one value or --h for several steps, not both; each must be at least 1")
+			case horizon < 1 || ahead != "" && horizon > 1:
+				return cli.Usagef("use --horizon, at least 1, for one value or --h for several steps, not both")
 			case stride < 0:
 				return cli.Usagef("--stride must not be negative")
 			case out != "" && (len(data) > 1 || len(models) > 1 || models[0] == "all"):
@@ -92,8 +94,8 @@ unique_id, cutoff, ds, y and one named after the model.`,
 					return cli.Usagef("--block needs --remove, such as --remove 2%%")
 				}
 				for _, path := range data {
-					b := outlook.Backtest{H: h, Remove: removed, Workers: workers}
-					if err := backtestRun(cmd, b, models[0], path, root, block, asJSON, byClients); err != nil {
+					b := outlook.Backtest{Remove: removed, Workers: workers}
+					if err := backtestRun(cmd, b, models[0], path, root, ahead, block, asJSON, byClients); err != nil {
 						return err
 					}
 				}
@@ -109,17 +111,19 @@ unique_id, cutoff, ds, y and one named after the model.`,
 					return cli.Usagef("--model %s is neither a baseline nor the folder of a run; baselines are %s", m, strings.Join(names, ", "))
 				}
 			}
-			if stride == 0 && h > 1 {
-				stride = 6
-			}
 			var results []backtest.Result
 			for _, path := range data {
 				d, closer, err := cli.OpenDataset(path, root)
 				if err != nil {
 					return err
 				}
+				h, err := aheadSteps(ahead, d)
+				if err != nil {
+					closer.Close()
+					return err
+				}
 				b := forecast.Backtest{
-					Dataset: d, Horizon: horizon, Targets: max(h, 1), Stride: stride, Split: series.DefaultSplit, Part: p,
+					Dataset: d, Horizon: horizon, Targets: max(h, 1), Stride: cmp.Or(stride, cli.Stride(max(h, 1), d.Interval)), Split: series.DefaultSplit, Part: p,
 					Reference: forecast.Reference(reference), Workers: workers,
 				}
 				var fleets []metric.Fleet
@@ -158,8 +162,8 @@ unique_id, cutoff, ds, y and one named after the model.`,
 	f.DurationVar(&block, "block", 0, "remove readings in blocks of this length, such as 6h (default single readings)")
 	f.Uint64Var(&removed.Seed, "seed", 1, "seed for the readings to remove")
 	f.IntVar(&horizon, "horizon", 1, "forecast one value, `N` steps after the last known load")
-	f.IntVar(&h, "h", 0, "forecast all of the next `N` steps")
-	f.IntVar(&stride, "stride", 0, "steps between scored origins (default 1, or 6 with --h)")
+	f.StringVar(&ahead, "h", "", "forecast all of the next `H` hours, or of a time such as 30m or 2d")
+	f.IntVar(&stride, "stride", 0, "steps between scored origins (default 1, or those of 6 hours with --h)")
 	f.StringVar(&part, "part", "test", "split to score: train, validation, test or all")
 	f.StringVar(&reference, "reference", string(forecast.Auto), "forecast to which the relative MAE refers: auto, last-value, last-day or last-week")
 	f.StringVar(&out, "out", "", "write every forecast to this .csv or .parquet file")
@@ -170,13 +174,28 @@ unique_id, cutoff, ds, y and one named after the model.`,
 	return cmd
 }
 
+// aheadSteps returns the number of steps that --h means for a dataset, or 0 without --h.
+func aheadSteps(ahead string, d *series.Dataset) (int, error) {
+	if ahead == "" {
+		return 0, nil
+	}
+	h, err := cli.ParseSteps(ahead, d.Interval)
+	if err != nil {
+		return 0, cli.Usagef("--h: %w", err)
+	}
+	return h, nil
+}
+
 // backtestRun scores the forecasts of a run on a dataset.
-func backtestRun(cmd *cobra.Command, b outlook.Backtest, model, path, root string, block time.Duration, asJSON, byClients bool) error {
+func backtestRun(cmd *cobra.Command, b outlook.Backtest, model, path, root, ahead string, block time.Duration, asJSON, byClients bool) error {
 	d, closer, err := cli.OpenDataset(path, root)
 	if err != nil {
 		return err
 	}
 	defer closer.Close()
+	if b.H, err = aheadSteps(ahead, d); err != nil {
+		return err
+	}
 	k, err := kernel.Default()
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -48,19 +49,21 @@ which the two methods did not forecast the same number of targets do not count.
 Plans of the model dense are trained with model.gaps 0, so that all methods
 forecast the same targets.
 
-Last week's profile and ridge-rich stand beside the plans unless --baseline
-names others, or none. A finished run of the same plan, seed and data in the
+Last week's profile, the rolling median and ridge-rich stand beside the plans
+unless --baseline names others, or none. A finished run of the same plan, seed and data in the
 folder that contains --out is not trained again.
 
 Runs are trained in parallel, one per core. If a comparison was interrupted, run
 the command again to continue it. If it is finished, its tables are printed
 again.`,
-		Example: "  loadstar compare --data datasets/hog-core42.yaml \\\n" +
+		Example: "  loadstar compare --data datasets/sample \\\n" +
 			"      --plan plans/local.yaml,plans/plfl-head.yaml --baseline persistence,ridge",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
-			case len(data) == 0 || len(plans) == 0 && !cmd.Flags().Changed("baseline"):
-				return cli.Usagef("nothing to compare: use --data, and --plan or --baseline or both")
+			case len(plans) == 0 && !cmd.Flags().Changed("baseline"):
+				return cli.Usagef("nothing to compare: use --plan or --baseline or both")
+			case len(data) == 0:
+				return cli.NoData()
 			case parallel < 1 || rounds < 0:
 				return cli.Usagef("--parallel must be at least 1, and --rounds at least 0")
 			}
@@ -81,7 +84,7 @@ again.`,
 					return err
 				}
 				defer closer.Close()
-				c, err := contest(d, path, plans, rounds, func(method string) []uint {
+				c, err := contest(cmd.ErrOrStderr(), d, plans, rounds, func(method string) []uint {
 					if len(otherSeeds) > 0 && method != subject {
 						return otherSeeds
 					}
@@ -90,7 +93,7 @@ again.`,
 				if err != nil {
 					return err
 				}
-				c.Baselines, c.Subject, c.Peers = baselines, subject, peers
+				c.DataPath, c.Baselines, c.Subject, c.Peers = path, baselines, subject, peers
 				contests = append(contests, c)
 			}
 			bar := cli.Stages{To: cmd.ErrOrStderr()}
@@ -141,15 +144,22 @@ again.`,
 
 // contest returns the comparison of the given plans. It reads each plan file once for every
 // seed.
-func contest(d *series.Dataset, path string, plans []string, rounds int, seeds func(method string) []uint) (c experiment.Contest, err error) {
+func contest(notice io.Writer, d *series.Dataset, plans []string, rounds int, seeds func(method string) []uint) (c experiment.Contest, err error) {
 	c.Dataset = d
-	c.Question = &fed.Plan{Model: fed.Model{Horizon: 1, Targets: 1, Split: fed.Split(series.DefaultSplit)}}
+	c.Question = &fed.Plan{Model: fed.Model{Horizon: fed.Steps(1), Targets: fed.Steps(1), Split: fed.Split{Train: series.DefaultSplit.Train, Validation: series.DefaultSplit.Validation}}}
 	for i, file := range plans {
 		m := experiment.Contestant{Method: strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))}
 		for _, seed := range seeds(m.Method) {
-			p, err := cli.ReadPlan(file, path, 0)
+			p, err := cli.ReadPlan(file, 0)
 			if err != nil {
 				return c, err
+			}
+			warn := notice
+			if len(m.Plans) > 0 {
+				warn = io.Discard // the warning is the same for every seed
+			}
+			if p, err = cli.ResolvePlan(warn, p, d.Interval); err != nil {
+				return c, fmt.Errorf("%s: %w", file, err)
 			}
 			// --rounds does not apply to pooled training, because a round of it has many
 			// more steps than a client's round.

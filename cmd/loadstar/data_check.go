@@ -68,7 +68,7 @@ With --json the command prints one object:
 
 The exit code is 0 if there is nothing worse than a warning, 3 if a meter has a
 problem, and 1 or 2 as described in loadstar help exit-codes.`,
-		Example: "  loadstar data check datasets/cambridge.yaml --root ../shared/data\n" +
+		Example: "  loadstar data check datasets/sample\n" +
 			"  loadstar data check mydata --meter b103\n" +
 			"  loadstar data check mydata --lookback 168 --horizon 24 --json",
 		Args: cobra.ExactArgs(1),
@@ -111,7 +111,7 @@ problem, and 1 or 2 as described in loadstar help exit-codes.`,
 			r.Fleet = c.Fleet()
 			page := text.Report{Plan: plan, Fleet: r.Fleet, Meters: r.Meters, Mark: cli.GeneratedMark(d.Generated)}
 			if planFile != "" {
-				p, err := cli.ReadPlan(planFile, "", 0)
+				p, err := cli.ReadPlan(planFile, 0)
 				if err != nil {
 					return err
 				}

@@ -21,7 +21,7 @@ be larger than memory. Every command that takes a dataset accepts a prepared
 file.
 
 DATASET is a dataset.yaml or a folder with one.`,
-		Example: "  loadstar data prepare datasets/hog-core42.yaml -o hog.prepared",
+		Example: "  loadstar data prepare datasets/sample -o sample.prepared",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			d, closer, err := cli.OpenDataset(args[0], root)

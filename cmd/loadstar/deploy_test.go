@@ -354,7 +354,7 @@ func scrapeFleet(t *testing.T) (server, agent metrics) {
 	begin := time.Now().AddDate(0, 0, -39).UTC().Format(time.DateOnly)
 	do("data", "generate", "--meters", "2", "--days", "40", "--start", begin, "-o", "data")
 	do("data", "prepare", "data", "-o", "site.prepared")
-	text := fmt.Sprintf("dir: agent\nsite: {zone: America/Chicago, interval: 1h}\nhistory: site.prepared\nhttp: {listen: %q}\n", http)
+	text := fmt.Sprintf("dir: agent\nsite: {zone: America/Chicago, interval: 1h}\nhistory: site.prepared\nhttp: {listen: %q}\npolicy: {full_passes: true, least_client_examples: 0, whole_blocks: false, least_cohort: 1, least_merge: 1, least_fleet: 1}\n", http)
 	plan := "name: short\nalgorithm: fedavg\nrounds: 2\nmodel: {name: dense, targets: 24}\n"
 	for name, text := range map[string]string{"agent.yaml": text, "plan.yaml": plan} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {

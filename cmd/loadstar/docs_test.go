@@ -2,16 +2,20 @@ package main
 
 import (
 	"bytes"
+	"encoding/csv"
+	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"loadstar/internal/freeport"
 )
 
 // pages returns README.md and the pages of docs that have blocks to run, in order, in an
@@ -65,6 +69,41 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
+// TestOwnData runs the tutorial on own data with readings every 15 minutes. Its day is a day
+// of 96 steps then, all of them forecast by the model.
+func TestOwnData(t *testing.T) {
+	if testing.Short() {
+		t.Skip("trains a model")
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "docs/tutorials/own-data.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	quarters := strings.Replace(string(text), "data generate ", "data generate --interval 15m ", 1)
+	if quarters == string(text) {
+		t.Fatal("the tutorial does not generate data")
+	}
+	f, err := os.Open(filepath.Join(runBlocks(t, root, quarters), "tomorrow.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	rows, err := csv.NewReader(f).ReadAll()
+	if err != nil || len(rows) != 1+10*96 {
+		t.Fatalf("%d rows, %v; want a header and 96 steps of 10 meters", len(rows), err)
+	}
+	source := slices.Index(rows[0], "source")
+	for _, r := range rows[1:] {
+		if r[source] != "model" {
+			t.Fatalf("%v is not from the model", r)
+		}
+	}
+}
+
 // endServices ends the processes whose numbers a page has written to files, and waits for
 // them, so that they do not write into a folder that is being removed.
 func endServices(dir string) {
@@ -89,18 +128,12 @@ func endServices(dir string) {
 	}
 }
 
-func runBlocks(t *testing.T, root, text string) {
-	dir := t.TempDir()
+// runBlocks runs the blocks of a page in an empty folder, and returns the folder.
+func runBlocks(t *testing.T, root, text string) (dir string) {
+	dir = t.TempDir()
 	t.Cleanup(func() { endServices(dir) })
-	l, err := net.Listen("tcp", "127.0.0.1:0") // a free port for a page that needs one
+	port, err := freeport.Take() // for a page that needs one
 	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
 	program, err := exec.LookPath("loadstar") // package testscript puts it there
@@ -133,7 +166,7 @@ func runBlocks(t *testing.T, root, text string) {
 			cmd = exec.Command(python, "-c", b.code)
 		}
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "PORT="+port)
+		cmd.Env = append(os.Environ(), fmt.Sprintf("PORT=%d", port))
 		cmd.WaitDelay = time.Second // a service in the background may hold the output
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -141,6 +174,7 @@ func runBlocks(t *testing.T, root, text string) {
 		}
 		t.Logf("%s\n%s", b.code, bytes.TrimSpace(out))
 	}
+	return dir
 }
 
 type block struct{ language, code string }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -34,10 +33,15 @@ it. The forecasts use the readings before the cutoff, --at, and none after it.
 Weather after the cutoff counts as its forecast.
 
 With -o the rows are written as CSV, Parquet or JSON: unique_id, cutoff, ds
-(start of the step, UTC), quantiles such as P10, P50 and P90 in kW, model,
-version, source, quality, reason, generated. A row that the model could not
-make comes from a simpler source, such as the same time last week. Source names
-it, and reason says why.
+(start of the step, UTC), quantiles such as P10, P50 and P90 in kW, mean,
+model, version, source, quality, reason, generated. A row that the model could
+not make comes from a simpler source, such as the same time last week. Source
+names it, and reason says why. Add up means: quantiles do not add up.
+
+With --days the energy of each day (kWh) and the highest step of the next 24
+hours (kW) are written as CSV: unique_id, cutoff, quantity (energy or peak), ds
+(start of the day, or of the step that is most likely the highest, UTC), mean,
+P10, P50, P90. They are forecasts of their own, with their own intervals.
 
 A meter that did not take part in the run gets personal layers that are fitted
 to its own readings; --fit-head says how. Intervals and corrections continue
@@ -52,13 +56,13 @@ not from the model.`,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			usage := func(flag string, err error) error { return cli.Usagef("--%s: %w", flag, err) }
 			if data == "" {
-				return usage("data", errors.New("name a dataset"))
+				return cli.NoData()
 			}
 			if c.FitSteps, err = outlook.ParseFit(fit, serve.FitSteps); err != nil {
 				return usage("fit-head", err)
 			}
 			if calibrate != "" {
-				if c.Calibrate, err = outlook.ParseHours(calibrate); err != nil || c.Calibrate < 24*time.Hour {
+				if c.Calibrate, err = cli.ParseHours(calibrate); err != nil || c.Calibrate < 24*time.Hour {
 					return usage("calibrate", fmt.Errorf("%q is not at least a day, such as 28d", calibrate))
 				}
 			}
@@ -72,7 +76,7 @@ not from the model.`,
 			}
 			defer closer.Close()
 			if h != "" {
-				if c.H, err = outlook.ParseSteps(h, d.Interval); err != nil {
+				if c.H, err = cli.ParseSteps(h, d.Interval); err != nil {
 					return usage("h", err)
 				}
 			}
@@ -120,11 +124,12 @@ not from the model.`,
 	f := cmd.Flags()
 	f.StringVar(&data, "data", "", cli.DatasetUsage)
 	f.StringVar(&root, "root", "", cli.RootUsage)
-	f.StringVar(&h, "h", "", "how far to forecast: hours, or a time such as 90m or 2d (default as far as the model forecasts)")
+	f.StringVar(&h, "h", "", "how far to forecast: "+cli.HoursUsage+" (default as far as the model forecasts)")
 	f.StringVar(&at, "at", "", "cutoff, such as 2026-11-15T14:00:00Z; without an offset on the dataset's clock (default the end of each meter's newest reading)")
 	f.StringVar(&levels, "levels", "0.1,0.5,0.9", "quantiles")
 	f.StringSliceVar(&c.Clients, "client", nil, "forecast only this meter; may be repeated")
 	f.StringVarP(&out, "out", "o", "", "write the rows to this .csv, .parquet or .json file; - is CSV on standard output")
+	f.StringVar(&c.Days, "days", "", "write the energy of each day and the peak of the next 24 hours to this .csv file")
 	f.StringVar(&inputs, "inputs", "", "write the model's inputs and its own forecasts to this .safetensors file, for Python")
 	f.StringVar(&calibrate, "calibrate", "", "days of earlier forecasts that set intervals and corrections, such as 28d (default from the run's folder, or 63d)")
 	f.StringVar(&fit, "fit-head", "auto", "steps to fit personal layers to a meter without them: auto (200), never or a number")

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"testing"
@@ -33,16 +32,8 @@ func TestFleetScripts(t *testing.T) {
 }
 
 func runScripts(t *testing.T, dir string) {
-	old, err := filepath.Abs("testdata/old") // files that earlier binaries wrote
-	if err != nil {
-		t.Fatal(err)
-	}
 	testscript.Run(t, testscript.Params{
 		Dir: dir,
-		Setup: func(e *testscript.Env) error {
-			e.Setenv("OLD", old)
-			return nil
-		},
 		Condition: func(cond string) (bool, error) {
 			switch cond {
 			case "torch":

@@ -24,11 +24,11 @@ file and a hyphen, compare with the defaults of its algorithm.`,
 			if args[0] == "-" && args[1] == "-" {
 				return cli.Usagef("name at least one plan; - stands for the defaults of the other one")
 			}
-			a, err := cli.ReadPlan(named(args[0], args[1]), "", 0)
+			a, err := cli.ReadPlan(named(args[0], args[1]), 0)
 			if err != nil {
 				return err
 			}
-			b, err := cli.ReadPlan(named(args[1], args[0]), "", 0)
+			b, err := cli.ReadPlan(named(args[1], args[0]), 0)
 			if err != nil {
 				return err
 			}

@@ -24,16 +24,16 @@ its inputs, the shared layers, the traffic, the number of gradient steps, the
 time that they take on this machine, the precision of the sums, and what the
 server sees of a client.
 
-If the plan's dataset is available, the command counts its clients and examples.
-With --clients it assumes a fleet of that size instead. The time is estimated
-from a half-second measurement of the training engine.`,
-		Example: "  loadstar plan explain plans/plfl-head.yaml\n  loadstar plan explain plans/fedbuff.yaml --clients 10000",
+With --data the command counts the clients and examples of a dataset, and with
+--clients it assumes a fleet of that size. Without both it prints only sizes.
+The time is estimated from a half-second measurement of the training engine.`,
+		Example: "  loadstar plan explain plans/plfl-head.yaml --data datasets/sample\n  loadstar plan explain plans/fedbuff.yaml --clients 10000",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if clients < 0 || clients > 0 && data != "" {
 				return cli.Usage(errors.New("use either --clients, at least 1, or --data"))
 			}
-			p, err := cli.ReadPlan(args[0], data, 0)
+			p, err := cli.ReadPlan(args[0], 0)
 			if err != nil {
 				return err
 			}
@@ -49,34 +49,26 @@ from a half-second measurement of the training engine.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&data, "data", "", cli.DatasetUsage+" (default the plan's)")
+	f.StringVar(&data, "data", "", cli.DatasetUsage)
 	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.IntVar(&clients, "clients", 0, "assume this number of clients instead of reading the dataset")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-// explainPlan explains a plan for the given number of clients, or for its dataset if
-// clients is 0. A dataset that cannot be opened is an error only if it is from --data.
+// explainPlan explains a plan for the given number of clients, or for a dataset, or for
+// neither.
 func explainPlan(p *fed.Plan, data, root string, clients int) (*explain.Explanation, error) {
 	if clients > 0 {
 		return explain.Fleet(p, clients)
 	}
-	reason := "the plan names no dataset"
-	if p.Data != "" {
-		d, closer, err := cli.OpenDataset(p.Data, root)
-		if err == nil {
-			defer closer.Close()
-			return explain.Dataset(p, d)
-		}
-		if data != "" {
-			return nil, err
-		}
-		reason = err.Error()
+	if data == "" {
+		return explain.Fleet(p, 0)
 	}
-	e, err := explain.Fleet(p, 0)
-	if err == nil {
-		e.NoData = reason
+	d, closer, err := cli.OpenDataset(data, root)
+	if err != nil {
+		return nil, err
 	}
-	return e, err
+	defer closer.Close()
+	return explain.Dataset(p, d)
 }

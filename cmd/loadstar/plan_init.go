@@ -9,30 +9,32 @@ import (
 	"github.com/spf13/cobra"
 
 	"loadstar/cmd/loadstar/cli"
+	"loadstar/fed"
 	"loadstar/fed/recipe"
 )
 
 func newPlanInit() *cobra.Command {
-	var (
-		out, data, model string
-		targets          int
-	)
+	var out, model, targets string
 	cmd := &cobra.Command{
 		Use:   "init [ALGORITHM]",
 		Short: "Write a plan with all settings of an algorithm",
 		Long: `Write a plan for an algorithm, by default fedavg, with all its settings, their
 meaning and their defaults. The model is dense, which forecasts the next step;
---targets 24 forecasts each of the next 24 steps. An existing file is never
-replaced. "-o -" prints the plan.`,
-		Example: "  loadstar plan init -o hour-ahead.yaml\n  loadstar plan init --targets 24 -o day-ahead.yaml\n" +
-			"  loadstar plan init fedadam --model bose2023 --data datasets/robin-core42.yaml -o -",
+--targets 24h forecasts every step of the next 24 hours. An existing file is
+never replaced. "-o -" prints the plan.`,
+		Example: "  loadstar plan init -o hour-ahead.yaml\n  loadstar plan init --targets 24h -o day-ahead.yaml\n" +
+			"  loadstar plan init fedadam --model bose2023 -o -",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := "fedavg"
 			if len(args) == 1 {
 				name = args[0]
 			}
-			text, err := recipe.Template(name, model, targets, data)
+			span, err := fed.ParseTimespan(targets)
+			if err != nil {
+				return cli.Usagef("--targets: %w", err)
+			}
+			text, err := recipe.Template(name, model, span)
 			if err != nil {
 				return cli.Usage(err)
 			}
@@ -63,7 +65,6 @@ replaced. "-o -" prints the plan.`,
 	}
 	cmd.Flags().StringVarP(&out, "output", "o", "", "file to write, or - for standard output (default ALGORITHM.yaml)")
 	cmd.Flags().StringVar(&model, "model", "dense", "forecasting model; see loadstar model list")
-	cmd.Flags().IntVar(&targets, "targets", 0, "number of steps to forecast (default as in the model's paper, 1 for dense)")
-	cmd.Flags().StringVar(&data, "data", "datasets/hog-core42.yaml", "dataset of the plan")
+	cmd.Flags().StringVar(&targets, "targets", "0", "what to forecast: a duration such as 24h, or a number of steps; 0 means as in the model's paper, 1 for dense")
 	return cmd
 }

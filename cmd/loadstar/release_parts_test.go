@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -21,8 +20,10 @@ import (
 	"testing"
 	"time"
 
+	"loadstar/internal/freeport"
 	"loadstar/series"
 	"loadstar/server/blob"
+	"loadstar/server/ledger"
 )
 
 // town is a server with agents that forecast, each a process of its own.
@@ -129,7 +130,7 @@ func newFleet(t *testing.T, agents, days int) *town {
 	token := f.loadstar("token", "create", "--uses", fmt.Sprint(agents))
 	now := time.Now().Unix() / 3600 * 3600
 	for i := range agents {
-		a := &forecaster{fleet: f, name: fmt.Sprintf("agent%d", i+1), address: freeAddress(t)}
+		a := &forecaster{fleet: f, name: fmt.Sprintf("agent%d", i+1), address: freeport.ForTest(t)}
 		var own []series.Meter
 		for k := range meters {
 			m := d.Meter(meters*i + k)
@@ -145,7 +146,8 @@ func newFleet(t *testing.T, agents, days int) *town {
 		if err := series.WritePrepared(filepath.Join(f.dir, a.name+".prepared"), part); err != nil {
 			t.Fatal(err)
 		}
-		text := fmt.Sprintf("dir: %s\nsite: {name: %s, zone: America/Chicago}\nserver: required\nhistory: %s.prepared\nhttp: {listen: %q}\nforecast: {drop: %s.csv}\n",
+		text := fmt.Sprintf("dir: %s\nsite: {name: %s, zone: America/Chicago}\nserver: required\nhistory: %s.prepared\nhttp: {listen: %q}\nforecast: {drop: %s.csv}\n"+
+			"policy: {least_examples: 16, least_client_examples: 0, whole_blocks: false, least_cohort: 1, least_merge: 1, least_fleet: 1}\n",
 			a.name, a.name, a.name, a.address, a.name)
 		if err := os.WriteFile(filepath.Join(f.dir, a.name+".yaml"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -155,17 +157,6 @@ func newFleet(t *testing.T, agents, days int) *town {
 		a.start()
 	}
 	return f
-}
-
-// freeAddress returns an address at which nobody listens.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func (a *forecaster) start() {
@@ -310,11 +301,29 @@ func (f *town) spoil(run string, factor float32) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	r, err := db.Exec("UPDATE versions SET weights = $2 WHERE run = $1 AND version = (SELECT version"+newest+")", run, spoiled)
+	tx, err := db.Begin()
+	if err != nil {
+		f.Fatal(err)
+	}
+	r, err := tx.Exec("UPDATE versions SET weights = $2 WHERE run = $1 AND version = (SELECT version"+newest+")", run, spoiled)
 	if err != nil {
 		f.Fatal(err)
 	}
 	if n, err := r.RowsAffected(); n != 1 || err != nil {
 		f.Fatalf("%d rows, %v", n, err)
+	}
+	// Repeat the migration that computes the checksums of rows.
+	if _, err := tx.Exec("DELETE FROM goose_db_version WHERE version_id = 9"); err != nil {
+		f.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		f.Fatal(err)
+	}
+	l, err := ledger.Open(f.Context(), "sqlite:"+filepath.Join(f.dir, "server", "ledger.db"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		f.Fatal(err)
 	}
 }

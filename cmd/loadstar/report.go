@@ -77,7 +77,7 @@ the report has only what is there already.`,
 			if err := r.Write(&page); err != nil {
 				return err
 			}
-			err := atomicfile.Write(out, func(w *os.File) error {
+			err := atomicfile.WritePrivate(out, func(w *os.File) error {
 				_, err := w.Write(page.Bytes())
 				return err
 			})
@@ -163,13 +163,19 @@ func besideRun(ctx context.Context, r *report.Run, names []string, root string) 
 	if err != nil {
 		return err
 	}
-	d, closer, err := cli.OpenDataset(plan.Data, root)
+	if r.DataPath == "" {
+		return errors.New("the run does not say where its dataset is")
+	}
+	d, closer, err := cli.OpenDataset(r.DataPath, root)
 	if err != nil {
 		return fmt.Errorf("its dataset cannot be opened: %w", err)
 	}
 	defer closer.Close()
 	if now := d.Fingerprint(); now != r.Data {
-		return fmt.Errorf("the dataset %s has changed since the run: it has the fingerprint %s, not %s", plan.Data, now, r.Data)
+		return fmt.Errorf("the dataset %s has changed since the run: it has the fingerprint %s, not %s", r.DataPath, now, r.Data)
+	}
+	if plan, err = recipe.Resolve(plan, d.Interval); err != nil {
+		return err
 	}
 	_, err = backtest.Beside(ctx, d, plan, r.Dir, names, runtime.NumCPU())
 	return err

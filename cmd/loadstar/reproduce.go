@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +19,8 @@ import (
 	"loadstar/lab/paper"
 	"loadstar/nn/kernel"
 	"loadstar/series"
+	"loadstar/series/read"
+	"loadstar/series/source"
 )
 
 // papersDir is the folder in the repository that has a subfolder for each paper.
@@ -41,8 +44,10 @@ root of the repository. Runs are trained in parallel, one per core. If the
 command was interrupted, run it again to continue. The name all stands for all
 papers; with --quick or --verify it can be left out.
 
-With --quick the experiments are small and only show that everything works. With
---save the results are written to papers/PAPER/ours.tsv, and everything that
+With --quick the experiments are small and only show that everything works, and
+the sample in datasets/sample stands in for real data that is missing. Without
+--quick, parts whose data is missing are skipped; loadstar data fetch gets it.
+With --save the results are written to papers/PAPER/ours.tsv, and everything that
 follows from them: the verdicts in claims.yaml, and the generated sections of
 README.md.
 
@@ -81,7 +86,12 @@ files instead.`,
 				if out != "" && all {
 					out = filepath.Join(out, name)
 				}
-				if err := r.run(cmd, name, out); err != nil {
+				err := r.run(cmd, name, out)
+				if all && errors.Is(err, experiment.ErrNoData) {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s\n\n", err)
+					continue
+				}
+				if err != nil {
 					return err
 				}
 			}
@@ -147,6 +157,9 @@ func (r *reproduction) run(cmd *cobra.Command, name, out string) error {
 			out += "-quick"
 		}
 	}
+	if err := r.adapt(study); err != nil {
+		return err
+	}
 	k, err := kernel.Default()
 	if err != nil {
 		return err
@@ -187,9 +200,72 @@ func (r *reproduction) run(cmd *cobra.Command, name, out string) error {
 	}
 	w := cmd.OutOrStdout()
 	fmt.Fprintf(w, "%s, in %s\n", study.Spec.Title, time.Since(start).Round(time.Second))
+	if study.Note != "" {
+		fmt.Fprintln(w, study.Note)
+	}
 	err = paper.Print(w, study.Spec, results)
 	fmt.Fprintf(w, "\nreport: open %s in a browser\n", page)
 	return errors.Join(err, wrong)
+}
+
+// sampleName is the dataset that is part of the repository.
+const sampleName = "sample"
+
+func datasetPath(name string) string {
+	if name == sampleName {
+		return filepath.Join("datasets", name)
+	}
+	return filepath.Join("datasets", name+".yaml")
+}
+
+// adapt replaces missing datasets of a paper by the sample in the quick form, and otherwise
+// removes them. The paper's note says so.
+func (r *reproduction) adapt(study *paper.Paper) error {
+	var missing, fetch []string
+	for _, name := range study.Spec.Datasets() {
+		d, err := read.Load(datasetPath(name))
+		if err != nil {
+			return err
+		}
+		if !d.Present(r.root) {
+			missing = append(missing, name)
+			if command := "loadstar data fetch " + sourceOf(d); !slices.Contains(fetch, command) {
+				fetch = append(fetch, command)
+			}
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	note := fmt.Sprintf("The data of %s is missing; get it with %s.", strings.Join(missing, ", "), strings.Join(fetch, ", "))
+	if r.save {
+		return errors.New("--save needs all data. " + note)
+	}
+	if r.quick {
+		study.Note = note + " In its place, this ran on the sample; verdicts need the real data."
+		_, err := study.Spec.Without(missing, sampleName)
+		return err
+	}
+	skipped, err := study.Spec.Without(missing, "")
+	if err != nil {
+		return fmt.Errorf("%s: %w. %s", study.Name, err, note)
+	}
+	study.Note = note + " Verdicts need all data."
+	if len(skipped) > 0 {
+		study.Note += " Skipped parts: " + strings.Join(skipped, ", ") + "."
+	}
+	return nil
+}
+
+// sourceOf returns what a user fetches to get the files of a dataset.
+func sourceOf(d *read.Description) string {
+	folder, _, _ := strings.Cut(d.Load.Files[0], "/")
+	for _, s := range source.Sources() {
+		if s.Folder == folder {
+			return s.Name
+		}
+	}
+	return folder
 }
 
 // datasets returns a function that opens a dataset by name, and a function that closes all
@@ -201,7 +277,7 @@ func datasets(root string) (open func(string) (*series.Dataset, error), closeAll
 		if d, ok := all[name]; ok {
 			return d, nil
 		}
-		d, closer, err := cli.OpenDataset(filepath.Join("datasets", name+".yaml"), root)
+		d, closer, err := cli.OpenDataset(datasetPath(name), root)
 		if err != nil {
 			return nil, err
 		}

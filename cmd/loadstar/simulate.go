@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/agent/state"
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/fed"
 	"loadstar/lab/backtest"
@@ -28,6 +29,8 @@ func newSimulate() *cobra.Command {
 	var (
 		data, root, out string
 		serverData      string
+		replay          sim.Replay
+		secretFile      string
 		rounds          int
 		c               sim.Config
 		memoryMB        int64
@@ -45,30 +48,30 @@ clients (CSV and Parquet), shared and personal weights (.safetensors), events as
 JSON lines, and a summary. The same plan, data and kernel set give the same
 bytes, with any number of workers.
 
-At the end, the command backtests last week's profile and ridge-rich on the same
-task and prints them beside the run; --baseline none leaves them out, and so does
---json.
+At the end, the command backtests last week's profile, the rolling median and
+ridge-rich on the same task and prints them beside the run; --baseline none
+leaves them out, and so does --json.
 
 If a run is interrupted, by Ctrl-C or a crash, --resume continues it from the
 last checkpoint. The results are the same as without the interruption.`,
-		Example: "  loadstar simulate plans/plfl-head.yaml\n" +
+		Example: "  loadstar simulate plans/hour-ahead.yaml --data datasets/sample\n" +
 			"  loadstar simulate plans/fedadam.yaml --rounds 200 \\\n      --data datasets/resstock-ca-core42.yaml --json",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if c.Workers < 1 || memoryMB < 0 || c.Save < 0 || rounds < 0 {
 				return cli.Usagef("--workers must be at least 1, and --rounds, --memory and --save at least 0")
 			}
+			if data == "" {
+				return cli.NoData()
+			}
 			if err := checkBaselines(baselines); err != nil {
 				return err
 			}
-			plan, err := cli.ReadPlan(args[0], data, rounds)
+			plan, err := cli.ReadPlan(args[0], rounds)
 			if err != nil {
 				return err
 			}
-			if plan.Data == "" {
-				return cli.Usagef("no dataset: the plan names none, so use --data")
-			}
-			d, closer, err := cli.OpenDataset(plan.Data, root)
+			d, closer, err := cli.OpenDataset(data, root)
 			if err != nil {
 				return err
 			}
@@ -81,13 +84,25 @@ last checkpoint. The results are the same as without the interruption.`,
 				defer closer.Close()
 				c.ServerData = own
 			}
+			if plan, err = cli.ResolvePlan(cmd.ErrOrStderr(), plan, d.Interval); err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			if (replay.Run == "") != (secretFile == "") {
+				return cli.Usagef("--run and --secret-file need each other")
+			}
+			if replay.Run != "" {
+				if replay.Secret, err = state.ReadSecret(secretFile); err != nil {
+					return fmt.Errorf("--secret-file: %w", err)
+				}
+				c.Replay = &replay
+			}
 			if c.Kernel, err = kernel.Default(); err != nil {
 				return err
 			}
 			if out == "" {
 				out = filepath.Join("runs", plan.Name)
 			}
-			c.Plan, c.Dataset, c.Dir, c.Memory = plan, d, out, memoryMB<<20
+			c.Plan, c.Dataset, c.DataPath, c.Dir, c.Memory = plan, d, data, out, memoryMB<<20
 			if !quiet {
 				bar := cli.NewProgress(cmd.ErrOrStderr(), plan.Rounds)
 				defer bar.Stop()
@@ -133,7 +148,10 @@ last checkpoint. The results are the same as without the interruption.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&data, "data", "", cli.DatasetUsage+" (default the plan's)")
+	f.StringVar(&data, "data", "", cli.DatasetUsage)
+	f.StringVar(&replay.Run, "run", "", "repeat the `run` of a fleet whose agents all have the secret of --secret-file, for tests of the fleet")
+	f.StringVar(&secretFile, "secret-file", "", "`file` with the agents' secret, from an agent's folder")
+	f.BoolVar(&replay.Blocks, "whole-blocks", false, "with --run: the agents' policy has whole_blocks, as by default")
 	f.StringVar(&serverData, "server-data", "", "the server's own `dataset`, as in a fleet; without it, the plan's share of the clients is the server's (server.clients)")
 	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.IntVar(&rounds, "rounds", 0, "number of rounds (default the plan's)")
@@ -160,7 +178,7 @@ func scored(s *run.Summary, d *series.Dataset, p *fed.Plan, dir string) error {
 	}
 	return fmt.Errorf("the run is complete, but no client could be scored: no series has a complete forecast of %d steps and the readings before it in its test split, the last %.3g %%; "+
 		"the longest series of %s has %d readings: use more readings, enlarge the test split with model.split in the plan, or look for gaps with loadstar data check; the weights are in %s",
-		p.Model.Targets, 100*(1-p.Model.Split.Train-p.Model.Split.Validation), d.Name, longest, dir)
+		p.Model.Targets.Steps(), 100*(1-p.Model.Split.Train-p.Model.Split.Validation), d.Name, longest, dir)
 }
 
 // printClosing prints a run beside its baselines: a table, and one sentence.

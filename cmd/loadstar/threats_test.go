@@ -18,7 +18,7 @@ func TestThreatModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	tests, attacks := map[string]bool{}, map[string]bool{}
-	function, id := regexp.MustCompile(`(?m)^func (Test\w+)\(`), regexp.MustCompile(`\b(?:ID|id): +"([A-Z]\d+[a-z]?)"`)
+	function, id := regexp.MustCompile(`(?m)^func (Test\w+)\(`), regexp.MustCompile(`\b(?:ID|id): +"([A-Z]+\d+[a-z]?)"`)
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
 			if d != nil && d.IsDir() && (d.Name() == "node_modules" || d.Name() == ".git") {
@@ -50,7 +50,7 @@ func TestThreatModel(t *testing.T) {
 	// M10 and M12 are not carried out, as make attacks says.
 	attacks["M10"], attacks["M12"] = true, true
 	named := map[string]bool{}
-	for _, m := range regexp.MustCompile(`\b([CHML]\d+[a-z]?)\b`).FindAllStringSubmatch(string(page), -1) {
+	for _, m := range regexp.MustCompile(`\b((?:[CHMLNSX]|SL)\d+[a-z]?)\b`).FindAllStringSubmatch(string(page), -1) {
 		named[m[1]] = true
 		if !attacks[m[1]] {
 			t.Errorf("docs/threat-model.md names the attack %s, which does not exist", m[1])

@@ -20,7 +20,13 @@ import (
 
 // Job has the parts of a plan that are the same for all its clients.
 type Job struct {
-	Seed      uint64
+	// Seed is the plan's. It selects the examples of the server's own data.
+	Seed uint64
+	// Draws selects the clients' examples.
+	Draws fed.Draws
+	// Coarse means that the numbers beside an update are those that leave an agent: with two
+	// significant digits, and with the loss of a random half of the examples.
+	Coarse    bool
 	Model     *forecast.Model
 	Partition forecast.Partition
 	Loss      nn.Loss
@@ -156,7 +162,7 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 		Delta: resize(u.Delta, len(t.Shared)), Control: resize(u.Control, len(t.Control)),
 	}
 	if w.job.Needs.Loss && !w.job.Needs.TrainedLoss {
-		u.Loss = w.loss()
+		u.Loss = w.loss(c, &t)
 	}
 	turn := &w.turn
 	turn.Task, turn.First, turn.Control = t, c.First, u.Control
@@ -167,7 +173,7 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 	if w.job.Noise {
 		turn.Noise = noise(c.Data)
 	}
-	turn.Rand = fed.Rand(w.job.Seed, "train", t.Round, c.ID)
+	turn.Rand, turn.Division = w.job.Draws.Turn("train", &t, c.ID), w.job.Draws.Division(&t, w.objective.Len(), c.ID)
 	start := time.Now()
 	done, err := w.trainer.Train(ctx, w.objective, turn)
 	w.trained += time.Since(start)
@@ -176,7 +182,7 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 	}
 	u.Steps, u.TrainLoss = done.Steps, done.Loss
 	if w.job.Needs.TrainedLoss {
-		u.Loss = w.loss()
+		u.Loss = w.loss(c, &t)
 	}
 	if math.IsNaN(u.Loss) || math.IsInf(u.Loss, 0) {
 		return fmt.Errorf("client %s: the loss is %v: %w", c.ID, u.Loss, fed.ErrDiverged)
@@ -184,7 +190,13 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 	p.Cut(turn.W, u.Delta[:shared], personal)
 	copy(u.Delta[shared:], turn.Moments)
 	w.progress(u.Delta, own, begin, c.First)
+	if w.job.Coarse {
+		limit.Round(u)
+	}
 	limit.Apply(t.Limits, u)
+	if w.job.Coarse {
+		limit.RoundNorms(t.Limits, u)
+	}
 	c.First = false
 	return nil
 }
@@ -228,6 +240,25 @@ func (w *Worker) check(c *Client, t fed.Task) error {
 	return nil
 }
 
+// Saturated reports whether nearly all forecasts of a random batch, with the weights of a task,
+// are wrong in the same direction. The slope of a loss such as pinball is then the same for
+// all examples, which makes an update a plain sum of inputs.
+func (w *Worker) Saturated(c *Client, t fed.Task) (bool, error) {
+	const share = 0.99
+	if err := w.check(c, t); err != nil {
+		return false, fmt.Errorf("client %s: %w", c.ID, err)
+	}
+	w.objective.setData(c.Data)
+	w.job.Partition.Join(w.turn.W, t.Shared[:w.job.Partition.SharedLen()], c.Kept[:w.job.Partition.PersonalLen()])
+	n, rng := w.objective.Len(), w.job.Draws.Turn("saturation", &t, c.ID)
+	w.all = w.all[:0]
+	for range min(w.job.Batch, n) {
+		w.all = append(w.all, rng.IntN(n))
+	}
+	smaller, larger := w.objective.slopes(w.turn.W, w.all)
+	return float64(max(smaller, larger)) > share*float64(len(w.all)*w.job.Model.Net().Outputs()), nil
+}
+
 // Weights returns all weights of the client after Train. They are valid until the next
 // call of Train.
 func (w *Worker) Weights() []float32 { return w.turn.W }
@@ -236,12 +267,20 @@ func (w *Worker) Weights() []float32 { return w.turn.W }
 // time for gathering examples.
 func (w *Worker) Engine() time.Duration { return w.trained - w.objective.gathering }
 
-// loss returns the loss of the client's present weights over all training examples.
-func (w *Worker) loss() float64 {
-	for i := len(w.all); i < w.objective.Len(); i++ {
+// loss returns the loss of the client's present weights over all training examples. If it
+// leaves an agent, it is that of a random half of them, because the difference of two losses
+// over all examples but one is the loss of that one.
+func (w *Worker) loss(c *Client, t *fed.Task) float64 {
+	n := w.objective.Len()
+	w.all = w.all[:0]
+	for i := range n {
 		w.all = append(w.all, i)
 	}
-	return w.objective.Loss(w.turn.W, w.all[:w.objective.Len()])
+	if w.job.Coarse {
+		w.job.Draws.Turn("loss", t, c.ID).Shuffle(n, func(i, j int) { w.all[i], w.all[j] = w.all[j], w.all[i] })
+		n = (n + 1) / 2
+	}
+	return w.objective.Loss(w.turn.W, w.all[:n])
 }
 
 // noise returns the mean noise of a client's meters.

@@ -81,8 +81,8 @@ func newFixture(t tester, plan string, d *series.Dataset) *fixture {
 		t.Fatal(err)
 	}
 	x.job = &Job{
-		Seed: p.Seed, Model: x.problem.Model, Partition: x.problem.Partition, Loss: x.problem.Loss,
-		Targets: p.Model.Targets, Batch: p.Client.Batch, Needs: x.parts.Needs,
+		Seed: p.Seed, Draws: fed.Seeded(p.Seed), Model: x.problem.Model, Partition: x.problem.Partition, Loss: x.problem.Loss,
+		Targets: p.Model.Targets.Steps(), Batch: p.Client.Batch, Needs: x.parts.Needs,
 		Averaged: recipe.Averaged(p), Own: recipe.StoresOwn(p), ScoreOwn: recipe.ScoresOwn(p),
 	}
 	if recipe.ClientStates(p) {

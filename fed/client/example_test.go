@@ -42,8 +42,8 @@ func ExampleWorker_Train() {
 		log.Fatal(err)
 	}
 	job := &client.Job{
-		Seed: plan.Seed, Model: problem.Model, Partition: problem.Partition, Loss: problem.Loss,
-		Targets: plan.Model.Targets, Batch: plan.Client.Batch, Needs: parts.Needs,
+		Seed: plan.Seed, Draws: fed.Seeded(plan.Seed), Model: problem.Model, Partition: problem.Partition, Loss: problem.Loss,
+		Targets: plan.Model.Targets.Steps(), Batch: plan.Client.Batch, Needs: parts.Needs,
 	}
 	worker := client.NewWorker(job, kernels, parts.NewTrainer(kernels))
 	shared := make([]float32, problem.Partition.SharedLen())

@@ -62,6 +62,12 @@ func (o *objective) Loss(w []float32, examples []int) float64 {
 	return sum / float64(n)
 }
 
+// slopes returns how many outputs for the examples, which fit into a batch, are too large and
+// how many are too small.
+func (o *objective) slopes(w []float32, examples []int) (large, small int) {
+	return o.ws.ColumnsSlopes(w, o.gather(examples), o.loss)
+}
+
 // gather copies the examples' inputs into the workspace and returns their targets.
 func (o *objective) gather(examples []int) (y []float32) {
 	start := time.Now()

@@ -30,6 +30,7 @@ type ServerData struct {
 func NewServerData(j *Job, k *kernel.Set, t fed.LocalTrainer, data []series.Examples, personal []float32, size int) (*ServerData, error) {
 	own := *j
 	own.Batch = max(j.Batch, size)
+	own.Draws, own.Coarse = fed.Seeded(j.Seed), false
 	own.Own = false // the server has no shared weights apart from those of the round
 	s := &ServerData{worker: NewWorker(&own, k, t), client: Client{ID: "server", Data: data, First: true}, size: size}
 	s.client.Kept = make([]float32, s.worker.Kept())

@@ -209,6 +209,16 @@ func (s *Sum) Norm() (norm, rounding float64) {
 	return math.Sqrt(norm), float64(s.weight) * math.Sqrt(float64(len(s.v))) * unit / 2
 }
 
+// Largest returns the largest magnitude of a number in the weighted sum, and the most by which
+// the rounding of its updates to fixed point can have changed it.
+func (s *Sum) Largest() (largest, rounding float64) {
+	unit := math.Ldexp(1, -s.scale.fraction)
+	for _, v := range s.v {
+		largest = max(largest, math.Abs(float64(v)))
+	}
+	return largest * unit, float64(s.weight) * unit / 2
+}
+
 // header is the number of bytes before the integers: fraction, updates and weight.
 const header = 3 * 8
 

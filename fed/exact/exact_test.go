@@ -82,6 +82,9 @@ func TestAdd(t *testing.T) {
 			t.Errorf("%g is counted as %d, %g; want %d", x[i], s.v[i], total[i], 7*want[i])
 		}
 	}
+	if largest, rounding := s.Largest(); largest != 7*1024 || rounding != 7*u/2 {
+		t.Errorf("the largest number is %g, to %g", largest, rounding)
+	}
 	if s.Weight() != 7 || s.Updates() != 2 || s.Len() != len(x) {
 		t.Errorf("weight %d, %d updates, length %d", s.Weight(), s.Updates(), s.Len())
 	}

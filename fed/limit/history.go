@@ -198,7 +198,7 @@ func (h *History) Read(r *stateformat.Reader) {
 	}
 }
 
-// WriteLimits encodes limits.
+// WriteLimits encodes limits, except for that of coordinates, which follows from the plan.
 func WriteLimits(w *stateformat.Writer, l fed.Limits) {
 	w.Float64(l.Norm)
 	w.Float64(l.Control)

@@ -5,7 +5,11 @@
 package limit
 
 import (
+	"errors"
+	"fmt"
 	"math"
+	"strconv"
+	"strings"
 
 	"loadstar/fed"
 )
@@ -53,12 +57,75 @@ func Clip(x []float32, bound float64) float64 {
 	return 0
 }
 
-// Apply brings an update within limits and sets its norms.
+// Clamp sets the numbers in x that are beyond the bound to it. A bound that is not positive is
+// none. It does not change a number that is not finite, so that nobody accepts it.
+func Clamp(x []float32, bound float64) {
+	if !(bound > 0) {
+		return
+	}
+	most := float32(bound)
+	if float64(most) > bound { // a sum of clamped numbers must stay within a multiple of the bound
+		most = math.Nextafter32(most, 0)
+	}
+	for i, f := range x {
+		switch {
+		case f > most && f <= math.MaxFloat32:
+			x[i] = most
+		case f < -most && f >= -math.MaxFloat32:
+			x[i] = -most
+		}
+	}
+}
+
+// Apply brings an update within limits and sets its norms. Applying the same limits twice is
+// the same as applying them once, because a vector that is scaled down stays within the bound
+// of its numbers.
 func Apply(l fed.Limits, u *fed.Update) {
+	Clamp(u.Delta, l.Coordinate)
 	u.Norm = Clip(u.Delta, l.Norm)
 	u.ControlNorm = Clip(u.Control, l.Control)
 	u.Examples = Examples(l, u.Claimed)
 	u.Loss, u.TrainLoss = Loss(l, u.Loss), Loss(l, u.TrainLoss)
+}
+
+// Round rounds the numbers that a client claims to two significant digits. More digits tell
+// more about single readings than anybody needs.
+func Round(u *fed.Update) {
+	u.Claimed = int(twoDigits(float64(u.Claimed), 0))
+	u.Loss, u.TrainLoss = twoDigits(u.Loss, 0), twoDigits(u.TrainLoss, 0)
+}
+
+// RoundNorms rounds the norms of an update within limits up to two significant digits: a
+// server refuses a sum that is longer than the norms of its updates allow.
+func RoundNorms(l fed.Limits, u *fed.Update) {
+	u.Norm, u.ControlNorm = roundUp(u.Norm, l.Norm), roundUp(u.ControlNorm, l.Control)
+}
+
+func roundUp(norm, limit float64) float64 {
+	up := twoDigits(norm, 0)
+	if up < norm {
+		up = twoDigits(norm, 1)
+	}
+	if limit > 0 {
+		up = min(up, limit)
+	}
+	return up
+}
+
+// twoDigits returns the number with two significant digits that is nearest to x, plus the
+// given number of units of its second digit. x must not be negative.
+func twoDigits(x float64, units int) float64 {
+	if x == 0 || math.IsInf(x, 0) || math.IsNaN(x) {
+		return x
+	}
+	mantissa, exponent, _ := strings.Cut(strconv.FormatFloat(x, 'e', 1, 64), "e")
+	digits, err := strconv.Atoi(strings.Replace(mantissa, ".", "", 1))
+	power, err2 := strconv.Atoi(exponent)
+	rounded, err3 := strconv.ParseFloat(fmt.Sprintf("%de%d", digits+units, power-1), 64)
+	if errors.Join(err, err2, err3) != nil {
+		return x // only near the largest number that can be represented
+	}
+	return rounded
 }
 
 // Examples returns a claimed number of examples within limits.

@@ -66,12 +66,43 @@ func TestClip(t *testing.T) {
 	}
 }
 
+// Clamped numbers are within the bound even if float32 cannot express it, and keep their sign.
+func TestClamp(t *testing.T) {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	x := []float32{0.5, -0.5, 3, -3, math.MaxFloat32, inf, -inf, nan, 0}
+	Clamp(x, 1)
+	if want := []float32{0.5, -0.5, 1, -1, 1, inf, -inf}; !slices.Equal(x[:7], want) || x[7] == x[7] || x[8] != 0 {
+		t.Errorf("%v, want %v", x, want)
+	}
+	for _, bound := range []float64{0.1, 1. / 3, 0.06, 1e-50, 1e300} {
+		x := []float32{math.MaxFloat32, -math.MaxFloat32}
+		Clamp(x, bound)
+		if float64(x[0]) > bound || x[1] != -x[0] || float64(x[0]) < min(bound, math.MaxFloat32)*(1-1e-6) && bound > 1e-40 {
+			t.Errorf("bound %g: %v", bound, x)
+		}
+	}
+	for _, bound := range []float64{0, -1, math.NaN()} {
+		if x := []float32{3}; true {
+			if Clamp(x, bound); x[0] != 3 {
+				t.Errorf("a bound of %g changes 3 to %g", bound, x[0])
+			}
+		}
+	}
+}
+
 func TestApply(t *testing.T) {
 	u := fed.Update{Claimed: math.MaxInt, Delta: []float32{30, 40}, Control: []float32{0, 9}, Loss: 7, TrainLoss: 1e9}
 	Apply(fed.Limits{Norm: 5, Control: 3, Examples: 12, Loss: 2}, &u)
 	if !slices.Equal(u.Delta, []float32{3, 4}) || !slices.Equal(u.Control, []float32{0, 3}) ||
 		u.Examples != 12 || u.Loss != 2 || u.TrainLoss != 2 || u.Norm != 5 || u.ControlNorm != 3 {
 		t.Errorf("%+v", u)
+	}
+	// 30 is set to 4 before the norm is limited, so that one large number does not shrink the others.
+	u = fed.Update{Claimed: 1, Delta: []float32{30, -3}}
+	for range 2 { // the second time changes nothing
+		if Apply(fed.Limits{Norm: 2.5, Coordinate: 4}, &u); !slices.Equal(u.Delta, []float32{2, -1.5}) || u.Norm != 2.5 {
+			t.Errorf("%+v", u)
+		}
 	}
 	u = fed.Update{Claimed: 8, Delta: []float32{30, 40}, TrainLoss: 5}
 	if Apply(fed.Limits{}, &u); u.Examples != 8 || u.Norm != 50 || u.TrainLoss != 5 {
@@ -193,5 +224,38 @@ func TestHistoryState(t *testing.T) {
 	got.Read(r)
 	if err := r.Done(); err != nil || fmt.Sprint(got) != fmt.Sprint(h) || got.Limits() != h.Limits() {
 		t.Errorf("%v, %v; want %v", got, err, h)
+	}
+}
+
+// TestRound checks the numbers that leave an agent: they have two digits, norms are rounded up
+// within their limit, and rounding twice is the same as rounding once.
+func TestRound(t *testing.T) {
+	u := fed.Update{Claimed: 12_345, Loss: 0.01234, TrainLoss: 0.9951, Norm: 0.4301, ControlNorm: 0.43}
+	Round(&u)
+	RoundNorms(fed.Limits{}, &u)
+	if u.Claimed != 12_000 || u.Loss != 0.012 || u.TrainLoss != 1 || u.Norm != 0.44 || u.ControlNorm != 0.43 {
+		t.Errorf("%+v", u)
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 10_000 {
+		norm := math.Exp(40*rng.Float64() - 20)
+		x := fed.Update{Norm: norm}
+		RoundNorms(fed.Limits{}, &x)
+		once := x.Norm
+		RoundNorms(fed.Limits{}, &x)
+		if once < norm || once > 1.1*norm || x.Norm != once {
+			t.Fatalf("%g is rounded up to %g, and again to %g", norm, once, x.Norm)
+		}
+		x.Norm = norm
+		if RoundNorms(fed.Limits{Norm: norm}, &x); x.Norm != norm {
+			t.Fatalf("%g is rounded up to %g, above its limit", norm, x.Norm)
+		}
+	}
+	for _, special := range []float64{0, math.Inf(1), math.MaxFloat64, 5e-324} {
+		x := fed.Update{Norm: special, Loss: special}
+		Round(&x)
+		if RoundNorms(fed.Limits{}, &x); !(x.Norm >= special) {
+			t.Errorf("%g becomes %g", special, x.Norm)
+		}
 	}
 }

@@ -10,13 +10,11 @@ import (
 // meta-learner, and a query set, for the gradient after it (song2021, appendix B: 80 % and
 // 20 %). The zero value does not divide them: both steps sample from all examples.
 //
-// The division is a random one that depends on Seed and on the number of examples alone, so
-// it is the same in every round. A division in time would give the gradient after the
-// look-ahead step examples of one season only.
+// The division is a random one that is the same in every round (Turn.Division). A division
+// in time would give the gradient after the look-ahead step examples of one season only.
 type Query struct {
 	// Share is the share of the examples that are in the query set, below 1.
 	Share float64
-	Seed  uint64
 }
 
 // Support returns the number of examples in the support set of a client with n examples.
@@ -32,11 +30,9 @@ func (q Query) Support(n int) int {
 // pairs produces the support and query batches of a turn.
 type pairs struct {
 	batches batches
-	query   Query
 	support int // number of examples in the support set, if the examples are divided
 
 	order []int // the support set, followed by the query set
-	of    Query // the division of which order is
 
 	drawn, first, second []int
 	begun                bool
@@ -45,16 +41,14 @@ type pairs struct {
 // begin starts the turn of a client with n examples. If the examples are divided, the
 // batches of Work are those of the support set.
 func (p *pairs) begin(w Work, q Query, n int, t *fed.Turn) error {
-	p.query, p.support, p.begun = q, q.Support(n), false
+	p.support, p.begun = q.Support(n), false
 	if err := p.batches.begin(w, p.support, t); err != nil {
 		return err
 	}
-	if p.support < n && (len(p.order) != n || p.of != q) {
-		p.order, p.of = fill(p.order, 0, n), q
-		fed.Rand(q.Seed, "query", n, "").Shuffle(n, func(i, j int) { p.order[i], p.order[j] = p.order[j], p.order[i] })
-	}
-	if p.support == n {
-		p.order = p.order[:0]
+	p.order = p.order[:0]
+	if p.support < n {
+		p.order = fill(p.order, 0, n)
+		t.Division.Shuffle(n, func(i, j int) { p.order[i], p.order[j] = p.order[j], p.order[i] })
 	}
 	return nil
 }

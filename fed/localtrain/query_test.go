@@ -21,14 +21,14 @@ func meta(t testing.TB, k *kernel.Set, w Work, q Query) map[string]fed.LocalTrai
 func TestDividedExamples(t *testing.T) {
 	const n = 20
 	each := map[string]int{"perfedavg": 2, "fedmeta": 4}
-	q := Query{Share: 0.2, Seed: 7}
+	q := Query{Share: 0.2}
 	for _, w := range []Work{{Batch: 3, Steps: 9}, {Batch: 3, Steps: 5, ResampleRound: true}, {Batch: 3, Epochs: 2}, {Batch: 64, Steps: 2}} {
 		for name, l := range meta(t, kernels(t), w, q) {
 			b := same(1, make([]float32, n)...)
 			b.record = true
 			for i := range 30 {
 				tr := turn(l, []float32{1}, fed.Span{Lo: 0, Hi: 1})
-				tr.Rand = draws(uint64(i))
+				tr.Rand, tr.Division = draws(uint64(i)), draws(7)
 				train(t, l, b, tr)
 			}
 			var support, query []int
@@ -93,12 +93,12 @@ func TestDividedSizes(t *testing.T) {
 // the support set 1, so that the two gradients of a step show which set they are of.
 func TestDividedNumbers(t *testing.T) {
 	const n = 10
-	d := &PerFedAvg{Work: Work{Batch: 16, Steps: 2}, Kernel: kernels(t), Inner: 0.5, Optimizer: sgd(t, 0.25), Query: Query{Share: 0.3, Seed: 2}}
+	d := &PerFedAvg{Work: Work{Batch: 16, Steps: 2}, Kernel: kernels(t), Inner: 0.5, Optimizer: sgd(t, 0.25), Query: Query{Share: 0.3}}
 	order := make([]int, n)
 	for i := range order {
 		order[i] = i
 	}
-	fed.Rand(2, "query", n, "").Shuffle(n, func(i, j int) { order[i], order[j] = order[j], order[i] })
+	draws(2).Shuffle(n, func(i, j int) { order[i], order[j] = order[j], order[i] })
 	b := same(1, slices.Repeat([]float32{1}, n)...)
 	for _, e := range order[7:] {
 		b.targets[e][0] = 3
@@ -107,6 +107,7 @@ func TestDividedNumbers(t *testing.T) {
 	//   w = 0:    ahead 0 + 1/2 = 0.5,               gradient -2.5,    w = 0.625
 	//   w = 0.625: ahead 0.625 + 0.375/2 = 0.8125,   gradient -2.1875, w = 1.171875
 	tr := turn(d, []float32{0}, fed.Span{Lo: 0, Hi: 1})
+	tr.Division = draws(2)
 	train(t, d, b, tr)
 	check(t, "weights", tr.W, 1.171875)
 }

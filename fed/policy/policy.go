@@ -1,6 +1,6 @@
-// Package policy says which plans an agent trains. The server writes the plans, and without
-// secure aggregation it sees each update. If an update was trained on few readings, they can
-// be computed from it, so an agent declines such plans whatever the server asks for.
+// Package policy says which plans an agent trains. The server writes the plans and sees each
+// update. From updates of few readings, and from many updates that differ in few of them,
+// readings can be computed. So an agent declines such plans whatever the server asks for.
 //
 // Agents apply their own policy. Server and command line know the default one only, and warn
 // of plans that it declines.
@@ -22,6 +22,31 @@ type Policy struct {
 	// LeastExamples is the smallest number of examples that an update may be trained on. It
 	// also applies to the examples that a client has, and to each reported score.
 	LeastExamples int `yaml:"least_examples"`
+	// LeastClientExamples is the smallest number of training examples of a client. The more
+	// there are, the more rounds it takes to learn about one of them.
+	LeastClientExamples int `yaml:"least_client_examples"`
+	// FullPasses allows updates that pass over all training examples of a client. Nothing is
+	// drawn in them, so two updates can differ in one example. If it is false, a client needs
+	// eight times as many examples as a batch has.
+	FullPasses bool `yaml:"full_passes"`
+	// Optimizers are the client optimizers that the agent trains with; empty means all. A step
+	// of Adam or AMSGrad has the same size for every weight, so a weight that responds to few
+	// examples does not tell their values.
+	Optimizers []string `yaml:"optimizers,flow"`
+	// MostEpsilon is the largest epsilon of these optimizers, because a large one makes them
+	// plain gradient descent; 0 means any.
+	MostEpsilon float64 `yaml:"most_epsilon"`
+	// LeastRate is the smallest learning rate of clients. With a smaller one, the weights stay
+	// the same from round to round, and many rounds measure the same.
+	LeastRate float64 `yaml:"least_lr"`
+	// MostStep is the largest Euclidean distance between two successive versions of the shared
+	// weights; 0 means that weights are not checked. If it is above 0, the agent computes the
+	// first version itself, compares each version with the last one, and declines plans whose
+	// weights cannot be checked so.
+	MostStep float64 `yaml:"most_step"`
+	// WholeBlocks makes training and validation data end at blocks of four weeks
+	// ([series.Split]).
+	WholeBlocks bool `yaml:"whole_blocks"`
 	// LeastBatch is the smallest number of examples per gradient.
 	LeastBatch int `yaml:"least_batch"`
 	// LeastSteps is the smallest number of gradient steps in an update. An update that passes
@@ -47,30 +72,49 @@ type Policy struct {
 	// RoundsPerDay is the largest number of rounds that the agent trains in a day (UTC), over
 	// all runs; 0 means any number.
 	RoundsPerDay int `yaml:"rounds_per_day"`
+	// PlansPerWeek is the largest number of different plans that the agent trains in seven
+	// days; 0 means any number.
+	PlansPerWeek int `yaml:"plans_per_week"`
 }
 
 // Default returns the policy of an agent that sets none. Exact reconstruction is published
-// for batches of up to about 25 examples, so the least batch is above that. The limits on
-// cohort and fleet are low, so that small fleets can train: see docs/privacy.md.
+// for batches of up to about 25 examples, so the least batch is above that. docs/privacy.md
+// says what each limit is against.
 func Default() Policy {
 	return Policy{
+		LeastExamples: 64, LeastClientExamples: 2000, LeastBatch: 32, LeastSteps: 2, LeastLookback: 4,
+		LeastCohort: 10, LeastMerge: 10, LeastFleet: 10, ShareLosses: true,
+		Optimizers: []string{"adam", "amsgrad"}, MostEpsilon: 1e-6, LeastRate: 1e-5, MostStep: 2, WholeBlocks: true,
+		RoundsPerDay: 400, PlansPerWeek: 3,
+	}
+}
+
+// Trial returns a policy for fleets of a few clients with weeks of readings: trials on one's
+// own or on generated data, and the papers' plans. It protects the readings less.
+func Trial() Policy {
+	return Policy{
 		LeastExamples: 64, LeastBatch: 32, LeastSteps: 2, LeastLookback: 4,
-		LeastCohort: 2, LeastMerge: 1, LeastFleet: 2, ShareLosses: true,
+		LeastCohort: 2, LeastMerge: 1, LeastFleet: 2, ShareLosses: true, FullPasses: true,
 	}
 }
 
 // None returns the policy that accepts every plan.
-func None() Policy { return Policy{ShareLosses: true} }
+func None() Policy { return Policy{ShareLosses: true, FullPasses: true} }
 
-// Set changes the policy: the text is KEY=VALUE with a key of agent.yaml, or none for [None].
+// Set changes the policy: the text is KEY=VALUE with a key of agent.yaml, trial for [Trial],
+// or none for [None].
 func (p *Policy) Set(text string) error {
-	if text == "none" {
+	switch text {
+	case "none":
 		*p = None()
+		return nil
+	case "trial":
+		*p = Trial()
 		return nil
 	}
 	key, value, ok := strings.Cut(text, "=")
 	if !ok {
-		return fmt.Errorf("policy %q: write KEY=VALUE, such as least_batch=16, or none", text)
+		return fmt.Errorf("policy %q: write KEY=VALUE, such as least_batch=16, or trial, or none", text)
 	}
 	q := *p
 	if err := config.Decode(fmt.Appendf(nil, "{%s: %s}", key, value), &q); err != nil {
@@ -90,6 +134,16 @@ func (p *Policy) Wrong() (key, problem string) {
 			return x.key, fmt.Sprintf("is %d; write 0 or more", x.value)
 		}
 	}
+	for key, value := range map[string]float64{"most_epsilon": p.MostEpsilon, "least_lr": p.LeastRate, "most_step": p.MostStep} {
+		if !(value >= 0) {
+			return key, fmt.Sprintf("is %g; write 0 or more", value)
+		}
+	}
+	for _, o := range p.Optimizers {
+		if names := recipe.ClientOptimizers(); !slices.Contains(names, o) {
+			return "optimizers", fmt.Sprintf("has %q; %s", o, config.Suggest(o, names))
+		}
+	}
 	for _, a := range p.Algorithms {
 		if !slices.Contains(recipe.Names(), a) {
 			return "algorithms", fmt.Sprintf("has %q; %s", a, config.Suggest(a, recipe.Names()))
@@ -106,6 +160,7 @@ type limit struct {
 func (p *Policy) limits() []limit {
 	return []limit{
 		{"least_examples", p.LeastExamples},
+		{"least_client_examples", p.LeastClientExamples},
 		{"least_batch", p.LeastBatch},
 		{"least_steps", p.LeastSteps},
 		{"least_lookback", p.LeastLookback},
@@ -113,6 +168,7 @@ func (p *Policy) limits() []limit {
 		{"least_merge", p.LeastMerge},
 		{"least_fleet", p.LeastFleet},
 		{"rounds_per_day", p.RoundsPerDay},
+		{"plans_per_week", p.PlansPerWeek},
 	}
 }
 
@@ -122,11 +178,16 @@ func (p Policy) String() string {
 	for _, x := range p.limits() {
 		all = append(all, fmt.Sprintf("%s %d", x.key, x.value))
 	}
-	names := "all"
-	if len(p.Algorithms) > 0 {
-		names = strings.Join(p.Algorithms, " ")
+	names := func(list []string) string {
+		if len(list) == 0 {
+			return "all"
+		}
+		return strings.Join(list, " ")
 	}
-	return strings.Join(append(all, "algorithms "+names, fmt.Sprintf("share_losses %t", p.ShareLosses)), ", ")
+	return strings.Join(append(all,
+		fmt.Sprintf("least_lr %g", p.LeastRate), fmt.Sprintf("most_epsilon %g", p.MostEpsilon), fmt.Sprintf("most_step %g", p.MostStep),
+		"optimizers "+names(p.Optimizers), "algorithms "+names(p.Algorithms),
+		fmt.Sprintf("full_passes %t", p.FullPasses), fmt.Sprintf("whole_blocks %t", p.WholeBlocks), fmt.Sprintf("share_losses %t", p.ShareLosses)), ", ")
 }
 
 // Check returns the reasons to decline a plan, or nothing. The plan must be valid. Fleet is
@@ -150,7 +211,10 @@ func (p *Policy) Check(plan *fed.Plan, fleet int) (reasons []string) {
 	if d.Examples > 0 {
 		below("least_examples", "the number of examples in an update", d.Examples, p.LeastExamples)
 	}
-	below("least_lookback", "model.lookback", plan.Model.Lookback, p.LeastLookback)
+	reasons = append(reasons, p.checkSteps(plan, d)...)
+	if q, err := recipe.Assume(plan); err == nil { // a valid plan gives no error
+		below("least_lookback", "model.lookback", q.Model.Lookback.Steps(), p.LeastLookback)
+	}
 	if plan.Evaluate.Every > 0 && p.ShareLosses {
 		below("least_examples", "evaluate.windows", plan.Evaluate.Windows, p.LeastExamples)
 	}
@@ -166,6 +230,34 @@ func (p *Policy) Check(plan *fed.Plan, fleet int) (reasons []string) {
 	}
 	if !p.ShareLosses && recipe.NeedsOf(plan).Loss {
 		reasons = append(reasons, fmt.Sprintf("algorithm %s needs the clients' losses, which may not leave (policy.share_losses)", plan.Algorithm))
+	}
+	if _, problem := recipe.StepLimit(plan); problem != "" && p.MostStep > 0 {
+		reasons = append(reasons, fmt.Sprintf("the weights cannot be checked: %s (policy.most_step)", problem))
+	}
+	return reasons
+}
+
+// checkSteps returns the reasons to decline how a plan's clients take their steps.
+func (p *Policy) checkSteps(plan *fed.Plan, d recipe.Draw) (reasons []string) {
+	if d.Steps == 0 && !p.FullPasses {
+		reasons = append(reasons, "an update passes over all examples of its client, so two updates can differ in one example (policy.full_passes)")
+	}
+	c := &plan.Client
+	if len(p.Optimizers) > 0 && !slices.Contains(p.Optimizers, c.Optimizer) {
+		reasons = append(reasons, fmt.Sprintf("client.optimizer is %s, allowed are %s (policy.optimizers)", c.Optimizer, strings.Join(p.Optimizers, ", ")))
+	}
+	if p.MostEpsilon > 0 && c.Epsilon > p.MostEpsilon {
+		reasons = append(reasons, fmt.Sprintf("client.epsilon is %g, the most is %g (policy.most_epsilon)", c.Epsilon, p.MostEpsilon))
+	}
+	rate, setting := c.Rate, "client.lr"
+	switch {
+	case c.RateEnd > 0:
+		rate, setting = c.RateEnd, "client.lr_end"
+	case c.Decay.Every > 0:
+		rate, setting = c.Rate*math.Pow(c.Decay.Factor, float64(plan.Rounds/c.Decay.Every)), "client.lr at the end of its decay"
+	}
+	if rate < p.LeastRate {
+		reasons = append(reasons, fmt.Sprintf("%s is %g, the least is %g (policy.least_lr)", setting, rate, p.LeastRate))
 	}
 	return reasons
 }
@@ -205,12 +297,18 @@ func together(plan *fed.Plan, fleet int) (cohort, merge int) {
 // CheckClient returns the reason not to train a client that has the given number of training
 // examples, or nothing.
 func (p *Policy) CheckClient(plan *fed.Plan, examples int) string {
+	if examples < p.LeastClientExamples {
+		return fmt.Sprintf("it has %d training examples, the least is %d (policy.least_client_examples)", examples, p.LeastClientExamples)
+	}
 	n, of := examples, "training examples"
 	if share := recipe.DrawOf(plan).Share; share < 1 {
 		n, of = int(share*float64(examples)), "training examples in one of the two sets of client.query"
 	}
 	if n < p.LeastExamples {
 		return fmt.Sprintf("it has %d %s, the least is %d (policy.least_examples)", n, of, p.LeastExamples)
+	}
+	if d := recipe.DrawOf(plan); !p.FullPasses && n < undrawn*d.Batch {
+		return fmt.Sprintf("it has %d %s, fewer than %d batches of %d (policy.full_passes)", n, of, undrawn, d.Batch)
 	}
 	// The last batch of an epoch has the examples that are left. Among few batches its
 	// gradient would stand out, and a server that knows the number of examples can choose a
@@ -226,3 +324,7 @@ func (p *Policy) CheckClient(plan *fed.Plan, examples int) string {
 
 // mixed is the number of full batches among which a smaller one is allowed.
 const mixed = 4
+
+// undrawn is the number of batches' examples that a client needs. With fewer, a batch has most
+// of the client's examples, and leaves out few at random.
+const undrawn = 8

@@ -20,14 +20,14 @@ func read(t *testing.T, text string) *fed.Plan {
 	return p
 }
 
-// TestPlans checks that the default policy accepts all plans of the repository, in a fleet of
-// any size that they can have.
+// TestPlans checks that the policy for trials accepts all plans of the repository, in a fleet
+// of any size that they can have, and that the default policy accepts the product's own.
 func TestPlans(t *testing.T) {
 	files, err := filepath.Glob("../../plans/*.yaml")
 	if err != nil || len(files) < 20 {
 		t.Fatalf("%d plans, %v", len(files), err)
 	}
-	usual := Default()
+	trial, usual := Trial(), Default()
 	for _, f := range files {
 		text, err := os.ReadFile(f)
 		if err != nil {
@@ -35,15 +35,74 @@ func TestPlans(t *testing.T) {
 		}
 		p := read(t, string(text))
 		for _, fleet := range []int{0, max(p.Schedule.Cohort, 2), 10_000} {
-			if reasons := usual.Check(p, fleet); len(reasons) > 0 {
+			if reasons := trial.Check(p, fleet); len(reasons) > 0 {
 				t.Errorf("%s with %d clients: %q", f, fleet, reasons)
+			}
+		}
+		if strings.HasSuffix(f, "-ahead.yaml") {
+			if reasons := usual.Check(p, 10); len(reasons) > 0 {
+				t.Errorf("%s: %q", f, reasons)
+			}
+			if reason := usual.CheckClient(p, 365*24*7/10); reason != "" {
+				t.Errorf("%s: a client with a year of readings: %s", f, reason)
 			}
 		}
 	}
 }
 
-func TestCheck(t *testing.T) {
+// keysOf returns the keys of the policy in the reasons for which a plan is declined.
+func keysOf(reasons []string) string {
+	var keys []string
+	for _, r := range reasons {
+		_, key, _ := strings.Cut(r, "(policy.")
+		keys = append(keys, strings.TrimSuffix(key, ")"))
+	}
+	return strings.Join(keys, " ")
+}
+
+// TestDefault checks what the default policy demands in addition to that for trials.
+func TestDefault(t *testing.T) {
 	usual := Default()
+	for plan, want := range map[string]string{
+		"algorithm: fedavg": "",
+		"algorithm: fedsgd": "full_passes optimizers most_step",
+		"algorithm: fedavg\nclient: {epochs: 1, batch: 64}":                     "full_passes most_step",
+		"algorithm: fedavg\nclient: {optimizer: sgd}":                           "optimizers most_step",
+		"algorithm: fedavg\nclient: {optimizer: amsgrad}":                       "",
+		"algorithm: fedavg\nclient: {epsilon: 1000}":                            "most_epsilon",
+		"algorithm: fedavg\nclient: {lr: 1e-12}":                                "least_lr",
+		"algorithm: fedavg\nclient: {lr: 0.01, lr_end: 1e-9}":                   "least_lr",
+		"algorithm: fedavg\nclient: {lr: 0.01, decay: {factor: 0.1, every: 1}}": "least_lr",
+		"algorithm: fedavg\nschedule: {cohort: 9}":                              "least_cohort least_merge",
+		"algorithm: fedbuff\nschedule: {cohort: 20, buffer: 9}":                 "least_merge",
+		"algorithm: fedadam":                                                    "most_step",
+		"algorithm: fedavgm":                                                    "",
+		"algorithm: fedavgm\nserver: {dampening: 0}":                            "most_step",
+		"algorithm: fedavg\nserver: {lr: 1.1}":                                  "most_step",
+		"algorithm: fedavg\nserver: {clip: 0}":                                  "most_step",
+		"algorithm: fedavg\nserver: {coordinate: 1.6}":                          "most_step",
+		"algorithm: fedavg\nserver: {robust: trim}":                             "",
+		"algorithm: fedavg\nstart: server-data":                                 "most_step",
+		"algorithm: fedavg\nclient: {moments: averaged}":                        "most_step",
+	} {
+		if got := keysOf(usual.Check(read(t, plan), 40)); got != want {
+			t.Errorf("%s: %q, want %q", plan, got, want)
+		}
+	}
+	plan := read(t, "algorithm: fedavg\nclient: {batch: 512}")
+	for examples, want := range map[int]string{1999: "least_client_examples", 8*512 - 1: "full_passes", 8 * 512: ""} {
+		var reasons []string
+		if reason := usual.CheckClient(plan, examples); reason != "" {
+			reasons = append(reasons, reason)
+		}
+		if got := keysOf(reasons); got != want {
+			t.Errorf("%d examples: %q, want %q", examples, got, want)
+		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	usual := Trial()
 	silent := usual
 	silent.ShareLosses = false
 	merged := usual
@@ -83,19 +142,14 @@ func TestCheck(t *testing.T) {
 		{few, "algorithm: fedadam", 9, ""},
 		{None(), "algorithm: fedavg\nmodel: {lookback: 1}\nclient: {batch: 1, steps: 1}\nschedule: {cohort: 1}", 1, ""},
 	} {
-		var keys []string
-		for _, r := range c.policy.Check(read(t, c.plan), c.fleet) {
-			_, key, _ := strings.Cut(r, "(policy.")
-			keys = append(keys, strings.TrimSuffix(key, ")"))
-		}
-		if got := strings.Join(keys, " "); got != c.want {
+		if got := keysOf(c.policy.Check(read(t, c.plan), c.fleet)); got != c.want {
 			t.Errorf("%s with %d clients: %q, want %q", c.plan, c.fleet, got, c.want)
 		}
 	}
 }
 
 func TestCheckClient(t *testing.T) {
-	usual := Default()
+	usual := Trial()
 	for _, c := range []struct {
 		plan     string
 		examples int
@@ -131,17 +185,20 @@ func TestSet(t *testing.T) {
 	if p.LeastBatch != 16 || !slices.Equal(p.Algorithms, []string{"fedavg", "fedprox"}) || p.ShareLosses || p.LeastSteps != Default().LeastSteps {
 		t.Errorf("%+v", p)
 	}
-	if got := p.String(); !strings.Contains(got, "least_batch 16, ") || !strings.Contains(got, "algorithms fedavg fedprox, share_losses false") {
+	if got := p.String(); !strings.Contains(got, "least_batch 16, ") || !strings.Contains(got, "algorithms fedavg fedprox, ") || !strings.HasSuffix(got, "share_losses false") {
 		t.Error(got)
 	}
 	for text, want := range map[string]string{
-		"least": "KEY=VALUE", "least_bach=1": "least_batch", "least_batch=-1": "0 or more", "least_batch=few": "few", "algorithms=[fedavh]": "fedavg",
+		"least": "KEY=VALUE", "least_bach=1": "least_batch", "least_batch=-1": "0 or more", "least_batch=few": "few", "optimizers=[adma]": "adam", "least_lr=-1": "0 or more", "algorithms=[fedavh]": "fedavg",
 		"least_batch=1}\n{": "",
 	} {
 		before := p.String()
 		if err := p.Set(text); err == nil || !strings.Contains(err.Error(), want) || p.String() != before {
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+	if err := p.Set("trial"); err != nil || p.String() != Trial().String() {
+		t.Errorf("%v, %s", err, p)
 	}
 	if err := p.Set("none"); err != nil || p.String() != None().String() {
 		t.Errorf("%v, %s", err, p)

@@ -18,15 +18,27 @@ type clientOptimizer struct {
 	rate float64
 	// proximal adds the proximal term in training, but not in fine-tuning.
 	proximal bool
+	// adaptive means that a step moves each weight by about the learning rate, whatever the
+	// gradient is.
+	adaptive bool
 	build    func(c *fed.Client, k *kernel.Set, r clientopt.Rate) fed.ClientOptimizer
 }
 
 var clientOptimizers = []clientOptimizer{
 	{name: "sgd", keys: "lr", rate: 0.1, build: sgd}, // the default rate is our choice
-	{name: "adam", keys: "lr beta1 beta2 epsilon moments", rate: 0.001, build: adam},
-	{name: "amsgrad", keys: "lr beta1 beta2 epsilon moments", rate: 0.001, build: amsgrad},
+	{name: "adam", keys: "lr beta1 beta2 epsilon moments", rate: 0.001, adaptive: true, build: adam},
+	{name: "amsgrad", keys: "lr beta1 beta2 epsilon moments", rate: 0.001, adaptive: true, build: amsgrad},
 	{name: "prox", keys: "lr mu", rate: 0.1, proximal: true, build: sgd},
-	{name: "proxadam", keys: "lr beta1 beta2 epsilon mu moments", rate: 0.001, proximal: true, build: adam},
+	{name: "proxadam", keys: "lr beta1 beta2 epsilon mu moments", rate: 0.001, proximal: true, adaptive: true, build: adam},
+}
+
+// ClientOptimizers returns the permitted values of client.optimizer.
+func ClientOptimizers() []string {
+	var names []string
+	for _, o := range clientOptimizers {
+		names = append(names, o.name)
+	}
+	return names
 }
 
 var clientOptimizerSetting = setting{path: "client.optimizer", about: "optimizer of the local steps"}

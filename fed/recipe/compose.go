@@ -73,6 +73,9 @@ func Compose(p *fed.Plan, fleet int) (*Composition, error) {
 		return nil, fmt.Errorf("schedule.buffer is %d, but only %d clients train, and a merge has at most one update of each", s.Buffer, fleet)
 	}
 	scheduled := newScheduler(p, fleet)
+	if err := checkTrimmed(p, scheduled.turns); err != nil {
+		return nil, err
+	}
 	c := &Composition{
 		Federated:     !a.noServer,
 		Needs:         a.newAggregator(p).Needs(),
@@ -115,10 +118,13 @@ func Compose(p *fed.Plan, fleet int) (*Composition, error) {
 }
 
 func (a *algorithm) newAggregator(p *fed.Plan) fed.Aggregator {
-	if a.aggregator == nil {
-		return aggregate.Mean{}
+	switch {
+	case a.aggregator != nil:
+		return a.aggregator(p)
+	case Trims(p):
+		return aggregate.Trimmed{}
 	}
-	return a.aggregator(p)
+	return aggregate.Mean{}
 }
 
 func (a *algorithm) newTrainer(p *fed.Plan, k *kernel.Set) fed.LocalTrainer {
@@ -136,11 +142,7 @@ func workOf(p *fed.Plan) localtrain.Work {
 }
 
 func (a *algorithm) newClientOptimizer(p *fed.Plan, k *kernel.Set) fed.ClientOptimizer {
-	c := &p.Client
-	rate := clientopt.Rate{Base: c.Rate, Factor: c.Decay.Factor, Every: c.Decay.Every, Warmup: c.Warmup}
-	if c.RateEnd > 0 {
-		rate.End, rate.Rounds = c.RateEnd, p.Rounds
-	}
+	c, rate := &p.Client, rateOf(p)
 	if a.clientOptimizer != nil {
 		return withDecay(c, k, rate, a.clientOptimizer(k, rate))
 	}
@@ -150,6 +152,16 @@ func (a *algorithm) newClientOptimizer(p *fed.Plan, k *kernel.Set) fed.ClientOpt
 		o = &clientopt.Prox{Kernel: k, Mu: c.Mu, Inner: o}
 	}
 	return withDecay(c, k, rate, o)
+}
+
+// rateOf returns the learning rate of a plan's clients.
+func rateOf(p *fed.Plan) clientopt.Rate {
+	c := &p.Client
+	rate := clientopt.Rate{Base: c.Rate, Factor: c.Decay.Factor, Every: c.Decay.Every, Warmup: c.Warmup}
+	if c.RateEnd > 0 {
+		rate.End, rate.Rounds = c.RateEnd, p.Rounds
+	}
+	return rate
 }
 
 // withDecay adds the plan's weight decay to an optimizer.

@@ -1,6 +1,7 @@
 package recipe
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -20,12 +21,16 @@ func Rows(p *fed.Plan) bool {
 // rowSettings lists the settings of models of rows of features.
 var rowSettings = []setting{
 	setting{path: "model.gaps", about: "share of the last 168 hours of readings that may be missing", must: belowOne}.only(Rows),
-	setting{path: "model.interval", about: "time between readings; a fleet sets it, and 0s means that of the dataset", quiet: true}.only(Rows),
 	setting{
-		path: "evaluate.stride", about: "steps between scored origins", must: atLeastOne,
+		path: "evaluate.stride", about: "steps or duration between scored origins", must: atLeastOne,
 		adjust: func(p *fed.Plan, _ func(string) bool) {
-			if p.Evaluate.Stride = 1; p.Model.Targets > 1 {
-				p.Evaluate.Stride = 6
+			switch t := p.Model.Targets; {
+			case t.Length() > time.Hour:
+				p.Evaluate.Stride = fed.Lasting(6 * time.Hour)
+			case t.Length() == 0 && t.Steps() > 1:
+				p.Evaluate.Stride = fed.Steps(6)
+			default:
+				p.Evaluate.Stride = fed.Steps(1)
 			}
 		},
 	}.only(Rows),
@@ -86,29 +91,28 @@ func MissingGroups(p *fed.Plan, given []string) (missing []string) {
 }
 
 // frameRows prepares the problem of a model of rows of features and returns the model's
-// shape. The dataset may be nil.
-func (q *Problem) frameRows(p *fed.Plan, d *series.Dataset) (s forecast.Shape, err error) {
+// shape. The plan must be resolved. The dataset may be nil. If the step is not known, the
+// reach is checked when the dataset is.
+func (q *Problem) frameRows(p *fed.Plan, d *series.Dataset, known bool) (s forecast.Shape, err error) {
 	interval, given := time.Duration(p.Model.Interval), func(string) bool { return true }
-	known := interval != 0 || d != nil
-	if d != nil && interval != 0 && interval != d.Interval {
-		return s, fmt.Errorf("model.interval is %s, but the readings of %s are %s apart; remove model.interval", interval, d.Name, d.Interval)
-	}
 	if d != nil {
-		interval, given = d.Interval, func(name string) bool { return feature.Given(name, d.Country, d.Weather.Names) }
-	} else if interval == 0 {
-		interval = time.Hour
+		given = func(name string) bool { return feature.Given(name, d.Country, d.Weather.Names) }
 	}
 	if err := checkInterval(interval); err != nil {
-		return s, fmt.Errorf("model.interval is %s; %w", interval, err)
+		return s, fmt.Errorf("model.interval is %s; %w", p.Model.Interval, err)
 	}
 	perDay := int(24 * time.Hour / interval)
-	if path, err := checkReach(p.Model.Horizon, p.Model.Targets, 7*perDay); err != nil && known { // otherwise openRows checks it
+	q.interval, q.gaps = interval, p.Model.Gaps
+	q.layout = series.Layout{Lookback: p.Model.Lookback.Steps(), Horizon: p.Model.Horizon.Steps(), Targets: p.Model.Targets.Steps()}
+	if q.layout.Lookback != 7*perDay {
+		return s, fmt.Errorf("model.lookback is %d steps, %s of these readings; with model %s it must be 168h",
+			q.layout.Lookback, Hours(time.Duration(q.layout.Lookback)*interval), p.Model.Name)
+	}
+	if path, err := checkReach(q.layout.Horizon, q.layout.Targets, 7*perDay); err != nil && known { // otherwise openRows checks it
 		return s, fmt.Errorf("%s %w", path, err)
 	}
-	q.interval, q.gaps = interval, p.Model.Gaps
-	q.layout = series.Layout{Lookback: p.Model.Lookback * perDay / 24, Horizon: p.Model.Horizon, Targets: p.Model.Targets}
 	q.Groups, q.Missing = groups(p, given)
-	s.Inputs, s.Naive, err = feature.Shape(feature.Task{StepsPerDay: perDay, Horizon: p.Model.Horizon, Targets: p.Model.Targets}, q.Groups)
+	s.Inputs, s.Naive, err = feature.Shape(feature.Task{StepsPerDay: perDay, Horizon: q.layout.Horizon, Targets: q.layout.Targets}, q.Groups)
 	return s, err
 }
 
@@ -158,22 +162,23 @@ func (q *Problem) openRows(d *series.Dataset) (err error) {
 
 // validateRows checks the settings of models of rows of features.
 func validateRows(p *fed.Plan, add report) {
-	m := &p.Model
+	m, interval := &p.Model, time.Duration(p.Model.Interval)
 	const week = 168
-	if m.Lookback != week {
-		add("model.lookback", "model.lookback is %d; with model %s it must be %d, in hours", m.Lookback, m.Name, week)
+	if m.Lookback != fed.Lasting(week*time.Hour) && m.Lookback != fed.Steps(int(week*time.Hour/cmp.Or(interval, time.Hour))) {
+		add("model.lookback", "model.lookback is %s; with model %s it must be %dh", m.Lookback, m.Name, week)
 	}
 	if m.Scaling != "client" {
 		add("model.scaling", "model.scaling is %s; with model %s it must be client", m.Scaling, m.Name)
 	}
-	interval := time.Duration(m.Interval)
 	if interval == 0 {
 		interval = shortestInterval // that of the dataset is not known yet
 	}
 	if err := checkInterval(interval); err != nil {
-		add("model.interval", "model.interval is %s; %s", interval, err)
-	} else if path, err := checkReach(m.Horizon, m.Targets, int(week*time.Hour/interval)); err != nil {
-		add(path, "%s %s", path, err)
+		add("model.interval", "model.interval is %s; %s", fed.Duration(interval), err)
+	} else if q, err := Resolve(p, interval); err == nil { // otherwise validate reports it
+		if path, err := checkReach(q.Model.Horizon.Steps(), q.Model.Targets.Steps(), int(week*time.Hour/interval)); err != nil {
+			add(path, "%s %s", path, err)
+		}
 	}
 	if len(m.Inputs) > 0 {
 		if _, _, err := feature.Shape(feature.Task{StepsPerDay: 24, Horizon: 1, Targets: 1}, m.Inputs); err != nil {

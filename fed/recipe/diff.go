@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -45,9 +46,14 @@ func Diff(a, b *fed.Plan) ([]Difference, error) {
 }
 
 // Defaults returns the plan that has the same algorithm and model as p, and defaults for
-// everything else.
+// everything else. If p is for readings of a known step, so is the result, because otherwise
+// equal settings would differ.
 func Defaults(p *fed.Plan) (*fed.Plan, error) {
-	return Read([]byte(fmt.Sprintf("name: %q\nalgorithm: %s\nmodel: {name: %s}\n", p.Name, p.Algorithm, p.Model.Name)))
+	usual, err := Read([]byte(fmt.Sprintf("name: %q\nalgorithm: %s\nmodel: {name: %s}\n", p.Name, p.Algorithm, p.Model.Name)))
+	if err != nil || p.Model.Interval == 0 {
+		return usual, err
+	}
+	return Resolve(usual, time.Duration(p.Model.Interval))
 }
 
 // flatten returns the values of a plan by dotted path, and the paths in order.

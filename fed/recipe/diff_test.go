@@ -24,6 +24,9 @@ func TestDiff(t *testing.T) {
 	if d := read("algorithm: fedadam\n"); len(d) > 0 {
 		t.Errorf("a plan of defaults differs from the defaults: %v", d)
 	}
+	if d := read("algorithm: fedavg\nmodel: {name: dense, lookback: 672, interval: 15m}\n"); len(d) > 0 {
+		t.Errorf("a resolved plan of defaults differs from the defaults: %v", d)
+	}
 	got := read("algorithm: fedadam\nrounds: 7\nmodel: {inputs: [load, temperature]}\nclient: {lr: 0.5}\n")
 	want := []string{"model.inputs", "rounds", "client.lr"}
 	var paths []string

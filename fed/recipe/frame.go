@@ -69,6 +69,9 @@ func (q *Problem) LimitCache(bytes int64) {
 	}
 }
 
+// Interval returns the time between readings, or 0 if the model does not depend on it.
+func (q *Problem) Interval() time.Duration { return q.interval }
+
 // PerExample returns the number of targets of an example.
 func (q *Problem) PerExample() int { return q.Outputs / q.Loss.Outputs(1) }
 
@@ -131,13 +134,23 @@ func inputs(p *fed.Plan, given func(name string) bool) (names, missing []string)
 }
 
 // Frame builds the problem of a plan. If the dataset is nil and the plan does not list its
-// inputs, the problem has all inputs of the model's paper or all groups of features.
+// inputs, the problem has all inputs of the model's paper or all groups of features. If it is
+// not resolved either, readings are assumed to be an hour apart.
 func Frame(p *fed.Plan, d *series.Dataset) (*Problem, error) {
 	q := &Problem{averaged: Averaged(p), split: series.Split{Train: p.Model.Split.Train, Validation: p.Model.Split.Validation}}
+	known := d != nil || p.Model.Interval != 0
 	var shape forecast.Shape
 	var err error
+	if d != nil {
+		p, err = Resolve(p, d.Interval)
+	} else {
+		p, err = Assume(p)
+	}
+	if err != nil {
+		return nil, err
+	}
 	if Rows(p) {
-		shape, err = q.frameRows(p, d)
+		shape, err = q.frameRows(p, d, known)
 	} else {
 		shape, err = q.frameWindows(p, d)
 	}
@@ -153,7 +166,7 @@ func Frame(p *fed.Plan, d *series.Dataset) (*Problem, error) {
 		return nil, err
 	}
 	model, _ := forecast.DefaultsOf(p.Model.Name)
-	q.Outputs = q.Loss.Outputs(model.PerExample(p.Model.Targets))
+	q.Outputs = q.Loss.Outputs(model.PerExample(p.Model.Targets.Steps()))
 	shape.Outputs = q.Outputs
 	if q.Model, err = forecast.New(p.Model.Name, shape); err != nil {
 		return nil, err
@@ -162,7 +175,8 @@ func Frame(p *fed.Plan, d *series.Dataset) (*Problem, error) {
 	return q, err
 }
 
-// frameWindows prepares the problem of a model of windows and returns the model's shape.
+// frameWindows prepares the problem of a model of windows and returns the model's shape. The
+// plan must be resolved.
 func (q *Problem) frameWindows(p *fed.Plan, d *series.Dataset) (forecast.Shape, error) {
 	given := func(string) bool { return true }
 	if d != nil {
@@ -179,9 +193,13 @@ func (q *Problem) frameWindows(p *fed.Plan, d *series.Dataset) (forecast.Shape, 
 		}
 		q.Inputs = append(q.Inputs, in)
 	}
-	q.layout = series.Layout{Lookback: p.Model.Lookback, Horizon: p.Model.Horizon, Targets: p.Model.Targets, Inputs: q.Inputs}
-	return forecast.Shape{Lookback: p.Model.Lookback, Inputs: len(q.Inputs)}, nil
+	q.layout = series.Layout{Lookback: p.Model.Lookback.Steps(), Horizon: p.Model.Horizon.Steps(), Targets: p.Model.Targets.Steps(), Inputs: q.Inputs}
+	return forecast.Shape{Lookback: q.layout.Lookback, Inputs: len(q.Inputs)}, nil
 }
+
+// EndAtBlocks makes training and validation data end at blocks of four weeks
+// ([series.Split]). It takes effect when a dataset is opened.
+func (q *Problem) EndAtBlocks() { q.split.Blocks = true }
 
 // Open sets the dataset from which examples are taken. The dataset must have the problem's
 // inputs. Open is for callers that need the model before they read data.

@@ -62,7 +62,7 @@ func TestStepsOf(t *testing.T) {
 					o := &counted{examples: examples}
 					turn := &fed.Turn{
 						W: make([]float32, weights), Shared: []fed.Span{{Lo: 0, Hi: weights}}, First: true,
-						Kept: make([]float32, trainer.Kept(weights, weights)), Rand: rand.New(rand.NewPCG(1, 2)),
+						Kept: make([]float32, trainer.Kept(weights, weights)), Rand: rand.New(rand.NewPCG(1, 2)), Division: rand.New(rand.NewPCG(3, 4)),
 						Task: fed.Task{Shared: make([]float32, weights)},
 					}
 					if c.Needs.Control {

@@ -1,6 +1,12 @@
 package recipe
 
-import "loadstar/fed"
+import (
+	"fmt"
+
+	"loadstar/fed"
+	"loadstar/fed/aggregate"
+	"loadstar/fed/serveropt"
+)
 
 // FirstLimits returns the limits of updates before there are earlier updates to compare
 // with, given the norm of the initial shared weights. If the first limit of norms is too
@@ -13,4 +19,84 @@ func FirstLimits(p *fed.Plan, norm float64) fed.Limits {
 	// number of steps.
 	l.Control = l.Norm / (p.Client.Rate * float64(max(p.Client.Steps, 1)))
 	return l
+}
+
+// CoordinateLimit returns the limit of each number of an update that is trained from a
+// version, or nil if the plan has none. It is the plan's server.coordinate times the sum of the
+// learning rates of a round's steps, because a step of Adam moves a weight by about the
+// learning rate, whatever the gradient is.
+//
+// The learning rate depends on the round, and limits on the version, which is at most the
+// round. The rate never rises after the warm-up, and the warm-up is left out, so the limit is
+// never lower than that of the round.
+func CoordinateLimit(p *fed.Plan) func(version int) float64 {
+	if p.Server.Clip <= 0 || p.Server.Coordinate <= 0 || !coordinatesBounded(p) {
+		return nil
+	}
+	return func(version int) float64 { return p.Server.Coordinate * reach(p, version) }
+}
+
+// reach returns the sum of the learning rates of a round's steps, without the warm-up.
+func reach(p *fed.Plan, version int) (sum float64) {
+	rate := rateOf(p)
+	rate.Warmup = 0
+	for step := range p.Client.Steps {
+		sum += rate.At(version, step, p.Client.Steps)
+	}
+	return sum
+}
+
+// usualCoordinate is the default of server.coordinate.
+const usualCoordinate = 1.5
+
+// StepLimit returns the most that a weight changes from the given version to the next one if
+// the server does what the plan says. If the plan promises no such limit, or one above
+// [usualCoordinate] times the learning rates of a round's steps, problem says why.
+//
+// Each number of an update is limited ([CoordinateLimit]), and the server moves the weights by
+// at most a weighted mean of updates. Updates of a buffer and the momentum of the server come
+// from earlier versions with a higher learning rate, so the limit is then that of version 0.
+func StepLimit(p *fed.Plan) (limit func(version int) float64, problem string) {
+	a := find(p.Algorithm)
+	switch {
+	case p.Start != "":
+		return nil, fmt.Sprintf("start is %s, so version 0 does not follow from the seed", p.Start)
+	case a == nil || !coordinatesBounded(p):
+		return nil, fmt.Sprintf("the updates of %s with client.optimizer %s have no limit", p.Algorithm, p.Client.Optimizer)
+	case p.Server.Clip <= 0 || p.Server.Coordinate <= 0 || p.Server.Coordinate > usualCoordinate:
+		return nil, fmt.Sprintf("updates are limited if server.clip is above 0 and server.coordinate above 0 and at most %g; they are %g and %g", usualCoordinate, p.Server.Clip, p.Server.Coordinate)
+	}
+	switch a.newAggregator(p).(type) {
+	case aggregate.Mean, aggregate.Trimmed, aggregate.Buffered:
+	default:
+		return nil, fmt.Sprintf("algorithm %s moves the weights by more than a mean of updates", p.Algorithm)
+	}
+	late, factor := p.Schedule.Kind != "synchronous", 0.0
+	switch o := newServerOptimizer(p).(type) {
+	case serveropt.Descent:
+		factor = o.Rate
+	case *serveropt.Momentum:
+		late, factor = true, o.Rate*(1-o.Dampening)/(1-o.Beta1)
+	default:
+		return nil, fmt.Sprintf("server.optimizer %s divides by the size of earlier updates, so its steps have no useful limit", p.Server.Optimizer)
+	}
+	if factor > 1+1e-9 {
+		return nil, fmt.Sprintf("the server moves the weights by up to %g times a mean of updates", factor)
+	}
+	return func(version int) float64 {
+		if late {
+			version = 0
+		}
+		return usualCoordinate * reach(p, version)
+	}, ""
+}
+
+// coordinatesBounded reports whether learning rate times steps bounds each number of an honest
+// update. Updates of SGD grow with gradients. The server does not know the number of steps of
+// an epoch. Trainers of their own send other differences than that of plain descent, and
+// averaged moments are no weights.
+func coordinatesBounded(p *fed.Plan) bool {
+	a, o := find(p.Algorithm), findClientOptimizer(p.Client.Optimizer)
+	return a != nil && !a.noServer && a.trainer == nil && a.clientOptimizer == nil &&
+		o != nil && o.adaptive && p.Client.Steps > 0 && !Averaged(p)
 }

@@ -19,7 +19,7 @@ var query = setting{
 }
 
 func queryOf(p *fed.Plan) localtrain.Query {
-	return localtrain.Query{Share: p.Client.Query, Seed: p.Seed}
+	return localtrain.Query{Share: p.Client.Query}
 }
 
 var perfedavg = algorithm{

@@ -20,6 +20,11 @@ func Read(data []byte) (*fed.Plan, error) {
 	}
 	chosen := &fed.Plan{}
 	wrong := problems(config.Decode(data, chosen))
+	for i := range wrong {
+		if strings.HasPrefix(wrong[i].Text, "data is not known;") {
+			wrong[i].Text = "data is not known: a plan names no dataset; name it on the command line with --data"
+		}
+	}
 	a := find(chosen.Algorithm)
 	if a == nil {
 		switch {

@@ -10,6 +10,7 @@
 package recipe
 
 import (
+	"regexp"
 	"slices"
 
 	"loadstar/fed"
@@ -128,7 +129,9 @@ func song2021(p *fed.Plan) {
 // Summary describes an algorithm: its name, a short description, and the source of the
 // algorithm and its defaults.
 type Summary struct {
-	Name, About, Paper string
+	Name, About, Source string
+	// Papers are those that Source cites.
+	Papers []string
 	// Alone reports that clients send nothing.
 	Alone bool
 }
@@ -137,7 +140,21 @@ type Summary struct {
 func Algorithms() []Summary {
 	var all []Summary
 	for _, a := range algorithms {
-		all = append(all, Summary{a.name, a.about, a.paper, a.noServer})
+		all = append(all, Summary{a.name, a.about, a.paper, cited(a.paper), a.noServer})
+	}
+	return all
+}
+
+// citation matches the name of a folder in papers, such as bose2023, or authors with a year.
+var citation = regexp.MustCompile(`[a-z]+20\d\d|[A-Z]\w+ et al\. 20\d\d`)
+
+// cited returns the papers that a source names, in its order.
+func cited(source string) []string {
+	var all []string
+	for _, c := range citation.FindAllString(source, -1) {
+		if !slices.Contains(all, c) {
+			all = append(all, c)
+		}
 	}
 	return all
 }

@@ -112,6 +112,7 @@ func somePlans(t *testing.T) []*fed.Plan {
 			read(base + "client: {steps: 2, resample: round}\n")
 		}
 		read(base + "model: {name: dense, targets: 24}\n")
+		read(base + "model: {name: dense, targets: 24h}\n")
 		read(base + "model: {name: dense}\nevaluate: {every: 0, fine_tune: {steps: 0}}\n")
 	}
 	return all
@@ -174,7 +175,13 @@ func scramble(rng *rand.Rand, p *fed.Plan, path string) {
 		*x = rng.Uint64()
 	case *float64:
 		*x = []float64{0, 1, 0.1, 1e-9, 1.0 / 3, 0.05}[rng.IntN(6)]
+	case *fed.Timespan:
+		*x = []fed.Timespan{fed.Steps(rng.IntN(4)), fed.Lasting(time.Duration(1+rng.IntN(4)) * time.Hour)}[rng.IntN(2)]
 	case *fed.Duration:
+		if path == "model.interval" {
+			*x = fed.Duration([]time.Duration{0, 15 * time.Minute, time.Hour}[rng.IntN(3)])
+			return
+		}
 		*x = fed.Duration(rng.Int64N(int64(time.Hour)))
 	case *[]string:
 		*x = []string{"load", "load@target-24h", "hour@target"}
@@ -189,14 +196,14 @@ func TestDefaults(t *testing.T) {
 	want := &fed.Plan{
 		Name: "fedavg", Seed: 1, Partition: "none", Algorithm: "fedavg", Rounds: 2000,
 		Model: fed.Model{
-			Name: "bose2023", Lookback: 12, Horizon: 1, Targets: 1, Scaling: "client", Loss: "mse",
+			Name: "bose2023", Lookback: fed.Steps(12), Horizon: fed.Steps(1), Targets: fed.Steps(1), Scaling: "client", Loss: "mse",
 			Split: fed.Split{Train: 0.8, Validation: 0.1},
 		},
 		Client: fed.Client{
 			Optimizer: "adam", Rate: 0.001, Beta1: 0.9, Beta2: 0.999, Epsilon: 1e-8,
 			Batch: 64, Steps: 4, Resample: "step", Decay: fed.Decay{Factor: 1}, Moments: "reset", Begin: "received",
 		},
-		Server:   fed.Server{Optimizer: "fedavg", Rate: 1, Weighting: "examples", Clip: 1.5, Bound: 16, MaxExamples: 65536},
+		Server:   fed.Server{Optimizer: "fedavg", Rate: 1, Weighting: "examples", Clip: 1.5, Coordinate: 1.5, Robust: "none", Bound: 16, MaxExamples: 65536},
 		Schedule: fed.Schedule{Kind: "synchronous"},
 		Evaluate: fed.Evaluate{Every: 100, Clients: 100, Windows: 256, Forecasts: 4, Keep: "last", FineTune: fed.FineTune{Choose: "last"}, Reference: "auto"},
 	}
@@ -222,9 +229,9 @@ func TestDefaults(t *testing.T) {
 		{"algorithm: reptile", func(p *fed.Plan) any { return p.Server.Rate }, 0.25},
 		{"algorithm: fedsim\nserver: {variant: no-prox}", func(p *fed.Plan) any { return p.Client.Mu }, 0.0},
 		{"algorithm: fedsim", func(p *fed.Plan) any { return p.Client.Mu }, 1.0},
-		{"algorithm: fednorm", func(p *fed.Plan) any { return p.Model.Targets }, 8},
+		{"algorithm: fednorm", func(p *fed.Plan) any { return p.Model.Targets.Steps() }, 8},
 		{"algorithm: fednorm", func(p *fed.Plan) any { return p.Evaluate.Every }, 0},
-		{"algorithm: fednorm\nmodel: {name: bose2024}", func(p *fed.Plan) any { return p.Model.Horizon }, 4},
+		{"algorithm: fednorm\nmodel: {name: bose2024}", func(p *fed.Plan) any { return p.Model.Horizon.Steps() }, 4},
 		{"algorithm: fednorm\nmodel: {split: {validation: 0.1}}", func(p *fed.Plan) any { return p.Evaluate.Every }, 1},
 		{"algorithm: fednorm\nschedule: {kind: synchronous}", func(p *fed.Plan) any { return p.Simulate.Delay }, ""},
 		{"algorithm: pfedme\nclient: {optimizer: adam}", func(p *fed.Plan) any { return p.Client.Rate }, 0.001},
@@ -246,7 +253,7 @@ func TestRejected(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", "algorithm is missing; it must be one of fedavg, fedprox, "},
 		{"algorithm: fedagv", `line 1: algorithm "fedagv" is not known; did you mean fedavg?`},
-		{"algorithm: fedavg\nserver: {tau: 1}", "line 2: server.tau is not a setting of fedavg; it has lr, weighting, clip, bound, max_examples"},
+		{"algorithm: fedavg\nserver: {tau: 1}", "line 2: server.tau is not a setting of fedavg; it has lr, weighting, clip, coordinate, robust, bound, max_examples"},
 		{"algorithm: fedavg\nclient: {mu: 1}", "line 2: client.mu is not a setting of fedavg with client.optimizer adam; it has optimizer, lr, beta1, "},
 		{"algorithm: fedavg\nclient: {optimizer: sgd, beta1: .9}", "client.beta1 is not a setting of fedavg with client.optimizer sgd; it has optimizer, lr, batch, steps, "},
 		{"algorithm: fedavg\nclient: {optimizer: adm, beta1: .9}", `client.optimizer is "adm"; with fedavg it must be adam, sgd, amsgrad, prox or proxadam`},
@@ -276,10 +283,10 @@ func TestRejected(t *testing.T) {
 		{"algorithm: fedavg\nevaluate: {every: 0, keep: best}", "evaluate.keep best needs evaluate.every"},
 		{"algorithm: local\nstart: x.safetensors", "start has shared weights, but partition all shares no layers"},
 		{"algorithm: fedavg\nmodel: {gaps: .5}", "model.gaps is not a setting of model bose2023 with model.loss mse"},
-		{"algorithm: fedavg\nmodel: {name: dense, lookback: 24}", "model.lookback is 24; with model dense it must be 168"},
+		{"algorithm: fedavg\nmodel: {name: dense, lookback: 24}", "model.lookback is 24; with model dense it must be 168h"},
 		{"algorithm: fedavg\nmodel: {name: dense, inputs: [load]}", "model.inputs: the input groups [load] are not different groups out of recent, lags,"},
 		{"algorithm: fedavg\nmodel: {name: dense, scaling: fleet}", "model.scaling is fleet; with model dense it must be client"},
-		{"algorithm: fedavg\nmodel: {name: dense, interval: 7h}", "model.interval is 7h0m0s; a day must be a multiple of it"},
+		{"algorithm: fedavg\nmodel: {name: dense, interval: 7h}", "model.interval is 7h; a day must be a multiple of it"},
 		{"algorithm: fedavg\nclient: {epochs: 1, steps: 1}", "client.steps is 1 and client.epochs is 1; set only one of them"},
 		{"algorithm: fedavg\nclient: {steps: 0}", "client.steps and client.epochs are both 0"},
 		{"algorithm: fedavg\nclient: {lr: 0}", "client.lr is 0; it must be above 0"},
@@ -307,11 +314,18 @@ func TestRejected(t *testing.T) {
 		{"algorithm: fedavg\nname: ../x", `name is "../x"; it must start with a letter`},
 		{"algorithm: fedsim\nserver: {clients: 0}", "server.clients is 0, but fedsim needs data on the server"},
 		{"algorithm: fedsim\nserver: {variant: no-prox}\nclient: {mu: 1}", "client.mu is 1; with server.variant no-prox it must be 0"},
-		{"algorithm: fedbuff\nserver: {tau: 1}", "server.tau is not a setting of fedbuff with server.optimizer fedavg; it has optimizer, lr, weighting, discount, exponent, clip, bound, max_examples"},
+		{"algorithm: fedbuff\nserver: {tau: 1}", "server.tau is not a setting of fedbuff with server.optimizer fedavg; it has optimizer, lr, weighting, discount, exponent, clip, coordinate, bound, max_examples"},
 		{"algorithm: fedbuff\nserver: {exponent: -1}", "server.exponent is -1; it must be at least 0"},
 		{"algorithm: fedbuff\nserver: {hinge: 1}", "server.hinge is not a setting of fedbuff"},
 		{"algorithm: fednorm\nschedule: {kind: buffered}\nsimulate: {delay: fekri2023}", "simulate.delay fekri2023 needs a periodic schedule"},
 		{"algorithm: fedavg\nserver: {weighting: uniform, max_examples: 3}", "server.max_examples is not a setting of fedavg with server.weighting uniform"},
+		{"algorithm: scaffold\nserver: {robust: trim}", "server.robust is not a setting of scaffold"},
+		{"algorithm: fedbuff\nserver: {robust: trim}", "server.robust is not a setting of fedbuff"},
+		{"algorithm: fedavg\nserver: {robust: median}", `server.robust is "median"; with fedavg it must be none or trim`},
+		{"algorithm: fedavg\nserver: {robust: trim, weighting: examples}", "server.robust is trim, but server.weighting is examples"},
+		{"algorithm: fedavg\nserver: {robust: trim}\nclient: {moments: averaged}", "server.robust is trim, but client.moments is averaged"},
+		{"algorithm: fedavg\nclient: {optimizer: sgd}\nserver: {coordinate: 1}", "server.coordinate is not a setting of fedavg"},
+		{"algorithm: fedavg\nserver: {coordinate: -1}", "server.coordinate is -1; it must be at least 0"},
 		{"algorithm: fedavg\nserver: {bound: 1e9}\nschedule: {cohort: 100000}", "server.bound is 1e+09: 100000 updates of weight 65536"},
 		{"algorithm: fedavg\nevaluate: {fine_tune: {steps: 1, epochs: 1}}", "evaluate.fine_tune has steps and epochs"},
 		{"algorithm: fedavg\nevaluate: {fine_tune: {lr: 1}}", "evaluate.fine_tune.lr is 1, but there are no steps or epochs"},
@@ -331,7 +345,7 @@ func TestRejected(t *testing.T) {
 	_, err := Read([]byte("rounds: 0\nclient: {lrr: 1}\nalgorithm: fedavg\nserver:\n  tau: 1\n  lr: x\nschedule: {quorum: 2}\n"))
 	want := `line 1: rounds is 0; it must be at least 1
 line 2: client.lrr is not known; did you mean lr?
-line 5: server.tau is not a setting of fedavg; it has lr, weighting, clip, bound, max_examples
+line 5: server.tau is not a setting of fedavg; it has lr, weighting, clip, coordinate, robust, bound, max_examples
 line 6: server.lr must be a number, not "x"
 line 7: schedule.quorum is 2; it must be at least 0 and at most 1
 line 7: schedule.quorum needs a schedule.deadline: without one, a round waits for all clients`
@@ -458,7 +472,7 @@ func TestFrame(t *testing.T) {
 
 func FuzzRead(f *testing.F) {
 	for _, name := range Names() {
-		text, err := Template(name, "dense", 0, "d")
+		text, err := Template(name, "dense", fed.Steps(0))
 		if err != nil {
 			f.Fatal(err)
 		}

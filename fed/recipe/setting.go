@@ -89,7 +89,10 @@ func (a *algorithm) collectSettings() []setting {
 	}
 	all = append(all, a.serverOptimizerSettings()...)
 	if !a.noServer {
-		all = append(all, holdout, serverClip, serverBound, maxExamples)
+		all = append(all, holdout, serverClip, serverCoordinate, serverBound, maxExamples)
+		if a.aggregator == nil { // trimming replaces the mean of updates, which is always synchronous
+			all = append(all, serverRobust)
+		}
 		if len(a.weightings) > 1 {
 			all = append(all, serverWeighting.among(a.weightings))
 		}
@@ -142,7 +145,7 @@ func fields(plan reflect.Type) (paths []string, places map[string]place) {
 			f := t.Field(i)
 			name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 			path, at := strings.TrimPrefix(within+"."+name, "."), append(slices.Clone(index), i)
-			if f.Type.Kind() == reflect.Struct {
+			if f.Type.Kind() == reflect.Struct && f.Type != reflect.TypeFor[fed.Timespan]() {
 				walk(f.Type, path, at)
 				continue
 			}
@@ -179,6 +182,12 @@ func (s setting) reset(p *fed.Plan) {
 
 // number returns the value of a numeric field as a float64.
 func number(v reflect.Value) float64 {
+	if s, ok := v.Interface().(fed.Timespan); ok {
+		if s.Length() > 0 { // rules only compare it with 0 and 1
+			return s.Length().Minutes()
+		}
+		return float64(s.Steps())
+	}
 	switch {
 	case v.CanInt():
 		return float64(v.Int())

@@ -2,6 +2,7 @@ package recipe
 
 import (
 	"slices"
+	"time"
 
 	"loadstar/fed"
 	"loadstar/forecast"
@@ -13,7 +14,6 @@ import (
 var planSettings = []setting{
 	{path: "name", about: "name of the run; by default the name of the algorithm"},
 	{path: "seed", about: "determines every random draw: weights, cohorts, batches, delays", initial: 1},
-	{path: "data", about: "dataset for the simulator, relative to the working directory; agents have their own data"},
 	{path: "partition", about: "personal layers: none, head, head+top, correction, all, or layer names separated by commas", initial: forecast.PartitionNone},
 	{path: "algorithm", about: "name of the algorithm; see loadstar plan list"},
 	{path: "start", about: "shared weights to start from: a .safetensors file or the folder of a run (simulator only), or server-data for weights trained on the server's data (song2021); by default random weights", quiet: true},
@@ -29,9 +29,10 @@ func modelSettings() []setting {
 	}
 	return []setting{
 		{path: "model.name", about: "forecasting model", initial: "bose2023", choices: models},
-		{path: "model.lookback", about: "steps of history in a window", initial: 12, must: atLeastOne},
-		{path: "model.horizon", about: "steps from the last input to the first target", initial: 1, must: atLeastOne},
-		{path: "model.targets", about: "number of consecutive steps to forecast", initial: 1, must: atLeastOne},
+		{path: "model.lookback", about: "steps or duration of history in a window", initial: fed.Steps(12), must: atLeastOne},
+		{path: "model.horizon", about: "steps or duration from the last input to the first target", initial: fed.Steps(1), must: atLeastOne},
+		{path: "model.targets", about: "what to forecast: a duration such as 24h, or a number of consecutive steps", initial: fed.Steps(1), must: atLeastOne},
+		{path: "model.interval", about: "time between readings; a run sets it to that of its data, and 0s means any", quiet: true},
 		{path: "model.inputs", about: "inputs of each step; by default those of the model's paper that the dataset has"},
 		{
 			path: "model.scaling", about: "client: each client has its own range; fleet: one range for all",
@@ -93,11 +94,29 @@ var weightDecaySettings = []setting{
 
 // Settings of plans in which clients send updates to a server.
 var (
-	serverWeighting = setting{path: "server.weighting", about: "examples: by the client's number of examples; uniform: all clients equal"}
-	serverClip      = setting{
+	serverWeighting = setting{
+		path: "server.weighting", about: "examples: by the client's number of examples; uniform: all clients equal",
+		adjust: func(p *fed.Plan, _ func(string) bool) {
+			if Trims(p) {
+				p.Server.Weighting = "uniform"
+			}
+		},
+	}
+	serverClip = setting{
 		path:    "server.clip",
 		about:   "updates longer than this multiple of the median of earlier updates are scaled down to it, and claimed examples and losses are limited; 0 means no limits",
 		initial: 1.5, must: nonNegative, quiet: true,
+	}
+	serverCoordinate = setting{
+		path:    "server.coordinate",
+		about:   "numbers of an update beyond this multiple of learning rate times steps are set to it; 0, or a clip of 0, means no limit",
+		initial: usualCoordinate, must: nonNegative, quiet: true,
+		when: coordinatesBounded,
+	}
+	serverRobust = setting{
+		path:    "server.robust",
+		about:   "none: the mean of updates; trim: their mean without the largest and the smallest fifth of each coordinate, which needs every single update",
+		initial: "none", choices: []string{"none", robustTrim}, quiet: true,
 	}
 	serverBound = setting{path: "server.bound", about: "updates with a coordinate beyond it are rejected", initial: 16, must: positive}
 	maxExamples = setting{
@@ -210,7 +229,10 @@ func (a *algorithm) modelDefaults(p, chosen *fed.Plan) {
 	if !ok {
 		return
 	}
-	p.Model.Lookback, p.Model.Horizon, p.Model.Targets = d.Lookback, d.Horizon, d.Targets
+	p.Model.Lookback, p.Model.Horizon, p.Model.Targets = fed.Steps(d.Lookback), fed.Steps(d.Horizon), fed.Steps(d.Targets)
+	if d.Rows {
+		p.Model.Lookback = fed.Lasting(time.Duration(d.Lookback) * time.Hour)
+	}
 	p.Model.Split = fed.Split{Train: d.Train, Validation: d.Validation}
 	p.Model.Quantiles = slices.Clone(d.Quantiles)
 	if d.Rows {

@@ -2,7 +2,6 @@ package recipe
 
 import (
 	"fmt"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -51,7 +50,7 @@ func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 			add(s.path, "%s is %q; with %s it must be %s", s.path, v.String(), a.name, alternatives(s.choices))
 		}
 		if s.must.ok != nil && !s.must.ok(number(v)) {
-			add(s.path, "%s is %v; it must be %s", s.path, printed(v), s.must.say)
+			add(s.path, "%s is %v; it must be %s", s.path, v.Interface(), s.must.say)
 		}
 	}
 	if !validName.MatchString(p.Name) {
@@ -73,6 +72,7 @@ func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 	}
 	validateRate(p, bad, add)
 	validateBegin(p, add)
+	validateRobust(p, add)
 	if a.check != nil {
 		a.check(p, add)
 	}
@@ -224,9 +224,11 @@ func misspelt(name string) string {
 // can be shared as the plan requires.
 func validateModel(a *algorithm, p *fed.Plan, bad func(string) bool, add report) {
 	model, _ := forecast.DefaultsOf(p.Model.Name)
-	shape := forecast.Shape{Lookback: p.Model.Lookback, Outputs: model.PerExample(p.Model.Targets) * max(len(p.Model.Quantiles), 1)}
-	if bad("model.lookback") || bad("model.targets") {
-		shape = forecast.Shape{} // already reported; the shape does not affect the layers
+	var shape forecast.Shape // if a span is wrong, it is empty, which does not affect the layers
+	if q, err := Assume(p); err != nil {
+		add("model.interval", "%s", err)
+	} else if !bad("model.lookback") && !bad("model.targets") {
+		shape = forecast.Shape{Lookback: q.Model.Lookback.Steps(), Outputs: model.PerExample(q.Model.Targets.Steps()) * max(len(p.Model.Quantiles), 1)}
 	}
 	m, err := forecast.New(p.Model.Name, shape)
 	if err != nil {
@@ -258,15 +260,6 @@ func maxWeight(p *fed.Plan) int64 {
 		return int64(p.Server.MaxExamples)
 	}
 	return 1
-}
-
-// printed returns the value v in the form in which a plan file has it.
-func printed(v reflect.Value) any {
-	if d, ok := v.Interface().(fed.Duration); ok {
-		s, _ := d.MarshalYAML()
-		return s
-	}
-	return v.Interface()
 }
 
 // alternatives joins names with "or". It shows an empty name as it is written in a plan

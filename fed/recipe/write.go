@@ -19,8 +19,8 @@ import (
 func Write(p *fed.Plan) ([]byte, error) { return write(p, false) }
 
 // Template returns a plan with the defaults of an algorithm and a model, and a comment on
-// each setting. If targets is 0, the plan has as many as the model's paper.
-func Template(name, model string, targets int, data string) ([]byte, error) {
+// each setting. If targets is 0 steps, the plan has as many as the model's paper.
+func Template(name, model string, targets fed.Timespan) ([]byte, error) {
 	a := find(name)
 	if a == nil {
 		return nil, fmt.Errorf("algorithm %q is not known; %s", name, config.Suggest(name, Names()))
@@ -33,11 +33,10 @@ func Template(name, model string, targets int, data string) ([]byte, error) {
 		return nil, fmt.Errorf("model %q is not known; %s", model, config.Suggest(model, models))
 	}
 	p := a.defaultPlan(&fed.Plan{Model: fed.Model{Name: model}})
-	if targets > 0 {
+	if targets != fed.Steps(0) {
 		p.Model.Targets = targets
 	}
 	a.adjustDefaults(p, func(string) bool { return false })
-	p.Data = data
 	a.strip(p, a.pathsOf(p))
 	body, err := write(p, true)
 	if err != nil {
@@ -66,9 +65,6 @@ func write(p *fed.Plan, comments bool) ([]byte, error) {
 	}
 	if len(p.Model.Inputs) == 0 {
 		omit("model.inputs")
-	}
-	if p.Data == "" {
-		omit("data")
 	}
 	var comment func(path string) string
 	if !comments {

@@ -5,15 +5,18 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
+
+	"loadstar/fed"
 )
 
 func TestTemplate(t *testing.T) {
 	for _, name := range Names() {
 		for _, c := range []struct {
 			model   string
-			targets int
-		}{{"bose2023", 0}, {"dense", 0}, {"dense", 24}} {
-			text, err := Template(name, c.model, c.targets, "datasets/hog-core42.yaml")
+			targets fed.Timespan
+		}{{"bose2023", fed.Steps(0)}, {"dense", fed.Steps(0)}, {"dense", fed.Steps(24)}, {"dense", fed.Lasting(24 * time.Hour)}} {
+			text, err := Template(name, c.model, c.targets)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -21,9 +24,9 @@ func TestTemplate(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s\n%v", text, err)
 			}
-			short := fmt.Sprintf("algorithm: %s\ndata: datasets/hog-core42.yaml\nmodel: {name: %s}", name, c.model)
-			if c.targets > 0 {
-				short = fmt.Sprintf("algorithm: %s\ndata: datasets/hog-core42.yaml\nmodel: {name: %s, targets: %d}", name, c.model, c.targets)
+			short := fmt.Sprintf("algorithm: %s\nmodel: {name: %s}", name, c.model)
+			if c.targets != fed.Steps(0) {
+				short = fmt.Sprintf("algorithm: %s\nmodel: {name: %s, targets: %s}", name, c.model, c.targets)
 			}
 			want, err := Read([]byte(short))
 			if err != nil || !reflect.DeepEqual(p, want) {
@@ -36,10 +39,10 @@ func TestTemplate(t *testing.T) {
 			}
 		}
 	}
-	if _, err := Template("fedagv", "dense", 0, ""); err == nil || !strings.Contains(err.Error(), "did you mean fedavg") {
+	if _, err := Template("fedagv", "dense", fed.Steps(0)); err == nil || !strings.Contains(err.Error(), "did you mean fedavg") {
 		t.Error(err)
 	}
-	if _, err := Template("fedavg", "dence", 0, ""); err == nil || !strings.Contains(err.Error(), "did you mean dense") {
+	if _, err := Template("fedavg", "dence", fed.Steps(0)); err == nil || !strings.Contains(err.Error(), "did you mean dense") {
 		t.Error(err)
 	}
 }

@@ -16,6 +16,8 @@ type Server struct {
 	optimizer  fed.ServerOptimizer
 	fleet      int
 	history    limit.History
+	// coordinate returns the limit of each number of an update from a version, or is nil.
+	coordinate func(version int) float64
 
 	version int
 	shared  []float32
@@ -29,13 +31,28 @@ func NewServer(a fed.Aggregator, o fed.ServerOptimizer, fleet int, shared []floa
 }
 
 // Limit makes the server limit updates to a multiple of the median of earlier updates.
-// first has the limits before there are enough of them.
-func (s *Server) Limit(factor float64, first fed.Limits) {
+// first has the limits before there are enough of them. coordinate returns the limit of each
+// number of an update that is trained from a version. It is nil if there is none.
+func (s *Server) Limit(factor float64, first fed.Limits, coordinate func(version int) float64) {
 	s.history = limit.History{Factor: factor, First: first}
+	s.coordinate = coordinate
 }
 
 // Limits returns the limits for updates that are trained from the current version.
-func (s *Server) Limits() fed.Limits { return s.history.Limits() }
+func (s *Server) Limits() fed.Limits {
+	l := s.history.Limits()
+	l.Coordinate = s.Coordinate(s.version)
+	return l
+}
+
+// Coordinate returns the limit of each number of an update that is trained from a version, or 0
+// if there is none. It follows from the plan, so it is not part of the saved state.
+func (s *Server) Coordinate(version int) float64 {
+	if s.coordinate == nil || s.history.Factor == 0 { // a run that began without limits goes on so
+		return 0
+	}
+	return s.coordinate(version)
+}
 
 // Version returns the number of merges so far.
 func (s *Server) Version() int { return s.version }

@@ -101,7 +101,7 @@ func (m *Model) train(ctx context.Context, data series.Examples, id fed.ClientID
 		p.Client.Batch = fitBatch
 	}
 	job := &client.Job{
-		Seed: p.Seed, Model: m.Problem.Model, Partition: m.Problem.Partition, Loss: m.Problem.Loss,
+		Seed: p.Seed, Draws: fed.Seeded(p.Seed), Model: m.Problem.Model, Partition: m.Problem.Partition, Loss: m.Problem.Loss,
 		Targets: m.Problem.PerExample(), Batch: p.Client.Batch, Noise: p.Client.WeightDecay.Correction > 0,
 	}
 	worker := client.NewWorker(job, m.kernel, recipe.NewFitter(&p, m.kernel, steps))

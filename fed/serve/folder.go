@@ -112,7 +112,7 @@ func (f *Folder) open(d *series.Dataset, k *kernel.Set) error {
 	if err := f.openScaling(p, &step); err != nil {
 		return fmt.Errorf("%s: %w", ScalingName, err)
 	}
-	if err := resolve(p, d, &step); err != nil {
+	if p, err = resolve(p, d, &step); err != nil {
 		return err
 	}
 	q, err := recipe.Frame(p, nil)
@@ -154,25 +154,25 @@ func (f *Folder) open(d *series.Dataset, k *kernel.Set) error {
 }
 
 // resolve completes a plan that does not list its inputs or its interval with those of a
-// dataset.
-func resolve(p *fed.Plan, d *series.Dataset, step *time.Duration) error {
+// dataset, and resolves it.
+func resolve(p *fed.Plan, d *series.Dataset, step *time.Duration) (*fed.Plan, error) {
 	if *step == 0 {
 		*step = time.Duration(p.Model.Interval)
 	}
 	if d != nil && (*step == 0 || len(p.Model.Inputs) == 0) {
 		q, err := recipe.Frame(p, d)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		*step, p.Model.Inputs = d.Interval, q.Names()
 	}
 	if len(p.Model.Inputs) == 0 {
-		return fmt.Errorf("the folder has no %s, and its plan does not list the inputs of the model; give the data of the run", ScalingName)
+		return nil, fmt.Errorf("the folder has no %s, and its plan does not list the inputs of the model; give the data of the run", ScalingName)
 	}
-	if recipe.Rows(p) {
-		p.Model.Interval = fed.Duration(*step)
+	if *step == 0 {
+		return p, nil
 	}
-	return nil
+	return recipe.Resolve(p, *step)
 }
 
 // openScaling opens the scaling, if there is one, and completes the plan with the inputs

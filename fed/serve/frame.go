@@ -54,7 +54,7 @@ func (m *Model) Frame(t *Tails) (*Frame, error) {
 // weatherAhead returns the weather columns that the model reads after the cutoff.
 func (m *Model) weatherAhead() (names []string) {
 	if recipe.Rows(m.Plan) {
-		if m.Plan.Model.Horizon == 1 && m.Plan.Model.Targets == 1 {
+		if m.Plan.Model.Horizon.Steps() == 1 && m.Plan.Model.Targets.Steps() == 1 {
 			return nil
 		}
 		for _, name := range []string{"temperature", "wind"} {
@@ -101,7 +101,7 @@ func (f *forecaster) Step() time.Duration { return f.frame.tails.data.Interval }
 
 func (f *forecaster) Span() (first, n int) {
 	p := &f.frame.model.Plan.Model
-	return p.Horizon, p.Targets
+	return p.Horizon.Steps(), p.Targets.Steps()
 }
 
 func (f *forecaster) Levels() (levels []float64, point int) {

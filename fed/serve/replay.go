@@ -18,6 +18,10 @@ const replayDays = 63
 type Replay struct {
 	// Each, if not nil, is called with every issue that is made.
 	Each func(issue.Forecast)
+	// Also, if not nil, says at which other cutoffs to make issues, and Other is called with
+	// them. They are not recorded, so they do not change a state.
+	Also  func(cutoff int64) bool
+	Other func(issue.Forecast)
 	// Wrap, if not nil, may put something between the client's own model and its state.
 	Wrap func(issue.Forecaster) issue.Forecaster
 
@@ -50,7 +54,7 @@ func (r *Replay) Advance(s *issue.State, i int, own, generic *Client, cutoff int
 	var targets []int
 	for _, m := range []*Model{r.own, r.generic} {
 		if m != nil {
-			targets = append(targets, m.Plan.Model.Targets)
+			targets = append(targets, m.Plan.Model.Targets.Steps())
 		}
 	}
 	every := int64(s.Every(targets...)) * seconds
@@ -85,6 +89,11 @@ func (r *Replay) Advance(s *issue.State, i int, own, generic *Client, cutoff int
 			if r.Each != nil {
 				r.Each(f)
 			}
+			for also := at + seconds; r.Also != nil && also < min(at+every, end); also += seconds {
+				if r.Also(also) {
+					r.Other(s.Issue(meter, models, also))
+				}
+			}
 		}
 	}
 	return nil
@@ -110,7 +119,7 @@ func (r *Replay) open(b *block, cutoff int64) (err error) {
 	ahead := 1
 	for _, m := range []*Model{r.own, r.generic} {
 		if m != nil {
-			ahead = max(ahead, m.Plan.Model.Horizon+m.Plan.Model.Targets)
+			ahead = max(ahead, m.Plan.Model.Horizon.Steps()+m.Plan.Model.Targets.Steps())
 		}
 	}
 	if b.tails, err = newTails(r.data, cutoff, cutoff+weekSeconds-r.data.Seconds(), ahead); err != nil {

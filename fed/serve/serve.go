@@ -59,6 +59,10 @@ func NewModel(name string, p *fed.Plan, shared []float32, k *kernel.Set) (*Model
 	if recipe.Rows(p) && p.Model.Interval == 0 {
 		return nil, fmt.Errorf("the plan does not say how far apart readings are; set model.interval")
 	}
+	p, err := recipe.Stated(p)
+	if err != nil {
+		return nil, err
+	}
 	q, err := recipe.Frame(p, nil)
 	if err != nil {
 		return nil, err

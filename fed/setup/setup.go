@@ -4,6 +4,7 @@
 package setup
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"slices"
 
@@ -52,13 +53,34 @@ func New(p *fed.Plan, problem *recipe.Problem, fleet int) (*Setup, error) {
 	return &Setup{
 		Plan: p, Fleet: fleet, Problem: problem, Parts: parts,
 		Job: client.Job{
-			Seed: p.Seed, Model: problem.Model, Partition: problem.Partition, Loss: problem.Loss,
+			Seed: p.Seed, Draws: fed.Seeded(p.Seed), Model: problem.Model, Partition: problem.Partition, Loss: problem.Loss,
 			Targets: problem.PerExample(), Batch: p.Client.Batch, Needs: parts.Needs,
 			Averaged: recipe.Averaged(p), Noise: p.Client.WeightDecay.Correction > 0,
 			Own: recipe.StoresOwn(p), ScoreOwn: recipe.ScoresOwn(p), Copy: copyOf(p),
 		},
 		Rules: round.Rules{Needs: parts.Needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight, WeightControl: parts.WeightControl},
 	}, nil
+}
+
+// OfAgent returns the setup of an agent with the given secret, which selects its clients'
+// examples. The numbers that leave it beside an update are rounded.
+func (s *Setup) OfAgent(secret [32]byte) (*Setup, error) {
+	// The draws depend on everything in the plan that training and scoring depend on. A server
+	// settles inputs and interval, and has its own deadline.
+	plan := *s.Plan
+	plan.Schedule, plan.Simulate = fed.Schedule{}, fed.Simulate{}
+	plan.Model.Inputs, plan.Model.Interval = s.Problem.Names(), fed.Duration(s.Problem.Interval())
+	resolved, err := recipe.Stated(&plan)
+	if err != nil {
+		return nil, err
+	}
+	settings, err := recipe.Write(resolved)
+	if err != nil {
+		return nil, err
+	}
+	own := *s
+	own.Job.Draws, own.Job.Coarse = &fed.Secret{Key: secret, Plan: sha256.Sum256(settings)}, true
+	return &own, nil
 }
 
 // copyOf returns how a client's copy of the shared weights follows from its updates, or nil
@@ -93,7 +115,7 @@ func (s *Setup) NewServer() *round.Server {
 	shared, _ := s.InitialWeights()
 	server := round.NewServer(s.Parts.NewAggregator(), s.Parts.NewOptimizer(), s.Fleet, shared)
 	if clip := s.Plan.Server.Clip; clip > 0 {
-		server.Limit(clip, recipe.FirstLimits(s.Plan, limit.Norm(shared)))
+		server.Limit(clip, recipe.FirstLimits(s.Plan, limit.Norm(shared)), recipe.CoordinateLimit(s.Plan))
 	}
 	return server
 }

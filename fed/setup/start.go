@@ -32,6 +32,7 @@ func (s *Setup) TrainStart(ctx context.Context, k *kernel.Set, data []series.Exa
 	job := s.Job
 	// Nothing of this training is sent, averaged or stored between rounds.
 	job.Needs, job.Averaged, job.Own = fed.Needs{}, false, false
+	job.Draws, job.Coarse = fed.Seeded(job.Seed), false
 	w := client.NewWorker(&job, k, recipe.NewStarter(s.Plan, k))
 	shared, personal := s.InitialWeights()
 	c := client.Client{ID: "server", Data: data, Kept: make([]float32, w.Kept()), First: true}

@@ -35,18 +35,19 @@ type trained struct {
 // train trains a plan's model, or takes a run from the folder LOADSTAR_RUNS.
 func train(t *testing.T, group, settings string) *trained {
 	t.Helper()
-	desc, err := read.Load(filepath.Join(datatest.Repository(t), "datasets", group+".yaml"))
+	path, root := datatest.Dataset(t, group)
+	desc, err := read.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := &trained{dir: filepath.Join(os.Getenv("LOADSTAR_RUNS"), group)}
-	if m.dataset, err = read.Open(desc, datatest.Root(t)); err != nil {
+	if m.dataset, err = read.Open(desc, root); err != nil {
 		t.Fatal(err)
 	}
 	if m.kernel, err = kernel.Default(); err != nil {
 		t.Fatal(err)
 	}
-	plan, err := recipe.Read([]byte("name: test\ndata: none\nalgorithm: fedavg\nmodel: {name: dense, " + settings + "}\n"))
+	plan, err := recipe.Read([]byte("name: test\nalgorithm: fedavg\nmodel: {name: dense, " + settings + "}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ func (s *State) AppendBinary(b []byte) ([]byte, error) {
 	w.Int(int64(s.fallback.c.Targets))
 	w.Float64s(s.c.Levels)
 	w.String(string(s.c.Fallback))
+	w.Bool(s.group)
 	w.Int(int64(s.next))
 	w.Int(s.phase)
 	w.Bool(s.hasRead)
@@ -34,22 +35,46 @@ func (s *State) AppendBinary(b []byte) ([]byte, error) {
 		if t == nil {
 			continue
 		}
-		for _, n := range []int{t.c.Horizon, t.c.Targets, t.first, t.newest} {
-			w.Int(int64(n))
-		}
-		tracker, err := t.AppendBinary(nil)
-		if err != nil {
+		w.Int(int64(t.c.Horizon))
+		w.Int(int64(t.c.Targets))
+		if err := t.write(&w); err != nil {
 			return nil, err
 		}
-		w.Bytes(tracker)
+	}
+	for _, t := range append(s.byDay[:len(s.byDay):len(s.byDay)], s.peaks) {
+		if err := t.write(&w); err != nil {
+			return nil, err
+		}
 	}
 	return append(b, stateFormat.Wrap(w.State())...), nil
+}
+
+func (t *track) write(w *stateformat.Writer) error {
+	w.Int(int64(t.first))
+	w.Int(int64(t.newest))
+	tracker, err := t.AppendBinary(nil)
+	w.Bytes(tracker)
+	return err
+}
+
+// readTrack reads a track whose steps are before next.
+func readTrack(r *stateformat.Reader, c calibrate.Config, next int) (*track, error) {
+	oldest, newest := r.Int(), r.Int()
+	tracker := r.View()
+	if oldest < -1 || newest < oldest || newest >= int64(next) || (oldest < 0) != (newest < 0) {
+		return nil, stateFormat.Damaged("a step or a count in it is impossible")
+	}
+	t, err := calibrate.Decode(c, tracker)
+	if err != nil {
+		return nil, err
+	}
+	return &track{Tracker: t, c: c, first: int(oldest), newest: int(newest)}, nil
 }
 
 // UnmarshalBinary replaces the state by an encoded one. If that belongs to another
 // configuration, the error is ErrOtherConfig. After an error, the state is as it was.
 func (s *State) UnmarshalBinary(b []byte) error {
-	fresh, err := Decode(s.c, b)
+	fresh, err := decode(s.c, s.group, b)
 	if err != nil {
 		return err
 	}
@@ -60,7 +85,9 @@ func (s *State) UnmarshalBinary(b []byte) error {
 
 // Decode returns an encoded state. If it belongs to another configuration, the error is
 // ErrOtherConfig. The state does not keep b.
-func Decode(c Config, b []byte) (*State, error) {
+func Decode(c Config, b []byte) (*State, error) { return decode(c, false, b) }
+
+func decode(c Config, group bool, b []byte) (*State, error) {
 	_, b, err := stateFormat.Unwrap(b)
 	if err != nil {
 		return nil, err
@@ -69,6 +96,7 @@ func Decode(c Config, b []byte) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.group = group
 	var wrong error
 	err = stateFormat.Read(b, func(r *stateformat.Reader) { wrong = s.read(r) })
 	if wrong != nil {
@@ -80,37 +108,38 @@ func Decode(c Config, b []byte) (*State, error) {
 // read reads the fields of a state into a new one, which has no tracks.
 func (s *State) read(r *stateformat.Reader) error {
 	seconds, targets := r.Int(), r.Int()
-	levels, fallback := r.Float64s(), r.String()
-	if seconds != s.seconds || targets != int64(s.tracked()) || !slices.Equal(levels, s.c.Levels) || fallback != string(s.c.Fallback) {
+	levels, fallback, group := r.Float64s(), r.String(), r.Bool()
+	if seconds != s.seconds || group != s.group || targets != int64(s.tracked()) || !slices.Equal(levels, s.c.Levels) || fallback != string(s.c.Fallback) {
 		return fmt.Errorf("%w: steps of %d s and levels %v with fallback %s, want %d s and %v with %s", ErrOtherConfig, seconds, levels, fallback, s.seconds, s.c.Levels, string(s.c.Fallback))
 	}
 	s.next, s.phase = int(r.Int()), r.Int()
 	s.hasRead, s.fedIn = r.Bool(), r.Bool()
-	valid := s.next >= 0 && s.next < maxStep && s.phase >= 0 && s.phase < s.seconds
+	if s.next < 0 || s.next >= maxStep || s.phase < 0 || s.phase >= s.seconds {
+		return stateFormat.Damaged("a step or a count in it is impossible")
+	}
 	for i, to := range []**track{&s.fallback, &s.own, &s.generic} {
-		if !r.Bool() {
-			valid = valid && i > 0
+		has := r.Bool()
+		if !has && i > 0 {
 			continue
 		}
 		first, n := r.Int(), r.Int()
-		oldest, newest := r.Int(), r.Int()
-		tracker := r.View()
-		if first < 1 || n < 1 || first > int64(maxDays*s.perDay) || n > int64(maxDays*s.perDay) ||
-			oldest < -1 || newest < oldest || newest >= int64(s.next) || (oldest < 0) != (newest < 0) {
-			valid = false
-		}
-		if !valid || i == 0 && (first != 1 || n != targets) {
+		if !has || first < 1 || n < 1 || first > int64(maxDays*s.perDay) || n > int64(maxDays*s.perDay) || i == 0 && (first != 1 || n != targets) {
 			return stateFormat.Damaged("a step or a count in it is impossible")
 		}
-		c := s.trackConfig(int(first), int(n), i > 0)
-		t, err := calibrate.Decode(c, tracker)
+		t, err := readTrack(r, s.trackConfig(int(first), int(n), i > 0), s.next)
 		if err != nil {
 			return err
 		}
-		*to = &track{Tracker: t, c: c, first: int(oldest), newest: int(newest)}
+		*to = t
 	}
-	if !valid {
-		return stateFormat.Damaged("a step or a count in it is impossible")
+	for range s.perDay / s.fallback.Every() {
+		t, err := readTrack(r, s.energyConfig(), s.next/s.perDay+2)
+		if err != nil {
+			return err
+		}
+		s.byDay = append(s.byDay, t)
 	}
-	return nil
+	t, err := readTrack(r, s.peakConfig(), s.next)
+	s.peaks = t
+	return err
 }

@@ -153,11 +153,7 @@ func (s *State) correct(t *track, values, references []float64) {
 		t.Correct(last, values, references)
 		return
 	}
-	t.Issue(last, values, references)
-	t.newest = last
-	if t.first < 0 {
-		t.first = last
-	}
+	t.issue(last, values, references)
 }
 
 // due reports whether an issue is to be recorded.

@@ -21,6 +21,9 @@ const (
 	None    Source = "none"    // there is no forecast
 )
 
+// Ladder has the sources from best to worst.
+var Ladder = []Source{Model, Generic, Week, Day, Last, None}
+
 // Reason says why a row is not from a better source, or what the source had to do without.
 type Reason string
 
@@ -55,8 +58,10 @@ const (
 
 // Row is the forecast of one step.
 type Row struct {
-	Time    int64 // start of the step, Unix seconds
-	Values  []float64
+	Time   int64 // start of the step, Unix seconds
+	Values []float64
+	// Mean is the mean of the load, or NaN. Whatever is added up is added up from means.
+	Mean    float64
 	Source  Source
 	Quality Quality
 	Reason  Reason // may be empty
@@ -69,6 +74,11 @@ type Forecast struct {
 	// Levels are the quantiles of each row's values.
 	Levels []float64
 	Rows   []Row
+	// Days are the energies of the local day of the cutoff and of the days after it, as far as
+	// the rows reach to their ends.
+	Days []DayEnergy
+	// Peak is that of the first 24 hours.
+	Peak Peak
 	// Model names the model that was asked, such as day@7, or is empty. Weight is its share
 	// in the blend with a simple forecast, or 0 if no row is from a model.
 	Model  string

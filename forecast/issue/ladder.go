@@ -23,6 +23,7 @@ type work struct {
 	reasons                        []Reason
 	days                           []int             // before the target from which a row is, or 0
 	errors                         map[int][]float64 // sorted errors of repeating a day, by days
+	quantiles                      [][3]float64      // of the rows, at meanLevels
 }
 
 // Issue makes the forecast at a cutoff, which must be a multiple of the step. It advances
@@ -39,7 +40,7 @@ func (s *State) Issue(m series.Meter, models Models, cutoff int64) Forecast {
 	late := s.next > s.work.last+1
 	s.simple(late)
 	a, why := s.ask(models, cutoff, late)
-	f := Forecast{Client: m.ID, Cutoff: cutoff, Levels: slices.Clone(s.c.Levels), Rows: make([]Row, s.c.H)}
+	f := Forecast{Client: m.ID, Cutoff: cutoff, Levels: slices.Clone(s.c.Levels)}
 	if models.Own != nil {
 		f.Model = models.Own.Name()
 	} else if models.Generic != nil {
@@ -51,10 +52,18 @@ func (s *State) Issue(m series.Meter, models Models, cutoff int64) Forecast {
 			f.Model = models.Generic.Name()
 		}
 	}
+	s.complete(&f, s.rows(a, why, cutoff), late)
+	return f
+}
+
+// rows returns the rows of all tracked steps, from what a model answered and from the
+// fallbacks.
+func (s *State) rows(a *answer, why Reason, cutoff int64) []Row {
 	width := len(s.levels)
-	values := make([]float64, s.c.H*len(s.pick))
-	for i := range f.Rows {
-		row := &f.Rows[i]
+	rows := make([]Row, s.tracked())
+	values := make([]float64, len(rows)*len(s.pick))
+	for i := range rows {
+		row := &rows[i]
 		*row = Row{Time: cutoff + int64(i)*s.seconds, Values: values[i*len(s.pick):][:len(s.pick):len(s.pick)]}
 		var from []float64
 		if a != nil && i+1 >= a.first && i+1 < a.first+a.n {
@@ -72,16 +81,39 @@ func (s *State) Issue(m series.Meter, models Models, cutoff int64) Forecast {
 			}
 			from = s.work.fallbacks[i*width:][:width]
 		}
-		for k, at := range s.pick {
-			v := from[at]
-			if s.hasRead && !s.fedIn {
-				v = max(v, 0) // NaN stays NaN
-			}
-			row.Values[k] = v
-		}
-		slices.Sort(row.Values)
+		s.fill(row, from)
 	}
-	return f
+	return rows
+}
+
+// fill writes the values of a row and its mean, given the values of all levels, which it
+// changes.
+func (s *State) fill(row *Row, from []float64) {
+	if s.hasRead && !s.fedIn {
+		for i, v := range from {
+			from[i] = max(v, 0) // NaN stays NaN
+		}
+	}
+	slices.Sort(from)
+	for k, at := range s.pick {
+		row.Values[k] = from[at]
+	}
+	q := [3]float64{from[s.means[0]], from[s.means[1]], from[s.means[2]]}
+	row.Mean = Mean(q[0], q[1], q[2])
+	s.work.quantiles = append(s.work.quantiles, q)
+}
+
+// complete adds to a forecast its rows, given those of all tracked steps, and what is made of
+// several of them.
+func (s *State) complete(f *Forecast, rows []Row, late bool) {
+	f.Rows = rows[:s.c.H:s.c.H]
+	end := f.Rows[s.c.H-1].Time + s.seconds
+	for _, d := range s.energy(rows, f.Cutoff, late) {
+		if d.End <= end {
+			f.Days = append(f.Days, d)
+		}
+	}
+	f.Peak = s.peak(rows, s.work.quantiles, late)
 }
 
 // begin prepares an issue.
@@ -108,6 +140,7 @@ func (s *State) begin(m series.Meter, cutoff int64) {
 		}
 	}
 	clear(w.errors)
+	w.quantiles = w.quantiles[:0]
 }
 
 // at returns the load at a step, or NaN if it is not known.

@@ -56,19 +56,23 @@ type State struct {
 	c       Config
 	seconds int64
 	perDay  int
-	// levels are the levels to forecast and 0.5, and pick has the place of each level to
-	// forecast among them.
+	// levels are the levels to forecast and those of which means are made, and pick has the
+	// place of each level to forecast among them. means has the places of meanLevels.
 	levels []float64
 	point  int
 	pick   []int
+	means  [len(meanLevels)]int
 
 	next  int   // the first step that was not seen yet, counted from 1970; 0 at first
 	phase int64 // seconds by which steps start after a multiple of the interval
 	// hasRead means that there was a load, and fedIn that a load was negative.
 	hasRead, fedIn bool
 	fallback       *track
-	own            *track // nil before the first forecast
-	generic        *track // nil before the first forecast
+	own            *track   // nil before the first forecast
+	generic        *track   // nil before the first forecast
+	byDay          []*track // of the energies of days, by time of recorded issues
+	peaks          *track
+	group          bool // the state is that of a sum
 
 	clock clock
 	work  work
@@ -97,8 +101,23 @@ func NewState(c Config) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.fallback, err = s.newTrack(1, s.tracked(), false)
-	return s, err
+	return s, s.start()
+}
+
+// start makes the tracks that every state has.
+func (s *State) start() (err error) {
+	if s.fallback, err = s.newTrack(1, s.tracked(), false); err != nil {
+		return err
+	}
+	for range s.perDay / s.fallback.Every() {
+		t, err := newTrackOf(s.energyConfig())
+		if err != nil {
+			return err
+		}
+		s.byDay = append(s.byDay, t)
+	}
+	s.peaks, err = newTrackOf(s.peakConfig())
+	return err
 }
 
 // newState returns a state without tracks.
@@ -132,9 +151,14 @@ func newState(c Config) (*State, error) {
 		return nil, fmt.Errorf("no fallback %q; there are %s and %s", string(c.Fallback), string(LastWeek), string(ExtremeDay))
 	}
 	s.levels = slices.Clone(s.c.Levels)
-	if !slices.Contains(s.levels, 0.5) {
-		s.levels = append(s.levels, 0.5)
-		slices.Sort(s.levels)
+	for _, level := range meanLevels {
+		if !slices.Contains(s.levels, level) {
+			s.levels = append(s.levels, level)
+		}
+	}
+	slices.Sort(s.levels)
+	for i, level := range meanLevels {
+		s.means[i] = slices.Index(s.levels, level)
 	}
 	s.point = slices.Index(s.levels, 0.5)
 	for _, level := range s.c.Levels {
@@ -143,20 +167,38 @@ func newState(c Config) (*State, error) {
 	return s, nil
 }
 
-// tracked returns the number of steps for which the errors of fallbacks are tracked.
-func (s *State) tracked() int { return max(s.c.H, trackedDays*s.perDay) }
+// tracked returns the number of steps for which the errors of fallbacks are tracked. A sum
+// has no other rows than its members.
+func (s *State) tracked() int {
+	if s.group {
+		return s.c.H
+	}
+	return max(s.c.H, trackedDays*s.perDay)
+}
 
 func (s *State) trackConfig(first, n int, correct bool) calibrate.Config {
 	return calibrate.Config{Levels: s.levels, Point: s.point, Horizon: first, Targets: n, StepsPerDay: s.perDay, Correct: correct}
 }
 
 func (s *State) newTrack(first, n int, correct bool) (*track, error) {
-	c := s.trackConfig(first, n, correct)
+	return newTrackOf(s.trackConfig(first, n, correct))
+}
+
+func newTrackOf(c calibrate.Config) (*track, error) {
 	t, err := calibrate.New(c)
 	if err != nil {
 		return nil, err
 	}
 	return &track{Tracker: t, c: c, first: -1, newest: -1}, nil
+}
+
+// issue corrects forecasts and records them.
+func (t *track) issue(last int, values, references []float64) {
+	t.Issue(last, values, references)
+	t.newest = last
+	if t.first < 0 {
+		t.first = last
+	}
 }
 
 // Every returns the number of steps between recorded issues: at most 6 hours, and less for

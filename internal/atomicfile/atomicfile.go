@@ -30,6 +30,15 @@ func Create(path string) (*File, error) {
 	return &File{File: f, path: path, mode: 0o644}, nil
 }
 
+// CreatePrivate is like Create, but only the owner can read the file.
+func CreatePrivate(path string) (*File, error) {
+	f, err := Create(path) // the mode is 0600 until Finish is called
+	if err == nil {
+		f.mode = 0o600
+	}
+	return f, err
+}
+
 // Path returns the name that the file will have.
 func (f *File) Path() string { return f.path }
 
@@ -87,10 +96,9 @@ func Write(path string, write func(*os.File) error) error {
 // WritePrivate is like Write, but only the owner can read the file, even while it is being
 // written.
 func WritePrivate(path string, write func(*os.File) error) error {
-	f, err := Create(path) // the mode is 0600 until Finish is called
+	f, err := CreatePrivate(path)
 	if err != nil {
 		return err
 	}
-	f.mode = 0o600
 	return f.Finish(write(f.File))
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Every entry of the review has an attack or a reason why it has none.
+// Every entry of the reviews has an attack or a reason why it has none.
 func TestComplete(t *testing.T) {
 	known := map[string]bool{}
 	for id := range unattempted {
@@ -23,9 +23,10 @@ func TestComplete(t *testing.T) {
 	for _, class := range []struct {
 		letter  string
 		entries int
-	}{{"C", 3}, {"H", 11}, {"M", 12}, {"L", 4}} {
+	}{{"C", 3}, {"H", 11}, {"M", 12}, {"L", 4}, {"S", 11}, {"SL", 9}, {"N", 5}} {
 		for i := range class.entries {
-			if id := fmt.Sprintf("%s%d", class.letter, i+1); !known[id] {
+			id := fmt.Sprintf("%s%d", class.letter, i+1)
+			if !known[id] {
 				t.Errorf("no attack carries out %s", id)
 			}
 		}
@@ -49,11 +50,28 @@ func TestReconstruct(t *testing.T) {
 		}
 		return w
 	}
-	example, gates := reconstruct(make([]float32, n), trained(0.25))
+	example, gates := reconstruct(make([]float32, n), trained(0.25), spyLayer)
 	if gates < spyGates/2 || !alike(example, []float64{0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2}) {
 		t.Errorf("one example: %d gates agree on %v", gates, example)
 	}
-	if example, gates := reconstruct(make([]float32, n), trained(0.25, 0.7)); gates > spyGates/2 {
+	if example, gates := reconstruct(make([]float32, n), trained(0.25, 0.7), spyLayer); gates > spyGates/2 {
 		t.Errorf("two examples: %d gates agree on %v", gates, example)
+	}
+}
+
+// An attack that turns callers away every other time succeeds. One that is slow twice, on a busy
+// machine, does not.
+func TestVerdict(t *testing.T) {
+	for outcomes, want := range map[string]bool{"rr": true, "hh": false, "hrh": false, "rhh": false, "hrr": true, "rhr": true, "sss": false, "ssr": true, "srr": true, "shs": false, "ssh": false, "hsr": true} {
+		var all []Result
+		for i, o := range outcomes {
+			if i > 0 && decided(all) {
+				t.Errorf("%s is decided after %d attempts", outcomes, i)
+			}
+			all = append(all, Result{Repelled: o == 'r', Slow: o == 's'})
+		}
+		if got := verdict(all).Repelled; got != want || !decided(all) {
+			t.Errorf("%s: repelled %t, want %t", outcomes, got, want)
+		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"loadstar/internal/freeport"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/bus"
 )
@@ -53,7 +54,7 @@ func (f *Fleet) nodes() ([]string, error) {
 func addresses() (listen, routes []string, err error) {
 	for range 3 {
 		for _, to := range []*[]string{&listen, &routes} {
-			address, err := freeAddress()
+			address, err := freeport.Address()
 			if err != nil {
 				return nil, nil, err
 			}

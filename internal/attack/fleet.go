@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"loadstar/internal/freeport"
 	"loadstar/internal/proc"
 )
 
@@ -166,16 +165,16 @@ func (f *Fleet) Serve(ctx context.Context, flags ...string) (*Server, error) {
 func (f *Fleet) serveAs(ctx context.Context, name string, flags ...string) (*Server, error) {
 	s := &Server{fleet: f, Dir: f.path(name)}
 	var err error
-	if s.Host, err = freeAddress(); err != nil {
+	if s.Host, err = freeport.Address(); err != nil {
 		return nil, err
 	}
-	if s.Watch, err = freeAddress(); err != nil {
+	if s.Watch, err = freeport.Address(); err != nil {
 		return nil, err
 	}
 	s.Operator = s.Host
 	args := []string{"serve", "--dir", s.Dir, "--listen", s.Host, "--watch", s.Watch, "--poll", "200ms"}
 	if f.knows("--operators") {
-		if s.Operator, err = freeAddress(); err != nil {
+		if s.Operator, err = freeport.Address(); err != nil {
 			return nil, err
 		}
 		args = append(args, "--operators", s.Operator)
@@ -258,7 +257,21 @@ func (f *Fleet) StartAgent(ctx context.Context, s *Server, name, part string, fl
 	if _, err := run(ctx, f.bin, nil, "agent", "join", "https://"+s.Host, token, "--dir", f.path(name), "--name", name); err != nil {
 		return nil, err
 	}
-	return f.start(name, append([]string{"agent", "run", "--dir", f.path(name), "--data", f.data, "--part", part, "--workers", "1", "--log-level", "debug"}, flags...)...)
+	return f.startAgain(ctx, name, part, flags...)
+}
+
+// startAgain starts an agent that has joined. The fleet is smaller than agents demand by
+// default. Binaries of before that default have no policy for it, and need none.
+func (f *Fleet) startAgain(ctx context.Context, name, part string, flags ...string) (*process, error) {
+	help, err := run(ctx, f.bin, nil, "agent", "run", "--help")
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"agent", "run", "--dir", f.path(name), "--data", f.data, "--part", part, "--workers", "1", "--log-level", "debug"}
+	if strings.Contains(help, "trial") {
+		args = append(args, "--policy", "trial")
+	}
+	return f.start(name, append(args, flags...)...)
 }
 
 // run runs a command to its end and returns what it printed.
@@ -303,27 +316,4 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-time.After(d):
 		return nil
 	}
-}
-
-// given holds the ports that freeAddress has returned, because a process listens some time
-// after it got its port.
-var given sync.Map
-
-// freeAddress returns a loopback address with a free port below the range of outgoing
-// connections. It returns each port once.
-func freeAddress() (string, error) {
-	last := errors.New("no free port")
-	for range 100 {
-		address := fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(10000))
-		if _, taken := given.LoadOrStore(address, true); taken {
-			continue
-		}
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			last = err
-			continue
-		}
-		return address, l.Close()
-	}
-	return "", last
 }

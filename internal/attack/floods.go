@@ -58,7 +58,9 @@ func floods() (all []Attack) {
 			if m.repelled() {
 				return repelled("%s", m), nil
 			}
-			return succeeded("%s", m), nil
+			r := succeeded("%s", m)
+			r.Slow = m.slow()
+			return r, nil
 		}})
 	}
 	return all
@@ -76,6 +78,13 @@ type measured struct {
 
 func (m *measured) repelled() bool {
 	return m.checkIns.served(&m.before) && m.operators.served(&m.before) && (!m.flood.joins || m.honest.joins.served(&m.before)) && (!m.writes || m.wrote.served(&m.before)) && m.named
+}
+
+// slow reports whether all callers were answered and the attacker is named, although the answers
+// took long.
+func (m *measured) slow() bool {
+	return m.named && m.checkIns.answered() >= 0.99 && m.operators.answered() >= 0.99 &&
+		(!m.flood.joins || m.honest.joins.answered() >= 0.99) && (!m.writes || m.wrote.answered() >= 0.99)
 }
 
 func (m *measured) String() string {

@@ -9,6 +9,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -25,7 +27,7 @@ import (
 // identities lists the attacks on tokens, certificates and bindings.
 func identities() []Attack {
 	return []Attack{
-		{ID: "H6a", Name: "an agent that was away while its certificate expired is locked out", Run: lapsed},
+		{ID: "H6a", Name: "an agent that was away while its certificate expired is locked out", Run: lapsed, Long: true},
 		{ID: "H6b", Name: "an agent that joins again loses its clients", Run: joinsAgain},
 		{ID: "H8", Name: "a stolen operator's folder cannot be shut out", Run: stolenOperator},
 		{ID: "H9a", Name: "a leaked token cannot be revoked, and who joined with it is not known", Run: leakedToken},
@@ -48,7 +50,7 @@ func lapsed(ctx context.Context, f *Fleet) (Result, error) {
 		return Result{}, err
 	}
 	back := time.Now()
-	if _, err := f.startAgain("away", "1/1"); err != nil {
+	if _, err := f.startAgain(ctx, "away", "1/1"); err != nil {
 		return Result{}, err
 	}
 	ok, err := s.seenSince(ctx, "gen_", back, 20*time.Second)
@@ -107,7 +109,7 @@ func joinsAgain(ctx context.Context, f *Fleet) (Result, error) {
 		return Result{}, err
 	}
 	back := time.Now()
-	p, err := f.startAgain("again", "1/1")
+	p, err := f.startAgain(ctx, "again", "1/1")
 	if err != nil {
 		return Result{}, err
 	}
@@ -255,7 +257,7 @@ func leakedToken(ctx context.Context, f *Fleet) (Result, error) {
 }
 
 // visibleToken succeeds if an agent cannot join without its token in the arguments, which all
-// users of a machine can read.
+// users of a machine can read, or if the token is found in what the process shows or stores.
 func visibleToken(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -266,13 +268,39 @@ func visibleToken(ctx context.Context, f *Fleet) (Result, error) {
 		return Result{}, err
 	}
 	cmd := exec.CommandContext(ctx, f.bin, "agent", "join", "https://"+s.Host, "-", "--dir", f.path("agent"))
-	cmd.Stdin = strings.NewReader(t.Text() + "\n")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return Result{}, err
+	}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Run(); err != nil {
+	if err := cmd.Start(); err != nil {
+		return Result{}, err
+	}
+	_, err = io.WriteString(stdin, t.Text()+"\n")
+	shown, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", cmd.Process.Pid)) // the process may have ended
+	err = errors.Join(err, stdin.Close())
+	if e := cmd.Wait(); e != nil || err != nil {
 		return succeeded("joining with the token on standard input: %s", lastLine(out.String())), nil
 	}
-	return repelled("the agent joined with the token on standard input"), nil
+	found := ""
+	err = filepath.WalkDir(f.path("agent"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if strings.Contains(string(text), t.Text()) {
+			found = path
+		}
+		return err
+	})
+	if err != nil {
+		return Result{}, err
+	}
+	if strings.Contains(string(shown)+out.String(), t.Text()) || found != "" {
+		return succeeded("the token is in the arguments, the output or a file %s", found), nil
+	}
+	return repelled("the agent joined, and the token is neither in its arguments nor in its output or files"), nil
 }
 
 // takeOver succeeds if another agent gets the clients of a revoked one.
@@ -423,11 +451,6 @@ func unknownProtocol(ctx context.Context, f *Fleet) (Result, error) {
 		return succeeded("%s", seen), nil
 	}
 	return repelled("%s", seen), nil
-}
-
-// startAgain starts an agent that has joined.
-func (f *Fleet) startAgain(name, part string) (*process, error) {
-	return f.start(name, "agent", "run", "--dir", f.path(name), "--data", f.data, "--part", part, "--workers", "1", "--log-level", "debug")
 }
 
 // holdsKey reports whether a PEM file has the private key of a public key.

@@ -1,4 +1,4 @@
-// Command attack carries out the attacks of the security review against a built server, and
+// Command attack carries out the attacks of the security reviews against a built server, and
 // says of each whether it was repelled.
 //
 //	go run ./internal/attack -bin bin/loadstar
@@ -6,11 +6,14 @@
 //
 // Every attack starts a server of its own from the binary. Its criterion is in the doc
 // comment of its function. The last line of the output is the result. The exit code is 1 if
-// an attack succeeds, or with -before if one is repelled: the binary of a commit without the
-// defences must fall to every attack, otherwise the attack proves nothing.
+// an attack succeeds. With -before COMMIT, only the attacks that the commit lacks defences
+// against are carried out, and the exit code is 1 if one is repelled: the binary of that commit
+// must fall to each of them, otherwise the attack proves nothing. The attacks on readings (leaks.go)
+// call the agent's code in this process, first without its defences: there they must succeed in every run.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -33,10 +36,15 @@ import (
 type Attack struct {
 	ID   string // in the review, with a letter if the review has several in one entry
 	Name string
-	// Alone runs the attack while no other one runs, because it measures times. If it succeeds,
-	// it is carried out again, three times in all: on a machine that others use too, a pause
-	// of a second is not the server's fault.
+	// Alone runs the attack while no other one runs, because it measures times. It is carried out
+	// up to three times. It succeeds if callers were turned away twice, because an attack that
+	// works every other time is one that works, or if they were not served in time three times:
+	// on a machine that others use too, a pause of a second is not the server's fault.
 	Alone bool
+	// Long begins the attack before the others, because it waits for more than half a minute.
+	Long bool
+	// Beats is the newest commit that falls to the attack; empty if none is known.
+	Beats string
 	// Run carries the attack out. An error means that the attack could not be carried out,
 	// which is neither success nor defence.
 	Run func(ctx context.Context, f *Fleet) (Result, error)
@@ -46,15 +54,37 @@ type Attack struct {
 type Result struct {
 	Repelled bool
 	Detail   string // what was observed, in a few words
+	// Slow means that the attack has succeeded only because answers took long.
+	Slow bool
 }
 
-func repelled(format string, a ...any) Result { return Result{true, fmt.Sprintf(format, a...)} }
+func repelled(format string, a ...any) Result {
+	return Result{Repelled: true, Detail: fmt.Sprintf(format, a...)}
+}
 
-func succeeded(format string, a ...any) Result { return Result{false, fmt.Sprintf(format, a...)} }
+func succeeded(format string, a ...any) Result { return Result{Detail: fmt.Sprintf(format, a...)} }
+
+// The newest commits without the defences against the attacks of the two reviews.
+const (
+	first  = "65e9244"
+	second = "7e11de1"
+)
 
 // attacks lists all attacks in the order of the table.
 func attacks() []Attack {
-	return slices.Concat(spies(), models(), crowds(), identities(), stores(), buses(), clocks(), retentions(), rotations(), floods())
+	return slices.Concat(
+		beating(first, spies(), models(), crowds(), identities(), stores(), buses(), clocks(), retentions(), rotations(), floods()),
+		beating(second, dashboards(), devices()),
+		denseSpies(), leaks(), traps(), probes(), outsiders(), regions(), modelFiles(), eavesdroppers(),
+	)
+}
+
+func beating(commit string, lists ...[]Attack) []Attack {
+	all := slices.Concat(lists...)
+	for i := range all {
+		all[i].Beats = commit
+	}
+	return all
 }
 
 // unattempted lists the entries of the review, or parts of them, that no program here carries
@@ -62,20 +92,25 @@ func attacks() []Attack {
 var unattempted = map[string]string{
 	"M10": "needs a failover of PostgreSQL between machines; docs/how-to/backup.md says which replication loses no counts, and make failover tests it",
 	"M12": "is about names and losses by client, which are stored for operators on purpose; docs/privacy.md says which",
+	"S5":  "needs runs of hours; make robust trains with hostile clients in the simulator",
+	"SL5": "is a sentence of docs/privacy.md, which was wrong",
+	"SL6": "needs the tool minisign; TestSign in tools/package signs a release with it",
+	"SL8": "is about files of one's own; TestLongExpression in lab/paper does it",
+	"SL9": "needs an installed package; make package-test looks at the file",
 }
 
 // options contains the values of the command-line flags.
 type options struct {
 	bin, dir, only string
-	before, keep   bool
-	postgres       bool
+	before         string
+	keep, postgres bool
 	parallel       int
 }
 
 // limit is the longest time of one attack.
 const limit = 3 * time.Minute
 
-// attempts is how often an attack that measures times must succeed.
+// attempts is how often an attack that measures times is carried out at most.
 const attempts = 3
 
 func main() {
@@ -83,7 +118,7 @@ func main() {
 	flag.StringVar(&o.bin, "bin", "bin/loadstar", "binary under attack")
 	flag.StringVar(&o.dir, "dir", "", "working folder (default: a temporary one)")
 	flag.StringVar(&o.only, "only", "", "only the attacks whose IDs begin with one of these, separated by commas")
-	flag.BoolVar(&o.before, "before", false, "the binary lacks the defences: expect every attack to succeed")
+	flag.StringVar(&o.before, "before", "", "the binary is of this `commit`, which lacks defences: expect every attack on it to succeed")
 	flag.BoolVar(&o.postgres, "postgres", false, "let the servers of the floods use PostgreSQL instead of SQLite")
 	flag.BoolVar(&o.keep, "keep", false, "keep the working folder")
 	flag.IntVar(&o.parallel, "parallel", 3, "number of attacks at a time, except those that measure times")
@@ -110,9 +145,9 @@ func execute(ctx context.Context, o options, out io.Writer) (err error) {
 	if flag.NArg() > 0 || o.parallel < 1 {
 		return errors.New("invalid flags or arguments; see -help")
 	}
-	list := selected(o.only)
+	list := selected(o.only, o.before)
 	if len(list) == 0 {
-		return fmt.Errorf("no attack begins with %s", o.only)
+		return fmt.Errorf("no attack on %s begins with %q", cmp.Or(o.before, "this version"), o.only)
 	}
 	if o.dir == "" {
 		if o.dir, err = os.MkdirTemp("", "attack"); err != nil {
@@ -150,8 +185,11 @@ func execute(ctx context.Context, o options, out io.Writer) (err error) {
 	return err
 }
 
-func selected(only string) (list []Attack) {
+func selected(only, before string) (list []Attack) {
 	for _, a := range attacks() {
+		if before != "" && a.Beats != before {
+			continue
+		}
 		if only == "" || slices.ContainsFunc(strings.Split(only, ","), func(p string) bool { return strings.HasPrefix(a.ID, p) }) {
 			list = append(list, a)
 		}
@@ -167,10 +205,13 @@ func carryOut(ctx context.Context, o options, s *ground, list []Attack) []row {
 		begun := time.Now()
 		r := row{Attack: a}
 		r.Result, r.err = s.attack(ctx, a, a.ID)
-		for i := 2; i <= attempts && a.Alone && !o.before && r.err == nil && !r.Repelled; i++ {
-			earlier := r.Detail
-			r.Result, r.err = s.attack(ctx, a, fmt.Sprintf("%s-%d", a.ID, i))
-			r.Detail += "; at an earlier attempt: " + earlier
+		if a.Alone && o.before == "" {
+			all := []Result{r.Result}
+			for i := 2; r.err == nil && !decided(all); i++ {
+				r.Result, r.err = s.attack(ctx, a, fmt.Sprintf("%s-%d", a.ID, i))
+				all = append(all, r.Result)
+			}
+			r.Result = verdict(all)
 		}
 		r.took = time.Since(begun)
 		rows[i] = r
@@ -178,9 +219,11 @@ func carryOut(ctx context.Context, o options, s *ground, list []Attack) []row {
 	}
 	var side errgroup.Group
 	side.SetLimit(o.parallel)
-	for i, a := range list {
-		if !a.Alone {
-			side.Go(func() error { one(i); return nil })
+	for _, long := range []bool{true, false} {
+		for i, a := range list {
+			if !a.Alone && a.Long == long {
+				side.Go(func() error { one(i); return nil })
+			}
 		}
 	}
 	_ = side.Wait() // the rows have the errors
@@ -190,6 +233,36 @@ func carryOut(ctx context.Context, o options, s *ground, list []Attack) []row {
 		}
 	}
 	return rows
+}
+
+// outcomes counts the attempts that were repelled, and those in which callers were turned away.
+func outcomes(all []Result) (held, hard int) {
+	for _, r := range all {
+		if r.Repelled {
+			held++
+		} else if !r.Slow {
+			hard++
+		}
+	}
+	return held, hard
+}
+
+// decided reports whether further attempts cannot change the verdict.
+func decided(all []Result) bool {
+	held, hard := outcomes(all)
+	return held == 2 || hard == 2 || len(all) == attempts
+}
+
+// verdict returns the result of all attempts.
+func verdict(all []Result) Result {
+	held, hard := outcomes(all)
+	var details []string
+	for _, r := range all {
+		if !r.Repelled || held == len(all) {
+			details = append(details, r.Detail)
+		}
+	}
+	return Result{Repelled: hard < 2 && held > 0, Detail: strings.Join(details, "; another attempt: ")}
 }
 
 func (r *row) word() string {
@@ -219,14 +292,14 @@ func judge(o options, rows []row, out io.Writer) error {
 		if r.err == nil && r.Repelled {
 			held++
 		}
-		if r.err != nil || r.Repelled == o.before {
+		if r.err != nil || r.Repelled == (o.before != "") {
 			wrong = append(wrong, r.ID+" "+r.word())
 		}
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	if o.only == "" {
+	if o.only == "" && o.before == "" {
 		for _, id := range slices.Sorted(maps.Keys(unattempted)) {
 			fmt.Fprintf(out, "%s is not counted: it %s\n", id, unattempted[id])
 		}

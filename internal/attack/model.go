@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"os"
 	"time"
 
 	"connectrpc.com/connect"
@@ -88,6 +89,47 @@ func poisonAverage(ctx context.Context, f *Fleet) (Result, error) {
 		return Result{}, err
 	}
 	return spoilt(r)
+}
+
+// poisonDense succeeds if the validation error of the honest clients, which the attacker does not
+// report, rises by a quarter. Without limits on updates it must.
+func poisonDense(ctx context.Context, f *Fleet) (Result, error) {
+	const plan = "name: dense\nalgorithm: fedavg\nrounds: 5\nmodel: {name: dense, inputs: [recent, lags, calendar]}\nserver: {%s}\nevaluate: {every: 1}\n"
+	within := func(t *v1.Task, weights []float32) ([]float32, *v1.Share) {
+		n, share := poison(t, weights)
+		for i := range n {
+			n[i] *= 0.9 // below server.bound
+		}
+		return n, share
+	}
+	var errors [2][2]float64 // in the second and in the last round
+	for i, server := range []string{"clip: 0", ""} {
+		fleet := &Fleet{ground: f.ground, dir: f.path(fmt.Sprint("fleet-", i))}
+		f.later(fleet.close)
+		if err := os.Mkdir(fleet.dir, 0o700); err != nil {
+			return Result{}, err
+		}
+		_, r, err := poisoned(ctx, fleet, fmt.Sprintf(plan, server), within)
+		if err != nil {
+			return Result{}, err
+		}
+		all := rounds(r)
+		if len(all) < 2 || all[0].Evaluated == 0 {
+			return Result{}, fmt.Errorf("%d rounds, the run is %s %s", len(all), r.Run.State, r.Run.Reason)
+		}
+		errors[i] = [2]float64{all[0].RelativeMae, all[len(all)-1].RelativeMae}
+		if all[len(all)-1].Evaluated == 0 {
+			errors[i][1] = math.Inf(1) // forecasts are not finite
+		}
+	}
+	seen := fmt.Sprintf("relative MAE of the honest from %.2f to %.2f without limits, from %.2f to %.2f with them", errors[0][0], errors[0][1], errors[1][0], errors[1][1])
+	if errors[0][1] < 2*errors[0][0] {
+		return Result{}, fmt.Errorf("the attack shows nothing: %s", seen)
+	}
+	if !(errors[1][1] <= 1.25*errors[1][0]) {
+		return succeeded("%s", seen), nil
+	}
+	return repelled("%s", seen), nil
 }
 
 // poisonControl succeeds if honest clients drop out or their loss rises.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"connectrpc.com/connect"
 	_ "modernc.org/sqlite" // M4 changes the ledger's schema version
 
 	v1 "loadstar/proto/loadstar/v1"
@@ -98,7 +99,7 @@ func (f *Fleet) mustNotServe(ctx context.Context, text string) (Result, error) {
 }
 
 // restoreRevoked succeeds if an agent that was revoked after a backup is served after the
-// backup has been restored. The machine that is restored has the backup only.
+// backup has been restored, with the list of revocations if the server keeps one.
 func restoreRevoked(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -125,25 +126,46 @@ func restoreRevoked(ctx context.Context, f *Fleet) (Result, error) {
 	if _, err := a.checkIn(ctx, &v1.CheckInRequest{}); err == nil {
 		return Result{}, errors.New("a revoked agent is served")
 	}
+	args := []string{"restore", file, "--dir", f.path("restored")}
+	if list := filepath.Join(s.Dir, "revocations.jsonl"); exists(list) {
+		args = append(args, "--revocations", list)
+		// The server adds to the list every two seconds.
+		if ok, err := eventually(ctx, 30*time.Second, func() (bool, error) {
+			text, err := os.ReadFile(list)
+			return strings.Contains(string(text), a.ID), err
+		}); err != nil || !ok {
+			return Result{}, fmt.Errorf("the list of revocations does not name the agent: %w", err)
+		}
+	}
 	if err := s.Kill(); err != nil {
 		return Result{}, err
 	}
-	if _, err := run(ctx, f.bin, nil, "restore", file, "--dir", f.path("restored")); err != nil {
-		if strings.Contains(err.Error(), "revo") {
-			return repelled("%v", err), nil
-		}
+	if _, err := run(ctx, f.bin, nil, args...); err != nil {
 		return Result{}, err
 	}
 	back, err := f.serveAs(ctx, "restored", "--listen", s.Host)
 	if err != nil {
 		return Result{}, err
 	}
+	back.Host = s.Host
 	a.HTTP.CloseIdleConnections()
 	_, err = a.checkIn(ctx, &v1.CheckInRequest{})
 	if err == nil {
 		return succeeded("the revoked agent is served by %s", filepath.Base(back.Dir)), nil
 	}
+	// The restored server must serve others, otherwise the refusal says nothing.
+	if _, e := back.JoinOne(ctx, "other"); e != nil {
+		return Result{}, e
+	}
+	if connect.CodeOf(err) != connect.CodePermissionDenied {
+		return Result{}, fmt.Errorf("the agent is refused for another reason: %w", err)
+	}
 	return repelled("%v", err), nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // restoreUnknown succeeds if an agent that joined after the backup has ended 10 s after the
@@ -270,7 +292,7 @@ func readableFiles(ctx context.Context, f *Fleet) (Result, error) {
 		if err == nil && info.Mode().Perm()&0o077 != 0 && !reachable(s.Dir, path) {
 			return nil
 		}
-		if err == nil && info.Mode().Perm()&0o044 != 0 {
+		if err == nil && info.Mode().Perm()&0o044 != 0 && !d.IsDir() && !onlyCertificates(path) {
 			name, _ := filepath.Rel(s.Dir, path) // path is below the folder
 			open = append(open, fmt.Sprintf("%s %04o", name, info.Mode().Perm()))
 		}
@@ -279,14 +301,16 @@ func readableFiles(ctx context.Context, f *Fleet) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	// Certificates and the operator's files are public or checked by the programs that read
-	// them; ledger and weights are what the review found.
-	for _, name := range open {
-		if strings.HasPrefix(name, "ledger") || strings.HasPrefix(name, "blobs") {
-			return succeeded("%d files are readable, such as %s", len(open), name), nil
-		}
+	if len(open) > 0 {
+		return succeeded("%d files are readable, such as %s", len(open), open[0]), nil
 	}
-	return repelled("ledger and weights are private, among %d files", n), nil
+	return repelled("all of %d files are private, except certificates", n), nil
+}
+
+// onlyCertificates reports whether a file has certificates and no key.
+func onlyCertificates(path string) bool {
+	text, err := os.ReadFile(path)
+	return err == nil && strings.Contains(string(text), "BEGIN CERTIFICATE") && !strings.Contains(string(text), "PRIVATE KEY")
 }
 
 // reachable reports whether all folders between a folder and a path may be entered by others.

@@ -13,13 +13,14 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"loadstar/internal/freeport"
 	"loadstar/internal/pgtest"
 )
 
 // natsNodes starts three NATS nodes.
 func (s *system) natsNodes() error {
 	for range 3 {
-		port, err := freePort()
+		port, err := freeport.Take()
 		if err != nil {
 			return err
 		}
@@ -44,7 +45,7 @@ const systemPassword = "removes lost nodes"
 // natsNode returns a NATS node, which it does not start, and its address for clients. The
 // node listens for other nodes on the given address.
 func (s *system) natsNode(name, route string) (*process, string, error) {
-	port, err := freePort()
+	port, err := freeport.Take()
 	if err != nil {
 		return nil, "", err
 	}
@@ -151,7 +152,7 @@ func (s *system) postgres() (*postgres, error) {
 	if err := errors.Join(os.MkdirAll(dir, 0o755), s.disk(dir)); err != nil {
 		return nil, err
 	}
-	port, err := freePort()
+	port, err := freeport.Take()
 	if err != nil {
 		return nil, err
 	}

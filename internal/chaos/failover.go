@@ -16,14 +16,7 @@ func (s *system) replicated() (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	var ports [2]int
-	for i := range ports {
-		var err error
-		if ports[i], err = freePort(); err != nil {
-			return "", err
-		}
-	}
-	pair, err := pgtest.StartPair(dir, ports, true)
+	pair, err := pgtest.StartPair(dir, true)
 	if err != nil {
 		return "", err
 	}

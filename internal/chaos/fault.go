@@ -54,6 +54,10 @@ var faults = map[string]fault{
 		return k
 	}},
 	"corruption": {about: "damage files of a stopped fleet and read them", plural: "flips", alone: corruption},
+	"foreign": {
+		about: "kill the server and let other programs use its SQLite ledger before it starts again", plural: "uses by other programs", explains: refusesLedger,
+		inject: func(t *trial, log io.Writer) injector { return newForeign(t, log) },
+	},
 	"disk": {about: "make disks full or read-only for a while", plural: "full disks", disks: true, explains: saysFull, inject: func(t *trial, log io.Writer) injector {
 		k := newKiller(t.system, t.watcher, fullDisks{}, t.seed, log)
 		k.share = storeShare

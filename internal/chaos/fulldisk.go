@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"loadstar/internal/faultfs"
+	"loadstar/server/bus"
 )
 
 // fullDisks is the fault of disks that are full, or that the system has made read-only
@@ -80,8 +81,11 @@ func (s *system) revive(p part) error {
 	return errors.Join(p.Kill(), p.Start())
 }
 
-// saysFull reports whether a process that ended by itself said that it could not write.
+// saysFull reports whether a process that ended by itself said that it could not write. NATS
+// does not always give the disk's own error: after a failed write it can also miss the block
+// that it wanted to write next.
 func saysFull(exit string) bool {
-	exit = strings.ToLower(exit)
-	return strings.Contains(exit, "no space left on device") || strings.Contains(exit, "read-only file system") || strings.Contains(exit, "disk is full")
+	lower := strings.ToLower(exit)
+	return strings.Contains(exit, bus.ErrBroken.Error()) || strings.Contains(lower, "no space left on device") ||
+		strings.Contains(lower, "read-only file system") || strings.Contains(lower, "disk is full")
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"loadstar/internal/freeport"
 )
 
 // These are the links that can be bad.
@@ -20,7 +22,7 @@ func (s *system) via(name, to string) (string, error) {
 	if !s.links {
 		return to, nil
 	}
-	port, err := freePort()
+	port, err := freeport.Take()
 	if err != nil {
 		return "", err
 	}

@@ -237,6 +237,9 @@ func chaos(ctx context.Context, o options, out io.Writer) error {
 	if t.findings != nil {
 		fmt.Fprintln(out, t.line())
 	}
+	if f, ok := t.injector.(*foreign); ok {
+		fmt.Fprintln(out, f.line())
+	}
 	return err
 }
 
@@ -304,7 +307,7 @@ func (t *trial) one(ctx context.Context, i int) error {
 	if t.fedsim {
 		p = fedsimOf(i, t.seed, t.rounds, cohort)
 	}
-	ref := simulate(ctx, t.bin, t.dir, t.system.data, t.system.own, p)
+	ref := reference{p, t.bin, t.system.data, t.system.own}
 	begun := time.Now()
 	if err := t.system.submit(ctx, t.dir, p, meters, t.patience); err != nil {
 		return err

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"loadstar/internal/freeport"
 )
 
 const kindOutage = "all nodes"
@@ -101,7 +103,7 @@ func newLostNode(t *trial, log io.Writer) injector {
 			return err
 		}
 		s.servers = slices.DeleteFunc(s.servers, func(p part) bool { return p == part(old) })
-		port, err := freePort()
+		port, err := freeport.Take()
 		if err != nil {
 			return err
 		}

@@ -3,14 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -65,6 +61,9 @@ func (s *system) join(ctx context.Context, token string, i int, limit time.Durat
 		if _, err := identity.Open(s.agentDir(i)); err == nil {
 			return s.hosts[i].Start()
 		}
+		if err := s.shareSecret(i); err != nil {
+			return err
+		}
 		_, err := s.command(ctx, "agent", "join", s.address, token, "--dir", s.agentDir(i), "--name", s.hosts[i].name)
 		if err == nil {
 			continue
@@ -76,28 +75,3 @@ func (s *system) join(ctx context.Context, token string, i int, limit time.Durat
 }
 
 func loopback(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
-
-// given holds the ports that freePort has returned. A part listens some time after it got
-// its port, so a port that looks free may belong to a part that is still starting.
-var given sync.Map
-
-// freePort returns a free port below the range that the system uses for outgoing
-// connections, so that the port is still free when a part restarts. It returns each port
-// once.
-func freePort() (int, error) {
-	const first, ports = 20000, 10000
-	last := errors.New("no free port")
-	for range 100 {
-		port := first + rand.IntN(ports)
-		if _, taken := given.LoadOrStore(port, true); taken {
-			continue
-		}
-		l, err := net.Listen("tcp", loopback(port))
-		if err != nil {
-			last = err
-			continue
-		}
-		return port, l.Close()
-	}
-	return 0, last
-}

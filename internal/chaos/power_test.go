@@ -57,7 +57,7 @@ func TestPowerAfterRestore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := serverledger.VerifyFile(filepath.Join(to, "ledger.db")); err != nil {
+		if err := serverledger.VerifyFile(t.Context(), filepath.Join(to, "ledger.db")); err != nil {
 			t.Errorf("%s: %v", loss, err)
 		}
 		if _, err := pki.OpenExisting(filepath.Join(to, "pki"), pki.Keys{}); err != nil {

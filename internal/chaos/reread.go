@@ -17,7 +17,6 @@ import (
 	"loadstar/agent/identity"
 	"loadstar/agent/state"
 	"loadstar/internal/mtls"
-	"loadstar/internal/pagesum"
 	"loadstar/internal/pgtest"
 	"loadstar/server"
 	"loadstar/server/blob"
@@ -74,7 +73,8 @@ func names(ctx context.Context, db *sql.DB, text string) (all []string, err erro
 	return all, rows.Err()
 }
 
-// readLedger opens a ledger as a server does, and reads all of its tables.
+// readLedger opens a ledger as a server does, reads all of its tables, and verifies it as a
+// backup is verified.
 func readLedger(ctx context.Context, dir string) (map[string]string, error) {
 	path := filepath.Join(dir, "ledger.db")
 	l, err := serverledger.Open(ctx, "sqlite:"+path)
@@ -82,7 +82,7 @@ func readLedger(ctx context.Context, dir string) (map[string]string, error) {
 		return nil, err
 	}
 	defer func() { _ = l.Close() }() // the copy is thrown away
-	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?mode=ro&vfs="+pagesum.VFS)
+	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?mode=ro")
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,14 @@ func readLedger(ctx context.Context, dir string) (map[string]string, error) {
 		return nil, err
 	}
 	all := map[string]string{"tables": strings.Join(tables, " ")}
-	return all, dump(ctx, db, tables, all)
+	if err := dump(ctx, db, tables, all); err != nil {
+		return nil, err
+	}
+	copied := filepath.Join(dir, "backup.db")
+	if err := l.Backup(ctx, copied); err != nil {
+		return nil, err
+	}
+	return all, serverledger.VerifyFile(ctx, copied)
 }
 
 func readBlobs(ctx context.Context, dir string) (map[string]string, error) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"loadstar/internal/faultfs"
+	"loadstar/internal/freeport"
 	"loadstar/internal/pgtest"
 )
 
@@ -167,7 +168,7 @@ func (s *system) synced(at string) error {
 // serve returns a server process, which it does not start, and the address of its health
 // checks.
 func (s *system) serve(kind, name string, args ...string) (p *process, watch string, err error) {
-	port, err := freePort()
+	port, err := freeport.Take()
 	if err != nil {
 		return nil, "", err
 	}
@@ -193,7 +194,7 @@ func (s *system) ownData() []string {
 
 // one starts a single server that has all roles.
 func (s *system) one(ctx context.Context) error {
-	port, err := freePort()
+	port, err := freeport.Take()
 	if err != nil {
 		return err
 	}
@@ -237,7 +238,7 @@ func (s *system) many(ctx context.Context) error {
 		for i := range n {
 			args := append([]string{"--roles", kind}, common...)
 			if kind == kindGateway {
-				port, err := freePort()
+				port, err := freeport.Take()
 				if err != nil {
 					return err
 				}
@@ -256,7 +257,7 @@ func (s *system) many(ctx context.Context) error {
 	if err := errors.Join(add(kindGateway, 2), add(kindAggregator, s.aggregators), add(kindCoordinator, 2, s.ownData()...)); err != nil {
 		return err
 	}
-	port, err := freePort()
+	port, err := freeport.Take()
 	if err != nil {
 		return err
 	}

@@ -173,8 +173,9 @@ func results(dir string) (map[string]string, error) {
 			if err := json.Unmarshal(b, &s); err != nil {
 				return fmt.Errorf("%s: %w", path, err)
 			}
-			for _, measured := range []string{"seconds", "steps_per_s", "engine_share", "rss_bytes"} {
-				delete(s, measured)
+			// Measured values differ, and the older version did not write the path.
+			for _, key := range []string{"seconds", "steps_per_s", "engine_share", "rss_bytes", "data_path"} {
+				delete(s, key)
 			}
 			b = fmt.Append(nil, s) // fmt sorts the keys
 		}
@@ -209,10 +210,10 @@ func upgradeFleet(ctx context.Context, o options, dir, data string, server, agen
 		}
 	}
 	const plans = 3 // the kinds of planOf that earlier versions know
-	var references []*reference
+	var references []reference
 	for i := range plans {
 		p := planOf(i, o.seed, upgradeRounds, upgradeMeters)
-		references = append(references, simulate(ctx, o.old, dir, data, "", p))
+		references = append(references, reference{p, o.old, data, ""})
 		if err := s.submit(ctx, dir, p, upgradeMeters, o.patience); err != nil {
 			return err
 		}

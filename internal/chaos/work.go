@@ -9,6 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"loadstar/agent/state"
+	"loadstar/internal/mtls"
 )
 
 // generate writes a prepared file with synthetic data.
@@ -44,30 +47,45 @@ func (p plan) write(dir string) (path string, err error) {
 	return path, os.WriteFile(path, []byte(p.text), 0o644)
 }
 
-// reference is the file of shared weights that the simulator computes for a plan.
+// reference is what the simulator repeats a run with. own is the server's data, or empty.
 type reference struct {
-	done chan struct{}
-	path string
-	err  error
+	plan
+	bin, data, own string
 }
 
-// simulate starts a simulation of a plan in the background, and returns the reference that
-// it will write. own is the server's data, or empty.
-func simulate(ctx context.Context, bin, dir, data, own string, p plan) *reference {
-	r := &reference{done: make(chan struct{}), path: filepath.Join(dir, "simulated-"+p.name, "shared.safetensors")}
-	go func() {
-		defer close(r.done)
-		path, err := p.write(dir)
-		if err == nil {
-			args := []string{"simulate", path, "--data", data, "--out", filepath.Dir(r.path), "--workers", "1", "--save", "10m", "--quiet"}
-			if own != "" {
-				args = append(args, "--server-data", own)
-			}
-			_, err = command(ctx, bin, nil, 10*time.Minute, args...)
-		}
-		r.err = err
-	}()
-	return r
+// simulate repeats a run with the simulator and returns the file of its shared weights. The
+// simulator needs the run's name, because the agents' draws depend on it.
+func (s *system) simulate(ctx context.Context, r run, ref reference) (string, error) {
+	path, err := ref.write(s.dir)
+	if err != nil {
+		return "", err
+	}
+	out := filepath.Join(s.dir, "simulated-"+r.id)
+	args := []string{"simulate", path, "--data", ref.data, "--out", out, "--workers", "1", "--save", "10m", "--quiet", "--run", r.id, "--secret-file", s.secret()}
+	if ref.own != "" {
+		args = append(args, "--server-data", ref.own)
+	}
+	_, err = command(ctx, ref.bin, nil, 10*time.Minute, args...)
+	return filepath.Join(out, "shared.safetensors"), err
+}
+
+// secret is the file with the secret of all agents.
+func (s *system) secret() string { return filepath.Join(s.dir, state.SecretFile) }
+
+// shareSecret gives an agent the secret of all agents before it joins, so that the simulator
+// can repeat what it trains.
+func (s *system) shareSecret(i int) error {
+	if _, err := state.Secret(s.dir); err != nil { // creates it
+		return err
+	}
+	text, err := mtls.ReadPrivate(s.secret())
+	if err == nil {
+		err = mtls.MakeDir(s.agentDir(i))
+	}
+	if err != nil {
+		return err
+	}
+	return mtls.WritePrivate(filepath.Join(s.agentDir(i), state.SecretFile), text)
 }
 
 // submit starts a run and retries if servers are down. The run may exist although the
@@ -149,14 +167,10 @@ func (s *system) where(ctx context.Context) string {
 }
 
 // same reports whether a run's weights are byte-identical to the simulator's.
-func (s *system) same(ctx context.Context, r run, ref *reference, limit time.Duration) (bool, error) {
-	select {
-	case <-ref.done:
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
-	if ref.err != nil {
-		return false, ref.err
+func (s *system) same(ctx context.Context, r run, ref reference, limit time.Duration) (bool, error) {
+	simulated, err := s.simulate(ctx, r, ref)
+	if err != nil {
+		return false, err
 	}
 	path := filepath.Join(s.dir, "weights-"+r.id+".safetensors")
 	if _, err := s.insist(ctx, limit, "runs", "weights", r.id, "-o", path); err != nil {
@@ -166,7 +180,7 @@ func (s *system) same(ctx context.Context, r run, ref *reference, limit time.Dur
 	if err != nil {
 		return false, err
 	}
-	want, err := os.ReadFile(ref.path)
+	want, err := os.ReadFile(simulated)
 	if err != nil {
 		return false, err
 	}

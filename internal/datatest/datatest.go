@@ -1,29 +1,77 @@
-// Package datatest finds the real load data for tests. The data is not part of the repository.
+// Package datatest finds real load data for tests. The repository has a sample; the other
+// groups of datasets/ are too large for it.
 package datatest
 
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 )
 
-// Root returns the folder of shared data. This is LOADSTAR_DATA, or by default shared/data
-// next to the repository. If the folder does not exist, Root skips the test, but in CI the
-// test fails.
+// Required names the environment variable that makes tests fail instead of skip if their
+// data is missing. CI sets it where the data is.
+const Required = "LOADSTAR_DATA_REQUIRED"
+
+// Root returns the folder of the large groups: LOADSTAR_DATA, which may be relative to the
+// repository, or by default shared/data next to the repository. If it does not exist, Root
+// skips the test, or fails it if [Required] is set.
 func Root(t testing.TB) string {
 	t.Helper()
+	return existing(t, rootPath(t), "load data")
+}
+
+func rootPath(t testing.TB) string {
 	root := os.Getenv("LOADSTAR_DATA")
 	if root == "" {
-		root = filepath.Join(Repository(t), "..", "shared", "data")
+		root = "../shared/data"
 	}
-	if _, err := os.Stat(root); err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatalf("the load data is missing: %v", err)
-		}
-		t.Skip("no load data here")
+	if !filepath.IsAbs(root) {
+		root = filepath.Join(Repository(t), root)
 	}
 	return root
 }
+
+// Group returns the folder of one large group. If it does not exist, Group skips the test
+// like [Root].
+func Group(t testing.TB, name string) string {
+	t.Helper()
+	return existing(t, filepath.Join(rootPath(t), name), "data "+name)
+}
+
+// existing returns a folder if it exists.
+func existing(t testing.TB, dir, what string) string {
+	t.Helper()
+	if _, err := os.Stat(dir); err != nil {
+		missing := "the " + what + " is missing; get it with loadstar data fetch and set LOADSTAR_DATA"
+		if os.Getenv(Required) != "" {
+			t.Fatal(missing)
+		}
+		t.Skip(missing)
+	}
+	return dir
+}
+
+var groupOf = regexp.MustCompile(`files: \[([^/]*)/`)
+
+// Dataset returns the path of the description datasets/NAME.yaml and the folder to which its
+// files are relative. If its group is not there, Dataset skips the test like [Root].
+func Dataset(t testing.TB, name string) (description, root string) {
+	t.Helper()
+	description = filepath.Join(Repository(t), "datasets", name+".yaml")
+	text, err := os.ReadFile(description)
+	if err != nil {
+		t.Fatal(err)
+	}
+	group := groupOf.FindSubmatch(text)
+	if group == nil {
+		t.Fatalf("%s names no group", description)
+	}
+	return description, filepath.Dir(Group(t, string(group[1])))
+}
+
+// Sample returns the folder of the sample, for tests that need any real readings.
+func Sample(t testing.TB) string { return filepath.Join(Repository(t), "datasets", "sample") }
 
 // Repository returns the folder of the repository.
 func Repository(t testing.TB) string {

@@ -203,7 +203,7 @@ func (x *show) judge(context.Context) error {
 	}
 	r.Coverage = x.paper.coverage()
 	for _, s := range x.sites {
-		r.ReadingsSent += s.wire.found.Load()
+		r.RawReadingsFound += s.wire.found.Load()
 		r.Searched += s.wire.bytes.Load()
 		if n := s.wire.unread.Load(); n > 0 {
 			return fmt.Errorf("%s sent %d encoded bodies, which cannot be searched for readings", s.name, n)

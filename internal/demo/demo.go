@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -84,18 +85,19 @@ type Result struct {
 	CutoffHours int     `json:"hours_between_forecasts"`
 	TestDays    int     `json:"test_days"`
 	Coverage    float64 `json:"coverage_p10_p90"`
-	// ReadingsSent is the number of pairs of consecutive readings that were found in what
-	// agents sent, at any byte, and Searched the number of bytes that were searched.
-	ReadingsSent int64    `json:"readings_sent"`
-	Searched     int64    `json:"bytes_searched"`
-	SentMB       float64  `json:"mb_sent_per_client"`
-	Killed       Killed   `json:"killed"`
-	Receipts     Receipts `json:"receipts"`
-	Release      string   `json:"release"`
-	Serving      int      `json:"clients_serving_release"`
-	Page         string   `json:"page"`
-	AgentPages   []string `json:"agent_pages"`
-	Folder       string   `json:"folder,omitempty"`
+	// RawReadingsFound is the number of pairs of consecutive readings that were found in what
+	// agents sent, at any byte, and Searched the number of bytes that were searched. Updates,
+	// which are computed from readings, are sent.
+	RawReadingsFound int64    `json:"raw_readings_found"`
+	Searched         int64    `json:"bytes_searched"`
+	SentMB           float64  `json:"mb_sent_per_client"`
+	Killed           Killed   `json:"killed"`
+	Receipts         Receipts `json:"receipts"`
+	Release          string   `json:"release"`
+	Serving          int      `json:"clients_serving_release"`
+	Page             string   `json:"page"`
+	AgentPages       []string `json:"agent_pages"`
+	Folder           string   `json:"folder,omitempty"`
 	// Continue has the commands that go on with the folder after the demo has ended: that of the
 	// server, and one for each agent.
 	Continue   []string `json:"continue,omitempty"`
@@ -288,6 +290,7 @@ func (x *show) open(ctx context.Context) (err error) {
 		return err
 	}
 	x.story.say("%d agents joined, each with %d days of its own buildings", x.Agents, trainDays+checkDays)
+	x.story.note("their policy is less strict than the default: %s", strings.Join(relaxed, ", "))
 	x.story.say("forecasts of last week's profile for all buildings")
 	return nil
 }

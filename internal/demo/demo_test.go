@@ -47,8 +47,8 @@ func TestDemo(t *testing.T) {
 		if spent := (cputime.Process() - before).Seconds(); spent > mostCPU || r.CPUSeconds > spent || r.CPUSeconds < 1 {
 			t.Errorf("%.0f s of CPU time were used, %.0f s stated, at most %d s wanted", spent, r.CPUSeconds, mostCPU)
 		}
-		if !stayed || r.ReadingsSent != 0 || r.Searched < 1e6 {
-			t.Errorf("stayed %t, %d readings sent in %d bytes", stayed, r.ReadingsSent, r.Searched)
+		if !stayed || r.RawReadingsFound != 0 || r.Searched < 1e6 {
+			t.Errorf("stayed %t, %d raw readings found in %d bytes", stayed, r.RawReadingsFound, r.Searched)
 		}
 		k, p := r.Killed, r.Receipts
 		if !k.Back || k.CountedAfter == 0 || p.Twice != 0 || p.Missing != 0 || p.Counted+p.Late+p.Lost < p.Asked {

@@ -24,7 +24,7 @@ func TestKeep(t *testing.T) {
 		t.Skip("trains a fleet")
 	}
 	c := Defaults()
-	c.Clients, c.Agents, c.Rounds, c.Port, c.Keep = 4, 2, 3, 0, filepath.Join(t.TempDir(), "kept files")
+	c.Clients, c.Agents, c.Rounds, c.Port, c.Keep = 8, 4, 3, 0, filepath.Join(t.TempDir(), "kept files")
 	r, err := Run(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -78,9 +78,13 @@ func TestKeep(t *testing.T) {
 		default:
 		}
 	}
-	answer, err := http.Get(r.AgentPages[0] + "v1/clients") // it was up before the agent checked in
-	if err != nil {
-		t.Fatal(err)
+	answer, err := http.Get(r.AgentPages[0] + "v1/clients")
+	for ; err != nil; answer, err = http.Get(r.AgentPages[0] + "v1/clients") {
+		select {
+		case ended := <-agents:
+			t.Fatalf("the agent has ended: %v; %v", ended, err)
+		case <-time.After(pollEvery): // it can check in before its page is up
+		}
 	}
 	said, err := io.ReadAll(answer.Body)
 	_ = answer.Body.Close() // it was read

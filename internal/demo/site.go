@@ -41,6 +41,10 @@ func (c *clock) set(cutoff int64) { c.unix.Store(cutoff + int64(delay/time.Secon
 // delay is how long after the end of a step an agent waits for readings.
 const delay = 2 * time.Minute
 
+// relaxed lists the changes of the agents' default policy. Generated buildings need no
+// protection: they have 100 days of readings, and there may be few of them.
+var relaxed = []string{"least_client_examples=500", "whole_blocks=false", "least_cohort=2", "least_merge=2", "least_fleet=2"}
+
 // ahead is the number of steps that agents forecast.
 const ahead = 24
 
@@ -155,6 +159,11 @@ func (s *site) start(outer context.Context) error {
 	s.run(ctx, "readings", intake.Run)
 	s.run(ctx, "page", func(ctx context.Context) error { return page.Serve(ctx, listener) })
 	allowed := policy.Default()
+	for _, change := range relaxed {
+		if err := allowed.Set(change); err != nil {
+			return errors.Join(err, listener.Close(), s.end())
+		}
+	}
 	s.run(ctx, "training", func(ctx context.Context) error {
 		return agent.Run(ctx, agent.Config{
 			Dir: s.dir, Server: s.identity.Server(), Client: mtls.Client(s.wire), Renew: s.identity.RenewIfDue, Source: s.source,

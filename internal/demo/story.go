@@ -72,7 +72,12 @@ func (s *story) summary(r *Result, x *show) {
 	}
 	s.print("\n%s", verdict(r.Methods))
 	s.print("Between P10 and P90 lie %.0f %% of the loads; 80 %% is right.", 100*r.Coverage)
-	s.print("\nreadings that left a building: %d (searched for in all %.0f MB that agents sent)", r.ReadingsSent, float64(r.Searched)/1e6)
+	found := "none"
+	if r.RawReadingsFound > 0 {
+		found = fmt.Sprint(r.RawReadingsFound)
+	}
+	s.print("\nraw readings sent: %s found in all %.0f MB that agents sent;", found, float64(r.Searched)/1e6)
+	s.print("updates still reveal something about readings: docs/privacy.md")
 	s.print("sent per building: %.1f MB in %d rounds", r.SentMB, r.Rounds)
 	s.print("%.0f s, %.0f s of CPU time", r.Seconds, r.CPUSeconds)
 	s.print("\ntomorrow, for each building, with its interval:")

@@ -15,7 +15,6 @@ import (
 	"regexp"
 	"strings"
 	"time"
-	_ "time/tzdata" // use the same zones on every machine, even without a zone database
 
 	"loadstar/internal/disk"
 	"loadstar/internal/filelock"

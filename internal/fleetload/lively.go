@@ -36,7 +36,7 @@ func (a *agent) report() []*v1.ClientReport {
 	}
 	error, coverage, fallback := 0.75+0.15*a.wobble(0), 0.79+0.04*a.wobble(1), 0.03+0.03*a.wobble(2)
 	r := &v1.ClientReport{
-		Client: a.clients[0], Day: time.Now().Unix()/86400 - 1, RelativeMae: &error, Coverage: &coverage, ReadingsAgeSeconds: 900,
+		Client: a.clients[0], Day: time.Now().Unix()/86400 - 1, RelativeMae: &error, Coverage: &coverage,
 		Shares: []*v1.SourceShare{{Source: "model", Share: 1 - fallback}, {Source: "week", Share: fallback}},
 		Drift:  a.no%17 == 3, WantsRound: a.no%11 == 3,
 	}

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"loadstar/internal/freeport"
 	"loadstar/internal/proc"
 )
 
@@ -32,7 +33,6 @@ var ErrMissing = errors.New("PostgreSQL is not installed")
 type Server struct {
 	bin, dir string
 	port     int
-	pick     bool     // choose a free port
 	tls      bool     // listen with a certificate
 	settings []string // further settings, as NAME=VALUE
 	env      []string // further variables of the environment
@@ -80,7 +80,7 @@ func prepare(dir string, port int, options []Option) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{bin: bin, dir: dir, port: port, pick: port == 0}
+	s := &Server{bin: bin, dir: dir, port: port}
 	for _, o := range options {
 		o(s)
 	}
@@ -153,34 +153,16 @@ func (s *Server) run(name string, args ...string) error {
 	return nil
 }
 
-// Start restarts the server after Crash or Stop and returns when it accepts connections.
-// It uses the same port, unless the port was chosen automatically and is now taken.
+// Start starts the server, also after Crash or Stop, and returns when it accepts connections.
 func (s *Server) Start() error {
-	for try := 1; ; try++ {
-		if s.port == 0 || s.pick && try > 1 {
-			port, err := freePort()
-			if err != nil {
-				return err
-			}
-			s.port = port
-		}
-		err := s.launch()
-		if err == nil {
-			return nil
-		}
-		if !s.pick || try == 5 { // another process may have taken the port
+	if s.port == 0 {
+		port, err := freeport.Take()
+		if err != nil {
 			return err
 		}
+		s.port = port
 	}
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return s.launch()
 }
 
 func (s *Server) launch() error {

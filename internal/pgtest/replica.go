@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"loadstar/internal/freeport"
 )
 
 // Pair is a primary and a standby that follows it. Like a Server, it is not safe for
@@ -21,8 +23,15 @@ type Pair struct {
 
 // StartPair creates two servers in folders below dir. If synchronous is set, a commit on
 // the primary waits until the standby has it on disk.
-func StartPair(dir string, ports [2]int, synchronous bool, options ...Option) (*Pair, error) {
+func StartPair(dir string, synchronous bool, options ...Option) (*Pair, error) {
 	p := &Pair{}
+	var ports [2]int
+	for i := range ports {
+		var err error
+		if ports[i], err = freeport.Take(); err != nil {
+			return nil, err
+		}
+	}
 	for i, port := range ports {
 		at := filepath.Join(dir, strconv.Itoa(i+1))
 		if err := os.MkdirAll(at, 0o755); err != nil {

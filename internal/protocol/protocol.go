@@ -4,6 +4,8 @@
 //
 // A field that an older program can ignore needs no new version. A new version is for a
 // change that the other side must know of; Oldest is raised when it cannot do without.
+//
+// Agents pad their calls, because whoever sees the connection sees the size of each message.
 package protocol
 
 import (
@@ -12,13 +14,19 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 )
 
 const (
 	// Header is the header with the version.
 	Header = "Loadstar-Protocol"
+	// Padding is a header of agents' calls that hides the size of the message: whether a result
+	// has a score, or a report findings. The server ignores it.
+	// It needs HTTP/1.1, which agents use: HTTP/2 compresses headers.
+	Padding = "Loadstar-Padding"
 	// Version is the one that this program speaks. In version 2, tasks have limits, results
 	// have norms, and declines have codes.
 	Version = 2
@@ -39,6 +47,16 @@ func Of(h http.Header) int {
 		return 0
 	}
 	return int(n)
+}
+
+// padding returns the number of bytes that a message of the given size lacks to a multiple of 256,
+// or of 1 kB if it is a large one.
+func padding(size int) int {
+	step := 256
+	if size >= 4096 {
+		step = 1024
+	}
+	return (step - size%step) % step
 }
 
 // side adds the version to the calls of one side, and checks that of the other.
@@ -66,6 +84,9 @@ func (s side) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		mine := strconv.Itoa(s.version)
 		if s.client {
 			q.Header().Set(Header, mine)
+			if m, ok := q.Any().(proto.Message); ok {
+				q.Header().Set(Padding, strings.Repeat("0", padding(proto.Size(m))))
+			}
 			r, err := next(ctx, q)
 			if h := headerOf(r, err); h != nil && Of(h) < s.oldest {
 				// An answer that the server may have meant otherwise must not be used.

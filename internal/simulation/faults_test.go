@@ -256,7 +256,7 @@ func (w *world) restore(at *site, r *rand.Rand) bool {
 	if err := at.close(); err != nil {
 		w.t.Error(err)
 	}
-	for _, suffix := range []string{"-wal", "-shm"} {
+	for _, suffix := range []string{"-wal", "-shm", "-counted"} {
 		_ = os.Remove(at.file + suffix) // SQLite has removed them if it could
 	}
 	if err := os.WriteFile(at.file, at.backup.ledger, 0o600); err != nil {

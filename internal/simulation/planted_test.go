@@ -18,10 +18,10 @@ var planted = flag.Bool("planted", false, "plant bugs in the product and check t
 var bugs = []struct{ name, file, text, by string }{
 	{
 		"a lease is deleted outside the transaction that counts", "server/ledger/turns.go",
-		"\tif err != nil {\n\t\treturn nil, err\n\t}\n\treturn counted, nil\n}\n\n// holding",
-		"\tif err != nil {\n\t\treturn nil, err\n\t}\n\terr = l.update(ctx, func(tx *sql.Tx) error {\n" +
-			"\t\t_, err := tx.ExecContext(ctx, \"DELETE FROM leases WHERE no >= 1000\")\n\t\treturn err\n\t})\n\treturn counted, err\n}\n\n// holding" +
-			"\x00" + `text := "DELETE FROM leases WHERE run = $1` + "\x00" + `text := "UPDATE leases SET no = no + 1000 WHERE run = $1`,
+		"\treturn counted, nil\n}\n",
+		"\terr = l.update(ctx, func(tx *sql.Tx) error {\n" +
+			"\t\t_, err := tx.ExecContext(ctx, \"DELETE FROM leases WHERE until >= 1000000000000000\")\n\t\treturn err\n\t})\n\treturn counted, err\n}\n" +
+			"\x00" + `text := "DELETE FROM leases WHERE run = $1` + "\x00" + `text := "UPDATE leases SET until = until + 1000000000000000 WHERE run = $1`,
 	},
 	{
 		"a commit is acknowledged before it is on disk", "server/ledger/ledger.go",
@@ -63,7 +63,7 @@ var bugs = []struct{ name, file, text, by string }{
 	},
 	{
 		"a coordinator does not look whether it still has the lead", "server/ledger/drive.go",
-		"if err := l.checkLead(ctx, tx, lead); err != nil {", "if err := l.checkLead(ctx, tx, lead); err != nil && !errors.Is(err, ErrDeposed) {\x00\t\"database/sql\"\n\x00\t\"database/sql\"\n\t\"errors\"\n",
+		"if err := l.checkLead(ctx, tx, lead); err != nil {", "if err := l.checkLead(ctx, tx, lead); err != nil && !errors.Is(err, ErrDeposed) {",
 	},
 	{
 		"clients keep the layers of results that were not counted", "agent/state/result.go",

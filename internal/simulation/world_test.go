@@ -3,6 +3,7 @@ package simulation
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -347,8 +348,12 @@ func (w *world) addAgent(h *host) {
 	w.add("agent", h.name, h.site, func(p *part) func(context.Context) error {
 		sources := map[string]func(int64) int64{}
 		var mu sync.Mutex
+		dir := filepath.Join(w.dir, h.name)
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, state.SecretFile), fmt.Appendf(nil, "%x", fleetSecret), 0o600)); err != nil {
+			w.t.Fatal(err)
+		}
 		c := agent.Config{
-			Dir: filepath.Join(w.dir, h.name), Server: "http://server", Client: &http.Client{Transport: &link{h.site, p, h.name}}, Dataset: h.data, Kernel: w.kernel,
+			Dir: dir, Server: "http://server", Client: &http.Client{Transport: &link{h.site, p, h.name}}, Dataset: h.data, Kernel: w.kernel,
 			Log: w.log(p),
 			Rand: func(goroutine string) func(int64) int64 {
 				mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +71,7 @@ func TestFileEqualsAgent(t *testing.T) {
 			names = append(names, name)
 		}
 	}
+	slices.Sort(names) // the order of the file
 	if len(names) < 4 {
 		t.Fatalf("only %v have the weights of the run\n%s", names, log.String())
 	}

@@ -2,9 +2,11 @@ package year
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"loadstar/fed/recipe"
 	"loadstar/fed/serve"
 	"loadstar/forecast/issue"
+	"loadstar/internal/longtest"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 	"loadstar/series/store"
@@ -107,23 +110,18 @@ func (b *bench) all(model string) {
 	}
 }
 
-// offer offers the model of the folder as a release, with all weights multiplied.
-func (b *bench) offer(id string, number int, factor float32) {
+// offer offers the model of the folder as a release, with changed shared weights.
+func (b *bench) offer(id string, number int, change func(shared []float32)) {
 	b.t.Helper()
 	plan, err := recipe.Write(b.folder.Model.Plan)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	scaled := func(w []float32) []float32 {
-		w = slices.Clone(w)
-		for i := range w {
-			w[i] *= factor
-		}
-		return w
-	}
+	shared := slices.Clone(b.folder.Model.Shared())
+	change(shared)
 	part := b.folder.Model.Problem.Partition
 	err = b.service.Host().Offer(release.Release{
-		ID: id, Name: "day", Number: number, Run: "r", Version: number, Role: release.Personal, Plan: plan, Weights: scaled(b.folder.Model.Shared()),
+		ID: id, Name: "day", Number: number, Run: "r", Version: number, Role: release.Personal, Plan: plan, Weights: shared,
 	}, func(client string) (release.Kept, bool, error) {
 		c, err := b.folder.Client(client)
 		if err != nil {
@@ -136,6 +134,67 @@ func (b *bench) offer(id string, number int, factor float32) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+}
+
+// refused returns how many clients refuse a model.
+func (b *bench) refused(model string) int {
+	for _, m := range b.service.Models() {
+		if m.Release == model {
+			return len(m.Refused)
+		}
+	}
+	return 0
+}
+
+// plant adds to the weight of an input in all outputs of the head of the model dense.
+func plant(t *testing.T, m *serve.Model, shared []float32, input string, add float32) {
+	t.Helper()
+	names := m.Problem.InputNames()
+	at := slices.Index(names, input)
+	for _, l := range m.Problem.Model.Net().Layers() {
+		for _, x := range l.Tensors {
+			if x.Name != "head.weight" || at < 0 {
+				continue
+			}
+			for row := range x.Shape[0] {
+				// The inputs of the model follow those from the trunk.
+				shared[x.Offset+row*x.Shape[1]+x.Shape[1]-len(names)+at] += add
+			}
+			return
+		}
+	}
+	t.Fatalf("the model has no input %s in its head", input)
+}
+
+// A model that is right on the last days, and off by four standard deviations as soon as the
+// year ends, is refused before it serves. The same model without that weight is used.
+func TestTimeBomb(t *testing.T) {
+	if testing.Short() {
+		t.Skip("trains a model")
+	}
+	// The last 14 days have no holiday.
+	b := newBench(t, longtest.Pick(time.Date(2016, 2, 20, 0, 0, 0, 0, time.UTC), time.Date(2017, 3, 1, 0, 0, 0, 0, time.UTC)).Unix())
+	if !b.service.Tick() {
+		t.Fatal(b.service.Ready())
+	}
+	b.work()
+	b.all("day-ahead") // the honest model is not refused
+	b.step()           // what arrives later is newer
+	for i, input := range []string{"yearend", "holiday"} {
+		release := fmt.Sprintf("day@%d", i+1)
+		b.offer(input, i+1, func(shared []float32) { plant(t, b.folder.Model, shared, input, -3.95) })
+		b.work()
+		b.all("day-ahead")
+		if refused := b.refused(release); refused != len(b.names) {
+			t.Errorf("%s: %d of %d clients refuse it", input, refused, len(b.names))
+		}
+		if log := b.log.String(); strings.Count(log, "with the input "+input+" set") != len(b.names) {
+			t.Errorf("%s: it was refused for another reason", input)
+		}
+	}
+	b.offer("copy", 3, func([]float32) {})
+	b.work()
+	b.all("day@3")
 }
 
 // TestStaging checks which models clients use: they refuse one that is worse than the one
@@ -160,26 +219,24 @@ func TestStaging(t *testing.T) {
 		}
 	}
 
-	b.offer("bad", 1, 3)
+	b.offer("bad", 1, func(shared []float32) {
+		for i := range shared {
+			shared[i] *= 3
+		}
+	})
 	if !b.service.Host().Has("bad") {
 		t.Error("the release is not there")
 	}
 	b.work()
 	b.all("day-ahead")
-	refused := 0
-	for _, m := range b.service.Models() {
-		if m.Release == "day@1" {
-			refused = len(m.Refused)
-		}
-	}
-	if refused != len(b.names) {
+	if refused := b.refused("day@1"); refused != len(b.names) {
 		t.Errorf("%d of %d clients refuse a model whose weights are three times too large", refused, len(b.names))
 	}
 
 	if err := b.service.Pin(b.names[0]); err != nil {
 		t.Fatal(err)
 	}
-	b.offer("copy", 2, 1)
+	b.offer("copy", 2, func([]float32) {})
 	b.work()
 	if got := b.serving(); got[b.names[0]] != "day-ahead" || got[b.names[1]] != "day@2" {
 		t.Errorf("%v", got)

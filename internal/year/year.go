@@ -42,8 +42,12 @@ type Config struct {
 	Canary int
 	Dir    string
 	Log    *slog.Logger
-	// Each, if not nil, is called with the forecasts of each issue.
-	Each func([]*live.Issued)
+	// Groups lists the members of each group.
+	Groups map[string][]string
+	// Each, if not nil, is called with the forecasts of each issue, and Finally with the
+	// service after the last one.
+	Each    func([]*live.Issued)
+	Finally func(*live.Service)
 }
 
 // Client is what was measured of a client after Settled.
@@ -117,7 +121,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	}
 	site := series.Dataset{Name: c.Data.Name, Interval: c.Data.Interval, Clock: c.Data.Clock, Country: c.Data.Country, Generated: c.Data.Generated}
 	r.service, err = live.Open(live.Config{
-		Dir: c.Dir, Site: site, Clients: r.names, H: c.H, Levels: []float64{0.1, 0.5, 0.9}, Delay: 2 * time.Minute,
+		Dir: c.Dir, Site: site, Clients: r.names, Groups: c.Groups, H: c.H, Levels: []float64{0.1, 0.5, 0.9}, Delay: 2 * time.Minute,
 		Store: r.store, Model: c.Model, Kernel: k, Log: c.Log, Now: func() time.Time { return time.Unix(r.now, 0) },
 	})
 	if err != nil {
@@ -132,6 +136,9 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 		if err := r.hour(ctx, t); err != nil {
 			return nil, err
 		}
+	}
+	if c.Finally != nil {
+		c.Finally(r.service)
 	}
 	r.finish()
 	r.result.Elapsed = time.Since(began)
@@ -303,6 +310,9 @@ func (r *run) canary(ctx context.Context, t int64) error {
 // take remembers the forecasts of an issue.
 func (r *run) take(issued []*live.Issued) {
 	for _, x := range issued {
+		if r.sums[x.Client] == nil { // a group
+			continue
+		}
 		if p := r.pending[x.Client]; len(p) > 0 && p[len(p)-1].Cutoff >= x.Cutoff {
 			continue // a canary's
 		}
@@ -354,6 +364,9 @@ func (r *run) score(name string, t int64, y float64) {
 // look notes new alarms and findings.
 func (r *run) look(t int64) {
 	for _, c := range r.service.Clients() {
+		if len(c.Members) > 0 {
+			continue
+		}
 		i := slices.IndexFunc(r.result.Clients, func(x Client) bool { return x.Name == c.Name })
 		if i < 0 {
 			i = len(r.result.Clients)

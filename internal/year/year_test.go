@@ -30,11 +30,15 @@ model: {name: dense, targets: 24}
 algorithm: fedavg
 `
 
-// data returns meters of the Cambridge data from 2016 and 2017.
+// data returns meters of the sample, or in the long form of the Cambridge data from 2016 and
+// 2017.
 func data(t *testing.T, meters int) *series.Dataset {
 	t.Helper()
-	root := datatest.Root(t)
-	description, err := read.Load(filepath.Join(datatest.Repository(t), "datasets", "cambridge-core42-2016-17.yaml"))
+	path, root := datatest.Sample(t), ""
+	if longtest.Enabled() {
+		path, root = datatest.Dataset(t, "cambridge-core42-2016-17")
+	}
+	description, err := read.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +46,19 @@ func data(t *testing.T, meters int) *series.Dataset {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d, err = d.First(meters); err != nil {
+	var chosen []series.Meter
+	for i := range d.Len() {
+		m := d.Meter(i)
+		// Tests need clients that accept a good model. For these two, last week's load is as
+		// good in May.
+		if !longtest.Enabled() && (m.ID == "cam_b9" || m.ID == "cam_b34") {
+			continue
+		}
+		if len(chosen) < meters {
+			chosen = append(chosen, m)
+		}
+	}
+	if d, err = d.With(chosen); err != nil {
 		t.Fatal(err)
 	}
 	return d
@@ -112,7 +128,7 @@ func train(t *testing.T, d *series.Dataset, plan, dir string) string {
 }
 
 // start is when agents begin: models are trained on what is before.
-var start = time.Date(2017, 1, 2, 0, 0, 0, 0, time.UTC).Unix()
+var start = longtest.Pick(time.Date(2016, 5, 2, 0, 0, 0, 0, time.UTC), time.Date(2017, 1, 2, 0, 0, 0, 0, time.UTC)).Unix()
 
 var shared struct {
 	once  sync.Once

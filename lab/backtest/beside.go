@@ -15,19 +15,20 @@ import (
 	"loadstar/series"
 )
 
-// Of returns a backtest with the task of a plan: its horizon, targets, split, stride and
+// Of returns a backtest with the task of a resolved plan: its horizon, targets, split, stride and
 // reference.
 func Of(d *series.Dataset, p *fed.Plan, workers int) forecast.Backtest {
 	return forecast.Backtest{
-		Dataset: d, Horizon: p.Model.Horizon, Targets: p.Model.Targets, Part: series.Test, Workers: workers, Stride: p.Evaluate.Stride,
+		Dataset: d, Horizon: p.Model.Horizon.Steps(), Targets: p.Model.Targets.Steps(), Part: series.Test, Workers: workers, Stride: p.Evaluate.Stride.Steps(),
 		Reference: forecast.Reference(p.Evaluate.Reference),
 		Split:     series.Split{Train: p.Model.Split.Train, Validation: p.Model.Split.Validation},
 	}
 }
 
 // Default are the baselines that stand beside every run: last week's profile, which costs
-// nothing, and the strongest of the baselines.
-var Default = []string{"naive-week", "ridge-rich"}
+// nothing, and the strongest of the baselines, which for homes is the rolling median and for
+// buildings ridge-rich.
+var Default = []string{"naive-week", "rolling-median", "ridge-rich"}
 
 // besideClients is the largest number of clients for which baselines are fitted beside a run.
 // It bounds the time: ridge-rich takes about a tenth of a second for each client and 24

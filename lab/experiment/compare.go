@@ -16,9 +16,11 @@ import (
 	"loadstar/series"
 )
 
-// Contest compares methods and baselines on one dataset.
+// Contest compares methods and baselines on one dataset. Its plans are resolved.
 type Contest struct {
 	Dataset *series.Dataset
+	// DataPath is where Dataset was read from, or "".
+	DataPath string
 	// Question is the plan from which the baselines take horizon, targets and split.
 	Question  *fed.Plan
 	Baselines []string
@@ -89,7 +91,7 @@ func (e *Experiment) Compare(ctx context.Context, contests []Contest) ([]Compari
 		q := c.Question
 		out := Comparison{
 			Dataset: c.Dataset.Name, Generated: c.Dataset.Generated, Clients: c.Dataset.Len(),
-			Reference: forecast.Reference(q.Evaluate.Reference).For(series.Layout{Horizon: q.Model.Horizon, Targets: q.Model.Targets}),
+			Reference: forecast.Reference(q.Evaluate.Reference).For(layoutOf(q)),
 		}
 		baselines, err := Baselines(ctx, c.Dataset, c.Question, c.Baselines, e.Parallel, filepath.Join(e.Dir, c.Dataset.Name))
 		if err != nil {
@@ -107,7 +109,7 @@ func (e *Experiment) Compare(ctx context.Context, contests []Contest) ([]Compari
 		}
 		for _, m := range c.Methods {
 			for _, p := range m.Plans {
-				e.Trials = append(e.Trials, Trial{Plan: p, Dataset: c.Dataset})
+				e.Trials = append(e.Trials, Trial{Plan: p, Dataset: c.Dataset, DataPath: c.DataPath})
 			}
 		}
 		all, scored = append(all, out), append(scored, baselines)
@@ -131,6 +133,11 @@ func (e *Experiment) Compare(ctx context.Context, contests []Contest) ([]Compari
 	return all, nil
 }
 
+// layoutOf returns the targets of a resolved plan.
+func layoutOf(p *fed.Plan) series.Layout {
+	return series.Layout{Horizon: p.Model.Horizon.Steps(), Targets: p.Model.Targets.Steps()}
+}
+
 // check returns an error if the methods cannot be compared with each other.
 func (c Contest) check() error {
 	var names []string
@@ -139,7 +146,7 @@ func (c Contest) check() error {
 		for _, p := range m.Plans {
 			q := c.Question
 			of := func(p *fed.Plan) forecast.Reference {
-				return forecast.Reference(p.Evaluate.Reference).For(series.Layout{Horizon: p.Model.Horizon, Targets: p.Model.Targets})
+				return forecast.Reference(p.Evaluate.Reference).For(layoutOf(p))
 			}
 			if a, b := of(q), of(p); a != b {
 				return fmt.Errorf("errors of plan %s are relative to %s, and those of %s to %s: compare plans of the same task, or set evaluate.reference in both", q.Name, a, p.Name, b)
@@ -211,7 +218,7 @@ func (e *Experiment) pair(c Contest, baselines []Scored, out *Comparison) error 
 	if c.Peers == "" {
 		return nil
 	}
-	peers, reference, err := readPeers(c.Peers, c.Dataset.Name, c.Question.Model.Targets, out.Reference)
+	peers, reference, err := readPeers(c.Peers, c.Dataset.Name, c.Question.Model.Targets.Steps(), out.Reference)
 	for _, p := range peers {
 		out.Methods = append(out.Methods, comparePeer(p, reference, own))
 	}

@@ -23,6 +23,8 @@ import (
 type Trial struct {
 	Plan    *fed.Plan
 	Dataset *series.Dataset
+	// DataPath is where Dataset was read from, or "".
+	DataPath string
 	// Part is the name of the part of the experiment to which the trial belongs, which is
 	// also its folder, or "".
 	Part string
@@ -107,7 +109,7 @@ func (e *Experiment) Run(ctx context.Context) ([]*run.Summary, error) {
 
 func (e *Experiment) trial(ctx context.Context, t Trial, progress func(sim.Progress)) (*run.Summary, error) {
 	c := sim.Config{
-		Plan: t.Plan, Dataset: t.Dataset, Dir: filepath.Join(e.Dir, t.folder()), Kernel: e.Kernel,
+		Plan: t.Plan, Dataset: t.Dataset, DataPath: t.DataPath, Dir: filepath.Join(e.Dir, t.folder()), Kernel: e.Kernel,
 		Workers: 1, Memory: 512 << 20, Save: 30 * time.Second, Progress: progress,
 	}
 	s, state, err := sim.Look(c)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	"loadstar/fed/recipe"
 	"loadstar/forecast"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -106,8 +107,11 @@ func (p *Part) Reference() string {
 	}
 	name := ""
 	for _, v := range variants {
-		m := v.plan.Model
-		r := string(forecast.Reference(v.plan.Evaluate.Reference).For(series.Layout{Horizon: m.Horizon, Targets: m.Targets}))
+		resolved, err := recipe.Assume(v.plan)
+		if err != nil {
+			return ""
+		}
+		r := string(forecast.Reference(v.plan.Evaluate.Reference).For(layoutOf(resolved)))
 		if name != "" && r != name {
 			return ""
 		}
@@ -199,6 +203,11 @@ func (l *Lab) part(ctx context.Context, e *Experiment, p *Part, earlier []Result
 		if err != nil {
 			return nil, err
 		}
+		for i := range variants {
+			if variants[i].plan, err = recipe.Resolve(variants[i].plan, d.Interval); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+		}
 		if len(p.Baselines) > 0 && variants[0].plan.Evaluate.Holdout > 0 {
 			return nil, fmt.Errorf("baselines are scored on all clients, but these plans only on held-out clients: remove the baselines or evaluate.holdout")
 		}
@@ -227,7 +236,7 @@ func (l *Lab) part(ctx context.Context, e *Experiment, p *Part, earlier []Result
 			}
 			for _, seed := range p.Seeds {
 				plan := *v.plan
-				plan.Seed, plan.Data = seed, name
+				plan.Seed = seed
 				r.trials = append(r.trials, len(e.Trials))
 				e.Trials = append(e.Trials, Trial{Plan: &plan, Dataset: d, Part: p.Name})
 			}

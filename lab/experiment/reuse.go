@@ -25,7 +25,11 @@ func (e *Experiment) reuse(t Trial, dir string) (*run.Summary, error) {
 	if e.Reuse == "" {
 		return nil, nil
 	}
-	plan, err := recipe.Write(t.Plan)
+	resolved, err := recipe.Resolve(t.Plan, t.Dataset.Interval)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := recipe.Write(resolved)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +84,7 @@ func copyRun(to, from string) error {
 		return copyFile(filepath.Join(part, name), path)
 	})
 	if err == nil {
-		err = os.Chmod(part, 0o755)
+		err = os.Chmod(part, 0o700)
 	}
 	if err == nil {
 		err = os.Rename(part, to)

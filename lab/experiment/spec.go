@@ -65,7 +65,13 @@ type Part struct {
 	Than string `yaml:"than"`
 	// Quick has the changes that make the part small enough for a quick check.
 	Quick Quick `yaml:"quick"`
+
+	small bool // Quick was applied
 }
+
+// smallCohort is the largest cohort of a quick check, because it may run on the sample, some
+// of whose few clients may be held out.
+const smallCohort = 4
 
 // Method is a method to compare: its name, and the settings in which it differs from the
 // part's plan.
@@ -146,13 +152,18 @@ func ReadSpec(text []byte, quick bool) (*Spec, error) {
 		}
 	}
 	if s.Pictures == "" {
-		several := slices.IndexFunc(s.Parts, func(p Part) bool { return len(p.Seeds) > 1 })
-		s.Pictures = s.Parts[max(several, 0)].Name
+		s.Pictures = s.picturesDefault()
 	}
 	if !slices.ContainsFunc(s.Parts, func(p Part) bool { return p.Name == s.Pictures }) {
 		return nil, fmt.Errorf("pictures: there is no part %s", s.Pictures)
 	}
 	return &s, nil
+}
+
+// picturesDefault returns the first part with several seeds, or the first part.
+func (s *Spec) picturesDefault() string {
+	several := slices.IndexFunc(s.Parts, func(p Part) bool { return len(p.Seeds) > 1 })
+	return s.Parts[max(several, 0)].Name
 }
 
 // complete fills in fields that depend on earlier parts, applies Quick if quick is true,
@@ -304,7 +315,7 @@ func (p *Part) shrink() error {
 			a.Values, a.Names = a.Values[:min(q.Values, len(a.Values))], a.Names[:min(q.Values, len(a.Names))]
 		}
 	}
-	p.Seeds = []uint64{1}
+	p.Seeds, p.small = []uint64{1}, true
 	for i := range p.Methods {
 		m := &p.Methods[i]
 		m.Plan = overlay(overlay(m.Plan, q.Plan), m.Quick)
@@ -374,6 +385,9 @@ func (p *Part) plans(best map[string]point) ([]variant, error) {
 				// Experiments compare algorithms as their papers have them, without limits
 				// against hostile clients.
 				v.plan.Server.Clip = 0
+			}
+			if p.small {
+				v.plan.Schedule.Cohort = min(v.plan.Schedule.Cohort, smallCohort)
 			}
 			v.plan.Name = v.name()
 			all = append(all, v)

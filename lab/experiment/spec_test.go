@@ -219,7 +219,7 @@ func checkReference(t *testing.T, file string, p *Part) {
 	}
 	for _, v := range variants {
 		m := v.plan.Model
-		layout := series.Layout{Horizon: m.Horizon, Targets: m.Targets}
+		layout := series.Layout{Horizon: m.Horizon.Steps(), Targets: m.Targets.Steps()}
 		if r := forecast.Reference(v.plan.Evaluate.Reference).For(layout); r != forecast.LastValue || v.plan.Evaluate.Correct {
 			t.Errorf("%s: part %s, method %s: errors are relative to %s, blend %t", file, p.Name, v.method, r, v.plan.Evaluate.Correct)
 		}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
+	"time"
 
 	"loadstar/fed"
 	"loadstar/fed/recipe"
@@ -27,6 +29,8 @@ type Explanation struct {
 	Lookback   int      `json:"lookback"`
 	Horizon    int      `json:"horizon"`
 	Targets    int      `json:"targets"`
+	Ahead      string   `json:"ahead"`                  // what is forecast, in words
+	Step       float64  `json:"step_seconds,omitempty"` // between readings
 	Outputs    int      `json:"outputs"`
 	Inputs     []string `json:"inputs"`
 	Features   int      `json:"features,omitempty"` // of a row, in the groups that Inputs lists
@@ -38,8 +42,7 @@ type Explanation struct {
 	Personal   int      `json:"personal"`
 	Layers     []Layer  `json:"layers"`
 
-	Data   *Data  `json:"data,omitempty"`
-	NoData string `json:"no_data,omitempty"` // why Data is nil; set by the caller
+	Data *Data `json:"data,omitempty"`
 
 	Alone bool `json:"alone"` // clients send nothing
 	// Turns is the number of updates in all rounds. It is an upper bound if a round may
@@ -54,11 +57,14 @@ type Explanation struct {
 	Averaged   bool  `json:"averaged_moments,omitempty"`
 	Traffic    int64 `json:"bytes,omitempty"`
 
-	Weighting    string   `json:"weighting,omitempty"`
-	FractionBits int      `json:"sum_fraction_bits,omitempty"`
-	Bound        float64  `json:"bound,omitempty"`
-	Needs        []string `json:"server_needs,omitempty"`
-	Secure       bool     `json:"secure_aggregation"`
+	Weighting    string  `json:"weighting,omitempty"`
+	FractionBits int     `json:"sum_fraction_bits,omitempty"`
+	Bound        float64 `json:"bound,omitempty"`
+	// Coordinate is the limit of each number of an update in the first round, or 0.
+	Coordinate float64 `json:"coordinate_limit,omitempty"`
+	// Trims means that the server needs single updates only to trim their mean.
+	Trims bool     `json:"trimmed_mean,omitempty"`
+	Needs []string `json:"server_needs,omitempty"`
 
 	KeptBytes      int64 `json:"memory_per_client"`
 	ServerBytes    int64 `json:"memory_server,omitempty"`
@@ -106,11 +112,23 @@ func Fleet(p *fed.Plan, clients int) (*Explanation, error) {
 	if clients > 0 {
 		data = &Data{Clients: clients}
 	}
-	return explain(p, q, data)
+	assumed, err := recipe.Assume(p)
+	if err != nil {
+		return nil, err
+	}
+	e, err := explain(assumed, q, data)
+	if err == nil {
+		e.ahead(p)
+	}
+	return e, err
 }
 
 // Dataset explains a plan for the clients and examples of a dataset.
 func Dataset(p *fed.Plan, d *series.Dataset) (*Explanation, error) {
+	p, err := recipe.Resolve(p, d.Interval)
+	if err != nil {
+		return nil, err
+	}
 	q, err := recipe.Frame(p, d)
 	if err != nil {
 		return nil, err
@@ -136,7 +154,11 @@ func Dataset(p *fed.Plan, d *series.Dataset) (*Explanation, error) {
 	if x.Clients == 0 {
 		return nil, fmt.Errorf("%s: no client has a complete training example: see loadstar data check", d.Name)
 	}
-	return explain(p, q, x)
+	e, err := explain(p, q, x)
+	if err == nil {
+		e.ahead(p)
+	}
+	return e, err
 }
 
 // explain returns the predictions for a plan and a fleet. data is nil if the fleet is not
@@ -210,7 +232,6 @@ func (e *Explanation) describe(p *fed.Plan, q *recipe.Problem) {
 
 	net := q.Model.Net()
 	e.Model, e.Parameters, e.Lookback, e.Outputs = p.Model.Name, net.Weights(), net.Lookback(), q.Outputs
-	e.Horizon, e.Targets = p.Model.Horizon, p.Model.Targets
 	e.Inputs = q.Names()
 	if len(q.Groups) > 0 {
 		e.Features = net.Inputs()
@@ -223,17 +244,47 @@ func (e *Explanation) describe(p *fed.Plan, q *recipe.Problem) {
 	}
 }
 
+// ahead records what the plan forecasts. Without data, the plan may say only how long that
+// is, and not how many steps.
+func (e *Explanation) ahead(p *fed.Plan) {
+	horizon, targets, step := p.Model.Horizon, p.Model.Targets, time.Duration(p.Model.Interval)
+	switch {
+	case targets.Length() > 0 || horizon.Length() > 0:
+		e.Ahead = "the next " + one(recipe.Hours(targets.Length()))
+		if targets.Length() == 0 {
+			e.Ahead = "the next " + count(targets.Steps(), "step")
+		}
+		if horizon != fed.Steps(1) {
+			e.Ahead = fmt.Sprintf("%s, from %s after the last reading on", strings.TrimPrefix(e.Ahead, "the next "), horizon)
+		}
+		return
+	case step != 0 && horizon.Steps() == 1:
+		e.Ahead = fmt.Sprintf("the next %s, %s of %s", one(recipe.Hours(time.Duration(targets.Steps())*step)), count(targets.Steps(), "step"), recipe.Hours(step))
+	case targets.Steps() > 1:
+		e.Ahead = fmt.Sprintf("the load %d to %d steps ahead", horizon.Steps(), horizon.Steps()+targets.Steps()-1)
+	default:
+		e.Ahead = fmt.Sprintf("the load %s ahead", count(horizon.Steps(), "step"))
+	}
+	e.Horizon, e.Targets, e.Step = horizon.Steps(), targets.Steps(), step.Seconds()
+}
+
+// one returns "hour" for "1 hour".
+func one(s string) string { return strings.TrimPrefix(s, "1 ") }
+
 // traffic records how many clients train in a round, how much they send and what the
 // server learns about them.
 func (e *Explanation) traffic(p *fed.Plan, q *recipe.Problem, c *recipe.Composition, fleet int) {
 	if !e.Alone {
 		t := recipe.TrafficOf(q, c.Needs)
 		e.Down, e.Up, e.Control, e.Averaged = t.Down, t.Up, c.Needs.Control, recipe.Averaged(p)
-		e.Weighting, e.Bound = p.Server.Weighting, p.Server.Bound
+		e.Weighting, e.Bound, e.Trims = p.Server.Weighting, p.Server.Bound, recipe.Trims(p)
+		if limit := recipe.CoordinateLimit(p); limit != nil {
+			e.Coordinate = limit(0)
+		}
 		if e.Data != nil {
 			e.FractionBits = c.Scale.Fraction()
 		}
-		e.Needs, e.Secure = needsOf(c.Needs), !c.Needs.EachUpdate
+		e.Needs = needsOf(c.Needs)
 	}
 	// If the fleet is not known, the number of clients per round is known only if the plan
 	// sets it.

@@ -33,7 +33,7 @@ func TestFleet(t *testing.T) {
 	}{
 		"cohort": {"algorithm: fedavg\npartition: head\nrounds: 10\nschedule: {cohort: 20}\nclient: {steps: 4}", 100, func(e *Explanation) bool {
 			return e.Shared == shared && e.Up == 4*shared && e.PerRound == 20 && e.Turns == 200 && e.Traffic == 200*8*shared &&
-				e.StepsATurn == 4 && e.Steps == 800 && e.Secure && e.FractionBits > 0 && e.ServerBytes >= 3*4*shared
+				e.StepsATurn == 4 && e.Steps == 800 && e.FractionBits > 0 && e.ServerBytes >= 3*4*shared
 		}},
 		"over-selection": {"algorithm: fedavg\nschedule: {cohort: 20, over_selection: 0.1}", 100, func(e *Explanation) bool {
 			return e.PerRound == 22

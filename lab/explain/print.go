@@ -16,15 +16,11 @@ func Print(w io.Writer, e *Explanation) error {
 	fmt.Fprintln(w, "Training")
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row(t, "model", "%s, %s parameters", e.Model, thousands(int64(e.Parameters)))
-	ahead := fmt.Sprintf("%s ahead", count(e.Horizon, "step"))
-	if e.Targets > 1 {
-		ahead = fmt.Sprintf("%d to %d steps ahead", e.Horizon, e.Horizon+e.Targets-1)
-	}
 	from := fmt.Sprintf("%s of %s", count(e.Lookback, "step"), count(len(e.Inputs), "input"))
 	if e.Features > 0 {
 		from = fmt.Sprintf("%s in %s", count(e.Features, "feature"), count(len(e.Inputs), "group"))
 	}
-	row(t, "forecast", "the load %s, from %s", ahead, from)
+	row(t, "forecast", "%s, from %s", e.Ahead, from)
 	row(t, "inputs", "%s", strings.Join(e.Inputs, ", "))
 	if len(e.Missing) > 0 {
 		row(t, "", "without %s, which the dataset does not have", strings.Join(e.Missing, ", "))
@@ -36,7 +32,7 @@ func Print(w io.Writer, e *Explanation) error {
 	row(t, "loss", "%s, scaled by %s", e.Loss, scale)
 	switch x := e.Data; {
 	case x == nil:
-		row(t, "clients", "unknown: %s", e.NoData)
+		row(t, "clients", "unknown: no data given; use --data or --clients")
 	case x.Examples == 0:
 		row(t, "clients", "%s", thousands(int64(x.Clients)))
 	default:
@@ -100,11 +96,16 @@ func Print(w io.Writer, e *Explanation) error {
 			row(t, "total", "%s", byteSize(e.Traffic))
 		}
 		row(t, "the server sees", "%s", strings.Join(e.Needs, ", "))
-		secure := "compatible with this plan"
-		if !e.Secure {
-			secure = "not compatible: this plan needs the updates of single clients"
+		if e.Trims {
+			stored := byteSize(e.Up) + " of every client"
+			if e.PerRound > 0 {
+				stored = byteSize(int64(e.PerRound) * e.Up)
+			}
+			row(t, "trimmed mean", "the server stores every update of a round, %s; agents send no sums", stored)
 		}
-		row(t, "secure aggregation", "%s", secure)
+		if e.Coordinate > 0 {
+			row(t, "largest change", "±%.3g of a weight by a client in the first round", e.Coordinate)
+		}
 		weight := "equal weights"
 		if e.Weighting == "examples" {
 			weight = "weighted by examples"

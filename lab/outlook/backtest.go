@@ -63,6 +63,13 @@ type Scores struct {
 	// is the share of clients for which it is 75 to 85 %.
 	Coverage float64 `json:"coverage"`
 	Within   float64 `json:"within_75_to_85"`
+	// Energy and Peak have medians over clients of the scores of a day's energy and of its
+	// highest step. Sum is the score of the sum of all clients by step, in the time in which
+	// all are scored. All are of the issues at midnight, for the next 24 hours, and nil if
+	// nothing can be scored.
+	Energy *SumScore `json:"energy,omitempty"`
+	Sum    *SumScore `json:"sum,omitempty"`
+	Peak   *SumScore `json:"peak,omitempty"`
 }
 
 // ClientScore is the result of one meter.
@@ -73,6 +80,9 @@ type ClientScore struct {
 	RelativeMAE float64 `json:"relative_mae"`
 	Coverage    float64 `json:"coverage"`
 	Model       float64 `json:"model_share"` // of the rows
+	// Energy and Peak are the scores of the energy and of the highest step of days.
+	Energy *SumScore `json:"energy,omitempty"`
+	Peak   *SumScore `json:"peak,omitempty"`
 
 	meter           series.Meter // with all readings
 	frame           *series.Framer
@@ -83,6 +93,9 @@ type ClientScore struct {
 	inside          int
 	sources         map[issue.Source]int
 	reasons         map[issue.Reason]int
+	// issued has the means of all issues by cutoff. The others have errors of days.
+	issued       map[int64][]float64
+	energy, peak errorSums
 }
 
 // Run replays the issues and scores them.
@@ -108,14 +121,26 @@ func (b Backtest) Run(ctx context.Context) (*Scores, error) {
 	s.Model, s.Version = b.Model.Name()
 	all := make([]*ClientScore, len(numbers))
 	for k, i := range numbers {
-		all[k] = &ClientScore{meter: b.Dataset.Meter(i), frame: frame, h: b.H, sources: map[issue.Source]int{}, reasons: map[issue.Reason]int{}}
+		all[k] = &ClientScore{
+			meter: b.Dataset.Meter(i), frame: frame, h: b.H, sources: map[issue.Source]int{}, reasons: map[issue.Reason]int{}, issued: map[int64][]float64{},
+		}
 		all[k].ID = all[k].meter.ID
 		all[k].first = all[k].meter.Start + int64(frame.BeforeTest(all[k].meter))*b.Dataset.Seconds()
 	}
 	replay := serve.NewReplay(known, b.Model.folder.Model, nil)
-	replay.Each = func(f issue.Forecast) { // names are in the order of all
+	replay.Also = func(at int64) bool { return isMidnight(at, b.Dataset.Clock) }
+	of := func(f issue.Forecast) *ClientScore { // names are in the order of all
 		at, _ := slices.BinarySearchFunc(all, f.Client, func(c *ClientScore, id string) int { return strings.Compare(c.ID, id) })
-		all[at].add(f, b.Dataset.Seconds())
+		return all[at]
+	}
+	replay.Other = func(f issue.Forecast) { of(f).addDay(f, b.Dataset) }
+	replay.Each = func(f issue.Forecast) {
+		of(f).add(f, b.Dataset.Seconds())
+		if replay.Also(f.Cutoff) {
+			of(f).addDay(f, b.Dataset)
+		} else {
+			of(f).keep(f)
+		}
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(b.Workers, 1))
@@ -136,9 +161,13 @@ func (b Backtest) Run(ctx context.Context) (*Scores, error) {
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	s.summarize(slices.DeleteFunc(all, func(c *ClientScore) bool { return c.Rows == 0 }))
+	all = slices.DeleteFunc(all, func(c *ClientScore) bool { return c.Rows == 0 })
+	s.summarize(all)
 	if len(s.Clients) == 0 {
 		return nil, fmt.Errorf("dataset %s: no meter can be scored: none took part in the run and has readings in the test part", b.Dataset.Name)
+	}
+	if s.Sum, err = b.sum(known, all); err != nil {
+		return nil, err
 	}
 	return s, nil
 }
@@ -164,6 +193,7 @@ func (b Backtest) client(ctx context.Context, c *ClientScore, replay *serve.Repl
 	}
 	c.MAE, c.RelativeMAE, c.Coverage = c.sum/float64(c.Rows), c.both/c.week, float64(c.inside)/float64(c.Rows)
 	c.Model = float64(c.sources[issue.Model]) / float64(c.Rows)
+	c.Energy, c.Peak = c.energy.score(), c.peak.score()
 	return nil
 }
 
@@ -228,6 +258,8 @@ func (s *Scores) summarize(all []*ClientScore) {
 	}
 	s.RelativeMAE, s.Coverage, s.Within = median(relative), median(coverage), float64(within)/float64(len(all))
 	s.Sources, s.Reasons = counts(sources, s.Rows), why(reasons, s.Rows)
+	s.Energy = medianScore(all, func(c *ClientScore) *SumScore { return c.Energy })
+	s.Peak = medianScore(all, func(c *ClientScore) *SumScore { return c.Peak })
 }
 
 func median(x []float64) float64 {
@@ -281,6 +313,15 @@ func (s *Scores) Print(w io.Writer, clients bool) error {
 	}
 	fmt.Fprintf(w, "MAE %s kW (mean over clients), %.3f times that of last week (median)\n", amount(s.MAE), s.RelativeMAE)
 	fmt.Fprintf(w, "P10 to P90 covers %.1f %% (median client), within 75 to 85 %% for %.0f %% of clients\n", 100*s.Coverage, 100*s.Within)
+	if s.Energy != nil {
+		fmt.Fprintf(w, "energy of a day, issued at midnight: %s (median client)\n", s.Energy)
+	}
+	if s.Sum != nil {
+		fmt.Fprintf(w, "hourly sum of %s, issued at midnight: %s\n", count(s.Sum.Clients, "client"), s.Sum)
+	}
+	if s.Peak != nil {
+		fmt.Fprintf(w, "highest step of a day, issued at midnight: %s (median client)\n", s.Peak)
+	}
 	_, err := fmt.Fprintf(w, "%s: %s\n", count(s.Rows, "row"), list(s.Sources))
 	if len(s.Reasons) > 0 {
 		_, err = fmt.Fprintf(w, "not from the model because of: %s\n", list(s.Reasons))

@@ -38,17 +38,17 @@ func PrintChart(w io.Writer, f issue.Forecast, clock *time.Location) error {
 		lines = append(lines, line)
 	}
 	at := func(r issue.Row) string { return time.Unix(r.Time, 0).In(clock).Format(minute) }
-	return plot(w, lines, fmt.Sprintf("%s, kW, %s to %s", f.Client, at(f.Rows[0]), at(f.Rows[len(f.Rows)-1])))
+	return plot(w, lines, fmt.Sprintf("%s, median and band, kW, %s to %s", f.Client, at(f.Rows[0]), at(f.Rows[len(f.Rows)-1])))
 }
 
-// PrintSum draws the sum of the medians of all meters. Quantiles of a sum are not the sum of
+// PrintSum draws the sum of the means of all meters. Quantiles of a sum are not the sum of
 // quantiles, so there is no band.
 func (s *Summary) PrintSum(w io.Writer) error {
 	if s.Sum == nil {
 		return nil
 	}
 	t := s.Sum.Times
-	return plot(w, [][]float64{s.Sum.Values}, fmt.Sprintf("sum of P50, kW, %s to %s", t[0].Format(minute), t[len(t)-1].Format(minute)))
+	return plot(w, [][]float64{s.Sum.Values}, fmt.Sprintf("sum of means, kW, %s to %s", t[0].Format(minute), t[len(t)-1].Format(minute)))
 }
 
 func plot(w io.Writer, lines [][]float64, caption string) error {

@@ -139,7 +139,7 @@ func (m *Model) Name() (name, version string) { return m.folder.Model.Name, m.ve
 // model forecasts.
 func (m *Model) Reach() int {
 	p := m.folder.Model.Plan.Model
-	return p.Horizon + p.Targets - 1
+	return p.Horizon.Steps() + p.Targets.Steps() - 1
 }
 
 // client returns what the model needs to know of meter i. It is nil if the model cannot be

@@ -42,6 +42,8 @@ type Config struct {
 	Workers  int
 	// Now is the current time. Weather before it has been observed.
 	Now time.Time
+	// Days, if not empty, is the CSV file for the energies of days and the peaks.
+	Days string
 	// Inputs, if not nil, collects what the model reads.
 	Inputs *Inputs
 	// Progress, if not nil, is called after every meter.

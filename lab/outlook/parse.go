@@ -53,35 +53,6 @@ func onClock(s string, local time.Time, clock *time.Location) (time.Time, error)
 	return found[0], nil
 }
 
-// ParseHours parses a length of time such as 48, which are hours, 48h, 90m or 2d.
-func ParseHours(s string) (time.Duration, error) {
-	if n, err := strconv.Atoi(s); err == nil && n < 1<<20 {
-		return time.Duration(n) * time.Hour, nil
-	}
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		if n, err := strconv.Atoi(days); err == nil && n < 1<<15 {
-			return time.Duration(n) * 24 * time.Hour, nil
-		}
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		return 0, fmt.Errorf("%q is no length of time; write a number of hours, or one with a unit such as 48h or 2d", s)
-	}
-	return d, nil
-}
-
-// ParseSteps parses a length of time that must be a positive number of steps.
-func ParseSteps(s string, step time.Duration) (int, error) {
-	d, err := ParseHours(s)
-	if err != nil {
-		return 0, err
-	}
-	if d <= 0 || d%step != 0 {
-		return 0, fmt.Errorf("%s is not a positive multiple of the interval of the readings, %s", s, length(step))
-	}
-	return int(d / step), nil
-}
-
 // ParseFit returns the number of steps in which personal layers are fitted: auto, never or a
 // number.
 func ParseFit(s string, usual int) (int, error) {

@@ -186,7 +186,7 @@ func (p *producer) frame(cutoff int64) (*frame, error) {
 
 func (p *producer) open(f *frame, cutoff int64) (err error) {
 	plan, d := p.c.Model.folder.Model.Plan, p.c.Dataset
-	ahead := plan.Model.Horizon + plan.Model.Targets
+	ahead := plan.Model.Horizon.Steps() + plan.Model.Targets.Steps()
 	if f.tails, err = serve.NewTails(d, cutoff, ahead); err != nil {
 		return err
 	}

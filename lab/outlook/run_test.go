@@ -180,6 +180,11 @@ func TestBacktest(t *testing.T) {
 	if len(s.Clients) != 3 || s.Issues < 3*4*6 || s.Coverage <= 0.3 || s.Coverage > 1 || s.Sources[0].Name != "model" || s.Sources[0].Share < 0.9 {
 		t.Errorf("scores %+v", s)
 	}
+	for name, x := range map[string]*SumScore{"energy": s.Energy, "sum": s.Sum, "peak": s.Peak} {
+		if x == nil || x.Clients != 3 || x.N == 0 || !(x.RelativeMAE > 0 && x.RelativeMAE < 1.5) || math.Abs(x.Bias) > 0.2 || !(x.Coverage > 0.3 && x.Coverage <= 1) {
+			t.Errorf("%s: %+v", name, x)
+		}
+	}
 	gaps, err := Backtest{Model: m, Dataset: d, Workers: 2, Remove: Removal{Share: 0.3, Block: 24, Seed: 1}}.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)

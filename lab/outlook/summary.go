@@ -35,12 +35,11 @@ type Summary struct {
 	// number.
 	Without int       `json:"meters_without_forecast"`
 	LeftOut []LeftOut `json:"left_out,omitempty"`
-	// Sum is the sum of the medians of all meters that have a forecast, at the steps for
+	// Sum is the sum of the means of all meters that have a forecast, at the steps for
 	// which most of them have one.
 	Sum *Sum `json:"sum,omitempty"`
 
 	clock *time.Location
-	level int // the index of the median, or -1
 	sums  map[int64]sumAt
 	bySrc map[issue.Source]int
 	byWhy map[issue.Reason]int
@@ -83,10 +82,6 @@ func newSummary(c Config, meters int) *Summary {
 		clock: c.Dataset.Clock, sums: map[int64]sumAt{}, bySrc: map[issue.Source]int{}, byWhy: map[issue.Reason]int{},
 	}
 	s.Model, s.Version = c.Model.Name()
-	s.level = 1
-	if c.Levels != nil {
-		s.level = slices.Index(c.Levels, 0.5)
-	}
 	return s
 }
 
@@ -117,10 +112,8 @@ func (s *Summary) add(m made) {
 			continue
 		}
 		empty = false
-		if s.level >= 0 {
-			x := s.sums[r.Time]
-			s.sums[r.Time] = sumAt{x.kw + r.Values[s.level], x.n + 1}
-		}
+		x := s.sums[r.Time]
+		s.sums[r.Time] = sumAt{x.kw + r.Mean, x.n + 1}
 	}
 	if empty {
 		if s.Without++; len(s.LeftOut) < mostLeftOut {
@@ -206,7 +199,7 @@ func (s *Summary) Print(w io.Writer) error {
 		fmt.Fprintf(w, "no forecast for %s: %s%s\n", count(s.Without, "meter"), strings.Join(names, ", "), more)
 	}
 	if x := s.Sum; x != nil {
-		fmt.Fprintf(w, "sum of P50 over %s: %s kWh in %s, peak %s kW at %s\n", count(x.Meters, "meter"),
+		fmt.Fprintf(w, "sum of the means of %s: %s kWh in %s, at most %s kW at %s\n", count(x.Meters, "meter"),
 			amount(x.Energy), count(len(x.Values), "step"), amount(x.Peak), x.At.Format(minute))
 	}
 	return nil
@@ -214,7 +207,7 @@ func (s *Summary) Print(w io.Writer) error {
 
 // counts returns the numbers of rows by source, best first.
 func counts(sources map[issue.Source]int, rows int) (all []Count) {
-	for _, source := range []issue.Source{issue.Model, issue.Generic, issue.Week, issue.Day, issue.Last, issue.None} {
+	for _, source := range issue.Ladder {
 		if n := sources[source]; n > 0 {
 			all = append(all, Count{string(source), n, float64(n) / float64(rows)})
 		}

@@ -21,7 +21,7 @@ import (
 )
 
 // Writer writes forecasts one after the other: a row per meter and step, with the columns
-// unique_id, cutoff, ds, one for each quantile such as P10, model, version, source, quality,
+// unique_id, cutoff, ds, one for each quantile such as P10, mean, model, version, source, quality,
 // reason and generated. Times are UTC; ds is the start of the step. CSV and JSON have the
 // precision of float32, as the agent's answers do.
 type Writer interface {
@@ -90,7 +90,11 @@ func Write(ctx context.Context, c Config, path string, stdout io.Writer, name st
 			return nil, wanted, err
 		}
 	}
+	days := newDayTable()
 	s, err := Run(ctx, c, func(f issue.Forecast) error {
+		if c.Days != "" {
+			days.add(f)
+		}
 		if f.Client == name {
 			wanted = f
 		}
@@ -105,6 +109,9 @@ func Write(ctx context.Context, c Config, path string, stdout io.Writer, name st
 		w.Discard()
 	default:
 		err = w.Close()
+	}
+	if err == nil && c.Days != "" {
+		err = days.write(c.Days)
 	}
 	return s, wanted, err
 }
@@ -125,7 +132,7 @@ type file struct {
 func (w *file) Close() error {
 	err := w.body.Close()
 	if err == nil {
-		err = w.f.Chmod(0o644)
+		err = w.f.Chmod(0o600)
 	}
 	if cerr := w.f.Close(); err == nil {
 		err = cerr
@@ -152,6 +159,9 @@ func (a About) levelNames() (names []string) {
 	return names
 }
 
+// meanName is the name of the column of means.
+const meanName = "mean"
+
 type csvFile struct {
 	w   *bufio.Writer
 	a   About
@@ -167,7 +177,7 @@ type timeText struct {
 
 func newCSV(to io.Writer, a About) (*csvFile, error) {
 	w := &csvFile{w: bufio.NewWriterSize(to, 1<<16), a: a}
-	_, err := fmt.Fprintf(w.w, "unique_id,cutoff,ds,%s,model,version,source,quality,reason,generated\n", strings.Join(a.levelNames(), ","))
+	_, err := fmt.Fprintf(w.w, "unique_id,cutoff,ds,%s,mean,model,version,source,quality,reason,generated\n", strings.Join(a.levelNames(), ","))
 	return w, err
 }
 
@@ -186,11 +196,9 @@ func (w *csvFile) Write(f issue.Forecast) error {
 		}
 		b = append(b, t.text...)
 		for _, v := range r.Values {
-			b = append(b, ',')
-			if !math.IsNaN(v) {
-				b = appendNumber(b, v)
-			}
+			b = issue.AppendNumber(append(b, ','), v)
 		}
+		b = issue.AppendNumber(append(b, ','), r.Mean)
 		b = append(b, about...)
 		b = append(b, r.Source...)
 		b = append(b, ',')
@@ -210,14 +218,6 @@ func (w *csvFile) Close() error { return w.w.Flush() }
 
 func (w *csvFile) Discard() {}
 
-// appendNumber formats a load as the agent's interface does.
-func appendNumber(b []byte, v float64) []byte {
-	if math.Abs(v) < 1e-7 { // less than a milliwatt
-		return append(b, '0')
-	}
-	return strconv.AppendFloat(b, v, 'f', -1, 32)
-}
-
 // quoted returns a field as written in CSV, with quotes if it needs them.
 func quoted(s string) string {
 	if strings.ContainsAny(s, ",\"\r\n") || strings.HasPrefix(s, " ") {
@@ -235,7 +235,7 @@ type jsonFile struct {
 }
 
 func newJSON(to io.Writer, a About) *jsonFile {
-	return &jsonFile{w: bufio.NewWriterSize(to, 1<<16), a: a, names: a.levelNames()}
+	return &jsonFile{w: bufio.NewWriterSize(to, 1<<16), a: a, names: append(a.levelNames(), meanName)}
 }
 
 func (w *jsonFile) Write(f issue.Forecast) error {
@@ -254,10 +254,10 @@ func (w *jsonFile) Write(f issue.Forecast) error {
 			w.begun, before = true, "[\n"
 		}
 		fmt.Fprintf(w.w, `%s{"unique_id":%s,"cutoff":"%s","ds":"%s"`, before, texts[0], cutoff, time.Unix(r.Time, 0).UTC().Format(time.RFC3339))
-		for i, v := range r.Values {
-			value := "null"
-			if !math.IsNaN(v) {
-				value = string(appendNumber(nil, v))
+		for i, v := range append(r.Values[:len(r.Values):len(r.Values)], r.Mean) {
+			value := issue.AppendNumber(nil, v)
+			if len(value) == 0 {
+				value = []byte("null")
 			}
 			fmt.Fprintf(w.w, `,"%s":%s`, w.names[i], value)
 		}
@@ -290,7 +290,7 @@ type parquetFile struct {
 	w     *parquet.GenericWriter[any]
 	a     About
 	names []string // of the columns
-	level []int    // for each column, the index of its quantile, or -1
+	level []int    // for each column, the index of its quantile, the number of quantiles for the mean, or -1
 	rows  []parquet.Row
 }
 
@@ -309,7 +309,7 @@ func newParquet(to io.Writer, a About) *parquetFile {
 		"unique_id": text(), "cutoff": at(), "ds": at(), "model": text(), "version": text(),
 		"source": text(), "quality": text(), "reason": parquet.Optional(text()), "generated": zstd(parquet.Leaf(parquet.BooleanType)),
 	}
-	levels := a.levelNames()
+	levels := append(a.levelNames(), meanName)
 	for _, name := range levels {
 		group[name] = parquet.Optional(zstd(parquet.Leaf(parquet.DoubleType)))
 	}
@@ -351,7 +351,11 @@ func (w *parquetFile) Write(f issue.Forecast) error {
 			case "generated":
 				v = parquet.BooleanValue(w.a.Generated)
 			default:
-				if x := r.Values[w.level[i]]; !math.IsNaN(x) {
+				x := r.Mean
+				if k := w.level[i]; k < len(r.Values) {
+					x = r.Values[k]
+				}
+				if !math.IsNaN(x) {
 					v, defined = parquet.DoubleValue(x), 1
 				}
 			}

@@ -20,8 +20,8 @@ func twoRows(id string) issue.Forecast {
 	return issue.Forecast{
 		Client: id, Cutoff: 1500000000, Levels: []float64{0.05, 0.5}, Model: "day",
 		Rows: []issue.Row{
-			{Time: 1500000000, Values: []float64{0.1, 2.5}, Source: issue.Model, Quality: issue.OK},
-			{Time: 1500003600, Values: []float64{nan, nan}, Source: issue.None, Quality: issue.Missing, Reason: issue.NoReadings},
+			{Time: 1500000000, Values: []float64{0.1, 2.5}, Mean: 3.125, Source: issue.Model, Quality: issue.OK},
+			{Time: 1500003600, Values: []float64{nan, nan}, Mean: nan, Source: issue.None, Quality: issue.Missing, Reason: issue.NoReadings},
 		},
 	}
 }
@@ -30,9 +30,9 @@ func twoRows(id string) issue.Forecast {
 func TestFormats(t *testing.T) {
 	dir := t.TempDir()
 	about := About{Levels: []float64{0.05, 0.5}, Version: "7", Generated: true}
-	const want = `unique_id,cutoff,ds,P05,P50,model,version,source,quality,reason,generated
-"a,b",2017-07-14T02:40:00Z,2017-07-14T02:40:00Z,0.1,2.5,day,7,model,OK,,true
-"a,b",2017-07-14T02:40:00Z,2017-07-14T03:40:00Z,,,day,7,none,MISSING,no-readings,true
+	const want = `unique_id,cutoff,ds,P05,P50,mean,model,version,source,quality,reason,generated
+"a,b",2017-07-14T02:40:00Z,2017-07-14T02:40:00Z,0.1,2.5,3.125,day,7,model,OK,,true
+"a,b",2017-07-14T02:40:00Z,2017-07-14T03:40:00Z,,,,day,7,none,MISSING,no-readings,true
 `
 	var out bytes.Buffer
 	for _, path := range []string{Stdout, "f.csv", "f.json", "f.parquet"} {
@@ -61,7 +61,7 @@ func TestFormats(t *testing.T) {
 	}
 	file, err = os.ReadFile(filepath.Join(dir, "f.json"))
 	var rows []map[string]any
-	if err != nil || json.Unmarshal(file, &rows) != nil || len(rows) != 2 || rows[0]["P05"] != 0.1 || rows[0]["reason"] != nil ||
+	if err != nil || json.Unmarshal(file, &rows) != nil || len(rows) != 2 || rows[0]["P05"] != 0.1 || rows[0]["mean"] != 3.125 || rows[1]["mean"] != nil || rows[0]["reason"] != nil ||
 		rows[1]["P50"] != nil || rows[1]["reason"] != "no-readings" || rows[1]["unique_id"] != "a,b" || rows[1]["generated"] != true {
 		t.Errorf("JSON: %s, %v", file, err)
 	}
@@ -71,11 +71,12 @@ func TestFormats(t *testing.T) {
 		Time   time.Time `parquet:"ds,timestamp(millisecond)"`
 		P05    *float64  `parquet:"P05,optional"`
 		P50    *float64  `parquet:"P50,optional"`
+		Mean   *float64  `parquet:"mean,optional"`
 		Source string    `parquet:"source"`
 		Reason *string   `parquet:"reason,optional"`
 	}
 	table, err := parquet.ReadFile[row](filepath.Join(dir, "f.parquet"))
-	if err != nil || len(table) != 2 || table[0].ID != "a,b" || *table[0].P50 != 2.5 || table[0].Reason != nil || table[1].P05 != nil ||
+	if err != nil || len(table) != 2 || table[0].ID != "a,b" || *table[0].P50 != 2.5 || *table[0].Mean != 3.125 || table[1].Mean != nil || table[0].Reason != nil || table[1].P05 != nil ||
 		*table[1].Reason != "no-readings" || table[1].Source != "none" || table[1].Time.Unix() != 1500003600 || table[1].Cutoff.Unix() != 1500000000 {
 		t.Errorf("Parquet: %+v, %v", table, err)
 	}

@@ -21,6 +21,10 @@ type Paper struct {
 	Name string // name of the folder
 	Spec *experiment.Spec
 
+	// Note says what the results do not cover, because data is missing. Then there are no
+	// verdicts. It is empty otherwise.
+	Note string
+
 	dir   string
 	quick bool
 }
@@ -50,6 +54,9 @@ func Names(dir string) []string {
 
 // WriteResults writes the results as a table to the file ours.tsv in dir.
 func WriteResults(dir string, results []experiment.Result) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil { // without runs, there is no folder
+		return err
+	}
 	return atomicfile.Write(filepath.Join(dir, "ours.tsv"), func(f *os.File) error { return experiment.WriteTSV(f, results) })
 }
 
@@ -61,6 +68,9 @@ func (p *Paper) WriteReport(path, runs string, results []experiment.Result, tool
 	r := report.Report{Title: s.Title, About: s.About, Tool: tool}
 	if p.quick {
 		r.About += "\nThis is the quick form of the experiments. It only checks that everything works."
+	}
+	if p.Note != "" {
+		r.About += "\n" + p.Note
 	}
 	var wrong, err error // the page is written even if a rule is wrong
 	r.Claims, wrong = p.claims(results)
@@ -90,9 +100,9 @@ func (p *Paper) WriteReport(path, runs string, results []experiment.Result, tool
 }
 
 // claims returns the claims of the paper with verdicts that follow from the results. The
-// small form of an experiment has no verdicts.
+// small form of an experiment and one without all data have no verdicts.
 func (p *Paper) claims(results []experiment.Result) (all []report.Claim, err error) {
-	if p.quick {
+	if p.quick || p.Note != "" {
 		claims, err := readClaims(p.dir)
 		for _, c := range claims {
 			all = append(all, report.Claim{Text: c.title(), Verdict: report.NotTested})

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/expr-lang/expr"
 
@@ -149,8 +150,27 @@ func (r *rules) evaluate(text string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return expr.Run(program, env)
+	type result struct {
+		value any
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		v, err := expr.Run(program, env)
+		done <- result{v, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-time.After(evaluateFor):
+		// The evaluation cannot be interrupted. It ends with the process.
+		return nil, fmt.Errorf("the expression takes longer than %v; do its loops repeat each other?", evaluateFor)
+	}
 }
+
+// evaluateFor limits the time of one expression, because nested loops over ranges could take
+// days. It is a variable for tests.
+var evaluateFor = time.Minute
 
 // condition returns the value of an expression that must be true or false.
 func (r *rules) condition(text string) (bool, error) {

@@ -4,6 +4,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"loadstar/lab/experiment"
 	"loadstar/lab/report"
@@ -175,5 +176,21 @@ func TestGrid(t *testing.T) {
 		if _, err := r.evaluate(wrong); err == nil {
 			t.Errorf("%s has no error", wrong)
 		}
+	}
+}
+
+// An expression whose loops would take hours ends with an error.
+func TestLongExpression(t *testing.T) {
+	usual := evaluateFor
+	t.Cleanup(func() { evaluateFor = usual })
+	evaluateFor = time.Millisecond
+	r := &rules{}
+	// The evaluation goes on for a second or so after the error, and ends then.
+	if v, err := r.evaluate("let r = 1..3000; count(r, count(r, true) > 0)"); err == nil || !strings.Contains(err.Error(), "takes longer") {
+		t.Errorf("%v, %v", v, err)
+	}
+	evaluateFor = usual
+	if v, err := r.evaluate("count(1..10, # > 5)"); err != nil || v != 5 {
+		t.Errorf("%v, %v", v, err)
 	}
 }

@@ -234,7 +234,7 @@ func (s *dataset) traffic() []Table {
 		return nil
 	}
 	r := all[0].runs[0]
-	t := Table{Title: "What was sent", Note: "Weights only; readings stay with the clients.", Columns: []string{"", "one client, one round", "one client, whole training", "all clients"}}
+	t := Table{Title: "What was sent", Note: "Weights only; raw readings stay with the clients. Updates of weights reveal something about readings: docs/privacy.md.", Columns: []string{"", "one client, one round", "one client, whole training", "all clients"}}
 	turns := all[0].megabytes() * 1e6 / float64(max(r.summary.Down+r.summary.Up, 1))
 	row := func(name string, bytes int64) {
 		each := float64(bytes) * turns

@@ -138,17 +138,18 @@ func (s *dataset) headline() headline {
 	switch {
 	case b == nil:
 	case s.repeats(b.name):
-		text += ", which is the strongest baseline here,"
+		text += ", which is the strongest baseline here"
 	default:
 		versus = compare(m.relative(), b.relative())
-		text += fmt.Sprintf(", and %s %s, the strongest baseline,", versus.differs(), b.name)
+		text += fmt.Sprintf(", and %s %s, the strongest baseline", versus.differs(), b.name)
 		h.Note = m.correction(b.name)
 		h.Tiles = append(h.Tiles, tile{signed(versus.ratio - 1), "error against " + b.name + ", the strongest baseline", "lower for " + percent(versus.won) + " of " + plural(versus.clients, "client")})
 	}
-	text += fmt.Sprintf(" at the median of %s", plural(against.clients, "client"))
+	text += " (median ratio of errors over " + plural(against.clients, "client")
 	if versus.clients != against.clients {
 		text += fmt.Sprintf(", of which %d have scores of %s", versus.clients, b.name)
 	}
+	text += ")"
 	if n := len(s.trained()); n > 1 {
 		text += fmt.Sprintf("; it is the best of %d trained methods", n)
 	}
@@ -163,7 +164,7 @@ func (s *dataset) headline() headline {
 	if p := m.peakErrors(); !math.IsNaN(p.mae) {
 		h.Tiles = append(h.Tiles, tile{percentFine(p.mae), "error at daily peaks, of the peak", "forecasts of peaks are " + tooHigh(p.bias)})
 	}
-	h.Tiles = append(h.Tiles, tile{short(m.megabytes()) + "\u00a0MB", "sent and received by a client", "in the whole training; no readings"})
+	h.Tiles = append(h.Tiles, tile{short(m.megabytes()) + "\u00a0MB", "sent and received by a client", "in the whole training; no raw readings"})
 	return h
 }
 
@@ -329,14 +330,26 @@ func Closing(dir string) (sentence string, rows [][]string, err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	s := groupRuns([]*Run{r}, nil)[0]
-	rows = append(rows, []string{"METHOD", "CLIENTS", "MAE kW", "OF MEAN LOAD", "REL. MAE (" + s.reference + ")", "BELOW 1"})
+	sentence, rows = groupRuns([]*Run{r}, nil)[0].closing()
+	return sentence, rows, nil
+}
+
+// closing has a column with the ratios of the sentence, because the quotient of two medians
+// in the table can be far from the median of the clients' quotients.
+func (s *dataset) closing() (sentence string, rows [][]string) {
+	best := s.best()
+	rows = append(rows, []string{"METHOD", "CLIENTS", "MAE kW", "OF MEAN LOAD", "REL. MAE (" + s.reference + ")", "BELOW 1", "RATIO"})
 	for _, m := range s.methods {
-		if !math.IsNaN(m.median()) {
-			rows = append(rows, []string{m.name, fmt.Sprint(m.scored()), short(m.mae()), percentFine(m.shareOfLoad()), score(m.median()), percent(m.belowOne())})
+		if math.IsNaN(m.median()) {
+			continue
 		}
+		ratio := ""
+		if m.baseline && best != nil {
+			ratio = score(compare(best.relative(), m.relative()).ratio)
+		}
+		rows = append(rows, []string{m.name, fmt.Sprint(m.scored()), short(m.mae()), percentFine(m.shareOfLoad()), score(m.median()), percent(m.belowOne()), ratio})
 	}
-	return s.headline().Text, rows, nil
+	return s.headline().Text, rows
 }
 
 // clientsOf returns the scores of a run's clients by name.

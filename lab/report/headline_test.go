@@ -3,6 +3,7 @@ package report
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -50,10 +51,10 @@ func TestHeadline(t *testing.T) {
 		verdict, class string
 		text           string
 	}{
-		{0.6, 0.8, "Better than the strongest baseline", "holds", "day forecasts the next 24 hours with an error of 12.8 % of the mean load (3.84 kW): 40 % lower than last week's profile, and 25 % lower than ridge-rich, the strongest baseline, at the median of 5 clients."},
-		{0.8, 0.5, "Better than last week's profile, but worse than ridge-rich", "partly", "day forecasts the next 24 hours with an error of 17.1 % of the mean load (5.12 kW): 20 % lower than last week's profile, and 60 % higher than ridge-rich, the strongest baseline, at the median of 5 clients."},
-		{1.2, 1.5, "Worse than last week's profile", "fails", "day forecasts the next 24 hours with an error of 25.6 % of the mean load (7.68 kW): 20 % higher than last week's profile, which is the strongest baseline here, at the median of 5 clients."},
-		{0.8, 0.8, "Level with the strongest baseline", "partly", "20 % lower than last week's profile, and level with ridge-rich, the strongest baseline,"},
+		{0.6, 0.8, "Better than the strongest baseline", "holds", "day forecasts the next 24 hours with an error of 12.8 % of the mean load (3.84 kW): 40 % lower than last week's profile, and 25 % lower than ridge-rich, the strongest baseline (median ratio of errors over 5 clients)."},
+		{0.8, 0.5, "Better than last week's profile, but worse than ridge-rich", "partly", "day forecasts the next 24 hours with an error of 17.1 % of the mean load (5.12 kW): 20 % lower than last week's profile, and 60 % higher than ridge-rich, the strongest baseline (median ratio of errors over 5 clients)."},
+		{1.2, 1.5, "Worse than last week's profile", "fails", "day forecasts the next 24 hours with an error of 25.6 % of the mean load (7.68 kW): 20 % higher than last week's profile, which is the strongest baseline here (median ratio of errors over 5 clients)."},
+		{0.8, 0.8, "Level with the strongest baseline", "partly", "20 % lower than last week's profile, and level with ridge-rich, the strongest baseline ("},
 	} {
 		h := groupRuns([]*Run{besideRun(c.ours, c.ridge)}, nil)[0].headline()
 		if h.Verdict != c.verdict || h.Class != c.class || !strings.Contains(space(h.Text), c.text) {
@@ -75,7 +76,7 @@ func TestHeadline(t *testing.T) {
 		"−25 % error against ridge-rich, the strongest baseline: lower for 100 % of 5 clients",
 		"80.0 % of loads in the interval: P10 to P90 should contain 80 %",
 		"10.0 % error at daily peaks, of the peak: forecasts of peaks are 5 % too low on average",
-		"2.00 MB sent and received by a client: in the whole training; no readings",
+		"2.00 MB sent and received by a client: in the whole training; no raw readings",
 	} {
 		if !strings.Contains(strings.Join(tiles, "\n"), want) {
 			t.Errorf("no tile %q in\n%s", want, strings.Join(tiles, "\n"))
@@ -93,7 +94,7 @@ func TestHeadline(t *testing.T) {
 	if want := "The forecasts of day are corrected by their latest errors, and those of ridge-rich are not; without the correction, the median relative MAE is 0.700 instead of 0.600."; h.Note != want {
 		t.Errorf("note %q, want %q", h.Note, want)
 	}
-	if want := "at the median of 5 clients, of which 4 have scores of ridge-rich"; !strings.Contains(h.Text, want) {
+	if want := "(median ratio of errors over 5 clients, of which 4 have scores of ridge-rich)"; !strings.Contains(h.Text, want) {
 		t.Errorf("no %q in %s", want, h.Text)
 	}
 	// Without baselines the sentence does not claim to beat one.
@@ -103,20 +104,48 @@ func TestHeadline(t *testing.T) {
 	}
 }
 
+// TestClosing checks that the sentence states the ratios of the table, also where the quotient
+// of the medians would say the opposite.
+func TestClosing(t *testing.T) {
+	r := besideRun(0.6, 0.8)
+	for i, relative := range []float64{0.2, 0.3, 0.7, 0.8, 0.9} { // median 0.7
+		r.Clients[i].RelativeMAE = relative
+	}
+	for i, ridge := range []float64{0.8, 0.9, 0.65, 0.72, 0.75} { // median 0.75
+		r.beside.Scores[2*i+1].RelativeMAE = ridge
+	}
+	sentence, rows := groupRuns([]*Run{r}, nil)[0].closing()
+	ratio := map[string]string{}
+	for _, row := range rows {
+		if len(row) != len(rows[0]) {
+			t.Fatalf("%d columns in %q, want %d", len(row), row, len(rows[0]))
+		}
+		ratio[row[0]] = row[4] + " " + row[len(row)-1]
+	}
+	// 0.7/0.65 is the median of 0.25, 0.333, 1.077, 1.111 and 1.2.
+	want := map[string]string{"METHOD": "REL. MAE (last-week) RATIO", "day": "0.700 ", "ridge-rich": "0.750 1.077", "naive-week": "1.000 0.700"}
+	if !maps.Equal(ratio, want) {
+		t.Errorf("relative errors and ratios %q, want %q", ratio, want)
+	}
+	if text := strings.ReplaceAll(sentence, "\u00a0", " "); !strings.Contains(text, "30 % lower than last week's profile, and 7.7 % higher than ridge-rich, the strongest baseline (median ratio of errors over 5 clients).") {
+		t.Error(text)
+	}
+}
+
 // TestOnePage checks the order of a report of one run, and that the numbers of the first
 // screen are in the page without JavaScript.
 func TestOnePage(t *testing.T) {
 	r := besideRun(0.6, 0.8)
 	r.Generated = true
 	r.summary = &run.Summary{Data: "d, 5 meters", Weights: "abc123", Kernel: "avx2", Down: 100, Up: 100, LeftOut: []string{"z"}}
-	r.Dir, r.plan = "runs/it's mine", "name: day\n"
+	r.Dir, r.DataPath, r.plan = "runs/it's mine", "my data", "name: day\n"
 	page := string(written(t, &Report{Runs: []*Run{r}}))
 	at := 0
 	for _, want := range []string{
 		"<h1>day on d</h1>", "Better than the strongest baseline", "40\u00a0% lower than last week&#39;s profile", `class="tiles"`, "Error per client by method",
 		"The 5 clients with the highest errors of day", "Error by lead", "&#43;24\u00a0h", "Error by hour of the day", "Daily peaks and bias", "−1.0\u00a0%",
 		"Calibration by quantile", "Coverage by hour of the day", "What was sent", "Who takes part", "no complete training example: z", "Repeat it",
-		`loadstar simulate &#39;runs/it&#39;\&#39;&#39;s mine/plan.yaml&#39; --out`, "abc123", "name: day",
+		`loadstar simulate &#39;runs/it&#39;\&#39;&#39;s mine/plan.yaml&#39; --data &#39;my data&#39; --out`, "abc123", "name: day",
 	} {
 		i := strings.Index(page[at:], want)
 		if i < 0 {

@@ -25,8 +25,9 @@ type Run struct {
 	Clients   []run.Client
 	// Reference is the forecast to which the relative MAE refers, such as last-week.
 	Reference string
-	// Dir is the folder of the run, and Data the fingerprint of the dataset.
-	Dir, Data string
+	// Dir is the folder of the run, Data the fingerprint of the dataset, and DataPath where
+	// it was read from, or "".
+	Dir, Data, DataPath string
 
 	zone        string            // of the dataset's clock, "" in runs of older versions
 	interval    int64             // seconds of a step, 0 in runs of older versions
@@ -146,7 +147,7 @@ func (r *Run) readHead(dir string) error {
 		return fmt.Errorf("%s: %w", filepath.Join(dir, "plan.yaml"), err)
 	}
 	flatten(r.settings, "", &plan)
-	r.Dir, r.Data, r.summary, r.plan = dir, s.Data, s, string(text)
+	r.Dir, r.Data, r.DataPath, r.summary, r.plan = dir, s.Data, s.DataPath, s, string(text)
 	r.zone, r.interval = s.Zone, s.Interval
 	r.Seed, _ = strconv.ParseUint(r.settings["seed"], 10, 64)
 	r.Method, r.Algorithm, r.Dataset, r.Generated = s.Plan, s.Algorithm, s.Dataset, s.Generated

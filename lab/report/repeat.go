@@ -28,7 +28,11 @@ func plans(sets []*dataset) []planText {
 			}
 			p := planText{Name: m.name + " on " + s.name, Plan: strings.TrimSpace(r.plan)}
 			dir := strings.TrimSuffix(r.Dir, "/")
-			p.Command = fmt.Sprintf("loadstar simulate %s --out %s", quoted(dir+"/plan.yaml"), quoted(dir+"-again"))
+			data := "DATASET"
+			if r.DataPath != "" {
+				data = quoted(r.DataPath)
+			}
+			p.Command = fmt.Sprintf("loadstar simulate %s --data %s --out %s", quoted(dir+"/plan.yaml"), data, quoted(dir+"-again"))
 			p.Facts = Table{Title: "Hashes of " + m.name, Note: "The same plan, data and kernel set give the same weights.", Columns: []string{"seed", "data", "weights (SHA-256)", "kernel set"}}
 			start := ""
 			for _, r := range m.runs {

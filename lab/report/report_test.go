@@ -23,7 +23,7 @@ const hostile = `</script><script>alert("x")</script><img src=http://evil.exampl
 func writeRun(t *testing.T, dir, plan string, seed, targets int, generated bool, skill float64) {
 	t.Helper()
 	algorithm, _, _ := strings.Cut(plan, "-")
-	text := fmt.Sprintf("name: %s\nseed: %d\ndata: d.yaml\nalgorithm: %s\nmodel: {targets: %d}\nclient: {lr: 0.1, steps: 4}\n", plan, seed, algorithm, targets)
+	text := fmt.Sprintf("name: %s\nseed: %d\nalgorithm: %s\nmodel: {targets: %d}\nclient: {lr: 0.1, steps: 4}\n", plan, seed, algorithm, targets)
 	if algorithm != "local" {
 		text += "server: {lr: 1}\n"
 	}

@@ -21,9 +21,9 @@
 //	events.jsonl            a log with wall-clock times
 //	checkpoint, kept.bin    the state for resuming the run
 //
-// All files except the events and the measured times in the summary depend only on the
-// plan, the data and the kernel set. They are identical after any number of
-// interruptions.
+// All files depend only on the plan, the data and the kernel set, except for the events, and
+// the path of the data and the measured times in the summary. They are identical after any
+// number of interruptions.
 package run
 
 import (
@@ -184,7 +184,7 @@ type Baseline struct {
 
 // WriteBaselines writes the baselines table into the folder of a dataset's runs.
 func WriteBaselines(dir string, rows []Baseline) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	return writeTable(filepath.Join(dir, "baselines"), slices.Values(rows))
@@ -211,7 +211,7 @@ func Create(dir string, plan []byte) (*Folder, error) {
 	if _, err := os.Stat(filepath.Join(dir, "plan.yaml")); err == nil {
 		return nil, fmt.Errorf("%s: %w", dir, ErrExists)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
 	f, err := open(dir)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/parquet-go/parquet-go"
+
+	"loadstar/internal/csvcell"
 )
 
 // ForecastWriter writes forecasts one at a time, in the long format that common
@@ -26,13 +28,13 @@ func CreateForecasts(path, model string) (ForecastWriter, error) {
 	if ext != ".csv" && ext != ".parquet" {
 		return nil, fmt.Errorf("%s: forecasts are written as .csv or .parquet", path)
 	}
-	f, err := os.Create(path)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	if ext == ".csv" {
 		w := &csvForecasts{f: f, w: csv.NewWriter(f)}
-		return w, w.w.Write([]string{"unique_id", "cutoff", "ds", "y", model})
+		return w, w.w.Write([]string{"unique_id", "cutoff", "ds", "y", csvcell.Text(model)})
 	}
 	// The name of the last column is the name of the model, so a Go struct cannot define
 	// the schema.
@@ -60,7 +62,7 @@ type csvForecasts struct {
 func (c *csvForecasts) Write(r Forecast) error {
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', 9, 64) }
 	return c.w.Write([]string{
-		r.Client, r.Cutoff.UTC().Format(time.RFC3339), r.Time.UTC().Format(time.RFC3339), number(r.Actual), number(r.Forecast),
+		csvcell.Text(r.Client), r.Cutoff.UTC().Format(time.RFC3339), r.Time.UTC().Format(time.RFC3339), number(r.Actual), number(r.Forecast),
 	})
 }
 

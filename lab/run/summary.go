@@ -18,8 +18,10 @@ type Summary struct {
 	Algorithm string `json:"algorithm"`
 	Dataset   string `json:"dataset"`
 	Generated bool   `json:"generated"`
-	// Data is the fingerprint of the dataset's content.
-	Data string `json:"data"`
+	// Data is the fingerprint of the dataset's content, and DataPath where the dataset was
+	// read from, or "" if it is not known.
+	Data     string `json:"data"`
+	DataPath string `json:"data_path,omitempty"`
 	// Start is the SHA-256 of the weights from which the run started, if the plan names any.
 	Start   string `json:"start,omitempty"`
 	Kernel  string `json:"kernel"`

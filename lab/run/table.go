@@ -21,6 +21,7 @@ import (
 	"github.com/parquet-go/parquet-go/compress/zstd"
 
 	"loadstar/internal/atomicfile"
+	"loadstar/internal/csvcell"
 )
 
 // Table is a CSV file to which rows of type T are appended. T is a struct of strings,
@@ -100,7 +101,7 @@ func (t *Table[T]) Append(row T) error {
 				t.number(x)
 			}
 		default:
-			t.row = append(t.row, quoted(f.String())...)
+			t.row = append(t.row, quoted(csvcell.Text(f.String()))...)
 		}
 	}
 	return t.write()
@@ -247,7 +248,7 @@ func parse(row reflect.Value, fields []string) error {
 			}
 			f.Set(reflect.Append(f, reflect.ValueOf(x)))
 		default:
-			f.SetString(s)
+			f.SetString(csvcell.Plain(s))
 		}
 	}
 	return nil

@@ -121,6 +121,10 @@ func (s *simulation) restore(ctx context.Context) error {
 	s.now, s.events, s.relative = c.Now, c.Agenda, c.MASE
 	s.summary.Steps = c.Steps
 	s.savedAt.Store(int64(s.machine.Round()))
+	for i := range c.Received {
+		t := &c.Received[i]
+		t.Limits.Coordinate = s.server.Coordinate(t.Version)
+	}
 	for _, a := range sortedKeys(c.Tasks) {
 		s.start(ctx, a, c.Received[c.Tasks[a]])
 	}

@@ -131,7 +131,7 @@ func (s *simulation) drawExtremes(ctx context.Context, scored []member, rows []r
 		var again detail // the errors of the client are counted already
 		m := &scored[i]
 		again.begin(s.setup.Problem.Framer, s.Dataset.Interval, m.meter, w.scorer.Levels(), false)
-		again.beginCurves(s.Plan.Evaluate.Stride)
+		again.beginCurves(s.Plan.Evaluate.Stride.Steps())
 		if _, _, err := w.scorer.Serve(w.w, m.meter, m.windows, again.add); err != nil {
 			return err
 		}

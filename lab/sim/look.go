@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"loadstar/fed/recipe"
 	"loadstar/lab/run"
 )
 
@@ -24,14 +23,14 @@ const (
 // Look returns the state of the configured run's folder, and the summary if the run is
 // finished. A folder with a run of a different plan is an error.
 func Look(c Config) (*run.Summary, State, error) {
-	plan, err := recipe.Write(c.Plan)
+	plan, err := c.resolve()
 	if err != nil {
 		return nil, Empty, err
 	}
 	if _, err := os.Stat(filepath.Join(c.Dir, "plan.yaml")); errors.Is(err, fs.ErrNotExist) {
 		return nil, Empty, nil
 	}
-	f, err := run.Reopen(c.Dir, plan, upgradePlan)
+	f, err := run.Reopen(c.Dir, plan, c.upgradePlan)
 	if err != nil {
 		return nil, Empty, err
 	}

@@ -111,7 +111,7 @@ func (s *simulation) finish(ctx context.Context) error {
 		m, d := &scored[i], &details[i]
 		d.begin(s.setup.Problem.Framer, s.Dataset.Interval, m.meter, w.scorer.Levels(), sampled(i, len(scored), s.Plan.Evaluate.Forecasts))
 		if sampled(i, len(scored), shown) {
-			d.beginCurves(s.Plan.Evaluate.Stride)
+			d.beginCurves(s.Plan.Evaluate.Stride.Steps())
 		}
 		score, loss, err := w.scorer.Serve(w.w, m.meter, m.windows, d.add)
 		p := &score.Overall
@@ -180,7 +180,8 @@ func (s *simulation) final(ctx context.Context, w *worker, i int) error {
 		return nil
 	}
 	c := client.Client{ID: m.id, Data: []series.Examples{m.windows}, Kept: w.kept[:w.client.Kept()], First: first}
-	task := fed.Task{Round: s.Plan.Rounds, Version: s.server.Version(), Shared: s.server.Shared()}
+	task := s.task(s.Plan.Rounds)
+	task.Limits, task.Control = fed.Limits{}, nil // fine-tuning sends nothing
 	tuned, err := w.tuner.Tune(ctx, &c, task, s.earlier(w), func(candidate []float32) (float64, error) {
 		score, _, err := w.scorer.Score(candidate, m.meter, m.windows, series.Validation, 0, nil)
 		return score.Overall.MAE(), err

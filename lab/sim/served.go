@@ -54,7 +54,7 @@ func (s *simulation) writeScaling() error {
 // as loadstar forecast would. It does so only for plans that forecast the next day or more:
 // for the others, it would take a tenth of the run's time, and forecast does it if needed.
 func (s *simulation) writeStates(ctx context.Context, scored []member) error {
-	if s.Plan.Model.Horizon != 1 || s.Plan.Model.Targets < s.Dataset.StepsPerDay() {
+	if s.Plan.Model.Horizon.Steps() != 1 || s.Plan.Model.Targets.Steps() < s.Dataset.StepsPerDay() {
 		return nil
 	}
 	folder, err := serve.Open(s.folder.Dir, s.Dataset, s.Kernel)

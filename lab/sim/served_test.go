@@ -58,7 +58,7 @@ func TestFolderServes(t *testing.T) {
 				scored = fleet.holdout
 			}
 			scorer := forecast.NewScorer(q.Model, c.Kernel, q.Loss)
-			scorer.Reference, scorer.Correct, scorer.Stride = forecast.Reference(c.Plan.Evaluate.Reference), c.Plan.Evaluate.Correct, c.Plan.Evaluate.Stride
+			scorer.Reference, scorer.Correct, scorer.Stride = forecast.Reference(c.Plan.Evaluate.Reference), c.Plan.Evaluate.Correct, c.Plan.Evaluate.Stride.Steps()
 			for i, row := range rows {
 				m := scored[i]
 				client, err := folder.Client(row.Client)

@@ -31,6 +31,8 @@ import (
 type Config struct {
 	Plan    *fed.Plan
 	Dataset *series.Dataset
+	// DataPath is where Dataset was read from, for the summary, or "".
+	DataPath string
 	// ServerData, if not nil, is the server's data, as in a fleet. Then the plan's
 	// server.clients has no effect: all clients of Dataset train.
 	ServerData *series.Dataset
@@ -47,8 +49,27 @@ type Config struct {
 	Save time.Duration
 	// Progress, if not nil, is called before the first round and after every round.
 	Progress func(Progress)
+	// Replay, if not nil, is the run of a fleet that the simulation repeats.
+	Replay *Replay
 	// hostile, if not nil, replaces what a client sends. Tests set it.
 	hostile func(fed.Task, *fed.Update)
+}
+
+// resolve resolves the plan by the dataset's step, and returns it as the run's folder has it.
+func (c *Config) resolve() (text []byte, err error) {
+	if c.Plan, err = recipe.Resolve(c.Plan, c.Dataset.Interval); err != nil {
+		return nil, err
+	}
+	return recipe.Write(c.Plan)
+}
+
+// Replay has what the weights of a fleet's run depend on beside the plan and the data.
+type Replay struct {
+	Run string // name of the run
+	// Secret is that of all agents, from which they draw their clients' examples.
+	Secret [32]byte
+	// Blocks means that the agents' policy has whole_blocks.
+	Blocks bool
 }
 
 // Progress is the progress of a run.
@@ -61,7 +82,7 @@ type Progress struct {
 // Run simulates a run to its end. After an interruption, the run can be resumed from its
 // last checkpoint.
 func Run(ctx context.Context, c Config) (*run.Summary, error) {
-	plan, err := recipe.Write(c.Plan)
+	plan, err := c.resolve()
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +93,7 @@ func Run(ctx context.Context, c Config) (*run.Summary, error) {
 	}
 	defer s.close()
 	if c.Resume {
-		s.folder, err = run.Reopen(c.Dir, plan, upgradePlan)
+		s.folder, err = run.Reopen(c.Dir, plan, c.upgradePlan)
 	} else {
 		s.folder, err = run.Create(c.Dir, plan)
 	}
@@ -147,6 +168,12 @@ func newSimulation(c Config) (*simulation, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.Replay != nil && c.Replay.Blocks {
+		problem.EndAtBlocks()
+		if err := problem.Open(c.Dataset); err != nil {
+			return nil, err
+		}
+	}
 	// Recomputing the features of a client takes longer than training it for a round.
 	problem.LimitCache(max(2*c.Memory, feature.DefaultCache))
 	if s.fleet, err = newFleet(c.Plan, problem, c.Dataset, c.ServerData == nil, c.Workers); err != nil {
@@ -155,6 +182,11 @@ func newSimulation(c Config) (*simulation, error) {
 	s.trainees = s.fleet.trainees(recipe.Pooled(c.Plan))
 	if s.setup, err = setup.New(c.Plan, problem, len(s.trainees)); err != nil {
 		return nil, err
+	}
+	if c.Replay != nil {
+		if s.setup, err = s.setup.OfAgent(c.Replay.Secret); err != nil {
+			return nil, err
+		}
 	}
 	if s.startFile, err = s.readStart(); err != nil {
 		return nil, err
@@ -177,7 +209,7 @@ func newSimulation(c Config) (*simulation, error) {
 	s.pool = newPool(workers)
 	s.summary = run.Summary{
 		Plan: p.Name, Algorithm: p.Algorithm, Dataset: c.Dataset.Name, Generated: c.Dataset.Generated,
-		Data: c.fingerprint(), Kernel: c.Kernel.Name(), Clients: len(s.fleet.clients), LeftOut: s.fleet.leftOut,
+		Data: c.fingerprint(), DataPath: c.DataPath, Kernel: c.Kernel.Name(), Clients: len(s.fleet.clients), LeftOut: s.fleet.leftOut,
 		Down: traffic.Down, Up: traffic.Up, Start: s.startSum,
 	}
 	return s, nil
@@ -192,7 +224,7 @@ func (s *simulation) newWorker() *worker {
 		w:      make([]float32, s.setup.Problem.Model.Net().Weights()),
 	}
 	w.scorer.Reference, w.scorer.Correct = forecast.Reference(s.Plan.Evaluate.Reference), s.Plan.Evaluate.Correct
-	w.scorer.Stride = s.Plan.Evaluate.Stride
+	w.scorer.Stride = s.Plan.Evaluate.Stride.Steps()
 	w.kept = make([]float32, s.slot(w))
 	return w
 }
@@ -284,7 +316,7 @@ func (s *simulation) ask(ctx context.Context) {
 	if len(asked) == 0 {
 		return
 	}
-	task := s.server.Task(s.machine.Round())
+	task := s.task(s.machine.Round())
 	for _, a := range asked {
 		t := &s.trainees[a.Client]
 		e := s.timing.roundTrip(s.now, a, t.id, recipe.StepsOf(s.Plan, t.examples))
@@ -293,6 +325,15 @@ func (s *simulation) ask(ctx context.Context) {
 			s.start(ctx, a, task)
 		}
 	}
+}
+
+// task returns the task of a round.
+func (s *simulation) task(round int) fed.Task {
+	t := s.server.Task(round)
+	if s.Replay != nil {
+		t.Run = s.Replay.Run
+	}
+	return t
 }
 
 // start starts the training of a client that may return in a later round. The training
@@ -399,7 +440,7 @@ func (s *simulation) merge(ctx context.Context, o round.Outcome) error {
 // trainAll trains the clients of a round in parallel. Each worker sums the updates that it
 // computes, so individual updates are retained only if the aggregator needs them.
 func (s *simulation) trainAll(ctx context.Context, o round.Outcome, results []result) error {
-	task := s.server.Task(o.Round)
+	task := s.task(o.Round)
 	each := s.setup.Parts.Needs.EachUpdate
 	err := s.pool.each(ctx, len(o.Counted), func(w *worker, i int) error {
 		c := o.Counted[i].Client

@@ -11,14 +11,17 @@ import (
 // upgradePlan returns the plan in a run's folder as this version of the program writes it,
 // so that a run of an older version can be resumed. Settings that did not exist have their
 // defaults, which do what the older version did.
-func upgradePlan(text []byte) ([]byte, error) {
+func (c *Config) upgradePlan(text []byte) ([]byte, error) {
 	p, err := recipe.Read(text)
 	if err != nil {
 		return nil, err
 	}
+	if p, err = recipe.Resolve(p, c.Dataset.Interval); err != nil {
+		return nil, err
+	}
 	// The effective plan in a folder has every setting on a line of its own.
 	given := bytes.Contains(text, []byte("\n  reference: "))
-	layout := series.Layout{Horizon: p.Model.Horizon, Targets: p.Model.Targets}
+	layout := series.Layout{Horizon: p.Model.Horizon.Steps(), Targets: p.Model.Targets.Steps()}
 	if !given && forecast.Auto.For(layout) != forecast.LastValue {
 		// All errors were relative to the last value.
 		p.Evaluate.Reference = string(forecast.LastValue)

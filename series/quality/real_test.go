@@ -55,7 +55,6 @@ func TestCheckRealSets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads the whole data pack")
 	}
-	root := datatest.Root(t)
 	type result struct {
 		meters map[string]quality.MeterReport
 		fleet  quality.FleetReport
@@ -63,7 +62,8 @@ func TestCheckRealSets(t *testing.T) {
 	}
 	run := func(t *testing.T, name, dir string) result {
 		t.Helper()
-		desc, err := read.Load(filepath.Join("..", "..", "datasets", name+".yaml"))
+		path, root := datatest.Dataset(t, name)
+		desc, err := read.Load(path)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,7 +3,6 @@ package quality_test
 import (
 	"math"
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -82,42 +81,44 @@ func TestRecentReal(t *testing.T) {
 		t.Skip("reads load data")
 	}
 	groups := longtest.Pick([]string{"sgsc-core19"}, []string{"hog-core42", "sgsc-core19", "cambridge-core42-2016-17", "robin-core42", "resstock-ca-core42", "resstock-tx-core42", "resstock-vt-core42"})
-	root := datatest.Root(t)
 	for _, group := range groups {
-		desc, err := read.Load(filepath.Join(datatest.Repository(t), "datasets", group+".yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		d, err := read.Open(desc, root)
-		if err != nil {
-			t.Fatal(err)
-		}
-		perDay := d.StepsPerDay()
-		days, blocked, found, planted := 0, map[quality.Code]int{}, 0, 0
-		for i := range d.Len() {
-			load := d.Meter(i).Load
-			for end := 35 * perDay; end <= len(load); end += perDay {
-				days++
-				codes := quality.Recent(load[:end], perDay)
-				for _, code := range codes {
-					blocked[code]++
-				}
-				if days%50 != 0 || slices.Contains(codes, "unit-jump") {
-					continue
-				}
-				changed := slices.Clone(load[end-35*perDay : end])
-				for i := range perDay {
-					changed[len(changed)-1-i] *= 1000
-				}
-				planted++
-				if slices.Contains(quality.Recent(changed, perDay), "unit-jump") {
-					found++
+		t.Run(group, func(t *testing.T) {
+			path, root := datatest.Dataset(t, group)
+			desc, err := read.Load(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := read.Open(desc, root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			perDay := d.StepsPerDay()
+			days, blocked, found, planted := 0, map[quality.Code]int{}, 0, 0
+			for i := range d.Len() {
+				load := d.Meter(i).Load
+				for end := 35 * perDay; end <= len(load); end += perDay {
+					days++
+					codes := quality.Recent(load[:end], perDay)
+					for _, code := range codes {
+						blocked[code]++
+					}
+					if days%50 != 0 || slices.Contains(codes, "unit-jump") {
+						continue
+					}
+					changed := slices.Clone(load[end-35*perDay : end])
+					for i := range perDay {
+						changed[len(changed)-1-i] *= 1000
+					}
+					planted++
+					if slices.Contains(quality.Recent(changed, perDay), "unit-jump") {
+						found++
+					}
 				}
 			}
-		}
-		t.Logf("%s: %d days of clients, with findings %v; unit switch found within a day %d of %d times", group, days, blocked, found, planted)
-		if 10*found < 7*planted || 200*blocked["unit-jump"] > days || 20*blocked["clock-shift"] > days {
-			t.Errorf("%s: unit switch found %d of %d times; findings on %v of %d days", group, found, planted, blocked, days)
-		}
+			t.Logf("%s: %d days of clients, with findings %v; unit switch found within a day %d of %d times", group, days, blocked, found, planted)
+			if 10*found < 7*planted || 200*blocked["unit-jump"] > days || 20*blocked["clock-shift"] > days {
+				t.Errorf("%s: unit switch found %d of %d times; findings on %v of %d days", group, found, planted, blocked, days)
+			}
+		})
 	}
 }

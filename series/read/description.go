@@ -19,7 +19,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	_ "time/tzdata" // use the same zones on every machine, even without a zone database
 
 	"go.yaml.in/yaml/v3"
 
@@ -426,6 +425,28 @@ func (d *Description) sources(t *Table, root string) ([]source, error) {
 		}
 	}
 	return files, nil
+}
+
+// Present reports whether the files of the dataset exist. A dataset that is generated has
+// none.
+func (d *Description) Present(root string) bool {
+	if d.Generate != "" {
+		return true
+	}
+	for _, t := range []*Table{&d.Load, d.Weather, d.Meters} {
+		files, err := d.sources(t, root)
+		if err != nil {
+			return false
+		}
+		for _, f := range files {
+			opened, err := f.open()
+			if err != nil {
+				return false
+			}
+			_ = opened.Close() // only whether it opens matters
+		}
+	}
+	return true
 }
 
 // matches returns the files that match a pattern, which may be relative to dir. Wildcard

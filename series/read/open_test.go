@@ -233,7 +233,6 @@ func TestDataPack(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
-	root := datatest.Root(t)
 	for _, c := range []struct {
 		name         string
 		meters, rows int
@@ -249,26 +248,28 @@ func TestDataPack(t *testing.T) {
 		{"sgsc", 83, 1238401, 0},
 		{"sgsc-core19", 19, 0, 0},
 	} {
-		d, err := Load(filepath.Join("..", "..", "datasets", c.name+".yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ds, err := Open(d, root)
-		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
-			continue
-		}
-		rows := 0
-		for i := range ds.Len() {
-			f := ds.Meter(i).Faults
-			rows += f.Rows
-			if f.Rows = 0; f != (series.Faults{}) {
-				t.Errorf("%s: meter %s has %+v", c.name, ds.Meter(i).ID, f)
+		t.Run(c.name, func(t *testing.T) {
+			path, root := datatest.Dataset(t, c.name)
+			d, err := Load(path)
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-		if ds.Len() != c.meters || c.rows > 0 && rows != c.rows || len(ds.Weather.Names) != c.weather {
-			t.Errorf("%s has %d meters in %d rows, weather %v", c.name, ds.Len(), rows, ds.Weather.Names)
-		}
+			ds, err := Open(d, root)
+			if err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			rows := 0
+			for i := range ds.Len() {
+				f := ds.Meter(i).Faults
+				rows += f.Rows
+				if f.Rows = 0; f != (series.Faults{}) {
+					t.Errorf("%s: meter %s has %+v", c.name, ds.Meter(i).ID, f)
+				}
+			}
+			if ds.Len() != c.meters || c.rows > 0 && rows != c.rows || len(ds.Weather.Names) != c.weather {
+				t.Errorf("%s has %d meters in %d rows, weather %v", c.name, ds.Len(), rows, ds.Weather.Names)
+			}
+		})
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"math"
 	"time"
+	_ "time/tzdata" // use the same zones on every machine, even without a zone database
 )
 
 // Notice is the label that programs must add to synthetic data wherever they show or store

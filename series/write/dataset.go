@@ -44,7 +44,7 @@ func Dataset(dir string, s Source) error {
 	if err := CheckNew(dir); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	load, err := CreateLoad(filepath.Join(dir, "load.parquet"))

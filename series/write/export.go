@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"loadstar/internal/atomicfile"
+	"loadstar/internal/csvcell"
 	"loadstar/series"
 )
 
@@ -40,7 +41,7 @@ func Export(path string, s Source) error {
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	return atomicfile.Write(path, func(to *os.File) error {
+	return atomicfile.WritePrivate(path, func(to *os.File) error {
 		if _, err := fmt.Fprintf(to, "%s\r\n", s.About); err != nil {
 			return err
 		}
@@ -48,7 +49,7 @@ func Export(path string, s Source) error {
 		w.Comma, w.UseCRLF = ';', true
 		header, units := []string{"Zeit"}, []string{""}
 		for _, m := range all {
-			header, units = append(header, m.ID), append(units, "kW")
+			header, units = append(header, csvcell.Text(m.ID)), append(units, "kW")
 		}
 		_ = w.Write(header) // Error returns the first error of all rows
 		_ = w.Write(units)

@@ -16,6 +16,7 @@ import (
 	"github.com/parquet-go/parquet-go/compress/zstd"
 
 	"loadstar/internal/atomicfile"
+	"loadstar/internal/csvcell"
 	"loadstar/series"
 )
 
@@ -39,7 +40,7 @@ type loadRow struct {
 
 // CreateLoad starts a load table. The file appears under its name when Close succeeds.
 func CreateLoad(path string) (*Load, error) {
-	file, err := atomicfile.Create(path)
+	file, err := atomicfile.CreatePrivate(path)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +87,7 @@ func (l *Load) Discard() { l.file.Discard() }
 
 // Weather writes a weather table with all columns of w.
 func Weather(path string, w series.Weather, interval time.Duration) error {
-	file, err := atomicfile.Create(path)
+	file, err := atomicfile.CreatePrivate(path)
 	if err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ type Meters struct {
 
 // CreateMeters starts a table of meters. The file appears under its name when Close succeeds.
 func CreateMeters(path string, labels, statics []string) (*Meters, error) {
-	file, err := atomicfile.Create(path)
+	file, err := atomicfile.CreatePrivate(path)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +159,11 @@ func (t *Meters) Meter(m series.Meter, labels []string) error {
 }
 
 func (t *Meters) row(id string, labels, values []string) error {
-	return t.w.Write(append(append([]string{id}, labels...), values...))
+	row := []string{csvcell.Text(id)}
+	for _, label := range labels {
+		row = append(row, csvcell.Text(label))
+	}
+	return t.w.Write(append(row, values...))
 }
 
 // Close completes the file.

@@ -145,7 +145,7 @@ func TestSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info.Mode().Perm() != 0o644 {
+	if info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %s", info.Mode())
 	}
 	file, err := parquet.OpenFile(f, info.Size())

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"loadstar/internal/freeport"
 )
 
 func runChild(t *testing.T, c NodeConfig) *child {
@@ -42,12 +44,12 @@ func startCluster(t *testing.T) *cluster {
 	dir := t.TempDir()
 	var routes []string
 	for range 3 {
-		routes = append(routes, freeAddress(t))
+		routes = append(routes, freeport.ForTest(t))
 	}
 	for i := range 3 {
 		name := fmt.Sprint("n", i)
 		c.configs = append(c.configs, NodeConfig{
-			Name: name, Dir: filepath.Join(dir, name), Listen: freeAddress(t), ClusterListen: routes[i], Routes: routes,
+			Name: name, Dir: filepath.Join(dir, name), Listen: freeport.ForTest(t), ClusterListen: routes[i], Routes: routes,
 		})
 		c.urls = append(c.urls, "nats://"+c.configs[i].Listen)
 		c.nodes = append(c.nodes, runChild(t, c.configs[i]))
@@ -206,7 +208,7 @@ func TestClusterLosesNothing(t *testing.T) {
 // A process may open the bus before the cluster is running.
 func TestClusterStartsLater(t *testing.T) {
 	t.Parallel()
-	n := NodeConfig{Name: "n", Dir: t.TempDir(), Listen: freeAddress(t), MaxMessage: 1 << 20}
+	n := NodeConfig{Name: "n", Dir: t.TempDir(), Listen: freeport.ForTest(t), MaxMessage: 1 << 20}
 	c := Config{URLs: []string{"nats://" + n.Listen}, Replicas: 1, MaxMessage: 1 << 20}
 	type opened struct {
 		b   *Bus

@@ -13,7 +13,6 @@ import (
 	"io"
 	"log/slog"
 	"math/big"
-	mrand "math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -22,29 +21,15 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-)
 
-// freeAddress returns a loopback address with a free port. The port is outside the range of
-// ephemeral ports, so the system does not give it to another process before the test uses
-// it.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	for range 100 {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 15_000+mrand.IntN(15_000)))
-		if err == nil {
-			defer l.Close()
-			return l.Addr().String()
-		}
-	}
-	t.Fatal("no free port")
-	return ""
-}
+	"loadstar/internal/freeport"
+)
 
 // The server does not disconnect a slow client, even if the client's results far exceed the
 // bytes that a server queues for one connection.
 func TestSlowLink(t *testing.T) {
 	t.Parallel()
-	n := NodeConfig{Name: "n", Dir: t.TempDir(), Listen: freeAddress(t)}
+	n := NodeConfig{Name: "n", Dir: t.TempDir(), Listen: freeport.ForTest(t)}
 	node(t, n)
 	const results, size = 44, 3 << 20
 	near := open(t, Config{URLs: []string{"nats://" + n.Listen}, Replicas: 1})
@@ -160,8 +145,8 @@ func node(t *testing.T, c NodeConfig) (stop func()) {
 // A region's leaf node forwards results to the hub's cluster.
 func TestLeaf(t *testing.T) {
 	t.Parallel()
-	hub := NodeConfig{Name: "hub", Dir: t.TempDir(), Listen: freeAddress(t), LeafListen: freeAddress(t), Domain: "hub"}
-	region := NodeConfig{Name: "region", Dir: t.TempDir(), Listen: freeAddress(t), LeafRemotes: []string{hub.LeafListen}, Domain: "region"}
+	hub := NodeConfig{Name: "hub", Dir: t.TempDir(), Listen: freeport.ForTest(t), LeafListen: freeport.ForTest(t), Domain: "hub"}
+	region := NodeConfig{Name: "region", Dir: t.TempDir(), Listen: freeport.ForTest(t), LeafRemotes: []string{hub.LeafListen}, Domain: "region"}
 	node(t, hub)
 	node(t, region)
 	near := open(t, Config{URLs: []string{"nats://" + hub.Listen}, Replicas: 1, Domain: "hub"})
@@ -199,7 +184,7 @@ func TestNodeCertificates(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	ca, cert, key := certificate(t, dir, "ours")
-	n := NodeConfig{Name: "n", Dir: filepath.Join(dir, "n"), Listen: freeAddress(t), CAFile: ca, CertFile: cert, KeyFile: key}
+	n := NodeConfig{Name: "n", Dir: filepath.Join(dir, "n"), Listen: freeport.ForTest(t), CAFile: ca, CertFile: cert, KeyFile: key}
 	node(t, n)
 	c := Config{URLs: []string{"tls://" + n.Listen}, Replicas: 1, CAFile: ca, CertFile: cert, KeyFile: key}
 	b := open(t, c)

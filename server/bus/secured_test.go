@@ -15,6 +15,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
+
+	"loadstar/internal/freeport"
 )
 
 // accounts is a NATS operator with an account for Loadstar.
@@ -65,7 +67,7 @@ func secured(t *testing.T) (a *accounts, ca string) {
 	}
 	dir := t.TempDir()
 	ca, cert, key := certificate(t, dir, "nats")
-	o, err := NodeConfig{Name: "n", Dir: filepath.Join(dir, "n"), Listen: freeAddress(t), CAFile: ca, CertFile: cert, KeyFile: key}.options()
+	o, err := NodeConfig{Name: "n", Dir: filepath.Join(dir, "n"), Listen: freeport.ForTest(t), CAFile: ca, CertFile: cert, KeyFile: key}.options()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +96,8 @@ func (a *accounts) user(account nkeys.KeyPair) string {
 	a.t.Helper()
 	k, id := pair(a.t, nkeys.CreateUser)
 	c := jwt.NewUserClaims(id)
-	c.Permissions.Pub.Allow.Add("loadstar.results", "loadstar.wake", "$JS.API.STREAM.*.LOADSTAR_RESULTS",
+	c.Permissions.Pub.Allow.Add("loadstar.results", "loadstar.wake", "$JS.API.STREAM.INFO.LOADSTAR_RESULTS",
+		"$JS.API.STREAM.CREATE.LOADSTAR_RESULTS", "$JS.API.STREAM.UPDATE.LOADSTAR_RESULTS",
 		"$JS.API.CONSUMER.*.LOADSTAR_RESULTS.>", "$JS.API.CONSUMER.MSG.NEXT.LOADSTAR_RESULTS.aggregators", "$JS.ACK.LOADSTAR_RESULTS.>")
 	c.Permissions.Sub.Allow.Add("_INBOX.>", "loadstar.wake")
 	text, err := c.Encode(account)
@@ -167,7 +170,7 @@ func TestCredentials(t *testing.T) {
 // the MAC of another message, is dropped and counted.
 func TestForgedResults(t *testing.T) {
 	t.Parallel()
-	n := NodeConfig{Name: "n", Dir: t.TempDir(), Listen: freeAddress(t)}
+	n := NodeConfig{Name: "n", Dir: t.TempDir(), Listen: freeport.ForTest(t)}
 	node(t, n)
 	c := Config{URLs: []string{"nats://" + n.Listen}, Replicas: 1, Key: []byte("key of the gateways")}
 	b, err := Open(t.Context(), c, slog.New(slog.DiscardHandler))

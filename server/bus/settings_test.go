@@ -11,17 +11,18 @@ import (
 
 	"loadstar/internal/finding"
 	"loadstar/internal/finding/findingtest"
+	"loadstar/internal/freeport"
 )
 
 // monitored runs a NATS server with a monitoring port and returns its address and that of
 // the port.
 func monitored(t *testing.T, sync bool) (at, monitor string) {
 	t.Helper()
-	o, err := NodeConfig{Name: "n", Dir: t.TempDir(), Listen: freeAddress(t)}.options()
+	o, err := NodeConfig{Name: "n", Dir: t.TempDir(), Listen: freeport.ForTest(t)}.options()
 	if err != nil {
 		t.Fatal(err)
 	}
-	host, port, err := listen(freeAddress(t), false)
+	host, port, err := listen(freeport.ForTest(t), false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func TestBegin(t *testing.T) {
 	s := newSite(t)
 	s.reach = 7 * time.Minute
 	s.announce(0, 2)
-	s.add("run", "algorithm: fedavg\ndata: on-my-laptop\nmodel: {name: bose2023}\n", 3)
+	s.add("run", "algorithm: fedavg\nmodel: {name: bose2023}\n", 3)
 	for range 3 {
 		s.turn()
 		s.clock = s.clock.Add(lookEvery)
@@ -36,7 +36,7 @@ func TestBegin(t *testing.T) {
 	r := s.run("run")
 	p, err := recipe.Read([]byte(r.Plan))
 	must(t, err)
-	if r.Fleet != 3 || p.Schedule.Cohort != 3 || p.Data != "" || strings.Join(p.Model.Inputs, " ") != "load time_of_day day_of_week temperature" {
+	if r.Fleet != 3 || p.Schedule.Cohort != 3 || strings.Join(p.Model.Inputs, " ") != "load time_of_day day_of_week temperature" {
 		t.Errorf("a fleet of %d, and the plan\n%s", r.Fleet, r.Plan)
 	}
 	if b, err := s.blobs.Get(t.Context(), r.PlanBlob); err != nil || string(b) != r.Plan {

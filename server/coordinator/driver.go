@@ -61,12 +61,16 @@ func (d *driver) needsLook(a ledger.Activity, now time.Time) bool {
 const lacks = waits + "the store lacks what the run needs: "
 
 // advance does all work that is due for the run now. If the store has lost weights of the
-// run, the run shows so. This happens if a database was restored without the weights of its
-// time.
+// run, or the database rows of the run, the run shows so. The former happens if a database was
+// restored without the weights of its time.
 func (d *driver) advance(ctx context.Context) error {
 	err := d.work(ctx)
-	if errors.Is(err, blob.ErrNotFound) || errors.Is(err, blob.ErrDamaged) {
-		why := lacks + err.Error() + "; restore the file from a backup of that time, roll the run back, or stop it"
+	missing, damaged := errors.Is(err, blob.ErrNotFound) || errors.Is(err, blob.ErrDamaged), errors.Is(err, ledger.ErrDamaged)
+	if missing || damaged {
+		why := lacks + err.Error()
+		if missing {
+			why += "; restore the file from a backup of that time, roll the run back, or stop it"
+		}
 		err = errors.Join(err, d.Ledger.Drive(ctx, d.lead, d.id, func(x *ledger.Drive) error {
 			if x.Run.State != ledger.Running {
 				return nil

@@ -29,7 +29,8 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 		return err
 	}
 	if fold.Len() != int(r.Counted) {
-		return d.fail(ctx, r, fmt.Errorf("round %d counted %d updates, but the ledger has %d", r.Round, r.Counted, fold.Len()))
+		why := fmt.Errorf("%w: round %d counted %d updates, but the ledger has %d", ledger.ErrDamaged, r.Round, r.Counted, fold.Len())
+		return d.ifCurrent(ctx, r, func(*ledger.Drive) error { return why })
 	}
 	if d.server.Limits() != (fed.Limits{}) {
 		var tally limit.Tally
@@ -148,17 +149,24 @@ func (d *driver) fold(ctx context.Context, r ledger.Round) (*round.Fold, error) 
 	})
 }
 
-// fail ends a run that cannot continue after a round, and stores the reason. If the run was
-// stopped or rolled back during the merge, its sums were deleted, and it has not failed.
-func (d *driver) fail(ctx context.Context, r ledger.Round, why error) error {
-	var retired []string
-	err := d.Ledger.Drive(ctx, d.lead, d.id, func(x *ledger.Drive) (err error) {
-		if x.Run.State != ledger.Running {
+// ifCurrent calls do unless the run was stopped or rolled back during the merge of a round,
+// which deletes its sums.
+func (d *driver) ifCurrent(ctx context.Context, r ledger.Round, do func(*ledger.Drive) error) error {
+	return d.Ledger.Drive(ctx, d.lead, d.id, func(x *ledger.Drive) error {
+		switch {
+		case x.Run.State != ledger.Running:
 			return nil
-		}
-		if x.Run.Version != r.Version {
+		case x.Run.Version != r.Version:
 			return errRolledBack
 		}
+		return do(x)
+	})
+}
+
+// fail ends a run that cannot continue after a round, and stores the reason.
+func (d *driver) fail(ctx context.Context, r ledger.Round, why error) error {
+	var retired []string
+	err := d.ifCurrent(ctx, r, func(x *ledger.Drive) (err error) {
 		d.log.Error("the run failed", "error", why)
 		retired, err = end(x, ledger.Failed, why.Error(), d.now())
 		return err

@@ -10,8 +10,9 @@ import (
 
 	"connectrpc.com/connect"
 
+	"loadstar/internal/connlimit"
 	v1 "loadstar/proto/loadstar/v1"
-	"loadstar/server/door"
+	"loadstar/server/limitlog"
 	"loadstar/server/pki"
 )
 
@@ -39,10 +40,10 @@ const (
 
 // fair limits what one caller may ask of the gateway. It is also an interceptor.
 type fair struct {
-	rates  map[string]*door.Rates // of agents, by procedure
-	failed *door.Rates            // refused joins, by address; nil if there is no such limit
+	rates  map[string]*connlimit.Rates // of agents, by procedure
+	failed *connlimit.Rates            // refused joins, by address; nil if there is no such limit
 
-	report *door.Report
+	report *limitlog.Report
 
 	mu    sync.Mutex
 	lanes map[string]*lane // by agent
@@ -64,24 +65,24 @@ type lane struct {
 // most half of the cores.
 const heavyBytes = 64 << 10
 
-func newFair(pace Pace, byAddress bool, report *door.Report) *fair {
+func newFair(pace Pace, byAddress bool, report *limitlog.Report) *fair {
 	checkIns := max(leastCheckIns, checkInFactor/max(pace.Poll, time.Millisecond).Seconds())
 	f := &fair{
-		rates: map[string]*door.Rates{
-			v1.AgentServiceAnnounceProcedure: door.NewRates(rarePerSecond, rareBurst, maxCallers),
-			v1.AgentServiceRenewProcedure:    door.NewRates(rarePerSecond, rareBurst, maxCallers),
-			v1.AgentServiceCheckInProcedure:  door.NewRates(checkIns, int(burstSeconds*checkIns), maxCallers),
+		rates: map[string]*connlimit.Rates{
+			v1.AgentServiceAnnounceProcedure: connlimit.NewRates(rarePerSecond, rareBurst, maxCallers),
+			v1.AgentServiceRenewProcedure:    connlimit.NewRates(rarePerSecond, rareBurst, maxCallers),
+			v1.AgentServiceCheckInProcedure:  connlimit.NewRates(checkIns, int(burstSeconds*checkIns), maxCallers),
 		},
 		report: report, lanes: map[string]*lane{}, heavy: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
 	if byAddress {
-		f.failed = door.NewRates(failuresPerSecond, failuresBurst, maxCallers)
+		f.failed = connlimit.NewRates(failuresPerSecond, failuresBurst, maxCallers)
 	}
 	return f
 }
 
 // allow reports whether a caller may call a procedure now.
-func (f *fair) allow(procedure string, who door.Caller) bool {
+func (f *fair) allow(procedure string, who connlimit.Caller) bool {
 	if procedure == v1.AgentServiceJoinProcedure {
 		return f.failed == nil || !f.failed.Spent(who.Name)
 	}
@@ -101,7 +102,7 @@ func (f *fair) enter(ctx context.Context, agent string) (leave func(), err error
 	waits := l.users > 1
 	f.mu.Unlock()
 	if waits {
-		f.report.Limited(door.Calls, door.Caller{Kind: door.Agent, Name: agent})
+		f.report.Limited(limitlog.Calls, connlimit.Caller{Kind: connlimit.Agent, Name: agent})
 	}
 	done := func() {
 		f.mu.Lock()
@@ -152,7 +153,7 @@ func (f *fair) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		case v1.AgentServiceJoinProcedure:
 			answer, err := next(ctx, r)
 			if f.failed != nil && connect.CodeOf(err) == connect.CodePermissionDenied {
-				f.failed.Allow(door.AddressOf(r.Peer().Addr))
+				f.failed.Allow(connlimit.AddressOf(r.Peer().Addr))
 			}
 			return answer, err
 		}
@@ -175,7 +176,7 @@ func (*fair) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.Str
 func (g *Gateway) admit(next http.Handler) http.Handler {
 	errorWriter := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who, most, bytes := door.Caller{Kind: door.Address, Name: door.AddressOf(r.RemoteAddr)}, joinsOfAddress, int64(joinBytes)
+		who, most, bytes := connlimit.Caller{Kind: connlimit.Address, Name: connlimit.AddressOf(r.RemoteAddr)}, joinsOfAddress, int64(joinBytes)
 		refuse := func(reason string, code connect.Code, text string) {
 			g.metrics.refused.WithLabelValues(reason).Inc()
 			_ = errorWriter.Write(w, r, connect.NewError(code, errors.New(text))) // a failed write means that the caller has gone
@@ -198,7 +199,7 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 				refuse("identity", connect.CodeUnauthenticated, "this call needs an agent's certificate")
 				return
 			}
-			who, most, bytes = door.Caller{Kind: door.Agent, Name: id.ID}, callsOfAgent, messageBytes
+			who, most, bytes = connlimit.Caller{Kind: connlimit.Agent, Name: id.ID}, callsOfAgent, messageBytes
 			if r.ContentLength > messageBytes {
 				refuse("size", connect.CodeResourceExhausted, "the message is too large")
 				return
@@ -209,7 +210,7 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 			return
 		}
 		if !g.calls.enter(who, most) {
-			limit(door.Calls, "too many concurrent calls; try again later")
+			limit(limitlog.Calls, "too many concurrent calls; try again later")
 			return
 		}
 		defer g.calls.leave(who)
@@ -255,8 +256,8 @@ func mayBeHeavy(r *http.Request) bool {
 
 // reasons names the limits on procedures.
 var reasons = map[string]string{
-	v1.AgentServiceJoinProcedure:     door.RefusedJoins,
-	v1.AgentServiceAnnounceProcedure: door.Announcements,
-	v1.AgentServiceRenewProcedure:    door.Renewals,
-	v1.AgentServiceCheckInProcedure:  door.CheckIns,
+	v1.AgentServiceJoinProcedure:     limitlog.RefusedJoins,
+	v1.AgentServiceAnnounceProcedure: limitlog.Announcements,
+	v1.AgentServiceRenewProcedure:    limitlog.Renewals,
+	v1.AgentServiceCheckInProcedure:  limitlog.CheckIns,
 }

@@ -12,7 +12,8 @@ import (
 
 	"connectrpc.com/connect"
 
-	"loadstar/server/door"
+	"loadstar/internal/connlimit"
+	"loadstar/server/limitlog"
 )
 
 // Limits on bodies. A body is read completely before it is decoded, so these limits bound
@@ -41,7 +42,7 @@ var (
 type calls struct {
 	mu    sync.Mutex
 	bytes int64 // of all bodies, above smallBody
-	by    map[door.Caller]*inProgress
+	by    map[connlimit.Caller]*inProgress
 }
 
 // inProgress is what a caller has in progress.
@@ -52,7 +53,7 @@ type inProgress struct {
 }
 
 // enter registers a call, and reports whether the limit allows it.
-func (c *calls) enter(who door.Caller, most int) bool {
+func (c *calls) enter(who connlimit.Caller, most int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.by[who]
@@ -68,7 +69,7 @@ func (c *calls) enter(who door.Caller, most int) bool {
 }
 
 // leave ends a call. Its body, if any, must have been released.
-func (c *calls) leave(who door.Caller) {
+func (c *calls) leave(who connlimit.Caller) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.by[who]
@@ -138,7 +139,7 @@ func (c *calls) release(b *body) {
 type body struct {
 	io.ReadCloser
 	calls *calls
-	who   door.Caller
+	who   connlimit.Caller
 	begun time.Time
 	most  int64
 	// expands is set if the decoded message may be larger than the body. The caller is then
@@ -158,7 +159,7 @@ type body struct {
 
 // receive replaces the body of a request by one that is limited. The caller must have
 // entered. Call done when the call has ended.
-func (g *Gateway) receive(w http.ResponseWriter, r *http.Request, who door.Caller, most int64) (b *body, done func()) {
+func (g *Gateway) receive(w http.ResponseWriter, r *http.Request, who connlimit.Caller, most int64) (b *body, done func()) {
 	kind := r.Header.Get("Content-Type")
 	control := http.NewResponseController(w)
 	b = &body{
@@ -199,7 +200,7 @@ func (b *body) Read(p []byte) (n int, err error) {
 		return 0, errSize
 	}
 	if charged := b.charge(int64(n), n > 0 && first && b.framed || errors.Is(err, io.EOF)); charged != nil {
-		b.limited(door.Bytes)
+		b.limited(limitlog.Bytes)
 		return 0, charged
 	}
 	switch {
@@ -209,7 +210,7 @@ func (b *body) Read(p []byte) (n int, err error) {
 		b.calls.mu.Unlock()
 		b.expire(time.Time{}) // otherwise the call would be cancelled while it is served
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		b.limited(door.SlowMessage)
+		b.limited(limitlog.SlowMessage)
 		return 0, errSlow
 	case b.lately >= leastRate*int64(slowest/time.Second):
 		b.extend(time.Now())

@@ -18,15 +18,16 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"loadstar/internal/connlimit"
 	v1 "loadstar/proto/loadstar/v1"
-	"loadstar/server/door"
+	"loadstar/server/limitlog"
 )
 
 // bare returns a gateway that can only count what arrives.
 func bare() *Gateway {
 	return &Gateway{
-		Config: Config{Report: door.NewReport(slog.New(slog.DiscardHandler), prometheus.NewRegistry())},
-		calls:  calls{by: map[door.Caller]*inProgress{}},
+		Config: Config{Report: limitlog.NewReport(slog.New(slog.DiscardHandler), prometheus.NewRegistry())},
+		calls:  calls{by: map[connlimit.Caller]*inProgress{}},
 	}
 }
 
@@ -86,7 +87,7 @@ func open(g *Gateway, agent string, header ...string) (s *sender, ended chan err
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
-	who := door.Caller{Kind: door.Agent, Name: agent}
+	who := connlimit.Caller{Kind: connlimit.Agent, Name: agent}
 	if !g.calls.enter(who, callsOfAgent) {
 		ended <- errors.New("too many calls")
 		return s, ended
@@ -290,7 +291,7 @@ func TestExpands(t *testing.T) {
 				t.Errorf("%v: %s", header, got)
 			}
 		}
-		b := &body{calls: &g.calls, who: door.Caller{Kind: door.Agent, Name: "b"}, expands: true, most: messageBytes}
+		b := &body{calls: &g.calls, who: connlimit.Caller{Kind: connlimit.Agent, Name: "b"}, expands: true, most: messageBytes}
 		g.calls.enter(b.who, 1)
 		must(t, b.charge(100, true))
 		if held(g) != shared(messageBytes+100) {
@@ -300,8 +301,8 @@ func TestExpands(t *testing.T) {
 }
 
 func TestCallsOfAgent(t *testing.T) {
-	c := calls{by: map[door.Caller]*inProgress{}}
-	who := door.Caller{Kind: door.Agent, Name: "one"}
+	c := calls{by: map[connlimit.Caller]*inProgress{}}
+	who := connlimit.Caller{Kind: connlimit.Agent, Name: "one"}
 	for i := range callsOfAgent + 1 {
 		if c.enter(who, callsOfAgent) != (i < callsOfAgent) {
 			t.Errorf("call %d", i)
@@ -321,7 +322,7 @@ func TestFair(t *testing.T) {
 		f := newFair(Pace{Poll: time.Second}, true, bare().Report)
 		times := func(procedure, who string, tries int) (n int) {
 			for range tries {
-				if f.allow(procedure, door.Caller{Name: who}) {
+				if f.allow(procedure, connlimit.Caller{Name: who}) {
 					n++
 				}
 			}

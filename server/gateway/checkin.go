@@ -82,11 +82,15 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 	}
 	verdicts = append(verdicts, over...)
 	g.explainClosed(ctx, verdicts)
-	tasks, err := g.tasks(ctx, fresh[:min(len(fresh), turnsOfClient*g.Clients)], now)
+	forked, err := g.forked(ctx, agent, r.Heads)
+	if err != nil {
+		return nil, err
+	}
+	tasks, err := g.tasks(ctx, fresh[:min(len(fresh), turnsOfClient*g.Clients)], r.Heads, now)
 	if err != nil {
 		return nil, g.unavailable(ctx, err)
 	}
-	adapt, err := g.adapt(ctx, agent)
+	adapt, err := g.adapt(ctx, agent, r.Heads)
 	if err != nil {
 		return nil, g.unavailable(ctx, err)
 	}
@@ -95,7 +99,7 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 	}
 	busy := len(tasks) > 0 || slices.ContainsFunc(verdicts, open)
 	return &v1.CheckInResponse{
-		Tasks: tasks, Verdicts: verdicts, NextContactMs: g.pace(busy, agent).Milliseconds(), Announce: !caller.Hosts, Releases: g.releases(r), Adapt: adapt,
+		Tasks: tasks, Verdicts: verdicts, NextContactMs: g.pace(busy, agent).Milliseconds(), Announce: !caller.Hosts, Releases: g.releases(r), Adapt: adapt, Forked: forked,
 	}, nil
 }
 
@@ -268,12 +272,12 @@ func (g *Gateway) obsolete(ctx context.Context, agent string, training []*v1.Tur
 }
 
 // tasks returns one task per round for the given leases, with the blobs that the agent must
-// fetch.
-func (g *Gateway) tasks(ctx context.Context, leases []ledger.Task, now time.Time) (all []*v1.Task, err error) {
+// fetch and the heads that it has not seen.
+func (g *Gateway) tasks(ctx context.Context, leases []ledger.Task, seen []*v1.SeenHead, now time.Time) (all []*v1.Task, err error) {
 	var last *v1.Task
 	for _, l := range leases {
 		if last == nil || last.Run != l.Run || last.Round != l.Round || last.Version != l.Version {
-			if last, err = g.task(ctx, l, now); err != nil {
+			if last, err = g.task(ctx, l, seen, now); err != nil {
 				return nil, err
 			}
 			if last == nil {
@@ -289,7 +293,7 @@ func (g *Gateway) tasks(ctx context.Context, leases []ledger.Task, now time.Time
 
 // task returns the task of a lease, without clients. It returns nil if the version was
 // deleted, because the lease is then about to be withdrawn.
-func (g *Gateway) task(ctx context.Context, l ledger.Task, now time.Time) (*v1.Task, error) {
+func (g *Gateway) task(ctx context.Context, l ledger.Task, seen []*v1.SeenHead, now time.Time) (*v1.Task, error) {
 	t, err := g.Terms.Of(ctx, l.Run)
 	if err != nil {
 		return nil, err
@@ -304,11 +308,15 @@ func (g *Gateway) task(ctx context.Context, l ledger.Task, now time.Time) (*v1.T
 	if err != nil {
 		return nil, err
 	}
+	heads, err := g.headsAfter(ctx, l.Run, l.Version, seen)
+	if err != nil {
+		return nil, err
+	}
 	// Agents of protocol 1 do not know limits. The server clips their updates, which it cannot
 	// do in a sum.
 	fold := t.Folds() && (limits == nil || protocol.OfCaller(ctx) >= 2)
 	return &v1.Task{
 		Run: l.Run, Round: l.Round, Version: l.Version, Plan: t.Blob, Weights: v.Weights, Control: v.Control, Limits: limits,
-		LeaseMs: l.Until.Sub(now).Milliseconds(), Fold: fold, Fleet: int64(t.Fleet),
+		LeaseMs: l.Until.Sub(now).Milliseconds(), Fold: fold, Fleet: int64(t.Fleet), Heads: heads,
 	}, nil
 }

@@ -40,6 +40,10 @@ func (g *Gateway) Join(ctx context.Context, r *v1.JoinRequest) (*v1.JoinResponse
 	if a.ID == "" {
 		a.ID, join = strings.ToLower(rand.Text()[:16]), g.Ledger.Join
 	}
+	key, err := g.Ledger.HeadKey(ctx)
+	if err != nil {
+		return nil, g.unavailable(ctx, err)
+	}
 	issued, err := g.issue(ctx, r.Csr, a.ID)
 	if err != nil {
 		return nil, err
@@ -49,7 +53,7 @@ func (g *Gateway) Join(ctx context.Context, r *v1.JoinRequest) (*v1.JoinResponse
 		return nil, g.joinError(ctx, err)
 	}
 	g.Log.Info("an agent joined", "agent", a.ID, "name", a.Name, "token", ledger.TokenID(hash))
-	return &v1.JoinResponse{Agent: a.ID, Certificates: issued.Chain, Roots: issued.Roots}, nil
+	return &v1.JoinResponse{Agent: a.ID, Certificates: issued.Chain, Roots: issued.Roots, HeadKey: key}, nil
 }
 
 func (g *Gateway) joinError(ctx context.Context, err error) error {

@@ -17,12 +17,13 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"loadstar/internal/connlimit"
 	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
 	"loadstar/server/blob"
-	"loadstar/server/door"
 	"loadstar/server/ledger"
+	"loadstar/server/limitlog"
 	"loadstar/server/pki"
 	"loadstar/server/terms"
 )
@@ -50,7 +51,7 @@ type Config struct {
 	// ByAddress limits callers without a certificate by their address. Report is told to whom
 	// limits were applied.
 	ByAddress bool
-	Report    *door.Report
+	Report    *limitlog.Report
 	// Region means that reports must be sent to a hub.
 	Region  bool
 	Log     *slog.Logger
@@ -116,6 +117,8 @@ type Gateway struct {
 	newClients atomic.Pointer[map[string][]ledger.NewClient]
 
 	seen *seen
+	// heads has the heads of runs that agents ask for.
+	heads heads
 
 	mu        sync.Mutex
 	reported  map[string]int // reports of agents on reportDay
@@ -152,11 +155,11 @@ const (
 // New returns a gateway.
 func New(c Config) *Gateway {
 	if c.Report == nil {
-		c.Report = door.NewReport(c.Log, c.Metrics)
+		c.Report = limitlog.NewReport(c.Log, c.Metrics)
 	}
 	return &Gateway{
 		Config: c, metrics: newMetrics(c.Metrics, c.Bus), uploads: newUploads(c.Uploads),
-		fair: newFair(c.Pace, c.ByAddress, c.Report), gate: newGate(), joining: make(chan struct{}, maxJoins), trust: newTrust(), seen: newSeen(c.SeenEvery), calls: calls{by: map[door.Caller]*inProgress{}},
+		fair: newFair(c.Pace, c.ByAddress, c.Report), gate: newGate(), joining: make(chan struct{}, maxJoins), trust: newTrust(), seen: newSeen(c.SeenEvery), calls: calls{by: map[connlimit.Caller]*inProgress{}},
 	}
 }
 
@@ -301,9 +304,9 @@ func (g *Gateway) authorized(next http.Handler) http.Handler {
 			http.Error(w, err.Error(), code)
 			return
 		}
-		who := door.Caller{Kind: door.Agent, Name: agent}
+		who := connlimit.Caller{Kind: connlimit.Agent, Name: agent}
 		if !g.calls.enter(who, callsOfAgent) {
-			g.Report.Limited(door.Calls, who)
+			g.Report.Limited(limitlog.Calls, who)
 			g.metrics.refused.WithLabelValues("busy").Inc()
 			http.Error(w, "too many concurrent calls; try again later", http.StatusTooManyRequests)
 			return

@@ -37,7 +37,7 @@ func (g *Gateway) loadNewClients(ctx context.Context) {
 }
 
 // adapt returns the tasks of an agent's held-out clients, one for each run.
-func (g *Gateway) adapt(ctx context.Context, agent string) (all []*v1.Task, err error) {
+func (g *Gateway) adapt(ctx context.Context, agent string, seen []*v1.SeenHead) (all []*v1.Task, err error) {
 	byAgent := g.newClients.Load()
 	if byAgent == nil {
 		return nil, nil
@@ -51,7 +51,7 @@ func (g *Gateway) adapt(ctx context.Context, agent string) (all []*v1.Task, err 
 				return nil, err
 			}
 			l := ledger.Task{Turn: ledger.Turn{Run: c.Run, Round: int64(t.Plan.Rounds)}, Version: c.Version}
-			if last, err = g.task(ctx, l, l.Until); err != nil {
+			if last, err = g.task(ctx, l, seen, l.Until); err != nil {
 				return nil, err
 			}
 			if last == nil {

@@ -68,7 +68,6 @@ const (
 	maxShares       = 8
 	maxFindings     = 8
 	codeBytes       = 32
-	longestAge      = 10 * 365 * 24 * 3600
 	largestMAE      = 100
 )
 
@@ -122,7 +121,7 @@ func (g *Gateway) report(r *v1.ClientReport) (x ledger.Report, ok bool) {
 	}
 	m := &v1.ClientReport{
 		Client: r.Client, Day: r.Day, RelativeMae: bounded(r.RelativeMae, largestMAE), Coverage: bounded(r.Coverage, 1), Findings: r.Findings,
-		ReadingsAgeSeconds: min(max(r.ReadingsAgeSeconds, 0), longestAge), Drift: r.Drift, WantsRound: r.WantsRound,
+		Drift: r.Drift, WantsRound: r.WantsRound,
 	}
 	if o := g.offer.Load(); o != nil && o.ids[r.Release] {
 		m.Release = r.Release

@@ -2,10 +2,13 @@ package ledger
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,7 +17,6 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"loadstar/internal/backoff"
-	"loadstar/internal/pagesum"
 )
 
 // ErrDamaged means that the disk does not return what was written to the database.
@@ -28,10 +30,8 @@ func asDamage(err error) error {
 	case errors.Is(err, ErrDamaged):
 		return err
 	case errors.As(err, &lite):
-		switch code := lite.Code(); {
-		case code == pagesum.Failed:
-			return fmt.Errorf("%w: the checksum of a page is wrong", ErrDamaged)
-		case code&0xff == sqlite3.SQLITE_CORRUPT, code&0xff == sqlite3.SQLITE_NOTADB:
+		switch lite.Code() & 0xff {
+		case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
 			return fmt.Errorf("%w: %w", ErrDamaged, err)
 		}
 	case errors.As(err, &post) && (post.Code == "XX001" || post.Code == "XX002"): // data_corrupted, index_corrupted
@@ -55,137 +55,113 @@ func asUnwritable(err error) error {
 	return err
 }
 
-// checked has the SQLite files that ledgers of this process use. A file is checked when the
-// first of them opens it, and stays open for as long as any of them: closing a file releases
-// all locks that the process holds on it, and another process could then remove the log.
+// checked counts the ledgers of this process by their SQLite files. The log is checked before
+// the first of them connects: closing SQLite's index of the log releases all locks that the
+// process holds on it, and another process could then remove the log.
 var checked struct {
 	mu sync.Mutex
-	by map[string]*checkedFile // by path
-}
-
-type checkedFile struct {
-	*os.File
-	ledgers int
+	by map[string]int
 }
 
 // check connects to a SQLite database and checks it for damage.
 func (l *Ledger) check(ctx context.Context) error {
 	checked.mu.Lock()
 	defer checked.mu.Unlock()
-	if f := checked.by[l.path]; f != nil {
-		f.ledgers++
-		l.file = f
-		return l.connect(ctx)
-	}
-	if err := l.checkLog(ctx); err != nil {
-		return err
-	}
-	if err := l.connect(ctx); err != nil {
-		return err
-	}
-	file, err := os.Open(l.path)
-	if err != nil {
-		return err
-	}
-	l.file = &checkedFile{file, 1}
 	if checked.by == nil {
-		checked.by = map[string]*checkedFile{}
+		checked.by = map[string]int{}
 	}
-	checked.by[l.path] = l.file
-	if err := l.checkPages(ctx); err != nil {
+	first := checked.by[l.path] == 0
+	if first {
+		if err := patiently(ctx, func() error { return checkLog(l.path) }); err != nil {
+			return err
+		}
+	}
+	checked.by[l.path]++
+	l.checked = true
+	if err := l.connect(ctx); err != nil || !first {
 		return err
 	}
-	return l.addChecksums(ctx)
+	return checkIntegrity(ctx, l.db, "integrity_check")
 }
 
-// uncheck closes the checked file if no other ledger needs it. Call it when the connections
-// are closed.
+// uncheck notes that the connections are closed.
 func (l *Ledger) uncheck() {
 	checked.mu.Lock()
 	defer checked.mu.Unlock()
-	f := l.file
-	if f == nil {
-		return
-	}
-	l.file = nil
-	if f.ledgers--; f.ledgers == 0 {
-		delete(checked.by, l.path)
-		_ = f.Close() // it was only read
+	if l.checked {
+		l.checked = false
+		checked.by[l.path]--
 	}
 }
 
-// checkLog returns an error if transactions in SQLite's write-ahead log cannot be read. Call
-// it before the first connection, which may change the log.
-func (l *Ledger) checkLog(ctx context.Context) error {
-	return patiently(ctx, pagesum.ErrLog, func() error { return pagesum.CheckLog(l.path) })
-}
-
-// checkPages checks all pages of a SQLite database, so that a damaged one is found when the
-// server starts and not years later. It first moves the log into the database file: the
-// power may have failed while SQLite did that, and pages that are in the log too may then be
-// wrong in the file.
-func (l *Ledger) checkPages(ctx context.Context) error {
-	if _, err := l.write.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)"); err != nil {
+// checkIntegrity returns an error if the structure of a SQLite database is damaged or a
+// reference does not match its table. It reads the whole file. The pragma integrity_check also
+// compares indexes with their tables, which takes six times as long as quick_check.
+func checkIntegrity(ctx context.Context, q querier, pragma string) error {
+	var said []string
+	if err := query(ctx, q, func(r *sql.Rows) error {
+		var text string
+		err := r.Scan(&text)
+		if text != "ok" {
+			said = append(said, text)
+		}
 		return err
+	}, "PRAGMA "+pragma+"(5)"); err != nil {
+		return asDamage(err)
 	}
-	return patiently(ctx, pagesum.ErrPage, func() error { return pagesum.Verify(l.file.File) })
+	if err := query(ctx, q, func(r *sql.Rows) error {
+		var table, parent string
+		var row, key sql.NullInt64
+		err := r.Scan(&table, &row, &parent, &key)
+		said = append(said, fmt.Sprintf("a row of %s refers to a row of %s that does not exist", table, parent))
+		return err
+	}, "PRAGMA foreign_key_check"); err != nil {
+		return asDamage(err)
+	}
+	if len(said) > 0 {
+		return fmt.Errorf("%w: %s", ErrDamaged, strings.Join(said[:min(len(said), 5)], "; "))
+	}
+	return nil
 }
 
-// patiently repeats a check that has found damage: if another process is writing the file,
-// it may look damaged for a moment.
-func patiently(ctx context.Context, damage error, check func() error) (err error) {
+// patiently repeats a check of the log that has found damage: if another process is writing
+// the log, it may look damaged for a moment.
+func patiently(ctx context.Context, check func() error) (err error) {
 	for try := range 3 {
 		if try > 0 {
 			if ended := backoff.Sleep(ctx, 200*time.Millisecond); ended != nil {
 				return ended
 			}
 		}
-		if err = check(); !errors.Is(err, damage) {
+		if err = check(); !errors.Is(err, errLog) {
 			return err
 		}
 	}
 	return fmt.Errorf("%w: %w", ErrDamaged, err)
 }
 
-// checksumsFrom is the version of the schema from which on all pages of a SQLite database
-// have checksums.
-const checksumsFrom = 7
-
-// addChecksums adds checksums to the pages of a SQLite database that an older version wrote.
-// The database must have them before its schema says so: older versions refuse the newer
-// schema, and do not write pages without checksums.
-func (l *Ledger) addChecksums(ctx context.Context) error {
-	if has, err := pagesum.Has(l.file.File); has || err != nil {
-		return err
-	}
-	_, version, err := l.schema(ctx)
-	if err != nil {
-		return err
-	}
-	if version >= checksumsFrom {
-		return fmt.Errorf("%s: %w: its header does not say that its pages have checksums", l.path, ErrDamaged)
-	}
-	for _, text := range []string{"VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"} {
-		if _, err := l.write.ExecContext(ctx, text); err != nil {
-			return fmt.Errorf("adding checksums: %w", err)
-		}
-	}
-	has, err := pagesum.Has(l.file.File)
-	if err == nil && !has {
-		err = errors.New("adding checksums: the pages still have none")
-	}
-	return err
-}
-
-// VerifyFile checks all pages of the copy of a SQLite ledger.
-func VerifyFile(path string) error {
+// VerifyFile checks the copy of a SQLite ledger: its structure, and the checksums of its rows
+// unless an older version wrote them.
+func VerifyFile(ctx context.Context, path string) (err error) {
+	defer wrap(&err, "verifying", path)
 	if _, err := os.Stat(path + "-wal"); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s has a write-ahead log: only a copy that no process uses can be verified", path)
 	}
-	f, err := os.Open(path)
+	// SQLite creates no files beside one that is immutable.
+	db, err := sql.Open("sqlite", sqliteFile(path)+"?mode=ro&immutable=1")
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	return pagesum.Verify(f)
+	defer db.Close()
+	if err := checkIntegrity(ctx, db, "integrity_check"); err != nil {
+		return err
+	}
+	var version int64
+	if err := db.QueryRowContext(ctx, "SELECT MAX(version_id) FROM goose_db_version").Scan(&version); err != nil || version < sumsFrom {
+		return err
+	}
+	return checkRows(ctx, db, true)
 }
+
+// sqliteFile returns the name of a database for SQLite.
+func sqliteFile(path string) string { return "file:" + (&url.URL{Path: path}).EscapedPath() }

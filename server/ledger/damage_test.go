@@ -1,107 +1,233 @@
 package ledger
 
 import (
+	"bytes"
 	"database/sql"
 	"errors"
 	"fmt"
-	"io/fs"
+	"maps"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
-
-	"github.com/pressly/goose/v3"
-
-	"loadstar/internal/pagesum"
+	"time"
 )
 
-func hasChecksums(path string) (bool, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return false, err
-	}
-	defer f.Close()
-	return pagesum.Has(f)
+// resum makes the checksums of all rows right, after a test has changed some.
+func resum(t *testing.T, l *Ledger) {
+	t.Helper()
+	must(t, l.update(t.Context(), func(tx *sql.Tx) error { return sumRows(t.Context(), tx) }))
 }
 
-// TestAddsChecksums checks that the pages of a database of an older version get checksums,
-// and that a newer one without them is refused.
-func TestAddsChecksums(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "ledger.db")
-	old, err := sql.Open("sqlite", path+"?_pragma=journal_mode(WAL)")
+// fill makes a ledger that has rows in all tables with checksums.
+func fill(t *testing.T, at string) *site {
+	t.Helper()
+	s, ctx := plant(t, at, 9), t.Context()
+	s.drive(func(d *Drive) error { return d.BeginServerData("fingerprint") })
+	s.drive(func(d *Drive) error { return d.KeepServerData([]byte{1, 2, 3}) })
+	s.ask(0, 0, 0, 1, 2)
+	s.count(one("agent", 0, 0, "c00000", "c00001"))
+	s.drive(func(d *Drive) error {
+		return d.Close(Round{Round: 0, State: RoundMerging, Closed: after(time.Minute), Asked: 3, Counted: 2, Loss: 0.5, Evaluation: Evaluation{2, 3}}, "closed", true)
+	})
+	s.drive(func(d *Drive) error {
+		return d.Publish(Round{Round: 0, LastBatch: 1}, Version{Weights: "w1", Limits: []byte{7}}, "server 1")
+	})
+	_, err := s.AddRelease(ctx, Release{ID: "release", Name: "day", Run: "run", Role: "shared", Actor: "test", Created: t0})
 	must(t, err)
-	files, err := fs.Sub(migrations, "migrations")
+	s.ask(1, 1, 3, 4, 5, 6)
+	s.count(one("agent", 1, 1, "c00003"))
+	arrivals := []Arrival{one("agent", 1, 1, "c00004")}
+	_, err = s.Count(ctx, "run", arrivals, func([]int) ([]Partial, []Single, error) {
+		return nil, []Single{{Client: "c00004", Version: 1, Examples: 10, Steps: 3, Loss: math.Copysign(0, -1), Numbers: []byte{1, 2}}}, nil
+	})
 	must(t, err)
-	p, err := goose.NewProvider(goose.DialectSQLite3, old, files)
-	must(t, err)
-	_, err = p.UpTo(t.Context(), checksumsFrom-1)
-	must(t, err)
-	_, err = old.Exec("INSERT INTO users (name, role, source, created) VALUES ('ada', 'viewer', 'admin', 7)")
-	must(t, err)
-	must(t, old.Close())
-	if has, err := hasChecksums(path); has || err != nil {
-		t.Fatal("the old database has checksums", err)
-	}
-	l, err := Open(t.Context(), "sqlite:"+path)
-	must(t, err)
-	var name string
-	must(t, l.db.QueryRow("SELECT name FROM users WHERE created = 7").Scan(&name))
-	copied := filepath.Join(t.TempDir(), "copy.db")
-	must(t, l.Backup(t.Context(), copied))
-	must(t, l.Close())
-	must(t, VerifyFile(copied))
-	for _, file := range []string{path, copied} {
-		if has, err := hasChecksums(file); !has || err != nil {
-			t.Error("no checksums", err)
+	return s
+}
+
+// TestChangedRows changes each column that a checksum covers, of one row of each table, and
+// checks that the change is found and its row named. It deletes a receipt, too.
+func TestChangedRows(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := fill(t, at), t.Context()
+		must(t, checkRows(ctx, s.db, true))
+		for table, x := range summedTables {
+			columns := strings.Split(x.columns, ", ")
+			// The columns in the checksum and the expression that no statement can set.
+			if table == "rounds" {
+				columns = slices.DeleteFunc(columns, func(c string) bool { return strings.HasPrefix(c, "CASE") })
+				columns = append(columns, "counted")
+			}
+			for _, column := range columns {
+				if foreign := map[string]bool{"runs id": true, "machines run": true, "members run": true, "versions run": true, "rounds run": true, "server_data run": true}; foreign[table+" "+column] {
+					continue // other rows refer to it, or it refers to them
+				}
+				tx, err := s.write.BeginTx(ctx, nil)
+				must(t, err)
+				// The value of a text is another text, and of a number another number.
+				change := "CAST(" + column + " AS TEXT) || 'x'"
+				var value any
+				where := map[string]string{"rounds": " WHERE round = 0", "versions": " WHERE version = 1"}[table]
+				must(t, tx.QueryRow("SELECT "+column+" FROM "+table+where+" ORDER BY 1 LIMIT 1").Scan(&value))
+				switch value.(type) {
+				case nil:
+					change = "5"
+				case int64, float64:
+					change = column + " + 100"
+				case []byte:
+					change = "$1"
+				}
+				args := []any{}
+				if change == "$1" {
+					args = append(args, append([]byte{9}, value.([]byte)...))
+				}
+				_, err = tx.Exec("UPDATE "+table+" SET "+column+" = "+change+where, args...)
+				must(t, err)
+				if err := checkRows(ctx, tx, true); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "table "+table+", row ") {
+					t.Errorf("%s.%s: %v", table, column, err)
+				}
+				must(t, tx.Rollback())
+			}
 		}
-	}
-	whole, err := os.ReadFile(path)
-	must(t, err)
-	whole[20] = 0 // number of reserved bytes
-	must(t, os.WriteFile(path, whole, 0o600))
-	_, err = Open(t.Context(), "sqlite:"+path)
-	wantIs(t, err, ErrDamaged)
+		// A server that starts does not read the receipts of merged rounds, and a backup does.
+		for client, atStart := range map[string]bool{"c00000": false, "c00003": true} {
+			tx, err := s.write.BeginTx(ctx, nil)
+			must(t, err)
+			_, err = tx.Exec("UPDATE receipts SET norm = 7 WHERE client = $1", client)
+			must(t, err)
+			wantEqual(t, "damage at the start", errors.Is(checkRows(ctx, tx, false), ErrDamaged), atStart)
+			wantIs(t, checkRows(ctx, tx, true), ErrDamaged)
+			must(t, tx.Rollback())
+		}
+		_, err := s.write.Exec("DELETE FROM receipts WHERE client = 'c00001'")
+		must(t, err)
+		if err := checkRows(ctx, s.db, false); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "has counted 4 updates, and 3 receipts are stored") {
+			t.Errorf("a deleted receipt: %v", err)
+		}
+	})
 }
 
-// TestDamage checks that damage in the database or its log is reported as such, and that
-// nothing else is read from it.
+// TestReadsChecked checks that reading a changed row reports damage.
+func TestReadsChecked(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := fill(t, at), t.Context()
+		drive := func(do func(d *Drive) error) error { return s.Drive(ctx, s.lead, "run", do) }
+		for _, x := range []struct {
+			table, change string
+			read          func() error
+		}{
+			{"partials", "relative_mae = 7", func() error { return s.Partials(ctx, "run", 9, func(Partial) error { return nil }) }},
+			{"updates", "loss = 7", func() error { return s.Singles(ctx, "run", 9, func(Single) error { return nil }) }},
+			{"receipts", "version = 7", func() error { return drive(func(d *Drive) error { _, err := d.Receipts(0); return err }) }},
+			{"receipts", "norm = 7", func() error { return s.Sizes(ctx, "run", Round{Round: 1, LastBatch: 9}, func(Share) {}) }},
+			{"leases", "version = 7", func() error { _, err := s.Tasks(ctx, "agent"); return err }},
+			{"leases", "no = 7", func() error {
+				_, err := s.Count(ctx, "run", []Arrival{one("agent", 1, 1, "c00005")}, sums(nil))
+				return err
+			}},
+			{"leases", "no = 7", func() error {
+				return drive(func(d *Drive) error { _, err := d.Withdraw(after(10000 * time.Hour)); return err })
+			}},
+			{"versions", "weights = 'w7'", func() error { _, err := s.Version(ctx, "run", 1); return err }},
+			{"versions", "server = 'w7'", func() error { _, err := s.RollBack(ctx, "run", 0, "test", t0); return err }},
+			{"heads", "weights = 'w7'", func() error { _, err := s.RollBack(ctx, "run", 0, "test", t0); return err }},
+			{"machines", "state = 'other'", func() error { return drive(func(d *Drive) error { _, err := d.Machine(); return err }) }},
+			{"members", "client = 'c00000'", func() error {
+				return drive(func(d *Drive) error {
+					_, _, err := d.Ask(Asking{Round: 2, Version: 1, Members: []int64{7}})
+					return err
+				})
+			}},
+			{"rounds", "last_batch = 7", func() error { _, err := s.Rounds(ctx, "run", 0, 9); return err }},
+			{"server_data", "fingerprint = 'other'", func() error { return drive(func(d *Drive) error { _, err := d.ServerData(); return err }) }},
+			{"releases", "weights = 'w7'", func() error { _, err := s.Releases(ctx); return err }},
+			{"runs", "version = 7", func() error { _, err := s.Run(ctx, "run"); return err }},
+			{"runs", "batch = 7", func() error {
+				_, err := s.Count(ctx, "run", []Arrival{one("agent", 1, 1, "c00005")}, sums(nil))
+				return err
+			}},
+		} {
+			exec := func(text string) {
+				t.Helper()
+				_, err := s.write.Exec(text)
+				must(t, err)
+			}
+			exec("CREATE TABLE saved AS SELECT * FROM " + x.table)
+			exec("UPDATE " + x.table + " SET " + x.change)
+			if err := x.read(); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "table "+x.table+", row ") {
+				t.Errorf("%s, %s: %v", x.table, x.change, err)
+			}
+			if x.table != "runs" { // others refer to it, and it comes last
+				exec("DELETE FROM " + x.table)
+				exec("INSERT INTO " + x.table + " SELECT * FROM saved")
+			}
+			exec("DROP TABLE saved")
+		}
+	})
+}
+
+// TestDamage flips bits in a database and its log. Either the ledger does not open, or what
+// decides counting is as before.
 func TestDamage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
-	l, err := Open(t.Context(), "sqlite:"+path)
+	s := fill(t, "sqlite:"+path)
+	log, err := exec.Command("cat", path+"-wal").Output() // closing the file here would release locks
 	must(t, err)
-	join(t, l, "a", "b")
-	log, err := os.ReadFile(path + "-wal")
-	must(t, err)
-	must(t, l.Close())
+	want := content(t, s.Ledger)
+	must(t, s.Close())
 	whole, err := os.ReadFile(path)
 	must(t, err)
 
 	other := filepath.Join(t.TempDir(), "ledger.db")
-	read := func(flip int) error {
-		damaged := append([]byte(nil), whole...)
+	read := func(flip int) (string, error) {
+		damaged := bytes.Clone(whole)
 		damaged[flip] ^= 0x10
 		must(t, os.WriteFile(other, damaged, 0o600))
 		l, err := Open(t.Context(), "sqlite:"+other)
 		if err != nil {
-			return err
+			return "", err
 		}
-		_, err = l.LastSeen(t.Context())
-		return errors.Join(err, l.Close())
+		got := content(t, l)
+		must(t, l.Close())
+		return got, VerifyFile(t.Context(), other) // as the next backup does
 	}
-	for off := 1000; off < len(whole); off += 11 * 4096 {
-		if err := read(off); !errors.Is(err, ErrDamaged) {
+	found := 0
+	for off := 0; off < len(whole); off += 4999 {
+		got, err := read(off)
+		if errors.Is(err, ErrDamaged) {
+			found++
+		} else if err != nil || got != want {
 			t.Errorf("a flip at byte %d: %v", off, err)
 		}
 	}
-	if err := VerifyFile(other); err == nil {
-		t.Error("a damaged copy was verified")
+	if found < 5 {
+		t.Errorf("%d flips were found", found)
 	}
+	whole[bytes.Index(whole, []byte("server 1"))]++
+	must(t, os.WriteFile(other, whole, 0o600))
+	wantIs(t, VerifyFile(t.Context(), other), ErrDamaged)
 
 	must(t, os.WriteFile(other, whole, 0o600))
 	log[5000] ^= 1
 	must(t, os.WriteFile(other+"-wal", log, 0o600))
 	_, err = Open(t.Context(), "sqlite:"+other)
 	wantIs(t, err, ErrDamaged)
+}
+
+// content returns what the checksums cover.
+func content(t *testing.T, l *Ledger) string {
+	t.Helper()
+	var all strings.Builder
+	for _, table := range slices.Sorted(maps.Keys(summedTables)) {
+		must(t, eachSummed(t.Context(), l.db, table, "", func(values []any, _ int64) error {
+			fmt.Fprintln(&all, table, values)
+			return nil
+		}))
+	}
+	return all.String()
 }
 
 // TestLockedWhileOpen checks that another program, here Python's SQLite, does not remove the
@@ -135,4 +261,31 @@ func TestLockedWhileOpen(t *testing.T) {
 		}
 		must(t, c.Close())
 	}
+}
+
+// TestCopyWithoutLog checks that a ledger that was copied without its log is refused, and is
+// right again with it.
+func TestCopyWithoutLog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	s := plant(t, "sqlite:"+path, 3)
+	s.ask(0, 0, 0, 1)
+	s.count(one("agent", 0, 0, "c00000"))
+	_, err := s.write.Exec("PRAGMA wal_checkpoint(TRUNCATE)")
+	must(t, err)
+	s.count(one("agent", 0, 0, "c00001"))
+	crashed := filepath.Join(t.TempDir(), "ledger.db")
+	// Another process copies the files: closing them here would release the locks.
+	for _, suffix := range []string{"", "-wal", witnessFile} {
+		if out, err := exec.Command("cp", path+suffix, crashed+suffix).CombinedOutput(); err != nil {
+			t.Fatal(string(out))
+		}
+	}
+	must(t, os.Rename(crashed+"-wal", crashed+".log"))
+	_, err = Open(t.Context(), "sqlite:"+crashed)
+	wantIs(t, err, ErrOlder)
+	must(t, os.Rename(crashed+".log", crashed+"-wal"))
+	l := open(t, "sqlite:"+crashed)
+	r, err := l.Run(t.Context(), "run")
+	must(t, err)
+	wantEqual(t, "batches", r.Batch, 2)
 }

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -16,6 +17,7 @@ type Drive struct {
 	tx  *sql.Tx
 	// Run is the run's state at the start of the transaction.
 	Run Run
+	now Run // with what the transaction has changed
 }
 
 // Drive runs do in a transaction that locks the run. It returns ErrDeposed if another
@@ -32,11 +34,11 @@ func (l *Ledger) Drive(ctx context.Context, lead Lead, run string, do func(d *Dr
 		if err := l.checkLead(ctx, tx, lead); err != nil {
 			return err
 		}
-		r, err := scanRun(tx.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1"+l.lockClause("UPDATE"), run))
+		r, err := l.lockedRun(ctx, tx, run)
 		if err != nil {
-			return orNotFound(err, "run "+run)
+			return err
 		}
-		failed = do(&Drive{l, ctx, tx, r})
+		failed = do(&Drive{l, ctx, tx, r, r})
 		return failed
 	})
 }
@@ -46,25 +48,40 @@ func (l *Ledger) Drive(ctx context.Context, lead Lead, run string, do func(d *Dr
 // and r's Plan, PlanBlob, Server and LeftOut. It returns the size of the fleet.
 func (d *Drive) Begin(r Run, v Version, members Filter, now time.Time) (fleet int64, err error) {
 	defer wrap(&err, "beginning run", d.Run.ID)
-	collate := ` COLLATE "C"`
-	if d.l.sqlite {
-		collate = " COLLATE BINARY"
-	}
 	args := []any{d.Run.ID}
 	which := d.l.selects(members, &args)
-	res, err := d.tx.ExecContext(d.ctx, `INSERT INTO members (run, no, client) SELECT $1, row_number() OVER (ORDER BY c.name`+collate+`) - 1, c.name
-		FROM clients c JOIN agents a ON a.id = c.agent WHERE `+which+`
-		AND NOT EXISTS (SELECT 1 FROM held_out h WHERE h.run = $1 AND h.client = c.name)`, args...)
-	if err != nil {
+	var clients []string
+	generated := int64(0)
+	if err := query(d.ctx, d.tx, func(r *sql.Rows) error {
+		var name string
+		var synthetic int64
+		var heldOut bool
+		err := r.Scan(&name, &synthetic, &heldOut)
+		if generated = max(generated, synthetic); !heldOut {
+			clients = append(clients, name)
+		}
+		return err
+	}, `SELECT c.name, a.generated, EXISTS (SELECT 1 FROM held_out h WHERE h.run = $1 AND h.client = c.name)
+		FROM clients c JOIN agents a ON a.id = c.agent WHERE `+which, args...); err != nil {
 		return 0, err
 	}
-	if fleet, err = res.RowsAffected(); err != nil {
-		return 0, err
+	slices.Sort(clients)
+	fleet = int64(len(clients))
+	no := int64(0)
+	for part := range slices.Chunk(clients, d.l.chunk) {
+		const columns = 4
+		rows := make([]any, 0, columns*len(part))
+		for _, c := range part {
+			rows = append(rows, withSum("members", d.Run.ID, no, c)...)
+			no++
+		}
+		if _, err := d.tx.ExecContext(d.ctx, "INSERT INTO members (run, no, client, checksum) VALUES "+placeholders(0, len(part), columns), rows...); err != nil {
+			return 0, err
+		}
 	}
-	args = []any{d.Run.ID, Running, r.Plan, r.PlanBlob, fleet, toMillis(now), r.Server, r.LeftOut}
-	which = d.l.selects(members, &args)
-	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET state = $2, plan = $3, plan_blob = $4, fleet = $5, started = $6, server = $7, left_out = $8, generated = (SELECT COALESCE(MAX(a.generated), 0) FROM clients c JOIN agents a ON a.id = c.agent WHERE "+which+") WHERE id = $1",
-		args...); err != nil {
+	d.now.State, d.now.Plan, d.now.PlanBlob, d.now.Fleet, d.now.Started, d.now.Server, d.now.LeftOut = Running, r.Plan, r.PlanBlob, fleet, now, r.Server, r.LeftOut
+	d.now.Generated = generated != 0
+	if err := storeRun(d.ctx, d.tx, d.now); err != nil {
 		return 0, err
 	}
 	return fleet, d.addVersion(0, v, r.Server)
@@ -73,7 +90,7 @@ func (d *Drive) Begin(r Run, v Version, members Filter, now time.Time) (fleet in
 // End ends the run with the given state and reason.
 func (d *Drive) End(s State, reason string, now time.Time) (err error) {
 	defer wrap(&err, "ending run", d.Run.ID)
-	return d.l.finish(d.ctx, d.tx, d.Run.ID, s, reason, now)
+	return d.l.finish(d.ctx, d.tx, d.now, s, reason, now)
 }
 
 // Receipt is the proof that a turn was counted.
@@ -87,12 +104,23 @@ type Receipt struct {
 func (d *Drive) Receipts(after int64) (all []Receipt, err error) {
 	defer wrap(&err, "reading the receipts of run", d.Run.ID)
 	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
-		var x Receipt
-		err := r.Scan(&x.No, &x.Round, &x.Version, &x.Batch, &x.TrainLoss)
+		x, _, err := scanReceipt(r)
 		all = append(all, x)
 		return err
-	}, "SELECT no, round, version, batch, train_loss FROM receipts WHERE run = $1 AND batch > $2 ORDER BY batch, no", d.Run.ID, after)
+	}, "SELECT "+receiptColumns+", checksum FROM receipts WHERE run = $1 AND batch > $2 ORDER BY batch, no", d.Run.ID, after)
 	return all, err
+}
+
+// scanReceipt reads a row: the first columns into others, and the remaining ones into a
+// receipt and its share.
+func scanReceipt(r *sql.Rows, others ...any) (x Receipt, s Share, err error) {
+	var run string
+	var counted, checksum int64
+	err = r.Scan(append(others, &run, &x.Round, &s.Client, &x.No, &x.Version, &x.Batch, &s.Examples, &s.Steps, &s.TrainLoss, &counted, &s.Norm, &s.ControlNorm, &checksum)...)
+	if x.TrainLoss = s.TrainLoss; err != nil {
+		return x, s, err
+	}
+	return x, s, checkRow("receipts", checksum, run, x.Round, s.Client, x.No, x.Version, x.Batch, s.Examples, s.Steps, s.TrainLoss, counted, s.Norm, s.ControlNorm)
 }
 
 // Lease permits a member's update to be counted in a round.
@@ -108,20 +136,17 @@ func (d *Drive) Withdraw(now time.Time) (all []Lease, err error) {
 	defer wrap(&err, "withdrawing expired leases of run", d.Run.ID)
 	var lost []Decline
 	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
-		var x Lease
-		var until, latest int64
-		y := Decline{Turn: Turn{Run: d.Run.ID}, Code: CodeLost, Reason: "its agent did not check in before the lease expired", At: now}
-		err := r.Scan(&x.No, &x.Round, &x.Version, &y.Client, &y.Agent, &until, &latest)
-		x.Expired, y.Round = until != 0, x.Round
-		switch until {
+		x, err := scanLease(r)
+		y := Decline{Turn: x.Turn, Agent: x.agent, Code: CodeLost, Reason: "its agent did not check in before the lease expired", At: now}
+		switch x.until {
 		case 0: // if its agent declined it, this is recorded already
 			y.Code, y.Reason = CodeRevoked, "the client or its agent is revoked"
-		case latest:
+		case x.latest:
 			y.Reason = "it took longer than a turn may take"
 		}
-		all, lost = append(all, x), append(lost, y)
+		all, lost = append(all, Lease{No: x.no, Round: x.Round, Version: x.version, Expired: x.until != 0}), append(lost, y)
 		return err
-	}, "DELETE FROM leases WHERE run = $1 AND until <= $2 RETURNING no, round, version, client, agent, until, latest", d.Run.ID, toMillis(now))
+	}, "DELETE FROM leases WHERE run = $1 AND until <= $2 RETURNING "+storedLease, d.Run.ID, toMillis(now))
 	if err != nil {
 		return nil, err
 	}
@@ -141,58 +166,93 @@ type Asking struct {
 // part, and those whose agents were not seen lately.
 func (d *Drive) Ask(a Asking) (gone, silent []int64, err error) {
 	defer wrap(&err, "adding leases to run", d.Run.ID)
-	const may = "FROM members m JOIN clients c ON c.name = m.client JOIN agents a ON a.id = c.agent WHERE m.run = $1 AND c.revoked = 0 AND a.revoked = 0"
 	for part := range slices.Chunk(a.Members, d.l.chunk) {
-		args := []any{d.Run.ID, a.Round, a.Version, toMillis(a.Until), toMillis(a.Latest), toMillis(a.Seen)}
+		args := []any{d.Run.ID}
 		for _, no := range part {
 			args = append(args, no)
 		}
-		asked, err := d.numbers(`INSERT INTO leases (run, round, client, no, agent, version, until, latest)
-			SELECT m.run, CAST($2 AS BIGINT), m.client, m.no, c.agent, CAST($3 AS BIGINT), CAST($4 AS BIGINT), CAST($5 AS BIGINT) `+may+
-			" AND a.seen >= $6 AND m.no IN "+inList(6, len(part))+" RETURNING no", args...)
+		here := map[int64]bool{}
+		var leases []leaseRow
+		err := query(d.ctx, d.tx, func(r *sql.Rows) error {
+			x := leaseRow{Turn: Turn{Run: d.Run.ID, Round: a.Round}, version: a.Version, until: toMillis(a.Until), latest: toMillis(a.Latest)}
+			var checksum, seen int64
+			if err := r.Scan(&x.no, &x.Client, &checksum, &x.agent, &seen); err != nil {
+				return err
+			}
+			here[x.no] = true
+			if seen >= toMillis(a.Seen) {
+				leases = append(leases, x)
+			} else {
+				silent = append(silent, x.no)
+			}
+			return checkRow("members", checksum, d.Run.ID, x.no, x.Client)
+		}, `SELECT m.no, m.client, m.checksum, c.agent, a.seen FROM members m JOIN clients c ON c.name = m.client JOIN agents a ON a.id = c.agent
+			WHERE m.run = $1 AND c.revoked = 0 AND a.revoked = 0 AND m.no IN `+inList(1, len(part)), args...)
 		if err != nil {
 			return nil, nil, err
 		}
-		if len(asked) == len(part) {
-			continue
-		}
-		left, err := d.numbers("SELECT m.no "+may+" AND m.no IN "+inList(1, len(part)), append(args[:1:1], args[6:]...)...)
-		if err != nil {
+		if err := addLeases(d.ctx, d.tx, leases, ""); err != nil {
 			return nil, nil, err
 		}
 		for _, no := range part {
-			switch {
-			case asked[no]:
-			case left[no]:
-				silent = append(silent, no)
-			default:
+			if !here[no] {
 				gone = append(gone, no)
 			}
 		}
 	}
+	slices.Sort(silent)
 	return gone, silent, nil
 }
 
-// numbers returns the numbers of members that a statement returns.
-func (d *Drive) numbers(text string, args ...any) (map[int64]bool, error) {
-	all := map[int64]bool{}
-	return all, query(d.ctx, d.tx, func(r *sql.Rows) error {
-		var no int64
-		err := r.Scan(&no)
-		all[no] = true
-		return err
-	}, text, args...)
+// leaseRow is a row of the table leases.
+type leaseRow struct {
+	Turn
+	no            int64
+	agent         string
+	version       int64
+	until, latest int64
+}
+
+func (x *leaseRow) sum() int64 {
+	return rowSum("leases", x.Run, x.Round, x.Client, x.no, x.agent, x.version, x.latest)
+}
+
+func scanLease(r *sql.Rows) (x leaseRow, err error) {
+	var checksum int64
+	if err := r.Scan(&x.Run, &x.Round, &x.Client, &x.no, &x.agent, &x.version, &x.latest, &x.until, &checksum); err != nil {
+		return x, err
+	}
+	return x, checkRow("leases", checksum, x.Run, x.Round, x.Client, x.no, x.agent, x.version, x.latest)
+}
+
+// addLeases adds leases with one statement. orElse is its end, for leases that exist.
+func addLeases(ctx context.Context, tx *sql.Tx, all []leaseRow, orElse string) error {
+	if len(all) == 0 {
+		return nil
+	}
+	const columns = 9
+	rows := make([]any, 0, columns*len(all))
+	for _, x := range all {
+		rows = append(rows, x.Run, x.Round, x.Client, x.no, x.agent, x.version, x.latest, x.until, x.sum())
+	}
+	_, err := tx.ExecContext(ctx, "INSERT INTO leases ("+storedLease+") VALUES "+placeholders(0, len(all), columns)+orElse, rows...)
+	return err
 }
 
 // Machine returns the stored state of the run's round.Machine.
 func (d *Drive) Machine() (state string, err error) {
 	defer wrap(&err, "reading the round state of run", d.Run.ID)
-	err = d.tx.QueryRowContext(d.ctx, "SELECT state FROM machines WHERE run = $1", d.Run.ID).Scan(&state)
-	return state, orNotFound(err, "the round state of run "+d.Run.ID)
+	var checksum int64
+	err = d.tx.QueryRowContext(d.ctx, "SELECT state, checksum FROM machines WHERE run = $1", d.Run.ID).Scan(&state, &checksum)
+	if err != nil {
+		return "", orNotFound(err, "the round state of run "+d.Run.ID)
+	}
+	return state, checkRow("machines", checksum, d.Run.ID, state)
 }
 
 func (d *Drive) saveMachine(state string) error {
-	_, err := d.tx.ExecContext(d.ctx, "INSERT INTO machines (run, state) VALUES ($1, $2) ON CONFLICT (run) DO UPDATE SET state = excluded.state", d.Run.ID, state)
+	_, err := d.tx.ExecContext(d.ctx, "INSERT INTO machines (run, state, checksum) VALUES ($1, $2, $3) ON CONFLICT (run) DO UPDATE SET state = excluded.state, checksum = excluded.checksum",
+		withSum("machines", d.Run.ID, state)...)
 	return err
 }
 
@@ -202,13 +262,20 @@ func (d *Drive) Save(machine string, open Round) (err error) {
 	if err := d.saveMachine(machine); err != nil {
 		return err
 	}
-	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET round = $2 WHERE id = $1", d.Run.ID, open.Round); err != nil {
+	if d.now.Round = open.Round; d.now.Round != d.Run.Round {
+		if err := storeRun(d.ctx, d.tx, d.now); err != nil {
+			return err
+		}
+	}
+	r, err := scanRound(d.tx.QueryRowContext(d.ctx, selectRounds+" WHERE run = $1 AND round = $2", d.Run.ID, open.Round))
+	if errors.Is(err, sql.ErrNoRows) {
+		open.State = RoundOpen
+		return insertRound(d.ctx, d.tx, d.Run.ID, open, "")
+	} else if err != nil {
 		return err
 	}
-	_, err = d.tx.ExecContext(d.ctx, `INSERT INTO rounds (run, round, version, state, opened, asked, lost) VALUES ($1, $2, $3, $4, $5, $6, $7)
-		ON CONFLICT (run, round) DO UPDATE SET opened = excluded.opened, asked = excluded.asked, lost = excluded.lost`,
-		d.Run.ID, open.Round, open.Version, RoundOpen, toMillis(open.Opened), open.Asked, open.Lost)
-	return err
+	r.Opened, r.Asked, r.Lost = open.Opened, open.Asked, open.Lost
+	return storeRound(d.ctx, d.tx, d.Run.ID, r)
 }
 
 // Close closes a round. The round's merge will include everything counted up to the run's
@@ -217,10 +284,12 @@ func (d *Drive) Save(machine string, open Round) (err error) {
 // round.
 func (d *Drive) Close(r Round, machine string, carries bool) (err error) {
 	defer wrap(&err, "closing a round of run", d.Run.ID)
-	err = d.setRoundState(`UPDATE rounds SET state = $3, closed = $5, asked = $6, counted = $7, late = $8, lost = $9, loss = $10, last_batch = $11, evaluated = $12, relative_mae = $13
-		WHERE run = $1 AND round = $2 AND state = $4`, r.Round, r.State, RoundOpen, toMillis(r.Closed), r.Asked, r.Counted, r.Late, r.Lost, r.Loss, d.Run.Batch,
-		r.Evaluation.Clients, r.Evaluation.RelativeMAE)
+	has, err := d.round(r.Round, RoundOpen)
 	if err != nil {
+		return err
+	}
+	r.Version, r.Opened, r.LastBatch = has.Version, has.Opened, d.Run.Batch
+	if err := storeRound(d.ctx, d.tx, d.Run.ID, r); err != nil {
 		return err
 	}
 	if !carries {
@@ -241,10 +310,16 @@ func (d *Drive) Close(r Round, machine string, carries bool) (err error) {
 // updates that were merged.
 func (d *Drive) Publish(round Round, v Version, server string) (err error) {
 	defer wrap(&err, "publishing a version of run", d.Run.ID)
-	if err := d.setRoundState("UPDATE rounds SET state = $3 WHERE run = $1 AND round = $2 AND state = $4", round.Round, RoundMerged, RoundMerging); err != nil {
+	r, err := d.round(round.Round, RoundMerging)
+	if err != nil {
 		return err
 	}
-	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET version = $2, server = $3 WHERE id = $1", d.Run.ID, round.Version+1, server); err != nil {
+	r.State = RoundMerged
+	if err := storeRound(d.ctx, d.tx, d.Run.ID, r); err != nil {
+		return err
+	}
+	d.now.Version, d.now.Server = round.Version+1, server
+	if err := storeRun(d.ctx, d.tx, d.now); err != nil {
 		return err
 	}
 	if err := d.addVersion(round.Version+1, v, server); err != nil {
@@ -254,7 +329,7 @@ func (d *Drive) Publish(round Round, v Version, server string) (err error) {
 }
 
 // Evaluation returns the sum of the evaluations of all results that are counted and not
-// merged.
+// merged. It does not verify checksums, because the merge does, which reads the numbers too.
 func (d *Drive) Evaluation() (e Evaluation, err error) {
 	defer wrap(&err, "reading the evaluation of run", d.Run.ID)
 	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
@@ -267,19 +342,13 @@ func (d *Drive) Evaluation() (e Evaluation, err error) {
 	return e, err
 }
 
-// setRoundState changes the state of a round from one state to another. It fails if the
-// round is in a different state.
-func (d *Drive) setRoundState(text string, round int64, to, from string, args ...any) error {
-	r, err := d.tx.ExecContext(d.ctx, text, append([]any{d.Run.ID, round, to, from}, args...)...)
-	if err != nil {
-		return err
+// round returns a round. It fails if the round is in a different state.
+func (d *Drive) round(round int64, state string) (r Round, err error) {
+	r, err = scanRound(d.tx.QueryRowContext(d.ctx, selectRounds+" WHERE run = $1 AND round = $2 AND state = $3", d.Run.ID, round, state))
+	if errors.Is(err, sql.ErrNoRows) {
+		err = fmt.Errorf("round %d of run %s is not %s: %w", round, d.Run.ID, state, ErrRefused)
 	}
-	if n, err := r.RowsAffected(); err != nil {
-		return err
-	} else if n != 1 {
-		return fmt.Errorf("round %d of run %s is not %s: %w", round, d.Run.ID, from, ErrRefused)
-	}
-	return nil
+	return r, err
 }
 
 // deleteSums deletes the sums and individual updates up to a batch. The receipts stay.
@@ -300,7 +369,7 @@ func (d *Drive) Merging() (r Round, found bool, err error) {
 		r, err = scanRound(rows)
 		return err
 		// The last row wins, which is the oldest round.
-	}, "SELECT "+roundColumns+" FROM rounds WHERE run = $1 AND state = $2 ORDER BY round DESC", d.Run.ID, RoundMerging)
+	}, selectRounds+" WHERE run = $1 AND state = $2 ORDER BY round DESC", d.Run.ID, RoundMerging)
 	return r, found, err
 }
 
@@ -315,26 +384,26 @@ func (d *Drive) LastBatch() (batch int64, err error) {
 func (l *Ledger) Partials(ctx context.Context, run string, batch int64, each func(Partial) error) (err error) {
 	defer wrap(&err, "reading the sums of run", run)
 	return query(ctx, l.db, func(r *sql.Rows) error {
-		var p Partial
-		if err := r.Scan(&p.Version, &p.Numbers); err != nil {
+		p, err := scanPartial(r)
+		if err != nil {
 			return err
 		}
 		return each(p)
-	}, "SELECT version, numbers FROM partials WHERE run = $1 AND batch <= $2 ORDER BY batch, version", run, batch)
+	}, "SELECT "+partialColumns+", checksum FROM partials WHERE run = $1 AND batch <= $2 ORDER BY batch, version", run, batch)
 }
 
 // Sizes calls each with the sizes of every update that the merge of a round includes, in no
-// particular order. The shares have no names.
+// particular order.
 func (l *Ledger) Sizes(ctx context.Context, run string, r Round, each func(Share)) (err error) {
 	defer wrap(&err, "reading the sizes of the updates of run", run)
 	return query(ctx, l.db, func(rows *sql.Rows) error {
-		var s Share
-		if err := rows.Scan(&s.Examples, &s.TrainLoss, &s.Norm, &s.ControlNorm); err != nil {
+		_, s, err := scanReceipt(rows)
+		if err != nil {
 			return err
 		}
 		each(s)
 		return nil
-	}, `SELECT examples, train_loss, norm, control_norm FROM receipts
+	}, "SELECT "+receiptColumns+`, checksum FROM receipts
 		WHERE run = $1 AND batch > (SELECT COALESCE(max(last_batch), 0) FROM rounds WHERE run = $1 AND round < $2) AND batch <= $3`, run, r.Round, r.LastBatch)
 }
 
@@ -342,10 +411,38 @@ func (l *Ledger) Sizes(ctx context.Context, run string, r Round, each func(Share
 func (l *Ledger) Singles(ctx context.Context, run string, batch int64, each func(Single) error) (err error) {
 	defer wrap(&err, "reading the updates of run", run)
 	return query(ctx, l.db, func(r *sql.Rows) error {
-		var s Single
-		if err := r.Scan(&s.Client, &s.Version, &s.Examples, &s.Steps, &s.Loss, &s.Numbers); err != nil {
+		s, err := scanSingle(r)
+		if err != nil {
 			return err
 		}
 		return each(s)
-	}, "SELECT client, version, examples, steps, loss, numbers FROM updates WHERE run = $1 AND batch <= $2 ORDER BY batch, client, version", run, batch)
+	}, "SELECT "+updateColumns+", checksum FROM updates WHERE run = $1 AND batch <= $2 ORDER BY batch, client, version", run, batch)
+}
+
+func scanPartial(r *sql.Rows) (p Partial, err error) {
+	var run string
+	var batch, checksum int64
+	if err := r.Scan(&run, &batch, &p.Version, &p.Evaluation.Clients, &p.Evaluation.RelativeMAE, &p.Numbers, &checksum); err != nil {
+		return p, err
+	}
+	return p, checkRow("partials", checksum, p.values(run, batch)...)
+}
+
+// values returns the values of partialColumns.
+func (p *Partial) values(run string, batch int64) []any {
+	return []any{run, batch, p.Version, p.Evaluation.Clients, p.Evaluation.RelativeMAE, p.Numbers}
+}
+
+func scanSingle(r *sql.Rows) (s Single, err error) {
+	var run string
+	var batch, checksum int64
+	if err := r.Scan(&run, &batch, &s.Client, &s.Version, &s.Examples, &s.Steps, &s.Loss, &s.Evaluation.Clients, &s.Evaluation.RelativeMAE, &s.Numbers, &checksum); err != nil {
+		return s, err
+	}
+	return s, checkRow("updates", checksum, s.values(run, batch)...)
+}
+
+// values returns the values of updateColumns.
+func (s *Single) values(run string, batch int64) []any {
+	return []any{run, batch, s.Client, s.Version, s.Examples, s.Steps, s.Loss, s.Evaluation.Clients, s.Evaluation.RelativeMAE, s.Numbers}
 }

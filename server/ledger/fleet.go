@@ -20,11 +20,10 @@ type Client struct {
 
 // ClientQuery selects clients. Empty fields select all.
 type ClientQuery struct {
-	After   string // last name of the previous page
-	Prefix  string // of the name
-	Agent   string // id
-	Finding string // code in the client's newest report
-	Limit   int
+	After  string // last name of the previous page
+	Prefix string // of the name
+	Agent  string // id
+	Limit  int
 }
 
 const clientColumns = "c.name, c.agent, a.name, c.announced, a.seen, c.revoked + a.revoked, c.inputs, c.step, a.protocol"
@@ -42,16 +41,8 @@ func scanClient(row interface{ Scan(...any) error }) (c Client, err error) {
 func (l *Ledger) Clients(ctx context.Context, q ClientQuery) (all []Client, err error) {
 	defer wrap(&err, "reading clients")
 	// Every form begins with an index that finds few rows, or walks the names in order.
-	from, name, args := "clients c", "c.name", []any{q.After}
-	if q.Finding != "" {
-		// SQLite keeps the order of a CROSS JOIN: the findings are the shorter table.
-		args = append(args, q.Finding)
-		from, name = "findings f CROSS JOIN clients c", "f.client"
-	}
-	text := "SELECT " + clientColumns + " FROM " + from + " JOIN agents a ON a.id = c.agent WHERE " + name + " > $1"
-	if q.Finding != "" {
-		text += " AND f.code = $2 AND c.name = f.client"
-	}
+	args := []any{q.After}
+	text := "SELECT " + clientColumns + " FROM clients c JOIN agents a ON a.id = c.agent WHERE c.name > $1"
 	if q.Agent != "" {
 		args = append(args, q.Agent)
 		text += fmt.Sprintf(" AND c.agent = $%d", len(args))
@@ -64,7 +55,7 @@ func (l *Ledger) Clients(ctx context.Context, q ClientQuery) (all []Client, err 
 		c, err := scanClient(r)
 		all = append(all, c)
 		return err
-	}, text+fmt.Sprintf(" ORDER BY %s LIMIT $%d", name, len(args)), args...)
+	}, text+fmt.Sprintf(" ORDER BY c.name LIMIT $%d", len(args)), args...)
 	return all, err
 }
 
@@ -108,7 +99,9 @@ type AgentQuery struct {
 	After string // last id of the previous page
 	Name  string // beginning of the name or the id
 	Token string // id of the token with which they joined last; not together with Name
-	Limit int
+	// Findings selects agents with a client whose newest report has findings.
+	Findings bool
+	Limit    int
 }
 
 // AgentStates returns agents in the order of their ids.
@@ -116,6 +109,9 @@ func (l *Ledger) AgentStates(ctx context.Context, q AgentQuery) (all []AgentStat
 	defer wrap(&err, "reading agents")
 	args := []any{q.After, q.Limit}
 	part := func(where string) string {
+		if q.Findings {
+			where += " AND id IN (SELECT c.agent FROM findings f JOIN clients c ON c.name = f.client)"
+		}
 		return "SELECT " + agentColumns + " FROM agents WHERE id > $1" + where + " ORDER BY id LIMIT $2"
 	}
 	text := part("")
@@ -246,6 +242,20 @@ func setFindings(ctx context.Context, tx *sql.Tx, client string, codes []string)
 		}
 	}
 	return nil
+}
+
+// FindingsOf counts the clients of agents whose newest report has findings. Agents without one
+// are not in the result.
+func (l *Ledger) FindingsOf(ctx context.Context, agents []string) (count map[string]int64, err error) {
+	defer wrap(&err, "counting findings")
+	count = map[string]int64{}
+	err = queryIn(ctx, l, func(r *sql.Rows) error {
+		var agent, client string
+		err := r.Scan(&agent, &client)
+		count[agent]++
+		return err
+	}, "SELECT DISTINCT c.agent, f.client FROM clients c JOIN findings f ON f.client = c.name WHERE c.agent IN ", nil, agents)
+	return count, err
 }
 
 // FindingDay is the number of clients that reported a finding on a day.

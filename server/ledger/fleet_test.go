@@ -80,11 +80,6 @@ func TestFilters(t *testing.T) {
 			"METER-3":                   {Prefix: "M"},
 			"zähler-1 zähler-2":         {Prefix: "zä"},
 			"meter-5 zähler-1 zähler-2": {Agent: "b-1"},
-			"meter-1 meter-10":          {Finding: "gaps", Agent: "a-1"},
-			"meter-1":                   {Finding: "flat"},
-			"meter-5":                   {Finding: "gaps", Prefix: "meter-5"},
-			"meter-1 meter-10 meter-5 ": {Finding: "gaps"},
-			"":                          {Finding: "none"},
 			" ":                         {Prefix: "mete", Agent: "none"},
 		} {
 			var names []string
@@ -122,6 +117,21 @@ func TestFilters(t *testing.T) {
 				t.Errorf("agents %q: %q, want %q", prefix, got, want)
 			}
 		}
+		for want, q := range map[string]AgentQuery{"a-1 b-1": {Findings: true}, "b-1": {Findings: true, Name: "b"}, "": {Findings: true, Name: "a-2"}} {
+			q.Limit = 9
+			page, err := l.AgentStates(ctx, q)
+			must(t, err)
+			var ids []string
+			for _, a := range page {
+				ids = append(ids, a.ID)
+			}
+			if got := strings.Join(ids, " "); got != want {
+				t.Errorf("%+v: %q, want %q", q, got, want)
+			}
+		}
+		counts, err := l.FindingsOf(ctx, []string{"a-1", "a-2", "b-1"})
+		must(t, err)
+		wantEqual(t, "clients with findings", counts, map[string]int64{"a-1": 2, "b-1": 1})
 		found, err := l.FindingDays(ctx, 2)
 		must(t, err)
 		wantEqual(t, "findings", found, []FindingDay{{"gaps", Today(t0), 3}, {"flat", Today(t0), 1}, {"gaps", Today(t0) - 1, 1}})

@@ -27,7 +27,6 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"loadstar/internal/backoff"
-	"loadstar/internal/pagesum"
 )
 
 //go:embed migrations/*.sql
@@ -39,8 +38,13 @@ type Ledger struct {
 	write  *pool   // for writing; with SQLite one connection, because it allows one writer
 	read   querier // for frequent queries; with SQLite it caches prepared statements
 	sqlite bool
-	path   string       // of SQLite's file
-	file   *checkedFile // the same; nil if it was not checked
+	path   string // of SQLite's file
+	// checked means that the ledger is one of those in the variable of this name.
+	checked bool
+	witness struct {
+		sync.Mutex
+		*os.File
+	}
 	// chunk is the number of rows in one statement. PostgreSQL caches a statement of each
 	// length per connection, and scans the whole table for a long list. SQLite has no
 	// network round trip, and its driver takes time proportional to the square of the
@@ -106,12 +110,9 @@ func (l *Ledger) openLite(path string) (err error) {
 	if path == "" || path == ":memory:" {
 		return errors.New("sqlite: needs the path of a file, as in sqlite:ledger.db")
 	}
-	if err := pagesum.Register(); err != nil {
-		return err
-	}
 	l.sqlite, l.chunk, l.path = true, 32, path
-	file := "file:" + (&url.URL{Path: path}).EscapedPath()
-	options := url.Values{"vfs": {pagesum.VFS}, "_pragma": {pagesum.Pragma + "(1)", "journal_mode(WAL)", "synchronous(FULL)", "busy_timeout(10000)", "foreign_keys(1)"}}
+	file := sqliteFile(path)
+	options := url.Values{"_pragma": {"journal_mode(WAL)", "synchronous(FULL)", "busy_timeout(10000)", "foreign_keys(1)"}}
 	db, err := sql.Open("sqlite", file+"?"+options.Encode())
 	if err != nil {
 		return err
@@ -178,7 +179,8 @@ func (l *Ledger) schema(ctx context.Context) (p *goose.Provider, version int64, 
 	if !l.sqlite {
 		dialect = goose.DialectPostgres
 	}
-	if p, err = goose.NewProvider(dialect, l.write.DB, files); err != nil {
+	sums := goose.NewGoMigration(sumsFrom, &goose.GoFunc{RunTx: sumRows}, nil)
+	if p, err = goose.NewProvider(dialect, l.write.DB, files, goose.WithGoMigrations(sums)); err != nil {
 		return nil, 0, err
 	}
 	if version, err = p.GetDBVersion(ctx); err != nil {
@@ -215,6 +217,14 @@ func (l *Ledger) migrate(ctx context.Context) error {
 			return err
 		}
 		if _, err = p.Up(ctx); err == nil {
+			if l.sqlite {
+				if err := checkRows(ctx, l.db, false); err != nil {
+					return err
+				}
+				if err := l.checkWitness(ctx); err != nil {
+					return err
+				}
+			}
 			return errors.Join(l.addPrefixIndexes(ctx), l.identifyTokens(ctx))
 		} else if !l.sqlite {
 			return err
@@ -261,6 +271,10 @@ func (l *Ledger) Close() (err error) {
 	if l.sqlite {
 		err = errors.Join(l.write.Close(), l.db.Close())
 		l.uncheck()
+		if l.witness.File != nil {
+			err = errors.Join(err, l.witness.Close())
+			l.witness.File = nil
+		}
 		return err
 	}
 	return l.db.Close()
@@ -329,6 +343,13 @@ func toMillis(t time.Time) int64 {
 		return 0
 	}
 	return t.UnixMilli()
+}
+
+func toBit(is bool) int64 {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 func fromMillis(ms int64) time.Time {

@@ -322,7 +322,7 @@ func (s *site) balance() (leases, receipts int) {
 }
 
 // tables lists the tables of the schema.
-var tables = []string{"tokens", "agents", "clients", "runs", "members", "versions", "rounds", "leases", "receipts", "partials", "updates", "relayed", "leaders", "audit", "releases", "reports", "report_days", "server_data", "held_out", "new_clients", "declines", "secrets"}
+var tables = []string{"tokens", "agents", "clients", "runs", "members", "versions", "rounds", "leases", "receipts", "partials", "updates", "relayed", "leaders", "audit", "releases", "reports", "report_days", "server_data", "held_out", "new_clients", "declines", "secrets", "heads"}
 
 // dump returns all rows of the given tables as text, sorted so that the order does not
 // depend on the database.

@@ -181,16 +181,7 @@ func TestFailover(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	var ports [2]int
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ports[i] = l.Addr().(*net.TCPAddr).Port
-		l.Close()
-	}
-	p, err := pgtest.StartPair(dir, ports, true)
+	p, err := pgtest.StartPair(dir, true)
 	if errors.Is(err, pgtest.ErrMissing) && os.Getenv("CI") == "" {
 		t.Skip(err)
 	}

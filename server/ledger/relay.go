@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -41,39 +42,28 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 	defer wrap(&err, "adopting a task of run", a.Run.ID)
 	err = l.asLeader(ctx, lead, func(tx *sql.Tx) error {
 		gone = nil
-		_, err := tx.ExecContext(ctx, `INSERT INTO runs (id, name, plan, plan_blob, state, wanted, fleet, created, started, remote) VALUES ($1, $2, $3, $4, $5, 0, $6, $7, $7, 1)
-			ON CONFLICT (id) DO NOTHING`, a.Run.ID, a.Run.Name, a.Run.Plan, a.Run.PlanBlob, Running, a.Run.Fleet, toMillis(now))
-		if err != nil {
-			return err
-		}
-		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM runs WHERE id = $1"+l.lockClause("UPDATE"), a.Run.ID); err != nil {
-			return err
-		}
-		if _, err := tx.ExecContext(ctx, "UPDATE runs SET state = $2, reason = '', finished = 0 WHERE id = $1 AND state = $3", a.Run.ID, Running, Finished); err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, "INSERT INTO versions (run, version, weights, control, limits) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (run, version) DO NOTHING", a.Run.ID, a.Version, a.Blobs.Weights, a.Blobs.Control, a.Blobs.Limits)
-		if err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, "INSERT INTO rounds (run, round, version, state, opened) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (run, round) DO NOTHING", a.Run.ID, a.Round, a.Version, RoundOpen, toMillis(now))
-		if err != nil {
+		if err := l.adoptRun(ctx, tx, a, now); err != nil {
 			return err
 		}
 		for part := range slices.Chunk(a.Clients, l.chunk) {
-			args := []any{a.Run.ID, a.Round, a.Version, toMillis(a.Until)}
+			args := []any{a.Run.ID, a.Round}
 			for _, c := range part {
 				args = append(args, c)
 			}
 			may := map[string]bool{}
+			var leases []leaseRow
 			if err := query(ctx, tx, func(r *sql.Rows) error {
-				var name string
-				err := r.Scan(&name)
-				may[name] = true
+				x := leaseRow{Turn: Turn{Run: a.Run.ID, Round: a.Round}, version: a.Version, until: toMillis(a.Until)}
+				var counted bool
+				err := r.Scan(&x.Client, &x.agent, &counted)
+				if may[x.Client] = true; !counted {
+					leases = append(leases, x)
+				}
 				return err
-			}, `SELECT c.name FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0
+			}, `SELECT c.name, c.agent, EXISTS (SELECT 1 FROM receipts r WHERE r.run = $1 AND r.round = $2 AND r.client = c.name)
+				FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0
 				AND NOT EXISTS (SELECT 1 FROM receipts r JOIN relayed x ON x.run = r.run AND x.batch = r.batch AND (x.client = '' OR x.client = r.client)
-					WHERE r.run = $1 AND r.round = $2 AND r.client = c.name AND x.outcome <> '') AND c.name IN `+inList(2, len(part)), append(args[:2:2], args[4:]...)...); err != nil {
+					WHERE r.run = $1 AND r.round = $2 AND r.client = c.name AND x.outcome <> '') AND c.name IN `+inList(2, len(part)), args...); err != nil {
 				return err
 			}
 			for _, c := range part {
@@ -81,18 +71,38 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 					gone = append(gone, c)
 				}
 			}
-			_, err := tx.ExecContext(ctx, `INSERT INTO leases (run, round, client, no, agent, version, until)
-				SELECT CAST($1 AS TEXT), CAST($2 AS BIGINT), c.name, 0, c.agent, CAST($3 AS BIGINT), CAST($4 AS BIGINT) FROM clients c JOIN agents a ON a.id = c.agent
-				WHERE c.revoked = 0 AND a.revoked = 0 AND NOT EXISTS (SELECT 1 FROM receipts r WHERE r.run = $1 AND r.round = $2 AND r.client = c.name) AND c.name IN `+
-				inList(4, len(part))+" ON CONFLICT (run, round, client) DO NOTHING", args...)
-			if err != nil {
+			if err := addLeases(ctx, tx, leases, " ON CONFLICT (run, round, client) DO NOTHING"); err != nil {
 				return err
 			}
 		}
+		var err error
 		retired, err = deleteVersions(ctx, tx, a.Run.ID, a.Version, "")
 		return err
 	})
 	return gone, retired, err
+}
+
+// adoptRun adds or resumes the run of a hub's task, and adds its version and round. It locks
+// the run.
+func (l *Ledger) adoptRun(ctx context.Context, tx *sql.Tx, a Adoption, now time.Time) error {
+	r := Run{ID: a.Run.ID, Name: a.Run.Name, Plan: a.Run.Plan, PlanBlob: a.Run.PlanBlob, State: Running, Fleet: a.Run.Fleet, Created: now, Started: now, Remote: true}
+	if err := insertRun(ctx, tx, r, " ON CONFLICT (id) DO NOTHING"); err != nil {
+		return err
+	}
+	r, err := l.lockedRun(ctx, tx, a.Run.ID)
+	if err != nil {
+		return err
+	}
+	if r.State == Finished {
+		r.State, r.Reason, r.Finished = Running, "", time.Time{}
+		if err := storeRun(ctx, tx, r); err != nil {
+			return err
+		}
+	}
+	if err := insertVersion(ctx, tx, versionRow{Version: a.Blobs, run: a.Run.ID, number: a.Version}, " ON CONFLICT (run, version) DO NOTHING"); err != nil {
+		return err
+	}
+	return insertRound(ctx, tx, a.Run.ID, Round{Round: a.Round, Version: a.Version, State: RoundOpen, Opened: now}, " ON CONFLICT (run, round) DO NOTHING")
 }
 
 // EndIdleRuns ends the hub's runs that have no open work and no new round since the given
@@ -116,7 +126,11 @@ func (l *Ledger) EndIdleRuns(ctx context.Context, lead Lead, since, now time.Tim
 			return err
 		}
 		for _, id := range idle {
-			if err := l.finish(ctx, tx, id, Finished, "the hub has sent no tasks for a while", now); err != nil {
+			r, err := l.lockedRun(ctx, tx, id)
+			if err != nil {
+				return err
+			}
+			if err := l.finish(ctx, tx, r, Finished, "the hub has sent no tasks for a while", now); err != nil {
 				return err
 			}
 			blobs, err := deleteVersions(ctx, tx, id, math.MaxInt64, "")
@@ -145,7 +159,7 @@ func (l *Ledger) Adopted(ctx context.Context) (runs []string, err error) {
 // Leased returns all leases, in the order of run, round and client.
 func (l *Ledger) Leased(ctx context.Context) (all []Task, err error) {
 	defer wrap(&err, "reading leases")
-	err = query(ctx, l.db, scanTasks(&all), "SELECT run, round, client, version, until FROM leases ORDER BY run, round, client")
+	err = query(ctx, l.db, scanTasks(&all), selectLeases+" ORDER BY run, round, client")
 	return all, err
 }
 
@@ -157,7 +171,7 @@ func (l *Ledger) WithdrawExpired(ctx context.Context, lead Lead, now time.Time) 
 		if err := l.lockRuns(ctx, tx); err != nil {
 			return err
 		}
-		return query(ctx, tx, scanTasks(&all), "DELETE FROM leases WHERE until <= $1 AND run IN (SELECT id FROM runs WHERE state = $2) RETURNING run, round, client, version, until", toMillis(now), Running)
+		return query(ctx, tx, scanTasks(&all), "DELETE FROM leases WHERE until <= $1 AND run IN (SELECT id FROM runs WHERE state = $2) RETURNING "+storedLease, toMillis(now), Running)
 	})
 	return all, err
 }
@@ -269,20 +283,18 @@ func (l *Ledger) Ungathered(ctx context.Context, run string) (all []Task, err er
 func (l *Ledger) Sendings(ctx context.Context, run string) (all []Sending, err error) {
 	defer wrap(&err, "reading the sendings of run", run)
 	err = query(ctx, l.db, func(r *sql.Rows) error {
-		var id string
-		var share Share
-		var round, version int64
-		var client string
-		if err := r.Scan(&id, &client, &round, &version, &share.Client, &share.Examples, &share.Steps, &share.TrainLoss, &share.Norm, &share.ControlNorm); err != nil {
+		var id, client string
+		x, share, err := scanReceipt(r, &id, &client)
+		if err != nil {
 			return err
 		}
 		if n := len(all); n == 0 || all[n-1].ID != id {
-			all = append(all, Sending{ID: id, Round: round, Version: version, Single: client != ""})
+			all = append(all, Sending{ID: id, Round: x.Round, Version: x.Version, Single: client != ""})
 		}
 		last := &all[len(all)-1]
 		last.Shares = append(last.Shares, share)
 		return nil
-	}, `SELECT x.sending, x.client, r.round, r.version, r.client, r.examples, r.steps, r.train_loss, r.norm, r.control_norm FROM relayed x
+	}, `SELECT x.sending, x.client, r.`+strings.ReplaceAll(receiptColumns, ", ", ", r.")+`, r.checksum FROM relayed x
 		JOIN receipts r ON r.run = x.run AND r.batch = x.batch AND (x.client = '' OR x.client = r.client)
 		WHERE x.run = $1 AND x.outcome = '' ORDER BY x.sending, r.client`, run)
 	return all, err
@@ -292,18 +304,19 @@ func (l *Ledger) Sendings(ctx context.Context, run string) (all []Sending, err e
 func (l *Ledger) Parts(ctx context.Context, run string, s *Sending) (err error) {
 	defer wrap(&err, "reading the numbers of sending", s.ID, "of run", run)
 	s.Parts, s.Evaluation = nil, Evaluation{}
-	text := "SELECT p.numbers, 0.0, p.evaluated, p.relative_mae FROM relayed x JOIN partials p ON p.run = x.run AND p.batch = x.batch WHERE x.run = $1 AND x.sending = $2 ORDER BY p.batch"
 	if s.Single {
-		text = "SELECT u.numbers, u.loss, u.evaluated, u.relative_mae FROM relayed x JOIN updates u ON u.run = x.run AND u.batch = x.batch AND u.client = x.client WHERE x.run = $1 AND x.sending = $2"
+		return query(ctx, l.db, func(r *sql.Rows) error {
+			u, err := scanSingle(r)
+			s.Loss, s.Evaluation, s.Parts = u.Loss, u.Evaluation, append(s.Parts, u.Numbers)
+			return err
+		}, "SELECT u."+strings.ReplaceAll(updateColumns, ", ", ", u.")+", u.checksum FROM relayed x JOIN updates u ON u.run = x.run AND u.batch = x.batch AND u.client = x.client WHERE x.run = $1 AND x.sending = $2", run, s.ID)
 	}
 	return query(ctx, l.db, func(r *sql.Rows) error {
-		var b []byte
-		var e Evaluation
-		err := r.Scan(&b, &s.Loss, &e.Clients, &e.RelativeMAE)
-		s.Evaluation.Add(e)
-		s.Parts = append(s.Parts, b)
+		p, err := scanPartial(r)
+		s.Evaluation.Add(p.Evaluation)
+		s.Parts = append(s.Parts, p.Numbers)
 		return err
-	}, text, run, s.ID)
+	}, "SELECT p."+strings.ReplaceAll(partialColumns, ", ", ", p.")+", p.checksum FROM relayed x JOIN partials p ON p.run = x.run AND p.batch = x.batch WHERE x.run = $1 AND x.sending = $2 ORDER BY p.batch", run, s.ID)
 }
 
 // Decided stores the hub's verdict on a sending and deletes its numbers.

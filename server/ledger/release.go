@@ -39,10 +39,18 @@ const (
 const releaseColumns = "id, name, number, run, version, role, plan_blob, weights, parent, actor, created, withdrawn"
 
 func scanRelease(row interface{ Scan(...any) error }) (r Release, err error) {
-	var created, withdrawn int64
-	err = row.Scan(&r.ID, &r.Name, &r.Number, &r.Run, &r.Version, &r.Role, &r.PlanBlob, &r.Weights, &r.Parent, &r.Actor, &created, &withdrawn)
+	var created, withdrawn, checksum int64
+	err = row.Scan(&r.ID, &r.Name, &r.Number, &r.Run, &r.Version, &r.Role, &r.PlanBlob, &r.Weights, &r.Parent, &r.Actor, &created, &withdrawn, &checksum)
 	r.Created, r.Withdrawn = fromMillis(created), fromMillis(withdrawn)
-	return r, err
+	if err != nil {
+		return r, err
+	}
+	return r, checkRow("releases", checksum, r.values()...)
+}
+
+// values returns the values of releaseColumns.
+func (r *Release) values() []any {
+	return []any{r.ID, r.Name, r.Number, r.Run, r.Version, r.Role, r.PlanBlob, r.Weights, r.Parent, r.Actor, toMillis(r.Created), toMillis(r.Withdrawn)}
 }
 
 // Releases returns all releases, newest first.
@@ -56,7 +64,7 @@ func releases(ctx context.Context, q querier) (all []Release, err error) {
 		r, err := scanRelease(rows)
 		all = append(all, r)
 		return err
-	}, "SELECT "+releaseColumns+" FROM releases ORDER BY created DESC, name, number DESC")
+	}, "SELECT "+releaseColumns+", checksum FROM releases ORDER BY created DESC, name, number DESC")
 	return all, err
 }
 
@@ -99,9 +107,9 @@ func FindRelease(all []Release, name string) (r Release, ok bool) {
 func (l *Ledger) AddRelease(ctx context.Context, r Release) (_ Release, err error) {
 	defer wrap(&err, "releasing run", r.Run)
 	err = l.update(ctx, func(tx *sql.Tx) error {
-		run, err := scanRun(tx.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1"+l.lockClause("UPDATE"), r.Run))
+		run, err := l.lockedRun(ctx, tx, r.Run)
 		if err != nil {
-			return orNotFound(err, "run "+r.Run)
+			return err
 		}
 		if run.Version == 0 {
 			return fmt.Errorf("run %s has trained nothing yet: %w", r.Run, ErrRefused)
@@ -142,9 +150,9 @@ func (l *Ledger) AddRelease(ctx context.Context, r Release) (_ Release, err erro
 
 // keptWeights returns the blob of a version that is still stored.
 func keptWeights(ctx context.Context, tx *sql.Tx, run Run, version int64, all []Release) (weights string, err error) {
-	err = tx.QueryRowContext(ctx, "SELECT weights FROM versions WHERE run = $1 AND version = $2", run.ID, version).Scan(&weights)
+	v, err := scanVersion(tx.QueryRowContext(ctx, selectVersions+" WHERE run = $1 AND version = $2", run.ID, version))
 	if err == nil || !errors.Is(err, sql.ErrNoRows) {
-		return weights, err
+		return v.Weights, err
 	}
 	if i := slices.IndexFunc(all, func(r Release) bool { return r.Run == run.ID && r.Version == version }); i >= 0 {
 		return all[i].Weights, nil
@@ -153,8 +161,14 @@ func keptWeights(ctx context.Context, tx *sql.Tx, run Run, version int64, all []
 }
 
 func addRelease(ctx context.Context, tx *sql.Tx, r Release) error {
-	_, err := tx.ExecContext(ctx, "INSERT INTO releases ("+releaseColumns+") VALUES "+placeholders(0, 1, 12),
-		r.ID, r.Name, r.Number, r.Run, r.Version, r.Role, r.PlanBlob, r.Weights, r.Parent, r.Actor, toMillis(r.Created), toMillis(r.Withdrawn))
+	values := withSum("releases", r.values()...)
+	_, err := tx.ExecContext(ctx, "INSERT INTO releases ("+releaseColumns+", checksum) VALUES "+placeholders(0, 1, len(values)), values...)
+	return err
+}
+
+func setWithdrawn(ctx context.Context, tx *sql.Tx, r Release, at time.Time) error {
+	r.Withdrawn = at
+	_, err := tx.ExecContext(ctx, "UPDATE releases SET withdrawn = $2, checksum = $3 WHERE id = $1", r.ID, toMillis(at), rowSum("releases", r.values()...))
 	return err
 }
 
@@ -170,14 +184,11 @@ func (l *Ledger) WithdrawRelease(ctx context.Context, name, actor string, now ti
 		if !ok {
 			return orNotFound(sql.ErrNoRows, "release "+name)
 		}
-		n, err := tx.ExecContext(ctx, "UPDATE releases SET withdrawn = $2 WHERE id = $1 AND withdrawn = 0", r.ID, toMillis(now))
-		if err != nil {
-			return err
-		}
-		if n, err := n.RowsAffected(); err != nil {
-			return err
-		} else if n == 0 {
+		if !r.Withdrawn.IsZero() {
 			return fmt.Errorf("%s is already withdrawn: %w", name, ErrRefused)
+		}
+		if err := setWithdrawn(ctx, tx, r, now); err != nil {
+			return err
 		}
 		return l.audit(ctx, tx, now, actor, "withdraw release", r.String(), "id "+strconv.Quote(r.ID))
 	})
@@ -210,7 +221,7 @@ func (l *Ledger) AdoptReleases(ctx context.Context, lead Lead, hub []Release, no
 			if r.Withdrawn.IsZero() == withdrawn.IsZero() {
 				continue
 			}
-			if _, err := tx.ExecContext(ctx, "UPDATE releases SET withdrawn = $2 WHERE id = $1", r.ID, toMillis(withdrawn)); err != nil {
+			if err := setWithdrawn(ctx, tx, r, withdrawn); err != nil {
 				return err
 			}
 		}

@@ -75,7 +75,7 @@ func (l *Ledger) pruneRuns(ctx context.Context, before int64) (deleted int64, er
 		return 0, err
 	}
 	for _, o := range runs {
-		n, err := l.pruneBy(ctx, "DELETE FROM receipts WHERE run = $1 AND (round, client) IN (SELECT round, client FROM receipts WHERE run = $1 AND batch <= $3 LIMIT $2)", o.run, o.batch)
+		n, err := l.pruneReceipts(ctx, o.run, o.batch)
 		if deleted += n; err != nil {
 			return deleted, err
 		}
@@ -89,6 +89,7 @@ func (l *Ledger) pruneRuns(ctx context.Context, before int64) (deleted int64, er
 		for _, text := range []string{
 			"DELETE FROM members WHERE run = $1 AND no IN (SELECT no FROM members WHERE run = $1 AND $3 >= 0 LIMIT $2)",
 			"DELETE FROM relayed WHERE run = $1 AND (batch, client) IN (SELECT batch, client FROM relayed WHERE run = $1 AND outcome <> '' AND batch <= $3 LIMIT $2)",
+			"DELETE FROM heads WHERE run = $1 AND version IN (SELECT version FROM heads WHERE run = $1 AND $3 >= 0 LIMIT $2)",
 		} {
 			n, err = l.pruneBy(ctx, text, o.run, o.batch)
 			if deleted += n; err != nil {
@@ -99,15 +100,45 @@ func (l *Ledger) pruneRuns(ctx context.Context, before int64) (deleted int64, er
 	return deleted, nil
 }
 
+// pruneReceipts deletes the receipts of a run up to a batch, and subtracts them from the number
+// that the run has.
+func (l *Ledger) pruneReceipts(ctx context.Context, run string, batch int64) (deleted int64, err error) {
+	return prune(ctx, func() (n int64, err error) {
+		err = l.update(ctx, func(tx *sql.Tx) error {
+			r, err := l.lockedRun(ctx, tx, run)
+			if err != nil {
+				return err
+			}
+			res, err := tx.ExecContext(ctx, "DELETE FROM receipts WHERE run = $1 AND (round, client) IN (SELECT round, client FROM receipts WHERE run = $1 AND batch <= $3 LIMIT $2)", run, pruneRows, batch)
+			if err != nil {
+				return err
+			}
+			if n, err = res.RowsAffected(); err != nil || n == 0 {
+				return err
+			}
+			r.receipts -= n
+			return storeRun(ctx, tx, r)
+		})
+		return n, err
+	})
+}
+
 // pruneBy repeats a statement with a limit as its second argument until it deletes fewer
 // rows.
 func (l *Ledger) pruneBy(ctx context.Context, text string, first any, more ...any) (deleted int64, err error) {
-	for {
+	return prune(ctx, func() (int64, error) {
 		r, err := l.write.ExecContext(ctx, text, append([]any{first, pruneRows}, more...)...)
 		if err != nil {
-			return deleted, err
+			return 0, err
 		}
-		n, err := r.RowsAffected()
+		return r.RowsAffected()
+	})
+}
+
+// prune repeats some, which deletes up to pruneRows rows, until it deletes fewer.
+func prune(ctx context.Context, some func() (int64, error)) (deleted int64, err error) {
+	for {
+		n, err := some()
 		if deleted += n; err != nil || n < pruneRows {
 			return deleted, err
 		}

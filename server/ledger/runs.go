@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -45,25 +46,58 @@ type Run struct {
 	Generated bool
 	// LeftOut says which clients and inputs the fleet does not have, and why.
 	LeftOut string
+
+	receipts int64 // number of stored receipts
 }
 
-const runColumns = "id, name, plan, plan_blob, state, reason, wanted, fleet, created, started, finished, round, version, batch, server, remote, generated, left_out"
+const runColumns = "id, name, plan, plan_blob, state, reason, wanted, fleet, created, started, finished, round, version, batch, server, remote, generated, left_out, receipts"
 
 func scanRun(row interface{ Scan(...any) error }) (r Run, err error) {
-	var created, started, finished int64
+	var created, started, finished, checksum int64
 	err = row.Scan(&r.ID, &r.Name, &r.Plan, &r.PlanBlob, &r.State, &r.Reason, &r.Wanted, &r.Fleet, &created, &started, &finished,
-		&r.Round, &r.Version, &r.Batch, &r.Server, &r.Remote, &r.Generated, &r.LeftOut)
+		&r.Round, &r.Version, &r.Batch, &r.Server, &r.Remote, &r.Generated, &r.LeftOut, &r.receipts, &checksum)
 	r.Created, r.Started, r.Finished = fromMillis(created), fromMillis(started), fromMillis(finished)
-	return r, err
+	if err != nil {
+		return r, err
+	}
+	return r, checkRow("runs", checksum, r.values()...)
+}
+
+// values returns the values of runColumns.
+func (r *Run) values() []any {
+	return []any{
+		r.ID, r.Name, r.Plan, r.PlanBlob, string(r.State), r.Reason, r.Wanted, r.Fleet, toMillis(r.Created), toMillis(r.Started), toMillis(r.Finished),
+		r.Round, r.Version, r.Batch, r.Server, toBit(r.Remote), toBit(r.Generated), r.LeftOut, r.receipts,
+	}
+}
+
+// lockedRun returns a run and locks its row.
+func (l *Ledger) lockedRun(ctx context.Context, tx *sql.Tx, id string) (Run, error) {
+	r, err := scanRun(tx.QueryRowContext(ctx, selectRuns+" WHERE id = $1"+l.lockClause("UPDATE"), id))
+	return r, orNotFound(err, "run "+id)
+}
+
+const selectRuns = "SELECT " + runColumns + ", checksum FROM runs"
+
+// insertRun adds a run. orElse is the end of the statement, for a run that exists.
+func insertRun(ctx context.Context, tx *sql.Tx, r Run, orElse string) error {
+	values := withSum("runs", r.values()...)
+	_, err := tx.ExecContext(ctx, "INSERT INTO runs ("+runColumns+", checksum) VALUES "+placeholders(0, 1, len(values))+orElse, values...)
+	return err
+}
+
+// storeRun stores a run whose row the transaction has locked.
+func storeRun(ctx context.Context, tx *sql.Tx, r Run) error {
+	values := withSum("runs", r.values()...)
+	_, err := tx.ExecContext(ctx, "UPDATE runs SET ("+strings.TrimPrefix(runColumns, "id, ")+", checksum) = "+placeholders(1, 1, len(values)-1)+" WHERE id = $1", values...)
+	return err
 }
 
 // AddRun adds a run that waits for clients.
 func (l *Ledger) AddRun(ctx context.Context, r Run, actor string) (err error) {
 	defer wrap(&err, "adding run", r.ID)
 	return l.update(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, "INSERT INTO runs (id, name, plan, state, wanted, created) VALUES ($1, $2, $3, $4, $5, $6)",
-			r.ID, r.Name, r.Plan, Waiting, r.Wanted, toMillis(r.Created))
-		if err != nil {
+		if err := insertRun(ctx, tx, Run{ID: r.ID, Name: r.Name, Plan: r.Plan, State: Waiting, Wanted: r.Wanted, Created: r.Created}, ""); err != nil {
 			return err
 		}
 		return l.audit(ctx, tx, r.Created, actor, "start run", r.ID, r.Name)
@@ -75,9 +109,9 @@ func (l *Ledger) AddRun(ctx context.Context, r Run, actor string) (err error) {
 func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) (err error) {
 	defer wrap(&err, "stopping run", id)
 	return l.update(ctx, func(tx *sql.Tx) error {
-		r, err := scanRun(tx.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1"+l.lockClause("UPDATE"), id))
+		r, err := l.lockedRun(ctx, tx, id)
 		if err != nil {
-			return orNotFound(err, "run "+id)
+			return err
 		}
 		if r.State.Ended() {
 			return fmt.Errorf("run %s is already %s: %w", id, r.State, ErrRefused)
@@ -85,7 +119,7 @@ func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) (
 		if r.Remote {
 			return fmt.Errorf("run %s belongs to the hub, stop it there: %w", id, ErrRefused)
 		}
-		if err := l.finish(ctx, tx, id, Stopped, "", now); err != nil {
+		if err := l.finish(ctx, tx, r, Stopped, "", now); err != nil {
 			return err
 		}
 		return l.audit(ctx, tx, now, actor, "stop run", id, "")
@@ -113,23 +147,23 @@ func (l *Ledger) lockRuns(ctx context.Context, tx *sql.Tx) error {
 }
 
 // finish ends a run whose row is locked.
-func (l *Ledger) finish(ctx context.Context, tx *sql.Tx, id string, s State, reason string, now time.Time) error {
-	if err := l.endTurns(ctx, tx, id, "the run ended", now); err != nil {
+func (l *Ledger) finish(ctx context.Context, tx *sql.Tx, r Run, s State, reason string, now time.Time) error {
+	if err := l.endTurns(ctx, tx, r.ID, "the run ended", now); err != nil {
 		return err
 	}
 	for _, text := range []string{"DELETE FROM partials WHERE run = $1", "DELETE FROM updates WHERE run = $1", "DELETE FROM server_data WHERE run = $1"} {
-		if _, err := tx.ExecContext(ctx, text, id); err != nil {
+		if _, err := tx.ExecContext(ctx, text, r.ID); err != nil {
 			return err
 		}
 	}
-	_, err := tx.ExecContext(ctx, "UPDATE runs SET state = $2, reason = $3, finished = $4 WHERE id = $1", id, s, reason, toMillis(now))
-	return err
+	r.State, r.Reason, r.Finished = s, reason, now
+	return storeRun(ctx, tx, r)
 }
 
 // Run returns the run with the given id.
 func (l *Ledger) Run(ctx context.Context, id string) (r Run, err error) {
 	defer wrap(&err, "reading run", id)
-	r, err = scanRun(l.db.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1", id))
+	r, err = scanRun(l.db.QueryRowContext(ctx, selectRuns+" WHERE id = $1", id))
 	return r, orNotFound(err, "run "+id)
 }
 
@@ -140,7 +174,7 @@ func (l *Ledger) Runs(ctx context.Context, limit int) (all []Run, err error) {
 		r, err := scanRun(rows)
 		all = append(all, r)
 		return err
-	}, "SELECT "+runColumns+" FROM runs ORDER BY created DESC, id LIMIT $1", limit)
+	}, selectRuns+" ORDER BY created DESC, id LIMIT $1", limit)
 	return all, err
 }
 
@@ -184,14 +218,47 @@ type Round struct {
 	LastBatch  int64
 }
 
-const roundColumns = "round, version, state, opened, closed, asked, counted, late, lost, loss, bytes, last_batch, evaluated, relative_mae"
+const selectRounds = "SELECT run, round, version, state, opened, closed, asked, counted, late, lost, loss, bytes, last_batch, evaluated, relative_mae, checksum FROM rounds"
 
 func scanRound(row interface{ Scan(...any) error }) (r Round, err error) {
-	var opened, closed int64
-	err = row.Scan(&r.Round, &r.Version, &r.State, &opened, &closed, &r.Asked, &r.Counted, &r.Late, &r.Lost, &r.Loss, &r.Bytes, &r.LastBatch,
-		&r.Evaluation.Clients, &r.Evaluation.RelativeMAE)
+	var run string
+	var opened, closed, checksum int64
+	err = row.Scan(&run, &r.Round, &r.Version, &r.State, &opened, &closed, &r.Asked, &r.Counted, &r.Late, &r.Lost, &r.Loss, &r.Bytes, &r.LastBatch,
+		&r.Evaluation.Clients, &r.Evaluation.RelativeMAE, &checksum)
 	r.Opened, r.Closed = fromMillis(opened), fromMillis(closed)
-	return r, err
+	if err != nil {
+		return r, err
+	}
+	return r, checkRow("rounds", checksum, r.summed(run)...)
+}
+
+// summed returns the values that the checksum of a round covers. While a round is open, its
+// number of counted updates grows with each batch and is for people only.
+func (r *Round) summed(run string) []any {
+	counted := r.Counted
+	if r.State == RoundOpen {
+		counted = 0
+	}
+	return []any{
+		run, r.Round, r.Version, r.State, toMillis(r.Opened), toMillis(r.Closed), r.Asked, counted, r.Late, r.Lost, r.Loss, r.LastBatch,
+		r.Evaluation.Clients, r.Evaluation.RelativeMAE,
+	}
+}
+
+// insertRound adds a round. orElse is the end of the statement, for one that exists.
+func insertRound(ctx context.Context, tx *sql.Tx, run string, r Round, orElse string) error {
+	values := withSum("rounds", r.summed(run)...)
+	_, err := tx.ExecContext(ctx, "INSERT INTO rounds (run, round, version, state, opened, closed, asked, counted, late, lost, loss, last_batch, evaluated, relative_mae, checksum) VALUES "+
+		placeholders(0, 1, len(values))+orElse, values...)
+	return err
+}
+
+// storeRound stores the values of a round that its checksum covers.
+func storeRound(ctx context.Context, tx *sql.Tx, run string, r Round) error {
+	values := withSum("rounds", r.summed(run)...)
+	_, err := tx.ExecContext(ctx, `UPDATE rounds SET version = $3, state = $4, opened = $5, closed = $6, asked = $7, counted = CASE WHEN state = 'open' AND $4 = 'open' THEN counted ELSE $8 END,
+		late = $9, lost = $10, loss = $11, last_batch = $12, evaluated = $13, relative_mae = $14, checksum = $15 WHERE run = $1 AND round = $2`, values...)
+	return err
 }
 
 // Rounds returns up to limit rounds of a run, newest first. It omits rounds before the
@@ -202,7 +269,7 @@ func (l *Ledger) Rounds(ctx context.Context, run string, from int64, limit int) 
 		r, err := scanRound(rows)
 		all = append(all, r)
 		return err
-	}, "SELECT "+roundColumns+" FROM rounds WHERE run = $1 AND round >= $2 ORDER BY round DESC LIMIT $3", run, from, limit)
+	}, selectRounds+" WHERE run = $1 AND round >= $2 ORDER BY round DESC LIMIT $3", run, from, limit)
 	return all, err
 }
 
@@ -246,11 +313,10 @@ func (l *Ledger) versionsOf(ctx context.Context, these []versionKey) ([]*Version
 	has := map[versionKey]*Version{}
 	for run, versions := range numbers {
 		err := queryIn(ctx, l, func(r *sql.Rows) error {
-			n, v := versionKey{run: run}, &Version{}
-			err := r.Scan(&n.version, &v.Weights, &v.Control, &v.Limits)
-			has[n] = v
+			v, err := scanVersion(r)
+			has[versionKey{run, v.number}] = &v.Version
 			return err
-		}, "SELECT version, weights, control, limits FROM versions WHERE run = $1 AND version IN ", []any{run}, versions)
+		}, selectVersions+" WHERE run = $1 AND version IN ", []any{run}, versions)
 		if err != nil {
 			return nil, err
 		}

@@ -42,7 +42,7 @@ type ServerData struct {
 // BeginServerData stores with which data on the server the run begins.
 func (d *Drive) BeginServerData(fingerprint string) (err error) {
 	defer wrap(&err, "storing the server's data of run", d.Run.ID)
-	_, err = d.tx.ExecContext(d.ctx, "INSERT INTO server_data (run, fingerprint, kept) VALUES ($1, $2, $3)", d.Run.ID, fingerprint, []byte{})
+	_, err = d.tx.ExecContext(d.ctx, "INSERT INTO server_data (run, fingerprint, kept, checksum) VALUES ($1, $2, $3, $4)", withSum("server_data", d.Run.ID, fingerprint, []byte{})...)
 	return err
 }
 
@@ -50,15 +50,23 @@ func (d *Drive) BeginServerData(fingerprint string) (err error) {
 // transaction as the version to which it leads.
 func (d *Drive) KeepServerData(kept []byte) (err error) {
 	defer wrap(&err, "storing the server's personal layers of run", d.Run.ID)
-	_, err = d.tx.ExecContext(d.ctx, "UPDATE server_data SET kept = $2 WHERE run = $1", d.Run.ID, kept)
+	has, err := d.ServerData()
+	if err != nil {
+		return err
+	}
+	_, err = d.tx.ExecContext(d.ctx, "UPDATE server_data SET kept = $2, checksum = $3 WHERE run = $1", d.Run.ID, kept, rowSum("server_data", d.Run.ID, has.Fingerprint, kept))
 	return err
 }
 
 // ServerData returns the state of the server's own data.
 func (d *Drive) ServerData() (s ServerData, err error) {
 	defer wrap(&err, "reading the server's data of run", d.Run.ID)
-	err = d.tx.QueryRowContext(d.ctx, "SELECT fingerprint, kept FROM server_data WHERE run = $1", d.Run.ID).Scan(&s.Fingerprint, &s.Kept)
-	return s, orNotFound(err, "the server's data of run "+d.Run.ID)
+	var checksum int64
+	err = d.tx.QueryRowContext(d.ctx, "SELECT fingerprint, kept, checksum FROM server_data WHERE run = $1", d.Run.ID).Scan(&s.Fingerprint, &s.Kept, &checksum)
+	if err != nil {
+		return s, orNotFound(err, "the server's data of run "+d.Run.ID)
+	}
+	return s, checkRow("server_data", checksum, d.Run.ID, s.Fingerprint, s.Kept)
 }
 
 // Explain stores why a running run does not advance; the empty string means that it does.
@@ -67,7 +75,6 @@ func (d *Drive) Explain(reason string) (err error) {
 	if d.Run.Reason == reason {
 		return nil
 	}
-	_, err = d.tx.ExecContext(d.ctx, "UPDATE runs SET reason = $2 WHERE id = $1", d.Run.ID, reason)
-	d.Run.Reason = reason
-	return err
+	d.Run.Reason, d.now.Reason = reason, reason
+	return storeRun(d.ctx, d.tx, d.now)
 }

@@ -259,20 +259,11 @@ func (l *Ledger) Integrity(ctx context.Context) (all finding.List, err error) {
 		}
 		return all, nil
 	}
-	var said []string
-	err = query(ctx, l.db, func(r *sql.Rows) error {
-		var text string
-		err := r.Scan(&text)
-		said = append(said, text)
-		return err
-	}, "PRAGMA quick_check(5)")
-	switch {
-	case err != nil && !errors.Is(asDamage(err), ErrDamaged):
+	switch err := checkIntegrity(ctx, l.db, "quick_check"); {
+	case err != nil && !errors.Is(err, ErrDamaged):
 		return nil, err
 	case err != nil:
-		all.Fail(check, restore, "%s: %v", l.path, asDamage(err))
-	case len(said) != 1 || said[0] != "ok":
-		all.Fail(check, restore, "%s is damaged: %s", l.path, strings.Join(said, "; "))
+		all.Fail(check, restore, "%s: %v", l.path, err)
 	default:
 		all.OK(check, "%s has no damage that SQLite can see", l.path)
 	}

@@ -3,7 +3,6 @@ package ledger
 import (
 	"database/sql"
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -234,7 +233,7 @@ func TestStandbys(t *testing.T) {
 		must(t, err)
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 		must(t, os.Chmod(dir, 0o755))
-		p, err := pgtest.StartPair(dir, [2]int{freePort(t), freePort(t)}, k.synchronous)
+		p, err := pgtest.StartPair(dir, k.synchronous)
 		if errors.Is(err, pgtest.ErrMissing) && os.Getenv("CI") == "" {
 			t.Skip(err)
 		}
@@ -263,11 +262,4 @@ func TestStandbys(t *testing.T) {
 			t.Errorf("timeline %d after %d: %v", after, before, err)
 		}
 	}
-}
-
-func freePort(t *testing.T) int {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	must(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }

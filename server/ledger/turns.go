@@ -34,11 +34,10 @@ func (l *Ledger) Tasks(ctx context.Context, agent string) (all []Task, err error
 func (l *Ledger) tasksOf(ctx context.Context, agents []string) ([][]Task, error) {
 	byAgent := make(map[string][]Task, len(agents))
 	err := queryIn(ctx, l, func(r *sql.Rows) error {
-		var agent string
-		t, err := scanTask(r, &agent)
-		byAgent[agent] = append(byAgent[agent], t)
+		x, err := scanLease(r)
+		byAgent[x.agent] = append(byAgent[x.agent], x.task())
 		return err
-	}, "SELECT agent, run, round, client, version, until FROM leases WHERE until <> 0 AND agent IN ", nil, agents)
+	}, selectLeases+" WHERE until <> 0 AND agent IN ", nil, agents)
 	all := make([][]Task, len(agents))
 	for i, a := range agents {
 		// Sort a copy for each caller, because an agent may be in the batch twice.
@@ -56,18 +55,17 @@ func (l *Ledger) Asked(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-// scanTask reads a row: the first columns into others, and the remaining ones into a task.
-func scanTask(r *sql.Rows, others ...any) (t Task, err error) {
-	var until int64
-	err = r.Scan(append(others, &t.Run, &t.Round, &t.Client, &t.Version, &until)...)
-	t.Until = fromMillis(until)
-	return t, err
-}
+const (
+	storedLease  = leaseColumns + ", until, checksum" // what scanLease reads
+	selectLeases = "SELECT " + storedLease + " FROM leases"
+)
+
+func (x *leaseRow) task() Task { return Task{x.Turn, x.version, fromMillis(x.until)} }
 
 func scanTasks(into *[]Task) func(*sql.Rows) error {
 	return func(r *sql.Rows) error {
-		t, err := scanTask(r)
-		*into = append(*into, t)
+		x, err := scanLease(r)
+		*into = append(*into, x.task())
 		return err
 	}
 }
@@ -207,10 +205,16 @@ func (l *Ledger) standingsQuery(text string) func(context.Context, []turnsOf) ([
 				var is string
 				var s Standing
 				o := owned{round: in}
-				err := r.Scan(&o.client, &o.agent, &s.Version, &is)
-				s.State = turnStates[is]
+				if err := r.Scan(&o.client, &o.agent, &s.Version, &is); err != nil {
+					return err
+				}
+				state, known := turnStates[is]
+				if !known {
+					return fmt.Errorf("%w: table relayed: run %s, round %d, client %s: the outcome %q does not exist", ErrDamaged, in.run, in.round, o.client, is)
+				}
+				s.State = state
 				has[o] = s
-				return err
+				return nil
 			}, text, []any{in.run, in.round}, these)
 			if err != nil {
 				return nil, err
@@ -287,17 +291,16 @@ type Fold func(counted []int) ([]Partial, []Single, error)
 // unknown whether anything was counted, and the caller must pass all arrivals again.
 func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold Fold) (counted []int, err error) {
 	defer wrap(&err, "counting results of run", run)
+	batch := int64(0)
 	err = l.update(ctx, func(tx *sql.Tx) error {
-		var batch, open int64
-		var state State
-		err := tx.QueryRowContext(ctx, "SELECT batch, round, state FROM runs WHERE id = $1"+l.lockClause("UPDATE"), run).Scan(&batch, &open, &state)
+		r, err := l.lockedRun(ctx, tx, run)
 		if err != nil {
-			return orNotFound(err, "run "+run)
+			return err
 		}
-		if state != Running {
+		if r.State != Running {
 			return nil
 		}
-		var used map[Turn]holding
+		var used map[Turn]leaseRow
 		counted, used, err = l.countable(ctx, tx, run, arrivals)
 		if err != nil || len(counted) == 0 {
 			return err
@@ -306,54 +309,51 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 		if err != nil {
 			return err
 		}
-		batch++
-		if err := l.addReceipts(ctx, tx, run, batch, arrivals, counted, used); err != nil {
+		r.Batch++
+		batch = r.Batch
+		r.receipts += int64(len(used))
+		if err := l.addReceipts(ctx, tx, run, r.Batch, arrivals, counted, used); err != nil {
 			return err
 		}
 		for _, p := range partials {
-			_, err := tx.ExecContext(ctx, "INSERT INTO partials (run, batch, version, numbers, evaluated, relative_mae) VALUES ($1, $2, $3, $4, $5, $6)",
-				run, batch, p.Version, p.Numbers, p.Evaluation.Clients, p.Evaluation.RelativeMAE)
-			if err != nil {
+			values := withSum("partials", p.values(run, r.Batch)...)
+			if _, err := tx.ExecContext(ctx, "INSERT INTO partials ("+partialColumns+", checksum) VALUES "+placeholders(0, 1, len(values)), values...); err != nil {
 				return err
 			}
 		}
 		for _, s := range singles {
-			_, err := tx.ExecContext(ctx, "INSERT INTO updates (run, batch, client, version, examples, steps, loss, numbers, evaluated, relative_mae) VALUES "+placeholders(0, 1, 10),
-				run, batch, s.Client, s.Version, s.Examples, s.Steps, s.Loss, s.Numbers, s.Evaluation.Clients, s.Evaluation.RelativeMAE)
-			if err != nil {
+			values := withSum("updates", s.values(run, r.Batch)...)
+			if _, err := tx.ExecContext(ctx, "INSERT INTO updates ("+updateColumns+", checksum) VALUES "+placeholders(0, 1, len(values)), values...); err != nil {
 				return err
 			}
 		}
 		// For people who watch the open round. Close sets the final number.
-		if _, err := tx.ExecContext(ctx, "UPDATE rounds SET counted = counted + $4 WHERE run = $1 AND round = $2 AND state = $3", run, open, RoundOpen, len(used)); err != nil {
+		if _, err := tx.ExecContext(ctx, "UPDATE rounds SET counted = counted + $4 WHERE run = $1 AND round = $2 AND state = $3", run, r.Round, RoundOpen, len(used)); err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, "UPDATE runs SET batch = $2 WHERE id = $1", run, batch)
+		_, err = tx.ExecContext(ctx, "UPDATE runs SET batch = $2, receipts = $3, checksum = $4 WHERE id = $1", run, r.Batch, r.receipts, rowSum("runs", r.values()...))
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
+	if batch > 0 {
+		l.noteCounted(run, batch)
+	}
 	return counted, nil
-}
-
-// holding is the data of a lease that counting needs.
-type holding struct {
-	agent       string
-	version, no int64
 }
 
 // countable returns the arrivals whose clients all have a lease, and these leases. If
 // several arrivals need the same lease, only the first one counts. Declined leases and
 // leases of revoked agents or clients do not count.
-func (l *Ledger) countable(ctx context.Context, tx *sql.Tx, run string, arrivals []Arrival) (due []int, used map[Turn]holding, err error) {
+func (l *Ledger) countable(ctx context.Context, tx *sql.Tx, run string, arrivals []Arrival) (due []int, used map[Turn]leaseRow, err error) {
 	rounds := map[int64][]string{}
 	for _, a := range arrivals {
 		for _, s := range a.Shares {
 			rounds[a.Round] = append(rounds[a.Round], s.Client)
 		}
 	}
-	held := map[Turn]holding{}
+	held := map[Turn]leaseRow{}
 	for round, clients := range rounds {
 		for part := range slices.Chunk(clients, l.chunk) {
 			args := []any{run, round}
@@ -361,17 +361,16 @@ func (l *Ledger) countable(ctx context.Context, tx *sql.Tx, run string, arrivals
 				args = append(args, c)
 			}
 			err := query(ctx, tx, func(r *sql.Rows) error {
-				t, h := Turn{Run: run, Round: round}, holding{}
-				err := r.Scan(&t.Client, &h.agent, &h.version, &h.no)
-				held[t] = h
+				x, err := scanLease(r)
+				held[x.Turn] = x
 				return err
-			}, "SELECT client, agent, version, no FROM leases WHERE run = $1 AND round = $2 AND until <> 0 AND client IN "+inList(2, len(part)), args...)
+			}, selectLeases+" WHERE run = $1 AND round = $2 AND until <> 0 AND client IN "+inList(2, len(part)), args...)
 			if err != nil {
 				return nil, nil, err
 			}
 		}
 	}
-	used = map[Turn]holding{}
+	used = map[Turn]leaseRow{}
 	for i, a := range arrivals {
 		lacks := func(s Share) bool {
 			h, ok := held[Turn{run, a.Round, s.Client}]
@@ -391,8 +390,8 @@ func (l *Ledger) countable(ctx context.Context, tx *sql.Tx, run string, arrivals
 }
 
 // addReceipts replaces the leases of counted arrivals with receipts.
-func (l *Ledger) addReceipts(ctx context.Context, tx *sql.Tx, run string, batch int64, arrivals []Arrival, counted []int, used map[Turn]holding) error {
-	const columns = 12
+func (l *Ledger) addReceipts(ctx context.Context, tx *sql.Tx, run string, batch int64, arrivals []Arrival, counted []int, used map[Turn]leaseRow) error {
+	const columns = 13
 	rows := make([]any, 0, columns*len(used))
 	now := toMillis(time.Now()) // for people only
 	clients, bytes := map[int64][]any{}, map[int64]int64{}
@@ -400,12 +399,13 @@ func (l *Ledger) addReceipts(ctx context.Context, tx *sql.Tx, run string, batch 
 		a := &arrivals[i]
 		bytes[a.Round] += a.Bytes
 		for _, s := range a.Shares {
-			rows = append(rows, run, batch, a.Round, a.Version, s.Client, used[Turn{run, a.Round, s.Client}].no, s.Examples, s.Steps, s.TrainLoss, now, s.Norm, s.ControlNorm)
+			no := used[Turn{run, a.Round, s.Client}].no
+			rows = append(rows, withSum("receipts", run, a.Round, s.Client, no, a.Version, batch, s.Examples, s.Steps, s.TrainLoss, now, s.Norm, s.ControlNorm)...)
 			clients[a.Round] = append(clients[a.Round], s.Client)
 		}
 	}
 	for part := range slices.Chunk(rows, columns*l.chunk) {
-		text := "INSERT INTO receipts (run, batch, round, version, client, no, examples, steps, train_loss, counted, norm, control_norm) VALUES " + placeholders(0, len(part)/columns, columns)
+		text := "INSERT INTO receipts (" + receiptColumns + ", checksum) VALUES " + placeholders(0, len(part)/columns, columns)
 		if _, err := tx.ExecContext(ctx, text, part...); err != nil {
 			return err
 		}

@@ -31,20 +31,49 @@ func (l *Ledger) Versions(ctx context.Context, run string) (all []StoredVersion,
 		return nil, err
 	}
 	err = query(ctx, l.db, func(r *sql.Rows) error {
-		var v StoredVersion
-		var created int64
-		err := r.Scan(&v.Version, &v.Weights, &created, &v.From, &v.Limits)
-		v.Created = fromMillis(created)
-		all = append(all, v)
+		v, err := scanVersion(r)
+		all = append(all, StoredVersion{Version: v.number, Weights: v.Weights, Created: fromMillis(v.created), From: v.from, Limits: v.Limits})
 		return err
-	}, "SELECT version, weights, created, rolled_back, limits FROM versions WHERE run = $1 ORDER BY version DESC", run)
+	}, selectVersions+" WHERE run = $1 ORDER BY version DESC", run)
 	return all, err
 }
 
+// versionRow is a row of the table versions.
+type versionRow struct {
+	Version
+	run             string
+	number, created int64
+	server          string
+	from            *int64
+}
+
+const selectVersions = "SELECT " + versionColumns + ", checksum FROM versions"
+
+func scanVersion(row interface{ Scan(...any) error }) (v versionRow, err error) {
+	var checksum int64
+	if err := row.Scan(&v.run, &v.number, &v.Weights, &v.Control, &v.Limits, &v.server, &v.created, &v.from, &checksum); err != nil {
+		return v, err
+	}
+	return v, checkRow("versions", checksum, v.values()...)
+}
+
+// values returns the values of versionColumns.
+func (v *versionRow) values() []any {
+	return []any{v.run, v.number, v.Weights, v.Control, v.Limits, v.server, v.created, v.from}
+}
+
+// insertVersion adds a version and its head. orElse is the end of the statement, for one that exists.
+func insertVersion(ctx context.Context, tx *sql.Tx, v versionRow, orElse string) error {
+	values := withSum("versions", v.values()...)
+	_, err := tx.ExecContext(ctx, "INSERT INTO versions ("+versionColumns+", checksum) VALUES "+placeholders(0, 1, len(values))+orElse, values...)
+	if err != nil {
+		return err
+	}
+	return addHead(ctx, tx, v.run, v.number, v.Weights)
+}
+
 func (d *Drive) addVersion(version int64, v Version, server string) error {
-	_, err := d.tx.ExecContext(d.ctx, "INSERT INTO versions (run, version, weights, control, limits, server, created) VALUES ($1, $2, $3, $4, $5, $6, $7)",
-		d.Run.ID, version, v.Weights, v.Control, v.Limits, server, toMillis(d.l.Now()))
-	return err
+	return insertVersion(d.ctx, d.tx, versionRow{Version: v, run: d.Run.ID, number: version, server: server, created: toMillis(d.l.Now())}, "")
 }
 
 // RollBack adds a version with the weights, the control variate and the server's state of an
@@ -54,9 +83,9 @@ func (d *Drive) addVersion(version int64, v Version, server string) error {
 func (l *Ledger) RollBack(ctx context.Context, run string, to int64, actor string, now time.Time) (version int64, err error) {
 	defer wrap(&err, "rolling back run", run)
 	err = l.update(ctx, func(tx *sql.Tx) error {
-		r, err := scanRun(tx.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1"+l.lockClause("UPDATE"), run))
+		r, err := l.lockedRun(ctx, tx, run)
 		if err != nil {
-			return orNotFound(err, "run "+run)
+			return err
 		}
 		switch {
 		case r.Remote:
@@ -66,26 +95,25 @@ func (l *Ledger) RollBack(ctx context.Context, run string, to int64, actor strin
 		case r.Version == to:
 			return fmt.Errorf("version %d is the newest of run %s: %w", to, run, ErrRefused)
 		}
-		var server string
-		err = tx.QueryRowContext(ctx, "SELECT server FROM versions WHERE run = $1 AND version = $2", run, to).Scan(&server)
-		if errors.Is(err, sql.ErrNoRows) || err == nil && server == "" {
+		v, err := scanVersion(tx.QueryRowContext(ctx, selectVersions+" WHERE run = $1 AND version = $2", run, to))
+		if errors.Is(err, sql.ErrNoRows) || err == nil && v.server == "" {
 			return fmt.Errorf("version %d of run %s is not stored, see loadstar runs versions %s: %w", to, run, run, ErrNotFound)
 		} else if err != nil {
 			return err
 		}
 		version = r.Version + 1
-		_, err = tx.ExecContext(ctx, `INSERT INTO versions (run, version, weights, control, server, limits, created, rolled_back)
-			SELECT run, CAST($3 AS BIGINT), weights, control, server, limits, CAST($4 AS BIGINT), version FROM versions WHERE run = $1 AND version = $2`, run, to, version, toMillis(now))
-		if err != nil {
+		v.number, v.created, v.from = version, toMillis(now), &to
+		if err := insertVersion(ctx, tx, v, ""); err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, "UPDATE runs SET version = $2, server = $3 WHERE id = $1", run, version, server); err != nil {
-			return err
-		}
+		r.Version, r.Server = version, v.server
 		if !r.State.Ended() {
-			if err := l.restart(ctx, tx, r, now); err != nil {
+			if err := l.restart(ctx, tx, &r, now); err != nil {
 				return err
 			}
+		}
+		if err := storeRun(ctx, tx, r); err != nil {
+			return err
 		}
 		return l.audit(ctx, tx, now, actor, "roll back run", run, fmt.Sprintf("version %d has the weights of version %d", version, to))
 	})
@@ -94,9 +122,9 @@ func (l *Ledger) RollBack(ctx context.Context, run string, to int64, actor strin
 
 // restart abandons the open round of a running run and everything that was counted since the
 // last merge. Without a stored machine, the coordinator begins the next round. A coordinator
-// that drives the run sees the new batch and reads the run again.
-func (l *Ledger) restart(ctx context.Context, tx *sql.Tx, r Run, now time.Time) error {
-	batch := r.Batch + 1
+// that drives the run sees the new batch and reads the run again. The caller stores the run.
+func (l *Ledger) restart(ctx context.Context, tx *sql.Tx, r *Run, now time.Time) error {
+	r.Batch++
 	if err := l.endTurns(ctx, tx, r.ID, "the run was rolled back", now); err != nil {
 		return err
 	}
@@ -105,12 +133,21 @@ func (l *Ledger) restart(ctx context.Context, tx *sql.Tx, r Run, now time.Time) 
 			return err
 		}
 	}
-	if _, err := tx.ExecContext(ctx, "UPDATE rounds SET state = $2, closed = $3, last_batch = $4 WHERE run = $1 AND state IN ($5, $6)",
-		r.ID, RoundAbandoned, toMillis(now), batch, RoundOpen, RoundMerging); err != nil {
+	var rounds []Round
+	if err := query(ctx, tx, func(rows *sql.Rows) error {
+		x, err := scanRound(rows)
+		rounds = append(rounds, x)
+		return err
+	}, selectRounds+" WHERE run = $1 AND state IN ($2, $3)", r.ID, RoundOpen, RoundMerging); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx, "UPDATE runs SET batch = $2, round = (SELECT COALESCE(MAX(round) + 1, 0) FROM rounds WHERE run = $1) WHERE id = $1", r.ID, batch)
-	return err
+	for _, x := range rounds {
+		x.State, x.Closed, x.LastBatch = RoundAbandoned, now, r.Batch
+		if err := storeRound(ctx, tx, r.ID, x); err != nil {
+			return err
+		}
+	}
+	return tx.QueryRowContext(ctx, "SELECT COALESCE(MAX(round) + 1, 0) FROM rounds WHERE run = $1", r.ID).Scan(&r.Round)
 }
 
 // Retire deletes versions that are no longer needed: those before the newest ten to which

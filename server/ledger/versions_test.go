@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 )
@@ -54,6 +55,23 @@ func TestRollBack(t *testing.T) {
 		events, err := s.Audit(ctx, AuditQuery{Actions: []string{"roll back run"}, Limit: 9})
 		must(t, err)
 		wantEqual(t, "events", fmt.Sprintf("%d %s %s", len(events), events[0].Actor, events[0].Detail), "1 anna version 3 has the weights of version 1")
+
+		heads, err := s.Heads(ctx, "run", -1, 9)
+		must(t, err)
+		key, err := s.HeadKey(ctx)
+		must(t, err)
+		var previous []byte
+		var told []string
+		for _, h := range heads {
+			if told = append(told, fmt.Sprintf("%d %s", h.Version, h.Weights)); !h.Valid(key) || !bytes.Equal(h.Previous, previous) {
+				t.Errorf("the head of version %d is not signed or does not follow the one before", h.Version)
+			}
+			previous = h.Hash()
+		}
+		if len(told) < 3 {
+			t.Fatalf("heads %q", told)
+		}
+		wantEqual(t, "the last heads", fmt.Sprint(told[len(told)-3:]), "[1 w1 2 w2 3 w1]")
 
 		must(t, s.StopRun(ctx, "run", "test", t0))
 		v, err = s.RollBack(ctx, "run", 0, "anna", t0)

@@ -80,7 +80,15 @@ func (o *Operator) ListAgents(ctx context.Context, r *v1.ListAgentsRequest) (*v1
 	if r.Name != "" && r.Token != "" {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("select agents by name or by token"))
 	}
-	all, err := o.Ledger.AgentStates(ctx, ledger.AgentQuery{After: r.After, Name: r.Name, Token: r.Token, Limit: page(r.Limit, 100)})
+	all, err := o.Ledger.AgentStates(ctx, ledger.AgentQuery{After: r.After, Name: r.Name, Token: r.Token, Findings: r.Findings, Limit: page(r.Limit, 100)})
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	ids := make([]string, len(all))
+	for i, a := range all {
+		ids[i] = a.ID
+	}
+	findings, err := o.Ledger.FindingsOf(ctx, ids)
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -90,6 +98,7 @@ func (o *Operator) ListAgents(ctx context.Context, r *v1.ListAgentsRequest) (*v1
 		if err != nil {
 			return nil, o.wireError(err)
 		}
+		x.Findings = findings[a.ID]
 		answer.Agents = append(answer.Agents, x)
 	}
 	return answer, nil
@@ -133,6 +142,11 @@ func (o *Operator) GetClient(ctx context.Context, r *v1.GetClientRequest) (*v1.G
 	if answer.Agent, err = o.agent(ctx, a); err != nil {
 		return nil, o.wireError(err)
 	}
+	findings, err := o.Ledger.FindingsOf(ctx, []string{c.Agent})
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	answer.Agent.Findings = findings[c.Agent]
 	if err := o.addReports(ctx, []*v1.Client{answer.Client}); err != nil {
 		return nil, o.wireError(err)
 	}
@@ -168,7 +182,7 @@ func (o *Operator) GetClient(ctx context.Context, r *v1.GetClientRequest) (*v1.G
 func turnOf(t ledger.TurnRecord, limits map[int64]*v1.Limits) *v1.Turn {
 	x := &v1.Turn{
 		Run: t.Run, Round: t.Round, Client: t.Client, Agent: t.Agent, State: t.State, Version: t.Version, Reason: t.Reason,
-		Examples: t.Examples, Steps: t.Steps, Loss: t.TrainLoss, Norm: t.Norm, Counted: millis(t.At),
+		Examples: t.Examples, Steps: t.Steps, Norm: t.Norm, Counted: millis(t.At),
 	}
 	// Clipping rounds to float32, so a clipped norm may be a little below the limit.
 	const reached = 1 - 1e-6

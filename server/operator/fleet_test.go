@@ -132,9 +132,9 @@ func TestListAgents(t *testing.T) {
 		if len(all) != 4 {
 			d.Fatalf("%v", all)
 		}
-		for i, want := range []*v1.Agent{{Id: "a", Clients: 4, Version: "1.2.3"}, {Id: "b", Quiet: true, Clients: 1, Generated: true}, {Id: "c", Clients: 2}, {Id: "d", Revoked: true}} {
+		for i, want := range []*v1.Agent{{Id: "a", Clients: 4, Version: "1.2.3", Findings: 2}, {Id: "b", Quiet: true, Clients: 1, Generated: true}, {Id: "c", Clients: 2}, {Id: "d", Revoked: true}} {
 			got := all[i]
-			if got.Id != want.Id || got.Name != "name of "+want.Id || got.Quiet != want.Quiet || got.Revoked != want.Revoked || got.Generated != want.Generated || got.Version != want.Version || got.Joined == 0 || got.Seen == 0 || got.Expires == 0 {
+			if got.Id != want.Id || got.Name != "name of "+want.Id || got.Quiet != want.Quiet || got.Revoked != want.Revoked || got.Generated != want.Generated || got.Version != want.Version || got.Findings != want.Findings || got.Joined == 0 || got.Seen == 0 || got.Expires == 0 {
 				d.Errorf("%v, want %v", got, want)
 			}
 			if want.Clients != 0 && got.Clients != want.Clients {
@@ -176,12 +176,6 @@ func TestListClientsFilters(t *testing.T) {
 			{&v1.ListClientsRequest{Name: "%"}, "", ""},
 			{&v1.ListClientsRequest{Agent: "c"}, "c0 c1", ""},
 			{&v1.ListClientsRequest{Agent: "c", Name: "a"}, "", ""},
-			{&v1.ListClientsRequest{Finding: d.codes[0]}, "a0 a1", ""},
-			{&v1.ListClientsRequest{Finding: d.codes[1]}, "a0", ""},
-			{&v1.ListClientsRequest{Finding: d.codes[0], Limit: 1}, "a0", "a0"},
-			{&v1.ListClientsRequest{Finding: d.codes[0], After: "a0"}, "a1", ""},
-			{&v1.ListClientsRequest{Finding: d.codes[0], Agent: "b"}, "", ""},
-			{&v1.ListClientsRequest{Finding: "none"}, "", ""},
 		} {
 			s, err := d.ListClients(d.Context(), x.q)
 			must(d, err)
@@ -206,19 +200,23 @@ func TestGetClient(t *testing.T) {
 			return s
 		}
 		x := get("a0")
-		if c := x.Client; c.Name != "a0" || c.Agent != "a" || c.StepSeconds != 900 || !slices.Equal(c.Inputs, []string{"load", "temperature"}) || c.Revoked || !slices.Equal(c.Report.GetFindings(), d.codes) {
+		if c := x.Client; c.Name != "a0" || c.Agent != "a" || c.StepSeconds != 900 || !slices.Equal(c.Inputs, []string{"load", "temperature"}) || c.Revoked || c.Reported != d.today {
 			d.Errorf("%v", c)
 		}
-		if x.Agent.GetId() != "a" || x.Agent.GetVersion() != "1.2.3" || x.Agent.GetClients() != 4 {
+		if x.Agent.GetId() != "a" || x.Agent.GetVersion() != "1.2.3" || x.Agent.GetClients() != 4 || x.Agent.GetFindings() != 2 {
 			d.Errorf("%v", x.Agent)
+		}
+		// What hints at an empty house is counted by agent, and not shown by client.
+		if text := x.Client.String(); strings.Contains(text, d.codes[0]) || strings.Contains(text, "0.") {
+			d.Errorf("the answer about a client has details of its report: %s", text)
 		}
 		if len(x.Turns) != 1 {
 			d.Fatalf("%v", x.Turns)
 		}
-		if u := x.Turns[0]; u.State != "counted" || u.Run != d.run || u.Round != 0 || u.Client != "a0" || u.Agent != "a" || u.Examples != 10 || u.Steps != 3 || u.Loss != 0.5 || u.Counted == 0 {
+		if u := x.Turns[0]; u.State != "counted" || u.Run != d.run || u.Round != 0 || u.Client != "a0" || u.Agent != "a" || u.Examples != 10 || u.Steps != 3 || u.Counted == 0 {
 			d.Errorf("%v", u)
 		}
-		if x = get("b0"); !x.Agent.Quiet || x.Client.Report != nil || len(x.Turns) != 1 || x.Turns[0].State != "asked" || x.Turns[0].Counted != 0 {
+		if x = get("b0"); !x.Agent.Quiet || x.Client.Reported != 0 || len(x.Turns) != 1 || x.Turns[0].State != "asked" || x.Turns[0].Counted != 0 {
 			d.Errorf("%v", x)
 		}
 		if x = get("d0"); !x.Client.Revoked || !x.Agent.Revoked || x.Agent.Quiet || len(x.Turns) != 0 {

@@ -122,7 +122,7 @@ func page(limit int32, usual int) int {
 // ListClients returns a page of clients.
 func (o *Operator) ListClients(ctx context.Context, r *v1.ListClientsRequest) (*v1.ListClientsResponse, error) {
 	limit := page(r.Limit, 100)
-	all, err := o.Ledger.Clients(ctx, ledger.ClientQuery{After: r.After, Prefix: r.Name, Agent: r.Agent, Finding: r.Finding, Limit: limit + 1})
+	all, err := o.Ledger.Clients(ctx, ledger.ClientQuery{After: r.After, Prefix: r.Name, Agent: r.Agent, Limit: limit + 1})
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -382,10 +382,17 @@ func (o *Operator) run(ctx context.Context, r ledger.Run) *v1.Run {
 	return x
 }
 
+// leastMean is the smallest number of clients whose mean training loss is shown. Losses of few
+// clients tell more about their readings than people need.
+const leastMean = 10
+
 func roundOf(r ledger.Round) *v1.Round {
 	x := &v1.Round{
 		Round: r.Round, Version: r.Version, State: r.State, Opened: millis(r.Opened), Closed: millis(r.Closed),
-		Asked: r.Asked, Counted: r.Counted, Late: r.Late, Lost: r.Lost, Loss: r.Loss, Bytes: r.Bytes, Evaluated: r.Evaluation.Clients,
+		Asked: r.Asked, Counted: r.Counted, Late: r.Late, Lost: r.Lost, Bytes: r.Bytes, Evaluated: r.Evaluation.Clients,
+	}
+	if r.Counted >= leastMean {
+		x.Loss = r.Loss
 	}
 	if x.Evaluated > 0 {
 		x.RelativeMae = r.Evaluation.Mean()

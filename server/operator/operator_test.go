@@ -326,7 +326,7 @@ func TestWatch(t *testing.T) {
 	next(ledger.RoundAbandoned)
 	next(ledger.RoundMerging)
 	for i, want := range []string{"abandoned", "merged"} {
-		if m := hear(); m.Round.GetRound() != int64(1+i) || m.Round.GetState() != want || m.Round.GetLoss() != 0.25 || m.Round.GetCounted() != 1 {
+		if m := hear(); m.Round.GetRound() != int64(1+i) || m.Round.GetState() != want || m.Round.GetLoss() != 0 || m.Round.GetCounted() != 1 {
 			t.Errorf("%v, want %s", m, want)
 		}
 	}

@@ -150,7 +150,9 @@ func known(x float64) *float64 {
 	return &x
 }
 
-// addReports adds the newest reports to a page of clients.
+// addReports adds the releases in use to a page of clients, according to their newest reports.
+// What else is in a report can hint at an empty house, so users see only sums of it: by agent, by
+// day and by release.
 func (o *Operator) addReports(ctx context.Context, clients []*v1.Client) error {
 	names := make([]string, len(clients))
 	for i, c := range clients {
@@ -168,12 +170,13 @@ func (o *Operator) addReports(ctx context.Context, clients []*v1.Client) error {
 		if reports[c.Name] == nil {
 			continue
 		}
-		c.Report = &v1.ClientReport{}
-		if err := proto.Unmarshal(reports[c.Name], c.Report); err != nil {
+		report := &v1.ClientReport{}
+		if err := proto.Unmarshal(reports[c.Name], report); err != nil {
 			return err
 		}
-		if x, ok := ledger.FindRelease(releases, c.Report.Release); ok {
-			c.Report.Release = x.String()
+		c.Reported = report.Day
+		if x, ok := ledger.FindRelease(releases, report.Release); ok {
+			c.Release = x.String()
 		}
 	}
 	return nil

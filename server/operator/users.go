@@ -88,7 +88,8 @@ func (o *Operator) RemoveUser(ctx context.Context, r *v1.RemoveUserRequest) (*v1
 }
 
 // CreateLogin creates a login code for the caller, or for another user if the caller is an
-// admin.
+// admin. A session cannot create one for its own user: whoever has stolen the session could
+// prolong it without end, and beyond the logout.
 func (o *Operator) CreateLogin(ctx context.Context, r *v1.CreateLoginRequest) (*v1.CreateLoginResponse, error) {
 	c, _ := access.From(ctx)
 	user := r.User
@@ -99,6 +100,8 @@ func (o *Operator) CreateLogin(ctx context.Context, r *v1.CreateLoginRequest) (*
 		if err := c.Need(access.Admin, "a login link for another user"); err != nil {
 			return nil, err
 		}
+	} else if c.Via == access.ViaWeb {
+		return nil, connect.NewError(connect.CodePermissionDenied, errors.New("a session cannot create a login link for its own user, because the link would outlive it: run 'loadstar web login' with your certificate, or ask an admin"))
 	}
 	ttl := usualLogin
 	if r.TtlSeconds != 0 {

@@ -17,7 +17,7 @@ func EncodeLimits(l fed.Limits) ([]byte, error) {
 	if l == (fed.Limits{}) {
 		return nil, nil
 	}
-	b, err := proto.Marshal(&v1.Limits{Norm: l.Norm, Control: l.Control, Examples: l.Examples, Loss: l.Loss})
+	b, err := proto.Marshal(&v1.Limits{Norm: l.Norm, Control: l.Control, Examples: l.Examples, Loss: l.Loss, Coordinate: l.Coordinate})
 	if err != nil {
 		return nil, fmt.Errorf("encoding the limits of a version: %w", err)
 	}
@@ -39,7 +39,7 @@ func DecodeLimits(b []byte) (*v1.Limits, error) {
 
 // LimitsOf returns the limits in a task.
 func LimitsOf(l *v1.Limits) fed.Limits {
-	return fed.Limits{Norm: l.GetNorm(), Control: l.GetControl(), Examples: l.GetExamples(), Loss: l.GetLoss()}
+	return fed.Limits{Norm: l.GetNorm(), Control: l.GetControl(), Examples: l.GetExamples(), Loss: l.GetLoss(), Coordinate: l.GetCoordinate()}
 }
 
 // maxVersions is the number of versions whose limits are remembered.
@@ -73,8 +73,10 @@ func (t *Terms) Limits(version int64, load func() ([]byte, error)) (fed.Limits, 
 }
 
 // limitSum returns an error if a sum is longer than its updates can be within the limits
-// and by their claimed norms. It reduces the claims to the limits.
+// and by their claimed norms, or if one of its numbers is larger. It reduces the claims to the
+// limits.
 func (t *Terms) limitSum(r *Result, s *fed.Sums) error {
+	const slack = 1 + 1e-9    // for the rounding of these additions
 	var most, control float64 // norms of the longest possible sums
 	for i := range r.Shares {
 		x := &r.Shares[i]
@@ -93,9 +95,14 @@ func (t *Terms) limitSum(r *Result, s *fed.Sums) error {
 		if part.sum == nil || part.limit <= 0 {
 			continue
 		}
-		const slack = 1 + 1e-9 // for the rounding of these additions
 		if norm, rounding := part.sum.Norm(); !(norm <= part.most*slack+rounding) {
 			return fmt.Errorf("the sum of %s has the norm %g, but its clients' limits and norms allow %g", part.name, norm, part.most)
+		}
+	}
+	if bound := r.Limits.Coordinate; bound > 0 {
+		allowed := float64(s.Delta.Weight()) * bound
+		if largest, rounding := s.Delta.Largest(); !(largest <= allowed*slack+rounding) {
+			return fmt.Errorf("a number of the sum of updates is %g, but its clients' limits allow %g", largest, allowed)
 		}
 	}
 	return nil

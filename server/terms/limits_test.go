@@ -170,7 +170,7 @@ func TestLimitUpdate(t *testing.T) {
 
 // Limits survive the ledger, and a version without limits has none.
 func TestEncodeLimits(t *testing.T) {
-	for _, want := range []fed.Limits{{}, {Norm: 0.125, Control: 3, Examples: 1 << 40, Loss: 1e3}} {
+	for _, want := range []fed.Limits{{}, {Norm: 0.125, Control: 3, Examples: 1 << 40, Loss: 1e3, Coordinate: 0.06}, {Coordinate: 1}} {
 		b, err := EncodeLimits(want)
 		if err != nil || (b == nil) != (want == fed.Limits{}) {
 			t.Fatalf("%+v: %v, %v", want, b, err)
@@ -225,5 +225,46 @@ func TestLongSum(t *testing.T) {
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
+	}
+}
+
+// A single update counts with each number within its limit. A sum in which a number is larger
+// than its clients' limits allow is refused, even if its norm is small.
+func TestCoordinates(t *testing.T) {
+	x := termsOf(t, "fedavg")
+	limits := fed.Limits{Coordinate: 0.5, Examples: 1}
+	with := func(client string, number float32) *Result {
+		r := single(x, client, 2)
+		clear(r.Numbers)
+		binary.LittleEndian.PutUint32(r.Numbers, math.Float32bits(number))
+		r.Shares[0].Examples = 1
+		return r
+	}
+	folds := [2]*round.Fold{round.NewFold(x.Rules), round.NewFold(x.Rules)}
+	for i, number := range []float32{-1.75, -0.5} {
+		r := with("a", number)
+		r.Limits = limits
+		if err := x.Add(folds[i], r, nil); err != nil {
+			t.Fatal(err)
+		}
+		if r.Shares[0].Norm != 0.5 {
+			t.Errorf("%g has the norm %g", number, r.Shares[0].Norm)
+		}
+	}
+	if stored(t, folds[0]) != stored(t, folds[1]) {
+		t.Error("the update is not what an honest client at the limit sends")
+	}
+	for name, c := range map[string]struct {
+		numbers []float32
+		want    string
+	}{
+		"at the limit":      {[]float32{0.5, 0.5}, ""},
+		"one beyond":        {[]float32{1, -0.5}, ""}, // the sum hides it, and is not beyond
+		"the sum is beyond": {[]float32{-0.75, -0.5}, "a number of the sum of updates is 1.25, but its clients' limits allow 1"},
+	} {
+		r := sumOf(t, x, with("a", c.numbers[0]), with("b", c.numbers[1]))
+		r.Limits = limits
+		f := round.NewFold(x.Rules)
+		checkRefusal(t, name, x.Add(f, r, nil), c.want, f.Len())
 	}
 }

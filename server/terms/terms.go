@@ -39,26 +39,25 @@ type Terms struct {
 }
 
 // Settle returns a submitted plan with every value fixed: the values that depend on data
-// are set from the data of the whole fleet. It returns an error if the fleet cannot train
-// the plan.
+// are set from the data of the whole fleet, and durations become steps of its readings. It
+// returns an error if the fleet cannot train the plan.
 func Settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*fed.Plan, error) {
-	if err := Federated(p, true); err != nil {
-		return nil, err
-	}
 	if len(steps) > 1 {
 		return nil, fmt.Errorf("clients have different intervals, %v: a model needs one interval", steps)
 	}
+	if len(steps) == 1 {
+		var err error
+		if p, err = recipe.Resolve(p, steps[0]); err != nil {
+			return nil, err
+		}
+	}
+	if err := Federated(p, true); err != nil {
+		return nil, err
+	}
 	q := *p
-	q.Data = "" // removed, because it is a path on the operator's machine
 	q.Model.Inputs, _ = recipe.Inputs(p, inputs)
 	if q.Schedule.Cohort == 0 {
 		q.Schedule.Cohort = int(fleet)
-	}
-	if recipe.Rows(p) && len(steps) > 0 {
-		if i := time.Duration(p.Model.Interval); i != 0 && i != steps[0] {
-			return nil, fmt.Errorf("model.interval is %s, but the readings of the clients are %s apart; remove model.interval", i, steps[0])
-		}
-		q.Model.Interval = fed.Duration(steps[0])
 	}
 	problem, err := frame(&q, inputs, steps)
 	if err != nil {
@@ -256,6 +255,7 @@ func (t *Terms) Add(f *round.Fold, r *Result, from []float32) error {
 		return err
 	}
 	limit.Apply(r.Limits, &u)
+	limit.RoundNorms(r.Limits, &u) // those of sums are rounded, too
 	s.TrainLoss, s.Loss, s.Norm, s.ControlNorm = u.TrainLoss, u.Loss, u.Norm, u.ControlNorm
 	if from == nil {
 		from = u.Delta // without individual updates, only the length of from matters

@@ -37,7 +37,7 @@ func planOf(t testing.TB, text string) *fed.Plan {
 var hourly = []time.Duration{time.Hour}
 
 func TestSettle(t *testing.T) {
-	p := planOf(t, "algorithm: fedavg\ndata: somewhere\nmodel: {name: bose2023}\n")
+	p := planOf(t, "algorithm: fedavg\nmodel: {name: bose2023}\n")
 	before, err := recipe.Write(p)
 	if err != nil {
 		t.Fatal(err)
@@ -49,8 +49,8 @@ func TestSettle(t *testing.T) {
 	if want := []string{"load", "time_of_day", "day_of_week", "temperature", "floor_area"}; !slices.Equal(q.Model.Inputs, want) {
 		t.Errorf("inputs %v, want the paper's that all clients have: %v", q.Model.Inputs, want)
 	}
-	if q.Schedule.Cohort != 7 || q.Data != "" {
-		t.Errorf("cohort %d, data %q", q.Schedule.Cohort, q.Data)
+	if q.Schedule.Cohort != 7 {
+		t.Errorf("cohort %d", q.Schedule.Cohort)
 	}
 	if after, err := recipe.Write(p); err != nil || string(after) != string(before) {
 		t.Errorf("the submitted plan was changed: %v\n%s", err, after)
@@ -111,10 +111,33 @@ func TestSettleRows(t *testing.T) {
 	for want, bad := range map[string]string{
 		"it must be at most 336":                            "model: {name: dense, targets: 337}",
 		"not all clients have the data for the inputs wind": "model: {name: dense, inputs: [recent, wind]}",
-		"model.interval is 1h0m0s, but the readings":        "model: {name: dense, interval: 1h}",
+		"model.interval is 1h, but the readings are 30m":    "model: {name: dense, interval: 1h}",
 	} {
 		if _, err := Settle(planOf(t, "algorithm: fedavg\n"+bad), 7, nil, half); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+// Durations become steps of the fleet's readings, so that server and agents agree on the
+// number of steps. An hour is assumed when a plan is submitted.
+func TestSettleDurations(t *testing.T) {
+	p := planOf(t, "algorithm: fedavg\nmodel: {name: dense, targets: 24h, inputs: [recent, calendar]}\n")
+	if err := Federated(p, false); err != nil {
+		t.Fatal(err)
+	}
+	for step, want := range map[time.Duration]int{time.Hour: 24, 30 * time.Minute: 48, 15 * time.Minute: 96} {
+		q, err := Settle(p, 7, nil, []time.Duration{step})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if q.Model.Targets != fed.Steps(want) || time.Duration(q.Model.Interval) != step || p.Model.Targets != fed.Lasting(24*time.Hour) {
+			t.Errorf("steps of %s: targets %s every %s", step, q.Model.Targets, q.Model.Interval)
+		}
+	}
+	for _, plan := range []string{"model: {name: dense, targets: 24h}", "model: {name: bose2023, lookback: 12h}"} {
+		if _, err := Settle(planOf(t, "algorithm: fedavg\n"+plan), 7, nil, []time.Duration{7 * time.Minute}); err == nil || !strings.Contains(err.Error(), "h is not a multiple of the data's step of 7m") {
+			t.Errorf("%s: %v", plan, err)
 		}
 	}
 }

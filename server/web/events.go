@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"connectrpc.com/connect"
 )
 
 const (
@@ -28,7 +30,11 @@ func (w *Web) events(rw http.ResponseWriter, r *http.Request) {
 		refuse(rw, http.StatusBadRequest, "invalid_argument", err.Error())
 		return
 	}
-	v, err := w.hub.join(caller.Name, cookie, names)
+	v, err := w.hub.join(r.Context(), caller.Name, cookie, names)
+	if connect.CodeOf(err) == connect.CodeNotFound {
+		refuse(rw, http.StatusNotFound, "not_found", sentenceOf(err))
+		return
+	}
 	if err != nil {
 		w.metrics.refused.WithLabelValues("viewers").Inc()
 		rw.Header().Set("Retry-After", "10")

@@ -156,14 +156,11 @@ func TestEvents(t *testing.T) {
 	other.want("runs", "{}")
 	other.close()
 
-	missing := f.look(cookie, "run:none,turns:none", "")
-	for range 2 {
-		e := missing.want("problem", `"code":"not_found"`)
-		if !strings.Contains(e.data, `"topic":"run:none"`) && !strings.Contains(e.data, `"topic":"turns:none"`) {
-			t.Errorf("%+v", e)
+	for _, topics := range []string{"run:none", "fleet,turns:none"} {
+		if a := f.ask(http.MethodGet, "api/events?topics="+topics, cookie, ""); a.StatusCode != http.StatusNotFound {
+			t.Errorf("topics %q: %s", topics, a.Status)
 		}
 	}
-	missing.close()
 	for _, topics := range []string{"", "other", "run:", "run:../x", "run:a b", "fleet,", strings.Repeat("run:a,", 9) + "fleet,nothing", "run:" + strings.Repeat("x", 65)} {
 		if a := f.ask(http.MethodGet, "api/events?topics="+strings.ReplaceAll(topics, " ", "%20"), cookie, ""); a.StatusCode != http.StatusBadRequest {
 			t.Errorf("topics %q: %s", topics, a.Status)
@@ -298,7 +295,38 @@ func TestViewers(t *testing.T) {
 	mine.mu.Lock()
 	mine.ofUser["greedy"] = viewersOfUser
 	mine.mu.Unlock()
-	if _, err := mine.join("greedy", "", []string{"fleet"}); err == nil {
+	if _, err := mine.join(t.Context(), "greedy", "", []string{"fleet"}); err == nil {
 		t.Error("a user may have any number of streams")
+	}
+}
+
+// everyRun is an API that has every run.
+type everyRun struct{ API }
+
+func (everyRun) GetRun(context.Context, *v1.GetRunRequest) (*v1.GetRunResponse, error) {
+	return &v1.GetRunResponse{}, nil
+}
+
+// One user cannot look at so many topics that none is left for others.
+func TestTopicsOfUser(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	f := serve(t, Config{Listen: "127.0.0.1:0"}, everyRun{newAPI(t, l)}, l)
+	greedy, other := f.open("greedy", access.Viewer), f.open("other", access.Viewer)
+	refused := 0
+	for i := range maxTopics {
+		v := f.look(greedy, fmt.Sprint("run:r", i), "")
+		if v.answer.StatusCode == http.StatusServiceUnavailable {
+			refused++
+		}
+	}
+	if want := maxTopics - topicsOfUser; refused != want {
+		t.Errorf("%d of %d topics were refused, want %d", refused, maxTopics, want)
+	}
+	if v := f.look(greedy, "run:r0", ""); v.answer.StatusCode != http.StatusOK {
+		t.Errorf("a topic that the user already looks at: %s", v.answer.Status)
+	}
+	if v := f.look(other, "fleet,runs,run:r99", ""); v.answer.StatusCode != http.StatusOK {
+		t.Errorf("another user: %s", v.answer.Status)
 	}
 }

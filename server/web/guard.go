@@ -11,7 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"loadstar/internal/connlimit"
 	"loadstar/internal/webui"
+	"loadstar/server/limitlog"
 )
 
 // guard sets the security headers of every answer. On the machine's own address it refuses
@@ -20,6 +22,9 @@ import (
 func (w *Web) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		webui.Protect(rw.Header())
+		if w.secure() && !isLoopback(hostOf(r.Host)) { // it would also apply to other servers on the reader's machine
+			rw.Header().Set("Strict-Transport-Security", "max-age=31536000")
+		}
 		if w.loopback && !w.BehindProxy && !isLoopback(hostOf(r.Host)) {
 			w.metrics.refused.WithLabelValues("host").Inc()
 			refuse(rw, http.StatusMisdirectedRequest, "permission_denied", "this dashboard is only for this machine: open "+w.address("127.0.0.1"))
@@ -60,23 +65,25 @@ func answer(rw http.ResponseWriter, status int, body any) {
 	_ = json.NewEncoder(rw).Encode(body) // a failed write means that the caller has gone
 }
 
-// limiter allows a number of attempts in each second.
-type limiter struct {
-	most int
-
-	mu     sync.Mutex
-	second int64
-	n      int
+// addressOf returns the address to which limits apply. A proxy puts the address of its caller
+// last into X-Forwarded-For; what stands before it may be the caller's invention.
+func (w *Web) addressOf(r *http.Request) string {
+	if all := r.Header.Values("X-Forwarded-For"); w.BehindProxy && len(all) > 0 {
+		last := all[len(all)-1]
+		return connlimit.AddressOf(net.JoinHostPort(strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:]), "0"))
+	}
+	return connlimit.AddressOf(r.RemoteAddr)
 }
 
-func (l *limiter) allow(now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if s := now.Unix(); s != l.second {
-		l.second, l.n = s, 0
+// maySignIn reports whether the sender of a request may try to sign in once more.
+func (w *Web) maySignIn(r *http.Request) bool {
+	from := w.addressOf(r)
+	if w.logins.Allow(from) {
+		return true
 	}
-	l.n++
-	return l.n <= l.most
+	w.metrics.refused.WithLabelValues("logins").Inc()
+	w.Limited.Limited(limitlog.SignIns, connlimit.Caller{Kind: connlimit.Address, Name: from})
+	return false
 }
 
 // certificate reads its files again when they have changed, so that a renewed certificate

@@ -67,8 +67,10 @@ const (
 	viewersOfUser = 64
 	maxTopics     = 64
 	topicsOfOne   = 8
-	maxPolls      = 2
-	pollFor       = 30 * time.Second
+	// topicsOfUser leaves topics for others.
+	topicsOfUser = maxTopics / 4
+	maxPolls     = 2
+	pollFor      = 30 * time.Second
 	// A topic rests for restFactor times the duration of its last read, up to longestRest.
 	restFactor  = 20
 	longestRest = time.Minute
@@ -121,8 +123,12 @@ func parseTopics(list string) ([]string, error) {
 	return names, nil
 }
 
-// join adds a viewer of some topics. It fails if there are too many viewers or topics.
-func (h *hub) join(user, cookie string, names []string) (*viewer, error) {
+// join adds a viewer of some topics. It fails if there are too many viewers or topics, or if
+// there is no such run.
+func (h *hub) join(ctx context.Context, user, cookie string, names []string) (*viewer, error) {
+	if err := h.exist(ctx, names); err != nil {
+		return nil, err
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	added := 0
@@ -131,7 +137,7 @@ func (h *hub) join(user, cookie string, names []string) (*viewer, error) {
 			added++
 		}
 	}
-	if len(h.viewers) >= maxViewers || h.ofUser[user] >= viewersOfUser || len(h.topics)+added > maxTopics || h.ctx.Err() != nil {
+	if len(h.viewers) >= maxViewers || h.ofUser[user] >= viewersOfUser || len(h.topics)+added > maxTopics || h.topicsOf(user, names) > topicsOfUser || h.ctx.Err() != nil {
 		return nil, errFull
 	}
 	v := &viewer{user: user, cookie: cookie, changed: make(chan struct{}, 1), ended: make(chan struct{})}
@@ -151,6 +157,55 @@ func (h *hub) join(user, cookie string, names []string) (*viewer, error) {
 		v.topics = append(v.topics, t)
 	}
 	return v, nil
+}
+
+// exist returns an error if a topic is of an unknown run. A topic that somebody looks at is
+// not read again.
+func (h *hub) exist(ctx context.Context, names []string) error {
+	for _, name := range names {
+		_, run, ok := strings.Cut(name, ":")
+		h.mu.Lock()
+		known := h.topics[name] != nil
+		h.mu.Unlock()
+		if !ok || known {
+			continue
+		}
+		select {
+		case h.polling <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		_, err := h.api.GetRun(access.With(ctx, asViewer()), &v1.GetRunRequest{Run: run, Rounds: 1})
+		<-h.polling
+		if connect.CodeOf(err) == connect.CodeNotFound {
+			return err
+		}
+		// Any other error is shown as the topic's state.
+	}
+	return nil
+}
+
+// topicsOf returns how many topics a user looks at, together with new ones. The caller holds
+// the lock.
+func (h *hub) topicsOf(user string, names []string) int {
+	all := map[string]bool{}
+	for _, n := range names {
+		all[n] = true
+	}
+	for v := range h.viewers {
+		if v.user == user {
+			for _, t := range v.topics {
+				all[t.name] = true
+			}
+		}
+	}
+	return len(all)
+}
+
+// asViewer returns the caller that reads topics: all topics are for viewers, and a stream
+// belongs to one.
+func asViewer() access.Caller {
+	return access.Caller{Name: "dashboard", Role: access.Viewer, Via: access.ViaWeb, Expires: time.Now().Add(time.Hour)}
 }
 
 // leave removes a viewer.
@@ -278,9 +333,7 @@ func (h *hub) publish(t *topic, body []byte) {
 
 // read returns the event with a topic's state, or with the reason why there is none.
 func (h *hub) read(name string) []byte {
-	// All topics are for viewers, and a stream belongs to one.
-	caller := access.Caller{Name: "dashboard", Role: access.Viewer, Via: access.ViaWeb, Expires: time.Now().Add(time.Hour)}
-	ctx, cancel := context.WithTimeout(access.With(h.ctx, caller), pollFor)
+	ctx, cancel := context.WithTimeout(access.With(h.ctx, asViewer()), pollFor)
 	defer cancel()
 	m, err := h.fetch(ctx, name)
 	var data []byte

@@ -129,7 +129,7 @@ func (s *signer) oauth() (*oidc.Provider, *oauth2.Config, error) {
 
 // start sends a browser to the provider.
 func (s *signer) start(rw http.ResponseWriter, r *http.Request) {
-	leave, ok := s.enter(rw)
+	leave, ok := s.enter(rw, r)
 	if !ok {
 		return
 	}
@@ -155,15 +155,15 @@ func (s *signer) cookie(rw http.ResponseWriter, value string, life time.Duration
 }
 
 // enter limits attempts, because each one may make a request to the provider.
-func (s *signer) enter(rw http.ResponseWriter) (leave func(), ok bool) {
-	if s.web.logins.allow(time.Now()) {
+func (s *signer) enter(rw http.ResponseWriter, r *http.Request) (leave func(), ok bool) {
+	if s.web.maySignIn(r) {
 		select {
 		case s.exchanges <- struct{}{}:
 			return func() { <-s.exchanges }, true
 		default:
+			s.web.metrics.refused.WithLabelValues("logins").Inc()
 		}
 	}
-	s.web.metrics.refused.WithLabelValues("logins").Inc()
 	rw.Header().Set("Retry-After", "1")
 	s.refuse(rw, http.StatusTooManyRequests, "Too many people sign in at this moment. Try again.")
 	return nil, false
@@ -174,7 +174,7 @@ func (s *signer) enter(rw http.ResponseWriter) (leave func(), ok bool) {
 // travelled from another site. It need not: the page is the same for everybody, and its calls
 // come from this site.
 func (s *signer) callback(rw http.ResponseWriter, r *http.Request) {
-	leave, ok := s.enter(rw)
+	leave, ok := s.enter(rw, r)
 	if !ok {
 		return
 	}
@@ -258,6 +258,10 @@ func (s *signer) claims(token *oidc.IDToken) (role access.Role, name string, err
 		if name = text(all[claim]); name != "" {
 			break
 		}
+	}
+	if s.Claim == "email" && string(all["email_verified"]) != "true" {
+		// Anybody can register at many providers with the address of somebody else.
+		return "", "", fmt.Errorf("%s has no access: the provider has not verified the email address (the claim email_verified is not true)", cut(name, 64))
 	}
 	for _, value := range values(all, s.Claim) {
 		if r := s.Roles[value]; r.Includes(access.Viewer) && !role.Includes(r) {

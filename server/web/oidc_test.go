@@ -17,8 +17,10 @@ import (
 	"github.com/oauth2-proxy/mockoidc"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"loadstar/internal/connlimit"
 	"loadstar/server/access"
 	"loadstar/server/ledger"
+	"loadstar/server/limitlog"
 	"loadstar/server/operator"
 )
 
@@ -55,11 +57,12 @@ func newSigning(t *testing.T, change func(*OIDC)) *signing {
 	// The page and the provider are on different sites, as usual.
 	w, err := Open(Config{Listen: "localhost:0", OIDC: c})
 	must(t, err)
-	w.logins.most = 1000 // a test is faster than people
+	w.logins = connlimit.NewRates(1000, 1000, 10) // a test is faster than people
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- w.Run(ctx, Services{API: operator.New(operator.Config{Ledger: l, Access: g, Log: log}), Access: g, Log: log, Metrics: prometheus.NewRegistry()})
+		registry := prometheus.NewRegistry()
+		done <- w.Run(ctx, Services{API: operator.New(operator.Config{Ledger: l, Access: g, Log: log}), Access: g, Log: log, Metrics: registry, Limited: limitlog.NewReport(log, registry)})
 	}()
 	t.Cleanup(func() { cancel(); must(t, <-done) })
 	return &signing{t, p, l, g, strings.TrimSuffix(w.URL(), "/")}
@@ -262,6 +265,25 @@ func TestOIDCUnreachable(t *testing.T) {
 	s := newSigning(t, func(c *OIDC) { c.Issuer = "http://127.0.0.1:1/oidc" })
 	if code, body := s.signIn(s.browser()); code != http.StatusBadGateway || !strings.Contains(body, "cannot be reached") {
 		t.Error(code, body)
+	}
+}
+
+// An email address gives a role only if the provider has verified it, because anybody can
+// register with the address of somebody else.
+func TestOIDCUnverifiedEmail(t *testing.T) {
+	s := newSigning(t, func(o *OIDC) {
+		o.Claim, o.Roles = "email", map[string]access.Role{"boss@utility.example": access.Admin}
+	})
+	for _, verified := range []bool{false, true} {
+		h := s.browser()
+		s.provider.QueueUser(&mockoidc.MockUser{Subject: fmt.Sprint(verified), Email: "boss@utility.example", EmailVerified: verified, PreferredUsername: "boss"})
+		code, body := s.signIn(h)
+		if want := map[bool]int{false: http.StatusForbidden, true: http.StatusOK}[verified]; code != want || !verified && !strings.Contains(body, "email_verified") {
+			t.Errorf("verified %t: %d %s", verified, code, body)
+		}
+		if got := s.whoami(h); verified != strings.HasSuffix(got, " admin") {
+			t.Errorf("verified %t: %s", verified, got)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"loadstar/internal/connlimit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
 )
@@ -74,10 +75,9 @@ func (w *Web) info(rw http.ResponseWriter, r *http.Request) {
 }
 
 func (w *Web) login(rw http.ResponseWriter, r *http.Request) {
-	if !w.logins.allow(time.Now()) {
-		w.metrics.refused.WithLabelValues("logins").Inc()
+	if !w.maySignIn(r) {
 		rw.Header().Set("Retry-After", "1")
-		refuse(rw, http.StatusTooManyRequests, "resource_exhausted", "too many people sign in at this moment; try again")
+		refuse(rw, http.StatusTooManyRequests, "resource_exhausted", "too many attempts to sign in from this address; try again")
 		return
 	}
 	var in struct {
@@ -123,6 +123,9 @@ func (w *Web) session(r *http.Request) (access.Caller, string, error) {
 		return access.Caller{}, "", connect.NewError(connect.CodeUnauthenticated, errSignIn)
 	}
 	caller, err := w.check(r.Context(), c.Value)
+	if err == nil {
+		w.limits.Know(r, connlimit.Caller{Kind: connlimit.User, Name: caller.Name})
+	}
 	return caller, c.Value, err
 }
 

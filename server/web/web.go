@@ -16,13 +16,14 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/net/netutil"
 
+	"loadstar/internal/connlimit"
 	"loadstar/internal/graceful"
 	"loadstar/internal/port"
 	"loadstar/internal/webui"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
+	"loadstar/server/limitlog"
 )
 
 // Config configures the dashboard.
@@ -63,6 +64,11 @@ type Services struct {
 	Access  *access.Gate
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
+	// AddressRate is the number of new connections that an address may open per second. If it
+	// is 0, addresses are not limited.
+	AddressRate float64
+	// Limited records to whom limits were applied.
+	Limited *limitlog.Report
 }
 
 // Web is a dashboard that listens.
@@ -73,7 +79,8 @@ type Web struct {
 	loopback bool
 	hub      *hub
 	metrics  *metrics
-	logins   limiter
+	limits   *connlimit.Limiter
+	logins   *connlimit.Rates // attempts to sign in, by address
 	// checking and calling limit the queries of browsers, so that they cannot take all
 	// connections to the database from the agents.
 	checking, calling chan struct{}
@@ -81,11 +88,17 @@ type Web struct {
 
 const (
 	maxConnections = 1024
-	maxChecks      = 4
-	maxCalls       = 8
-	loginsASecond  = 20
-	headerBytes    = 16 << 10
-	shutdownGrace  = 5 * time.Second
+	// maxAnonymous leaves most connections to signed-in users.
+	maxAnonymous       = maxConnections / 4
+	anonymousOfAddress = maxAnonymous / 4
+	// connectionsOfUser is more than the streams that a user may have.
+	connectionsOfUser = 2 * viewersOfUser
+	maxChecks         = 4
+	maxCalls          = 8
+	loginsASecond     = 20
+	maxAddresses      = 1 << 14
+	headerBytes       = 16 << 10
+	shutdownGrace     = 5 * time.Second
 )
 
 // Check returns an error if the configuration is unsafe or incomplete.
@@ -119,7 +132,7 @@ func Open(c Config) (*Web, error) {
 		return nil, err
 	}
 	w := &Web{
-		Config: c, loopback: isLoopback(host), logins: limiter{most: loginsASecond},
+		Config: c, loopback: isLoopback(host), logins: connlimit.NewRates(loginsASecond, loginsASecond, maxAddresses),
 		checking: make(chan struct{}, maxChecks), calling: make(chan struct{}, maxCalls),
 	}
 	if w.listener, err = port.Listen("--web", c.Listen); err != nil {
@@ -167,17 +180,25 @@ func (w *Web) start(ctx context.Context, s Services) {
 	w.Services = s
 	w.metrics = newMetrics(s.Metrics)
 	w.hub = newHub(ctx, s.API, w.metrics)
+	rate := s.AddressRate
+	if w.BehindProxy || w.loopback { // all callers have one address
+		rate = 0
+	}
+	w.limits = connlimit.New(connlimit.Config{
+		Connections: maxConnections, Anonymous: maxAnonymous, OfAddress: anonymousOfAddress,
+		OfCaller: map[string]int{connlimit.User: connectionsOfUser}, Rate: rate, Limited: s.Limited.Limited,
+	})
 }
 
 func (w *Web) serve(ctx context.Context) error {
 	defer func() { _ = w.Close() }() // the server has closed the listener already
 	defer w.hub.close()
 	h := &http.Server{
-		Handler: w.handler(), MaxHeaderBytes: headerBytes,
+		Handler: w.handler(), MaxHeaderBytes: headerBytes, ConnContext: w.limits.Context,
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute,
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // failed handshakes are not worth logging
 	}
-	l := netutil.LimitListener(w.listener, maxConnections)
+	l := w.limits.Listener(w.listener)
 	serve := func() error { return h.Serve(l) }
 	if w.CertFile != "" {
 		certificate, err := newCertificate(w.CertFile, w.KeyFile)

@@ -2,13 +2,18 @@ package web
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"loadstar/internal/connlimit"
 	"loadstar/server/access"
+	"loadstar/server/limitlog"
 )
 
 // Every answer has the headers that keep a browser from loading or showing foreign content.
@@ -157,16 +162,81 @@ func TestBounds(t *testing.T) {
 	if a := f.ask(http.MethodPost, "api/login", "", `{"code":"`+strings.Repeat("x", 8<<10)+`"}`); a.StatusCode != http.StatusBadRequest {
 		t.Errorf("a long code: %s", a.Status)
 	}
-	f.web.logins.mu.Lock()
-	f.web.logins.most = 0
-	f.web.logins.mu.Unlock()
-	if a := f.ask(http.MethodPost, "api/login", "", `{"code":"x"}`); a.StatusCode != http.StatusTooManyRequests || a.Header.Get("Retry-After") != "1" {
-		t.Errorf("one login more than allowed: %s", a.Status)
-	}
-	if l := (&limiter{most: 2}); !l.allow(time.Unix(1, 0)) || !l.allow(time.Unix(1, 5)) || l.allow(time.Unix(1, 9)) || !l.allow(time.Unix(2, 0)) {
-		t.Error("the limiter allows more or less than two a second")
-	}
 	if status, _ := f.call("", "ListRuns", "{}"); status != http.StatusUnauthorized {
 		t.Errorf("without a session: %d", status)
+	}
+}
+
+// Who tries many codes cannot keep others from signing in. Behind a proxy, the address that
+// the proxy reports counts, and what the caller has written before it does not.
+func TestSignInsByAddress(t *testing.T) {
+	t.Parallel()
+	for _, proxied := range []bool{false, true} {
+		f := newFixture(t, func(c *Config) { c.BehindProxy = proxied })
+		f.web.logins = connlimit.NewRates(1e-9, 3, 10)
+		header := func(string) []string { return nil }
+		if proxied {
+			header = func(address string) []string {
+				return []string{"X-Forwarded-For", fmt.Sprintf("192.0.2.%d, %s", rand.IntN(200), address)}
+			}
+		}
+		for i := range 5 {
+			a := f.ask(http.MethodPost, "api/login", "", `{"code":"x"}`, header("198.51.100.1")...)
+			if refused := a.StatusCode == http.StatusTooManyRequests && a.Header.Get("Retry-After") == "1"; refused != (i >= 3) {
+				t.Errorf("proxied %t, attempt %d: %s", proxied, i, a.Status)
+			}
+		}
+		if !proxied {
+			f.http.Transport.(*http.Transport).DialContext = (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext
+			f.http.CloseIdleConnections()
+		}
+		right := `{"code":"` + f.code("anna", access.Viewer) + `"}`
+		if a := f.ask(http.MethodPost, "api/login", "", right, header("198.51.100.2")...); a.StatusCode != http.StatusOK {
+			t.Errorf("proxied %t: another address: %s", proxied, a.Status)
+		}
+		if most := f.web.Limited.Most(); len(most) != 1 || most[0].Reason != limitlog.SignIns || most[0].Times != 2 {
+			t.Errorf("%+v", most)
+		}
+	}
+}
+
+// Strangers who hold connections open keep neither newcomers nor signed-in users out.
+func TestConnections(t *testing.T) {
+	if testing.Short() {
+		t.Skip("opens a thousand connections")
+	}
+	f, api := watched(t)
+	cookie := f.open("anna", access.Viewer)
+	stream := f.look(cookie, "fleet", "")
+	stream.want("fleet", `"1"`)
+	for range maxConnections + 10 {
+		c, err := net.Dial("tcp", f.web.listener.Addr().String())
+		must(t, err)
+		defer c.Close()
+		_, err = c.Write([]byte("GET /api/info HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+		must(t, err)
+	}
+	if a := f.ask(http.MethodGet, "api/info", "", ""); a.StatusCode != http.StatusOK {
+		t.Errorf("a newcomer: %s", a.Status)
+	}
+	if status, _ := f.call(cookie, "ListRuns", "{}"); status != http.StatusOK {
+		t.Errorf("a user: %d", status)
+	}
+	api.set(2)
+	stream.want("fleet", `"2"`) // the stream is still open
+}
+
+// Browsers that have reached the page by HTTPS once never fall back to HTTP. The header is
+// not sent on the machine's own names, which other servers share.
+func TestStrictTransport(t *testing.T) {
+	t.Parallel()
+	proxied := newFixture(t, func(c *Config) { c.BehindProxy = true })
+	if got := proxied.ask(http.MethodGet, "", "", "", "Host", "loadstar.example.org").Header.Get("Strict-Transport-Security"); got != "max-age=31536000" {
+		t.Errorf("%q", got)
+	}
+	for _, f := range []*fixture{proxied, newFixture(t, nil)} {
+		if got := f.ask(http.MethodGet, "", "", "", "Host", "localhost").Header.Get("Strict-Transport-Security"); got != "" {
+			t.Errorf("on this machine: %q", got)
+		}
 	}
 }

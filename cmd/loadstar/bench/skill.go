@@ -1,6 +1,8 @@
 package bench
 
 import (
+	"cmp"
+
 	"github.com/spf13/cobra"
 
 	"loadstar/cmd/loadstar/cli"
@@ -10,6 +12,7 @@ import (
 func newSkill() *cobra.Command {
 	var (
 		data, root   string
+		h            string
 		o            skill.Options
 		peer, asJSON bool
 	)
@@ -23,12 +26,12 @@ split) on the features of the model dense. The peer needs Debian's
 python3-sklearn and runs on one thread.
 
 With --out the MAE of every client and method on the validation and the test
-split is written to DIR/DATASET-TARGETS.tsv. A run that was interrupted
+split is written to DIR/DATASET-STEPS.tsv. A run that was interrupted
 continues there.`,
-		Example: "  loadstar bench skill --data datasets/hog-core42.yaml\n  loadstar bench skill --data datasets/hog-core42.yaml --targets 24 --peer --out skill",
+		Example: "  loadstar bench skill --data datasets/sample\n  loadstar bench skill --data datasets/sample --h 24 --peer --out skill",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if data == "" {
-				return cli.Usagef("no dataset: use --data")
+				return cli.NoData()
 			}
 			if err := o.Complete(peer); err != nil {
 				return cli.Usage(err)
@@ -38,7 +41,13 @@ continues there.`,
 				return err
 			}
 			defer closer.Close()
-			o.Dataset = d
+			o.Dataset, o.Targets = d, 1
+			if h != "" {
+				if o.Targets, err = cli.ParseSteps(h, d.Interval); err != nil {
+					return cli.Usagef("--h: %w", err)
+				}
+			}
+			o.Stride = cmp.Or(o.Stride, cli.Stride(o.Targets, d.Interval))
 			bar := cli.Stages{To: cmd.ErrOrStderr()}
 			defer bar.Stop()
 			rows, err := skill.Run(cmd.Context(), o, bar.Set)
@@ -55,8 +64,8 @@ continues there.`,
 	f := cmd.Flags()
 	f.StringVar(&data, "data", "", cli.DatasetUsage)
 	f.StringVar(&root, "root", "", cli.RootUsage)
-	f.IntVar(&o.Targets, "targets", 1, "forecast the next `N` steps")
-	f.IntVar(&o.Stride, "stride", 0, "steps between scored origins (default 1, or 6 for several targets)")
+	f.StringVar(&h, "h", "", "forecast all of the next `H` hours, or of a time such as 30m or 2d (default the next step)")
+	f.IntVar(&o.Stride, "stride", 0, "steps between scored origins (default 1, or those of 6 hours for several steps)")
 	f.IntVar(&o.Clients, "clients", 14, "number of clients, evenly spaced; 0 means all")
 	f.BoolVar(&peer, "peer", false, "also measure gradient boosting with scikit-learn")
 	f.StringSliceVar(&o.Losses, "loss", skill.Losses, "losses that the peer minimises")

@@ -20,6 +20,11 @@ const (
 	RootUsage    = "data folder, for a dataset.yaml with rooted: true (default $" + read.RootEnv + ")"
 )
 
+// NoData returns the error of a command that needs --data.
+func NoData() error {
+	return Usagef("no data given: try --data datasets/sample (8 real buildings), --data FOLDER for your own (loadstar data init), or loadstar data generate")
+}
+
 // OpenDataset opens a dataset. Path is a dataset.yaml, a folder that contains one, or a
 // prepared file.
 func OpenDataset(path, root string) (*series.Dataset, io.Closer, error) {

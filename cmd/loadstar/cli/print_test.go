@@ -37,11 +37,12 @@ func TestCSV(t *testing.T) {
 	fmt.Fprintf(inner, "NAME\tMB\t\n")
 	fmt.Fprintf(inner, "a, b\t")
 	fmt.Fprintf(inner, "%6.2f\t\n", 1.5)
+	fmt.Fprintf(inner, "=HYPERLINK(1)\t-1.5\t\n@SUM(1)\t-\t\n") // the names of hostile agents
 	fmt.Fprintln(w, "2 rows")
 	if err := w.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	if want := "NAME,MB\n\"a, b\",1.50\n"; b.String() != want {
+	if want := "NAME,MB\n\"a, b\",1.50\n'=HYPERLINK(1),-1.5\n'@SUM(1),-\n"; b.String() != want {
 		t.Errorf("%q, want %q", b.String(), want)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+
+	"loadstar/internal/csvcell"
 )
 
 // Table writes rows whose columns are separated by tabs.
@@ -29,6 +31,9 @@ func NewTable(w io.Writer, flags uint) Table {
 // left out: they are text around the table.
 func NewCSV(w io.Writer) Table { return &csvTable{to: csv.NewWriter(w)} }
 
+// none is the cell of a value that is missing.
+const none = "-"
+
 type csvTable struct {
 	to   *csv.Writer
 	rest string // of a line that is not complete
@@ -43,7 +48,9 @@ func (t *csvTable) Write(p []byte) (int, error) {
 		}
 		row := strings.Split(strings.TrimSuffix(line, "\t"), "\t")
 		for i := range row {
-			row[i] = strings.TrimSpace(row[i])
+			if row[i] = strings.TrimSpace(row[i]); row[i] != none {
+				row[i] = csvcell.Text(row[i])
+			}
 		}
 		if err := t.to.Write(row); err != nil {
 			return 0, err

@@ -32,9 +32,9 @@ func newAgentsList() *cobra.Command {
 			f, err := c.GetFleet(cmd.Context(), &v1.GetFleetRequest{})
 			return r, func(out io.Writer) {
 				w := cli.NewTable(out, 0)
-				fmt.Fprintln(w, "AGENT\tMACHINE\tCLIENTS\tSEEN\tCERTIFICATE UNTIL\tVERSION\tPROTOCOL\tCLOCK AHEAD\tTOKEN\tSTATE\t")
+				fmt.Fprintln(w, "AGENT\tMACHINE\tCLIENTS\tFINDINGS\tSEEN\tCERTIFICATE UNTIL\tVERSION\tPROTOCOL\tCLOCK AHEAD\tTOKEN\tSTATE\t")
 				for _, a := range r.Agents {
-					fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", a.Id, a.Name, a.Clients, ago(a.Seen), time.UnixMilli(a.Expires).Format(time.DateOnly),
+					fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", a.Id, a.Name, a.Clients, a.Findings, ago(a.Seen), time.UnixMilli(a.Expires).Format(time.DateOnly),
 						cmp.Or(a.Version, "-"), protocol(a.Protocol), ahead(a.SkewMs), cmp.Or(a.Token, "-"), agentState(a))
 				}
 				_ = w.Flush() // the caller's writer reports errors
@@ -49,11 +49,13 @@ func newAgentsList() *cobra.Command {
 has not seen it for three times the interval between check-ins, and at least two
 minutes. An agent reports its clock and version when it announces its clients. The
 token is the one with which it joined last. An agent is copied if two machines
-were seen with its certificates.`
+were seen with its certificates. FINDINGS is the number of its clients that
+reported problems with their readings; the agent's own page shows which.`
 	cmd.Flags().StringVar(&q.After, "after", "", "list agents after this `id`")
 	cmd.Flags().Int32Var(&q.Limit, "limit", 100, "maximum number of agents, up to 1000")
 	cmd.Flags().StringVar(&q.Name, "name", "", "list agents whose name or id begins with this `text`")
 	cmd.Flags().StringVar(&q.Token, "token", "", "list agents that joined with the token with this `id`")
+	cmd.Flags().BoolVar(&q.Findings, "findings", false, "list agents whose clients reported problems with their readings")
 	return cmd
 }
 
@@ -74,6 +76,9 @@ func newAgentsShow() *cobra.Command {
 		a := r.Agents[max(i, 0)]
 		return a, func(out io.Writer) {
 			fmt.Fprintf(out, "agent %s (%s), %s, %s\n", a.Id, a.Name, agentState(a), cli.Count(int(a.Clients), "client"))
+			if a.Findings > 0 {
+				fmt.Fprintf(out, "%s with findings in their readings; the agent's own page shows which\n", cli.Count(int(a.Findings), "client"))
+			}
 			fmt.Fprintf(out, "joined %s with token %s, seen %s, certificate until %s\n", stamp(a.Joined), cmp.Or(a.Token, "unknown"), ago(a.Seen), stamp(a.Expires))
 			fmt.Fprintf(out, "version %s, protocol %s, clock ahead %s\n", cmp.Or(a.Version, "unknown"), protocol(a.Protocol), ahead(a.SkewMs))
 			if a.Copied != 0 {
@@ -118,9 +123,8 @@ func newClientsShow() *cobra.Command {
 				fmt.Fprintf(out, "%s on agent %s (%s), %s\n", x.Name, x.Agent, x.AgentName, clientState(x))
 				fmt.Fprintf(out, "announced %s, agent seen %s\n", time.UnixMilli(x.Announced).Format(time.DateTime), ago(x.Seen))
 				fmt.Fprintf(out, "a reading every %s, inputs: %s\n", time.Duration(x.StepSeconds)*time.Second, cmp.Or(strings.Join(x.Inputs, ", "), "load and calendar"))
-				if p := x.Report; p != nil {
-					fmt.Fprintf(out, "report of %s: release %s, relative MAE %s, coverage %s, findings: %s\n", time.Unix(p.Day*86400, 0).UTC().Format(time.DateOnly),
-						cmp.Or(p.Release, "none"), decimal(p.RelativeMae), decimal(p.Coverage), cmp.Or(strings.Join(p.Findings, ", "), "none"))
+				if x.Reported != 0 {
+					fmt.Fprintf(out, "reported for the week to %s: release %s\n", time.Unix(x.Reported*86400, 0).UTC().Format(time.DateOnly), releaseOf(x))
 				}
 				if len(r.Turns) == 0 {
 					fmt.Fprintln(out, "no turns in the newest rounds")
@@ -129,8 +133,9 @@ func newClientsShow() *cobra.Command {
 				printTurns(out, r.Turns, false)
 			}, err
 		})
-	cmd.Long = `Show a client: its agent, its newest report, and its turns in the 50 newest
-rounds of the three newest runs. The server has no readings and no forecasts.`
+	cmd.Long = `Show a client: its agent, its release, and its turns in the 50 newest rounds of
+the three newest runs. The server has no readings and no forecasts. The agent's
+own page shows how good its forecasts are and what is wrong with its readings.`
 	return cmd
 }
 
@@ -148,7 +153,7 @@ func printTurns(out io.Writer, turns []*v1.Turn, ofRound bool) {
 	if ofRound {
 		head = "CLIENT\tAGENT"
 	}
-	fmt.Fprintln(w, head+"\tSTATE\tVERSION\tEXAMPLES\tSTEPS\tLOSS\tNORM\tWHEN\t")
+	fmt.Fprintln(w, head+"\tSTATE\tVERSION\tEXAMPLES\tSTEPS\tNORM\tWHEN\t")
 	for _, t := range turns {
 		of := fmt.Sprintf("%s\t%d", t.Run, t.Round+1)
 		if ofRound {
@@ -164,11 +169,11 @@ func printTurns(out io.Writer, turns []*v1.Turn, ofRound bool) {
 			if t.Clipped {
 				norm += " clipped"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%.4g\t%s\t%s\t\n", of, t.State, t.Version, t.Examples, t.Steps, t.Loss, norm, at)
+			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%s\t%s\t\n", of, t.State, t.Version, t.Examples, t.Steps, norm, at)
 		case "asked":
-			fmt.Fprintf(w, "%s\t%s\t%d\t-\t-\t-\t-\t-\t\n", of, t.State, t.Version)
+			fmt.Fprintf(w, "%s\t%s\t%d\t-\t-\t-\t-\t\n", of, t.State, t.Version)
 		default:
-			fmt.Fprintf(w, "%s\t%s: %s\t-\t-\t-\t-\t-\t%s\t\n", of, t.State, cmp.Or(t.Reason, "no reason given"), at)
+			fmt.Fprintf(w, "%s\t%s: %s\t-\t-\t-\t-\t%s\t\n", of, t.State, cmp.Or(t.Reason, "no reason given"), at)
 		}
 	}
 	_ = w.Flush() // the caller's writer reports errors
@@ -231,7 +236,7 @@ func newClientsFindings() *cobra.Command {
 					return
 				}
 				day := func(n int64) string { return time.Unix(n*86400, 0).UTC().Format(time.DateOnly) }
-				fmt.Fprintf(out, "%s reported on %s\n", cli.Count(int(r.Reported), "client"), day(r.Day))
+				fmt.Fprintf(out, "%s reported for the week to %s\n", cli.Count(int(r.Reported), "client"), day(r.Day))
 				if len(r.Findings) == 0 {
 					fmt.Fprintln(out, "no problems")
 					return
@@ -242,10 +247,10 @@ func newClientsFindings() *cobra.Command {
 					fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t\n", day(f.Day), f.Code, f.Clients, f.Title, f.Advice)
 				}
 				_ = w.Flush() // the caller's writer reports errors
-				fmt.Fprintln(out, "their names: loadstar clients list --finding FINDING")
+				fmt.Fprintln(out, "their agents: loadstar agents list --findings")
 			}, err
 		})
-	cmd.Flags().Int32Var(&days, "days", 7, "number of days with reports, newest first, up to 90")
+	cmd.Flags().Int32Var(&days, "days", 7, "number of weeks with reports, newest first, up to 12")
 	return cmd
 }
 

@@ -25,16 +25,13 @@ func newClientsList() *cobra.Command {
 			r, err := c.ListClients(cmd.Context(), q)
 			return r, func(out io.Writer) {
 				w := cli.NewTable(out, 0)
-				fmt.Fprintln(w, "CLIENT\tAGENT\tMACHINE\tSEEN\tPROTOCOL\tRELEASE\tRELATIVE MAE\tCOVERAGE\t")
+				fmt.Fprintln(w, "CLIENT\tAGENT\tMACHINE\tSEEN\tPROTOCOL\tRELEASE\t")
 				for _, x := range r.Clients {
-					note, release, report := "", "-", &v1.ClientReport{}
+					note := ""
 					if x.Revoked {
 						note = "revoked"
 					}
-					if x.Report != nil {
-						report, release = x.Report, cmp.Or(x.Report.Release, "none")
-					}
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, x.Agent, x.AgentName, ago(x.Seen), protocol(x.Protocol), release, decimal(report.RelativeMae), decimal(report.Coverage), note)
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, x.Agent, x.AgentName, ago(x.Seen), protocol(x.Protocol), releaseOf(x), note)
 				}
 				_ = w.Flush() // the caller's writer reports errors
 				fmt.Fprintf(out, "%s on %s, not counting revoked ones\n", cli.Count(int(r.Total), "client"), cli.Count(int(r.Agents), "agent"))
@@ -47,8 +44,15 @@ func newClientsList() *cobra.Command {
 	cmd.Flags().Int32Var(&q.Limit, "limit", 100, "maximum number of clients, up to 1000")
 	cmd.Flags().StringVar(&q.Name, "name", "", "list clients whose name begins with this `text`")
 	cmd.Flags().StringVar(&q.Agent, "agent", "", "list clients of the agent with this `id`")
-	cmd.Flags().StringVar(&q.Finding, "finding", "", "list clients whose newest report has this `code`, such as gaps")
 	return cmd
+}
+
+// releaseOf returns the release that a client uses, according to its newest report.
+func releaseOf(c *v1.Client) string {
+	if c.Reported == 0 {
+		return "-"
+	}
+	return cmp.Or(c.Release, "none")
 }
 
 func newClientsRevoke() *cobra.Command {

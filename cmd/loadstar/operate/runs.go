@@ -51,7 +51,7 @@ prints the reason.`,
 				return cli.Usage(errors.New("--rounds must be at least 1"))
 			}
 			if rounds > 0 {
-				p, err := cli.ReadPlan(args[0], "", rounds)
+				p, err := cli.ReadPlan(args[0], rounds)
 				if err != nil {
 					return err
 				}

@@ -68,12 +68,12 @@ func showComparison(out io.Writer, both [2]*v1.GetRunResponse, settings []recipe
 	row("clients", func(r *v1.GetRunResponse) string { return fmt.Sprint(r.Run.Clients) })
 	row("round", func(r *v1.GetRunResponse) string { return fmt.Sprintf("%d of %d", roundNumber(r.Run), r.Run.Rounds) })
 	row("loss, newest", func(r *v1.GetRunResponse) string {
-		return newestRound(r, func(x *v1.Round) bool { return x.Counted > 0 }, func(x *v1.Round) string { return fmt.Sprintf("%.4g", x.Loss) })
+		return newestRound(r, func(x *v1.Round) bool { return x.Counted > 0 }, lossOf)
 	})
 	row("loss, course", func(r *v1.GetRunResponse) string {
 		var values []float64
 		for _, x := range slices.Backward(r.Rounds) {
-			if x.Counted > 0 {
+			if x.Loss > 0 {
 				values = append(values, x.Loss)
 			}
 		}

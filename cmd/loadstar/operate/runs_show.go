@@ -51,7 +51,7 @@ func newRunsShow() *cobra.Command {
 					if r.Evaluated > 0 {
 						relative = fmt.Sprintf("%.3f", r.RelativeMae)
 					}
-					fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%d\t%.4g\t%s\t%d\t%.2f\t%s\t\n", r.Round+1, r.State, r.Asked, r.Counted, r.Late, r.Lost, r.Loss,
+					fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%d\t%.2f\t%s\t\n", r.Round+1, r.State, r.Asked, r.Counted, r.Late, r.Lost, lossOf(r),
 						relative, r.Evaluated, float64(r.Bytes)/1e6, seconds)
 				}
 				_ = w.Flush() // the caller's writer reports errors
@@ -111,11 +111,20 @@ func changes(plan string) string {
 	return "plan: the defaults of " + p.Algorithm + ", except\n" + b.String()
 }
 
+// lossOf returns the training loss of a round, or - if a server does not show it, because
+// too few clients were counted.
+func lossOf(r *v1.Round) string {
+	if r.Loss == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.4g", r.Loss)
+}
+
 // lossLine draws the training loss of rounds, which are sorted from new to old.
 func lossLine(rounds []*v1.Round) string {
 	var values []float64
 	for _, r := range slices.Backward(rounds) {
-		if r.Counted > 0 {
+		if r.Loss > 0 {
 			values = append(values, r.Loss)
 		}
 	}

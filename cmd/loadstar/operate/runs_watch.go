@@ -139,8 +139,8 @@ func (v *lineView) end(run *v1.Run) {
 }
 
 func (v *lineView) round(run *v1.Run, r *v1.Round) error {
-	_, err := fmt.Fprintf(v.w, "round %d of %d %s: asked %d, counted %d, late %d, lost %d, loss %.4g%s, %.1f s%s\n",
-		r.Round+1, run.Rounds, r.State, r.Asked, r.Counted, r.Late, r.Lost, r.Loss, v.accuracy(r), float64(r.Closed-r.Opened)/1000, timeLeft(run, r))
+	_, err := fmt.Fprintf(v.w, "round %d of %d %s: asked %d, counted %d, late %d, lost %d, loss %s%s, %.1f s%s\n",
+		r.Round+1, run.Rounds, r.State, r.Asked, r.Counted, r.Late, r.Lost, lossOf(r), v.accuracy(r), float64(r.Closed-r.Opened)/1000, timeLeft(run, r))
 	return err
 }
 
@@ -171,7 +171,7 @@ func (v *barView) round(run *v1.Run, r *v1.Round) error {
 	if text := v.accuracy(r); text != "" {
 		v.score = text
 	}
-	v.bar.Show(int(r.Round)+1, fmt.Sprintf("%s, %d of %d counted, loss %.4g%s", timeLeft(run, r), r.Counted, r.Asked, r.Loss, v.score))
+	v.bar.Show(int(r.Round)+1, fmt.Sprintf("%s, %d of %d counted, loss %s%s", timeLeft(run, r), r.Counted, r.Asked, lossOf(r), v.score))
 	return nil
 }
 

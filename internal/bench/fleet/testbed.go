@@ -10,7 +10,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -25,6 +24,7 @@ import (
 
 	"loadstar/internal/bench"
 	"loadstar/internal/fleetload"
+	"loadstar/internal/freeport"
 	"loadstar/internal/jointoken"
 	"loadstar/internal/mtls"
 	"loadstar/internal/proc"
@@ -130,8 +130,8 @@ func (b *testbed) open(ctx context.Context, agents int, progress bench.Progress)
 	}
 	b.url, b.drop = url, drop
 	// Every server of the testbed has the same address, so that agents reconnect.
-	if b.address, err = freeAddress(); err == nil {
-		b.watch, err = freeAddress()
+	if b.address, err = freeport.Address(); err == nil {
+		b.watch, err = freeport.Address()
 	}
 	if err != nil {
 		return err
@@ -163,14 +163,6 @@ func join(ctx context.Context, operator v1.OperatorServiceClient, c fleetload.Co
 	}
 	c.Inputs = modelInputs
 	return fleetload.Join(ctx, c, func(n int) { progress(n, c.Agents, ", joining") })
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }
 
 // self returns a command that runs this program with the given arguments. When the context

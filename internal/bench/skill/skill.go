@@ -40,17 +40,10 @@ type Options struct {
 	Out string
 }
 
-// Complete checks the options that a user chose and sets the others to their defaults. The
-// losses are used only if peer is set.
+// Complete checks the options that a user chose. The losses are used only if peer is set.
 func (o *Options) Complete(peer bool) error {
-	if o.Targets < 1 || o.Stride < 0 || o.Rows < 0 || o.Clients < 0 {
-		return errors.New("--targets must be at least 1; --stride, --rows and --clients must not be negative")
-	}
-	if o.Stride == 0 {
-		o.Stride = 1
-		if o.Targets > 1 {
-			o.Stride = 6
-		}
+	if o.Stride < 0 || o.Rows < 0 || o.Clients < 0 {
+		return errors.New("--stride, --rows and --clients must not be negative")
 	}
 	if !peer {
 		o.Losses = nil

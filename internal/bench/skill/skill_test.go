@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"loadstar/forecast"
 	"loadstar/series"
 	"loadstar/series/feature"
 )
@@ -36,8 +37,8 @@ func meters(t *testing.T, n int) *series.Dataset {
 }
 
 func TestBaselinesAndResume(t *testing.T) {
-	o := Options{Dataset: meters(t, 5), Targets: 24, Clients: 3, Losses: Losses, Out: t.TempDir()}
-	if err := o.Complete(false); err != nil || o.Stride != 6 || o.Losses != nil {
+	o := Options{Dataset: meters(t, 5), Targets: 24, Stride: 6, Clients: 3, Losses: Losses, Out: t.TempDir()}
+	if err := o.Complete(false); err != nil || o.Losses != nil {
 		t.Fatalf("options %+v, error %v", o, err)
 	}
 	rows, err := Run(t.Context(), o, nil)
@@ -50,7 +51,7 @@ func TestBaselinesAndResume(t *testing.T) {
 			clients = append(clients, r.Client)
 		}
 	}
-	if strings.Join(clients, " ") != "a b d" || len(rows) != 3*5 {
+	if strings.Join(clients, " ") != "a b d" || len(rows) != 3*len(forecast.Baselines()) {
 		t.Errorf("%d rows of clients %v", len(rows), clients)
 	}
 	for _, s := range Summaries(rows, 24) {

@@ -217,9 +217,10 @@ func (x *JoinRequest) GetOldSignature() []byte {
 
 type JoinResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Agent         string                 `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`               // the name that the server assigned
-	Certificates  [][]byte               `protobuf:"bytes,2,rep,name=certificates,proto3" json:"certificates,omitempty"` // DER: the agent's certificate, then its issuers up to the root
-	Roots         [][]byte               `protobuf:"bytes,3,rep,name=roots,proto3" json:"roots,omitempty"`               // DER: all roots that the agent must trust
+	Agent         string                 `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`                    // the name that the server assigned
+	Certificates  [][]byte               `protobuf:"bytes,2,rep,name=certificates,proto3" json:"certificates,omitempty"`      // DER: the agent's certificate, then its issuers up to the root
+	Roots         [][]byte               `protobuf:"bytes,3,rep,name=roots,proto3" json:"roots,omitempty"`                    // DER: all roots that the agent must trust
+	HeadKey       []byte                 `protobuf:"bytes,4,opt,name=head_key,json=headKey,proto3" json:"head_key,omitempty"` // Ed25519: with which the server signs heads
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -271,6 +272,13 @@ func (x *JoinResponse) GetCertificates() [][]byte {
 func (x *JoinResponse) GetRoots() [][]byte {
 	if x != nil {
 		return x.Roots
+	}
+	return nil
+}
+
+func (x *JoinResponse) GetHeadKey() []byte {
+	if x != nil {
+		return x.HeadKey
 	}
 	return nil
 }
@@ -575,8 +583,9 @@ type CheckInRequest struct {
 	// Revision of the newest list of releases that the agent has; 0 if it has none. Absent if the agent does not use
 	// releases.
 	Releases      *uint64         `protobuf:"fixed64,3,opt,name=releases,proto3,oneof" json:"releases,omitempty"`
-	Reports       []*ClientReport `protobuf:"bytes,4,rep,name=reports,proto3" json:"reports,omitempty"` // at most one per client and day
+	Reports       []*ClientReport `protobuf:"bytes,4,rep,name=reports,proto3" json:"reports,omitempty"` // at most one per client and week
 	Adapted       []*Adapted      `protobuf:"bytes,5,rep,name=adapted,proto3" json:"adapted,omitempty"` // what became of tasks in CheckInResponse.adapt
+	Heads         []*SeenHead     `protobuf:"bytes,6,rep,name=heads,proto3" json:"heads,omitempty"`     // the newest head that the agent has of each of its last runs, at most four
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -646,6 +655,144 @@ func (x *CheckInRequest) GetAdapted() []*Adapted {
 	return nil
 }
 
+func (x *CheckInRequest) GetHeads() []*SeenHead {
+	if x != nil {
+		return x.Heads
+	}
+	return nil
+}
+
+// SeenHead is a head that an agent has received.
+type SeenHead struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Version       int64                  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	Hash          []byte                 `protobuf:"bytes,3,opt,name=hash,proto3" json:"hash,omitempty"` // SHA-256 of the head
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SeenHead) Reset() {
+	*x = SeenHead{}
+	mi := &file_loadstar_v1_agent_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SeenHead) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SeenHead) ProtoMessage() {}
+
+func (x *SeenHead) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_agent_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SeenHead.ProtoReflect.Descriptor instead.
+func (*SeenHead) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *SeenHead) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *SeenHead) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *SeenHead) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+// Head says which weights a version of a run has. Each head has the hash of the one before it, so a server cannot show
+// two agents different weights without two heads that contradict each other, both with its signature.
+type Head struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       int64                  `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Weights       string                 `protobuf:"bytes,2,opt,name=weights,proto3" json:"weights,omitempty"`     // blob
+	Previous      []byte                 `protobuf:"bytes,3,opt,name=previous,proto3" json:"previous,omitempty"`   // hash of the head before this one; empty if this is the first
+	Signature     []byte                 `protobuf:"bytes,4,opt,name=signature,proto3" json:"signature,omitempty"` // Ed25519, over the run's name and the fields above
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Head) Reset() {
+	*x = Head{}
+	mi := &file_loadstar_v1_agent_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Head) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Head) ProtoMessage() {}
+
+func (x *Head) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_agent_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Head.ProtoReflect.Descriptor instead.
+func (*Head) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Head) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Head) GetWeights() string {
+	if x != nil {
+		return x.Weights
+	}
+	return ""
+}
+
+func (x *Head) GetPrevious() []byte {
+	if x != nil {
+		return x.Previous
+	}
+	return nil
+}
+
+func (x *Head) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
 type CheckInResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tasks         []*Task                `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`       // tasks that the request does not name
@@ -656,14 +803,15 @@ type CheckInResponse struct {
 	// Clients that a finished run held out. They adapt the run's weights to their readings and score them; nothing is
 	// trained for the run. The tasks are repeated until the agent reports them as adapted. Their round is the number of
 	// rounds of the run, and they have no lease.
-	Adapt         []*Task `protobuf:"bytes,6,rep,name=adapt,proto3" json:"adapt,omitempty"`
+	Adapt         []*Task  `protobuf:"bytes,6,rep,name=adapt,proto3" json:"adapt,omitempty"`
+	Forked        []string `protobuf:"bytes,7,rep,name=forked,proto3" json:"forked,omitempty"` // runs whose head in the request is not one of this server's
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CheckInResponse) Reset() {
 	*x = CheckInResponse{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[8]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -675,7 +823,7 @@ func (x *CheckInResponse) String() string {
 func (*CheckInResponse) ProtoMessage() {}
 
 func (x *CheckInResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[8]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -688,7 +836,7 @@ func (x *CheckInResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckInResponse.ProtoReflect.Descriptor instead.
 func (*CheckInResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{8}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CheckInResponse) GetTasks() []*Task {
@@ -733,6 +881,13 @@ func (x *CheckInResponse) GetAdapt() []*Task {
 	return nil
 }
 
+func (x *CheckInResponse) GetForked() []string {
+	if x != nil {
+		return x.Forked
+	}
+	return nil
+}
+
 // Adapted is the test error of weights that held-out clients have adapted to their readings: a sum over clients.
 type Adapted struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -745,7 +900,7 @@ type Adapted struct {
 
 func (x *Adapted) Reset() {
 	*x = Adapted{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[9]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -757,7 +912,7 @@ func (x *Adapted) String() string {
 func (*Adapted) ProtoMessage() {}
 
 func (x *Adapted) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[9]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -770,7 +925,7 @@ func (x *Adapted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Adapted.ProtoReflect.Descriptor instead.
 func (*Adapted) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Adapted) GetRun() string {
@@ -805,7 +960,7 @@ type ReleaseList struct {
 
 func (x *ReleaseList) Reset() {
 	*x = ReleaseList{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[10]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -817,7 +972,7 @@ func (x *ReleaseList) String() string {
 func (*ReleaseList) ProtoMessage() {}
 
 func (x *ReleaseList) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[10]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -830,7 +985,7 @@ func (x *ReleaseList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseList.ProtoReflect.Descriptor instead.
 func (*ReleaseList) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReleaseList) GetRevision() uint64 {
@@ -864,7 +1019,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[11]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -876,7 +1031,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[11]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -889,7 +1044,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Release) GetId() string {
@@ -948,26 +1103,26 @@ func (x *Release) GetWeights() string {
 	return ""
 }
 
-// ClientReport says how good a client's forecasts were. It has no load and no time series.
+// ClientReport says how good a client's forecasts were. It has no load and no time series. Its numbers are rounded to
+// two decimals, and a client sends one a week, so that the difference of two says little about single days.
 type ClientReport struct {
-	state              protoimpl.MessageState `protogen:"open.v1"`
-	Client             string                 `protobuf:"bytes,1,opt,name=client,proto3" json:"client,omitempty"`
-	Day                int64                  `protobuf:"varint,2,opt,name=day,proto3" json:"day,omitempty"`                                           // days since 1970-01-01, UTC
-	Release            string                 `protobuf:"bytes,3,opt,name=release,proto3" json:"release,omitempty"`                                    // id of the release in use; empty if there is none
-	Shares             []*SourceShare         `protobuf:"bytes,4,rep,name=shares,proto3" json:"shares,omitempty"`                                      // share of forecast rows by source
-	RelativeMae        *float64               `protobuf:"fixed64,5,opt,name=relative_mae,json=relativeMae,proto3,oneof" json:"relative_mae,omitempty"` // MAE relative to last week's profile, over 28 days
-	Coverage           *float64               `protobuf:"fixed64,6,opt,name=coverage,proto3,oneof" json:"coverage,omitempty"`                          // of the interval from P10 to P90, over 28 days
-	Findings           []string               `protobuf:"bytes,7,rep,name=findings,proto3" json:"findings,omitempty"`                                  // codes of problems in the readings
-	ReadingsAgeSeconds int64                  `protobuf:"varint,8,opt,name=readings_age_seconds,json=readingsAgeSeconds,proto3" json:"readings_age_seconds,omitempty"`
-	Drift              bool                   `protobuf:"varint,9,opt,name=drift,proto3" json:"drift,omitempty"`
-	WantsRound         bool                   `protobuf:"varint,10,opt,name=wants_round,json=wantsRound,proto3" json:"wants_round,omitempty"` // training again might help
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Client        string                 `protobuf:"bytes,1,opt,name=client,proto3" json:"client,omitempty"`
+	Day           int64                  `protobuf:"varint,2,opt,name=day,proto3" json:"day,omitempty"`                                           // the Sunday that ends the week, in days since 1970-01-01, UTC
+	Release       string                 `protobuf:"bytes,3,opt,name=release,proto3" json:"release,omitempty"`                                    // id of the release in use; empty if there is none
+	Shares        []*SourceShare         `protobuf:"bytes,4,rep,name=shares,proto3" json:"shares,omitempty"`                                      // share of forecast rows by source
+	RelativeMae   *float64               `protobuf:"fixed64,5,opt,name=relative_mae,json=relativeMae,proto3,oneof" json:"relative_mae,omitempty"` // MAE relative to last week's profile, over 28 days
+	Coverage      *float64               `protobuf:"fixed64,6,opt,name=coverage,proto3,oneof" json:"coverage,omitempty"`                          // of the interval from P10 to P90, over 28 days
+	Findings      []string               `protobuf:"bytes,7,rep,name=findings,proto3" json:"findings,omitempty"`                                  // codes of problems in the readings
+	Drift         bool                   `protobuf:"varint,9,opt,name=drift,proto3" json:"drift,omitempty"`
+	WantsRound    bool                   `protobuf:"varint,10,opt,name=wants_round,json=wantsRound,proto3" json:"wants_round,omitempty"` // training again might help
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClientReport) Reset() {
 	*x = ClientReport{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[12]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -979,7 +1134,7 @@ func (x *ClientReport) String() string {
 func (*ClientReport) ProtoMessage() {}
 
 func (x *ClientReport) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[12]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -992,7 +1147,7 @@ func (x *ClientReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientReport.ProtoReflect.Descriptor instead.
 func (*ClientReport) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ClientReport) GetClient() string {
@@ -1044,13 +1199,6 @@ func (x *ClientReport) GetFindings() []string {
 	return nil
 }
 
-func (x *ClientReport) GetReadingsAgeSeconds() int64 {
-	if x != nil {
-		return x.ReadingsAgeSeconds
-	}
-	return 0
-}
-
 func (x *ClientReport) GetDrift() bool {
 	if x != nil {
 		return x.Drift
@@ -1075,7 +1223,7 @@ type SourceShare struct {
 
 func (x *SourceShare) Reset() {
 	*x = SourceShare{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[13]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1087,7 +1235,7 @@ func (x *SourceShare) String() string {
 func (*SourceShare) ProtoMessage() {}
 
 func (x *SourceShare) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[13]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1100,7 +1248,7 @@ func (x *SourceShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceShare.ProtoReflect.Descriptor instead.
 func (*SourceShare) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SourceShare) GetSource() string {
@@ -1118,25 +1266,28 @@ func (x *SourceShare) GetShare() float64 {
 }
 
 type Task struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
-	Round         int64                  `protobuf:"varint,2,opt,name=round,proto3" json:"round,omitempty"`
-	Version       int64                  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"` // of the weights
-	Clients       []string               `protobuf:"bytes,4,rep,name=clients,proto3" json:"clients,omitempty"`
-	Plan          string                 `protobuf:"bytes,5,opt,name=plan,proto3" json:"plan,omitempty"`                       // blob: YAML with all settings resolved
-	Weights       string                 `protobuf:"bytes,6,opt,name=weights,proto3" json:"weights,omitempty"`                 // blob: the shared weights, float32, little-endian
-	Control       string                 `protobuf:"bytes,7,opt,name=control,proto3" json:"control,omitempty"`                 // blob, in the format of weights; empty unless the plan needs it
-	LeaseMs       int64                  `protobuf:"varint,8,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"` // the lease expires unless a result or a check-in arrives within this time
-	Fold          bool                   `protobuf:"varint,9,opt,name=fold,proto3" json:"fold,omitempty"`                      // results may be sent as one sum
-	Fleet         int64                  `protobuf:"varint,10,opt,name=fleet,proto3" json:"fleet,omitempty"`                   // number of clients in the run; with the plan, it determines the scale of sums
-	Limits        *Limits                `protobuf:"bytes,11,opt,name=limits,proto3" json:"limits,omitempty"`                  // for the clients' updates; absent if there are none
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Run     string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Round   int64                  `protobuf:"varint,2,opt,name=round,proto3" json:"round,omitempty"`
+	Version int64                  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"` // of the weights
+	Clients []string               `protobuf:"bytes,4,rep,name=clients,proto3" json:"clients,omitempty"`
+	Plan    string                 `protobuf:"bytes,5,opt,name=plan,proto3" json:"plan,omitempty"`                       // blob: YAML with all settings resolved
+	Weights string                 `protobuf:"bytes,6,opt,name=weights,proto3" json:"weights,omitempty"`                 // blob: the shared weights, float32, little-endian
+	Control string                 `protobuf:"bytes,7,opt,name=control,proto3" json:"control,omitempty"`                 // blob, in the format of weights; empty unless the plan needs it
+	LeaseMs int64                  `protobuf:"varint,8,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"` // the lease expires unless a result or a check-in arrives within this time
+	Fold    bool                   `protobuf:"varint,9,opt,name=fold,proto3" json:"fold,omitempty"`                      // results may be sent as one sum
+	Fleet   int64                  `protobuf:"varint,10,opt,name=fleet,proto3" json:"fleet,omitempty"`                   // number of clients in the run; with the plan, it determines the scale of sums
+	Limits  *Limits                `protobuf:"bytes,11,opt,name=limits,proto3" json:"limits,omitempty"`                  // for the clients' updates; absent if there are none
+	// The heads after the one that the agent has, up to that of the version, oldest first. If the agent has none, the head
+	// of the version alone. If there are too many, the oldest of them.
+	Heads         []*Head `protobuf:"bytes,12,rep,name=heads,proto3" json:"heads,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[14]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1148,7 +1299,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[14]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1161,7 +1312,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Task) GetRun() string {
@@ -1241,21 +1392,29 @@ func (x *Task) GetLimits() *Limits {
 	return nil
 }
 
+func (x *Task) GetHeads() []*Head {
+	if x != nil {
+		return x.Heads
+	}
+	return nil
+}
+
 // Limits bounds what one client can contribute. They follow from the updates that were counted before, and belong to a
 // version of the weights. 0 means no limit.
 type Limits struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Norm          float64                `protobuf:"fixed64,1,opt,name=norm,proto3" json:"norm,omitempty"`        // Euclidean norm of an update; a longer update is scaled down to it
-	Control       float64                `protobuf:"fixed64,2,opt,name=control,proto3" json:"control,omitempty"`  // likewise of the change of a control variate
-	Examples      int64                  `protobuf:"varint,3,opt,name=examples,proto3" json:"examples,omitempty"` // examples that count towards an update's weight
-	Loss          float64                `protobuf:"fixed64,4,opt,name=loss,proto3" json:"loss,omitempty"`        // a larger loss counts as this
+	Norm          float64                `protobuf:"fixed64,1,opt,name=norm,proto3" json:"norm,omitempty"`             // Euclidean norm of an update; a longer update is scaled down to it
+	Control       float64                `protobuf:"fixed64,2,opt,name=control,proto3" json:"control,omitempty"`       // likewise of the change of a control variate
+	Examples      int64                  `protobuf:"varint,3,opt,name=examples,proto3" json:"examples,omitempty"`      // examples that count towards an update's weight
+	Loss          float64                `protobuf:"fixed64,4,opt,name=loss,proto3" json:"loss,omitempty"`             // a larger loss counts as this
+	Coordinate    float64                `protobuf:"fixed64,5,opt,name=coordinate,proto3" json:"coordinate,omitempty"` // magnitude of each number of an update; a larger number is set to it, before the norm is limited
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[15]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1267,7 +1426,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[15]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1280,7 +1439,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Limits) GetNorm() float64 {
@@ -1311,6 +1470,13 @@ func (x *Limits) GetLoss() float64 {
 	return 0
 }
 
+func (x *Limits) GetCoordinate() float64 {
+	if x != nil {
+		return x.Coordinate
+	}
+	return 0
+}
+
 type Verdict struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
@@ -1324,7 +1490,7 @@ type Verdict struct {
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[16]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1336,7 +1502,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[16]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1349,7 +1515,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Verdict) GetRun() string {
@@ -1403,7 +1569,7 @@ type Share struct {
 
 func (x *Share) Reset() {
 	*x = Share{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[17]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1415,7 +1581,7 @@ func (x *Share) String() string {
 func (*Share) ProtoMessage() {}
 
 func (x *Share) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[17]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1428,7 +1594,7 @@ func (x *Share) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Share.ProtoReflect.Descriptor instead.
 func (*Share) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Share) GetClient() string {
@@ -1492,7 +1658,7 @@ type Evaluation struct {
 
 func (x *Evaluation) Reset() {
 	*x = Evaluation{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[18]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1504,7 +1670,7 @@ func (x *Evaluation) String() string {
 func (*Evaluation) ProtoMessage() {}
 
 func (x *Evaluation) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[18]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1517,7 +1683,7 @@ func (x *Evaluation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evaluation.ProtoReflect.Descriptor instead.
 func (*Evaluation) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Evaluation) GetClients() int64 {
@@ -1552,7 +1718,7 @@ type PushRequest struct {
 
 func (x *PushRequest) Reset() {
 	*x = PushRequest{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[19]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1564,7 +1730,7 @@ func (x *PushRequest) String() string {
 func (*PushRequest) ProtoMessage() {}
 
 func (x *PushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[19]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1577,7 +1743,7 @@ func (x *PushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushRequest.ProtoReflect.Descriptor instead.
 func (*PushRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PushRequest) GetRun() string {
@@ -1661,7 +1827,7 @@ type PushResponse struct {
 
 func (x *PushResponse) Reset() {
 	*x = PushResponse{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[20]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1673,7 +1839,7 @@ func (x *PushResponse) String() string {
 func (*PushResponse) ProtoMessage() {}
 
 func (x *PushResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[20]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1686,7 +1852,7 @@ func (x *PushResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushResponse.ProtoReflect.Descriptor instead.
 func (*PushResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PushResponse) GetOutcome() Outcome {
@@ -1721,7 +1887,7 @@ type DeclineRequest struct {
 
 func (x *DeclineRequest) Reset() {
 	*x = DeclineRequest{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[21]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1733,7 +1899,7 @@ func (x *DeclineRequest) String() string {
 func (*DeclineRequest) ProtoMessage() {}
 
 func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[21]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1746,7 +1912,7 @@ func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclineRequest.ProtoReflect.Descriptor instead.
 func (*DeclineRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeclineRequest) GetTurns() *Turns {
@@ -1778,7 +1944,7 @@ type DeclineResponse struct {
 
 func (x *DeclineResponse) Reset() {
 	*x = DeclineResponse{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[22]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1790,7 +1956,7 @@ func (x *DeclineResponse) String() string {
 func (*DeclineResponse) ProtoMessage() {}
 
 func (x *DeclineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[22]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1803,7 +1969,7 @@ func (x *DeclineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclineResponse.ProtoReflect.Descriptor instead.
 func (*DeclineResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 var File_loadstar_v1_agent_proto protoreflect.FileDescriptor
@@ -1816,11 +1982,12 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\x03csr\x18\x02 \x01(\fR\x03csr\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12'\n" +
 	"\x0fold_certificate\x18\x04 \x01(\fR\x0eoldCertificate\x12#\n" +
-	"\rold_signature\x18\x05 \x01(\fR\foldSignature\"^\n" +
+	"\rold_signature\x18\x05 \x01(\fR\foldSignature\"y\n" +
 	"\fJoinResponse\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\"\n" +
 	"\fcertificates\x18\x02 \x03(\fR\fcertificates\x12\x14\n" +
-	"\x05roots\x18\x03 \x03(\fR\x05roots\" \n" +
+	"\x05roots\x18\x03 \x03(\fR\x05roots\x12\x19\n" +
+	"\bhead_key\x18\x04 \x01(\fR\aheadKey\" \n" +
 	"\fRenewRequest\x12\x10\n" +
 	"\x03csr\x18\x01 \x01(\fR\x03csr\"I\n" +
 	"\rRenewResponse\x12\"\n" +
@@ -1839,21 +2006,32 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\x05Turns\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x03R\x05round\x12\x18\n" +
-	"\aclients\x18\x03 \x03(\tR\aclients\"\xff\x01\n" +
+	"\aclients\x18\x03 \x03(\tR\aclients\"\xac\x02\n" +
 	"\x0eCheckInRequest\x12.\n" +
 	"\btraining\x18\x01 \x03(\v2\x12.loadstar.v1.TurnsR\btraining\x12*\n" +
 	"\x06pushed\x18\x02 \x03(\v2\x12.loadstar.v1.TurnsR\x06pushed\x12\x1f\n" +
 	"\breleases\x18\x03 \x01(\x06H\x00R\breleases\x88\x01\x01\x123\n" +
 	"\areports\x18\x04 \x03(\v2\x19.loadstar.v1.ClientReportR\areports\x12.\n" +
-	"\aadapted\x18\x05 \x03(\v2\x14.loadstar.v1.AdaptedR\aadaptedB\v\n" +
-	"\t_releases\"\x8f\x02\n" +
+	"\aadapted\x18\x05 \x03(\v2\x14.loadstar.v1.AdaptedR\aadapted\x12+\n" +
+	"\x05heads\x18\x06 \x03(\v2\x15.loadstar.v1.SeenHeadR\x05headsB\v\n" +
+	"\t_releases\"J\n" +
+	"\bSeenHead\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x12\n" +
+	"\x04hash\x18\x03 \x01(\fR\x04hash\"t\n" +
+	"\x04Head\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x03R\aversion\x12\x18\n" +
+	"\aweights\x18\x02 \x01(\tR\aweights\x12\x1a\n" +
+	"\bprevious\x18\x03 \x01(\fR\bprevious\x12\x1c\n" +
+	"\tsignature\x18\x04 \x01(\fR\tsignature\"\xa7\x02\n" +
 	"\x0fCheckInResponse\x12'\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x11.loadstar.v1.TaskR\x05tasks\x120\n" +
 	"\bverdicts\x18\x02 \x03(\v2\x14.loadstar.v1.VerdictR\bverdicts\x12&\n" +
 	"\x0fnext_contact_ms\x18\x03 \x01(\x03R\rnextContactMs\x12\x1a\n" +
 	"\bannounce\x18\x04 \x01(\bR\bannounce\x124\n" +
 	"\breleases\x18\x05 \x01(\v2\x18.loadstar.v1.ReleaseListR\breleases\x12'\n" +
-	"\x05adapt\x18\x06 \x03(\v2\x11.loadstar.v1.TaskR\x05adapt\"n\n" +
+	"\x05adapt\x18\x06 \x03(\v2\x11.loadstar.v1.TaskR\x05adapt\x12\x16\n" +
+	"\x06forked\x18\a \x03(\tR\x06forked\"n\n" +
 	"\aAdapted\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aclients\x18\x02 \x03(\tR\aclients\x127\n" +
@@ -1871,7 +2049,7 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\aversion\x18\x05 \x01(\x03R\aversion\x12\x12\n" +
 	"\x04role\x18\x06 \x01(\tR\x04role\x12\x12\n" +
 	"\x04plan\x18\a \x01(\tR\x04plan\x12\x18\n" +
-	"\aweights\x18\b \x01(\tR\aweights\"\xf0\x02\n" +
+	"\aweights\x18\b \x01(\tR\aweights\"\xc4\x02\n" +
 	"\fClientReport\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x10\n" +
 	"\x03day\x18\x02 \x01(\x03R\x03day\x12\x18\n" +
@@ -1879,17 +2057,16 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\x06shares\x18\x04 \x03(\v2\x18.loadstar.v1.SourceShareR\x06shares\x12&\n" +
 	"\frelative_mae\x18\x05 \x01(\x01H\x00R\vrelativeMae\x88\x01\x01\x12\x1f\n" +
 	"\bcoverage\x18\x06 \x01(\x01H\x01R\bcoverage\x88\x01\x01\x12\x1a\n" +
-	"\bfindings\x18\a \x03(\tR\bfindings\x120\n" +
-	"\x14readings_age_seconds\x18\b \x01(\x03R\x12readingsAgeSeconds\x12\x14\n" +
+	"\bfindings\x18\a \x03(\tR\bfindings\x12\x14\n" +
 	"\x05drift\x18\t \x01(\bR\x05drift\x12\x1f\n" +
 	"\vwants_round\x18\n" +
 	" \x01(\bR\n" +
 	"wantsRoundB\x0f\n" +
 	"\r_relative_maeB\v\n" +
-	"\t_coverage\";\n" +
+	"\t_coverageJ\x04\b\b\x10\t\";\n" +
 	"\vSourceShare\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x14\n" +
-	"\x05share\x18\x02 \x01(\x01R\x05share\"\x9c\x02\n" +
+	"\x05share\x18\x02 \x01(\x01R\x05share\"\xc5\x02\n" +
 	"\x04Task\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x03R\x05round\x12\x18\n" +
@@ -1902,12 +2079,16 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\x04fold\x18\t \x01(\bR\x04fold\x12\x14\n" +
 	"\x05fleet\x18\n" +
 	" \x01(\x03R\x05fleet\x12+\n" +
-	"\x06limits\x18\v \x01(\v2\x13.loadstar.v1.LimitsR\x06limits\"f\n" +
+	"\x06limits\x18\v \x01(\v2\x13.loadstar.v1.LimitsR\x06limits\x12'\n" +
+	"\x05heads\x18\f \x03(\v2\x11.loadstar.v1.HeadR\x05heads\"\x86\x01\n" +
 	"\x06Limits\x12\x12\n" +
 	"\x04norm\x18\x01 \x01(\x01R\x04norm\x12\x18\n" +
 	"\acontrol\x18\x02 \x01(\x01R\acontrol\x12\x1a\n" +
 	"\bexamples\x18\x03 \x01(\x03R\bexamples\x12\x12\n" +
-	"\x04loss\x18\x04 \x01(\x01R\x04loss\"\x93\x01\n" +
+	"\x04loss\x18\x04 \x01(\x01R\x04loss\x12\x1e\n" +
+	"\n" +
+	"coordinate\x18\x05 \x01(\x01R\n" +
+	"coordinate\"\x93\x01\n" +
 	"\aVerdict\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x03R\x05round\x12\x18\n" +
@@ -1984,7 +2165,7 @@ func file_loadstar_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_loadstar_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_loadstar_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_loadstar_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_loadstar_v1_agent_proto_goTypes = []any{
 	(Outcome)(0),             // 0: loadstar.v1.Outcome
 	(Form)(0),                // 1: loadstar.v1.Form
@@ -1996,58 +2177,62 @@ var file_loadstar_v1_agent_proto_goTypes = []any{
 	(*AnnounceResponse)(nil), // 7: loadstar.v1.AnnounceResponse
 	(*Turns)(nil),            // 8: loadstar.v1.Turns
 	(*CheckInRequest)(nil),   // 9: loadstar.v1.CheckInRequest
-	(*CheckInResponse)(nil),  // 10: loadstar.v1.CheckInResponse
-	(*Adapted)(nil),          // 11: loadstar.v1.Adapted
-	(*ReleaseList)(nil),      // 12: loadstar.v1.ReleaseList
-	(*Release)(nil),          // 13: loadstar.v1.Release
-	(*ClientReport)(nil),     // 14: loadstar.v1.ClientReport
-	(*SourceShare)(nil),      // 15: loadstar.v1.SourceShare
-	(*Task)(nil),             // 16: loadstar.v1.Task
-	(*Limits)(nil),           // 17: loadstar.v1.Limits
-	(*Verdict)(nil),          // 18: loadstar.v1.Verdict
-	(*Share)(nil),            // 19: loadstar.v1.Share
-	(*Evaluation)(nil),       // 20: loadstar.v1.Evaluation
-	(*PushRequest)(nil),      // 21: loadstar.v1.PushRequest
-	(*PushResponse)(nil),     // 22: loadstar.v1.PushResponse
-	(*DeclineRequest)(nil),   // 23: loadstar.v1.DeclineRequest
-	(*DeclineResponse)(nil),  // 24: loadstar.v1.DeclineResponse
+	(*SeenHead)(nil),         // 10: loadstar.v1.SeenHead
+	(*Head)(nil),             // 11: loadstar.v1.Head
+	(*CheckInResponse)(nil),  // 12: loadstar.v1.CheckInResponse
+	(*Adapted)(nil),          // 13: loadstar.v1.Adapted
+	(*ReleaseList)(nil),      // 14: loadstar.v1.ReleaseList
+	(*Release)(nil),          // 15: loadstar.v1.Release
+	(*ClientReport)(nil),     // 16: loadstar.v1.ClientReport
+	(*SourceShare)(nil),      // 17: loadstar.v1.SourceShare
+	(*Task)(nil),             // 18: loadstar.v1.Task
+	(*Limits)(nil),           // 19: loadstar.v1.Limits
+	(*Verdict)(nil),          // 20: loadstar.v1.Verdict
+	(*Share)(nil),            // 21: loadstar.v1.Share
+	(*Evaluation)(nil),       // 22: loadstar.v1.Evaluation
+	(*PushRequest)(nil),      // 23: loadstar.v1.PushRequest
+	(*PushResponse)(nil),     // 24: loadstar.v1.PushResponse
+	(*DeclineRequest)(nil),   // 25: loadstar.v1.DeclineRequest
+	(*DeclineResponse)(nil),  // 26: loadstar.v1.DeclineResponse
 }
 var file_loadstar_v1_agent_proto_depIdxs = []int32{
 	8,  // 0: loadstar.v1.CheckInRequest.training:type_name -> loadstar.v1.Turns
 	8,  // 1: loadstar.v1.CheckInRequest.pushed:type_name -> loadstar.v1.Turns
-	14, // 2: loadstar.v1.CheckInRequest.reports:type_name -> loadstar.v1.ClientReport
-	11, // 3: loadstar.v1.CheckInRequest.adapted:type_name -> loadstar.v1.Adapted
-	16, // 4: loadstar.v1.CheckInResponse.tasks:type_name -> loadstar.v1.Task
-	18, // 5: loadstar.v1.CheckInResponse.verdicts:type_name -> loadstar.v1.Verdict
-	12, // 6: loadstar.v1.CheckInResponse.releases:type_name -> loadstar.v1.ReleaseList
-	16, // 7: loadstar.v1.CheckInResponse.adapt:type_name -> loadstar.v1.Task
-	20, // 8: loadstar.v1.Adapted.evaluation:type_name -> loadstar.v1.Evaluation
-	13, // 9: loadstar.v1.ReleaseList.releases:type_name -> loadstar.v1.Release
-	15, // 10: loadstar.v1.ClientReport.shares:type_name -> loadstar.v1.SourceShare
-	17, // 11: loadstar.v1.Task.limits:type_name -> loadstar.v1.Limits
-	0,  // 12: loadstar.v1.Verdict.outcome:type_name -> loadstar.v1.Outcome
-	1,  // 13: loadstar.v1.PushRequest.form:type_name -> loadstar.v1.Form
-	19, // 14: loadstar.v1.PushRequest.shares:type_name -> loadstar.v1.Share
-	20, // 15: loadstar.v1.PushRequest.evaluation:type_name -> loadstar.v1.Evaluation
-	0,  // 16: loadstar.v1.PushResponse.outcome:type_name -> loadstar.v1.Outcome
-	8,  // 17: loadstar.v1.DeclineRequest.turns:type_name -> loadstar.v1.Turns
-	2,  // 18: loadstar.v1.AgentService.Join:input_type -> loadstar.v1.JoinRequest
-	4,  // 19: loadstar.v1.AgentService.Renew:input_type -> loadstar.v1.RenewRequest
-	6,  // 20: loadstar.v1.AgentService.Announce:input_type -> loadstar.v1.AnnounceRequest
-	9,  // 21: loadstar.v1.AgentService.CheckIn:input_type -> loadstar.v1.CheckInRequest
-	21, // 22: loadstar.v1.AgentService.Push:input_type -> loadstar.v1.PushRequest
-	23, // 23: loadstar.v1.AgentService.Decline:input_type -> loadstar.v1.DeclineRequest
-	3,  // 24: loadstar.v1.AgentService.Join:output_type -> loadstar.v1.JoinResponse
-	5,  // 25: loadstar.v1.AgentService.Renew:output_type -> loadstar.v1.RenewResponse
-	7,  // 26: loadstar.v1.AgentService.Announce:output_type -> loadstar.v1.AnnounceResponse
-	10, // 27: loadstar.v1.AgentService.CheckIn:output_type -> loadstar.v1.CheckInResponse
-	22, // 28: loadstar.v1.AgentService.Push:output_type -> loadstar.v1.PushResponse
-	24, // 29: loadstar.v1.AgentService.Decline:output_type -> loadstar.v1.DeclineResponse
-	24, // [24:30] is the sub-list for method output_type
-	18, // [18:24] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	16, // 2: loadstar.v1.CheckInRequest.reports:type_name -> loadstar.v1.ClientReport
+	13, // 3: loadstar.v1.CheckInRequest.adapted:type_name -> loadstar.v1.Adapted
+	10, // 4: loadstar.v1.CheckInRequest.heads:type_name -> loadstar.v1.SeenHead
+	18, // 5: loadstar.v1.CheckInResponse.tasks:type_name -> loadstar.v1.Task
+	20, // 6: loadstar.v1.CheckInResponse.verdicts:type_name -> loadstar.v1.Verdict
+	14, // 7: loadstar.v1.CheckInResponse.releases:type_name -> loadstar.v1.ReleaseList
+	18, // 8: loadstar.v1.CheckInResponse.adapt:type_name -> loadstar.v1.Task
+	22, // 9: loadstar.v1.Adapted.evaluation:type_name -> loadstar.v1.Evaluation
+	15, // 10: loadstar.v1.ReleaseList.releases:type_name -> loadstar.v1.Release
+	17, // 11: loadstar.v1.ClientReport.shares:type_name -> loadstar.v1.SourceShare
+	19, // 12: loadstar.v1.Task.limits:type_name -> loadstar.v1.Limits
+	11, // 13: loadstar.v1.Task.heads:type_name -> loadstar.v1.Head
+	0,  // 14: loadstar.v1.Verdict.outcome:type_name -> loadstar.v1.Outcome
+	1,  // 15: loadstar.v1.PushRequest.form:type_name -> loadstar.v1.Form
+	21, // 16: loadstar.v1.PushRequest.shares:type_name -> loadstar.v1.Share
+	22, // 17: loadstar.v1.PushRequest.evaluation:type_name -> loadstar.v1.Evaluation
+	0,  // 18: loadstar.v1.PushResponse.outcome:type_name -> loadstar.v1.Outcome
+	8,  // 19: loadstar.v1.DeclineRequest.turns:type_name -> loadstar.v1.Turns
+	2,  // 20: loadstar.v1.AgentService.Join:input_type -> loadstar.v1.JoinRequest
+	4,  // 21: loadstar.v1.AgentService.Renew:input_type -> loadstar.v1.RenewRequest
+	6,  // 22: loadstar.v1.AgentService.Announce:input_type -> loadstar.v1.AnnounceRequest
+	9,  // 23: loadstar.v1.AgentService.CheckIn:input_type -> loadstar.v1.CheckInRequest
+	23, // 24: loadstar.v1.AgentService.Push:input_type -> loadstar.v1.PushRequest
+	25, // 25: loadstar.v1.AgentService.Decline:input_type -> loadstar.v1.DeclineRequest
+	3,  // 26: loadstar.v1.AgentService.Join:output_type -> loadstar.v1.JoinResponse
+	5,  // 27: loadstar.v1.AgentService.Renew:output_type -> loadstar.v1.RenewResponse
+	7,  // 28: loadstar.v1.AgentService.Announce:output_type -> loadstar.v1.AnnounceResponse
+	12, // 29: loadstar.v1.AgentService.CheckIn:output_type -> loadstar.v1.CheckInResponse
+	24, // 30: loadstar.v1.AgentService.Push:output_type -> loadstar.v1.PushResponse
+	26, // 31: loadstar.v1.AgentService.Decline:output_type -> loadstar.v1.DeclineResponse
+	26, // [26:32] is the sub-list for method output_type
+	20, // [20:26] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_loadstar_v1_agent_proto_init() }
@@ -2056,14 +2241,14 @@ func file_loadstar_v1_agent_proto_init() {
 		return
 	}
 	file_loadstar_v1_agent_proto_msgTypes[7].OneofWrappers = []any{}
-	file_loadstar_v1_agent_proto_msgTypes[12].OneofWrappers = []any{}
+	file_loadstar_v1_agent_proto_msgTypes[14].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loadstar_v1_agent_proto_rawDesc), len(file_loadstar_v1_agent_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   23,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -297,6 +297,7 @@ type Agent struct {
 	Token         string `protobuf:"bytes,12,opt,name=token,proto3" json:"token,omitempty"`          // id of the token with which it joined; empty if it is not known
 	Protocol      int64  `protobuf:"varint,13,opt,name=protocol,proto3" json:"protocol,omitempty"`   // version of the protocol that it speaks; 0 if it is not known
 	Copied        int64  `protobuf:"varint,14,opt,name=copied,proto3" json:"copied,omitempty"`       // when two machines were seen with its identity; 0 if never
+	Findings      int64  `protobuf:"varint,15,opt,name=findings,proto3" json:"findings,omitempty"`   // clients whose newest report has findings
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -429,12 +430,20 @@ func (x *Agent) GetCopied() int64 {
 	return 0
 }
 
+func (x *Agent) GetFindings() int64 {
+	if x != nil {
+		return x.Findings
+	}
+	return 0
+}
+
 type ListAgentsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	After         string                 `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"` // last id of the previous page
 	Limit         int32                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`   // only agents whose name or id begins with this
-	Token         string                 `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"` // only agents that joined with the token with this id; not with name
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`          // only agents whose name or id begins with this
+	Token         string                 `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"`        // only agents that joined with the token with this id; not with name
+	Findings      bool                   `protobuf:"varint,5,opt,name=findings,proto3" json:"findings,omitempty"` // only agents with a client whose newest report has findings
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -495,6 +504,13 @@ func (x *ListAgentsRequest) GetToken() string {
 		return x.Token
 	}
 	return ""
+}
+
+func (x *ListAgentsRequest) GetFindings() bool {
+	if x != nil {
+		return x.Findings
+	}
+	return false
 }
 
 type ListAgentsResponse struct {
@@ -656,7 +672,6 @@ type Turn struct {
 	Version       int64                  `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`   // of the weights from which it trains
 	Examples      int64                  `protobuf:"varint,7,opt,name=examples,proto3" json:"examples,omitempty"` // this and the following: set if it is counted
 	Steps         int64                  `protobuf:"varint,8,opt,name=steps,proto3" json:"steps,omitempty"`
-	Loss          float64                `protobuf:"fixed64,9,opt,name=loss,proto3" json:"loss,omitempty"`
 	Counted       int64                  `protobuf:"varint,10,opt,name=counted,proto3" json:"counted,omitempty"` // when; 0 if it is not known
 	Norm          float64                `protobuf:"fixed64,11,opt,name=norm,proto3" json:"norm,omitempty"`      // of its update, after clipping
 	Reason        string                 `protobuf:"bytes,12,opt,name=reason,proto3" json:"reason,omitempty"`    // why it was declined
@@ -747,13 +762,6 @@ func (x *Turn) GetExamples() int64 {
 func (x *Turn) GetSteps() int64 {
 	if x != nil {
 		return x.Steps
-	}
-	return 0
-}
-
-func (x *Turn) GetLoss() float64 {
-	if x != nil {
-		return x.Loss
 	}
 	return 0
 }
@@ -2924,10 +2932,11 @@ type Client struct {
 	Announced     int64                  `protobuf:"varint,4,opt,name=announced,proto3" json:"announced,omitempty"`
 	Seen          int64                  `protobuf:"varint,5,opt,name=seen,proto3" json:"seen,omitempty"` // last check-in of its agent
 	Revoked       bool                   `protobuf:"varint,6,opt,name=revoked,proto3" json:"revoked,omitempty"`
-	Report        *ClientReport          `protobuf:"bytes,7,opt,name=report,proto3" json:"report,omitempty"` // the newest report; its release is shown by name
 	Inputs        []string               `protobuf:"bytes,8,rep,name=inputs,proto3" json:"inputs,omitempty"`
 	StepSeconds   int64                  `protobuf:"varint,9,opt,name=step_seconds,json=stepSeconds,proto3" json:"step_seconds,omitempty"`
 	Protocol      int64                  `protobuf:"varint,10,opt,name=protocol,proto3" json:"protocol,omitempty"` // version of the protocol that its agent speaks; 0 if it is not known
+	Release       string                 `protobuf:"bytes,11,opt,name=release,proto3" json:"release,omitempty"`    // in use, by name, according to the newest report; empty if there is none
+	Reported      int64                  `protobuf:"varint,12,opt,name=reported,proto3" json:"reported,omitempty"` // day of the newest report; 0 if there is none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3004,13 +3013,6 @@ func (x *Client) GetRevoked() bool {
 	return false
 }
 
-func (x *Client) GetReport() *ClientReport {
-	if x != nil {
-		return x.Report
-	}
-	return nil
-}
-
 func (x *Client) GetInputs() []string {
 	if x != nil {
 		return x.Inputs
@@ -3032,13 +3034,26 @@ func (x *Client) GetProtocol() int64 {
 	return 0
 }
 
+func (x *Client) GetRelease() string {
+	if x != nil {
+		return x.Release
+	}
+	return ""
+}
+
+func (x *Client) GetReported() int64 {
+	if x != nil {
+		return x.Reported
+	}
+	return 0
+}
+
 type ListClientsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	After         string                 `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"` // last name of the previous page
 	Limit         int32                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`       // only clients whose name begins with this
-	Finding       string                 `protobuf:"bytes,4,opt,name=finding,proto3" json:"finding,omitempty"` // only clients whose newest report has this code
-	Agent         string                 `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"`     // only clients of this agent
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`   // only clients whose name begins with this
+	Agent         string                 `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"` // only clients of this agent
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3090,13 +3105,6 @@ func (x *ListClientsRequest) GetLimit() int32 {
 func (x *ListClientsRequest) GetName() string {
 	if x != nil {
 		return x.Name
-	}
-	return ""
-}
-
-func (x *ListClientsRequest) GetFinding() string {
-	if x != nil {
-		return x.Finding
 	}
 	return ""
 }
@@ -5220,7 +5228,7 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x03hub\x18\b \x01(\tR\x03hub\x120\n" +
 	"\aserving\x18\t \x01(\v2\x16.loadstar.v1.ReportDayR\aserving\x12\"\n" +
 	"\x03run\x18\n" +
-	" \x01(\v2\x10.loadstar.v1.RunR\x03run\"\xe7\x02\n" +
+	" \x01(\v2\x10.loadstar.v1.RunR\x03run\"\x83\x03\n" +
 	"\x05Agent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -5236,14 +5244,16 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\tgenerated\x18\v \x01(\bR\tgenerated\x12\x14\n" +
 	"\x05token\x18\f \x01(\tR\x05token\x12\x1a\n" +
 	"\bprotocol\x18\r \x01(\x03R\bprotocol\x12\x16\n" +
-	"\x06copied\x18\x0e \x01(\x03R\x06copiedB\n" +
+	"\x06copied\x18\x0e \x01(\x03R\x06copied\x12\x1a\n" +
+	"\bfindings\x18\x0f \x01(\x03R\bfindingsB\n" +
 	"\n" +
-	"\b_skew_ms\"i\n" +
+	"\b_skew_ms\"\x85\x01\n" +
 	"\x11ListAgentsRequest\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\tR\x05after\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x14\n" +
-	"\x05token\x18\x04 \x01(\tR\x05token\"@\n" +
+	"\x05token\x18\x04 \x01(\tR\x05token\x12\x1a\n" +
+	"\bfindings\x18\x05 \x01(\bR\bfindings\"@\n" +
 	"\x12ListAgentsResponse\x12*\n" +
 	"\x06agents\x18\x01 \x03(\v2\x12.loadstar.v1.AgentR\x06agents\"*\n" +
 	"\x10GetClientRequest\x12\x16\n" +
@@ -5251,7 +5261,7 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x11GetClientResponse\x12+\n" +
 	"\x06client\x18\x01 \x01(\v2\x13.loadstar.v1.ClientR\x06client\x12(\n" +
 	"\x05agent\x18\x02 \x01(\v2\x12.loadstar.v1.AgentR\x05agent\x12'\n" +
-	"\x05turns\x18\x03 \x03(\v2\x11.loadstar.v1.TurnR\x05turns\"\xb2\x02\n" +
+	"\x05turns\x18\x03 \x03(\v2\x11.loadstar.v1.TurnR\x05turns\"\xa4\x02\n" +
 	"\x04Turn\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x03R\x05round\x12\x16\n" +
@@ -5260,13 +5270,13 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x05state\x18\x05 \x01(\tR\x05state\x12\x18\n" +
 	"\aversion\x18\x06 \x01(\x03R\aversion\x12\x1a\n" +
 	"\bexamples\x18\a \x01(\x03R\bexamples\x12\x14\n" +
-	"\x05steps\x18\b \x01(\x03R\x05steps\x12\x12\n" +
-	"\x04loss\x18\t \x01(\x01R\x04loss\x12\x18\n" +
+	"\x05steps\x18\b \x01(\x03R\x05steps\x12\x18\n" +
 	"\acounted\x18\n" +
 	" \x01(\x03R\acounted\x12\x12\n" +
 	"\x04norm\x18\v \x01(\x01R\x04norm\x12\x16\n" +
 	"\x06reason\x18\f \x01(\tR\x06reason\x12\x18\n" +
-	"\aclipped\x18\r \x01(\bR\aclipped\"f\n" +
+	"\aclipped\x18\r \x01(\bR\aclippedJ\x04\b\t\x10\n" +
+	"\"f\n" +
 	"\x10ListTurnsRequest\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x03R\x05round\x12\x14\n" +
@@ -5396,7 +5406,7 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\"/\n" +
 	"\x13FreeClientsResponse\x12\x18\n" +
-	"\aclients\x18\x01 \x01(\x03R\aclients\"\xa7\x02\n" +
+	"\aclients\x18\x01 \x01(\x03R\aclients\"\xb0\x02\n" +
 	"\x06Client\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\x12\x1d\n" +
@@ -5404,18 +5414,18 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"agent_name\x18\x03 \x01(\tR\tagentName\x12\x1c\n" +
 	"\tannounced\x18\x04 \x01(\x03R\tannounced\x12\x12\n" +
 	"\x04seen\x18\x05 \x01(\x03R\x04seen\x12\x18\n" +
-	"\arevoked\x18\x06 \x01(\bR\arevoked\x121\n" +
-	"\x06report\x18\a \x01(\v2\x19.loadstar.v1.ClientReportR\x06report\x12\x16\n" +
+	"\arevoked\x18\x06 \x01(\bR\arevoked\x12\x16\n" +
 	"\x06inputs\x18\b \x03(\tR\x06inputs\x12!\n" +
 	"\fstep_seconds\x18\t \x01(\x03R\vstepSeconds\x12\x1a\n" +
 	"\bprotocol\x18\n" +
-	" \x01(\x03R\bprotocol\"\x84\x01\n" +
+	" \x01(\x03R\bprotocol\x12\x18\n" +
+	"\arelease\x18\v \x01(\tR\arelease\x12\x1a\n" +
+	"\breported\x18\f \x01(\x03R\breportedJ\x04\b\a\x10\b\"p\n" +
 	"\x12ListClientsRequest\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\tR\x05after\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\x12\x18\n" +
-	"\afinding\x18\x04 \x01(\tR\afinding\x12\x14\n" +
-	"\x05agent\x18\x05 \x01(\tR\x05agent\"\x86\x01\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x14\n" +
+	"\x05agent\x18\x05 \x01(\tR\x05agentJ\x04\b\x04\x10\x05\"\x86\x01\n" +
 	"\x13ListClientsResponse\x12-\n" +
 	"\aclients\x18\x01 \x03(\v2\x13.loadstar.v1.ClientR\aclients\x12\x16\n" +
 	"\x06agents\x18\x02 \x01(\x03R\x06agents\x12\x14\n" +
@@ -5706,9 +5716,8 @@ var file_loadstar_v1_operator_proto_goTypes = []any{
 	(*ListReportsRequest)(nil),        // 83: loadstar.v1.ListReportsRequest
 	(*ReportDay)(nil),                 // 84: loadstar.v1.ReportDay
 	(*ListReportsResponse)(nil),       // 85: loadstar.v1.ListReportsResponse
-	(*ClientReport)(nil),              // 86: loadstar.v1.ClientReport
-	(*Limits)(nil),                    // 87: loadstar.v1.Limits
-	(*Release)(nil),                   // 88: loadstar.v1.Release
+	(*Limits)(nil),                    // 86: loadstar.v1.Limits
+	(*Release)(nil),                   // 87: loadstar.v1.Release
 }
 var file_loadstar_v1_operator_proto_depIdxs = []int32{
 	84, // 0: loadstar.v1.GetFleetResponse.serving:type_name -> loadstar.v1.ReportDay
@@ -5727,96 +5736,95 @@ var file_loadstar_v1_operator_proto_depIdxs = []int32{
 	36, // 13: loadstar.v1.RevokeCertificateResponse.certificate:type_name -> loadstar.v1.Certificate
 	43, // 14: loadstar.v1.ListTokensResponse.tokens:type_name -> loadstar.v1.Token
 	43, // 15: loadstar.v1.RevokeTokenResponse.token:type_name -> loadstar.v1.Token
-	86, // 16: loadstar.v1.Client.report:type_name -> loadstar.v1.ClientReport
-	50, // 17: loadstar.v1.ListClientsResponse.clients:type_name -> loadstar.v1.Client
-	57, // 18: loadstar.v1.ListRunsResponse.runs:type_name -> loadstar.v1.Run
-	57, // 19: loadstar.v1.GetRunResponse.run:type_name -> loadstar.v1.Run
-	58, // 20: loadstar.v1.GetRunResponse.rounds:type_name -> loadstar.v1.Round
-	63, // 21: loadstar.v1.GetRunResponse.new_clients:type_name -> loadstar.v1.NewClients
-	57, // 22: loadstar.v1.WatchRunResponse.run:type_name -> loadstar.v1.Run
-	58, // 23: loadstar.v1.WatchRunResponse.round:type_name -> loadstar.v1.Round
-	87, // 24: loadstar.v1.Version.limits:type_name -> loadstar.v1.Limits
-	69, // 25: loadstar.v1.ListVersionsResponse.versions:type_name -> loadstar.v1.Version
-	73, // 26: loadstar.v1.ListAuditResponse.events:type_name -> loadstar.v1.Event
-	78, // 27: loadstar.v1.CreateReleaseResponse.release:type_name -> loadstar.v1.ReleaseRecord
-	88, // 28: loadstar.v1.ReleaseRecord.release:type_name -> loadstar.v1.Release
-	78, // 29: loadstar.v1.ListReleasesResponse.releases:type_name -> loadstar.v1.ReleaseRecord
-	84, // 30: loadstar.v1.ListReportsResponse.days:type_name -> loadstar.v1.ReportDay
-	0,  // 31: loadstar.v1.OperatorService.Whoami:input_type -> loadstar.v1.WhoamiRequest
-	2,  // 32: loadstar.v1.OperatorService.GetFleet:input_type -> loadstar.v1.GetFleetRequest
-	5,  // 33: loadstar.v1.OperatorService.ListAgents:input_type -> loadstar.v1.ListAgentsRequest
-	41, // 34: loadstar.v1.OperatorService.CreateToken:input_type -> loadstar.v1.CreateTokenRequest
-	44, // 35: loadstar.v1.OperatorService.ListTokens:input_type -> loadstar.v1.ListTokensRequest
-	46, // 36: loadstar.v1.OperatorService.RevokeToken:input_type -> loadstar.v1.RevokeTokenRequest
-	51, // 37: loadstar.v1.OperatorService.ListClients:input_type -> loadstar.v1.ListClientsRequest
-	7,  // 38: loadstar.v1.OperatorService.GetClient:input_type -> loadstar.v1.GetClientRequest
-	10, // 39: loadstar.v1.OperatorService.ListTurns:input_type -> loadstar.v1.ListTurnsRequest
-	12, // 40: loadstar.v1.OperatorService.ListFindings:input_type -> loadstar.v1.ListFindingsRequest
-	53, // 41: loadstar.v1.OperatorService.Revoke:input_type -> loadstar.v1.RevokeRequest
-	48, // 42: loadstar.v1.OperatorService.FreeClients:input_type -> loadstar.v1.FreeClientsRequest
-	55, // 43: loadstar.v1.OperatorService.StartRun:input_type -> loadstar.v1.StartRunRequest
-	59, // 44: loadstar.v1.OperatorService.ListRuns:input_type -> loadstar.v1.ListRunsRequest
-	61, // 45: loadstar.v1.OperatorService.GetRun:input_type -> loadstar.v1.GetRunRequest
-	64, // 46: loadstar.v1.OperatorService.WatchRun:input_type -> loadstar.v1.WatchRunRequest
-	66, // 47: loadstar.v1.OperatorService.StopRun:input_type -> loadstar.v1.StopRunRequest
-	68, // 48: loadstar.v1.OperatorService.ListVersions:input_type -> loadstar.v1.ListVersionsRequest
-	71, // 49: loadstar.v1.OperatorService.RollBackRun:input_type -> loadstar.v1.RollBackRunRequest
-	74, // 50: loadstar.v1.OperatorService.ListAudit:input_type -> loadstar.v1.ListAuditRequest
-	76, // 51: loadstar.v1.OperatorService.CreateRelease:input_type -> loadstar.v1.CreateReleaseRequest
-	79, // 52: loadstar.v1.OperatorService.ListReleases:input_type -> loadstar.v1.ListReleasesRequest
-	81, // 53: loadstar.v1.OperatorService.WithdrawRelease:input_type -> loadstar.v1.WithdrawReleaseRequest
-	83, // 54: loadstar.v1.OperatorService.ListReports:input_type -> loadstar.v1.ListReportsRequest
-	16, // 55: loadstar.v1.OperatorService.ListUsers:input_type -> loadstar.v1.ListUsersRequest
-	18, // 56: loadstar.v1.OperatorService.PutUser:input_type -> loadstar.v1.PutUserRequest
-	20, // 57: loadstar.v1.OperatorService.RemoveUser:input_type -> loadstar.v1.RemoveUserRequest
-	22, // 58: loadstar.v1.OperatorService.CreateLogin:input_type -> loadstar.v1.CreateLoginRequest
-	25, // 59: loadstar.v1.OperatorService.ListSessions:input_type -> loadstar.v1.ListSessionsRequest
-	27, // 60: loadstar.v1.OperatorService.EndSession:input_type -> loadstar.v1.EndSessionRequest
-	29, // 61: loadstar.v1.OperatorService.IssueCertificate:input_type -> loadstar.v1.IssueCertificateRequest
-	37, // 62: loadstar.v1.OperatorService.ListCertificates:input_type -> loadstar.v1.ListCertificatesRequest
-	39, // 63: loadstar.v1.OperatorService.RevokeCertificate:input_type -> loadstar.v1.RevokeCertificateRequest
-	31, // 64: loadstar.v1.OperatorService.RenewCertificate:input_type -> loadstar.v1.RenewCertificateRequest
-	33, // 65: loadstar.v1.OperatorService.ListIssuers:input_type -> loadstar.v1.ListIssuersRequest
-	1,  // 66: loadstar.v1.OperatorService.Whoami:output_type -> loadstar.v1.WhoamiResponse
-	3,  // 67: loadstar.v1.OperatorService.GetFleet:output_type -> loadstar.v1.GetFleetResponse
-	6,  // 68: loadstar.v1.OperatorService.ListAgents:output_type -> loadstar.v1.ListAgentsResponse
-	42, // 69: loadstar.v1.OperatorService.CreateToken:output_type -> loadstar.v1.CreateTokenResponse
-	45, // 70: loadstar.v1.OperatorService.ListTokens:output_type -> loadstar.v1.ListTokensResponse
-	47, // 71: loadstar.v1.OperatorService.RevokeToken:output_type -> loadstar.v1.RevokeTokenResponse
-	52, // 72: loadstar.v1.OperatorService.ListClients:output_type -> loadstar.v1.ListClientsResponse
-	8,  // 73: loadstar.v1.OperatorService.GetClient:output_type -> loadstar.v1.GetClientResponse
-	11, // 74: loadstar.v1.OperatorService.ListTurns:output_type -> loadstar.v1.ListTurnsResponse
-	14, // 75: loadstar.v1.OperatorService.ListFindings:output_type -> loadstar.v1.ListFindingsResponse
-	54, // 76: loadstar.v1.OperatorService.Revoke:output_type -> loadstar.v1.RevokeResponse
-	49, // 77: loadstar.v1.OperatorService.FreeClients:output_type -> loadstar.v1.FreeClientsResponse
-	56, // 78: loadstar.v1.OperatorService.StartRun:output_type -> loadstar.v1.StartRunResponse
-	60, // 79: loadstar.v1.OperatorService.ListRuns:output_type -> loadstar.v1.ListRunsResponse
-	62, // 80: loadstar.v1.OperatorService.GetRun:output_type -> loadstar.v1.GetRunResponse
-	65, // 81: loadstar.v1.OperatorService.WatchRun:output_type -> loadstar.v1.WatchRunResponse
-	67, // 82: loadstar.v1.OperatorService.StopRun:output_type -> loadstar.v1.StopRunResponse
-	70, // 83: loadstar.v1.OperatorService.ListVersions:output_type -> loadstar.v1.ListVersionsResponse
-	72, // 84: loadstar.v1.OperatorService.RollBackRun:output_type -> loadstar.v1.RollBackRunResponse
-	75, // 85: loadstar.v1.OperatorService.ListAudit:output_type -> loadstar.v1.ListAuditResponse
-	77, // 86: loadstar.v1.OperatorService.CreateRelease:output_type -> loadstar.v1.CreateReleaseResponse
-	80, // 87: loadstar.v1.OperatorService.ListReleases:output_type -> loadstar.v1.ListReleasesResponse
-	82, // 88: loadstar.v1.OperatorService.WithdrawRelease:output_type -> loadstar.v1.WithdrawReleaseResponse
-	85, // 89: loadstar.v1.OperatorService.ListReports:output_type -> loadstar.v1.ListReportsResponse
-	17, // 90: loadstar.v1.OperatorService.ListUsers:output_type -> loadstar.v1.ListUsersResponse
-	19, // 91: loadstar.v1.OperatorService.PutUser:output_type -> loadstar.v1.PutUserResponse
-	21, // 92: loadstar.v1.OperatorService.RemoveUser:output_type -> loadstar.v1.RemoveUserResponse
-	23, // 93: loadstar.v1.OperatorService.CreateLogin:output_type -> loadstar.v1.CreateLoginResponse
-	26, // 94: loadstar.v1.OperatorService.ListSessions:output_type -> loadstar.v1.ListSessionsResponse
-	28, // 95: loadstar.v1.OperatorService.EndSession:output_type -> loadstar.v1.EndSessionResponse
-	30, // 96: loadstar.v1.OperatorService.IssueCertificate:output_type -> loadstar.v1.IssueCertificateResponse
-	38, // 97: loadstar.v1.OperatorService.ListCertificates:output_type -> loadstar.v1.ListCertificatesResponse
-	40, // 98: loadstar.v1.OperatorService.RevokeCertificate:output_type -> loadstar.v1.RevokeCertificateResponse
-	32, // 99: loadstar.v1.OperatorService.RenewCertificate:output_type -> loadstar.v1.RenewCertificateResponse
-	34, // 100: loadstar.v1.OperatorService.ListIssuers:output_type -> loadstar.v1.ListIssuersResponse
-	66, // [66:101] is the sub-list for method output_type
-	31, // [31:66] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	50, // 16: loadstar.v1.ListClientsResponse.clients:type_name -> loadstar.v1.Client
+	57, // 17: loadstar.v1.ListRunsResponse.runs:type_name -> loadstar.v1.Run
+	57, // 18: loadstar.v1.GetRunResponse.run:type_name -> loadstar.v1.Run
+	58, // 19: loadstar.v1.GetRunResponse.rounds:type_name -> loadstar.v1.Round
+	63, // 20: loadstar.v1.GetRunResponse.new_clients:type_name -> loadstar.v1.NewClients
+	57, // 21: loadstar.v1.WatchRunResponse.run:type_name -> loadstar.v1.Run
+	58, // 22: loadstar.v1.WatchRunResponse.round:type_name -> loadstar.v1.Round
+	86, // 23: loadstar.v1.Version.limits:type_name -> loadstar.v1.Limits
+	69, // 24: loadstar.v1.ListVersionsResponse.versions:type_name -> loadstar.v1.Version
+	73, // 25: loadstar.v1.ListAuditResponse.events:type_name -> loadstar.v1.Event
+	78, // 26: loadstar.v1.CreateReleaseResponse.release:type_name -> loadstar.v1.ReleaseRecord
+	87, // 27: loadstar.v1.ReleaseRecord.release:type_name -> loadstar.v1.Release
+	78, // 28: loadstar.v1.ListReleasesResponse.releases:type_name -> loadstar.v1.ReleaseRecord
+	84, // 29: loadstar.v1.ListReportsResponse.days:type_name -> loadstar.v1.ReportDay
+	0,  // 30: loadstar.v1.OperatorService.Whoami:input_type -> loadstar.v1.WhoamiRequest
+	2,  // 31: loadstar.v1.OperatorService.GetFleet:input_type -> loadstar.v1.GetFleetRequest
+	5,  // 32: loadstar.v1.OperatorService.ListAgents:input_type -> loadstar.v1.ListAgentsRequest
+	41, // 33: loadstar.v1.OperatorService.CreateToken:input_type -> loadstar.v1.CreateTokenRequest
+	44, // 34: loadstar.v1.OperatorService.ListTokens:input_type -> loadstar.v1.ListTokensRequest
+	46, // 35: loadstar.v1.OperatorService.RevokeToken:input_type -> loadstar.v1.RevokeTokenRequest
+	51, // 36: loadstar.v1.OperatorService.ListClients:input_type -> loadstar.v1.ListClientsRequest
+	7,  // 37: loadstar.v1.OperatorService.GetClient:input_type -> loadstar.v1.GetClientRequest
+	10, // 38: loadstar.v1.OperatorService.ListTurns:input_type -> loadstar.v1.ListTurnsRequest
+	12, // 39: loadstar.v1.OperatorService.ListFindings:input_type -> loadstar.v1.ListFindingsRequest
+	53, // 40: loadstar.v1.OperatorService.Revoke:input_type -> loadstar.v1.RevokeRequest
+	48, // 41: loadstar.v1.OperatorService.FreeClients:input_type -> loadstar.v1.FreeClientsRequest
+	55, // 42: loadstar.v1.OperatorService.StartRun:input_type -> loadstar.v1.StartRunRequest
+	59, // 43: loadstar.v1.OperatorService.ListRuns:input_type -> loadstar.v1.ListRunsRequest
+	61, // 44: loadstar.v1.OperatorService.GetRun:input_type -> loadstar.v1.GetRunRequest
+	64, // 45: loadstar.v1.OperatorService.WatchRun:input_type -> loadstar.v1.WatchRunRequest
+	66, // 46: loadstar.v1.OperatorService.StopRun:input_type -> loadstar.v1.StopRunRequest
+	68, // 47: loadstar.v1.OperatorService.ListVersions:input_type -> loadstar.v1.ListVersionsRequest
+	71, // 48: loadstar.v1.OperatorService.RollBackRun:input_type -> loadstar.v1.RollBackRunRequest
+	74, // 49: loadstar.v1.OperatorService.ListAudit:input_type -> loadstar.v1.ListAuditRequest
+	76, // 50: loadstar.v1.OperatorService.CreateRelease:input_type -> loadstar.v1.CreateReleaseRequest
+	79, // 51: loadstar.v1.OperatorService.ListReleases:input_type -> loadstar.v1.ListReleasesRequest
+	81, // 52: loadstar.v1.OperatorService.WithdrawRelease:input_type -> loadstar.v1.WithdrawReleaseRequest
+	83, // 53: loadstar.v1.OperatorService.ListReports:input_type -> loadstar.v1.ListReportsRequest
+	16, // 54: loadstar.v1.OperatorService.ListUsers:input_type -> loadstar.v1.ListUsersRequest
+	18, // 55: loadstar.v1.OperatorService.PutUser:input_type -> loadstar.v1.PutUserRequest
+	20, // 56: loadstar.v1.OperatorService.RemoveUser:input_type -> loadstar.v1.RemoveUserRequest
+	22, // 57: loadstar.v1.OperatorService.CreateLogin:input_type -> loadstar.v1.CreateLoginRequest
+	25, // 58: loadstar.v1.OperatorService.ListSessions:input_type -> loadstar.v1.ListSessionsRequest
+	27, // 59: loadstar.v1.OperatorService.EndSession:input_type -> loadstar.v1.EndSessionRequest
+	29, // 60: loadstar.v1.OperatorService.IssueCertificate:input_type -> loadstar.v1.IssueCertificateRequest
+	37, // 61: loadstar.v1.OperatorService.ListCertificates:input_type -> loadstar.v1.ListCertificatesRequest
+	39, // 62: loadstar.v1.OperatorService.RevokeCertificate:input_type -> loadstar.v1.RevokeCertificateRequest
+	31, // 63: loadstar.v1.OperatorService.RenewCertificate:input_type -> loadstar.v1.RenewCertificateRequest
+	33, // 64: loadstar.v1.OperatorService.ListIssuers:input_type -> loadstar.v1.ListIssuersRequest
+	1,  // 65: loadstar.v1.OperatorService.Whoami:output_type -> loadstar.v1.WhoamiResponse
+	3,  // 66: loadstar.v1.OperatorService.GetFleet:output_type -> loadstar.v1.GetFleetResponse
+	6,  // 67: loadstar.v1.OperatorService.ListAgents:output_type -> loadstar.v1.ListAgentsResponse
+	42, // 68: loadstar.v1.OperatorService.CreateToken:output_type -> loadstar.v1.CreateTokenResponse
+	45, // 69: loadstar.v1.OperatorService.ListTokens:output_type -> loadstar.v1.ListTokensResponse
+	47, // 70: loadstar.v1.OperatorService.RevokeToken:output_type -> loadstar.v1.RevokeTokenResponse
+	52, // 71: loadstar.v1.OperatorService.ListClients:output_type -> loadstar.v1.ListClientsResponse
+	8,  // 72: loadstar.v1.OperatorService.GetClient:output_type -> loadstar.v1.GetClientResponse
+	11, // 73: loadstar.v1.OperatorService.ListTurns:output_type -> loadstar.v1.ListTurnsResponse
+	14, // 74: loadstar.v1.OperatorService.ListFindings:output_type -> loadstar.v1.ListFindingsResponse
+	54, // 75: loadstar.v1.OperatorService.Revoke:output_type -> loadstar.v1.RevokeResponse
+	49, // 76: loadstar.v1.OperatorService.FreeClients:output_type -> loadstar.v1.FreeClientsResponse
+	56, // 77: loadstar.v1.OperatorService.StartRun:output_type -> loadstar.v1.StartRunResponse
+	60, // 78: loadstar.v1.OperatorService.ListRuns:output_type -> loadstar.v1.ListRunsResponse
+	62, // 79: loadstar.v1.OperatorService.GetRun:output_type -> loadstar.v1.GetRunResponse
+	65, // 80: loadstar.v1.OperatorService.WatchRun:output_type -> loadstar.v1.WatchRunResponse
+	67, // 81: loadstar.v1.OperatorService.StopRun:output_type -> loadstar.v1.StopRunResponse
+	70, // 82: loadstar.v1.OperatorService.ListVersions:output_type -> loadstar.v1.ListVersionsResponse
+	72, // 83: loadstar.v1.OperatorService.RollBackRun:output_type -> loadstar.v1.RollBackRunResponse
+	75, // 84: loadstar.v1.OperatorService.ListAudit:output_type -> loadstar.v1.ListAuditResponse
+	77, // 85: loadstar.v1.OperatorService.CreateRelease:output_type -> loadstar.v1.CreateReleaseResponse
+	80, // 86: loadstar.v1.OperatorService.ListReleases:output_type -> loadstar.v1.ListReleasesResponse
+	82, // 87: loadstar.v1.OperatorService.WithdrawRelease:output_type -> loadstar.v1.WithdrawReleaseResponse
+	85, // 88: loadstar.v1.OperatorService.ListReports:output_type -> loadstar.v1.ListReportsResponse
+	17, // 89: loadstar.v1.OperatorService.ListUsers:output_type -> loadstar.v1.ListUsersResponse
+	19, // 90: loadstar.v1.OperatorService.PutUser:output_type -> loadstar.v1.PutUserResponse
+	21, // 91: loadstar.v1.OperatorService.RemoveUser:output_type -> loadstar.v1.RemoveUserResponse
+	23, // 92: loadstar.v1.OperatorService.CreateLogin:output_type -> loadstar.v1.CreateLoginResponse
+	26, // 93: loadstar.v1.OperatorService.ListSessions:output_type -> loadstar.v1.ListSessionsResponse
+	28, // 94: loadstar.v1.OperatorService.EndSession:output_type -> loadstar.v1.EndSessionResponse
+	30, // 95: loadstar.v1.OperatorService.IssueCertificate:output_type -> loadstar.v1.IssueCertificateResponse
+	38, // 96: loadstar.v1.OperatorService.ListCertificates:output_type -> loadstar.v1.ListCertificatesResponse
+	40, // 97: loadstar.v1.OperatorService.RevokeCertificate:output_type -> loadstar.v1.RevokeCertificateResponse
+	32, // 98: loadstar.v1.OperatorService.RenewCertificate:output_type -> loadstar.v1.RenewCertificateResponse
+	34, // 99: loadstar.v1.OperatorService.ListIssuers:output_type -> loadstar.v1.ListIssuersResponse
+	65, // [65:100] is the sub-list for method output_type
+	30, // [30:65] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_loadstar_v1_operator_proto_init() }

@@ -19,12 +19,13 @@ import (
 	"loadstar/series/table"
 )
 
-// The limits apply to the size that a page header states, because memory for the page is
-// allocated before the page is read. Columns that hardly change often have pages that
-// contain a whole row group.
+// maxPages limits the memory of the pages that are read at a time, one of each column. It
+// applies to what page headers state, because memory for a page is allocated before the page is
+// read, and a page of a kilobyte can state hundreds of megabytes. Columns that hardly change
+// often have pages that contain a whole row group.
 const (
-	maxPageBytes  = 1 << 29
-	maxPageValues = 1 << 26
+	maxPages   = 64 << 20
+	valueBytes = 8
 )
 
 // file is a Parquet file. It reads the wanted columns of a Parquet file in parallel, a page at a time.
@@ -113,8 +114,9 @@ func (t *file) Each(wanted []int, f func(cells []table.Cell) error) error {
 	for g, group := range t.file.RowGroups() {
 		columns := make([]columnReader, len(wanted))
 		err := guard(func() error {
+			left := int64(maxPages)
 			for i, c := range wanted {
-				if err := t.checkPages(&t.file.Metadata().RowGroups[g].Columns[c].MetaData); err != nil {
+				if err := t.checkPages(&left, &t.file.Metadata().RowGroups[g].Columns[c].MetaData); err != nil {
 					return fmt.Errorf("column %s: %w", t.leaves[c].name, table.CutOff(err))
 				}
 				columns[i].pages = group.ColumnChunks()[c].Pages()
@@ -157,9 +159,9 @@ func eachRow(rows int64, row *int, columns []columnReader, convert []func(*parqu
 	return nil
 }
 
-// checkPages checks that the pages of a column chunk lie within the file and the size
-// limits, so that a damaged header cannot cause a large allocation.
-func (t *file) checkPages(meta *format.ColumnMetaData) error {
+// checkPages checks that the pages of a column chunk lie within the file, and subtracts the
+// memory of the largest one from the memory that is left.
+func (t *file) checkPages(memory *int64, meta *format.ColumnMetaData) error {
 	start := meta.DataPageOffset
 	if meta.DictionaryPageOffset != 0 {
 		start = min(start, meta.DictionaryPageOffset)
@@ -171,6 +173,7 @@ func (t *file) checkPages(meta *format.ColumnMetaData) error {
 	r := bufio.NewReader(io.NewSectionReader(t.r, start, left))
 	var protocol thrift.CompactProtocol
 	decoder := thrift.NewDecoder(protocol.NewReader(r))
+	largest := int64(0)
 	for values := int64(0); values < meta.NumValues; {
 		var h format.PageHeader
 		if err := decoder.Decode(&h); err != nil {
@@ -187,9 +190,11 @@ func (t *file) checkPages(meta *format.ColumnMetaData) error {
 		case h.DictionaryPageHeader.Valid:
 			n = int64(h.DictionaryPageHeader.V.NumValues)
 		}
-		if n < 0 || n > maxPageValues || h.UncompressedPageSize < 0 || h.UncompressedPageSize > maxPageBytes {
-			return fmt.Errorf("a page header states %d values in %d bytes, which is not plausible", n, h.UncompressedPageSize)
+		need := max(valueBytes*n, int64(h.UncompressedPageSize))
+		if n < 0 || h.UncompressedPageSize < 0 || need > *memory {
+			return fmt.Errorf("a page header states %d values in %d bytes; the pages that are read together may need %d MB: write the file with smaller pages or row groups", n, h.UncompressedPageSize, maxPages>>20)
 		}
+		largest = max(largest, need)
 		if h.CompressedPageSize < 0 || int64(h.CompressedPageSize) > left {
 			return io.ErrUnexpectedEOF
 		}
@@ -197,6 +202,7 @@ func (t *file) checkPages(meta *format.ColumnMetaData) error {
 			return err
 		}
 	}
+	*memory -= largest
 	return nil
 }
 

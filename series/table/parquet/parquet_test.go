@@ -7,6 +7,7 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress/uncompressed"
+	"github.com/parquet-go/parquet-go/compress/zstd"
 
 	"loadstar/series/table"
 )
@@ -32,5 +33,42 @@ func TestClaims(t *testing.T) {
 	err = in.Each([]int{0}, func([]table.Cell) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), "the file is truncated") {
 		t.Error(err)
+	}
+}
+
+// A small file whose pages would take hundreds of megabytes is refused before they are decoded.
+func TestLargePages(t *testing.T) {
+	type row struct {
+		Time int64   `parquet:"timestamp"`
+		Load float64 `parquet:"load_kw"`
+	}
+	file := func(rows int) []byte {
+		var b bytes.Buffer
+		w := parquet.NewGenericWriter[row](&b, parquet.Compression(&zstd.Codec{}), parquet.PageBufferSize(500<<20), parquet.WriteBufferSize(0))
+		part := make([]row, 10_000)
+		for i := 0; i < rows; i += len(part) {
+			if _, err := w.Write(part); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	read := func(data []byte) (rows int, err error) {
+		in, err := Open(bytes.NewReader(data), int64(len(data)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = in.Each([]int{0, 1}, func([]table.Cell) error { rows++; return nil })
+		return rows, err
+	}
+	// Each column alone fits, both together do not.
+	if rows, err := read(file(5_000_000)); err == nil || !strings.Contains(err.Error(), "smaller pages") || rows > 0 {
+		t.Errorf("%d rows: %v", rows, err)
+	}
+	if rows, err := read(file(1_000_000)); err != nil || rows != 1_000_000 {
+		t.Errorf("%d rows: %v", rows, err)
 	}
 }

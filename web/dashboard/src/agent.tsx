@@ -4,6 +4,7 @@ import { useEffect, useId, useState } from "preact/hooks";
 import "./app.css";
 import { keepToken, needsToken, get, type Clients as List } from "./agentapi";
 import { age, several } from "./format";
+import { AuditPage } from "./pages/agentaudit";
 import { ClientPage } from "./pages/agentclient";
 import { Clients } from "./pages/agentclients";
 import { useRoute } from "./router";
@@ -56,11 +57,12 @@ function App() {
     );
   }
   const name = route.path[0];
+  const audited = route.path[1] === "audit" ? list?.clients.find((c) => c.client === name && !c.members)?.client : undefined;
   return (
     <Frame pages={[["clients", "Clients", "#/"]]} here={name ? "client" : "clients"} page={name ?? ""} user={list && <span class="me"><b>{list.site}</b><span>{several(list.clients.length, "client")}</span></span>}
       below={<p>Readings and forecasts on this page stay on this machine. The server never gets them.</p>}>
       {error && heard > 0 && <p class="line lost" role="status"><strong>Connection lost</strong>, last update {age(now - heard)} ago. Trying again.</p>}
-      {!list ? (error ? <Failure error={error} /> : <Waiting />) : name ? <ClientPage key={name} name={name} list={list} heard={heard} /> : <Clients list={list} />}
+      {!list ? (error ? <Failure error={error} /> : <Waiting />) : audited ? <AuditPage key={audited} name={audited} /> : name ? <ClientPage key={name} name={name} list={list} heard={heard} /> : <Clients list={list} />}
     </Frame>
   );
 }

@@ -8,10 +8,19 @@ type Columns = { time: string[]; [name: string]: any[] };
 export type Series = { client: string; step: string; timezone: string; generated: boolean; values: Columns };
 export type Forecast = Series & {
   cutoff: string; issued: string; quality: string; scores: Record<string, number | null>;
+  energy: { day: string; mean: number | null; P10: number | null; P90: number | null }[];
+  peak: { time: string | null; P10: number | null; P50: number | null; P90: number | null };
   model: { release: string | null; run: string | null; version: number; head: string | null; weight: number | null; stale: boolean };
 };
 export type Score = { days: number; leads: { first: string; last: string } | null; steps: number; mae_kw: number | null; relative_mae: number | null; coverage_P10_P90?: number | null; fallback_share: number | null };
 export type Quality = { from: string | null; to: string | null; missing_share: number | null; findings: { code: string; message: string; advice: string }[] };
+
+type Guess = { kw: number[]; correlation: number };
+export type Attack = { name: string; updates: number; meaning: string; labels: string[]; truth_kw: number[]; guess: Guess; guess_with_known_draws: Guess; guess_without_updates: Guess };
+export type Audit = {
+  state: "none" | "running" | "done" | "failed"; share_done: number; error: string;
+  report: { run: string; round: number; pending: boolean; attacks: Attack[] } | null;
+};
 
 export class Problem extends Error {
   constructor(readonly status: number, readonly type: string, detail: string) {
@@ -42,11 +51,14 @@ export function keepToken(t: string): void {
   }
 }
 
-export async function get<T>(path: string, query: Record<string, string> = {}): Promise<T> {
+export const get = <T>(path: string, query: Record<string, string> = {}): Promise<T> => call<T>("GET", `${path}?${new URLSearchParams(query)}`);
+export const post = <T>(path: string): Promise<T> => call<T>("POST", path);
+
+async function call<T>(method: string, path: string): Promise<T> {
   const t = token();
   let r: Response;
   try {
-    r = await fetch(`v1/${path}?${new URLSearchParams(query)}`, { headers: t ? { Authorization: `Bearer ${t}` } : {}, cache: "no-cache" });
+    r = await fetch(`v1/${path}`, { method, headers: t ? { Authorization: `Bearer ${t}` } : {}, cache: "no-cache" });
   } catch {
     throw new Problem(0, "unreachable", "The agent does not answer. The page tries again by itself.");
   }

@@ -10,10 +10,9 @@ export type Run = {
 };
 export type Round = { round?: Int; version?: Int; state?: string; opened?: Int; closed?: Int; asked?: Int; counted?: Int; late?: Int; lost?: Int; loss?: number; bytes?: Int; evaluated?: Int; relativeMae?: number };
 export type Fleet = { version?: string; agents?: Int; clients?: Int; quiet?: Int; revoked?: Int; expiring?: Int; generated?: boolean; hub?: string; serving?: ReportDay; run?: Run };
-export type Agent = { id?: string; name?: string; joined?: Int; seen?: Int; expires?: Int; revoked?: boolean; quiet?: boolean; clients?: Int; version?: string; skewMs?: Int; generated?: boolean; token?: string; protocol?: Int; copied?: Int };
-export type Report = { day?: Int; release?: string; shares?: { source?: string; share?: number }[]; relativeMae?: number; coverage?: number; findings?: string[]; readingsAgeSeconds?: Int; drift?: boolean; wantsRound?: boolean };
-export type Client = { name?: string; agent?: string; agentName?: string; announced?: Int; seen?: Int; revoked?: boolean; report?: Report; inputs?: string[]; stepSeconds?: Int };
-export type Turn = { run?: string; round?: Int; client?: string; agent?: string; state?: string; version?: Int; examples?: Int; steps?: Int; loss?: number; counted?: Int; norm?: number; reason?: string; clipped?: boolean };
+export type Agent = { id?: string; name?: string; joined?: Int; seen?: Int; expires?: Int; revoked?: boolean; quiet?: boolean; clients?: Int; version?: string; skewMs?: Int; generated?: boolean; token?: string; protocol?: Int; copied?: Int; findings?: Int };
+export type Client = { name?: string; agent?: string; agentName?: string; announced?: Int; seen?: Int; revoked?: boolean; release?: string; reported?: Int; inputs?: string[]; stepSeconds?: Int };
+export type Turn = { run?: string; round?: Int; client?: string; agent?: string; state?: string; version?: Int; examples?: Int; steps?: Int; counted?: Int; norm?: number; reason?: string; clipped?: boolean };
 export type NewClients = { heldOut?: Int; answered?: Int; scored?: Int; relativeMae?: number };
 export type GetRun = { run?: Run; plan?: string; rounds?: Round[]; newClients?: NewClients };
 export type Release = { release?: { id?: string; name?: string; number?: Int; run?: string; version?: Int; role?: string }; parent?: string; actor?: string; created?: Int; withdrawn?: Int; offered?: boolean };
@@ -26,8 +25,8 @@ export type Certificate = { serial?: string; user?: string; issued?: Int; expire
 type Calls = {
   Whoami: [{}, Whoami];
   GetFleet: [{}, Fleet];
-  ListAgents: [{ after?: string; limit?: number; name?: string }, { agents?: Agent[] }];
-  ListClients: [{ after?: string; limit?: number; name?: string; finding?: string; agent?: string }, { clients?: Client[]; agents?: Int; total?: Int; next?: string }];
+  ListAgents: [{ after?: string; limit?: number; name?: string; findings?: boolean }, { agents?: Agent[] }];
+  ListClients: [{ after?: string; limit?: number; name?: string; agent?: string }, { clients?: Client[]; agents?: Int; total?: Int; next?: string }];
   GetClient: [{ client: string }, { client?: Client; agent?: Agent; turns?: Turn[] }];
   ListTurns: [{ run: string; round: number; after?: string; limit?: number }, { turns?: Turn[] }];
   ListFindings: [{ days: number }, { findings?: Finding[]; day?: Int; reported?: Int }];

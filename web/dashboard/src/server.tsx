@@ -33,7 +33,7 @@ function Page({ path, query }: { path: string[]; query: URLSearchParams }) {
   if (first === "runs" && second) return <RunPage key={second} id={second} />;
   if (first === "clients" && second) return <Client key={second} name={second} />;
   const plain: Record<string, preact.ComponentChild> = {
-    runs: <Runs />, models: <Models />, data: <Data query={query} />, audit: <Audit query={query} />, people: <People />, leaves: <Leaves />,
+    runs: <Runs />, models: <Models />, data: <Data />, audit: <Audit query={query} />, people: <People />, leaves: <Leaves />,
   };
   return <>{plain[first] ?? <NoPage />}</>;
 }

@@ -28,6 +28,7 @@ export const agent = {
     writeFileSync(join(dir, "token"), this.token, { mode: 0o600 });
     writeFileSync(join(dir, "agent.yaml"), [
       "dir: agent", "site: {name: basement, zone: Europe/Berlin, country: DE, interval: 1h}", "history: site.prepared", "server: required",
+      "policy: {least_client_examples: 0, whole_blocks: false, least_cohort: 1, least_merge: 1, least_fleet: 1}",
       `http: {listen: "127.0.0.1:${this.port}"${locked ? ", token_file: token" : ""}}`, "",
     ].join("\n"));
     this.process = start("agent", "run", "--config", "agent.yaml", "--log-level", "warn");

@@ -336,6 +336,34 @@ test("the agent's page", async (t) => {
   }
 });
 
+test("the agent audits its updates", async () => {
+  const context = await open();
+  const page = await context.newPage();
+  await page.goto(`${agent.url}#/${agent.client}`);
+  await page.click("text=what its updates reveal");
+  await page.waitForSelector("text=No audit yet");
+  await check(page, "no audit");
+  await page.click("button:has-text('Audit')");
+  await page.waitForSelector("text=/The audit runs|no update of this client/");
+  await check(page, "an audit that runs");
+  // A real one takes minutes, so the page shows the answer in the agent's description of its interface.
+  const described = (await (await fetch(`${agent.url}openapi.json`, { headers: { Authorization: `Bearer ${agent.token}` } })).json()).paths["/v1/audit/{client}"].get;
+  await page.route("**/v1/audit/**", (r) => r.fulfill({ json: described.responses["200"].content["application/json"].example }));
+  await page.reload();
+  await until("the curves", async () => (await page.locator(".plot canvas").count()) > 0);
+  for (const text of await page.locator("figcaption").allTextContents()) assert.match(text, /correlation −?\d\.\d\d, and −?\d\.\d\d if it knew the secret/);
+  assert.match(await page.locator("[aria-label$='What it finds'] tbody tr").first().textContent(), /well0\.86/);
+  await page.locator(".plot").first().focus();
+  await page.keyboard.press("Home");
+  await until("the keyboard reads the curve", async () => /00:00: truth/.test(await page.locator(".readout").first().textContent()));
+  await shot(page, "agent-audit-light-1280");
+  await check(page, "audit");
+  await page.unroute("**/v1/audit/**");
+  await page.goto(`${agent.url}#/nobody/audit`);
+  await page.waitForSelector("[role=alert]");
+  await context.close();
+});
+
 test("the agent's page says that readings are missing", async () => {
   const context = await open();
   const page = await context.newPage();

@@ -3,6 +3,7 @@ import uPlot from "uplot";
 import { between, get, type Clients as List, type Forecast, type Quality, type Score, type Series } from "../agentapi";
 import { axis, Chart, colour, Key } from "../chart";
 import { better, count, fixed, load, local, localDay, localHour, n, none, offset, percent, seconds, utc } from "../format";
+import { link } from "../router";
 import { Dots, Empty, Failure, Figures, Generated, Section, State, Table, Time, useAsk, useTitle, Waiting } from "../ui";
 
 const week = 7 * 86400;
@@ -120,6 +121,7 @@ function Known({ name, list, heard }: Props) {
               known?.source && <>forecast from {sources[known.source] ?? known.source}{f?.model.release ? `, ${f.model.release}` : ""}</>,
               f && <>cutoff <Time ms={Date.parse(f.cutoff)} zone={zone} />, made <Time ms={Date.parse(f.issued)} zone={zone} /></>,
               zone,
+              !known?.members && <a href={link([name, "audit"])}>what its updates reveal</a>,
             ]} />
           </p>
         </div>
@@ -133,7 +135,7 @@ function Known({ name, list, heard }: Props) {
       <Fan key={name} seen={seen} zone={zone} step={step} days={days} lead={lead} />
       <Scores scores={seen.scores} days={days} mean={grid(seen, step, zone).mean} />
       <div class="two">
-        <Tomorrow f={f} zone={zone} step={step} />
+        <Tomorrow f={f} zone={zone} />
         <Problems q={seen.quality} zone={zone} />
       </div>
     </>
@@ -152,8 +154,7 @@ function Fan({ seen, zone, step, days, lead }: { seen: Seen; zone: string; step:
   newest.current = g;
   const x = g.data[0] as number[], [, p90, p10, before, p50, actual] = g.data as (number | null)[][];
   const missing = g.gaps.reduce((a, [from, to]) => a + to - from, 0);
-  const ahead = (p50 ?? []).slice(g.known).filter((y): y is number => y != null);
-  const peak = ahead.length ? g.known + (p50 ?? []).slice(g.known).indexOf(Math.max(...ahead)) : -1;
+  const peak = seen.forecast?.peak;
   const height = Math.max(260, Math.min(380, Math.round(innerHeight * 0.42)));
   const options = (): Omit<uPlot.Options, "width" | "height"> => ({
     tzDate: (t) => uPlot.tzDate(new Date(1000 * t), zone),
@@ -215,11 +216,11 @@ function Fan({ seen, zone, step, days, lead }: { seen: Seen; zone: string; step:
         sentence={
           <>
             {g.mean == null ? "There are no readings in this range. " : <>Mean load <b>{load(g.mean)} kW</b>{missing > 0 ? `, ${count(missing)} of ${count(g.known)} readings missing` : ", no reading missing"}. </>}
-            {peak >= 0 ? <>The forecast reaches to {localHour(1000 * x.at(-1)!, zone)}; its highest step is <b>{load(p50![peak])} kW</b> ({range(peak)}) at {localHour(1000 * x[peak]!, zone)}.</> : "There is no forecast yet."}
+            {peak?.time ? <>The forecast reaches to {localHour(1000 * x.at(-1)!, zone)}; the highest step of the next 24 hours is <b>{load(peak.P50)} kW</b> ({load(peak.P10)} to {load(peak.P90)}), most likely at {localHour(Date.parse(peak.time), zone)}.</> : "There is no forecast yet."}
           </>
         }
         keys={<>
-          <Key kind="load">load</Key><Key kind="p50">forecast P50; before now: made {lead.replace("h", " h")} ahead or more</Key><Key kind="band">P10 to P90</Key>
+          <Key kind="load">load</Key><Key kind="p50">forecast P50, the median; before now: made {lead.replace("h", " h")} ahead or more</Key><Key kind="band">P10 to P90</Key>
           {g.week > 0 && <Key kind="week">same time last week</Key>}{missing > 0 && <Key kind="gap">reading missing</Key>}
         </>}
         data={g.data}
@@ -264,29 +265,21 @@ function Scores({ scores, days, mean }: { scores: Score[]; days: number; mean: n
   );
 }
 
-// Tomorrow sums the forecast by the site's calendar days.
-function Tomorrow({ f, zone, step }: { f?: Forecast; zone: string; step: number }) {
-  const days = new Map<string, { energy: number; peak: number; at: number; steps: number }>();
-  f?.values.time.forEach((t, i) => {
-    const y = f.values.P50?.[i];
-    if (y == null) return;
-    const ms = Date.parse(t), key = localDay(ms, zone), hours = step / 3600;
-    const d = days.get(key) ?? { energy: 0, peak: -Infinity, at: ms, steps: 0 };
-    d.energy += y * hours;
-    d.steps++;
-    if (y > d.peak) Object.assign(d, { peak: y, at: ms });
-    days.set(key, d);
-  });
+// Tomorrow shows the energies of days and the peak as the agent forecasts them: sums of the page's own would differ.
+function Tomorrow({ f, zone }: { f?: Forecast; zone: string }) {
+  const range = (low: number | null, high: number | null) => (low == null || high == null ? none : `${load(low)} to ${load(high)}`);
+  const peak = f?.peak;
   return (
-    <Section title="The next days" note="From the P50 of each step; a day that has begun counts what is left of it.">
-      {days.size === 0 ? <Empty title="No forecast yet."><p class="note">The agent forecasts after a week of readings at the latest.</p></Empty> : (
-        <Table label="The next days" rows={[...days]} id={([k]) => k} columns={[
-          { head: "day", of: ([k]) => k },
-          { head: "energy", of: ([, d]) => `${load(d.energy)} kWh`, number: true },
-          { head: "highest step", of: ([, d]) => `${load(d.peak)} kW`, number: true },
-          { head: "at", of: ([, d]) => <span title={utc(d.at)}>{local(d.at, zone).slice(-5)}</span> },
-          { head: "hours", of: ([, d]) => fixed((d.steps * step) / 3600, 0), number: true },
-        ]} />
+    <Section title="The next days" note="Energy is the mean forecast; a day that has begun counts what was measured. P10 to P90 comes from the errors of earlier days.">
+      {!f ? <Empty title="No forecast yet."><p class="note">The agent forecasts after a week of readings at the latest.</p></Empty> : (
+        <>
+          <Table label="The next days" rows={f.energy} id={(d) => d.day} columns={[
+            { head: "day", of: (d) => d.day },
+            { head: "energy", of: (d) => `${load(d.mean)} kWh`, number: true },
+            { head: "P10 to P90", of: (d) => range(d.P10, d.P90), number: true },
+          ]} />
+          {peak?.time && <p>Highest step of the next 24 hours: <b>{load(peak.P50)} kW</b> ({range(peak.P10, peak.P90)}), most likely at <span title={utc(Date.parse(peak.time))}>{local(Date.parse(peak.time), zone).slice(-5)}</span>.</p>}
+        </>
       )}
     </Section>
   );

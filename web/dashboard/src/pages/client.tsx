@@ -1,18 +1,17 @@
 import { call } from "../api";
 import { useViewer } from "../context";
-import { better, count, day, fixed, n, no, none, percent, span } from "../format";
+import { count, day, fixed, n, no, none, span } from "../format";
 import { link } from "../router";
 import { agentState } from "./fleet";
-import { Ago, Confirm, Dots, Empty, Failure, Figures, Generated, Section, State, Table, Time, useAsk, useTitle, Waiting } from "../ui";
+import { Ago, Confirm, Dots, Failure, Figures, Generated, Section, State, Table, Time, useAsk, useTitle, Waiting } from "../ui";
 
-// Client shows what the server knows of a client: scores, sources and codes. It has no readings to show.
+// Client shows what the server knows of a client. It has no readings to show.
 export function Client({ name }: { name: string }) {
   useTitle(name);
   const { operate } = useViewer();
   const asked = useAsk(() => call("GetClient", { client: name }), [name]);
   const c = asked.value?.client, agent = asked.value?.agent, turns = asked.value?.turns ?? [];
   if (!c) return <><h1>{name}</h1>{asked.error ? <Failure error={asked.error} again={asked.again} /> : <Waiting />}</>;
-  const r = c.report, skill = better(r?.relativeMae);
   return (
     <>
       <p class="crumb"><a href="#/">Fleet</a></p>
@@ -39,30 +38,11 @@ export function Client({ name }: { name: string }) {
       </div>
       {agent && n(agent.copied) > 0 && <p class="notice">Two machines have the identity of this client's agent. The runbook of the alert IdentityCopied says what to do (docs/how-to/alerts.md).</p>}
       <Generated when={agent?.generated} />
-      <Figures label="Forecasts of 28 days" items={[
-        { label: "forecast", value: skill.figure, note: r?.relativeMae != null ? `${skill.word} last week's profile (relative MAE ${fixed(r.relativeMae, 2)})` : "not reported" },
-        { label: "coverage of P10 to P90", value: percent(r?.coverage), note: "should be 80 %" },
-        { label: "release", value: r?.release || none, note: r ? `reported for ${day(n(r.day))}` : "no report yet" },
-        { label: "newest reading", value: r ? span(1000 * n(r.readingsAgeSeconds)) : none, note: "old when it reported; the reading itself stays at the client" },
+      <Figures label="What it reported" items={[
+        { label: "release", value: c.release || none, note: n(c.reported) ? `reported for the week to ${day(n(c.reported))}` : "no report yet" },
+        { label: "inputs", value: count(c.inputs?.length ?? 0), note: c.inputs?.join(", ") || "only load and calendar" },
       ]} />
-      <div class="two">
-        <Section title="Forecasts come from">
-          {r?.shares?.length ? (
-            <ul class="bars">
-              {r.shares.map((s) => (
-                <li key={s.source}><State of={s.source ?? ""} /><span class="bar"><i style={{ width: `${100 * n(s.share)}%` }} /></span><span class="number">{percent(s.share, n(s.share) < 0.1 ? 1 : 0)}</span></li>
-              ))}
-            </ul>
-          ) : <Empty title="No report yet."><p class="note">A client reports once a day after its agent uses a release: <code>loadstar models release RUN</code></p></Empty>}
-          {(r?.drift || r?.wantsRound) && <p>{r.drift && <State of="drift">drift: recent errors grew</State>} {r.wantsRound && <State of="wants a round">training again might help</State>}</p>}
-        </Section>
-        <Section title="Problems with its readings">
-          {r?.findings?.length ? (
-            <ul class="prose">{r.findings.map((f) => <li key={f}><a href={link(["data"], { code: f })}>{f}</a></li>)}</ul>
-          ) : <p class="note">{r ? "None reported." : "No report yet."}</p>}
-          <p class="note">Inputs beside load and calendar: {c.inputs?.join(", ") || "none"}</p>
-        </Section>
-      </div>
+      <p class="note">How good its forecasts are and what is wrong with its readings stays with the agent: its own page shows both. This server shows sums over the <a href={link([], { agent: c.agent ?? "" })}>agent</a> and over the <a href="#/data">fleet</a>.</p>
       <Section title="Newest turns" note="A turn is this client's part in a round.">
         <Table label="Newest turns" rows={turns} id={(t) => `${t.run}/${t.round}`} empty={<p class="note">It has not been asked to train in the newest rounds.</p>} columns={[
           { head: "round", of: (t) => count(no(t)), number: true },
@@ -71,7 +51,6 @@ export function Client({ name }: { name: string }) {
           { head: "from version", of: (t) => count(n(t.version)), number: true },
           { head: "examples", of: (t) => (t.state === "counted" ? count(n(t.examples)) : none), number: true },
           { head: "steps", of: (t) => (t.state === "counted" ? count(n(t.steps)) : none), number: true },
-          { head: "training loss", of: (t) => (t.state === "counted" ? fixed(t.loss ?? 0, 4) : none), number: true },
           { head: "norm", of: (t) => (n(t.norm) > 0 ? `${fixed(t.norm, 4)}${t.clipped ? " (clipped)" : ""}` : none), number: true, title: "size of its update, after the server's limit" },
           { head: "counted", of: (t) => <Time ms={n(t.counted)} /> },
           { head: "reason", of: (t) => t.reason || none },

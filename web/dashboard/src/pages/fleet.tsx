@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
 import { call, type Agent, type Client, type Fleet as FleetState, type ReportDay, type Run } from "../api";
 import { useViewer } from "../context";
-import { better, count, day, fixed, n, none, percent, several, span } from "../format";
+import { better, count, day, n, none, percent, several, span } from "../format";
 import { useTopic } from "../live";
 import { go, link } from "../router";
 import { Ago, Confirm, Copy, Empty, Failure, Figures, Generated, Pages, Search, Section, State, Table, Time, useAsk, useNow, useTitle, Waiting, type Column, type Figure } from "../ui";
@@ -41,16 +41,16 @@ function figures(f: FleetState, agents: number, clients: number): Figure[] {
   const quiet = n(f.quiet), expiring = n(f.expiring), s: ReportDay | undefined = f.serving;
   const skill = better(s?.relativeMae);
   return [
-    { label: "clients", value: count(clients), note: <a href="#/leaves">the protocol has no field for readings</a> },
+    { label: "clients", value: count(clients), note: <a href="#/leaves">no raw readings; updates reveal something</a> },
     {
       label: "agents", value: count(agents), tone: quiet > 0 ? "warn" : undefined,
       note: [quiet ? `${count(quiet)} quiet` : "all check in", n(f.revoked) ? `${count(n(f.revoked))} revoked` : "", expiring ? `${several(expiring, "certificate")} end within 2 days` : ""].filter(Boolean).join(", "),
     },
-    { label: "median forecast", value: skill.figure, note: s ? `${skill.word} last week's profile, ${day(n(s.day))}` : "no client has reported yet" },
+    { label: "median forecast", value: skill.figure, note: s ? `${skill.word} last week's profile, week to ${day(n(s.day))}` : "no client has reported yet" },
     { label: "coverage of P10 to P90", value: percent(s?.coverage), note: s ? "should be 80 %" : "no client has reported yet" },
     {
       label: "reported", value: s ? count(n(s.clients)) : none,
-      note: s ? [`fallback ${percent(s.fallback)}`, n(s.drifting) ? `${count(n(s.drifting))} drifting` : "", n(s.wanting) ? `${count(n(s.wanting))} want a round` : ""].filter(Boolean).join(", ") : "clients report once a day",
+      note: s ? [`fallback ${percent(s.fallback)}`, n(s.drifting) ? `${count(n(s.drifting))} drifting` : "", n(s.wanting) ? `${count(n(s.wanting))} want a round` : ""].filter(Boolean).join(", ") : "clients report once a week",
     },
   ];
 }
@@ -102,6 +102,7 @@ function Agents({ query }: { query: URLSearchParams }) {
     { head: "agent", of: (a) => <a href={link([], { ...Object.fromEntries(query), agent: a.id! })} title={`Clients of ${a.id}`}><b>{a.name || a.id}</b></a> },
     { head: "state", of: (a) => <State of={agentState(a)} /> },
     { head: "clients", of: (a) => count(n(a.clients)), number: true },
+    { head: "with findings", of: (a) => count(n(a.findings)), number: true, title: "clients that reported problems with their readings; the agent's own page shows which" },
     { head: "seen", of: (a) => <Ago ms={n(a.seen)} /> },
     { head: "version", of: (a) => a.version || none },
     { head: "protocol", of: (a) => (n(a.protocol) ? count(n(a.protocol)) : none), number: true, title: "version of the protocol that it speaks" },
@@ -129,12 +130,6 @@ function Agents({ query }: { query: URLSearchParams }) {
   );
 }
 
-// source is what most of a client's forecasts come from.
-export function source(c: Client): string {
-  const shares = [...(c.report?.shares ?? [])].sort((a, b) => n(b.share) - n(a.share));
-  return shares[0]?.source ?? "";
-}
-
 function Clients({ query }: { query: URLSearchParams }) {
   const agent = query.get("agent") ?? "";
   const name = query.get("client") ?? "";
@@ -145,11 +140,7 @@ function Clients({ query }: { query: URLSearchParams }) {
     { head: "client", of: (c) => <a href={link(["clients", c.name!])}><b>{c.name}</b></a> },
     { head: "agent", of: (c) => c.agentName || c.agent || none },
     { head: "state", of: (c) => c.revoked ? <State of="revoked" /> : <Ago ms={n(c.seen)} /> },
-    { head: "forecasts from", of: (c) => (source(c) ? <State of={source(c)} /> : none) },
-    { head: "relative MAE", of: (c) => fixed(c.report?.relativeMae, 2), number: true, title: "against last week's profile, over 28 days; below 1 is better" },
-    { head: "coverage", of: (c) => percent(c.report?.coverage), number: true },
-    { head: "release", of: (c) => c.report?.release || none },
-    { head: "findings", of: (c) => c.report?.findings?.join(", ") || none },
+    { head: "release", of: (c) => c.release || none },
     { head: "step", of: (c) => (n(c.stepSeconds) ? span(1000 * n(c.stepSeconds)) : none), number: true },
   ];
   return (

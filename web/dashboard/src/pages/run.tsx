@@ -94,7 +94,7 @@ export function RunPage({ id }: { id: string }) {
         },
         { label: "updates counted", value: count(sum((r) => n(r.counted))), note: since || "each exactly once" },
         { label: "received", value: bytes(sum((r) => n(r.bytes))), note: since || "updates of weights" },
-        { label: "readings", value: "none", note: <a href="#/leaves">the protocol has no field for readings</a> },
+        { label: "raw readings", value: "none", note: <a href="#/leaves">the protocol has no field for them; updates reveal something</a> },
         ...(newClients ? [{
           label: "new clients", value: better(n(newClients.scored) ? newClients.relativeMae : null).figure,
           note: `${better(newClients.relativeMae).word} ${ref}; ${count(n(newClients.scored))} scored of ${count(n(newClients.heldOut))} held out`,
@@ -228,7 +228,6 @@ function Who({ run, open }: { run: Run; open?: Round }) {
           { head: "state", of: (t) => <State of={t.state ?? ""} /> },
           { head: "from version", of: (t) => count(n(t.version)), number: true },
           { head: "examples", of: (t) => (t.state === "counted" ? count(n(t.examples)) : none), number: true },
-          { head: "training loss", of: (t) => (t.state === "counted" ? fixed(n(t.loss), 4) : none), number: true },
         ]} />
       )}
     </Section>

@@ -1,0 +1,42 @@
+package api
+
+import (
+	"errors"
+	"net/http"
+
+	"loadstar/agent/audit"
+	"loadstar/internal/problem"
+)
+
+// startAudit starts the audit of a client. It takes minutes, so the answer does not wait.
+func (s *Server) startAudit(w http.ResponseWriter, r *http.Request) {
+	client := r.PathValue("client")
+	_, err := s.c.Service.Client(client)
+	if err == nil {
+		err = s.c.Audits.Start(client)
+	}
+	switch {
+	case errors.Is(err, audit.ErrIdle):
+		problem.Write(w, http.StatusConflict, "no-training", err.Error(), nil)
+	case errors.Is(err, audit.ErrBusy):
+		problem.Write(w, http.StatusConflict, "busy", err.Error(), nil)
+	case err != nil:
+		s.fail(w, err)
+	default:
+		sendCode(w, http.StatusAccepted, s.c.Audits.Status(client))
+	}
+}
+
+// audit answers with the newest audit of a client.
+func (s *Server) audit(w http.ResponseWriter, r *http.Request) {
+	client := r.PathValue("client")
+	_, err := parameters(r)
+	if err == nil {
+		_, err = s.c.Service.Client(client)
+	}
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	send(w, s.c.Audits.Status(client))
+}

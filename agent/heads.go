@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	"loadstar/agent/state"
+	"loadstar/internal/head"
+	loadstarv1 "loadstar/proto/loadstar/v1"
+)
+
+const (
+	// headsReported and headsRead limit the heads in a check-in and in a task; the server has
+	// the first limit too, and a lower one for tasks.
+	headsReported, headsRead = 4, 256
+)
+
+// checksHeads reports whether the agent compares weights with what the server has signed.
+func (a *agent) checksHeads() bool { return a.Policy.MostStep > 0 && a.headKey != nil }
+
+// readHeads checks the heads of a job and adds them to the trail of its run. It returns the
+// reason to decline the job, or nothing.
+func (a *agent) readHeads(j *job, t *state.Trail) (reason string) {
+	if t.Forked != "" {
+		return t.Forked
+	}
+	if len(j.GetHeads()) > headsRead {
+		return fmt.Sprintf("the task has %d heads, at most %d are read", len(j.GetHeads()), headsRead)
+	}
+	fork := func(format string, x ...any) string {
+		t.Forked = "two stories: " + fmt.Sprintf(format, x...)
+		return t.Forked
+	}
+	for _, x := range j.GetHeads() {
+		h := head.Head{Run: j.GetRun(), Version: x.GetVersion(), Weights: x.GetWeights(), Previous: x.GetPrevious(), Signature: x.GetSignature()}
+		if !h.Valid(a.headKey) {
+			return fmt.Sprintf("the head of version %d is not signed with the key of the server that this agent joined", h.Version)
+		}
+		switch {
+		case len(t.Hash) == 0: // the first head of the run that this agent sees
+		case h.Version == t.Version && !bytes.Equal(h.Hash(), t.Hash):
+			return fork("the server has signed two heads of version %d", h.Version)
+		case h.Version <= t.Version:
+			if known := t.Weights(h.Version); known != "" && known != h.Weights {
+				return fork("the server has signed two heads of version %d", h.Version)
+			}
+			continue
+		case !bytes.Equal(h.Previous, t.Hash):
+			return fork("the head of version %d does not follow that of version %d, which this agent has seen", h.Version, t.Version)
+		}
+		t.Version, t.Hash = h.Version, h.Hash()
+		t.Known = append(t.Known, state.KnownVersion{Version: h.Version, Weights: h.Weights})
+	}
+	switch known := t.Weights(j.GetVersion()); {
+	case known == "":
+		return fmt.Sprintf("the server has not yet shown a head of version %d", j.GetVersion())
+	case known != j.GetWeights():
+		return fork("the weights of version %d are not those that the server has signed", j.GetVersion())
+	}
+	return ""
+}
+
+// checkHeads checks the heads of a job, and stores what the agent has seen. It returns the reason
+// to decline the job, or nothing.
+func (a *agent) checkHeads(j *job, t state.Trail, keep bool) (reason string, err error) {
+	before := t
+	reason = a.readHeads(j, &t)
+	if t.Forked != before.Forked {
+		a.Log.Error("the server contradicts itself, so this agent does not train this run any more", "run", j.GetRun(), "version", j.GetVersion(),
+			"weights", j.GetWeights(), "reason", reason, "heads", fmt.Sprint(j.GetHeads()), "seen", before.Version, "hash", fmt.Sprintf("%x", before.Hash))
+	}
+	if keep && (t.Version != before.Version || t.Forked != before.Forked || len(before.Hash) == 0 && len(t.Hash) > 0) {
+		if err := a.store.Follow(j.GetRun(), t); err != nil {
+			return "", storeError(err)
+		}
+	}
+	return reason, nil
+}
+
+// seenHeads returns the newest heads of the last runs, for the server to compare.
+func (a *agent) seenHeads() (all []*loadstarv1.SeenHead, err error) {
+	if !a.checksHeads() {
+		return nil, nil
+	}
+	runs, trails, err := a.store.Trails(headsReported)
+	if err != nil {
+		return nil, storeError(err)
+	}
+	for i, t := range trails {
+		all = append(all, &loadstarv1.SeenHead{Run: runs[i], Version: t.Version, Hash: t.Hash})
+	}
+	return all, nil
+}
+
+// noteForks stores that the server does not have the heads that this agent has seen of runs.
+func (a *agent) noteForks(forked []string) error {
+	if !a.checksHeads() || len(forked) == 0 {
+		return nil
+	}
+	runs, trails, err := a.store.Trails(headsReported)
+	if err != nil {
+		return storeError(err)
+	}
+	for i, t := range trails {
+		if t.Forked != "" || !slices.Contains(forked, runs[i]) {
+			continue
+		}
+		t.Forked = fmt.Sprintf("two stories: the server no longer has the head of version %d that this agent has seen", t.Version)
+		a.Log.Error("the server contradicts itself, so this agent does not train this run any more", "run", runs[i], "seen", t.Version, "hash", fmt.Sprintf("%x", t.Hash), "reason", t.Forked)
+		if err := a.store.Follow(runs[i], t); err != nil {
+			return storeError(err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,41 @@
+package state
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"loadstar/internal/mtls"
+)
+
+// SecretFile is the name of the file that holds the agent's secret, in hexadecimal.
+const SecretFile = "secret"
+
+// Secret returns the secret from which the agent draws its clients' examples. It is never
+// sent. If the folder has none, Secret creates one: with another secret, a turn that was lost
+// is trained on other examples, and nothing else changes.
+func Secret(dir string) (secret [32]byte, err error) {
+	path := filepath.Join(dir, SecretFile)
+	if secret, err = ReadSecret(path); errors.Is(err, fs.ErrNotExist) {
+		rand.Read(secret[:]) // never fails
+		return secret, mtls.WritePrivate(path, fmt.Appendf(nil, "%x\n", secret))
+	}
+	return secret, err
+}
+
+// ReadSecret reads a file that Secret has written.
+func ReadSecret(path string) (secret [32]byte, err error) {
+	text, err := mtls.ReadPrivate(path)
+	if err != nil {
+		return secret, err
+	}
+	b, err := hex.DecodeString(string(bytes.TrimSpace(text)))
+	if err != nil || len(b) != len(secret) {
+		return secret, fmt.Errorf("%s: want %d hexadecimal digits; remove the file, and the agent creates another", path, 2*len(secret))
+	}
+	return [32]byte(b), nil
+}

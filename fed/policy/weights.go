@@ -1,0 +1,85 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+
+	"loadstar/fed"
+	"loadstar/fed/recipe"
+)
+
+const (
+	// sameStart is the largest difference between a number of version 0 and the same number
+	// computed here. Initial weights have the same bits on all supported platforms.
+	sameStart = 1e-6
+	// farVersions is the number of versions beyond which the distance may grow no further.
+	// A client that meets a run late has seen no version of it, and a server could otherwise
+	// send anything as version 1000. Honest runs moved by at most 8.1 in 300 versions.
+	farVersions = 16
+	// rounding allows for weights that are rounded to float32 after each merge.
+	rounding = 1e-4
+	// deadSlope is the slope below which a PReLU unit is taken for dead, and deadShare the
+	// share of a layer's units from which the layer is.
+	deadSlope, deadShare = 0.01, 0.25
+)
+
+// CheckStart returns the reason to decline weights as version 0 of a run, or nothing. Want has
+// those that follow from the plan's seed.
+func (p *Policy) CheckStart(want, got []float32) string {
+	if p.MostStep > 0 {
+		if _, most := distance(want, got); !(most <= sameStart) {
+			return "version 0 is not the one that follows from the plan's seed (policy.most_step)"
+		}
+	}
+	return ""
+}
+
+// CheckStep returns the reason to decline weights of a version, given those of another version
+// that were accepted before, or nothing. The plan must be one that the policy accepts.
+func (p *Policy) CheckStep(plan *fed.Plan, before int, old []float32, version int, weights []float32) string {
+	limit, problem := recipe.StepLimit(plan)
+	if p.MostStep == 0 || problem != "" {
+		return ""
+	}
+	first, last := min(before, version), max(before, version)
+	steps := float64(last - first)
+	norm, coordinate := distance(old, weights)
+	if most := min(steps, farVersions) * p.MostStep; !(norm <= most) {
+		return fmt.Sprintf("version %d is %.3g away from version %d, the most is %g (policy.most_step)", version, norm, before, most)
+	}
+	// The limit never rises with the version, so the first one is the largest.
+	if most := steps * limit(first); !(coordinate <= most*(1+rounding)) {
+		return fmt.Sprintf("a weight of version %d is %.3g away from version %d, the most is %.3g (policy.most_step)", version, coordinate, before, most)
+	}
+	return ""
+}
+
+// CheckSlopes returns the reason to decline the slopes of a PReLU layer, or nothing. A unit with
+// slope 0 passes on the examples on one side of a threshold only, which a server that chooses
+// weights can use to select examples.
+func (p *Policy) CheckSlopes(layer string, slopes []float32) string {
+	dead := 0
+	for _, s := range slopes {
+		if !(s >= deadSlope) {
+			dead++
+		}
+	}
+	if p.MostStep == 0 || float64(dead) <= deadShare*float64(len(slopes)) {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d slopes of %s are below %g (policy.most_step)", dead, len(slopes), layer, deadSlope)
+}
+
+// distance returns the Euclidean distance of two vectors and the largest difference of a
+// number, which is infinite if one of them is not finite.
+func distance(a, b []float32) (norm, most float64) {
+	for i := range a {
+		d := math.Abs(float64(a[i]) - float64(b[i]))
+		if math.IsNaN(d) {
+			d = math.Inf(1)
+		}
+		norm += d * d
+		most = max(most, d)
+	}
+	return math.Sqrt(norm), most
+}

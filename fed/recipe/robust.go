@@ -1,0 +1,36 @@
+package recipe
+
+import (
+	"fmt"
+
+	"loadstar/fed"
+)
+
+// robustTrim is the value of server.robust for a trimmed mean.
+const robustTrim = "trim"
+
+// leastTrimmed is the number of updates from which a trimmed mean leaves out some.
+const leastTrimmed = 3
+
+// Trims reports whether the server's mean leaves out the largest and smallest numbers of each
+// coordinate.
+func Trims(p *fed.Plan) bool { return p.Server.Robust == robustTrim }
+
+// validateRobust reports settings that a trimmed mean cannot have.
+func validateRobust(p *fed.Plan, add report) {
+	switch {
+	case !Trims(p):
+	case p.Server.Weighting != "uniform":
+		add("server.robust", "server.robust is trim, but server.weighting is %s; a trimmed mean has no weights, so it needs uniform", p.Server.Weighting)
+	case Averaged(p):
+		add("server.robust", "server.robust is trim, but client.moments is averaged; the trimmed means of two moments do not fit together, so use reset or kept")
+	}
+}
+
+// checkTrimmed returns an error if a round has too few clients for a trimmed mean.
+func checkTrimmed(p *fed.Plan, cohort int) error {
+	if Trims(p) && cohort < leastTrimmed {
+		return fmt.Errorf("server.robust is trim, but a round has %d clients; with fewer than %d there is nothing to leave out", cohort, leastTrimmed)
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+package issue
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"loadstar/forecast/calibrate"
+)
+
+// DayEnergy is the energy of a local day. Mean is what was measured plus the means of the steps to
+// come, so the means of clients add up to that of their sum. The bounds come from the errors
+// of earlier forecasts of a day's energy, because quantiles of steps do not add up.
+type DayEnergy struct {
+	Start, End int64 // the midnights, Unix seconds
+	// Mean is in kWh, as are P10 and P90, which are NaN until errors of some days are known.
+	Mean, P10, P90 float64
+}
+
+// energyDays is the number of days, from that of the cutoff on, whose energies are tracked.
+func (s *State) energyDays() int { return max(s.tracked()/s.perDay, 1) }
+
+func (s *State) energyConfig() calibrate.Config {
+	return calibrate.Config{Levels: meanLevels[:], Point: 1, Horizon: 1, Targets: s.energyDays(), StepsPerDay: 1}
+}
+
+// midnight returns the start of a local day, given by its number.
+func (c *clock) midnight(day int) int64 {
+	y, m, d := time.Unix(int64(day)*86400, 0).UTC().Date()
+	return time.Date(y, m, d, 0, 0, 0, 0, c.location).Unix()
+}
+
+// measured returns the energy that was measured from one time to another in kWh, or NaN if
+// one of the readings is missing.
+func (s *State) measured(from, to int64) float64 {
+	sum := 0.0
+	for t := s.stepAfter(from); t < to; t += s.seconds {
+		sum += s.work.at(s.step(t))
+	}
+	return sum * s.c.Step.Hours()
+}
+
+// stepAfter returns the start of the first step that does not begin before a time.
+func (s *State) stepAfter(at int64) int64 {
+	start := int64(s.step(at-s.phase))*s.seconds + s.phase
+	if start < at {
+		start += s.seconds
+	}
+	return start
+}
+
+// energies returns the energies of the day of the cutoff and of the following days. The last
+// of them may be NaN, because the rows do not reach its end.
+func (s *State) energies(rows []Row, cutoff int64) []DayEnergy {
+	today := s.clock.day(cutoff)
+	days := make([]DayEnergy, s.energyDays())
+	hours := s.c.Step.Hours()
+	next := 0
+	for i := range days {
+		d := &days[i]
+		d.Start, d.End, d.P10, d.P90 = s.clock.midnight(today+i), s.clock.midnight(today+i+1), math.NaN(), math.NaN()
+		sum := 0.0
+		for ; next < len(rows) && rows[next].Time < d.End; next++ {
+			sum += rows[next].Mean
+		}
+		d.Mean = sum * hours
+		if next == len(rows) && (next == 0 || rows[next-1].Time+s.seconds < d.End) {
+			d.Mean = math.NaN()
+		}
+		if i == 0 && d.Start < cutoff {
+			d.Mean += s.measured(d.Start, cutoff)
+		}
+	}
+	return days
+}
+
+// energy returns the energies of days with their bounds, and records them if a recorded issue
+// is due. The energy of a day is better known the later it is, so each time of recorded issues
+// has a tracker of its own. The bounds of an issue between two of these times are interpolated
+// between those that their trackers give.
+func (s *State) energy(rows []Row, cutoff int64, late bool) []DayEnergy {
+	days := s.energies(rows, cutoff)
+	if late {
+		return days
+	}
+	every := s.fallback.Every()
+	grid := (s.work.last + 1) / every
+	today, earlier := s.clock.day(cutoff), s.clock.day(int64(grid*every)*s.seconds+s.phase)
+	before, after := s.byDay[grid%len(s.byDay)], s.byDay[(grid+1)%len(s.byDay)]
+	if s.recorded() {
+		s.recordEnergy(before, days, today-1)
+	}
+	below := s.boundEnergy(before, days, earlier, today-earlier)
+	above := below
+	share := float64(s.work.last+1-grid*every) / float64(every)
+	if share > 0 {
+		above = s.boundEnergy(after, days, today, 0)
+	}
+	for i := range days {
+		a, b := below[i], above[i]
+		switch {
+		case math.IsNaN(a.P10):
+			a = b
+		case math.IsNaN(b.P10):
+			b = a
+		}
+		days[i].P10 = float64((1-share)*a.P10) + float64(share*b.P10)
+		days[i].P90 = float64((1-share)*a.P90) + float64(share*b.P90)
+	}
+	return days
+}
+
+// recordEnergy records the energies of days, given the newest complete day.
+func (s *State) recordEnergy(t *track, days []DayEnergy, last int) {
+	if last <= t.newest {
+		return
+	}
+	values, references := energyRows(days)
+	if slices.ContainsFunc(values, math.IsNaN) {
+		return
+	}
+	for day := max(t.newest+1, last-reachDays+2, 0); day <= last; day++ {
+		t.Observe(day, s.measured(s.clock.midnight(day), s.clock.midnight(day+1)))
+	}
+	t.issue(last, values, references)
+}
+
+// energyRows returns the rows that a tracker corrects.
+func energyRows(days []DayEnergy) (values, references []float64) {
+	for _, d := range days {
+		values, references = append(values, d.Mean, d.Mean, d.Mean), append(references, math.NaN())
+	}
+	return values, references
+}
+
+// boundEnergy returns days with the bounds that a tracker gives them, as far as it knows them.
+// The first of its targets is the given day, and skip is the number of targets before days[0].
+func (s *State) boundEnergy(t *track, days []DayEnergy, first, skip int) []DayEnergy {
+	out := slices.Clone(days)
+	last := first - 1
+	if last < t.newest || !t.ripe(last) || skip >= len(days) { // days go back if the zone changes
+		return out
+	}
+	shifted := make([]DayEnergy, len(days)) // the day of target k is days[k-skip]
+	copy(shifted[skip:], days)
+	values, references := energyRows(shifted)
+	for i, v := range values {
+		if math.IsNaN(v) {
+			values[i] = 0
+		}
+	}
+	t.Correct(last, values, references)
+	for k := skip; k < len(days); k++ {
+		if d := &out[k-skip]; !math.IsNaN(d.Mean) {
+			d.P10, d.P90 = values[3*k], values[3*k+2]
+		}
+	}
+	return out
+}
+
+// recorded reports whether an issue after the newest step is one of those that all clients
+// record.
+func (s *State) recorded() bool { return (s.work.last+1)%s.fallback.Every() == 0 }

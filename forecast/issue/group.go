@@ -1,0 +1,119 @@
+package issue
+
+import (
+	"math"
+	"slices"
+
+	"loadstar/series"
+)
+
+// Group is what the forecasts of a sum of clients have learned from their errors. The mean of
+// each row is the sum of the members' means, and so is its P50: with more members, a sum
+// becomes symmetric. Other quantiles of a sum are not sums of quantiles, so they are learned
+// from the errors of the sum. A group is not safe for concurrent use.
+type Group struct{ s *State }
+
+// NewGroup returns the state of a group that has made no forecast. The fallback of the
+// configuration has no effect.
+func NewGroup(c Config) (*Group, error) {
+	s, err := newState(c)
+	if err != nil {
+		return nil, err
+	}
+	s.group = true
+	return &Group{s}, s.start()
+}
+
+// Next returns what that of a [State] does.
+func (g *Group) Next() int64 { return g.s.Next() }
+
+// Recorded reports whether an issue at a cutoff is recorded.
+func (g *Group) Recorded(cutoff int64) bool {
+	return g.s.step(cutoff)%g.s.fallback.Every() == 0
+}
+
+// AppendBinary appends the encoded state to b.
+func (g *Group) AppendBinary(b []byte) ([]byte, error) { return g.s.AppendBinary(b) }
+
+// UnmarshalBinary replaces the state as [State.UnmarshalBinary] does.
+func (g *Group) UnmarshalBinary(b []byte) error { return g.s.UnmarshalBinary(b) }
+
+// Sum returns the sum of meters, which have the same span. A step that one of them lacks is
+// missing.
+func Sum(id string, meters []series.Meter) series.Meter {
+	sum := series.Meter{ID: id, Start: meters[0].Start, Load: make([]float32, len(meters[0].Load))}
+	for i := range sum.Load {
+		total := 0.0
+		for _, m := range meters {
+			if i >= len(m.Load) {
+				total = math.NaN()
+				break
+			}
+			total += float64(m.Load[i])
+		}
+		sum.Load[i] = float32(total)
+	}
+	return sum
+}
+
+// Issue makes the forecast of the group at a cutoff, given the sum of its members' readings
+// and their forecasts at that cutoff, whose order has no effect. Everything else is as in
+// [State.Issue].
+func (g *Group) Issue(m series.Meter, members []Forecast, cutoff int64) Forecast {
+	s := g.s
+	s.Advance(m, cutoff)
+	s.begin(m, cutoff)
+	late := s.next > s.work.last+1
+	// Floating-point sums depend on the order.
+	members = slices.Clone(members)
+	slices.SortFunc(members, func(a, b Forecast) int {
+		if a.Client < b.Client {
+			return -1
+		}
+		return 1
+	})
+	f := Forecast{Client: m.ID, Cutoff: cutoff, Levels: slices.Clone(s.c.Levels), Weight: math.NaN()}
+	width, h := len(s.levels), s.c.H
+	values := make([]float64, h*width)
+	rows := make([]Row, h)
+	missing := false
+	for i := range rows {
+		row := &rows[i]
+		*row = Row{Time: cutoff + int64(i)*s.seconds, Values: make([]float64, len(s.pick)), Source: Model, Quality: OK}
+		for _, x := range members {
+			r := x.Rows[i]
+			row.Mean += r.Mean
+			row.worsen(r)
+		}
+		missing = missing || math.IsNaN(row.Mean)
+		for k := range width {
+			values[i*width+k] = row.Mean
+		}
+	}
+	if !late && !missing {
+		s.correct(s.fallback, values, s.unknown(h))
+	}
+	for i := range rows {
+		row, from := &rows[i], values[i*width:][:width]
+		mean := row.Mean
+		if late || !s.fallback.ripe(s.work.last) {
+			s.young(from, 7)
+		}
+		s.fill(row, from)
+		if row.Mean = mean; math.IsNaN(mean) {
+			row.Source, row.Quality = None, Missing
+		}
+	}
+	s.complete(&f, rows, late)
+	return f
+}
+
+// worsen gives a group's row the source of its worst member.
+func (r *Row) worsen(member Row) {
+	if slices.Index(Ladder, member.Source) > slices.Index(Ladder, r.Source) {
+		r.Source, r.Reason = member.Source, member.Reason
+	}
+	if member.Quality != OK {
+		r.Quality = Estimated
+	}
+}

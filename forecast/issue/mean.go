@@ -1,0 +1,30 @@
+package issue
+
+import (
+	"math"
+	"strconv"
+)
+
+// Mean returns the mean of a load with the given quantiles, by Swanson's rule. It is the only
+// estimate of a mean here: medians of skewed loads, such as those of homes, do not add up to
+// the median of a sum or of a day's energy, but means do.
+//
+// D. Hurst, G. Brown and R. Swanson, Swanson's 30-40-30 rule, AAPG Bulletin 84 (2000).
+func Mean(p10, p50, p90 float64) float64 {
+	return float64(0.3*p10) + float64(0.4*p50) + float64(0.3*p90)
+}
+
+// meanLevels are the levels that a mean is made of.
+var meanLevels = [3]float64{0.1, 0.5, 0.9}
+
+// AppendNumber appends a load or an energy as all outputs write it: with the digits of a
+// float32, and as 0 if it is less than a milliwatt. It appends nothing if it is not finite.
+func AppendNumber(b []byte, v float64) []byte {
+	switch {
+	case math.IsNaN(v) || math.IsInf(v, 0):
+		return b
+	case math.Abs(v) < 1e-7:
+		return append(b, '0')
+	}
+	return strconv.AppendFloat(b, v, 'f', -1, 32)
+}

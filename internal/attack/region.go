@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"loadstar/fed"
+	"loadstar/fed/recipe"
+	"loadstar/fed/round"
+	"loadstar/fed/setup"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// regions lists the attacks of a region's server on its hub. To the hub, a region is an agent that
+// returns sums.
+func regions() []Attack {
+	return []Attack{{ID: "X7", Name: "a region claims results of others' clients, or more than it has", Run: lyingRegion}}
+}
+
+// lie is a sum with a false claim.
+type lie struct {
+	what    string
+	clients []string // the clients that the sum is said to be of
+	updates int      // how many updates are in the sum
+}
+
+// lyingRegion succeeds if the hub counts a sum that is said to be of another agent's client, which
+// still trains, that names a client twice, or that has more updates than clients. An honest sum of
+// the same clients must be counted afterwards.
+func lyingRegion(ctx context.Context, f *Fleet) (Result, error) {
+	s, err := f.Serve(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	region, err := s.JoinOne(ctx, "region")
+	if err != nil {
+		return Result{}, err
+	}
+	own := names("r", 9)
+	if _, err := region.Host(ctx, nil, own...); err != nil {
+		return Result{}, err
+	}
+	victim, err := s.JoinOne(ctx, "victim")
+	if err != nil {
+		return Result{}, err
+	}
+	if _, err := victim.Host(ctx, nil, "victim"); err != nil {
+		return Result{}, err
+	}
+	training, stop := context.WithCancel(ctx)
+	var wait sync.WaitGroup
+	wait.Go(func() { _ = victim.stall(training) }) // if it ends, the round still lacks its result
+	defer wait.Wait()
+	defer stop()
+	run, err := s.begin(ctx, "name: region\nalgorithm: fedavg\nrounds: 1\n", int64(len(own)+1))
+	if err != nil {
+		return Result{}, err
+	}
+	var task *v1.Task
+	if ok, err := eventually(ctx, 20*time.Second, func() (bool, error) {
+		r, err := region.checkIn(ctx, &v1.CheckInRequest{})
+		if err == nil && len(r.Tasks) > 0 {
+			task = r.Tasks[0]
+		}
+		return task != nil, err
+	}); err != nil || !ok {
+		return Result{}, fmt.Errorf("the region gets no task: %w", err)
+	}
+	if len(task.Clients) != len(own) {
+		return Result{}, fmt.Errorf("the task has the clients %v", task.Clients)
+	}
+	lies := []lie{
+		{"another agent's client", append(slices.Clone(own), "victim"), len(own) + 1},
+		{"a client in the place of one of its own", append(slices.Clone(own[1:]), "victim"), len(own)},
+		{"a client twice", append(slices.Clone(own[1:]), own[1]), len(own)},
+		{"a client that does not exist", append(slices.Clone(own[1:]), "nobody"), len(own)},
+		{"ten updates of nine clients", own, len(own) + 1},
+		{"no update", own, 0},
+	}
+	for _, l := range lies {
+		counted, err := region.claim(ctx, s, run, task, l)
+		if err != nil {
+			return Result{}, err
+		}
+		if counted > 0 {
+			return succeeded("%s: %d clients are counted", l.what, counted), nil
+		}
+	}
+	if counted, err := region.claim(ctx, s, run, task, lie{"the truth", own, len(own)}); err != nil || counted != int64(len(own)) {
+		return Result{}, errors.Join(fmt.Errorf("an honest sum counts for %d clients", counted), err)
+	}
+	return repelled("none of %d false sums is counted, an honest one is", len(lies)), nil
+}
+
+// claim pushes a sum and returns how many clients the hub then has counted in the round.
+func (a *Agent) claim(ctx context.Context, s *Server, run string, t *v1.Task, l lie) (int64, error) {
+	r, err := s.look(ctx, run)
+	if err != nil {
+		return 0, err
+	}
+	plan, err := recipe.Read([]byte(r.Plan))
+	if err != nil {
+		return 0, err
+	}
+	problem, err := recipe.Frame(plan, nil)
+	if err != nil {
+		return 0, err
+	}
+	parts, err := setup.New(plan, problem, int(t.Fleet))
+	if err != nil {
+		return 0, err
+	}
+	weights, err := a.weights(ctx, t.Weights)
+	if err != nil {
+		return 0, err
+	}
+	examples := 100
+	if most := int(t.GetLimits().GetExamples()); most > 0 {
+		examples = min(examples, most)
+	}
+	fold := round.NewFold(parts.Rules)
+	if l.updates == 0 { // the sum of nothing has the form of a sum, too
+		if err := fold.Add(&fed.Update{Version: int(t.Version), Examples: 1, Delta: make([]float32, len(weights))}, weights); err != nil {
+			return 0, err
+		}
+	}
+	for range l.updates {
+		delta, _ := harmless(t, weights)
+		if err := fold.Add(&fed.Update{Version: int(t.Version), Examples: examples, Claimed: 100, Delta: delta}, weights); err != nil {
+			return 0, err
+		}
+	}
+	b, err := round.AppendSums(nil, &fold.Sums()[0])
+	if err != nil {
+		return 0, err
+	}
+	sum := sha256.Sum256(b)
+	q := &v1.PushRequest{Run: t.Run, Round: t.Round, Version: t.Version, Form: v1.Form_FORM_SUM, Sha256: sum[:], Size: int64(len(b))}
+	for _, c := range l.clients {
+		q.Shares = append(q.Shares, &v1.Share{Client: c, Examples: 100, Steps: 4, TrainLoss: 0.1, Loss: 0.1})
+	}
+	for rest := b; ; { // in chunks
+		q.Chunk = rest[:min(len(rest), 1<<20)]
+		p, err := a.Push(ctx, q)
+		if err != nil {
+			return 0, nil // refused as a call
+		}
+		rest = rest[len(q.Chunk):]
+		q.Offset += int64(len(q.Chunk))
+		if p.Outcome == v1.Outcome_OUTCOME_REJECTED || p.Outcome == v1.Outcome_OUTCOME_CLOSED {
+			return 0, nil
+		}
+		if len(rest) == 0 {
+			break
+		}
+	}
+	// What the gateway accepts is decided behind the queue: the verdict comes with a check-in.
+	var counted int64
+	pushed := []*v1.Turns{{Run: t.Run, Round: t.Round, Clients: l.clients}}
+	_, err = eventually(ctx, 10*time.Second, func() (bool, error) {
+		if _, err := a.checkIn(ctx, &v1.CheckInRequest{Pushed: pushed}); err != nil {
+			pushed = nil // it names a client of another agent
+		}
+		r, err := s.look(ctx, run)
+		if err == nil && len(r.Rounds) > 0 {
+			counted = r.Rounds[len(r.Rounds)-1].Counted
+		}
+		return counted > 0, err
+	})
+	return counted, err
+}

@@ -1,0 +1,336 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"loadstar/agent"
+	"loadstar/fed/policy"
+	"loadstar/fed/recipe"
+	"loadstar/fed/round"
+	"loadstar/fed/setup"
+	"loadstar/nn/kernel"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/series"
+)
+
+// traps lists the attacks of a server that lies about the weights. They run an agent of this
+// tree in this process, because the server under attack is not the one that lies.
+func traps() []Attack {
+	return []Attack{{ID: "S3", Name: "a lying server's weights read a home's profile out of one update", Run: setTrap}}
+}
+
+// liar is a server that sends one task and takes what comes back.
+type liar struct {
+	v1.UnimplementedAgentServiceHandler
+	blobs map[string][]byte
+
+	mu     sync.Mutex
+	task   *v1.Task // nil if it is answered
+	pushed []byte
+	reason string
+	done   chan struct{}
+}
+
+func (l *liar) put(data []byte) string {
+	sum := sha256.Sum256(data)
+	hash := hex.EncodeToString(sum[:])
+	l.blobs[hash] = data
+	return hash
+}
+
+func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if hash, ok := strings.CutPrefix(r.URL.Path, "/v1/blobs/"); ok {
+		_, _ = w.Write(l.blobs[hash]) // an agent that has gone away needs no answer
+		return
+	}
+	_, h := v1.NewAgentServiceHandler(l)
+	h.ServeHTTP(w, r)
+}
+
+// Announce accepts all clients.
+func (l *liar) Announce(context.Context, *v1.AnnounceRequest) (*v1.AnnounceResponse, error) {
+	return &v1.AnnounceResponse{}, nil
+}
+
+// CheckIn returns the task until it is answered.
+func (l *liar) CheckIn(_ context.Context, r *v1.CheckInRequest) (*v1.CheckInResponse, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := &v1.CheckInResponse{NextContactMs: 20}
+	if l.task != nil && len(r.Training)+len(r.Pushed) == 0 {
+		a.Tasks = []*v1.Task{l.task}
+	}
+	return a, nil
+}
+
+// Push takes an update.
+func (l *liar) Push(_ context.Context, r *v1.PushRequest) (*v1.PushResponse, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if int64(len(r.Chunk)) < r.Size {
+		return nil, errors.New("the update has several parts")
+	}
+	l.answered(r.Chunk, "")
+	return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_COUNTED}, nil
+}
+
+// Decline takes a reason.
+func (l *liar) Decline(_ context.Context, r *v1.DeclineRequest) (*v1.DeclineResponse, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.answered(nil, r.Reason)
+	return &v1.DeclineResponse{}, nil
+}
+
+func (l *liar) answered(update []byte, reason string) {
+	if l.task != nil {
+		l.task, l.pushed, l.reason = nil, update, reason
+		close(l.done)
+	}
+}
+
+// bait is a plan with the weights that a liar sends.
+type bait struct {
+	plan    string
+	version int64
+	weights func(*setup.Setup) ([]float32, error)
+}
+
+// offer sends weights to an agent with a policy. It returns the update, or the reason why the
+// agent declines.
+func offer(ctx context.Context, d *series.Dataset, allow policy.Policy, s *setup.Setup, b bait) (update []float32, reason string, err error) {
+	k, err := kernel.Default()
+	if err != nil {
+		return nil, "", err
+	}
+	dir, err := os.MkdirTemp("", "trap")
+	if err != nil {
+		return nil, "", err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	weights, err := b.weights(s)
+	if err != nil {
+		return nil, "", err
+	}
+	l := &liar{blobs: map[string][]byte{}, done: make(chan struct{})}
+	l.task = &v1.Task{
+		Run: "trap", Version: b.version, Round: b.version, Clients: []string{d.Meter(0).ID}, Plan: l.put([]byte(b.plan)),
+		Weights: l.put(round.AppendFloats(nil, weights)), LeaseMs: time.Hour.Milliseconds(), Fleet: int64(s.Fleet),
+	}
+	server := httptest.NewServer(l)
+	defer server.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- agent.Run(ctx, agent.Config{Dir: dir, Server: server.URL, Client: server.Client(), Dataset: d, Kernel: k, Policy: &allow, Chunk: 4 << 20})
+	}()
+	select {
+	case <-l.done:
+	case err := <-ended:
+		return nil, "", fmt.Errorf("the agent has ended: %w", errors.Join(err, ctx.Err()))
+	}
+	cancel()
+	return round.ReadFloats(nil, l.pushed), l.reason, <-ended
+}
+
+// trapHome returns a home whose mean load by hour has no pattern that an attacker could guess,
+// and these means.
+func trapHome() (*series.Dataset, []float64, error) {
+	const days = 300
+	r := rand.New(rand.NewPCG(5, 6))
+	means := make([]float64, 24)
+	for h := range means {
+		means[h] = 0.5 + 2*r.Float64()
+	}
+	m := series.Meter{ID: "home", Start: time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC).Unix()}
+	for range days {
+		for h := range 24 {
+			m.Load = append(m.Load, float32(means[h]*math.Exp(0.5*r.NormFloat64())))
+		}
+	}
+	d, err := series.NewDataset(series.Dataset{Name: "home", Interval: time.Hour, Clock: time.UTC}, []series.Meter{m})
+	return d, means, err
+}
+
+const trapModel = "model: {name: dense, interval: 1h, inputs: [recent, lags, day, profiles, quartiles, level, ranks, calendar]}\n"
+
+// trapSetup reads a plan as the attacker does, who needs no readings of the home.
+func trapSetup(plan string, d *series.Dataset) (*setup.Setup, error) {
+	p, err := recipe.Read([]byte(plan))
+	if err != nil {
+		return nil, err
+	}
+	if p, err = recipe.Resolve(p, d.Interval); err != nil {
+		return nil, err
+	}
+	q, err := recipe.Frame(p, d)
+	if err != nil {
+		return nil, err
+	}
+	return setup.New(p, q, 40)
+}
+
+// tensorAt returns where a tensor begins among the shared weights.
+func tensorAt(s *setup.Setup, name string) (at int, shape []int, err error) {
+	for _, l := range s.Problem.Partition.Shared() {
+		for _, x := range l.Tensors {
+			if x.Name == name {
+				return at + x.Offset - l.Offset(), x.Shape, nil
+			}
+		}
+		at += l.Len()
+	}
+	return 0, nil, fmt.Errorf("the model has no %s", name)
+}
+
+// trapped returns weights with which unit h of the first layer passes on the examples of hour h
+// alone, and all forecasts are far too low, so that the loss has the same slope everywhere.
+func trapped(s *setup.Setup) ([]float32, error) {
+	const sharp, weight, low = 2, 8, -3000
+	shared, _ := s.InitialWeights()
+	clear(shared) // also slopes: units are dead outside of their hour
+	names := s.Problem.InputNames()
+	first, shape, err := tensorAt(s, "trunk.0.weight")
+	if err != nil {
+		return nil, err
+	}
+	bias, _, err := tensorAt(s, "trunk.0.bias")
+	if err != nil {
+		return nil, err
+	}
+	head, outputs, err := tensorAt(s, "head.weight")
+	if err != nil {
+		return nil, err
+	}
+	lowest, _, err := tensorAt(s, "head.bias")
+	if err != nil {
+		return nil, err
+	}
+	for u := range shape[0] {
+		shared[bias+u] = -1
+		if u < 24 {
+			at := slices.Index(names, fmt.Sprint("hour.", u))
+			if at < 0 {
+				return nil, errors.New("the model has no input for hours")
+			}
+			shared[first+u*shape[1]+at] = sharp
+			shared[head+outputs[1]+u] = weight
+		}
+	}
+	for o := range outputs[0] {
+		shared[lowest+o] = low
+	}
+	return shared, nil
+}
+
+// profile reads the mean load by hour out of an update of trapped weights: the change of a row
+// is the sum of its examples, and that of the bias their number.
+func profile(s *setup.Setup, update []float32) ([]float64, error) {
+	first, shape, err := tensorAt(s, "trunk.0.weight")
+	if err != nil {
+		return nil, err
+	}
+	bias, _, err := tensorAt(s, "trunk.0.bias")
+	if err != nil {
+		return nil, err
+	}
+	names := s.Problem.InputNames()
+	var all []float64
+	for h := range 24 {
+		n, sum := float64(update[bias+h]), 0.0
+		for _, name := range []string{"profile.target", "level.mean"} {
+			at := slices.Index(names, name)
+			if at < 0 {
+				return nil, fmt.Errorf("the model has no input %s", name)
+			}
+			sum += float64(update[first+h*shape[1]+at])
+		}
+		if n == 0 {
+			n = 1
+		}
+		all = append(all, sum/n)
+	}
+	return all, nil
+}
+
+// alikeness returns the correlation of two vectors.
+func alikeness(x, y []float64) float64 {
+	var mx, my, xy, xx, yy float64
+	for i := range x {
+		mx += x[i] / float64(len(x))
+		my += y[i] / float64(len(y))
+	}
+	for i := range x {
+		xy += (x[i] - mx) * (y[i] - my)
+		xx += (x[i] - mx) * (x[i] - mx)
+		yy += (y[i] - my) * (y[i] - my)
+	}
+	return xy / math.Sqrt(max(xx*yy, math.SmallestNonzeroFloat64))
+}
+
+// setTrap sends weights of a lying server to an agent. Without a policy, one update must give the
+// home's mean load by hour, otherwise the attack shows nothing. It is repelled if an agent with
+// the default policy declines this plan, and the weights with a plan that the policy accepts, as
+// version 0, as the next version and as one of a run that the agent meets late; the same weights
+// must be trained if only the check of weights is off.
+func setTrap(ctx context.Context, _ *Fleet) (Result, error) {
+	const solved = 0.9
+	d, means, err := trapHome()
+	if err != nil {
+		return Result{}, err
+	}
+	b := bait{plan: "name: trap\nalgorithm: fedsgd\n" + trapModel, weights: trapped}
+	s, err := trapSetup(b.plan, d)
+	if err != nil {
+		return Result{}, err
+	}
+	update, reason, err := offer(ctx, d, policy.None(), s, b)
+	if err != nil || reason != "" {
+		return Result{}, fmt.Errorf("without a policy the agent does not train: %s, %v", reason, err)
+	}
+	found, err := profile(s, update)
+	if err != nil {
+		return Result{}, err
+	}
+	before := alikeness(found, means)
+	if !(before > solved) {
+		return Result{}, fmt.Errorf("without a policy the correlation is %.3f, so this attack shows nothing", before)
+	}
+	if _, reason, err = offer(ctx, d, policy.Default(), s, b); err != nil {
+		return Result{}, err
+	} else if reason == "" {
+		return succeeded("correlation %.3f, and the default policy accepts the plan", before), nil
+	}
+	b.plan = "name: trap\nalgorithm: fedavg\n" + trapModel
+	if s, err = trapSetup(b.plan, d); err != nil {
+		return Result{}, err
+	}
+	unchecked := policy.Default()
+	unchecked.MostStep = 0
+	if _, reason, err = offer(ctx, d, unchecked, s, b); err != nil || reason != "" {
+		return Result{}, fmt.Errorf("without the check of weights the agent does not train: %s, %v", reason, err)
+	}
+	for _, b.version = range []int64{0, 1, 300} {
+		if _, reason, err = offer(ctx, d, policy.Default(), s, b); err != nil {
+			return Result{}, err
+		}
+		if !strings.Contains(reason, "policy.most_step") {
+			return succeeded("correlation %.3f without a policy; as version %d the weights are trained, or declined for another reason: %q", before, b.version, reason), nil
+		}
+	}
+	return repelled("correlation %.3f without a policy; with all defaults the plan is declined, and the weights as version 0, 1 and 300", before), nil
+}

@@ -1,0 +1,18 @@
+package csvcell
+
+import "testing"
+
+func TestText(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "", "meter-1": "meter-1", "a=b": "a=b", "'=x": "'=x", "é": "é",
+		"=cmd|calc": "'=cmd|calc", "@SUM(1)": "'@SUM(1)", "+A1": "'+A1", "-A1": "'-A1", "\t=1": "'\t=1", "\r=1": "'\r=1", "\n=1": "'\n=1",
+		"-": "'-", "-1.5": "-1.5", "+3": "+3", "-1e-05": "-1e-05", "-Inf": "-Inf", "-1+2": "'-1+2",
+	} {
+		if got := Text(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+		if got := Plain(want); got != in && in != "'=x" {
+			t.Errorf("%q is read as %q", want, got)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+// Package head has the signed statements of a server about which weights the versions of a run
+// have. Each head contains the hash of the one before it. A server that shows two agents
+// different weights has to sign two heads that contradict each other, and as soon as one of
+// these agents is shown the other's chain, it has both.
+package head
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"path/filepath"
+
+	"loadstar/internal/mtls"
+)
+
+// Head says which weights a version of a run has.
+type Head struct {
+	Run     string
+	Version int64
+	Weights string // blob
+	// Previous is the hash of the head before this one, or empty if this is the first.
+	Previous  []byte
+	Signature []byte
+}
+
+// statement returns what is signed. Lengths make the parts unambiguous.
+func (h *Head) statement() []byte {
+	b := []byte("loadstar head 1\n")
+	for _, part := range [][]byte{[]byte(h.Run), []byte(h.Weights), h.Previous} {
+		b = binary.BigEndian.AppendUint64(b, uint64(len(part)))
+		b = append(b, part...)
+	}
+	return binary.BigEndian.AppendUint64(b, uint64(h.Version))
+}
+
+// Hash identifies the head. It does not depend on the signature.
+func (h *Head) Hash() []byte {
+	sum := sha256.Sum256(h.statement())
+	return sum[:]
+}
+
+// Sign sets the signature.
+func (h *Head) Sign(key ed25519.PrivateKey) { h.Signature = ed25519.Sign(key, h.statement()) }
+
+// Valid reports whether the signature is that of the key.
+func (h *Head) Valid(key ed25519.PublicKey) bool {
+	return len(key) == ed25519.PublicKeySize && ed25519.Verify(key, h.statement(), h.Signature)
+}
+
+// keyFile holds a server's public key in the folder of an agent, in hexadecimal.
+const keyFile = "head-key"
+
+// WriteKey stores the key of the server that an agent has joined.
+func WriteKey(dir string, key ed25519.PublicKey) error {
+	if len(key) != ed25519.PublicKeySize {
+		return fmt.Errorf("the server's key has %d bytes, want %d", len(key), ed25519.PublicKeySize)
+	}
+	return mtls.WritePrivate(filepath.Join(dir, keyFile), fmt.Appendf(nil, "%x\n", []byte(key)))
+}
+
+// ReadKey reads the key that WriteKey has stored. The error wraps [fs.ErrNotExist] if there is
+// none.
+func ReadKey(dir string) (ed25519.PublicKey, error) {
+	path := filepath.Join(dir, keyFile)
+	text, err := mtls.ReadPrivate(path)
+	if err != nil {
+		return nil, err
+	}
+	key, err := hex.DecodeString(string(bytes.TrimSpace(text)))
+	if err != nil || len(key) != ed25519.PublicKeySize {
+		return nil, fmt.Errorf("%s: want %d hexadecimal digits; remove the file and join again", path, 2*ed25519.PublicKeySize)
+	}
+	return key, nil
+}

@@ -1,0 +1,56 @@
+package experiment
+
+import (
+	"errors"
+	"slices"
+)
+
+// ErrNoData means that no part of an experiment has data.
+var ErrNoData = errors.New("no part of the experiment has data")
+
+// Without adapts the experiment to missing datasets. It puts the dataset instead in place of
+// them. If instead is "", it removes them, together with the parts that have no dataset left
+// or that need the results of a removed part, and returns the names of these parts. The
+// error is ErrNoData if no part is left.
+func (s *Spec) Without(missing []string, instead string) (removed []string, err error) {
+	// The parts that stay are in a new slice, because methods in s.Parts refer to its elements.
+	var left []Part
+	for i := range s.Parts {
+		p := &s.Parts[i]
+		var datasets []string
+		for _, name := range p.Datasets {
+			if slices.Contains(missing, name) {
+				name = instead
+			}
+			if name != "" && !slices.Contains(datasets, name) {
+				datasets = append(datasets, name)
+			}
+		}
+		p.Datasets = datasets
+		if len(datasets) == 0 || slices.ContainsFunc(p.Best, func(name string) bool { return slices.Contains(removed, name) }) {
+			removed = append(removed, p.Name)
+			continue
+		}
+		left = append(left, *p)
+	}
+	s.Parts = left
+	if len(left) == 0 {
+		return removed, ErrNoData
+	}
+	if slices.Contains(removed, s.Pictures) {
+		s.Pictures = s.picturesDefault()
+	}
+	return removed, nil
+}
+
+// Datasets returns the names of the datasets of all parts, each once, in order.
+func (s *Spec) Datasets() (names []string) {
+	for _, p := range s.Parts {
+		for _, name := range p.Datasets {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}

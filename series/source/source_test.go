@@ -1,0 +1,43 @@
+package source
+
+import (
+	"path/filepath"
+	"testing"
+
+	"loadstar/internal/datatest"
+	"loadstar/internal/longtest"
+)
+
+// TestGroups converts each source from files that were made from our group of it, and
+// compares all bytes. LOADSTAR_TEST_LONG=1 is for all four.
+func TestGroups(t *testing.T) {
+	if testing.Short() {
+		t.Skip("reads all data")
+	}
+	type form struct {
+		source Source
+		write  func(t *testing.T, group, dir string)
+	}
+	usual := []form{{bdg2, writeBDG2}}
+	for _, c := range longtest.Pick(usual, append(usual, form{cambridge, writeCambridge}, form{resstock, writeResStock}, form{sgsc, writeSGSC})) {
+		t.Run(c.source.Name, func(t *testing.T) {
+			from, to := t.TempDir(), t.TempDir()
+			group := datatest.Group(t, c.source.Folder)
+			c.write(t, group, from)
+			files, err := c.source.Convert(from, to)
+			if err != nil {
+				t.Error(err)
+			}
+			for _, f := range files {
+				equal := contentSum(t, filepath.Join(group, f.Name)) == f.Sum
+				if !equal {
+					t.Errorf("%s differs", f.Name)
+				}
+				t.Logf("%-9s %-22s %8d rows, equal: %v", c.source.Name, f.Name, f.Rows, equal)
+			}
+			if len(files) != len(c.source.sums) {
+				t.Errorf("%d files, want %d", len(files), len(c.source.sums))
+			}
+		})
+	}
+}

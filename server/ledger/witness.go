@@ -1,0 +1,63 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+)
+
+// witnessFile is the end of the name of a file beside a SQLite ledger. It names a batch that
+// was counted lately, so that a ledger that lost its newest transactions is recognised: one
+// that was copied without its log is valid, but older. The file is written after the commit
+// and not synced. It can name an older batch after a power loss, and never one that the ledger
+// did not have.
+const witnessFile = "-counted"
+
+// ErrOlder means that a SQLite ledger does not have what was counted in it.
+var ErrOlder = errors.New("the database lacks updates that were counted")
+
+// checkWitness returns an error if the ledger lacks the batch that the file names.
+func (l *Ledger) checkWitness(ctx context.Context) error {
+	path := l.path + witnessFile
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var run string
+	var batch, has int64
+	var sum uint32
+	if _, err := fmt.Sscanf(string(text), "%s %d %x\n", &run, &batch, &sum); err != nil || sum != witnessSum(run, batch) {
+		return nil // nothing was counted, or a power loss has torn the file
+	}
+	err = l.db.QueryRowContext(ctx, "SELECT batch FROM runs WHERE id = $1", run).Scan(&has)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	if has < batch {
+		return fmt.Errorf("%w: batch %d of run %s is the newest in %s; batch %d was counted. If its log %s-wal was removed or not copied, put it back. If you want to go on with this older ledger, remove %s",
+			ErrOlder, has, run, l.path, batch, l.path, path)
+	}
+	return nil
+}
+
+func witnessSum(run string, batch int64) uint32 {
+	return crc32.Checksum(fmt.Appendf(nil, "%s %d", run, batch), castagnoli)
+}
+
+// noteCounted writes that a batch was counted. Errors do not matter: the batch is counted, and
+// the file still names an older one.
+func (l *Ledger) noteCounted(run string, batch int64) {
+	if !l.sqlite {
+		return
+	}
+	l.witness.Lock()
+	defer l.witness.Unlock()
+	if l.witness.File == nil {
+		l.witness.File, _ = os.OpenFile(l.path+witnessFile, os.O_WRONLY|os.O_CREATE, 0o600)
+	}
+	_, _ = l.witness.WriteAt(fmt.Appendf(nil, "%s %d %08x\n", run, batch, witnessSum(run, batch)), 0)
+}
