@@ -260,7 +260,7 @@ func describeForecast(c live.ClientStatus, at live.Site) string {
 }
 
 // sourceNames are the words for sources that are not a model.
-var sourceNames = map[issue.Source]string{issue.Week: "LAST WEEK", issue.Day: "YESTERDAY", issue.Last: "LAST VALUE", issue.None: "NOTHING"}
+var sourceNames = map[issue.Source]string{issue.Median: "MEDIAN OF 28 DAYS", issue.Week: "LAST WEEK", issue.Day: "YESTERDAY", issue.Last: "LAST VALUE", issue.None: "NOTHING"}
 
 // describeModel says what made the newest forecast. Refused is a model that the client does
 // not use because its forecasts would be worse, or empty.

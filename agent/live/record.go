@@ -167,7 +167,7 @@ func (r *clientRecord) back() {
 }
 
 // sources numbers the sources of rows for the file. Numbers must not change.
-var sources = []issue.Source{issue.None, issue.Model, issue.Generic, issue.Week, issue.Day, issue.Last}
+var sources = []issue.Source{issue.None, issue.Model, issue.Generic, issue.Week, issue.Day, issue.Last, issue.Median}
 
 // recorded is an issue that is scored. Values has a row of Levels values for each step, and
 // Means its mean.

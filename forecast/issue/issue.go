@@ -15,6 +15,7 @@ type Source string
 const (
 	Model   Source = "model"   // the client's model
 	Generic Source = "generic" // a model without personal layers
+	Median  Source = "median"  // the median at the same clock time in the last 28 days, if it has been better than last week's load
 	Week    Source = "week"    // the load at the same clock time 7 or 14 days before, or that of the extreme day
 	Day     Source = "day"     // the load at the same clock time the day before
 	Last    Source = "last"    // the newest load
@@ -22,7 +23,7 @@ const (
 )
 
 // Ladder has the sources from best to worst.
-var Ladder = []Source{Model, Generic, Week, Day, Last, None}
+var Ladder = []Source{Model, Generic, Median, Week, Day, Last, None}
 
 // Reason says why a row is not from a better source, or what the source had to do without.
 type Reason string

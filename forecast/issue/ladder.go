@@ -18,6 +18,9 @@ type work struct {
 	oldest, newest int
 	extreme        int // the local day with the highest peak, or 0 if there is none
 
+	medians, sorted []float64 // medians are those of the next 24 hours, by step
+	byMedian        bool      // medians forecast the client better than last week's load does
+
 	raw, values, fallbacks, simple []float64
 	sources                        []Source
 	reasons                        []Reason
@@ -74,7 +77,7 @@ func (s *State) rows(a *answer, why Reason, cutoff int64) []Row {
 			if row.Source == None {
 				row.Quality = Missing
 			}
-			if row.Source == Week {
+			if row.Source == Week || row.Source == Median {
 				if row.Reason = why; a != nil {
 					row.Reason = BeyondReach
 				}
@@ -198,9 +201,11 @@ func (s *State) simple(late bool) {
 	w.sources = slices.Grow(w.sources[:0], n)[:n]
 	w.reasons = slices.Grow(w.reasons[:0], n)[:n]
 	w.days = slices.Grow(w.days[:0], n)[:n]
-	w.extreme = 0
+	w.extreme, w.byMedian = 0, false
 	if s.c.Fallback == ExtremeDay {
 		w.extreme = s.extremeDay()
+	} else {
+		s.medians()
 	}
 	complete := true
 	for i := range n {
@@ -268,6 +273,11 @@ func (s *State) simpleAt(target int) (v float64, source Source, reason Reason, d
 			if v = w.at(step); !math.IsNaN(v) {
 				return v, Week, "", 7
 			}
+		}
+	}
+	if w.byMedian {
+		if v = s.medianAt(target); !math.IsNaN(v) {
+			return v, Median, "", 7
 		}
 	}
 	step, back := s.newestDay(target, 7)

@@ -15,7 +15,8 @@ type Fallback string
 
 // The fallbacks.
 const (
-	// LastWeek is the load at the same clock time 7 or 14 days before.
+	// LastWeek is the load at the same clock time 7 or 14 days before, or the median of the
+	// last 28 days if it has been better.
 	LastWeek Fallback = "week"
 	// ExtremeDay is the day with the highest peak of the last 28. It is for users who must
 	// not underestimate peaks.

@@ -9,7 +9,7 @@ import { Dots, Empty, Failure, Figures, Generated, Section, State, Table, Time, 
 const week = 7 * 86400;
 const ranges = [1, 7, 28];
 const leads = ["1h", "24h"];
-const sources: Record<string, string> = { model: "the client's own model", generic: "the shared model", week: "last week's load", day: "yesterday's load", last: "the last load", none: "nothing" };
+const sources: Record<string, string> = { model: "the client's own model", generic: "the shared model", median: "the median of the last 28 days", week: "last week's load", day: "yesterday's load", last: "the last load", none: "nothing" };
 
 type Seen = { forecast?: Forecast; readings: Series; issued?: Series; scores: Score[]; quality?: Quality; from: number; anchor: number };
 

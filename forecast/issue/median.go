@@ -1,0 +1,64 @@
+package issue
+
+import (
+	"math"
+	"slices"
+)
+
+const (
+	// medianDays is the number of days over which medians are taken, and leastMedianDays the
+	// number of them that must be known.
+	medianDays      = 28
+	leastMedianDays = 14
+	// judgedDays is the number of days on which medians are judged.
+	judgedDays = 14
+	// medianGain is the error of medians relative to that of last week's load up to which
+	// medians are chosen. A choice between equals must not change every day.
+	medianGain = 0.95
+)
+
+// medians takes the median of the loads at the same clock time for each step of the next 24
+// hours, and finds out which has forecast the last two weeks better: the median of the days
+// before, or the load of the week before. Homes have irregular peaks, which last week's load
+// repeats at the wrong time. Buildings have workdays and weekends, which a median mixes.
+func (s *State) medians() {
+	w := &s.work
+	w.medians = resized(w.medians, s.perDay)
+	var loads [medianDays]float64 // the newest first
+	var ofMedian, ofWeek float64
+	for i := range w.medians {
+		known := w.sorted[:0]
+		for d := medianDays - 1; d >= 0; d-- {
+			v := w.at(s.back(w.last+1+i, d+1))
+			if loads[d] = v; math.IsNaN(v) {
+				continue
+			}
+			if d < judgedDays && len(known) >= leastMedianDays/2 && !math.IsNaN(loads[d+7]) {
+				ofMedian += math.Abs(v - middle(known))
+				ofWeek += math.Abs(v - loads[d+7])
+			}
+			at, _ := slices.BinarySearch(known, v)
+			known = slices.Insert(known, at, v)
+		}
+		if w.medians[i] = math.NaN(); len(known) >= leastMedianDays {
+			w.medians[i] = middle(known)
+		}
+		w.sorted = known
+	}
+	w.byMedian = ofMedian < float64(medianGain*ofWeek)
+}
+
+// middle returns the median of sorted numbers.
+func middle(sorted []float64) float64 {
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// medianAt returns the median for a target, or NaN if too few loads are known.
+func (s *State) medianAt(target int) float64 {
+	first := s.work.last + 1
+	for target-first >= s.perDay {
+		target = s.back(target, 1)
+	}
+	return s.work.medians[max(target-first, 0)]
+}
