@@ -24,13 +24,14 @@ import (
 // The methods that are compared, in the order of the table.
 const (
 	week = iota
+	month
 	ridge
 	alone
 	federated
 	methods
 )
 
-var methodNames = [methods]string{"last week's profile", "ridge, a week of lags", "each building alone", "Loadstar, federated"}
+var methodNames = [methods]string{"last week's profile", "median of 28 days", "ridge, a week of lags", "each building alone", "Loadstar, federated"}
 
 // every is the time between the forecasts that are compared, in seconds. Clients learn from
 // the forecasts at these times.
@@ -113,12 +114,14 @@ func (p *paper) meter(client string) int {
 	return -1
 }
 
-// others makes the forecasts of the methods that need no fleet: last week's profile, ridge
-// regression, and the same model trained by each building alone.
+// others makes the forecasts of the methods that need no fleet: last week's profile, the
+// median of 28 days, ridge regression, and the same model trained by each building alone.
 func (p *paper) others(ctx context.Context, k *kernel.Set, plan []byte, dir string) error {
 	p.lastWeek()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return p.ridge(ctx) })
+	g.Go(func() error {
+		return errors.Join(p.baseline(ctx, month, "rolling-median"), p.baseline(ctx, ridge, "ridge-rich"))
+	})
 	g.Go(func() error { return p.alone(ctx, k, plan, dir) })
 	return g.Wait()
 }
@@ -142,9 +145,9 @@ func split() series.Split {
 	return series.Split{Train: float64(trainDays) / all, Validation: float64(checkDays) / all}
 }
 
-// ridge fits a regression to each building, and forecasts whenever the loads are known that it
-// needs.
-func (p *paper) ridge(ctx context.Context) error {
+// baseline fits a simple method to each building, and forecasts whenever the loads are known
+// that it needs.
+func (p *paper) baseline(ctx context.Context, method int, name string) error {
 	d := p.stage.all
 	frame, err := series.NewFramer(d, series.Layout{Lookback: 24, Horizon: 1, Targets: ahead, Inputs: []series.Input{{Name: "load"}}}, split())
 	if err != nil {
@@ -156,7 +159,7 @@ func (p *paper) ridge(ctx context.Context) error {
 			return ctx.Err()
 		}
 		m := d.Meter(i)
-		b, err := forecast.NewBaseline("ridge-rich")
+		b, err := forecast.NewBaseline(name)
 		if err == nil {
 			err = b.Fit(forecast.Client{Frame: frame, Meter: m})
 		}
@@ -170,7 +173,7 @@ func (p *paper) ridge(ctx context.Context) error {
 				continue
 			}
 			for h, v := range known {
-				p.set(ridge, m.ID, c, h, v)
+				p.set(method, m.ID, c, h, v)
 			}
 		}
 	}

@@ -336,6 +336,30 @@ test("the agent's page", async (t) => {
   }
 });
 
+test("the agent's page shows the energies and the peak of its interface", async () => {
+  const context = await open();
+  const page = await context.newPage();
+  await page.goto(`${agent.url}#/${agent.client}`);
+  const rows = page.locator("[aria-label$='The next days'] tbody tr");
+  // shows reports whether a text has the numbers, in order, each rounded to the digits that it has there.
+  const shows = (text, numbers) => {
+    const found = [...text.matchAll(/\d[\d,\u202f\u00a0]*(?:\.\d+)?/g)].map((m) => m[0].replace(/[^\d.]/g, ""));
+    return found.length === numbers.length && found.every((x, i) => Math.abs(numbers[i]).toFixed((x.split(".")[1] ?? "").length) === x);
+  };
+  await until("the page and the interface agree", async () => {
+    const f = await (await fetch(`${agent.url}v1/forecasts/${agent.client}`)).json();
+    const known = (...x) => x.filter((v) => v != null);
+    if (!f.energy.length || (await rows.count()) !== f.energy.length) return false;
+    for (const [i, d] of f.energy.entries()) {
+      const [, energy, band] = await rows.nth(i).locator("td, th").allTextContents();
+      if (!shows(energy, [d.mean]) || !shows(band, known(d.P10, d.P90))) return false;
+    }
+    const peak = (await page.locator("p:has-text('Highest step of the next 24 hours')").textContent()).split("hours: ")[1].split(", most")[0];
+    return shows(peak, [f.peak.P50, f.peak.P10, f.peak.P90]);
+  });
+  await context.close();
+});
+
 test("the agent audits its updates", async () => {
   const context = await open();
   const page = await context.newPage();
