@@ -23,8 +23,8 @@ func newDemo() *cobra.Command {
 own. A server and four agents run in this process and talk over mutual TLS. They
 train a model for 42 generated buildings; one agent is killed on the way and
 comes back. Then days arrive that nobody trained on, and the federated model is
-compared with last week's profile, the median of 28 days, ridge regression, and each
-building alone.
+compared with last week's profile, the median of 28 days, ridge regression, and
+each building alone.
 
 The readings are GENERATED: no meter measured them. The table shows the result
 whatever it is. All files are in a temporary folder, which is removed at the end
