@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"strings"
 	"time"
 )
 
@@ -246,5 +247,27 @@ func StandardTime(zone *time.Location) *time.Location {
 	// is the standard one, in both hemispheres.
 	_, january := time.Date(2018, 1, 1, 0, 0, 0, 0, zone).Zone()
 	_, july := time.Date(2018, 7, 1, 0, 0, 0, 0, zone).Zone()
-	return time.FixedZone(zone.String()+" standard time", min(january, july))
+	return time.FixedZone(zone.String()+standardTime, min(january, july))
+}
+
+// standardTime ends the names of clocks that StandardTime made.
+const standardTime = " standard time"
+
+// ClockOf returns the clock with a name that a dataset's clock has.
+func ClockOf(name string) (*time.Location, error) {
+	zone, standard := strings.CutSuffix(name, standardTime)
+	clock, err := time.LoadLocation(zone)
+	if err == nil && standard {
+		clock = StandardTime(clock)
+	}
+	return clock, err
+}
+
+// LegalTime returns the clock that people at the meters follow: the zone's own if a clock is its
+// standard time.
+func LegalTime(clock *time.Location) (*time.Location, error) {
+	if zone, standard := strings.CutSuffix(clock.String(), standardTime); standard {
+		return time.LoadLocation(zone)
+	}
+	return clock, nil
 }

@@ -140,6 +140,10 @@ func TestPaths(t *testing.T) {
 			t.Error("other origins may read answers")
 		}
 	}
+	if r := ask(s, "GET", "/readyz", ""); r.StatusCode != 503 || !strings.Contains(body(t, r), `"reasons":["readings"],"clients":{"of":2,"without":1,"names":["ne\"w\\"]}`) {
+		t.Errorf("with one of two clients: %d", r.StatusCode)
+	}
+	f.newest = f.issued.Cutoff
 	for _, c := range []struct {
 		err  error
 		want string

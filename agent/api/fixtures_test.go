@@ -27,6 +27,7 @@ type fake struct {
 	site    live.Site
 	issued  live.Issued
 	ready   error
+	newest  int64 // the newest reading of the second client
 	made    int
 	blocked chan struct{} // Models waits for it if it is not nil
 }
@@ -68,7 +69,7 @@ func (f *fake) Clients() []live.ClientStatus {
 		Name: "main-panel", Newest: f.issued.Cutoff, Days: 120.5, Forecast: &f.issued, Source: issue.Model, Quality: issue.OK,
 		Scores: live.Score{Days: 28, RelativeMAE: 0.71, Coverage: 0.79, Fallback: math.NaN()}, Findings: []string{"flat"},
 	}
-	return []live.ClientStatus{main, {Name: `ne"w\`, Scores: live.Score{RelativeMAE: math.NaN()}}}
+	return []live.ClientStatus{main, {Name: `ne"w\`, Newest: f.newest, Scores: live.Score{RelativeMAE: math.NaN()}}}
 }
 
 func (f *fake) Client(name string) (live.ClientStatus, error) {

@@ -110,7 +110,7 @@ func TestAnswers(t *testing.T) {
 		{"POST", "/v1/weather", "text/csv", "ds,temperature\nsoon,7\n", 422},
 		{"GET", "/openapi.json", "", "", 200},
 		{"GET", "/healthz", "", "", 200},
-		{"GET", "/readyz", "", "", 200},
+		{"GET", "/readyz", "", "", 503},
 		{"GET", "/metrics", "", "", 200},
 	} {
 		r := httptest.NewRequest(c.method, "http://127.0.0.1:7446"+c.url, strings.NewReader(c.body))

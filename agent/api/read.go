@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"loadstar/agent/live"
+	"loadstar/forecast/issue"
 	"loadstar/metric"
 )
 
@@ -302,24 +303,35 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	if s.c.Intake != nil && s.c.Intake.Err() != nil {
 		reasons = append(reasons, "store")
 	}
-	if !s.fresh() {
+	without, of := s.without()
+	if of == 0 || len(without) > of/10 {
 		reasons = append(reasons, "readings")
 	}
 	code := http.StatusOK
 	if len(reasons) > 0 {
 		code = http.StatusServiceUnavailable
 	}
-	sendCode(w, code, object{{"ready", len(reasons) == 0}, {"reasons", reasons}})
+	sendCode(w, code, object{{"ready", len(reasons) == 0}, {"reasons", reasons}, {"clients", object{
+		{"of", of}, {"without", len(without)}, {"names", append([]string{}, without[:min(len(without), mostNamed)]...)},
+	}}})
 }
 
-// fresh reports whether some client has readings of the last 6 hours, or of the last 4 steps
-// if they are longer.
-func (s *Server) fresh() bool {
+// mostNamed is the number of clients that an answer names.
+const mostNamed = 20
+
+// without returns the clients that have no forecast from fresh readings, and the number of all
+// clients. Fresh readings are those of the last 6 hours, or of the last 4 steps if they are
+// longer.
+func (s *Server) without() (all []string, of int) {
 	oldest := s.c.Now().Add(-max(6*time.Hour, 4*s.c.Service.Site().Step)).Unix()
 	for _, c := range s.c.Service.Clients() {
-		if len(c.Members) == 0 && c.Newest >= oldest {
-			return true
+		if len(c.Members) > 0 {
+			continue
+		}
+		of++
+		if c.Newest < oldest || c.Forecast != nil && c.Source == issue.None {
+			all = append(all, c.Name)
 		}
 	}
-	return false
+	return all, of
 }

@@ -69,7 +69,7 @@ var layers = map[string]pkg{
 	"lab/paper":      {layer: 4, may: "internal/atomicfile internal/config lab/experiment lab/report", external: "github.com/expr-lang/expr go.yaml.in/yaml/v3"},
 	"lab/sim":        {layer: 4, may: "fed fed/client fed/exact fed/limit fed/recipe fed/round fed/serve fed/setup forecast forecast/issue internal/atomicfile internal/cputime internal/proc internal/stateformat internal/stateformat/format0 lab/kept lab/run metric nn/kernel series series/feature", external: "golang.org/x/sync"},
 	"lab/kept":       {layer: 4, may: "internal/atomicfile internal/filelock internal/mmap internal/stateformat", external: "golang.org/x/sync"},
-	"lab/report":     {layer: 4, may: "internal/atomicfile lab/run metric", external: "go.yaml.in/yaml/v3"},
+	"lab/report":     {layer: 4, may: "internal/atomicfile lab/run metric series", external: "go.yaml.in/yaml/v3"},
 	"lab/run":        {layer: 4, may: "internal/atomicfile internal/csvcell internal/filelock metric", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
 	"lab/outlook":    {layer: 4, may: "fed/recipe fed/serve forecast/issue internal/atomicfile lab/run metric nn/kernel nn/safetensors series", external: "github.com/guptarohit/asciigraph github.com/parquet-go/parquet-go golang.org/x/sync"},
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"loadstar/lab/run"
+	"loadstar/series"
 )
 
 // fanValues is the largest number of values that the charts of one page embed, which is
@@ -350,7 +351,7 @@ func aligned(onto, of excerpt, steps int, values func(lead) []float64) []float64
 // zoneOf returns the name of the clock that the chart shows, and its offsets from UTC in
 // seconds, each with the time from which it applies. An unknown zone is shown in UTC.
 func zoneOf(zone string, all []excerpt) (name string, offsets [][2]int64) {
-	loc, err := time.LoadLocation(zone)
+	loc, err := series.ClockOf(zone)
 	if err != nil || zone == "" || zone == "Local" {
 		loc = time.UTC
 	}

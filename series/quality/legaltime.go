@@ -3,17 +3,15 @@ package quality
 import (
 	"strings"
 	"time"
+
+	"loadstar/series"
 )
 
 // legalZone returns the time zone whose legal time the meters' owners follow. This is the
 // clock itself, or the zone after which a standard-time clock is named. It returns nil if
 // the zone is unknown.
 func legalZone(clock *time.Location) *time.Location {
-	name, standard := strings.CutSuffix(clock.String(), " standard time") // as StandardTime names it
-	if !standard {
-		return clock
-	}
-	zone, err := time.LoadLocation(name)
+	zone, err := series.LegalTime(clock)
 	if err != nil {
 		return nil // no zone database on this machine: skip the check
 	}
