@@ -274,7 +274,7 @@ func describeModel(c live.ClientStatus, refused string) string {
 		text = fmt.Sprintf("sum of %d clients", len(c.Members))
 	case fallback && c.Source != issue.None && c.Days < 28 && (c.Reason == issue.NoHead || c.Reason == issue.ShortHistory):
 		text = fmt.Sprintf("%s: %.0f days of history, about 28 needed for a model of its own", name, c.Days)
-	case fallback && refused != "" && (c.Reason == issue.NoHead || c.Reason == issue.NoRelease):
+	case fallback && refused != "" && (c.Reason == issue.Refused || c.Reason == issue.NoRelease):
 		text, refused = fmt.Sprintf("%s: refused %s, which would be worse", name, refused), ""
 	case fallback:
 		text = fmt.Sprintf("%s: %s", name, c.Reason)

@@ -56,7 +56,7 @@ func TestCallStranger(t *testing.T) {
 }
 
 func TestDescribe(t *testing.T) {
-	week := live.ClientStatus{Forecast: &live.Issued{}, Source: issue.Week, Reason: issue.NoHead, Days: 90}
+	week := live.ClientStatus{Forecast: &live.Issued{}, Source: issue.Week, Reason: issue.Refused, Days: 90}
 	waiting := week
 	waiting.Reason, waiting.Next = issue.NoRelease, "day@1"
 	own := live.ClientStatus{Forecast: &live.Issued{Release: live.ModelRef{Release: "day@1", Head: 1.7e9}}, Source: issue.Model}
@@ -64,7 +64,7 @@ func TestDescribe(t *testing.T) {
 		c             live.ClientStatus
 		refused, want string
 	}{
-		{week, "", "LAST WEEK: no-head"},
+		{week, "", "LAST WEEK: refused"},
 		{week, "day@1", "LAST WEEK: refused day@1, which would be worse"},
 		{waiting, "", "LAST WEEK: no-release; the next forecast is from day@1"},
 		{own, "day@2", "model day@1 (personal layers of 2023-11-14); refused day@2, which would be worse"},

@@ -3,6 +3,7 @@ package live
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -126,6 +127,9 @@ func (s *Service) issueOne(m *member, f *frames, meter series.Meter, now time.Ti
 	}
 	due := cutoff%(int64(m.champion.state.Every(m.champion.targets()...))*s.seconds()) == 0
 	models, bare := s.ask(f, meter, m.champion, gen)
+	if models.Reason == issue.NoHead && slices.Contains(m.rec.Refused, s.newest(release.Personal)[0].ID) {
+		models.Reason = issue.Refused
+	}
 	x := s.issued(m.champion, m.champion.state.Issue(meter, models, cutoff), m.name, now)
 	m.rec.Sequence++
 	x.Sequence = m.rec.Sequence

@@ -139,6 +139,9 @@ func TestTrial(t *testing.T) {
 	if used < 3*24 || used > 6*24-6 || m.champion.model != nil || len(m.rec.Refused) != 1 || !strings.Contains(log.String(), "returns to the model before") {
 		t.Errorf("the model served %d hours; %+v\n%s", used, m.rec, log.String())
 	}
+	if x, err := s.IssueNow(t.Context(), "a"); err != nil || x.Rows[0].Reason != issue.Refused {
+		t.Errorf("the reason is %q, %v", x.Rows[0].Reason, err)
+	}
 	// The decision is on disk.
 	var again clientRecord
 	x, err := s.openMember("a")

@@ -9,6 +9,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+
+	"loadstar/cmd/loadstar/cli"
+	"loadstar/forecast/issue"
 )
 
 // each calls f for a command and all its subcommands.
@@ -79,6 +82,16 @@ func TestHelpGroups(t *testing.T) {
 			if cmd, _, err := root.Find([]string{name}); err != nil || cmd == root {
 				t.Errorf("%s there is no command %s", g.title, name)
 			}
+		}
+	}
+}
+
+// TestReasons checks that the glossary explains every reason of a forecast.
+func TestReasons(t *testing.T) {
+	for _, r := range issue.Reasons {
+		var out strings.Builder
+		if err := cli.Glossary(&out, string(r)); err != nil || !strings.HasPrefix(out.String(), string(r)+": ") {
+			t.Errorf("%s: %q, %v", r, out.String(), err)
 		}
 	}
 }

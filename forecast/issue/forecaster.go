@@ -33,7 +33,7 @@ type Models struct {
 	// Own is the client's model, and Generic a model without personal layers. Both may be
 	// nil.
 	Own, Generic Forecaster
-	// Reason says why Own is nil: NoRelease, NoHead or StepDiffers. If it is empty, it is
+	// Reason says why Own is nil: NoRelease, NoHead, Refused or StepDiffers. If it is empty, it is
 	// NoRelease.
 	Reason Reason
 }

@@ -32,6 +32,7 @@ type Reason string
 const (
 	NoRelease          Reason = "no-release"          // there is no model
 	NoHead             Reason = "no-head"             // the client has no personal layers yet
+	Refused            Reason = "refused"             // the client tried the newest model, and it would be worse
 	Gap                Reason = "gap"                 // too many readings are missing
 	Flat               Reason = "flat"                // the readings have not changed for a day
 	WeatherMissing     Reason = "weather"             // the model needs weather that is not known
@@ -46,6 +47,12 @@ const (
 	MostlyWeek         Reason = "mostly-week"         // the model has little weight against last week
 	ModelFailed        Reason = "model-failed"        // the model's output was not a number
 )
+
+// Reasons has all reasons.
+var Reasons = []Reason{
+	NoRelease, NoHead, Refused, Gap, Flat, WeatherMissing, BeyondReach, StepDiffers, ShortHistory, NoReadings, InputFilled,
+	WeatherObserved, WeatherPersisted, WeatherClimatology, MostlyWeek, ModelFailed,
+}
 
 // Quality describes a row.
 type Quality string
