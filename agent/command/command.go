@@ -17,6 +17,7 @@ import (
 	"loadstar/agent/live"
 	"loadstar/agent/mqtt"
 	"loadstar/agent/readings"
+	"loadstar/fed/generic"
 	"loadstar/forecast/issue"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -145,11 +146,15 @@ func (x *site) openService(log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	young, err := generic.New(k)
+	if err != nil {
+		return err
+	}
 	x.service, err = live.Open(live.Config{
 		Dir:     c.Dir,
 		Site:    series.Dataset{Name: c.Site.Name, Generated: x.generated, Interval: c.Step(), Clock: c.Location(), Country: c.Site.Country},
 		Clients: names, Groups: c.Groups, H: int(time.Duration(c.Forecast.H) / c.Step()), Levels: c.Forecast.Levels,
-		Fallback: issue.Fallback(c.Forecast.Fallback), Delay: time.Duration(c.Forecast.Delay), Store: x.store, Model: c.Model, Kernel: k,
+		Fallback: issue.Fallback(c.Forecast.Fallback), Delay: time.Duration(c.Forecast.Delay), Store: x.store, Model: c.Model, Kernel: k, Generic: young,
 		ShareScores: c.Share.Scores, Clock: clock, Log: log,
 	})
 	return err

@@ -283,9 +283,25 @@ func (s *Service) replay(d *series.Dataset, r *runner, gen *generic, cutoff int6
 	return p.Advance(r.state, 0, ownC, otherC, cutoff)
 }
 
-// generic returns the newest generic model with the scaling of a client, or nil. The client
-// needs two days of readings before the present day.
+// generic returns the newest released generic model with the scaling of a client, if there is
+// one and the client has two days of readings before the present day. Otherwise it returns the
+// young model, or nil if there is none.
 func (s *Service) generic(m *member, cutoff int64) *generic {
+	if g := s.released(m, cutoff); g != nil {
+		return g
+	}
+	return s.youngOne()
+}
+
+// youngOne returns the young model, or nil if there is none.
+func (s *Service) youngOne() *generic {
+	if s.young == nil {
+		return nil
+	}
+	return &generic{model: s.young, client: s.young.serve.Anyone()}
+}
+
+func (s *Service) released(m *member, cutoff int64) *generic {
 	models := s.newest(release.Generic)
 	if len(models) == 0 || s.reason(models[0]) != "" {
 		return nil

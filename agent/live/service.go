@@ -39,6 +39,9 @@ type Config struct {
 	// Model is the folder of a model, or empty.
 	Model  string
 	Kernel *kernel.Set
+	// Generic is a young model that forecasts for clients while no released model does, or
+	// nil.
+	Generic *serve.Model
 	// ShareScores allows reports to the server.
 	ShareScores bool
 	// Now returns the time; nil means time.Now. Clock returns an error while the time cannot
@@ -66,6 +69,7 @@ type Service struct {
 	heads   map[headKey][]uint64
 	dropped map[string]bool // releases that prune removed
 	folder  string          // ID of the model in Config.Model
+	young   *model          // Config.Generic, or nil if it does not suit the site
 
 	work chan struct{} // tells Run that there is background work
 
@@ -101,6 +105,9 @@ func Open(c Config) (*Service, error) {
 	}
 	if s.point < 0 {
 		return nil, errors.New("the levels must include 0.5")
+	}
+	if c.Generic != nil && c.Generic.Suits(c.Site.Interval) {
+		s.young = &model{modelRecord: modelRecord{Name: c.Generic.Name}, serve: c.Generic}
 	}
 	var err error
 	if s.db, err = openFile(c.Dir); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"loadstar/cmd/loadstar/cli"
+	"loadstar/fed/generic"
 	"loadstar/fed/serve"
 	"loadstar/forecast/issue"
 	"loadstar/lab/outlook"
@@ -24,9 +25,14 @@ func newForecast() *cobra.Command {
 		c                                                                       outlook.Config
 	)
 	cmd := &cobra.Command{
-		Use:   "forecast MODEL",
+		Use:   "forecast [MODEL]",
 		Short: "Forecast the next hours of every meter",
-		Long: `Forecast the next hours of every meter with a trained model.
+		Long: `Forecast the next hours of every meter.
+
+Without MODEL, a model that is part of the program forecasts the next 24 hours
+of any meter with at least a day of readings, up to an hour apart. It needs no
+training and knows nothing about your meters: a model that was trained on them
+is better.
 
 MODEL is the folder of a run, or its shared.safetensors with plan.yaml beside
 it. The forecasts use the readings before the cutoff, --at, and none after it.
@@ -50,9 +56,10 @@ replayed; --calibrate chooses how many days.
 
 The exit code is 1 if no meter has a forecast, and with --strict 3 if a row is
 not from the model.`,
-		Example: "  loadstar forecast runs/day-ahead --data mydata -o tomorrow.csv --h 24\n" +
+		Example: "  loadstar forecast --data mydata -o tomorrow.csv\n" +
+			"  loadstar forecast runs/day-ahead --data mydata -o tomorrow.csv --h 24\n" +
 			"  loadstar forecast runs/day-ahead --data mydata --chart=b103 --client b103",
-		Args: cobra.ExactArgs(1),
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			usage := func(flag string, err error) error { return cli.Usagef("--%s: %w", flag, err) }
 			if data == "" {
@@ -94,10 +101,17 @@ not from the model.`,
 			if err != nil {
 				return err
 			}
-			if c.Model, err = outlook.Open(args[0], d, k); err != nil {
+			if c.Generic, err = generic.New(k); err != nil {
 				return err
 			}
-			defer c.Model.Close()
+			if len(args) > 0 {
+				if c.Model, err = outlook.Open(args[0], d, k); err != nil {
+					return err
+				}
+				defer c.Model.Close()
+			} else if inputs != "" {
+				return cli.Usagef("--inputs needs the folder of a run")
+			}
 			c.Dataset, c.Fallback, c.Now = d, issue.Fallback(fallback), time.Now()
 			if inputs != "" {
 				c.Inputs = &outlook.Inputs{}

@@ -33,6 +33,11 @@ func (q *Problem) ScalingOf(data series.Examples, r series.Ranges) Scaling {
 	return Scaling{Ranges: r}
 }
 
+// ScalingOver returns the scaling of a meter's steps in [from, to), for rows of features.
+func (q *Problem) ScalingOver(m series.Meter, from, to int) Scaling {
+	return Scaling{Features: q.rows.ScalingOver(m, from, to)}
+}
+
 // Frozen returns the examples of a meter with a scaling that was computed before.
 func (q *Problem) Frozen(m series.Meter, s Scaling) series.Examples {
 	if q.rows != nil {

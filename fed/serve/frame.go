@@ -19,11 +19,15 @@ type Frame struct {
 	tails   *Tails
 	problem *recipe.Problem
 	weather issue.Reason
+	hours   *hourly // nil unless the model is a young one
 }
 
 // Frame returns a frame for tails. The error says what they lack.
 func (m *Model) Frame(t *Tails) (*Frame, error) {
 	d := t.frame
+	if m.young != nil {
+		return m.youngFrame(t)
+	}
 	if m.Step != 0 && m.Step != d.Interval {
 		return nil, fmt.Errorf("the model is for readings %s apart, those of %s are %s apart", m.Step, d.Name, d.Interval)
 	}
@@ -43,12 +47,29 @@ func (m *Model) Frame(t *Tails) (*Frame, error) {
 	if most := (tailDays - 1) * d.StepsPerDay(); l.Lookback+days*d.StepsPerDay() > most {
 		return nil, fmt.Errorf("the model reads loads of the last %d steps; forecasts can use %d, which is %d days", l.Lookback+days*d.StepsPerDay(), most, tailDays-1)
 	}
+	f.weather = m.worstWeather(t)
+	return f, nil
+}
+
+// worstWeather returns what is to be said about the weather that the model reads after the
+// cutoff.
+func (m *Model) worstWeather(t *Tails) (worst issue.Reason) {
 	for _, name := range m.weatherAhead() {
-		if reason := t.Weather[name]; rank(reason) > rank(f.weather) {
-			f.weather = reason
+		if reason := t.Weather[name]; rank(reason) > rank(worst) {
+			worst = reason
 		}
 	}
-	return f, nil
+	return worst
+}
+
+// span returns the first step after a cutoff that the model forecasts, counted from 1, and
+// the number of steps, for readings a step apart.
+func (m *Model) span(step time.Duration) (first, n int) {
+	p := &m.Plan.Model
+	if m.young != nil {
+		return 1, p.Targets.Steps() * int(m.Step/step)
+	}
+	return p.Horizon.Steps(), p.Targets.Steps()
 }
 
 // weatherAhead returns the weather columns that the model reads after the cutoff.
@@ -77,9 +98,19 @@ func rank(r issue.Reason) int {
 	return slices.Index([]issue.Reason{"", issue.WeatherObserved, issue.WeatherPersisted, issue.WeatherClimatology, issue.WeatherMissing}, r)
 }
 
+// Reach returns the number of steps from a cutoff to the end of the last one that the model
+// forecasts, for readings a step apart.
+func (m *Model) Reach(step time.Duration) int {
+	first, n := m.span(step)
+	return first + n - 1
+}
+
 // Forecaster returns the forecaster of a meter that [Tails.Meter] returned. One goroutine
 // may use it at a time.
 func (f *Frame) Forecaster(m series.Meter, c Client) issue.Forecaster {
+	if f.hours != nil {
+		return &youngForecaster{frame: f, meter: m, client: c}
+	}
 	x := &forecaster{frame: f, meter: m, client: c}
 	x.examples = f.problem.Newest(m, c.Scaling, x.last(f.tails.Cutoff))
 	return x
@@ -100,8 +131,7 @@ func (f *forecaster) Name() string { return f.frame.model.Name }
 func (f *forecaster) Step() time.Duration { return f.frame.tails.data.Interval }
 
 func (f *forecaster) Span() (first, n int) {
-	p := &f.frame.model.Plan.Model
-	return p.Horizon.Steps(), p.Targets.Steps()
+	return f.frame.model.span(f.Step())
 }
 
 func (f *forecaster) Levels() (levels []float64, point int) {

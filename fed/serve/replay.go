@@ -54,7 +54,8 @@ func (r *Replay) Advance(s *issue.State, i int, own, generic *Client, cutoff int
 	var targets []int
 	for _, m := range []*Model{r.own, r.generic} {
 		if m != nil {
-			targets = append(targets, m.Plan.Model.Targets.Steps())
+			_, n := m.span(r.data.Interval)
+			targets = append(targets, n)
 		}
 	}
 	every := int64(s.Every(targets...)) * seconds
@@ -119,7 +120,8 @@ func (r *Replay) open(b *block, cutoff int64) (err error) {
 	ahead := 1
 	for _, m := range []*Model{r.own, r.generic} {
 		if m != nil {
-			ahead = max(ahead, m.Plan.Model.Horizon.Steps()+m.Plan.Model.Targets.Steps())
+			first, n := m.span(r.data.Interval)
+			ahead = max(ahead, first+n)
 		}
 	}
 	if b.tails, err = newTails(r.data, cutoff, cutoff+weekSeconds-r.data.Seconds(), ahead); err != nil {

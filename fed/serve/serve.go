@@ -47,6 +47,8 @@ type Model struct {
 	point      int
 	// fleet is the scaling of all clients, if the plan scales them alike and it is known.
 	fleet *recipe.Scaling
+	// young is nil unless the model is one of NewYoung.
+	young *young
 }
 
 // NewModel returns the model of a plan, for example that of a release. The plan must list

@@ -15,13 +15,17 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"loadstar/fed/serve"
 	"loadstar/forecast/issue"
 	"loadstar/series"
 )
 
 // Config describes forecasts of a dataset.
 type Config struct {
+	// Model may be nil. Generic is a young model that forecasts where Model cannot; it may be
+	// nil if there is a Model.
 	Model   *Model
+	Generic *serve.Model
 	Dataset *series.Dataset
 	// At is the cutoff in Unix seconds. If it is 0, every meter has its own: the end of its
 	// newest reading.
@@ -50,6 +54,22 @@ type Config struct {
 	Progress func(done, total int)
 }
 
+// own returns the trained model, or nil.
+func (c *Config) own() *serve.Model {
+	if c.Model == nil {
+		return nil
+	}
+	return c.Model.folder.Model
+}
+
+// name returns the name and the version of the model that is asked first.
+func (c *Config) name() (name, version string) {
+	if c.Model == nil {
+		return c.Generic.Name, ""
+	}
+	return c.Model.Name()
+}
+
 // Run forecasts all meters and calls each with their forecasts, in the order of the meters'
 // names. It stops at the first error.
 func Run(ctx context.Context, c Config, each func(issue.Forecast) error) (*Summary, error) {
@@ -57,8 +77,18 @@ func Run(ctx context.Context, c Config, each func(issue.Forecast) error) (*Summa
 	if err != nil {
 		return nil, err
 	}
+	if c.Generic != nil && !c.Generic.Suits(c.Dataset.Interval) {
+		if c.Model == nil {
+			return nil, fmt.Errorf("the readings of %s are %s apart; without a trained model, forecasts need steps that divide an hour", c.Dataset.Name, length(c.Dataset.Interval))
+		}
+		c.Generic = nil
+	}
 	if c.H == 0 {
-		c.H = c.Model.Reach()
+		if c.Model != nil {
+			c.H = c.Model.Reach()
+		} else {
+			c.H = c.Generic.Reach(c.Dataset.Interval)
+		}
 	}
 	p, err := newProducer(c)
 	if err != nil {

@@ -38,7 +38,8 @@ type producer struct {
 type frame struct {
 	once  sync.Once
 	tails *serve.Tails
-	model *serve.Frame
+	model *serve.Frame // nil if there is no model
+	young *serve.Frame // of the generic model; nil if there is none
 	err   error
 }
 
@@ -47,7 +48,7 @@ const maxFrames = 64
 
 func newProducer(c Config) (*producer, error) {
 	d := c.Dataset
-	p := &producer{c: c, frames: map[int64]*frame{}, replay: serve.NewReplay(d, c.Model.folder.Model, nil)}
+	p := &producer{c: c, frames: map[int64]*frame{}, replay: serve.NewReplay(d, c.own(), c.Generic)}
 	p.states = issue.Config{Step: d.Interval, Clock: d.Clock, H: c.H, Levels: c.Levels, Fallback: c.Fallback}
 	_, err := issue.NewState(p.states) // checks the configuration
 	return p, err
@@ -65,9 +66,12 @@ func (p *producer) forecast(ctx context.Context, i int) (m made, err error) {
 		return m, fmt.Errorf("meter %s: %s is not the start of a step; its steps of %s start at %s", meter.ID,
 			time.Unix(cutoff, 0).In(d.Clock).Format(time.RFC3339), length(d.Interval), time.Unix(cutoff-off, 0).In(d.Clock).Format(time.RFC3339))
 	}
-	client, reason, isNew, err := p.c.Model.client(ctx, i, cutoff, p.c.FitSteps)
-	if err != nil {
-		return m, err
+	var client *serve.Client
+	reason, isNew := issue.NoRelease, false
+	if p.c.Model != nil {
+		if client, reason, isNew, err = p.c.Model.client(ctx, i, cutoff, p.c.FitSteps); err != nil {
+			return m, err
+		}
 	}
 	m.fitted = isNew && client != nil
 	if client != nil {
@@ -85,10 +89,16 @@ func (p *producer) forecast(ctx context.Context, i int) (m made, err error) {
 	if err != nil {
 		return m, err
 	}
-	if err := p.replay.Advance(state, i, client, nil, cutoff); err != nil {
+	models := issue.Models{Reason: reason}
+	var anyone *serve.Client
+	if f.young != nil {
+		c := p.c.Generic.Anyone()
+		anyone = &c
+		models.Generic = f.young.Forecaster(tail, c)
+	}
+	if err := p.replay.Advance(state, i, client, anyone, cutoff); err != nil {
 		return m, err
 	}
-	models := issue.Models{Reason: reason}
 	if client != nil {
 		models.Own = f.model.Forecaster(tail, *client)
 	}
@@ -98,7 +108,7 @@ func (p *producer) forecast(ctx context.Context, i int) (m made, err error) {
 		}
 	}
 	m.forecast = state.Issue(tail, models, cutoff)
-	m.forecast.Model = p.c.Model.folder.Model.Name
+	m.forecast.Model, _ = p.c.name()
 	return m, nil
 }
 
@@ -149,6 +159,9 @@ func (p *producer) state(meter series.Meter, cutoff int64, isNew bool) (*issue.S
 		}
 		return s, nil
 	}
+	if p.c.Model == nil {
+		return issue.NewState(p.states)
+	}
 	buffer := buffers.Get().(*[]byte)
 	defer buffers.Put(buffer)
 	encoded, err := p.c.Model.folder.State(meter.ID, *buffer)
@@ -185,8 +198,12 @@ func (p *producer) frame(cutoff int64) (*frame, error) {
 }
 
 func (p *producer) open(f *frame, cutoff int64) (err error) {
-	plan, d := p.c.Model.folder.Model.Plan, p.c.Dataset
-	ahead := plan.Model.Horizon.Steps() + plan.Model.Targets.Steps()
+	d, ahead := p.c.Dataset, 0
+	for _, m := range []*serve.Model{p.c.own(), p.c.Generic} {
+		if m != nil {
+			ahead = max(ahead, m.Reach(d.Interval)+1)
+		}
+	}
 	if f.tails, err = serve.NewTails(d, cutoff, ahead); err != nil {
 		return err
 	}
@@ -201,6 +218,13 @@ func (p *producer) open(f *frame, cutoff int64) (err error) {
 			}
 		}
 	}
-	f.model, err = p.c.Model.folder.Model.Frame(f.tails)
+	if m := p.c.own(); m != nil {
+		if f.model, err = m.Frame(f.tails); err != nil {
+			return err
+		}
+	}
+	if p.c.Generic != nil {
+		f.young, err = p.c.Generic.Frame(f.tails)
+	}
 	return err
 }

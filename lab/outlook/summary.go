@@ -39,6 +39,7 @@ type Summary struct {
 	// which most of them have one.
 	Sum *Sum `json:"sum,omitempty"`
 
+	asked issue.Source // what a row should be from
 	clock *time.Location
 	sums  map[int64]sumAt
 	bySrc map[issue.Source]int
@@ -81,7 +82,11 @@ func newSummary(c Config, meters int) *Summary {
 		Dataset: c.Dataset.Name, Generated: c.Dataset.Generated, Meters: meters,
 		clock: c.Dataset.Clock, sums: map[int64]sumAt{}, bySrc: map[issue.Source]int{}, byWhy: map[issue.Reason]int{},
 	}
-	s.Model, s.Version = c.Model.Name()
+	s.Model, s.Version = c.name()
+	s.asked = issue.Model
+	if c.Model == nil {
+		s.asked = issue.Generic
+	}
 	return s
 }
 
@@ -103,7 +108,7 @@ func (s *Summary) add(m made) {
 	for i, r := range f.Rows {
 		if i+1 == len(f.Rows) || f.Rows[i+1].Source != r.Source || f.Rows[i+1].Reason != r.Reason {
 			s.bySrc[r.Source] += i + 1 - begin
-			if r.Source != issue.Model {
+			if r.Source != s.asked {
 				s.byWhy[r.Reason] += i + 1 - begin
 			}
 			begin = i + 1
@@ -159,7 +164,7 @@ func (s *Summary) finish() {
 // from the model.
 func (s *Summary) Values() (rows, fallbacks int) {
 	rows = s.Rows - s.bySrc[issue.None]
-	return rows, s.Rows - s.bySrc[issue.Model]
+	return rows, s.Rows - s.bySrc[s.asked]
 }
 
 const minute = "2006-01-02 15:04 -07:00"

@@ -84,7 +84,7 @@ func Write(ctx context.Context, c Config, path string, stdout io.Writer, name st
 	}
 	if path != "" {
 		a := About{Levels: c.Levels, Generated: c.Dataset.Generated}
-		_, a.Version = c.Model.Name()
+		_, a.Version = c.name()
 		var err error
 		if w, err = Create(path, stdout, a); err != nil {
 			return nil, wanted, err

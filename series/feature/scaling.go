@@ -125,10 +125,12 @@ func (s *Scaling) scaled(kw float32) float32 {
 }
 
 // newScaling computes the scaling of a meter from its training split.
-func (f *Frame) newScaling(m series.Meter) *Scaling {
-	train := f.framer.Train(m)
-	load := make([]float32, 0, train)
-	for _, v := range m.Load[:train] {
+func (f *Frame) newScaling(m series.Meter) *Scaling { return f.ScalingOver(m, 0, f.framer.Train(m)) }
+
+// ScalingOver computes the scaling of a meter from its steps in [from, to).
+func (f *Frame) ScalingOver(m series.Meter, from, to int) *Scaling {
+	load := make([]float32, 0, to-from)
+	for _, v := range m.Load[from:to] {
 		if !series.Missing(v) {
 			load = append(load, v)
 		}
@@ -137,8 +139,8 @@ func (f *Frame) newScaling(m series.Meter) *Scaling {
 	s := &Scaling{Mean: own.Mean, Deviation: max(own.Deviation, leastDeviation)}
 	first := f.clock.first(m)
 	var sums, counts [kinds]float64
-	for i, v := range m.Load[:train] {
-		if !series.Missing(v) {
+	for i := from; i < to; i++ {
+		if v := m.Load[i]; !series.Missing(v) {
 			k := f.clock.steps[first+i].kind
 			sums[k] += float64(s.scaled(v))
 			counts[k]++
@@ -148,8 +150,8 @@ func (f *Frame) newScaling(m series.Meter) *Scaling {
 		s.Profile[k] = float32(sums[k] / max(counts[k], 1))
 	}
 	s.Ranks = newRanks(load)
-	s.Temperature = f.clock.temperature.moments(first, first+train)
-	s.Wind = f.clock.wind.moments(first, first+train)
+	s.Temperature = f.clock.temperature.moments(first+from, first+to)
+	s.Wind = f.clock.wind.moments(first+from, first+to)
 	return s
 }
 

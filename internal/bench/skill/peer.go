@@ -20,8 +20,8 @@ const peerPython = "/usr/bin/python3"
 //go:embed peer.py
 var peerScript string
 
-// peer is a process that fits gradient boosting with scikit-learn.
-type peer struct {
+// Peer is a process that fits gradient boosting with scikit-learn.
+type Peer struct {
 	name   string
 	cmd    *exec.Cmd
 	in     io.WriteCloser
@@ -29,11 +29,11 @@ type peer struct {
 	stderr strings.Builder
 }
 
-// startPeer starts scikit-learn on one thread and waits until it is ready. The process ends
+// StartPeer starts scikit-learn on one thread and waits until it is ready. The process ends
 // when ctx does.
-func startPeer(ctx context.Context) (*peer, error) {
+func StartPeer(ctx context.Context) (*Peer, error) {
 	// -I ignores PYTHONPATH and any sklearn in the working folder.
-	p := &peer{cmd: exec.CommandContext(ctx, peerPython, "-I", "-c", peerScript)}
+	p := &Peer{cmd: exec.CommandContext(ctx, peerPython, "-I", "-c", peerScript)}
 	p.cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1")
 	p.cmd.Stderr = &p.stderr
 	var err error
@@ -50,7 +50,7 @@ func startPeer(ctx context.Context) (*peer, error) {
 	}
 	var hello struct{ Name string }
 	if err := p.answer(&hello); err != nil {
-		p.stop()
+		p.Stop()
 		if strings.Contains(p.stderr.String(), "No module named") {
 			return nil, errors.New("the peer needs scikit-learn: apt-get install python3-sklearn")
 		}
@@ -60,9 +60,9 @@ func startPeer(ctx context.Context) (*peer, error) {
 	return p, nil
 }
 
-// request asks the peer to fit one client. Boosting stops if the last Patience trees did
+// Request asks the peer to fit one client. Boosting stops if the last Patience trees did
 // not reduce the error on the validation split.
-type request struct {
+type Request struct {
 	Folder    string  `json:"folder"`
 	Inputs    int     `json:"inputs"`
 	Deviation float64 `json:"deviation"`
@@ -73,15 +73,16 @@ type request struct {
 	Patience  int     `json:"patience"`
 }
 
-// fit is the peer's result for one client. Errors are in kW.
-type fit struct {
+// Fit is the peer's result for one client. Errors are in kW.
+type Fit struct {
 	Trees      int     `json:"trees"`
 	Validation float64 `json:"validation_mae"`
 	Test       float64 `json:"test_mae"`
 	CPU        float64 `json:"cpu_s"`
 }
 
-func (p *peer) fit(r request) (f fit, err error) {
+// Fit fits one client.
+func (p *Peer) Fit(r Request) (f Fit, err error) {
 	line, err := json.Marshal(r)
 	if err != nil {
 		return f, err
@@ -93,7 +94,7 @@ func (p *peer) fit(r request) (f fit, err error) {
 	return f, err
 }
 
-func (p *peer) answer(v any) error {
+func (p *Peer) answer(v any) error {
 	if !p.out.Scan() {
 		return p.failed(p.out.Err())
 	}
@@ -104,13 +105,14 @@ func (p *peer) answer(v any) error {
 }
 
 // failed adds the last line that the peer printed as an error.
-func (p *peer) failed(err error) error {
-	p.stop() // all of its output is read after this
+func (p *Peer) failed(err error) error {
+	p.Stop() // all of its output is read after this
 	lines := strings.Split(strings.TrimSpace(p.stderr.String()), "\n")
 	return errors.Join(fmt.Errorf("the peer ended: %s", lines[len(lines)-1]), err)
 }
 
-func (p *peer) stop() {
+// Stop ends the process.
+func (p *Peer) Stop() {
 	p.in.Close()
 	_ = p.cmd.Wait() // its answers tell whether it worked
 }

@@ -32,7 +32,7 @@ func writeRows(dir string, m series.Meter, r *feature.Rows, most, stride int) (i
 		if len(split.at) == 0 {
 			return 0, fmt.Errorf("meter %s has no complete windows in the %s split", m.ID, split.name)
 		}
-		if err := writeSplit(filepath.Join(dir, split.name), m, r, split.at); err != nil {
+		if err := WriteSplit(filepath.Join(dir, split.name), m, r, split.at); err != nil {
 			return 0, err
 		}
 	}
@@ -66,8 +66,8 @@ func sample(at []series.Example, n int) []series.Example {
 	return at[:n]
 }
 
-// writeSplit writes the rows of one split to files whose names begin with path.
-func writeSplit(path string, m series.Meter, r *feature.Rows, at []series.Example) (err error) {
+// WriteSplit writes the rows of one split to files whose names begin with path.
+func WriteSplit(path string, m series.Meter, r *feature.Rows, at []series.Example) (err error) {
 	files := map[string]*bufio.Writer{}
 	for _, name := range []string{"x", "y", "kw", "zero"} {
 		f, err := os.Create(path + "." + name)

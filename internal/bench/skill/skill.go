@@ -138,11 +138,11 @@ func (o Options) peer(ctx context.Context, t *table, chosen []int, progress benc
 		return err
 	}
 	defer os.RemoveAll(dir)
-	p, err := startPeer(ctx)
+	p, err := StartPeer(ctx)
 	if err != nil {
 		return err
 	}
-	defer p.stop()
+	defer p.Stop()
 	for k, i := range chosen {
 		progress(k, len(chosen), p.name)
 		m := o.Dataset.Meter(i)
@@ -158,7 +158,7 @@ func (o Options) peer(ctx context.Context, t *table, chosen []int, progress benc
 					return err
 				}
 			}
-			f, err := p.fit(request{
+			f, err := p.Fit(Request{
 				Folder: dir, Inputs: r.Inputs(), Deviation: r.Scaling().Deviation, Loss: loss, Rate: 0.05, Leaves: 31, Most: 600, Patience: 50,
 			})
 			if err != nil {

@@ -134,7 +134,7 @@ func floats(t *testing.T, dir, name string) []float32 {
 // error must name the package to install.
 func TestPeer(t *testing.T) {
 	if err := exec.Command(peerPython, "-I", "-c", "import sklearn").Run(); err != nil {
-		if _, err := startPeer(t.Context()); err == nil || !strings.Contains(err.Error(), "python3-sklearn") {
+		if _, err := StartPeer(t.Context()); err == nil || !strings.Contains(err.Error(), "python3-sklearn") {
 			t.Errorf("without scikit-learn: %v", err)
 		}
 		if os.Getenv("CI") != "" {

@@ -1,0 +1,102 @@
+// Package generic has a model that forecasts the next day of any meter with a day of readings
+// or more, without a run and without training. It was trained on public readings of buildings
+// and on simulated homes; README.md in this folder is its card.
+package generic
+
+import (
+	_ "embed"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"time"
+
+	"loadstar/fed"
+	"loadstar/fed/recipe"
+	"loadstar/fed/serve"
+	"loadstar/nn/kernel"
+)
+
+// Name is the name of the model in forecasts.
+const Name = "generic@1"
+
+//go:embed plan.yaml
+var plan []byte
+
+// weights are those of the shared layers as float16, little-endian. Half the size of float32
+// costs nothing in skill.
+//
+//go:embed weights.f16
+var weights []byte
+
+// Plan returns the plan of the model.
+func Plan() (*fed.Plan, error) {
+	p, err := recipe.Read(plan)
+	if err != nil {
+		return nil, err
+	}
+	return recipe.Resolve(p, time.Hour)
+}
+
+// New returns the model.
+func New(k *kernel.Set) (*serve.Model, error) { return Decode(weights, k) }
+
+// Decode returns the model with the weights that Encode returned.
+func Decode(weights []byte, k *kernel.Set) (*serve.Model, error) {
+	p, err := Plan()
+	if err != nil {
+		return nil, err
+	}
+	shared := make([]float32, len(weights)/2)
+	for i := range shared {
+		shared[i] = fromHalf(binary.LittleEndian.Uint16(weights[2*i:]))
+	}
+	m, err := serve.NewYoung(Name, p, shared, k, wider)
+	if err != nil {
+		return nil, fmt.Errorf("the generic model: %w", err)
+	}
+	return m, nil
+}
+
+// Encode returns weights as float16.
+func Encode(shared []float32) []byte {
+	var b []byte
+	for _, v := range shared {
+		b = binary.LittleEndian.AppendUint16(b, toHalf(v))
+	}
+	return b
+}
+
+// wider returns the factor by which intervals are widened until a client's own errors are
+// known.
+func wider(days float64) float64 { return 1 }
+
+// fromHalf returns the value of a float16 that is finite.
+func fromHalf(h uint16) float32 {
+	sign, exponent, fraction := uint32(h)>>15, int(h)>>10&31, uint32(h)&1023
+	v := math.Ldexp(float64(fraction|1024), exponent-25)
+	if exponent == 0 {
+		v = math.Ldexp(float64(fraction), -24)
+	}
+	if sign != 0 {
+		v = -v
+	}
+	return float32(v)
+}
+
+// toHalf returns the nearest float16, or the largest one if the value is larger.
+func toHalf(v float32) uint16 {
+	x := math.Abs(float64(v))
+	h := uint16(0)
+	switch fraction, exponent := math.Frexp(x); {
+	case x >= 65504:
+		h = 0x7bff
+	case exponent < -13: // below the smallest normal number, 2^-14
+		h = uint16(math.RoundToEven(math.Ldexp(x, 24)))
+	default:
+		h = uint16(exponent+13)<<10 + uint16(math.RoundToEven(math.Ldexp(fraction, 11))) // the leading 1 adds one to the exponent
+	}
+	if math.Signbit(float64(v)) {
+		h |= 1 << 15
+	}
+	return h
+}

@@ -1,0 +1,121 @@
+// Command pretrain trains the model of fed/generic on public data, and scores it by the age of
+// clients that it was not trained on.
+//
+//	pretrain train [-without GROUP] -o FILE
+//	pretrain ages [-weights FILE] [-part test] [-peer 8] GROUP...
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+
+	"loadstar/fed/generic"
+	"loadstar/fed/serve"
+	"loadstar/nn/kernel"
+	"loadstar/series"
+	"loadstar/series/read"
+)
+
+// groups are those that the model is trained on. The other public groups of readings are under
+// licences that ask to share alike, or that are not verified.
+var trained = []string{"cambridge-core42-2016-17", "resstock-ca-core42", "resstock-tx-core42", "resstock-vt-core42"}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "pretrain:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return errors.New("want train or ages")
+	}
+	k, err := kernel.Default()
+	if err != nil {
+		return err
+	}
+	f := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	switch args[0] {
+	case "train":
+		out := f.String("o", "", "file for the weights")
+		without := f.String("without", "", "group to leave out")
+		steps := f.Int("steps", 2500, "steps")
+		seed := f.Uint64("seed", 1, "seed")
+		if err := f.Parse(args[1:]); err != nil {
+			return err
+		}
+		var data []*series.Dataset
+		for _, name := range trained {
+			if name != *without {
+				d, err := open(name)
+				if err != nil {
+					return err
+				}
+				data = append(data, d)
+			}
+		}
+		shared, err := train(os.Stderr, data, k, *steps, *seed)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(*out, generic.Encode(shared), 0o666)
+	case "ages":
+		weights := f.String("weights", "", "file of weights; default those of the binary")
+		o := options{part: "test"}
+		f.StringVar(&o.part, "part", "test", "validation or test: part of the readings to score")
+		f.IntVar(&o.starts, "starts", 4, "days to score for each client")
+		f.IntVar(&o.peer, "peer", 0, "number of clients for which gradient boosting is fitted too; needs python3-sklearn")
+		if err := f.Parse(args[1:]); err != nil {
+			return err
+		}
+		m, err := generic.New(k)
+		if *weights != "" {
+			var b []byte
+			if b, err = os.ReadFile(*weights); err == nil {
+				m, err = generic.Decode(b, k)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		return score(ctx, o, m, f.Args())
+	}
+	return fmt.Errorf("no command %q; want train or ages", args[0])
+}
+
+func score(ctx context.Context, o options, m *serve.Model, names []string) error {
+	for _, name := range names {
+		d, err := open(name)
+		if err != nil {
+			return err
+		}
+		t, err := o.run(ctx, d, m)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		seen := ""
+		if slices.Contains(trained, name) {
+			seen = ", one of the groups that the model is trained on"
+		}
+		t.print(os.Stdout, fmt.Sprintf("%s, %s part%s", name, o.part, seen))
+	}
+	return nil
+}
+
+// open opens a dataset of the repository.
+func open(name string) (*series.Dataset, error) {
+	desc, err := read.Load(filepath.Join("datasets", name+".yaml"))
+	if err != nil {
+		return nil, err
+	}
+	return read.Open(desc, os.Getenv("LOADSTAR_DATA"))
+}
