@@ -90,7 +90,7 @@ func toHalf(v float32) uint16 {
 	switch fraction, exponent := math.Frexp(x); {
 	case x >= 65504:
 		h = 0x7bff
-	case exponent < -13: // below the smallest normal number, 2^-14
+	case x == 0 || exponent < -13: // below the smallest normal number, 2^-14
 		h = uint16(math.RoundToEven(math.Ldexp(x, 24)))
 	default:
 		h = uint16(exponent+13)<<10 + uint16(math.RoundToEven(math.Ldexp(fraction, 11))) // the leading 1 adds one to the exponent

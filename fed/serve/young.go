@@ -25,9 +25,9 @@ const (
 	// youngWindow is the number of hours before a forecast by which loads are scaled.
 	youngWindow = 30 * 24
 	// youngLeast is the number of hours from the first reading to the cutoff from which on a
-	// young model forecasts. The other two are the shares of them, up to a week, and of a day
+	// young model forecasts: a day, of which the first hours may be missing. The other two are the shares of them, up to a week, and of a day
 	// for which loads may be missing, as for other models.
-	youngLeast = 24
+	youngLeast = 20
 	youngGaps  = 1. / 3
 	youngFill  = 24 / 4
 )

@@ -72,8 +72,8 @@ func (s *State) ask(models Models, cutoff int64, late bool) (*answer, Reason) {
 	if models.Generic != nil {
 		if a, _ := s.try(models.Generic, &s.generic, cutoff, late); a != nil {
 			a.source = Generic
-			if a.quality = Estimated; a.reason == "" {
-				a.reason = why
+			if a.quality = Estimated; a.reason == "" || why != NoRelease {
+				a.reason = why // that there is no model at all is the least that can be said
 			}
 			return a, why
 		}

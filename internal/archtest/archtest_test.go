@@ -59,7 +59,7 @@ var layers = map[string]pkg{
 	"agent/readings": {layer: 4, may: "internal/problem internal/stateformat series/store", external: "github.com/fsnotify/fsnotify"},
 	"agent/mqtt":     {layer: 4, may: "agent/config agent/readings forecast/issue", external: "github.com/eclipse/paho.golang"},
 	"agent/config":   {layer: 4, may: "fed/policy internal/config", external: "go.yaml.in/yaml/v3"},
-	"agent/command":  {layer: 4, may: "agent agent/api agent/audit agent/config agent/identity agent/live agent/mqtt agent/readings fed/recipe fed/serve forecast/issue internal/boltfile internal/sdnotify nn/kernel series series/store"},
+	"agent/command":  {layer: 4, may: "agent agent/api agent/audit agent/config agent/identity agent/live agent/mqtt agent/readings fed/generic fed/recipe fed/serve forecast/issue internal/boltfile internal/sdnotify nn/kernel series series/store"},
 	"agent/live":     {layer: 4, may: "agent/release fed/recipe fed/serve forecast/calibrate forecast/drift forecast/issue internal/boltfile internal/stateformat nn/kernel series series/quality series/store", external: "go.etcd.io/bbolt"},
 	"agent/api":      {layer: 4, may: "agent/audit agent/live agent/readings forecast/issue internal/atomicfile internal/connlimit internal/csvcell internal/graceful internal/problem internal/webui metric series/store"},
 
@@ -75,6 +75,7 @@ var layers = map[string]pkg{
 
 	"fed/policy":     {layer: 3, may: "fed fed/recipe internal/config"},
 	"fed/setup":      {layer: 3, may: "fed fed/client fed/limit fed/recipe fed/round nn/kernel series"},
+	"fed/generic":    {layer: 3, may: "fed fed/recipe fed/serve nn/kernel"},
 	"fed/serve":      {layer: 3, may: "fed fed/client fed/recipe forecast forecast/issue internal/atomicfile internal/stateformat nn nn/kernel nn/safetensors series series/feature"},
 	"fed/recipe":     {layer: 3, may: "fed fed/aggregate fed/clientopt fed/exact fed/localtrain fed/schedule fed/serveropt forecast internal/config nn nn/kernel series series/feature", external: "go.yaml.in/yaml/v3"},
 	"fed/round":      {layer: 3, may: "fed fed/exact fed/limit internal/stateformat nn"},
@@ -130,6 +131,7 @@ var layers = map[string]pkg{
 	"internal/bench/simulate": {layer: 5, may: "fed fed/recipe internal/bench lab/sim nn/kernel"},
 	"internal/bench/skill":    {layer: 5, may: "forecast internal/bench metric series series/feature"},
 	"internal/bench/fleet":    {layer: 5, may: "fed/recipe fed/round internal/bench internal/cputime internal/fleetload internal/freeport internal/jointoken internal/mtls internal/proc proto/loadstar/v1 server/aggregator server/bus server/ledger server/terms", external: "google.golang.org/protobuf"},
+	"internal/pretrain":       {layer: 5, may: "fed/generic fed/recipe fed/serve forecast forecast/issue internal/bench/skill nn/kernel series series/feature series/read", external: "golang.org/x/sync"},
 	"internal/attack":         {layer: 5, may: "agent fed fed/policy fed/recipe fed/round fed/setup internal/freeport internal/jointoken internal/leak internal/mtls internal/pgtest internal/proc internal/protocol nn/kernel proto/loadstar/v1 series server/bus", external: "connectrpc.com/connect github.com/jackc/pgx/v5 github.com/johannesboyne/gofakes3 github.com/nats-io github.com/oauth2-proxy/mockoidc github.com/parquet-go/parquet-go golang.org/x/sync google.golang.org/protobuf modernc.org/sqlite"},
 	"internal/simulation":     {layer: 5},
 	"internal/chaos":          {layer: 5, may: "agent/identity agent/state internal/faultfs internal/freeport internal/mtls internal/pgtest internal/proc internal/protocol server server/blob server/bus server/ledger server/pki", external: "github.com/jackc/pgx/v5 github.com/johannesboyne/gofakes3 github.com/nats-io modernc.org/sqlite"},
@@ -168,7 +170,7 @@ var layers = map[string]pkg{
 }
 
 // testOnly lists the packages that only tests may import.
-var testOnly = []string{"nn/nntest", "internal/stateformat/golden", "internal/archtest", "internal/datatest", "internal/longtest", "internal/pgtest", "internal/finding/findingtest", "internal/faultfs", "internal/attack", "internal/chaos", "internal/leak", "internal/simulation"}
+var testOnly = []string{"nn/nntest", "internal/stateformat/golden", "internal/archtest", "internal/datatest", "internal/longtest", "internal/pgtest", "internal/finding/findingtest", "internal/faultfs", "internal/attack", "internal/chaos", "internal/leak", "internal/pretrain", "internal/simulation"}
 
 const module = "loadstar"
 

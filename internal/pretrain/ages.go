@@ -66,6 +66,9 @@ type sums struct {
 	above, low float64 // loads above and below the interval
 }
 
+// layout is that of the methods that are fitted to one client.
+var layout = series.Layout{Lookback: 12, Horizon: 1, Targets: ahead, Inputs: []series.Input{{Name: "load"}}}
+
 // table has the sums of all clients, by age.
 type table struct {
 	mu      sync.Mutex
@@ -77,6 +80,10 @@ type table struct {
 func (o options) run(ctx context.Context, d *series.Dataset, m *serve.Model) (*table, error) {
 	if d.StepsPerDay() != hours {
 		return nil, errors.New("only hourly readings can be scored")
+	}
+	whole, err := series.NewFramer(d, layout, series.DefaultSplit)
+	if err != nil {
+		return nil, err
 	}
 	t := &table{clients: make([]map[int]*sums, d.Len())}
 	g, ctx := errgroup.WithContext(ctx)
@@ -92,14 +99,14 @@ func (o options) run(ctx context.Context, d *series.Dataset, m *serve.Model) (*t
 				}
 				defer p.stop()
 			}
-			return o.client(ctx, t, d, m, i, p)
+			return o.client(ctx, t, d, whole, m, i, p)
 		})
 	}
 	return t, g.Wait()
 }
 
 // client scores one client.
-func (o options) client(ctx context.Context, t *table, d *series.Dataset, m *serve.Model, i int, p *peer) error {
+func (o options) client(ctx context.Context, t *table, d *series.Dataset, whole *series.Framer, m *serve.Model, i int, p *peer) error {
 	meter := d.Meter(i)
 	n := float64(len(meter.Load))
 	from, to := int(testFrom*n), len(meter.Load)-later
@@ -117,7 +124,7 @@ func (o options) client(ctx context.Context, t *table, d *series.Dataset, m *ser
 		if at+later > len(meter.Load) {
 			at -= every
 		}
-		if slices.ContainsFunc(meter.Load[max(at-scored[len(scored)-1]*hours, 0):at], func(v float32) bool { return series.Missing(v) }) && !dense(meter.Load[max(at-7*hours, 0):at]) {
+		if !dense(meter.Load[max(at-7*hours, 0):at]) {
 			continue
 		}
 		for _, age := range scored {
@@ -127,7 +134,7 @@ func (o options) client(ctx context.Context, t *table, d *series.Dataset, m *ser
 			if at < age*hours {
 				continue
 			}
-			if err := o.one(all[age], d, m, meter, at, age, p); err != nil {
+			if err := o.one(all[age], d, whole, m, meter, at, age, p); err != nil {
 				return fmt.Errorf("meter %s at age %d: %w", meter.ID, age, err)
 			}
 		}
@@ -158,7 +165,7 @@ func mod(a, b int64) int64 {
 
 // one scores the issues of a day at which a client is of the given age. At is the step of the
 // first one.
-func (o options) one(s *sums, d *series.Dataset, m *serve.Model, meter series.Meter, at, age int, p *peer) error {
+func (o options) one(s *sums, d *series.Dataset, whole *series.Framer, m *serve.Model, meter series.Meter, at, age int, p *peer) error {
 	cutoff := meter.Start + int64(at)*hour
 	// Most methods see a series that begins with the first reading.
 	young := meter.Cut(cutoff-int64(age)*day, cutoff+later*hour, hour)
@@ -168,13 +175,8 @@ func (o options) one(s *sums, d *series.Dataset, m *serve.Model, meter series.Me
 	if err != nil {
 		return err
 	}
-	layout := series.Layout{Lookback: 12, Horizon: 1, Targets: ahead, Inputs: []series.Input{{Name: "load"}}}
 	known := float64(age*hours) / float64(len(young.Load))
 	frame, err := series.NewFramer(own, layout, series.Split{Train: 0.8 * known, Validation: 0.2 * known})
-	if err != nil {
-		return err
-	}
-	whole, err := series.NewFramer(d, layout, series.DefaultSplit)
 	if err != nil {
 		return err
 	}
