@@ -395,6 +395,15 @@ export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; \
 	test -d "$$LOADSTAR_DATA" || { echo "no data in $$LOADSTAR_DATA: get it with bin/loadstar data fetch, and set LOADSTAR_DATA"; exit 1; }
 endef
 
+.PHONY: pretrained
+pretrained: ## Train the model in the binary (fed/generic) on Cambridge and ResStock; about a minute of CPU time; needs the data
+	@$(DATA_ROOT); go run ./internal/pretrain train -o fed/generic/weights.f16 && git diff --stat -- fed/generic/weights.f16
+
+PEERS ?= 8
+.PHONY: ages
+ages: ## Score the model in the binary by days of readings, on groups that it has not seen; ten minutes of CPU time; needs the data and python3-sklearn
+	@$(DATA_ROOT); go run ./internal/pretrain ages -peer $(PEERS) sgsc-core19 robin-core42 hog-core42
+
 .PHONY: baselines
 baselines: build ## Regenerate docs/baselines.md; needs the data, in ../shared/data or $$LOADSTAR_DATA
 	@$(DATA_ROOT); \

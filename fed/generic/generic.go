@@ -68,7 +68,7 @@ func Encode(shared []float32) []byte {
 
 // wider returns the factor by which intervals are widened until a client's own errors are
 // known.
-func wider(days float64) float64 { return 1 }
+func wider(days float64) float64 { return 1 + 0.13*max(1-days/4, 0) }
 
 // fromHalf returns the value of a float16 that is finite.
 func fromHalf(h uint16) float32 {

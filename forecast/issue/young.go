@@ -41,6 +41,29 @@ func (s *State) spread(values []float64) {
 	}
 }
 
+// settledDays is the number of days after the first recorded issue from which on the tracker of
+// a generic model alone sets the width of intervals. In the first week it has not seen every
+// day of the week: after five days at work it knows little about a weekend. On validation
+// data of buildings, 71 % of the loads were then between P10 and P90.
+const settledDays = 9
+
+// keepWidths widens the intervals of corrected forecasts to those of the model, raw, where
+// they are narrower.
+func (s *State) keepWidths(values, raw, levels []float64) {
+	n, own := len(s.levels), make([]float64, len(s.levels))
+	for i := 0; i*n < len(values); i++ {
+		row := values[i*n:][:n]
+		s.expand(own, raw[i*len(levels):][:len(levels)], levels)
+		for k := range row {
+			if k < s.point {
+				row[k] = row[s.point] + min(row[k]-row[s.point], own[k]-own[s.point])
+			} else {
+				row[k] = row[s.point] + max(row[k]-row[s.point], own[k]-own[s.point])
+			}
+		}
+	}
+}
+
 // errorsOf returns the sorted errors of repeating the load some days before.
 func (s *State) errorsOf(days int) []float64 {
 	w := &s.work

@@ -123,7 +123,7 @@ var layers = map[string]pkg{
 	"proto/loadstar/v1": {layer: 1, external: "connectrpc.com/connect google.golang.org/protobuf"},
 
 	"internal/archtest":       {layer: 5},
-	"internal/demo":           {layer: 5, may: "agent agent/api agent/identity agent/live agent/readings agent/release fed/policy fed/recipe fed/serve forecast forecast/issue internal/cputime internal/mtls lab/sim nn/kernel proto/loadstar/v1 series series/store series/synth server server/web", external: "golang.org/x/sync google.golang.org/protobuf"},
+	"internal/demo":           {layer: 5, may: "agent agent/api agent/identity agent/live agent/readings agent/release fed/generic fed/policy fed/recipe fed/serve forecast forecast/issue internal/cputime internal/mtls lab/sim nn/kernel proto/loadstar/v1 series series/store series/synth server server/web", external: "golang.org/x/sync google.golang.org/protobuf"},
 	"internal/doctor":         {layer: 5, may: "agent/config agent/identity agent/mqtt internal/boltfile internal/disk internal/filelock internal/finding internal/mtls internal/port nn/kernel series/store"},
 	"internal/year":           {layer: 5, may: "agent/live forecast/issue nn/kernel series series/store"},
 	"internal/bench":          {layer: 5, may: "forecast nn nn/kernel series"},

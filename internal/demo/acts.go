@@ -141,7 +141,7 @@ func (x *show) release(ctx context.Context) error {
 	}
 	x.story.say("model %s released: %d of %d buildings use it", x.result.Release, x.result.Serving, x.Clients)
 	if n := x.Clients - x.result.Serving; n > 0 {
-		x.story.note("%d stay with last week's profile, which was better for them", n)
+		x.story.note("%d stay with the model in the binary, which was better for them", n)
 	}
 	return nil
 }

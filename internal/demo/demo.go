@@ -282,7 +282,7 @@ func (x *show) open(ctx context.Context) (err error) {
 			if err := s.start(ctx); err != nil {
 				return err
 			}
-			s.service.Tick() // forecasts from last week's profile
+			s.service.Tick() // forecasts before any training
 			return nil
 		})
 	}
@@ -291,7 +291,7 @@ func (x *show) open(ctx context.Context) (err error) {
 	}
 	x.story.say("%d agents joined, each with %d days of its own buildings", x.Agents, trainDays+checkDays)
 	x.story.note("their policy is less strict than the default: %s", strings.Join(relaxed, ", "))
-	x.story.say("forecasts of last week's profile for all buildings")
+	x.story.say("forecasts for all buildings, before any training, by the model in the binary")
 	return nil
 }
 

@@ -23,6 +23,7 @@ import (
 	"loadstar/agent/live"
 	"loadstar/agent/readings"
 	"loadstar/agent/release"
+	"loadstar/fed/generic"
 	"loadstar/fed/policy"
 	"loadstar/internal/mtls"
 	"loadstar/nn/kernel"
@@ -189,9 +190,13 @@ func (s *site) open() (err error) {
 		return err
 	}
 	all := s.stage.all
+	young, err := generic.New(s.kernel)
+	if err != nil {
+		return errors.Join(err, s.store.Close())
+	}
 	s.service, err = live.Open(live.Config{
 		Dir: s.dir, Site: series.Dataset{Name: s.name, Generated: true, Interval: all.Interval, Clock: all.Clock, Country: all.Country},
-		Clients: s.clients, H: ahead, Delay: delay, Store: s.store, Kernel: s.kernel, ShareScores: true, Now: s.clock.now, Log: s.log,
+		Clients: s.clients, H: ahead, Delay: delay, Store: s.store, Kernel: s.kernel, Generic: young, ShareScores: true, Now: s.clock.now, Log: s.log,
 	})
 	if err != nil {
 		return errors.Join(err, s.store.Close())

@@ -55,7 +55,8 @@ var methods = []string{dayOf, median, ridge, rich, boosting, onPeers, generics}
 type options struct {
 	part   string
 	starts int
-	peer   int
+	// clients is the number of clients, and peer that of clients to which boosting is fitted.
+	clients, peer int
 }
 
 // sums are those of one client at one age, by method: the errors and those of last week on the
@@ -89,7 +90,10 @@ func (o options) run(ctx context.Context, d *series.Dataset, m *serve.Model) (*t
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i := range d.Len() {
-		boost := o.peer > 0 && (i*o.peer)/d.Len() != ((i-1)*o.peer)/d.Len() || o.peer > 0 && i == 0
+		if o.clients > 0 && !spaced(i, o.clients, d.Len()) {
+			continue
+		}
+		boost := spaced(i, o.peer, d.Len())
 		g.Go(func() error {
 			var p *peer
 			if boost {
@@ -104,6 +108,9 @@ func (o options) run(ctx context.Context, d *series.Dataset, m *serve.Model) (*t
 	}
 	return t, g.Wait()
 }
+
+// spaced reports whether number i of all is one of n evenly spaced ones.
+func spaced(i, n, all int) bool { return (i+1)*n/all > i*n/all }
 
 // client scores one client.
 func (o options) client(ctx context.Context, t *table, d *series.Dataset, whole *series.Framer, m *serve.Model, i int, p *peer) error {
