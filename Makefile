@@ -399,7 +399,7 @@ endef
 pretrained: ## Train the model in the binary (fed/generic) on Cambridge and ResStock; about a minute of CPU time; needs the data
 	@$(DATA_ROOT); go run ./internal/pretrain train -o fed/generic/weights.f16 && git diff --stat -- fed/generic/weights.f16
 
-PEERS ?= 8
+PEERS ?= 6
 .PHONY: ages
 ages: ## Score the model in the binary by days of readings, on groups that it has not seen; ten minutes of CPU time; needs the data and python3-sklearn
 	@$(DATA_ROOT); go run ./internal/pretrain ages -peer $(PEERS) sgsc-core19 robin-core42 hog-core42

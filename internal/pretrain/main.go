@@ -72,7 +72,7 @@ func run(ctx context.Context, args []string) error {
 		weights := f.String("weights", "", "file of weights; default those of the binary")
 		o := options{part: "test"}
 		f.StringVar(&o.part, "part", "test", "validation or test: part of the readings to score")
-		f.IntVar(&o.starts, "starts", 4, "days to score for each client")
+		f.IntVar(&o.starts, "starts", 7, "days to score for each client")
 		f.IntVar(&o.clients, "clients", 0, "number of clients, evenly spaced; 0 means all")
 		f.IntVar(&o.peer, "peer", 0, "number of clients for which gradient boosting is fitted too; needs python3-sklearn")
 		if err := f.Parse(args[1:]); err != nil {
