@@ -47,18 +47,19 @@ func (s *State) spread(values []float64) {
 // data of buildings, 71 % of the loads were then between P10 and P90.
 const settledDays = 9
 
-// keepWidths widens the intervals of corrected forecasts to those of the model, raw, where
-// they are narrower.
+// keepWidths widens the intervals of corrected forecasts half the way to those of the model,
+// raw, where they are narrower.
 func (s *State) keepWidths(values, raw, levels []float64) {
 	n, own := len(s.levels), make([]float64, len(s.levels))
 	for i := 0; i*n < len(values); i++ {
 		row := values[i*n:][:n]
 		s.expand(own, raw[i*len(levels):][:len(levels)], levels)
 		for k := range row {
+			by := own[k] - own[s.point] - (row[k] - row[s.point])
 			if k < s.point {
-				row[k] = row[s.point] + min(row[k]-row[s.point], own[k]-own[s.point])
+				row[k] += min(by/2, 0)
 			} else {
-				row[k] = row[s.point] + max(row[k]-row[s.point], own[k]-own[s.point])
+				row[k] += max(by/2, 0)
 			}
 		}
 	}
