@@ -129,7 +129,7 @@ func (s *State) try(f Forecaster, to **track, cutoff int64, late bool) (*answer,
 		a.weight = t.Weight()
 		s.correct(t, a.values, s.references(first, n))
 		if to == &s.generic && levels != nil && s.work.last-t.first < settledDays*s.perDay {
-			s.keepWidths(a.values, w.raw, levels)
+			s.unsettled(a.values, w.raw, levels)
 		}
 	}
 	if levels == nil && (late || !t.ripe(s.work.last)) {

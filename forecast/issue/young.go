@@ -42,18 +42,23 @@ func (s *State) spread(values []float64) {
 }
 
 // settledDays is the number of days after the first recorded issue from which on the tracker of
-// a generic model alone sets the width of intervals. In the first week it has not seen every
-// day of the week: after five days at work it knows little about a weekend. On validation
-// data of buildings, 71 % of the loads were then between P10 and P90.
+// a generic model alone corrects forecasts and sets the width of intervals. In the first week
+// it has not seen every day of the week: after five days at work it knows little about a
+// weekend. On validation data of buildings, 71 % of the loads were then between P10 and P90,
+// and errors of clients a week old were 1 to 4 % higher with its corrections.
 const settledDays = 9
 
-// keepWidths widens the intervals of corrected forecasts half the way to those of the model,
-// raw, where they are narrower.
-func (s *State) keepWidths(values, raw, levels []float64) {
+// unsettled undoes what a tracker did to the medians of forecasts, and widens their intervals
+// half the way to those of the model, raw, where they are narrower.
+func (s *State) unsettled(values, raw, levels []float64) {
 	n, own := len(s.levels), make([]float64, len(s.levels))
 	for i := 0; i*n < len(values); i++ {
 		row := values[i*n:][:n]
 		s.expand(own, raw[i*len(levels):][:len(levels)], levels)
+		shifted := row[s.point] - own[s.point]
+		for k := range row {
+			row[k] -= shifted
+		}
 		for k := range row {
 			by := own[k] - own[s.point] - (row[k] - row[s.point])
 			if k < s.point {
