@@ -35,6 +35,8 @@ type Summary struct {
 	// number.
 	Without int       `json:"meters_without_forecast"`
 	LeftOut []LeftOut `json:"left_out,omitempty"`
+	// Shapeless is the number of meters without joint scenarios, although they were wanted.
+	Shapeless int `json:"meters_without_paths,omitempty"`
 	// Sum is the sum of the means of all meters that have a forecast, at the steps for
 	// which most of them have one.
 	Sum *Sum `json:"sum,omitempty"`
@@ -89,6 +91,9 @@ func (s *Summary) add(m made) {
 	f := m.forecast
 	if m.fitted {
 		s.Fitted++
+	}
+	if m.shapeless {
+		s.Shapeless++
 	}
 	at := time.Unix(f.Cutoff, 0).In(s.clock)
 	if s.From.IsZero() || at.Before(s.From) {
@@ -197,6 +202,9 @@ func (s *Summary) Print(w io.Writer) error {
 			more = fmt.Sprintf(" and %d more", n)
 		}
 		fmt.Fprintf(w, "no forecast for %s: %s%s\n", count(s.Without, "meter"), strings.Join(names, ", "), more)
+	}
+	if s.Shapeless > 0 {
+		fmt.Fprintf(w, "no scenarios for %s: they need the forecasts of at least %d earlier days with readings\n", count(s.Shapeless, "meter"), issue.LeastShapes)
 	}
 	if x := s.Sum; x != nil {
 		fmt.Fprintf(w, "sum of the means of %s: %s kWh in %s, at most %s kW at %s\n", count(x.Meters, "meter"),
