@@ -95,7 +95,7 @@ func TestWriteWeather(t *testing.T) {
 	}
 	lines := strings.Split(b.String(), "\n")
 	if len(lines) != 3 || !strings.HasPrefix(lines[0], "no weather for b: The model was trained with weather, and there is none") ||
-		!strings.HasPrefix(lines[1], "no weather for a, c: ") || !strings.Contains(lines[1], "32 % more error") {
+		!strings.HasPrefix(lines[1], "no weather for a, c: ") || !strings.Contains(lines[1], "about 32 % higher") {
 		t.Errorf("%q", lines)
 	}
 }

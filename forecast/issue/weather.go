@@ -10,11 +10,11 @@ const postWeather = "Give a weather forecast for the place of the meter: docs/ho
 // docs/forecast.md.
 var weatherCosts = map[Reason]Advice{
 	WeatherPersisted: {
-		"The model was trained with weather, but there is no weather forecast. The weather of the day before stands for it. In electrically heated homes this costs up to 32 % more error, in other homes about 2 %, in buildings hardly anything.",
+		"The model was trained with weather, but there is no weather forecast. The weather of the day before stands for it. Errors of electrically heated homes are about 32 % higher by this, in one of ten homes 66 %; in other homes about 2 %, in buildings hardly at all.",
 		postWeather,
 	},
 	WeatherClimatology: {
-		"The model was trained with weather, but there is no recent weather. The usual weather stands for it. In electrically heated homes this can cost more than 32 % more error, in buildings hardly anything.",
+		"The model was trained with weather, but there is no recent weather. The usual weather stands for it. Errors of electrically heated homes can be more than 32 % higher by this; in buildings hardly at all.",
 		postWeather,
 	},
 	WeatherMissing: {
