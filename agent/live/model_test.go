@@ -106,6 +106,42 @@ func commits(t *testing.T, s *Service) (n int) {
 	return n
 }
 
+// TestRetry checks when a client tries a model again that it refused: after two weeks without any
+// model, but never if somebody rolled it back, or if it left the range of the readings.
+func TestRetry(t *testing.T) {
+	now := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
+	s := service(t, t.TempDir(), func(c *Config) {
+		c.Clients = []string{"a"}
+		c.Now = func() time.Time { return now }
+	})
+	past(t, s, 30, now.Unix())
+	withModel(t, s, now.Unix())
+	m := s.members["a"]
+	champion, none := m.champion, *m.champion
+	none.model = nil
+	for _, x := range []struct {
+		name   string
+		with   *runner
+		judged int64 // days ago, or -1
+		want   bool
+	}{
+		{"after 13 days", &none, 13, false},
+		{"after 14 days", &none, 14, true},
+		{"rolled back", &none, -1, false},
+		{"with the model in use", champion, 14, false},
+	} {
+		m.champion = x.with
+		m.rec.refuse("u")
+		if x.judged >= 0 {
+			m.rec.Judged = map[string]int64{"u": now.Unix() - x.judged*day}
+		}
+		if got := s.nextJob(now.Unix()) != nil; got != x.want {
+			t.Errorf("%s: tried again: %v, want %v", x.name, got, x.want)
+		}
+	}
+	m.champion = champion
+}
+
 // TestNoWeather checks that a client says what it costs that its model was trained with weather and
 // nobody sends any, that this is no fault of the readings, and that it ends when weather arrives.
 func TestNoWeather(t *testing.T) {

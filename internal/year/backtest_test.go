@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,7 +52,7 @@ func TestLiveEqualsBacktest(t *testing.T) {
 			if os.Getenv("LOADSTAR_RUNS") == "" {
 				model = train(t, d, dayAhead, t.TempDir())
 			}
-			r := compareLive(t, recent(t, d), model, 0)
+			r := compareLive(t, withWeather(t, recent(t, d)), model, 0)
 			live, replayed := r.live, r.replayed
 			t.Logf("%s: %d of %d clients have the run's weights and the same scores in %.0f s", group, r.same, len(replayed.Clients), r.seconds)
 			for _, x := range []struct {
@@ -60,10 +61,12 @@ func TestLiveEqualsBacktest(t *testing.T) {
 			}{{"live", live}, {"backtest", replayed}} {
 				t.Logf("%s %s: MAE %.3f of last week's, coverage %.1f %%; energy %s; sum %s; peak %s", group, x.name, x.s.RelativeMAE, 100*x.s.Coverage, x.s.Energy, x.s.Sum, x.s.Peak)
 			}
-			if 2*r.same < len(replayed.Clients) {
+			// In a group of buildings, some clients refuse the model because last week's load was
+			// better in the days before.
+			if 10*r.same < 7*len(replayed.Clients) {
 				t.Errorf("only %d clients have the run's weights", r.same)
 			}
-			if live.RelativeMAE > 1.01*replayed.RelativeMAE {
+			if live.RelativeMAE > 1.02*replayed.RelativeMAE {
 				t.Errorf("live forecasts have %.3f of last week's error, those of the backtest %.3f", live.RelativeMAE, replayed.RelativeMAE)
 			}
 		})
@@ -87,6 +90,32 @@ func recent(t *testing.T, d *series.Dataset) *series.Dataset {
 		meters = append(meters, m)
 	}
 	out, err := series.NewDataset(series.Dataset{Name: d.Name, Interval: d.Interval, Clock: d.Clock, Country: d.Country, StaticNames: d.StaticNames}, meters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// withWeather returns the dataset without gaps in its weather. An agent fills them from the days
+// before, and a file leaves them unknown, so their intervals would differ a little.
+func withWeather(t *testing.T, d *series.Dataset) *series.Dataset {
+	t.Helper()
+	w := d.Weather
+	w.Columns = slices.Clone(w.Columns)
+	for i, c := range w.Columns {
+		c = slices.Clone(c)
+		for at := 1; at < len(c); at++ {
+			if series.Missing(c[at]) {
+				c[at] = c[at-1]
+			}
+		}
+		w.Columns[i] = c
+	}
+	var meters []series.Meter
+	for i := range d.Len() {
+		meters = append(meters, d.Meter(i))
+	}
+	out, err := series.NewDataset(series.Dataset{Name: d.Name, Generated: d.Generated, Interval: d.Interval, Clock: d.Clock, Country: d.Country, Weather: w, StaticNames: d.StaticNames}, meters)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +186,7 @@ func compareLive(t *testing.T, d *series.Dataset, run string, from int64) (r com
 	for i, a := range r.live.Clients {
 		b := r.replayed.Clients[i]
 		if a.Model < b.Model || strings.Contains(log.String(), "fitted personal layers\" client="+a.ID) {
-			t.Logf("%s: live the model makes %.1f %% of the rows, or has layers of its own; relative MAE %.3f, in the backtest %.3f", a.ID, 100*a.Model, a.RelativeMAE, b.RelativeMAE)
+			t.Logf("%s: live, the model makes %.1f %% of the rows, or its layers were fitted anew; relative MAE %.3f, in the backtest %.3f", a.ID, 100*a.Model, a.RelativeMAE, b.RelativeMAE)
 			continue
 		}
 		r.same++
