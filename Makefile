@@ -110,8 +110,8 @@ test-models: ## Run the long form of the model-based tests
 	$(call LONG,Model|Law,./agent/state ./fed/... ./lab/... ./server/...)
 
 .PHONY: year
-year: ## Run a year of live forecasts of 42 real clients on a virtual clock, and print coverage, errors and alarms; about ten minutes
-	LOADSTAR_TEST_LONG=1 go test -count=1 -timeout 120m -v -run 'TestYear$$' ./internal/year
+year: ## Run a year of live forecasts of 42 real clients on a virtual clock, and compare live forecasts with the backtest on three groups; about half an hour
+	LOADSTAR_TEST_LONG=1 go test -count=1 -timeout 120m -v -run 'TestYear$$|TestLiveEqualsBacktest' ./internal/year
 
 .PHONY: test-device
 test-device: ## Test the agent on an emulated small device, with a year of readings; needs qemu-user-static

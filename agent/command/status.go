@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -206,13 +208,39 @@ func writeStatus(w io.Writer, s *live.Service, now time.Time) error {
 			}
 		}
 	}
-	for _, c := range s.Clients() {
+	clients := s.Clients()
+	for _, c := range clients {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", c.Name, describeReadings(c, at, now), describeForecast(c, at), describeModel(c, refused[c.Name]), describeScores(c, at))
 	}
 	if err := s.Ready(); err != nil {
 		fmt.Fprintf(t, "not ready: %v\n", err)
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	return writeWeather(w, clients)
+}
+
+// writeWeather says what it costs if there is no weather for models that were trained with it.
+func writeWeather(w io.Writer, clients []live.ClientStatus) error {
+	said := map[issue.Reason][]string{}
+	for _, c := range clients {
+		if _, ok := c.Reason.WeatherCost(); ok && len(c.Members) == 0 {
+			said[c.Reason] = append(said[c.Reason], c.Name)
+		}
+	}
+	for _, reason := range slices.Sorted(maps.Keys(said)) {
+		a, _ := reason.WeatherCost() // the keys have one
+		names := said[reason]
+		who := strings.Join(names, ", ")
+		if len(names) > 3 {
+			who = fmt.Sprintf("%d clients", len(names))
+		}
+		if _, err := fmt.Fprintf(w, "no weather for %s: %s %s\n", who, a.Message, a.Advice); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func writeClient(w io.Writer, s *live.Service, client string) error {

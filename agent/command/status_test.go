@@ -80,3 +80,22 @@ func TestDescribe(t *testing.T) {
 		}
 	}
 }
+
+func TestWriteWeather(t *testing.T) {
+	client := func(name string, reason issue.Reason, members ...string) live.ClientStatus {
+		return live.ClientStatus{Name: name, Reason: reason, Members: members}
+	}
+	var b bytes.Buffer
+	if err := writeWeather(&b, []live.ClientStatus{client("a", ""), client("b", issue.Gap)}); err != nil || b.Len() > 0 {
+		t.Errorf("%q, %v", b.String(), err)
+	}
+	clients := []live.ClientStatus{client("a", issue.WeatherPersisted), client("g", issue.WeatherPersisted, "a", "b"), client("b", issue.WeatherMissing), client("c", issue.WeatherPersisted)}
+	if err := writeWeather(&b, clients); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(b.String(), "\n")
+	if len(lines) != 3 || !strings.HasPrefix(lines[0], "no weather for b: The model was trained with weather, and there is none") ||
+		!strings.HasPrefix(lines[1], "no weather for a, c: ") || !strings.Contains(lines[1], "about 32 % higher") {
+		t.Errorf("%q", lines)
+	}
+}

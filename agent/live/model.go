@@ -254,7 +254,7 @@ func (s *Service) prune() error {
 	return s.db.Update(func(tx *bolt.Tx) error {
 		for key, ids := range s.heads {
 			m := s.members[key.client]
-			waiting := m != nil && usedModel[key.model] && !slices.Contains(m.rec.Refused, key.model)
+			waiting := m != nil && usedModel[key.model] && (!slices.Contains(m.rec.Refused, key.model) || m.champion.model == nil && m.rec.retries(key.model))
 			left := slices.DeleteFunc(slices.Clone(ids), func(id uint64) bool { return !used[id] && !waiting })
 			for _, id := range ids {
 				if !slices.Contains(left, id) {

@@ -34,7 +34,12 @@ func load(t int64) float32 {
 // withModel gives every client of a service an untrained model, without comparing it.
 func withModel(t *testing.T, s *Service, now int64) {
 	t.Helper()
-	p, err := recipe.Read([]byte(untrained))
+	withPlan(t, s, untrained, now)
+}
+
+func withPlan(t *testing.T, s *Service, text string, now int64) {
+	t.Helper()
+	p, err := recipe.Read([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,6 +104,86 @@ func commits(t *testing.T, s *Service) (n int) {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// TestRetry checks when a client tries a model again that it refused: after two weeks without any
+// model, but never if somebody rolled it back, or if it left the range of the readings.
+func TestRetry(t *testing.T) {
+	now := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
+	s := service(t, t.TempDir(), func(c *Config) {
+		c.Clients = []string{"a"}
+		c.Now = func() time.Time { return now }
+	})
+	past(t, s, 30, now.Unix())
+	withModel(t, s, now.Unix())
+	m := s.members["a"]
+	champion, none := m.champion, *m.champion
+	none.model = nil
+	for _, x := range []struct {
+		name   string
+		with   *runner
+		judged int64 // days ago, or -1
+		want   bool
+	}{
+		{"after 13 days", &none, 13, false},
+		{"after 14 days", &none, 14, true},
+		{"rolled back", &none, -1, false},
+		{"with the model in use", champion, 14, false},
+	} {
+		m.champion = x.with
+		m.rec.refuse("u")
+		if x.judged >= 0 {
+			m.rec.Judged = map[string]int64{"u": now.Unix() - x.judged*day}
+		}
+		if got := s.nextJob(now.Unix()) != nil; got != x.want {
+			t.Errorf("%s: tried again: %v, want %v", x.name, got, x.want)
+		}
+	}
+	m.champion = champion
+}
+
+// TestNoWeather checks that a client says what it costs that its model was trained with weather and
+// nobody sends any, that this is no fault of the readings, and that it ends when weather arrives.
+func TestNoWeather(t *testing.T) {
+	now := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
+	s := service(t, t.TempDir(), func(c *Config) {
+		c.Clients = []string{"a"}
+		c.Now = func() time.Time { return now }
+	})
+	past(t, s, 30, now.Unix())
+	weather := func(from, to int64) {
+		var rows []store.WeatherRow
+		for u := from; u < to; u += 900 {
+			rows = append(rows, store.WeatherRow{Time: u, Issued: min(u, now.Unix()), Values: []float32{10 + 5*load(u)}})
+		}
+		if _, err := s.c.Store.PutWeather(now, []string{"temperature"}, rows); err != nil {
+			t.Fatal(err)
+		}
+	}
+	weather(now.Unix()-30*day, now.Unix())
+	withPlan(t, s, strings.Replace(untrained, "calendar, lead", "calendar, temperature, lead", 1), now.Unix())
+	look := func() (issue.Reason, []Finding) {
+		if _, err := s.IssueNow(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		c, err := s.Client("a")
+		if err != nil || len(c.Findings) > 0 {
+			t.Fatalf("findings %v in the readings, %v", c.Findings, err)
+		}
+		q, err := s.Quality("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Reason, q.Findings
+	}
+	if reason, findings := look(); reason != issue.WeatherPersisted || len(findings) != 1 || findings[0].Code != "no-weather" ||
+		!strings.Contains(findings[0].Message, "32 %") || !strings.Contains(findings[0].Advice, "weather forecast") {
+		t.Errorf("reason %s, findings %+v", reason, findings)
+	}
+	weather(now.Unix(), now.Unix()+3*day)
+	if reason, findings := look(); reason != "" || len(findings) > 0 {
+		t.Errorf("with weather: reason %s, findings %+v", reason, findings)
+	}
 }
 
 // TestTrial checks that a client leaves a model that proves worse than what served before.

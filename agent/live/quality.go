@@ -32,19 +32,25 @@ var messages = map[quality.Code][2]string{
 }
 
 // Quality returns a report on a client's readings.
-func (s *Service) Quality(client string) (QualityReport, error) {
+func (s *Service) Quality(client string) (r QualityReport, err error) {
 	x, err := s.Client(client)
 	if err != nil {
-		return QualityReport{}, err
+		return r, err
 	}
 	if x.Members != nil {
-		return QualityReport{}, fmt.Errorf("%s is a group; ask for its members: %w", client, ErrUnknown)
+		return r, fmt.Errorf("%s is a group; ask for its members: %w", client, ErrUnknown)
 	}
 	first, end, ok, err := s.c.Store.Span(client)
 	if err != nil || !ok {
-		return QualityReport{}, err
+		return r, err
 	}
-	r := QualityReport{From: first, To: end}
+	r = QualityReport{From: first, To: end}
+	// Missing weather is no fault of the readings, so it does not forbid to learn from them.
+	defer func() {
+		if a, ok := x.Reason.WeatherCost(); ok {
+			r.Findings = append(r.Findings, Finding{Code: "no-weather", Message: a.Message, Advice: a.Advice})
+		}
+	}()
 	cutoff := s.floor(s.c.Now().Unix())
 	from := max(first, cutoff-28*day)
 	if from < cutoff {

@@ -122,7 +122,8 @@ type clientRecord struct {
 	Pinned    bool   `json:"pinned,omitempty"`
 	// Refused lists the models that the client does not use.
 	Refused []string `json:"refused,omitempty"`
-	// Judged is when each model was last compared without a result.
+	// Judged is when each model was last compared without a result, or refused because of its
+	// errors.
 	Judged map[string]int64 `json:"judged,omitempty"`
 	// Refit is when the head was last fitted because of an alarm.
 	Refit      int64  `json:"refit,omitempty"`
@@ -146,6 +147,13 @@ func (r *clientRecord) refuse(model string) {
 		r.Refused = slices.Delete(r.Refused, 0, n)
 	}
 	delete(r.Judged, model)
+}
+
+// retries reports whether a model that was refused may be tried again: not if somebody rolled it
+// back, nor if its forecasts left the range of the readings.
+func (r *clientRecord) retries(model string) bool {
+	_, ok := r.Judged[model]
+	return ok
 }
 
 // promote makes a contender the champion, and the present champion its shadow.

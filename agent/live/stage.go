@@ -36,6 +36,9 @@ const (
 	refitSpan                 = 56 * day
 	refitRest                 = 7 * day // at most one refit of a client in this time
 	judgeRest                 = day     // a comparison without a result is repeated after this time
+	// A client without a model tries one that it refused again after this time: last week's load
+	// is hard to beat in some weeks, such as the first ones of a term, and bad in the others.
+	retryRest = testDays * day
 )
 
 // job is work that takes longer than an issue: comparing a model of a client.
@@ -64,7 +67,13 @@ func (s *Service) nextJob(now int64) *job {
 			if m.champion.model != nil && !newer(x, m.champion.model) {
 				break
 			}
-			if s.reason(x) != "" || slices.Contains(m.rec.Refused, x.ID) || now-m.rec.Judged[x.ID] < judgeRest {
+			rest := int64(judgeRest)
+			if slices.Contains(m.rec.Refused, x.ID) {
+				if rest = retryRest; m.champion.model != nil || !m.rec.retries(x.ID) {
+					continue
+				}
+			}
+			if s.reason(x) != "" || now-m.rec.Judged[x.ID] < rest {
 				continue
 			}
 			return &job{client: name, model: x}
@@ -361,6 +370,7 @@ func (s *Service) settle(j *job, against uint64, v verdict, failed error, now in
 		log.Warn("the client refuses a model, because its forecasts leave the range of the readings", "reason", v.why)
 	default:
 		m.rec.refuse(j.model.ID)
+		m.rec.Judged[j.model.ID] = now
 		log.Warn("the client refuses a model, because its forecasts would become worse")
 	}
 	return s.db.Update(func(tx *bolt.Tx) error { return putMember(tx, m) })
@@ -378,6 +388,7 @@ func (s *Service) install(m *member, h *head, now int64) error {
 			}
 		}
 		rec.Before = slices.Clone(m.rec.Before)
+		rec.Refused = slices.DeleteFunc(slices.Clone(m.rec.Refused), func(id string) bool { return id == h.Model })
 		rec.promote(id, now)
 		rec.WantsRound = false
 		if h.Origin == refit {
@@ -450,7 +461,15 @@ func (s *Service) follow(m *member, now time.Time, cutoff int64) error {
 		case days >= leastDays && t.ShadowN > 0 && t.Shadow < better*t.ShadowServed && t.ShadowAbs < better*t.Both:
 			s.c.Log.Warn("a client returns to the model before, which is better", "client", m.name,
 				"days", days, "pinball_relative", t.Shadow/t.ShadowServed)
-			return s.rollback(m, now.Unix())
+			left := m.champion.model
+			if err := s.rollback(m, now.Unix()); err != nil {
+				return err
+			}
+			if m.rec.Judged == nil {
+				m.rec.Judged = map[string]int64{}
+			}
+			m.rec.Judged[left.ID] = now.Unix()
+			return nil
 		case days >= trialDays:
 			m.shadow, m.rec.TrialFrom, m.rec.Shadow = nil, 0, 0
 		}

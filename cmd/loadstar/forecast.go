@@ -49,6 +49,11 @@ hours (kW) are written as CSV: unique_id, cutoff, quantity (energy or peak), ds
 (start of the day, or of the step that is most likely the highest, UTC), mean,
 P10, P50, P90. They are forecasts of their own, with their own intervals.
 
+With --paths 50 every row has 50 more columns, path1 to path50. Each of them is
+one course of the load that fits the quantiles of every step and the way in
+which errors of earlier forecasts followed each other: add it up, or take its
+maximum, to get the distribution of a sum or a peak over any hours.
+
 A meter that did not take part in the run gets personal layers that are fitted
 to its own readings; --fit-head says how. Intervals and corrections continue
 from the run's folder, or come from the errors of earlier forecasts, which are
@@ -144,6 +149,7 @@ not from the model.`,
 	f.StringSliceVar(&c.Clients, "client", nil, "forecast only this meter; may be repeated")
 	f.StringVarP(&out, "out", "o", "", "write the rows to this .csv, .parquet or .json file; - is CSV on standard output")
 	f.StringVar(&c.Days, "days", "", "write the energy of each day and the peak of the next 24 hours to this .csv file")
+	f.IntVar(&c.Paths, "paths", 0, "joint scenarios of the next steps to write beside the quantiles, such as 50; they take longer")
 	f.StringVar(&inputs, "inputs", "", "write the model's inputs and its own forecasts to this .safetensors file, for Python")
 	f.StringVar(&calibrate, "calibrate", "", "days of earlier forecasts that set intervals and corrections, such as 28d (default from the run's folder, or 63d)")
 	f.StringVar(&fit, "fit-head", "auto", "steps to fit personal layers to a meter without them: auto (200), never or a number")

@@ -14,7 +14,8 @@ import (
 const replayDays = 63
 
 // Replay makes earlier recorded issues of clients, so that their states are the ones that
-// they would have if they had made them then. It is safe for concurrent use.
+// they would have if they had made them then. It is safe for concurrent use. A copy may have
+// other callbacks.
 type Replay struct {
 	// Each, if not nil, is called with every issue that is made.
 	Each func(issue.Forecast)
@@ -27,8 +28,13 @@ type Replay struct {
 
 	data         *series.Dataset
 	own, generic *Model
-	mu           sync.Mutex
-	blocks       map[int64]*block // by Tail
+	blocks       *blocks
+}
+
+// blocks has the blocks in memory. Copies of a replay share them.
+type blocks struct {
+	mu     sync.Mutex
+	byTail map[int64]*block
 }
 
 // block has what all cutoffs with the same Tail need.
@@ -42,7 +48,7 @@ type block struct {
 // NewReplay returns a replay for the meters of a dataset. Models may be nil; then only
 // fallbacks are replayed. The weather of the dataset counts as the forecast of that time.
 func NewReplay(d *series.Dataset, own, generic *Model) *Replay {
-	return &Replay{data: d, own: own, generic: generic, blocks: map[int64]*block{}}
+	return &Replay{data: d, own: own, generic: generic, blocks: &blocks{byTail: map[int64]*block{}}}
 }
 
 // Advance makes the recorded issues of meter i, from the newest step that the state has
@@ -104,13 +110,13 @@ func (r *Replay) Advance(s *issue.State, i int, own, generic *Client, cutoff int
 func (r *Replay) block(at, cutoff int64) (*block, int64, error) {
 	key := feature.Tail(at, r.data.Seconds())
 	first := key + feature.TailSeconds // the first cutoff with this tail
-	r.mu.Lock()
-	b := r.blocks[key]
+	r.blocks.mu.Lock()
+	b := r.blocks.byTail[key]
 	if b == nil {
 		b = &block{}
-		r.blocks[key] = b
+		r.blocks.byTail[key] = b
 	}
-	r.mu.Unlock()
+	r.blocks.mu.Unlock()
 	b.once.Do(func() { b.err = r.open(b, first) })
 	return b, min(first+weekSeconds, cutoff), b.err
 }

@@ -73,6 +73,8 @@ type Row struct {
 	Source  Source
 	Quality Quality
 	Reason  Reason // may be empty
+	// Paths has joint scenarios, or nothing unless [AddPaths] added them.
+	Paths []float64
 }
 
 // Forecast is one issue of a client's forecasts.
@@ -91,4 +93,6 @@ type Forecast struct {
 	// in the blend with a simple forecast, or 0 if no row is from a model.
 	Model  string
 	Weight float64
+
+	nonnegative bool // no load of the client ever was negative
 }

@@ -110,6 +110,7 @@ func (s *State) fill(row *Row, from []float64) {
 // several of them.
 func (s *State) complete(f *Forecast, rows []Row, late bool) {
 	f.Rows = rows[:s.c.H:s.c.H]
+	f.nonnegative = s.hasRead && !s.fedIn
 	end := f.Rows[s.c.H-1].Time + s.seconds
 	for _, d := range s.energy(rows, f.Cutoff, late) {
 		if d.End <= end {

@@ -33,7 +33,9 @@ type Backtest struct {
 	Dataset *series.Dataset
 	Remove  Removal
 	// H is the number of steps that are scored; 0 means those that the model forecasts.
-	H       int
+	H int
+	// From is the first cutoff that is scored, if it is later than the start of the test part.
+	From    int64
 	Workers int
 	// Progress, if not nil, is called after every meter.
 	Progress func(done, total int)
@@ -85,6 +87,7 @@ type ClientScore struct {
 	Peak   *SumScore `json:"peak,omitempty"`
 
 	meter           series.Meter // with all readings
+	number          int          // of the meter
 	frame           *series.Framer
 	h               int
 	first, newest   int64 // cutoffs: of the first issue to score, and of the newest one scored
@@ -98,8 +101,15 @@ type ClientScore struct {
 	energy, peak errorSums
 }
 
-// Run replays the issues and scores them.
-func (b Backtest) Run(ctx context.Context) (*Scores, error) {
+// Scorer scores forecasts that were issued over the test part, whoever issued them.
+type Scorer struct {
+	b     Backtest
+	known *series.Dataset
+	all   []*ClientScore // by name
+}
+
+// Scorer returns a scorer of the backtest's meters.
+func (b Backtest) Scorer() (*Scorer, error) {
 	known, err := b.Remove.apply(b.Dataset)
 	if err != nil {
 		return nil, err
@@ -117,43 +127,87 @@ func (b Backtest) Run(ctx context.Context) (*Scores, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Scores{Dataset: b.Dataset.Name, Generated: b.Dataset.Generated, Removed: b.Remove, H: b.H}
-	s.Model, s.Version = b.Model.Name()
-	all := make([]*ClientScore, len(numbers))
-	for k, i := range numbers {
-		all[k] = &ClientScore{
-			meter: b.Dataset.Meter(i), frame: frame, h: b.H, sources: map[issue.Source]int{}, reasons: map[issue.Reason]int{}, issued: map[int64][]float64{},
+	s := &Scorer{b: b, known: known}
+	for _, i := range numbers {
+		c := &ClientScore{
+			meter: b.Dataset.Meter(i), number: i, frame: frame, h: b.H, sources: map[issue.Source]int{}, reasons: map[issue.Reason]int{}, issued: map[int64][]float64{},
 		}
-		all[k].ID = all[k].meter.ID
-		all[k].first = all[k].meter.Start + int64(frame.BeforeTest(all[k].meter))*b.Dataset.Seconds()
+		c.ID = c.meter.ID
+		c.first = max(c.meter.Start+int64(frame.BeforeTest(c.meter))*b.Dataset.Seconds(), b.From)
+		s.all = append(s.all, c)
 	}
-	replay := serve.NewReplay(known, b.Model.folder.Model, nil)
+	return s, nil
+}
+
+// First returns the first cutoff at which all meters are scored.
+func (s *Scorer) First() (first int64) {
+	for _, c := range s.all {
+		first = max(first, c.first)
+	}
+	return first
+}
+
+// Add scores a forecast of P10, P50 and P90. Recorded says whether it is one of those that all
+// clients record; of others, only those at midnight count. The forecasts of a meter must ascend.
+// Those of different meters may be added at the same time.
+func (s *Scorer) Add(f issue.Forecast, recorded bool) {
+	at, ok := slices.BinarySearchFunc(s.all, f.Client, func(c *ClientScore, id string) int { return strings.Compare(c.ID, id) })
+	if !ok {
+		return
+	}
+	c := s.all[at]
+	if recorded {
+		c.add(f, s.b.Dataset.Seconds())
+	}
+	if isMidnight(f.Cutoff, s.b.Dataset.Clock) {
+		c.addDay(f, s.b.Dataset)
+	} else if recorded {
+		c.keep(f)
+	}
+}
+
+// Scores returns the scores of what was added.
+func (s *Scorer) Scores() (*Scores, error) {
+	out := &Scores{Dataset: s.b.Dataset.Name, Generated: s.b.Dataset.Generated, Removed: s.b.Remove, H: s.b.H}
+	out.Model, out.Version = s.b.Model.Name()
+	all := slices.DeleteFunc(slices.Clone(s.all), func(c *ClientScore) bool { return c.Rows == 0 })
+	for _, c := range all {
+		c.MAE, c.RelativeMAE, c.Coverage = c.sum/float64(c.Rows), c.both/c.week, float64(c.inside)/float64(c.Rows)
+		c.Model = float64(c.sources[issue.Model]) / float64(c.Rows)
+		c.Energy, c.Peak = c.energy.score(), c.peak.score()
+	}
+	out.summarize(all)
+	if len(out.Clients) == 0 {
+		return nil, fmt.Errorf("dataset %s: no meter can be scored: none took part in the run and has readings in the test part", s.b.Dataset.Name)
+	}
+	var err error
+	out.Sum, err = s.b.sum(s.known, all)
+	return out, err
+}
+
+// Run replays the issues and scores them.
+func (b Backtest) Run(ctx context.Context) (*Scores, error) {
+	s, err := b.Scorer()
+	if err != nil {
+		return nil, err
+	}
+	b = s.b
+	replay := serve.NewReplay(s.known, b.Model.folder.Model, nil)
 	replay.Also = func(at int64) bool { return isMidnight(at, b.Dataset.Clock) }
-	of := func(f issue.Forecast) *ClientScore { // names are in the order of all
-		at, _ := slices.BinarySearchFunc(all, f.Client, func(c *ClientScore, id string) int { return strings.Compare(c.ID, id) })
-		return all[at]
-	}
-	replay.Other = func(f issue.Forecast) { of(f).addDay(f, b.Dataset) }
-	replay.Each = func(f issue.Forecast) {
-		of(f).add(f, b.Dataset.Seconds())
-		if replay.Also(f.Cutoff) {
-			of(f).addDay(f, b.Dataset)
-		} else {
-			of(f).keep(f)
-		}
-	}
+	replay.Other = func(f issue.Forecast) { s.Add(f, false) }
+	replay.Each = func(f issue.Forecast) { s.Add(f, true) }
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(b.Workers, 1))
-	finished := make(chan struct{}, len(numbers))
-	for k, i := range numbers {
+	finished := make(chan struct{}, len(s.all))
+	for _, c := range s.all {
 		g.Go(func() (err error) {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			err = b.client(ctx, all[k], replay, endOf(known, known.Meter(i)), i)
+			err = b.client(ctx, c, replay, endOf(s.known, s.known.Meter(c.number)))
 			finished <- struct{}{}
 			if b.Progress != nil {
-				b.Progress(len(finished), len(numbers))
+				b.Progress(len(finished), len(s.all))
 			}
 			return err
 		})
@@ -161,22 +215,14 @@ func (b Backtest) Run(ctx context.Context) (*Scores, error) {
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	all = slices.DeleteFunc(all, func(c *ClientScore) bool { return c.Rows == 0 })
-	s.summarize(all)
-	if len(s.Clients) == 0 {
-		return nil, fmt.Errorf("dataset %s: no meter can be scored: none took part in the run and has readings in the test part", b.Dataset.Name)
-	}
-	if s.Sum, err = b.sum(known, all); err != nil {
-		return nil, err
-	}
-	return s, nil
+	return s.Scores()
 }
 
-// client scores meter i up to the end of its readings. It has no rows if the meter did not
+// client scores a meter up to the end of its readings. It has no rows if the meter did not
 // take part in the run.
-func (b Backtest) client(ctx context.Context, c *ClientScore, replay *serve.Replay, end int64, i int) error {
+func (b Backtest) client(ctx context.Context, c *ClientScore, replay *serve.Replay, end int64) error {
 	d := b.Dataset
-	client, _, isNew, err := b.Model.client(ctx, i, end, 0)
+	client, _, isNew, err := b.Model.client(ctx, c.number, end, 0)
 	if err != nil || client == nil || isNew {
 		return err
 	}
@@ -185,16 +231,10 @@ func (b Backtest) client(ctx context.Context, c *ClientScore, replay *serve.Repl
 		return err
 	}
 	// Errors before the test part set intervals and corrections.
-	if err := replay.Advance(state, i, client, nil, c.first); err != nil {
+	if err := replay.Advance(state, c.number, client, nil, c.first); err != nil {
 		return err
 	}
-	if err := replay.Advance(state, i, client, nil, end); err != nil {
-		return err
-	}
-	c.MAE, c.RelativeMAE, c.Coverage = c.sum/float64(c.Rows), c.both/c.week, float64(c.inside)/float64(c.Rows)
-	c.Model = float64(c.sources[issue.Model]) / float64(c.Rows)
-	c.Energy, c.Peak = c.energy.score(), c.peak.score()
-	return nil
+	return replay.Advance(state, c.number, client, nil, end)
 }
 
 // add compares a forecast with the readings of the meter, if it is in the test part. Its

@@ -43,7 +43,9 @@ type Config struct {
 	// none; 0 means that such meters do without the model.
 	FitSteps int
 	Fallback issue.Fallback
-	Workers  int
+	// Paths is the number of joint scenarios of each forecast.
+	Paths   int
+	Workers int
 	// Now is the current time. Weather before it has been observed.
 	Now time.Time
 	// Days, if not empty, is the CSV file for the energies of days and the peaks.
@@ -89,6 +91,9 @@ func Run(ctx context.Context, c Config, each func(issue.Forecast) error) (*Summa
 		} else {
 			c.H = c.Generic.Reach(c.Dataset.Interval)
 		}
+	}
+	if err := c.checkPaths(); err != nil {
+		return nil, err
 	}
 	p, err := newProducer(c)
 	if err != nil {

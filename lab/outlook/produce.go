@@ -21,7 +21,9 @@ const daySeconds = 86400
 type made struct {
 	forecast issue.Forecast
 	fitted   bool
-	inputs   *serve.Inputs // nil unless they are wanted and the model can forecast
+	// shapeless means that scenarios are wanted, but there are too few earlier forecasts.
+	shapeless bool
+	inputs    *serve.Inputs // nil unless they are wanted and the model can forecast
 }
 
 // producer makes forecasts. It is safe for concurrent use.
@@ -109,7 +111,10 @@ func (p *producer) forecast(ctx context.Context, i int) (m made, err error) {
 	}
 	m.forecast = state.Issue(tail, models, cutoff)
 	m.forecast.Model, _ = p.c.name()
-	return m, nil
+	if p.c.Paths > 0 {
+		m.shapeless, err = p.addPaths(&m.forecast, i, client, anyone, isNew)
+	}
+	return m, err
 }
 
 // endOf returns the end of a meter's newest reading, or its start if there is none.

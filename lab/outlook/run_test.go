@@ -5,6 +5,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -237,4 +238,28 @@ func BenchmarkForecast(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "clients/s")
+}
+
+// TestPaths checks that scenarios do not change the other columns, and do not depend on the number
+// of workers.
+func TestPaths(t *testing.T) {
+	d := buildings(t, 3, 100)
+	dir, k := trained(t, d)
+	at := d.Meter(0).Start/86400*86400 + 90*86400 + 5*3600 // not a time of recorded issues
+	plain, _ := rows(t, dir, k, Config{Dataset: d, At: at, Workers: 1, FitSteps: 1})
+	with, summary := rows(t, dir, k, Config{Dataset: d, At: at, Workers: 2, FitSteps: 1, Paths: 20})
+	again, _ := rows(t, dir, k, Config{Dataset: d, At: at, Workers: 1, FitSteps: 1, Paths: 20})
+	if with != again || summary.Shapeless != 0 {
+		t.Errorf("the scenarios depend on the number of workers, or %d meters have none", summary.Shapeless)
+	}
+	before, after := strings.Split(plain, "\n"), strings.Split(with, "\n")
+	for i, line := range before {
+		if !strings.HasPrefix(after[i], line) || i > 0 && line != "" && strings.Count(after[i], ",") != strings.Count(line, ",")+20 || strings.HasSuffix(after[i], ",") {
+			t.Fatalf("%s became %s", line, after[i])
+		}
+	}
+	early := d.Meter(0).Start + 9*86400
+	if _, summary = rows(t, dir, k, Config{Dataset: d, At: early, Workers: 1, FitSteps: 1, Paths: 20}); summary.Shapeless != 3 {
+		t.Errorf("%d meters have no scenarios after 9 days, want 3", summary.Shapeless)
+	}
 }

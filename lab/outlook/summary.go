@@ -35,6 +35,11 @@ type Summary struct {
 	// number.
 	Without int       `json:"meters_without_forecast"`
 	LeftOut []LeftOut `json:"left_out,omitempty"`
+	// Shapeless is the number of meters without joint scenarios, although they were wanted.
+	Shapeless int `json:"meters_without_paths,omitempty"`
+	// Weather says what it costs if there is no weather after the cutoff for a model that was
+	// trained with it.
+	Weather *WeatherCost `json:"weather,omitempty"`
 	// Sum is the sum of the means of all meters that have a forecast, at the steps for
 	// which most of them have one.
 	Sum *Sum `json:"sum,omitempty"`
@@ -44,6 +49,7 @@ type Summary struct {
 	sums  map[int64]sumAt
 	bySrc map[issue.Source]int
 	byWhy map[issue.Reason]int
+	cold  map[issue.Reason]int // rows whose model does without weather
 }
 
 // Count is a number of rows.
@@ -51,6 +57,15 @@ type Count struct {
 	Name  string  `json:"name"`
 	Rows  int     `json:"rows"`
 	Share float64 `json:"share"`
+}
+
+// WeatherCost is a finding about rows whose model does without weather. If there are several
+// reasons, it is the most frequent one.
+type WeatherCost struct {
+	Reason  issue.Reason `json:"reason"`
+	Rows    int          `json:"rows"`
+	Message string       `json:"message"`
+	Advice  string       `json:"advice"`
 }
 
 // LeftOut is a meter without a forecast.
@@ -80,7 +95,7 @@ const mostLeftOut = 20
 func newSummary(c Config, meters int) *Summary {
 	s := &Summary{
 		Dataset: c.Dataset.Name, Generated: c.Dataset.Generated, Meters: meters,
-		clock: c.Dataset.Clock, sums: map[int64]sumAt{}, bySrc: map[issue.Source]int{}, byWhy: map[issue.Reason]int{},
+		clock: c.Dataset.Clock, sums: map[int64]sumAt{}, bySrc: map[issue.Source]int{}, byWhy: map[issue.Reason]int{}, cold: map[issue.Reason]int{},
 	}
 	s.Model, s.Version = c.name()
 	s.asked = issue.Model
@@ -94,6 +109,9 @@ func (s *Summary) add(m made) {
 	f := m.forecast
 	if m.fitted {
 		s.Fitted++
+	}
+	if m.shapeless {
+		s.Shapeless++
 	}
 	at := time.Unix(f.Cutoff, 0).In(s.clock)
 	if s.From.IsZero() || at.Before(s.From) {
@@ -110,6 +128,9 @@ func (s *Summary) add(m made) {
 			s.bySrc[r.Source] += i + 1 - begin
 			if r.Source != s.asked {
 				s.byWhy[r.Reason] += i + 1 - begin
+			}
+			if _, ok := r.Reason.WeatherCost(); ok {
+				s.cold[r.Reason] += i + 1 - begin
 			}
 			begin = i + 1
 		}
@@ -131,6 +152,11 @@ func (s *Summary) add(m made) {
 func (s *Summary) finish() {
 	s.Sources = counts(s.bySrc, s.Rows)
 	s.Reasons = why(s.byWhy, s.Rows)
+	if cold := why(s.cold, s.Rows); len(cold) > 0 {
+		reason := issue.Reason(cold[0].Name)
+		a, _ := reason.WeatherCost() // others are not counted
+		s.Weather = &WeatherCost{Reason: reason, Rows: cold[0].Rows, Message: a.Message, Advice: a.Advice}
+	}
 	most := 0
 	for _, x := range s.sums {
 		most = max(most, x.n)
@@ -202,6 +228,12 @@ func (s *Summary) Print(w io.Writer) error {
 			more = fmt.Sprintf(" and %d more", n)
 		}
 		fmt.Fprintf(w, "no forecast for %s: %s%s\n", count(s.Without, "meter"), strings.Join(names, ", "), more)
+	}
+	if x := s.Weather; x != nil {
+		fmt.Fprintf(w, "%s without weather (%s). %s %s\n", count(x.Rows, "row"), x.Reason, x.Message, x.Advice)
+	}
+	if s.Shapeless > 0 {
+		fmt.Fprintf(w, "no scenarios for %s: they need the forecasts of at least %d earlier days with readings\n", count(s.Shapeless, "meter"), issue.LeastShapes)
 	}
 	if x := s.Sum; x != nil {
 		fmt.Fprintf(w, "sum of the means of %s: %s kWh in %s, at most %s kW at %s\n", count(x.Meters, "meter"),

@@ -22,7 +22,7 @@ import (
 
 // Writer writes forecasts one after the other: a row per meter and step, with the columns
 // unique_id, cutoff, ds, one for each quantile such as P10, mean, model, version, source, quality,
-// reason and generated. Times are UTC; ds is the start of the step. CSV and JSON have the
+// reason, generated, and one for each scenario such as path1. Times are UTC; ds is the start of the step. CSV and JSON have the
 // precision of float32, as the agent's answers do.
 type Writer interface {
 	Write(issue.Forecast) error
@@ -36,6 +36,8 @@ type About struct {
 	Levels    []float64
 	Version   string
 	Generated bool
+	// Paths is the number of joint scenarios.
+	Paths int
 }
 
 // Stdout is the path that stands for the standard output.
@@ -83,7 +85,7 @@ func Write(ctx context.Context, c Config, path string, stdout io.Writer, name st
 		}
 	}
 	if path != "" {
-		a := About{Levels: c.Levels, Generated: c.Dataset.Generated}
+		a := About{Levels: c.Levels, Generated: c.Dataset.Generated, Paths: c.Paths}
 		_, a.Version = c.name()
 		var err error
 		if w, err = Create(path, stdout, a); err != nil {
@@ -177,14 +179,14 @@ type timeText struct {
 
 func newCSV(to io.Writer, a About) (*csvFile, error) {
 	w := &csvFile{w: bufio.NewWriterSize(to, 1<<16), a: a}
-	_, err := fmt.Fprintf(w.w, "unique_id,cutoff,ds,%s,mean,model,version,source,quality,reason,generated\n", strings.Join(a.levelNames(), ","))
+	_, err := fmt.Fprintf(w.w, "unique_id,cutoff,ds,%s,mean,model,version,source,quality,reason,generated%s\n", strings.Join(a.levelNames(), ","), strings.Join(append([]string{""}, a.pathNames()...), ","))
 	return w, err
 }
 
 func (w *csvFile) Write(f issue.Forecast) error {
 	before := quoted(f.Client) + "," + time.Unix(f.Cutoff, 0).UTC().Format(time.RFC3339) + ","
 	about := "," + quoted(f.Model) + "," + quoted(w.a.Version) + ","
-	end := "," + strconv.FormatBool(w.a.Generated) + "\n"
+	generated := "," + strconv.FormatBool(w.a.Generated)
 	for len(w.times) < len(f.Rows) {
 		w.times = append(w.times, timeText{})
 	}
@@ -205,7 +207,13 @@ func (w *csvFile) Write(f issue.Forecast) error {
 		b = append(b, r.Quality...)
 		b = append(b, ',')
 		b = append(b, r.Reason...)
-		b = append(b, end...)
+		b = append(b, generated...)
+		for k := range w.a.Paths {
+			if b = append(b, ','); k < len(r.Paths) {
+				b = issue.AppendNumber(b, r.Paths[k])
+			}
+		}
+		b = append(b, '\n')
 		w.row = b
 		if _, err := w.w.Write(b); err != nil {
 			return err
@@ -254,23 +262,36 @@ func (w *jsonFile) Write(f issue.Forecast) error {
 			w.begun, before = true, "[\n"
 		}
 		fmt.Fprintf(w.w, `%s{"unique_id":%s,"cutoff":"%s","ds":"%s"`, before, texts[0], cutoff, time.Unix(r.Time, 0).UTC().Format(time.RFC3339))
-		for i, v := range append(r.Values[:len(r.Values):len(r.Values)], r.Mean) {
-			value := issue.AppendNumber(nil, v)
-			if len(value) == 0 {
-				value = []byte("null")
-			}
-			fmt.Fprintf(w.w, `,"%s":%s`, w.names[i], value)
+		values := append(r.Values[:len(r.Values):len(r.Values)], r.Mean)
+		for i := range values {
+			fmt.Fprintf(w.w, `,"%s":%s`, w.names[i], jsonNumber(values, i))
 		}
 		reason := "null"
 		if r.Reason != "" {
 			reason = `"` + string(r.Reason) + `"`
 		}
-		if _, err := fmt.Fprintf(w.w, `,"model":%s,"version":%s,"source":"%s","quality":"%s","reason":%s,"generated":%t}`,
+		if _, err := fmt.Fprintf(w.w, `,"model":%s,"version":%s,"source":"%s","quality":"%s","reason":%s,"generated":%t`,
 			texts[1], texts[2], r.Source, r.Quality, reason, w.a.Generated); err != nil {
+			return err
+		}
+		for k, name := range w.a.pathNames() {
+			fmt.Fprintf(w.w, `,"%s":%s`, name, jsonNumber(r.Paths, k))
+		}
+		if _, err := w.w.WriteString("}"); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// jsonNumber returns one of some values as JSON, or null if there is none.
+func jsonNumber(values []float64, i int) []byte {
+	if i < len(values) {
+		if b := issue.AppendNumber(nil, values[i]); len(b) > 0 {
+			return b
+		}
+	}
+	return []byte("null")
 }
 
 func (w *jsonFile) Close() error {
@@ -290,7 +311,7 @@ type parquetFile struct {
 	w     *parquet.GenericWriter[any]
 	a     About
 	names []string // of the columns
-	level []int    // for each column, the index of its quantile, the number of quantiles for the mean, or -1
+	level []int    // for each column, the index of its quantile, of the mean after them, of a scenario after it, or -1
 	rows  []parquet.Row
 }
 
@@ -309,7 +330,7 @@ func newParquet(to io.Writer, a About) *parquetFile {
 		"unique_id": text(), "cutoff": at(), "ds": at(), "model": text(), "version": text(),
 		"source": text(), "quality": text(), "reason": parquet.Optional(text()), "generated": zstd(parquet.Leaf(parquet.BooleanType)),
 	}
-	levels := append(a.levelNames(), meanName)
+	levels := append(append(a.levelNames(), meanName), a.pathNames()...)
 	for _, name := range levels {
 		group[name] = parquet.Optional(zstd(parquet.Leaf(parquet.DoubleType)))
 	}
@@ -352,8 +373,12 @@ func (w *parquetFile) Write(f issue.Forecast) error {
 				v = parquet.BooleanValue(w.a.Generated)
 			default:
 				x := r.Mean
-				if k := w.level[i]; k < len(r.Values) {
-					x = r.Values[k]
+				if k := w.level[i] - len(r.Values); k < 0 {
+					x = r.Values[w.level[i]]
+				} else if k > 0 && k <= len(r.Paths) {
+					x = r.Paths[k-1]
+				} else if k > 0 {
+					x = math.NaN()
 				}
 				if !math.IsNaN(x) {
 					v, defined = parquet.DoubleValue(x), 1

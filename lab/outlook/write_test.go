@@ -3,6 +3,7 @@ package outlook
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -80,9 +81,46 @@ func TestFormats(t *testing.T) {
 		*table[1].Reason != "no-readings" || table[1].Source != "none" || table[1].Time.Unix() != 1500003600 || table[1].Cutoff.Unix() != 1500000000 {
 		t.Errorf("Parquet: %+v, %v", table, err)
 	}
+	testPathColumns(t)
 	left, _ := filepath.Glob(filepath.Join(dir, ".*")) // the pattern is valid
 	if len(left) > 0 {
 		t.Errorf("temporary files are left: %v", left)
+	}
+}
+
+// testPathColumns checks that scenarios are in all formats.
+func testPathColumns(t *testing.T) {
+	t.Helper()
+	dir, about, f := t.TempDir(), About{Levels: []float64{0.05, 0.5}, Paths: 2}, twoRows("a")
+	f.Rows[0].Paths = []float64{1.5, 7}
+	for _, name := range []string{"f.csv", "f.json", "f.parquet"} {
+		w, err := Create(filepath.Join(dir, name), nil, about)
+		if err == nil {
+			err = errors.Join(w.Write(f), w.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	csv, err := os.ReadFile(filepath.Join(dir, "f.csv"))
+	if lines := strings.Split(string(csv), "\n"); err != nil || !strings.HasSuffix(lines[0], ",generated,path1,path2") ||
+		!strings.HasSuffix(lines[1], ",false,1.5,7") || !strings.HasSuffix(lines[2], ",false,,") {
+		t.Errorf("CSV:\n%s\n%v", csv, err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "f.json"))
+	var rows []map[string]any
+	if err != nil || json.Unmarshal(text, &rows) != nil || rows[0]["path2"] != 7.0 || rows[0]["mean"] != 3.125 || rows[1]["path1"] != nil {
+		t.Errorf("JSON: %s, %v", text, err)
+	}
+	type row struct {
+		P50   *float64 `parquet:"P50,optional"`
+		Mean  *float64 `parquet:"mean,optional"`
+		Path1 *float64 `parquet:"path1,optional"`
+		Path2 *float64 `parquet:"path2,optional"`
+	}
+	table, err := parquet.ReadFile[row](filepath.Join(dir, "f.parquet"))
+	if err != nil || *table[0].P50 != 2.5 || *table[0].Mean != 3.125 || *table[0].Path1 != 1.5 || *table[0].Path2 != 7 || table[1].Path1 != nil {
+		t.Errorf("Parquet: %+v, %v", table, err)
 	}
 }
 
