@@ -84,6 +84,8 @@ func TestNaiveByHand(t *testing.T) {
 		{"rolling-median", 1, 1, 700, []float64{701 - 24*14.5}},                 // 701 minus 1 to 28 days
 		{"rolling-median", 24, 2, 700, []float64{724 - 24*14.5, 725 - 24*15.5}}, // 724 minus 1 to 28 days; 725 minus 2 to 29, because 701 is not known
 		{"rolling-median", 1, 1, 71, []float64{24}},                             // 48, 24 and 0
+		{"rolling-median", 1, 1, 47, []float64{12}},                             // 24 and 0
+		{"rolling-mean", 24, 2, 700, []float64{724 - 24*14.5, 725 - 24*15.5}},
 	} {
 		b, err := NewBaseline(c.model)
 		if err != nil {

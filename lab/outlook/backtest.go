@@ -70,6 +70,8 @@ type Scores struct {
 	Energy *SumScore `json:"energy,omitempty"`
 	Sum    *SumScore `json:"sum,omitempty"`
 	Peak   *SumScore `json:"peak,omitempty"`
+	// SumDays are the cutoffs of the issues that Sum is of.
+	SumDays []int64 `json:"-"`
 }
 
 // ClientScore is the result of one meter.
@@ -83,6 +85,8 @@ type ClientScore struct {
 	// Energy and Peak are the scores of the energy and of the highest step of days.
 	Energy *SumScore `json:"energy,omitempty"`
 	Peak   *SumScore `json:"peak,omitempty"`
+	// Days are the cutoffs of the issues that both are of.
+	Days []int64 `json:"-"`
 
 	meter           series.Meter // with all readings
 	frame           *series.Framer
@@ -166,7 +170,7 @@ func (b Backtest) Run(ctx context.Context) (*Scores, error) {
 	if len(s.Clients) == 0 {
 		return nil, fmt.Errorf("dataset %s: no meter can be scored: none took part in the run and has readings in the test part", b.Dataset.Name)
 	}
-	if s.Sum, err = b.sum(known, all); err != nil {
+	if s.Sum, s.SumDays, err = b.sum(known, all); err != nil {
 		return nil, err
 	}
 	return s, nil
