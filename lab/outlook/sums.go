@@ -261,9 +261,9 @@ func (b Backtest) sum(known *series.Dataset, all []*ClientScore) (s *SumScore, d
 	if len(all) < 2 {
 		return nil, nil, nil
 	}
-	first, begin := int64(0), int64(math.MaxInt64)
+	first, begin, end := int64(0), int64(math.MaxInt64), int64(math.MaxInt64)
 	for _, c := range all {
-		first, begin = max(first, c.first), min(begin, c.meter.Start)
+		first, begin, end = max(first, c.first), min(begin, c.meter.Start), min(end, endOf(b.Dataset, c.meter))
 	}
 	group, err := issue.NewGroup(issue.Config{Step: b.Dataset.Interval, Clock: b.Dataset.Clock, H: b.H})
 	if err != nil {
@@ -287,7 +287,7 @@ func (b Backtest) sum(known *series.Dataset, all []*ClientScore) (s *SumScore, d
 			}
 		}
 		f := group.Issue(load, members, at)
-		if at < first || !isMidnight(at, b.Dataset.Clock) {
+		if at < first || at+daySeconds > end || !isMidnight(at, b.Dataset.Clock) {
 			continue
 		}
 		actual, week := sumDay(all, at, b.Dataset)

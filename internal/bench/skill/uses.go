@@ -117,7 +117,7 @@ func (t *totals) boostSum(p *peer, dir string) (map[int64][]float64, error) {
 		}
 	}
 	check := slices.DeleteFunc(examples(r, series.Validation, perDay/4), func(e series.Example) bool { return e.Last+perDay >= test[0].Last })
-	for name, at := range map[string][]series.Example{"train": sample(examples(r, series.Train, 1), 40_000), "validation": check, "test": test} {
+	for name, at := range map[string][]series.Example{"train": sample(examples(r, series.Train, 1), 20_000), "validation": check, "test": test} {
 		if err := writeSplit(filepath.Join(dir, name), m, r, at); err != nil {
 			return nil, err
 		}
