@@ -126,8 +126,10 @@ func TestRolling(t *testing.T) {
 		load        []float32
 		want        float64
 	}{
-		{"office", "rolling-median", office, 1}, {"office", "rolling-mean", office, 1},
-		{"home", "rolling-median", home, median(before)}, {"home", "rolling-mean", home, mean(before)},
+		{"office", "rolling-median", office, 1},
+		{"office", "rolling-mean", office, 1},
+		{"home", "rolling-median", home, median(before)},
+		{"home", "rolling-mean", home, mean(before)},
 	} {
 		b, err := NewBaseline(c.model)
 		if err != nil {

@@ -154,8 +154,14 @@ func mean(seeds []*outlook.Scores, of func(*outlook.Scores) *outlook.SumScore) (
 		x := of(s)
 		m.N, m.Clients = x.N, x.Clients
 		for _, v := range []struct{ to, from *float64 }{
-			{&m.MAE, &x.MAE}, {&m.RelativeMAE, &x.RelativeMAE}, {&m.RelativeMean, &x.RelativeMean}, {&m.Bias, &x.Bias},
-			{&m.Coverage, &x.Coverage}, {&m.Above, &x.Above}, {&m.Hit, &x.Hit}, {&m.Near, &x.Near},
+			{&m.MAE, &x.MAE},
+			{&m.RelativeMAE, &x.RelativeMAE},
+			{&m.RelativeMean, &x.RelativeMean},
+			{&m.Bias, &x.Bias},
+			{&m.Coverage, &x.Coverage},
+			{&m.Above, &x.Above},
+			{&m.Hit, &x.Hit},
+			{&m.Near, &x.Near},
 		} {
 			*v.to += *v.from / n
 		}
