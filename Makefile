@@ -420,11 +420,13 @@ comparison: build ## Regenerate docs/comparison.md: dense, its twins and baselin
 	@$(DATA_ROOT); \
 	compare() { \
 	  bin/loadstar compare --data $(DATA) --plan plans/$$1.yaml,plans/$$1-local.yaml,plans/$$1-local-short.yaml,plans/$$1-pooled.yaml,plans/$$1-fl.yaml \
-	    --baseline persistence,naive-day,naive-week,rolling-median,ridge,ridge-rich --peers docs/peers \
+	    --baseline persistence,naive-day,naive-week,rolling-median,rolling-mean,ridge,ridge-rich --peers docs/peers \
 	    --subject $$1 --seeds $(or $(SEEDS),$(COMPARISON_SEEDS)) --other-seeds 1 --out runs/comparison/$$1 --markdown; }; \
 	{ cat docs/comparison.head.md; \
 	  echo; echo "## The next hour"; compare hour-ahead; \
 	  echo; echo "## The next 24 hours"; compare day-ahead; \
+	  echo; echo "## Energies, sums and peaks"; \
+	  bin/loadstar bench uses --data $(DATA) --runs runs/comparison/day-ahead --seeds $(or $(SEEDS),$(COMPARISON_SEEDS)) --peers docs/peers --weather-errors 1,2,3,yesterday; \
 	} > docs/comparison.md.new && mv docs/comparison.md.new docs/comparison.md
 
 .PHONY: steps
@@ -448,12 +450,16 @@ coverage: build ## Score the forecasts of runs on seven groups, also with 2 % of
 	done
 
 .PHONY: peers
-peers: build ## Measure gradient boosting on the features of dense into docs/peers; hours; needs python3-sklearn
+peers: build ## Measure gradient boosting on the features of dense into docs/peers; hours; continues; needs python3-sklearn and python3-xgboost
 	@$(DATA_ROOT); export OMP_NUM_THREADS=1; \
+	skill() { bin/loadstar bench skill --data datasets/$$g.yaml --out docs/peers "$$@"; }; \
 	for g in $(CORE_GROUPS); do \
-	  bin/loadstar bench skill --peer --data datasets/$$g.yaml --h 1 --loss absolute_error --clients 14 --rows 40000 --out docs/peers && \
-	  bin/loadstar bench skill --peer --data datasets/$$g.yaml --h 24 --loss absolute_error --clients 7 --rows 20000 --out docs/peers || exit 1; \
-	done
+	  skill --h 1 --rows 40000 --peer --loss absolute_error --clients 14 && \
+	  skill --h 1 --rows 40000 --xgboost --pooled --clients 0 && \
+	  skill --h 24 --rows 20000 --peer --loss absolute_error --clients 7 && \
+	  skill --h 24 --rows 20000 --xgboost --pooled --clients 20 || exit 1; \
+	done; \
+	bin/loadstar bench uses --data $(DATA) --runs runs/comparison/day-ahead --seeds 1 --peers docs/peers --peer >/dev/null
 
 .PHONY: pictures
 pictures: comparison ## Draw docs/pictures/skill.svg from the comparison

@@ -111,15 +111,10 @@ func (a anchor) check(t *testing.T, b Backtest, reference string) {
 		for i := range maes {
 			maes[i] /= ref[i]
 		}
-		got := median(maes)
+		got := median(slices.Clone(maes))
 		t.Logf("%s, %d targets, %s: %.4f, want %.4f", a.dataset, b.Targets, m.name, got, m.want)
 		if m.want > 0 && math.Abs(got-m.want) > 0.01*m.want {
 			t.Errorf("%s, %d targets: the median of %s is %.4f, want %.4f within 1 %%", a.dataset, b.Targets, m.name, got, m.want)
 		}
 	}
-}
-
-func median(x []float64) float64 {
-	s := slices.Sorted(slices.Values(x))
-	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }

@@ -96,7 +96,8 @@ var baselines = []namedBaseline{
 	{"persistence", "the last known value", func() Baseline { return &persistence{} }},
 	{"naive-day", "the same clock time one day before", func() Baseline { return &seasonalNaive{days: 1} }},
 	{"naive-week", "the same clock time one week before", func() Baseline { return &seasonalNaive{days: 7} }},
-	{"rolling-median", "the median at the same clock time over the last 28 days", func() Baseline { return &rollingMedian{} }},
+	{"rolling-median", "the median at the same clock time over the last 28 days, or those of the same type", func() Baseline { return &rolling{center: median} }},
+	{"rolling-mean", "the mean at the same clock time over the last 28 days, or those of the same type", func() Baseline { return &rolling{center: mean} }},
 	{"ridge", "linear regression on the last 12 loads, calendar and weather", func() Baseline { return &Ridge{} }},
 	{"ridge-rich", "linear regression on the last 24 loads, those 2, 3 and 7 days before, calendar and weather", func() Baseline { return &Ridge{Rich: true} }},
 }
@@ -157,40 +158,88 @@ func (s *seasonalNaive) Forecast(out []float64, last int) bool {
 	return true
 }
 
-// medianDays is the number of days over which rollingMedian takes the median.
-const medianDays = 28
+// rollingDays is the number of days over which rolling takes the center.
+const rollingDays = 28
 
-// rollingMedian forecasts the median of the loads at the target's clock time on the newest 28
-// days on which it is known. Unlike one day or one week before, it does not repeat what
-// happened once. Missing loads do not count.
-type rollingMedian struct {
-	c      Client
-	values []float64
+// rolling forecasts the median or the mean of the loads at the target's clock time on the
+// newest 28 days on which it is known. Unlike one day or one week before, it does not repeat
+// what happened once. Missing loads do not count. The median has the lower absolute error; the
+// mean is what can be added up.
+//
+// Whether only days of the target's type count, working days or weekends, is chosen for each
+// client by the absolute error on the validation split: buildings need it, and for homes it
+// leaves too few days.
+type rolling struct {
+	center  func(x []float64) float64 // may change the order of x, which is not empty
+	c       Client
+	weekend []bool // of each step, or nil if all days count
+	values  []float64
 }
 
-func (r *rollingMedian) Fit(c Client) error {
-	r.c = c
+func (r *rolling) Fit(c Client) error {
+	r.c, r.weekend = c, nil
+	all := r.check()
+	r.weekend = make([]bool, len(c.Meter.Load)+c.Frame.Layout().Horizon+c.Frame.Layout().Targets)
+	for step := range r.weekend {
+		r.weekend[step] = c.Frame.Value(c.Meter, "day_of_week", step) >= saturday
+	}
+	if !(r.check() < all) {
+		r.weekend = nil
+	}
 	return nil
 }
 
-func (r *rollingMedian) Forecast(out []float64, last int) bool {
+// check returns the sum of absolute errors on the validation split, with forecasts every 6
+// hours.
+func (r *rolling) check() (sum float64) {
+	l := r.c.Frame.Layout()
+	out, every := make([]float64, l.Targets), max(r.c.perDay()/4, 1)
+	_ = r.c.Frame.Windows(r.c.Meter, nil).Each(series.Validation, func(last int) error {
+		if !onStride(last, every) {
+			return nil
+		}
+		if !r.Forecast(out, last) {
+			sum = math.Inf(1)
+		}
+		for i, v := range out {
+			sum += math.Abs(v - r.c.load(last+l.Horizon+i))
+		}
+		return nil
+	}) // the function returns no error
+	return sum
+}
+
+func (r *rolling) Forecast(out []float64, last int) bool {
 	for i := range out {
 		step := last + r.c.Frame.Layout().Horizon + i
 		first := 1 + (step-last-1)/r.c.perDay() // days before the target to the newest known day
 		r.values = r.values[:0]
-		for d := first; d < first+medianDays; d++ {
-			if at := r.c.Frame.Lag(r.c.Meter, step, d); at >= 0 && at <= last {
-				if v := r.c.load(at); !math.IsNaN(v) {
-					r.values = append(r.values, v)
-				}
+		for d := first; d < first+rollingDays; d++ {
+			at := r.c.Frame.Lag(r.c.Meter, step, d)
+			if at < 0 || at > last || r.weekend != nil && r.weekend[at] != r.weekend[step] {
+				continue
+			}
+			if v := r.c.load(at); !math.IsNaN(v) {
+				r.values = append(r.values, v)
 			}
 		}
-		n := len(r.values)
-		if n == 0 {
+		if len(r.values) == 0 {
 			return false
 		}
-		slices.Sort(r.values)
-		out[i] = (r.values[(n-1)/2] + r.values[n/2]) / 2
+		out[i] = r.center(r.values)
 	}
 	return true
+}
+
+func median(x []float64) float64 {
+	slices.Sort(x)
+	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
+}
+
+func mean(x []float64) float64 {
+	sum := 0.0
+	for _, v := range x {
+		sum += v
+	}
+	return sum / float64(len(x))
 }

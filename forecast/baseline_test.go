@@ -84,6 +84,7 @@ func TestNaiveByHand(t *testing.T) {
 		{"rolling-median", 1, 1, 700, []float64{701 - 24*14.5}},                 // 701 minus 1 to 28 days
 		{"rolling-median", 24, 2, 700, []float64{724 - 24*14.5, 725 - 24*15.5}}, // 724 minus 1 to 28 days; 725 minus 2 to 29, because 701 is not known
 		{"rolling-median", 1, 1, 71, []float64{24}},                             // 48, 24 and 0
+		{"rolling-median", 1, 1, 47, []float64{12}},                             // 24 and 0
 	} {
 		b, err := NewBaseline(c.model)
 		if err != nil {
@@ -99,6 +100,45 @@ func TestNaiveByHand(t *testing.T) {
 	}
 	if _, err := NewBaseline("oracle"); err == nil || !strings.Contains(err.Error(), "naive-week") {
 		t.Errorf("unknown baseline: %v, want an error that lists the known ones", err)
+	}
+}
+
+// TestRolling checks that only days of the same type count if that is better on validation data.
+func TestRolling(t *testing.T) {
+	start := time.Date(2021, 5, 3, 0, 0, 0, 0, time.UTC) // a Monday
+	office, home := make([]float32, 24*700), make([]float32, 24*700)
+	rng := rand.New(rand.NewPCG(1, 1))
+	for i := range office {
+		day := i / 24
+		office[i] = 1
+		if day%7 < 5 {
+			office[i] = 10
+		}
+		home[i] = rng.Float32() // whatever the day of the week
+	}
+	saturday := 24 * (7*95 + 5)
+	var before []float64
+	for d := 1; d <= 28; d++ {
+		before = append(before, float64(home[saturday-24*d]))
+	}
+	for _, c := range []struct {
+		name, model string
+		load        []float32
+		want        float64
+	}{
+		{"office", "rolling-median", office, 1},
+		{"office", "rolling-mean", office, 1},
+		{"home", "rolling-median", home, median(before)},
+		{"home", "rolling-mean", home, mean(before)},
+	} {
+		b, err := NewBaseline(c.model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := make([]float64, 1)
+		if !fitted(t, dataset(t, time.UTC, start, c.load), b, 1, 1).Forecast(out, saturday-1) || math.Abs(out[0]-c.want) > 1e-9 {
+			t.Errorf("%s of the %s: %g, want %g", c.model, c.name, out[0], c.want)
+		}
 	}
 }
 

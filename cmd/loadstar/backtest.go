@@ -29,7 +29,7 @@ func newBacktest() *cobra.Command {
 		ahead                       string
 		horizon, stride, workers    int
 		asJSON, markdown, byClients bool
-		remove                      string
+		remove, weather             string
 		removed                     outlook.Removal
 		block                       time.Duration
 	)
@@ -63,7 +63,9 @@ issued are scored instead, one every 6 hours over the test split, with correctio
 and intervals that use only what was known then. The command prints the error,
 how often loads are between P10 and P90, and where the forecasts come from.
 --remove takes readings away before, to see what gaps do; the forecasts are still
-compared with all readings.
+compared with all readings. The weather counts as a forecast without error;
+--weather-error 2 gives the temperature an error of 2 degrees 24 hours ahead and
+half of it an hour ahead, and --weather-error yesterday takes the forecast away.
 
 With --out every forecast is written to a CSV or Parquet file, with the columns
 unique_id, cutoff, ds, y and one named after the model.`,
@@ -90,11 +92,15 @@ unique_id, cutoff, ds, y and one named after the model.`,
 				if removed.Share, err = outlook.ParseShare(remove); err != nil {
 					return cli.Usagef("--remove: %w", err)
 				}
+				wrong, err := outlook.ParseWeatherError(weather)
+				if err != nil {
+					return cli.Usagef("--weather-error: %w", err)
+				}
 				if block != 0 && removed.Share == 0 {
 					return cli.Usagef("--block needs --remove, such as --remove 2%%")
 				}
 				for _, path := range data {
-					b := outlook.Backtest{Remove: removed, Workers: workers}
+					b := outlook.Backtest{Remove: removed, Weather: wrong, Workers: workers}
 					if err := backtestRun(cmd, b, models[0], path, root, ahead, block, asJSON, byClients); err != nil {
 						return err
 					}
@@ -159,6 +165,7 @@ unique_id, cutoff, ds, y and one named after the model.`,
 	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.StringSliceVar(&models, "model", nil, "baseline, or all; may be repeated. Or the folder of a run")
 	f.StringVar(&remove, "remove", "0%", "share of the readings to remove before a run is scored, such as 2%")
+	f.StringVar(&weather, "weather-error", "0", "degrees by which the temperature that a run uses is wrong 24 hours ahead, or yesterday")
 	f.DurationVar(&block, "block", 0, "remove readings in blocks of this length, such as 6h (default single readings)")
 	f.Uint64Var(&removed.Seed, "seed", 1, "seed for the readings to remove")
 	f.IntVar(&horizon, "horizon", 1, "forecast one value, `N` steps after the last known load")

@@ -25,6 +25,9 @@ type Replay struct {
 	Other func(issue.Forecast)
 	// Wrap, if not nil, may put something between the client's own model and its state.
 	Wrap func(issue.Forecaster) issue.Forecaster
+	// Weather, if not nil, may change the values of a weather column from a cutoff on, which are
+	// otherwise what was measured. A value that it makes NaN is unknown at the cutoff.
+	Weather func(cutoff int64, name string, ahead []float32)
 
 	data         *series.Dataset
 	own, generic *Model
@@ -34,7 +37,7 @@ type Replay struct {
 // blocks has the blocks in memory. Copies of a replay share them.
 type blocks struct {
 	mu     sync.Mutex
-	byTail map[int64]*block
+	byTail map[int64]*block // or by cutoff, with Weather
 }
 
 // block has what all cutoffs with the same Tail need.
@@ -72,44 +75,55 @@ func (r *Replay) Advance(s *issue.State, i int, own, generic *Client, cutoff int
 	if phase := mod(cutoff, seconds); mod(from-phase, every) != 0 {
 		from += every - mod(from-phase, every)
 	}
-	for at := from; at < cutoff; {
-		b, end, err := r.block(at, cutoff)
-		if err != nil {
-			return err
+	var (
+		meter  series.Meter
+		models issue.Models
+		end    int64 // of the block
+	)
+	for at := from; at < cutoff; at += seconds {
+		recorded := (at-from)%every == 0
+		if !recorded && (r.Also == nil || !r.Also(at)) {
+			continue
 		}
-		meter, err := b.tails.Meter(i)
-		if err != nil {
-			return err
-		}
-		var models issue.Models
-		if own != nil && b.own != nil {
-			models.Own = b.own.Forecaster(meter, *own)
-			if r.Wrap != nil {
-				models.Own = r.Wrap(models.Own)
+		if at >= end {
+			var b *block
+			var err error
+			if b, end, err = r.block(at); err != nil {
+				return err
 			}
-		}
-		if generic != nil && b.generic != nil {
-			models.Generic = b.generic.Forecaster(meter, *generic)
-		}
-		for ; at < end; at += every {
-			f := s.Issue(meter, models, at)
-			if r.Each != nil {
-				r.Each(f)
+			if meter, err = b.tails.Meter(i); err != nil {
+				return err
 			}
-			for also := at + seconds; r.Also != nil && also < min(at+every, end); also += seconds {
-				if r.Also(also) {
-					r.Other(s.Issue(meter, models, also))
+			models = issue.Models{}
+			if own != nil && b.own != nil {
+				models.Own = b.own.Forecaster(meter, *own)
+				if r.Wrap != nil {
+					models.Own = r.Wrap(models.Own)
 				}
 			}
+			if generic != nil && b.generic != nil {
+				models.Generic = b.generic.Forecaster(meter, *generic)
+			}
+		}
+		f := s.Issue(meter, models, at)
+		switch {
+		case !recorded:
+			r.Other(f)
+		case r.Each != nil:
+			r.Each(f)
 		}
 	}
 	return nil
 }
 
 // block returns the block of a cutoff, and the first cutoff after it.
-func (r *Replay) block(at, cutoff int64) (*block, int64, error) {
+func (r *Replay) block(at int64) (*block, int64, error) {
 	key := feature.Tail(at, r.data.Seconds())
 	first := key + feature.TailSeconds // the first cutoff with this tail
+	end := first + weekSeconds
+	if r.Weather != nil { // every cutoff has its own weather
+		key, first, end = at, at, at+r.data.Seconds()
+	}
 	r.blocks.mu.Lock()
 	b := r.blocks.byTail[key]
 	if b == nil {
@@ -117,12 +131,12 @@ func (r *Replay) block(at, cutoff int64) (*block, int64, error) {
 		r.blocks.byTail[key] = b
 	}
 	r.blocks.mu.Unlock()
-	b.once.Do(func() { b.err = r.open(b, first) })
-	return b, min(first+weekSeconds, cutoff), b.err
+	b.once.Do(func() { b.err = r.open(b, first, end) })
+	return b, end, b.err
 }
 
-// open makes the frames of the block whose first cutoff is given.
-func (r *Replay) open(b *block, cutoff int64) (err error) {
+// open makes the frames of the block with the cutoffs from first to before end.
+func (r *Replay) open(b *block, first, end int64) (err error) {
 	ahead := 1
 	for _, m := range []*Model{r.own, r.generic} {
 		if m != nil {
@@ -130,7 +144,7 @@ func (r *Replay) open(b *block, cutoff int64) (err error) {
 			ahead = max(ahead, first+n)
 		}
 	}
-	if b.tails, err = newTails(r.data, cutoff, cutoff+weekSeconds-r.data.Seconds(), ahead); err != nil {
+	if b.tails, err = newTails(r.data, first, end-r.data.Seconds(), ahead, r.Weather); err != nil {
 		return err
 	}
 	frame := func(m *Model) *Frame {

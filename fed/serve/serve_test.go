@@ -84,11 +84,11 @@ func TestTailEqualsWhole(t *testing.T) {
 			}
 		}
 		// Tails with other aligned starts give the same bytes.
-		tails, err := newTails(d, cutoff, cutoff, 48)
+		tails, err := newTails(d, cutoff, cutoff, 48, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		longer, err := newTails(d, cutoff-7*daySeconds, cutoff, 48)
+		longer, err := newTails(d, cutoff-7*daySeconds, cutoff, 48, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -49,12 +49,12 @@ type Tails struct {
 // the cutoff. After the newest weather value of the dataset, a value is that of the newest of
 // the 7 days before it, else the mean at the same time of day in the tail.
 func NewTails(d *series.Dataset, cutoff int64, ahead int) (*Tails, error) {
-	return newTails(d, cutoff, cutoff, ahead)
+	return newTails(d, cutoff, cutoff, ahead, nil)
 }
 
 // newTails returns the tails for all cutoffs from the given one up to end, which must have
-// the same Tail.
-func newTails(d *series.Dataset, cutoff, end int64, ahead int) (*Tails, error) {
+// the same Tail. Change, if not nil, is what [Replay.Weather] is.
+func newTails(d *series.Dataset, cutoff, end int64, ahead int, change func(cutoff int64, name string, ahead []float32)) (*Tails, error) {
 	seconds := d.Seconds()
 	t := &Tails{Cutoff: cutoff, Weather: map[string]issue.Reason{}, data: d}
 	t.start = feature.Tail(cutoff, seconds)
@@ -64,6 +64,10 @@ func newTails(d *series.Dataset, cutoff, end int64, ahead int) (*Tails, error) {
 	for i, name := range d.Weather.Names {
 		all := series.Meter{Start: d.Weather.Start, Load: d.Weather.Columns[i]}
 		column := all.Cut(t.start, t.start+int64(t.n+ahead)*seconds, seconds).Load
+		if change != nil {
+			column = slices.Clone(column)
+			change(cutoff, name, column[(cutoff-t.start)/seconds:])
+		}
 		if name != "holiday" { // the calendar has those that are missing
 			var reason issue.Reason
 			if column, reason = fill(column, t.n, d.StepsPerDay()); reason != "" {

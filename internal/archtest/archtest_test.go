@@ -30,7 +30,7 @@ type pkg struct {
 var layers = map[string]pkg{
 	"cmd/loadstar":         {layer: 5, may: "...", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag github.com/parquet-go/parquet-go github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
 	"cmd/loadstar/cli":     {layer: 5, may: "docs fed fed/recipe internal/config internal/csvcell internal/nearby series series/read", external: "github.com/spf13/cobra github.com/spf13/pflag github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
-	"cmd/loadstar/bench":   {layer: 5, may: "cmd/loadstar/cli forecast internal/bench internal/bench/engine internal/bench/fleet internal/bench/simulate internal/bench/skill nn/kernel series", external: "github.com/spf13/cobra github.com/spf13/pflag"},
+	"cmd/loadstar/bench":   {layer: 5, may: "cmd/loadstar/cli forecast internal/bench internal/bench/engine internal/bench/fleet internal/bench/simulate internal/bench/skill lab/outlook nn/kernel series", external: "github.com/spf13/cobra github.com/spf13/pflag"},
 	"cmd/loadstar/operate": {layer: 5, may: "cmd/loadstar/cli fed/recipe fed/round internal/agentapi internal/atomicfile internal/config internal/contexts internal/mtls proto/loadstar/v1 server/pki", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag google.golang.org/protobuf"},
 	"cmd/loadstar-agent":   {layer: 5, may: "agent agent/command agent/identity agent/mqtt fed/policy internal/sdnotify nn/kernel series"},
 
@@ -129,7 +129,7 @@ var layers = map[string]pkg{
 	"internal/bench":          {layer: 5, may: "forecast nn nn/kernel series"},
 	"internal/bench/engine":   {layer: 5, may: "forecast internal/bench internal/cputime nn/kernel series", external: "golang.org/x/sys"},
 	"internal/bench/simulate": {layer: 5, may: "fed fed/recipe internal/bench lab/sim nn/kernel"},
-	"internal/bench/skill":    {layer: 5, may: "forecast internal/bench metric series series/feature"},
+	"internal/bench/skill":    {layer: 5, may: "forecast internal/bench lab/outlook metric nn/kernel series series/feature"},
 	"internal/bench/fleet":    {layer: 5, may: "fed/recipe fed/round internal/bench internal/cputime internal/fleetload internal/freeport internal/jointoken internal/mtls internal/proc proto/loadstar/v1 server/aggregator server/bus server/ledger server/terms", external: "google.golang.org/protobuf"},
 	"internal/pretrain":       {layer: 5, may: "fed/generic fed/recipe fed/serve forecast forecast/issue internal/bench/skill nn/kernel series series/feature series/read", external: "golang.org/x/sync"},
 	"internal/attack":         {layer: 5, may: "agent fed fed/policy fed/recipe fed/round fed/setup internal/freeport internal/jointoken internal/leak internal/mtls internal/pgtest internal/proc internal/protocol nn/kernel proto/loadstar/v1 series server/bus", external: "connectrpc.com/connect github.com/jackc/pgx/v5 github.com/johannesboyne/gofakes3 github.com/nats-io github.com/oauth2-proxy/mockoidc github.com/parquet-go/parquet-go golang.org/x/sync google.golang.org/protobuf modernc.org/sqlite"},

@@ -277,7 +277,7 @@ func startPeer(ctx context.Context) (*peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := skill.StartPeer(ctx)
+	p, err := skill.StartPeer(ctx, skill.Sklearn)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -348,15 +348,15 @@ func (p *peer) add(s *sums, m *serve.Model, about series.Dataset, meter series.M
 			return err
 		}
 	}
-	fit, err := p.Fit(skill.Request{
-		Folder: p.dir, Inputs: rows.Inputs(), Deviation: scaling.Features.Deviation, Loss: "absolute_error", Rate: 0.05, Leaves: 31, Most: 200, Patience: 50,
-	})
+	request := skill.NewRequest(skill.Sklearn, "absolute_error")
+	request.Folders, request.Deviations, request.Inputs, request.Most = []string{p.dir}, []float64{scaling.Features.Deviation}, rows.Inputs(), 200
+	fit, err := p.Fit(request)
 	if err != nil {
 		return err
 	}
 	// The peer gives the mean error of the test rows. Last week's is that of the same rows.
 	e := s.of[boosting]
-	e[0] += fit.Test * float64(len(test))
+	e[0] += fit.Test[0] * float64(len(test))
 	n := 0.0
 	for _, one := range test {
 		t := one.Last + 1 + one.Target

@@ -19,7 +19,8 @@ type Scored struct {
 	Method string
 	Fleet  metric.Fleet
 	errors []clientErrors
-	mae    map[string]float64 // by client
+	// mae has the errors by client, and reference those of the reference on the same targets.
+	mae, reference map[string]float64
 }
 
 // Baselines backtests baselines on a dataset, with the horizon, targets and split of the
@@ -42,12 +43,12 @@ func Baselines(ctx context.Context, d *series.Dataset, p *fed.Plan, names []stri
 		if err != nil {
 			return nil, err
 		}
-		one := Scored{Method: name, mae: map[string]float64{}}
+		one := Scored{Method: name, mae: map[string]float64{}, reference: map[string]float64{}}
 		var clients []metric.Scores
 		for _, s := range scores {
 			p := &s.Overall
 			clients = append(clients, p.Scores())
-			one.mae[s.ID] = p.MAE()
+			one.mae[s.ID], one.reference[s.ID] = p.MAE(), p.MAE()/p.RelativeMAE()
 			if d := days[s.ID]; d != nil {
 				one.errors = append(one.errors, clientErrors{s.ID, slices.Collect(d.Rows(s.ID))})
 			}

@@ -195,7 +195,8 @@ func (e *Experiment) pair(c Contest, baselines []Scored, out *Comparison) error 
 			var err error
 			if k < len(baselines) {
 				if one, err = pairErrors(subject[seed], baselines[k].errors); err == nil {
-					one.Uncorrected = pairPeer(baselines[k].mae, own[seed:seed+1]).Uncorrected
+					p, _ := pairPeer(baselines[k].mae, baselines[k].reference, own[seed:seed+1])
+					one.Uncorrected = p.Uncorrected
 				}
 			} else if plans := c.Methods[k-len(baselines)].Plans; seed < len(plans) {
 				var other []clientErrors
@@ -220,7 +221,11 @@ func (e *Experiment) pair(c Contest, baselines []Scored, out *Comparison) error 
 	}
 	peers, reference, err := readPeers(c.Peers, c.Dataset.Name, c.Question.Model.Targets.Steps(), out.Reference)
 	for _, p := range peers {
-		out.Methods = append(out.Methods, comparePeer(p, reference, own))
+		m, err := comparePeer(p, reference, own)
+		if err != nil {
+			return fmt.Errorf("%s and %s on %s: %w", c.Subject, p.method, c.Dataset.Name, err)
+		}
+		out.Methods = append(out.Methods, m)
 	}
 	return err
 }

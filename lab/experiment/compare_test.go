@@ -34,7 +34,7 @@ func TestCompared(t *testing.T) {
 func TestWriteMarkdown(t *testing.T) {
 	all := []Comparison{
 		{Dataset: "x", Reference: "last-value", Methods: []Compared{
-			{Method: "weak", Median: 0.9, Mean: 1.5, BelowOne: 0.5, Paired: &Paired{Ratio: 0.5, Won: 1, Better: 0.75}, Coverage: nan, Calibrated: nan},
+			{Method: "weak", Median: 0.9, Mean: 1.5, BelowOne: 0.5, Paired: &Paired{Ratio: 0.5, Low: 0.4, High: 0.6, Won: 1, Better: 0.75}, Coverage: nan, Calibrated: nan},
 			{Method: "strong", Median: 0.8, Mean: 0.9, BelowOne: 1, Paired: &Paired{Ratio: 1.1, Worse: 0.25}, Coverage: nan, Calibrated: nan},
 			{Method: "ours", Median: 0.7, Mean: 0.8, BelowOne: 1, Low: 0.69, High: 0.71, Seeds: 2, Diverged: 1, CPU: 12, Down: 10, Up: 20, Coverage: 0.75, Calibrated: 0.8},
 		}},
@@ -50,7 +50,7 @@ func TestWriteMarkdown(t *testing.T) {
 		"Reference: last-value.",
 		"| | x | y (synthetic) |\n|---|---|---|\n| strong | 0.800 (0.90, 100 %) |  |\n| weak | 0.900 (1.50, 50 %) |  |\n| ours | 0.700 (0.80, 100 %) † | 0.600 (0.65, 100 %) |\n",
 		"| ours | 0.690-0.710 |",
-		"| strong | 1.100; 0 %; 0/25 % |  |\n| weak | 0.500; 100 %; 75/0 % |  |\n",
+		"| strong | 1.100 (0.000-0.000); 0 %; 0/25 % |  |\n| weak | 0.500 (0.400-0.600); 100 %; 75/0 % |  |\n",
 		"| ours | 75.0 %, 80.0 % | 70.0 %, 79.0 % |",
 		"| ours | 12 s, 10 + 20 |",
 		"\n† Training diverged, because the validation loss ended at ten times its lowest value or more: ours on x (1 of 2 seeds).\n",

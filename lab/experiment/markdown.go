@@ -28,12 +28,12 @@ func WriteMarkdown(w io.Writer, all []Comparison, subject string) error {
 	})
 	t.table("MAE, mean over clients, kW.", order, func(c Compared) string { return fmt.Sprintf("%.3f", c.MAE) })
 	if subject != "" {
-		t.table("Error of "+subject+" relative to that of the other methods, client by client: median ratio of MAEs; share of clients with a "+
+		t.table("Error of "+subject+" relative to that of the other methods, client by client: median ratio of MAEs, with a 95 % interval from resampled clients; share of clients with a "+
 			"lower error; shares of clients for which it is significantly better and worse (Diebold-Mariano test on daily errors, 5 %).", order, func(c Compared) string {
 			if c.Paired == nil {
 				return ""
 			}
-			text := fmt.Sprintf("%.3f; %.0f %%", c.Paired.Ratio, 100*c.Paired.Won)
+			text := fmt.Sprintf("%.3f (%.3f-%.3f); %.0f %%", c.Paired.Ratio, c.Paired.Low, c.Paired.High, 100*c.Paired.Won)
 			if !undefined(c.Paired.Better) {
 				text += fmt.Sprintf("; %.0f/%.0f %%", 100*c.Paired.Better, 100*c.Paired.Worse)
 			}

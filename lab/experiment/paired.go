@@ -3,7 +3,9 @@ package experiment
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"loadstar/lab/run"
@@ -17,6 +19,10 @@ type Paired struct {
 	Clients int `json:"clients"`
 	// Ratio is the median over clients of the first run's MAE divided by the second's.
 	Ratio metric.Number `json:"ratio"`
+	// Low and High are the bounds of a 95 % interval of Ratio: what it would be for other
+	// clients like these. It says nothing about other days.
+	Low  metric.Number `json:"ratio_low"`
+	High metric.Number `json:"ratio_high"`
 	// Won is the share of clients for which the first run has the lower MAE.
 	Won metric.Number `json:"won"`
 	// Better and Worse are the shares of clients for which the first run's daily errors
@@ -67,7 +73,28 @@ func pairErrors(a, b []clientErrors) (Paired, error) {
 		return Paired{}, errors.New("the methods have no day in common on which they scored the same number of targets")
 	}
 	share := func(n int) metric.Number { return metric.Number(float64(n) / float64(len(ratios))) }
-	return Paired{Clients: len(ratios), Ratio: metric.NewSpread(ratios).Median, Won: share(won), Better: share(better), Worse: share(worse)}, nil
+	p := Paired{Clients: len(ratios), Ratio: metric.NewSpread(ratios).Median, Won: share(won), Better: share(better), Worse: share(worse)}
+	p.Low, p.High = interval(ratios)
+	return p, nil
+}
+
+// resamples is the number of samples of clients from which an interval is computed.
+const resamples = 2000
+
+// interval returns a 95 % bootstrap interval of the median of ratios of clients. It has no
+// width if there is one client.
+func interval(ratios []float64) (low, high metric.Number) {
+	random := rand.New(rand.NewPCG(1, uint64(len(ratios))))
+	medians, one := make([]float64, resamples), make([]float64, len(ratios))
+	for i := range medians {
+		for k := range one {
+			one[k] = ratios[random.IntN(len(ratios))]
+		}
+		slices.Sort(one)
+		medians[i] = (one[(len(one)-1)/2] + one[len(one)/2]) / 2
+	}
+	slices.Sort(medians)
+	return metric.Number(medians[resamples/40]), metric.Number(medians[resamples-1-resamples/40])
 }
 
 // common returns the days on which both methods scored the same number of targets.
@@ -141,6 +168,8 @@ func paired(pairs []Paired) Paired {
 	for _, p := range pairs {
 		m.Clients = p.Clients
 		m.Ratio += p.Ratio / n
+		m.Low += p.Low / n
+		m.High += p.High / n
 		m.Won += p.Won / n
 		m.Better += p.Better / n
 		m.Worse += p.Worse / n

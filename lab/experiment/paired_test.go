@@ -68,6 +68,11 @@ func TestPair(t *testing.T) {
 	if p.Ratio = p.Ratio - want.Ratio; math.Abs(float64(p.Ratio)) > 1e-12 {
 		t.Errorf("the ratio is off by %v", p.Ratio)
 	}
+	// With four clients, one sample in 20 has the same client at least three times.
+	if math.Abs(float64(p.Low)-0.5) > 1e-9 || math.Abs(float64(p.High)-1.25) > 1e-9 {
+		t.Errorf("the interval is %v to %v", p.Low, p.High)
+	}
+	p.Low, p.High = 0, 0
 	if p.Ratio = want.Ratio; p != want {
 		t.Errorf("%+v, want %+v", p, want)
 	}
@@ -81,6 +86,14 @@ func TestPair(t *testing.T) {
 		noisy[i+1].MAE += y
 		noisy[i+2].MAE -= x
 		noisy[i+3].MAE -= y
+	}
+	many := make([]float64, 400)
+	for i := range many {
+		many[i] = 1 + 0.1*rng.NormFloat64()
+	}
+	// The median of n normal numbers has a standard deviation of 1.2533 / sqrt(n).
+	if low, high := interval(many); math.Abs(float64(high-low)-2*1.96*0.1*1.2533/20) > 0.006 {
+		t.Errorf("the interval of 400 clients is %g to %g", low, high)
 	}
 	if p, err = pair(t, runOf(t, noisy), one); err != nil || p.Better+p.Worse > 0 || math.Abs(float64(p.Ratio)-1) > 0.02 {
 		t.Errorf("%+v, %v; want no significant difference", p, err)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,8 +25,8 @@ type peer struct {
 }
 
 // readPeers reads the table that bench skill wrote for a dataset and a number of targets.
-// It returns the peers and the errors of the reference. There are none if the folder has
-// no such table.
+// It returns the peers and the errors of the reference on the same targets. There are none if
+// the folder has no such table.
 func readPeers(dir, dataset string, targets int, r forecast.Reference) (peers []peer, reference map[string]float64, err error) {
 	path := filepath.Join(dir, fmt.Sprintf("%s-%d.tsv", dataset, targets))
 	f, err := os.Open(path)
@@ -56,7 +58,7 @@ func readPeers(dir, dataset string, targets int, r forecast.Reference) (peers []
 		switch {
 		case method == baseline:
 			reference[client] = mae
-		case strings.HasPrefix(method, "boosting"):
+		case strings.HasPrefix(method, "boosting"), strings.HasPrefix(method, "xgboost"):
 			i := slices.IndexFunc(peers, func(p peer) bool { return p.method == method })
 			if i < 0 {
 				i = len(peers)
@@ -70,40 +72,59 @@ func readPeers(dir, dataset string, targets int, r forecast.Reference) (peers []
 
 // comparePeer returns the scores of a peer, and those of the subject relative to it. Own
 // has the rows of the clients tables of the subject's runs, one table for each seed.
-func comparePeer(p peer, reference map[string]float64, own [][]run.Client) Compared {
+func comparePeer(p peer, reference map[string]float64, own [][]run.Client) (Compared, error) {
 	var clients []metric.Scores
 	for id, mae := range p.mae {
 		clients = append(clients, metric.Scores{{Name: "relative_mae", Value: mae / reference[id]}, {Name: "mae", Value: mae}})
 	}
 	c := compared(fmt.Sprintf("%s, %d clients", p.method, len(p.mae)), []metric.Fleet{metric.NewFleet(clients)})
 	if len(own) > 0 {
-		c.Paired = pairPeer(p.mae, own)
+		var others []string
+		if c.Paired, others = pairPeer(p.mae, reference, own); len(others) > 0 {
+			return c, fmt.Errorf("the error of the reference for client %s is another one in the peer's table than in the run, so their targets differ: measure the peer again with loadstar bench skill", others[0])
+		}
 	}
-	return c
+	return c, nil
 }
 
-// pairPeer compares the subject with errors of which only the MAE of each client is known.
-func pairPeer(mae map[string]float64, own [][]run.Client) *Paired {
+// sameTargets is how much the errors of a reference may differ if they are of the same targets:
+// tables of peers have seven digits.
+const sameTargets = 2e-6
+
+// pairPeer compares the subject with errors of which only the MAE of each client is known. A
+// ratio needs the same targets on both sides, so clients for which the errors of the reference
+// differ do not count; pairPeer returns their names.
+func pairPeer(mae, reference map[string]float64, own [][]run.Client) (p *Paired, others []string) {
 	served, model := map[string]float64{}, map[string]float64{} // the subject's MAEs
 	for _, rows := range own {
 		for _, r := range rows {
+			if _, ok := mae[r.Client]; !ok {
+				continue
+			}
+			if a, b := r.MAE/r.RelativeMAE, reference[r.Client]; !(math.Abs(a-b) <= sameTargets*b) {
+				others = append(others, r.Client)
+				continue
+			}
 			served[r.Client] += r.MAE / float64(len(own))
 			model[r.Client] += r.MAE * r.ModelRelativeMAE / r.RelativeMAE / float64(len(own))
 		}
 	}
 	var ratios, alone []float64
 	won := 0
-	for id, theirs := range mae {
-		if mine, ok := served[id]; ok {
-			ratios, alone = append(ratios, mine/theirs), append(alone, model[id]/theirs)
-			if mine < theirs {
-				won++
-			}
+	for _, id := range slices.Sorted(maps.Keys(served)) { // the interval depends on the order
+		mine, theirs := served[id], mae[id]
+		ratios, alone = append(ratios, mine/theirs), append(alone, model[id]/theirs)
+		if mine < theirs {
+			won++
 		}
 	}
 	nan := metric.NewSpread(nil).Median
-	return &Paired{
-		Clients: len(ratios), Ratio: metric.NewSpread(ratios).Median, Won: metric.Number(float64(won) / float64(len(ratios))),
+	p = &Paired{
+		Clients: len(ratios), Ratio: metric.NewSpread(ratios).Median, Low: nan, High: nan, Won: metric.Number(float64(won) / float64(len(ratios))),
 		Better: nan, Worse: nan, Uncorrected: metric.NewSpread(alone).Median,
 	}
+	if len(ratios) > 0 {
+		p.Low, p.High = interval(ratios)
+	}
+	return p, others
 }

@@ -27,7 +27,10 @@ func TestPeers(t *testing.T) {
 		{{Client: "a", MAE: 1, RelativeMAE: 0.25, ModelRelativeMAE: 0.5}, {Client: "c", MAE: 1, RelativeMAE: 1, ModelRelativeMAE: 1}},
 		{{Client: "a", MAE: 2, RelativeMAE: 0.5, ModelRelativeMAE: 0.5}, {Client: "c", MAE: 1, RelativeMAE: 1, ModelRelativeMAE: 1}},
 	}
-	c := comparePeer(peers[0], reference, own)
+	c, err := comparePeer(peers[0], reference, own)
+	if err != nil {
+		t.Fatal(err)
+	}
 	// Client a has 2/4 and client b 3/2. Only client a is also one of the subject's, with a
 	// mean MAE of 1.5, and of 2 without correction.
 	if c.Method != "boosting-absolute_error, 2 clients" || c.Median != 1 || c.BelowOne != 0.5 || c.MAE != 2.5 || c.Seeds != 0 {
@@ -35,6 +38,14 @@ func TestPeers(t *testing.T) {
 	}
 	if p := c.Paired; p.Clients != 1 || p.Ratio != 0.75 || p.Won != 1 || p.Uncorrected != 1 || !math.IsNaN(float64(p.Better)) {
 		t.Errorf("%+v", c.Paired)
+	}
+	if p := c.Paired; p.Low != 0.75 || p.High != 0.75 {
+		t.Errorf("the interval of one client is %g to %g", p.Low, p.High)
+	}
+	// An error of 1 relative to 0.5 is of other targets than those with a reference of 4.
+	own[1][0].RelativeMAE = 0.5001
+	if _, err := comparePeer(peers[0], reference, own); err == nil || !strings.Contains(err.Error(), "client a") {
+		t.Errorf("%v for other targets", err)
 	}
 	if peers, _, err := readPeers(dir, "y", 1, forecast.LastValue); err != nil || peers != nil {
 		t.Errorf("%v, %v for a dataset without a table", peers, err)

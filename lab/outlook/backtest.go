@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -32,6 +33,7 @@ type Backtest struct {
 	Model   *Model
 	Dataset *series.Dataset
 	Remove  Removal
+	Weather WeatherError
 	// H is the number of steps that are scored; 0 means those that the model forecasts.
 	H int
 	// From is the first cutoff that is scored, if it is later than the start of the test part.
@@ -43,13 +45,14 @@ type Backtest struct {
 
 // Scores are the results of a backtest.
 type Scores struct {
-	Dataset   string  `json:"dataset"`
-	Generated bool    `json:"generated"`
-	Model     string  `json:"model"`
-	Version   string  `json:"version,omitempty"`
-	Removed   Removal `json:"removed"`
-	H         int     `json:"h"`
-	Issues    int     `json:"issues"`
+	Dataset   string       `json:"dataset"`
+	Generated bool         `json:"generated"`
+	Model     string       `json:"model"`
+	Version   string       `json:"version,omitempty"`
+	Removed   Removal      `json:"removed"`
+	Weather   WeatherError `json:"weather_error,omitzero"`
+	H         int          `json:"h"`
+	Issues    int          `json:"issues"`
 	// Rows is the number of forecast steps that could be compared with a reading, and
 	// Sources has their number by source.
 	Rows    int     `json:"rows"`
@@ -72,6 +75,8 @@ type Scores struct {
 	Energy *SumScore `json:"energy,omitempty"`
 	Sum    *SumScore `json:"sum,omitempty"`
 	Peak   *SumScore `json:"peak,omitempty"`
+	// SumDays are the cutoffs of the issues that Sum is of.
+	SumDays []int64 `json:"-"`
 }
 
 // ClientScore is the result of one meter.
@@ -85,6 +90,8 @@ type ClientScore struct {
 	// Energy and Peak are the scores of the energy and of the highest step of days.
 	Energy *SumScore `json:"energy,omitempty"`
 	Peak   *SumScore `json:"peak,omitempty"`
+	// Days are the cutoffs of the issues that both are of.
+	Days []int64 `json:"-"`
 
 	meter           series.Meter // with all readings
 	number          int          // of the meter
@@ -99,6 +106,57 @@ type ClientScore struct {
 	// issued has the means of all issues by cutoff. The others have errors of days.
 	issued       map[int64][]float64
 	energy, peak errorSums
+}
+
+// WeatherError is how the weather that forecasts use differs from what was measured.
+type WeatherError struct {
+	// Degrees is the standard deviation of the error of the temperature 24 hours ahead. An hour
+	// ahead it is half as large. Errors of successive hours have a correlation of 0.95.
+	Degrees float64 `json:"degrees,omitempty"`
+	// Yesterday means that there is no weather forecast: the weather of the day before is used.
+	Yesterday bool `json:"yesterday,omitempty"`
+}
+
+// replay returns what changes the weather of a replay, or nil.
+func (w WeatherError) replay(d *series.Dataset) func(cutoff int64, name string, ahead []float32) {
+	perDay := d.StepsPerDay()
+	switch {
+	case w.Yesterday:
+		return func(_ int64, name string, ahead []float32) {
+			for i := range ahead {
+				if name != "holiday" {
+					ahead[i] = float32(math.NaN())
+				}
+			}
+		}
+	case w.Degrees > 0:
+		keep := math.Pow(0.95, 24/float64(perDay))
+		return func(cutoff int64, name string, ahead []float32) {
+			if name != "temperature" {
+				return
+			}
+			random := rand.New(rand.NewPCG(1, uint64(cutoff)))
+			e := random.NormFloat64()
+			for i := range ahead {
+				size := 0.5 + 0.5*min(float64(i)/float64(max(perDay-1, 1)), 1)
+				ahead[i] += float32(w.Degrees * size * e)
+				e = keep*e + math.Sqrt(1-keep*keep)*random.NormFloat64()
+			}
+		}
+	}
+	return nil
+}
+
+// ParseWeatherError parses degrees, or yesterday.
+func ParseWeatherError(s string) (w WeatherError, err error) {
+	if s == "yesterday" {
+		return WeatherError{Yesterday: true}, nil
+	}
+	w.Degrees, err = strconv.ParseFloat(s, 64)
+	if err != nil || !(w.Degrees >= 0 && w.Degrees <= 20) {
+		return w, fmt.Errorf("%q is neither a number of degrees from 0 to 20 nor yesterday", s)
+	}
+	return w, nil
 }
 
 // Scorer scores forecasts that were issued over the test part, whoever issued them.
@@ -168,7 +226,7 @@ func (s *Scorer) Add(f issue.Forecast, recorded bool) {
 
 // Scores returns the scores of what was added.
 func (s *Scorer) Scores() (*Scores, error) {
-	out := &Scores{Dataset: s.b.Dataset.Name, Generated: s.b.Dataset.Generated, Removed: s.b.Remove, H: s.b.H}
+	out := &Scores{Dataset: s.b.Dataset.Name, Generated: s.b.Dataset.Generated, Removed: s.b.Remove, Weather: s.b.Weather, H: s.b.H}
 	out.Model, out.Version = s.b.Model.Name()
 	all := slices.DeleteFunc(slices.Clone(s.all), func(c *ClientScore) bool { return c.Rows == 0 })
 	for _, c := range all {
@@ -181,7 +239,7 @@ func (s *Scorer) Scores() (*Scores, error) {
 		return nil, fmt.Errorf("dataset %s: no meter can be scored: none took part in the run and has readings in the test part", s.b.Dataset.Name)
 	}
 	var err error
-	out.Sum, err = s.b.sum(s.known, all)
+	out.Sum, out.SumDays, err = s.b.sum(s.known, all)
 	return out, err
 }
 
@@ -193,6 +251,7 @@ func (b Backtest) Run(ctx context.Context) (*Scores, error) {
 	}
 	b = s.b
 	replay := serve.NewReplay(s.known, b.Model.folder.Model, nil)
+	replay.Weather = b.Weather.replay(b.Dataset)
 	replay.Also = func(at int64) bool { return isMidnight(at, b.Dataset.Clock) }
 	replay.Other = func(f issue.Forecast) { s.Add(f, false) }
 	replay.Each = func(f issue.Forecast) { s.Add(f, true) }
@@ -350,6 +409,12 @@ func (s *Scores) Print(w io.Writer, clients bool) error {
 		fmt.Fprintf(w, "%g %% of the readings removed before, in blocks of %d steps (seed %d)\n", 100*s.Removed.Share, s.Removed.Block, s.Removed.Seed)
 	case s.Removed.Share > 0:
 		fmt.Fprintf(w, "%g %% of the readings removed before, at random (seed %d)\n", 100*s.Removed.Share, s.Removed.Seed)
+	}
+	switch {
+	case s.Weather.Yesterday:
+		fmt.Fprintln(w, "without a weather forecast: the weather of the day before")
+	case s.Weather.Degrees > 0:
+		fmt.Fprintf(w, "temperatures with an error of %g degrees 24 hours ahead, half of it an hour ahead\n", s.Weather.Degrees)
 	}
 	fmt.Fprintf(w, "MAE %s kW (mean over clients), %.3f times that of last week (median)\n", amount(s.MAE), s.RelativeMAE)
 	fmt.Fprintf(w, "P10 to P90 covers %.1f %% (median client), within 75 to 85 %% for %.0f %% of clients\n", 100*s.Coverage, 100*s.Within)

@@ -186,12 +186,99 @@ func TestBacktest(t *testing.T) {
 			t.Errorf("%s: %+v", name, x)
 		}
 	}
+	// Last week's loads are the reference, so as a rival they are as good as themselves. They are
+	// right about the hour of peaks as often as the readings of the test say.
+	week := func(client string, cutoff int64) []float64 {
+		for _, c := range s.Clients {
+			if c.ID == client {
+				_, week := c.day(cutoff, d)
+				return week
+			}
+		}
+		return nil
+	}
+	energy, sum, peak := s.Rival(d, Rival{
+		Day: func(client string, cutoff int64) (float64, float64, int) {
+			x := week(client, cutoff)
+			highest, at := top(x)
+			return total(x), highest, at
+		},
+		Sum: func(cutoff int64) []float64 {
+			x := make([]float64, 24)
+			for _, c := range s.Clients {
+				for i, v := range week(c.ID, cutoff) {
+					x[i] += v
+				}
+			}
+			return x
+		},
+	})
+	for name, x := range map[string][2]*SumScore{"energy": {energy, s.Energy}, "sum": {sum, s.Sum}, "peak": {peak, s.Peak}} {
+		if math.Abs(x[0].RelativeMAE-1) > 1e-9 || x[0].N != x[1].N || x[0].Clients != 3 || x[0].MAE <= x[1].MAE/2 {
+			t.Errorf("last week's %s: %+v", name, x[0])
+		}
+	}
+	if peak.Near < peak.Hit || peak.Near == 0 || peak.Above != 0 || s.Peak.Near < s.Peak.Hit || s.Peak.Above <= 0 {
+		t.Errorf("hours of last week %+v, of the run %+v", peak, s.Peak)
+	}
 	gaps, err := Backtest{Model: m, Dataset: d, Workers: 2, Remove: Removal{Share: 0.3, Block: 24, Seed: 1}}.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if gaps.Sources[0].Share >= s.Sources[0].Share || len(gaps.Reasons) == 0 || gaps.Rows < s.Rows*8/10 {
 		t.Errorf("with gaps: %+v", gaps)
+	}
+}
+
+// TestWeatherError checks the size of errors of temperatures, and that they reach the forecasts.
+func TestWeatherError(t *testing.T) {
+	d := buildings(t, 1, 90)
+	change := WeatherError{Degrees: 2}.replay(d)
+	var squares [24]float64
+	const n = 4000
+	for cutoff := range int64(n) {
+		ahead := make([]float32, 24)
+		change(cutoff*3600, "temperature", ahead)
+		for i, v := range ahead {
+			squares[i] += float64(v) * float64(v) / n
+		}
+		wind := []float32{7}
+		if change(cutoff*3600, "wind", wind); wind[0] != 7 {
+			t.Fatal("the wind changed")
+		}
+	}
+	for i, want := range map[int]float64{0: 1, 23: 2} {
+		if got := math.Sqrt(squares[i]); math.Abs(got-want) > 0.08*want {
+			t.Errorf("step %d has a deviation of %g, want %g", i, got, want)
+		}
+	}
+	for text, want := range map[string]WeatherError{"0": {}, "2.5": {Degrees: 2.5}, "yesterday": {Yesterday: true}} {
+		if got, err := ParseWeatherError(text); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"-1", "x", "NaN", "21"} {
+		if _, err := ParseWeatherError(text); err == nil {
+			t.Errorf("%s is accepted", text)
+		}
+	}
+	dir, k := trained(t, d)
+	m, err := Open(dir, d, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	var maes []float64
+	for _, w := range []WeatherError{{}, {Degrees: 1e-9}, {Degrees: 5}, {Yesterday: true}} {
+		s, err := Backtest{Model: m, Dataset: d, Weather: w}.Run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		maes = append(maes, s.MAE)
+	}
+	// Every cutoff has its own frame if the weather changes. That alone must not matter.
+	if math.Abs(maes[1]/maes[0]-1) > 1e-6 || maes[2] == maes[1] || maes[3] == maes[1] {
+		t.Errorf("errors %v", maes)
 	}
 }
 

@@ -20,39 +20,53 @@ type SumScore struct {
 	MAE         float64 `json:"mae"`
 	RelativeMAE float64 `json:"relative_mae"`
 	Bias        float64 `json:"bias"`
-	Coverage    float64 `json:"coverage"` // of P10 to P90
+	Coverage    float64 `json:"coverage"` // of P10 to P90, or 0 without them
+	// RelativeMean is the mean over clients of the relative MAE, whose median RelativeMAE is.
+	RelativeMean float64 `json:"relative_mae_mean"`
+	// Above is the share of what happened that is above P90.
+	Above float64 `json:"above_p90"`
+	// Hit and Near are the shares of days whose highest step is the forecast one, or at most
+	// an hour from it. They are 0 for anything but peaks.
+	Hit  float64 `json:"peak_hit,omitempty"`
+	Near float64 `json:"peak_within_hour,omitempty"`
 }
 
 // String describes the score for a terminal.
 func (s *SumScore) String() string {
-	return fmt.Sprintf("error %.3f times that of last week, bias %+.1f %%, P10 to P90 covers %.1f %%", s.RelativeMAE, 100*s.Bias, 100*s.Coverage)
+	text := fmt.Sprintf("error %.3f times that of last week, bias %+.1f %%, P10 to P90 covers %.1f %%", s.RelativeMAE, 100*s.Bias, 100*s.Coverage)
+	if s.Near > 0 {
+		text += fmt.Sprintf(", %.1f %% are above P90, hour right for %.0f %%, within one for %.0f %%", 100*s.Above, 100*s.Hit, 100*s.Near)
+	}
+	return text
 }
 
 // errorSums adds up errors.
 type errorSums struct {
-	n, covered, inside int
-	abs, signed, total float64
-	both, week         float64 // where last week's load is known
+	n, covered, inside, above, hit, near int
+	abs, signed, total, week             float64
 }
 
-func (e *errorSums) add(actual, forecast, low, high, week float64) {
-	if math.IsNaN(actual) || math.IsNaN(forecast) {
-		return
+// add adds a forecast, unless it, what happened or last week's value is unknown, and reports
+// whether it did.
+func (e *errorSums) add(actual, forecast, low, high, week float64) bool {
+	if math.IsNaN(actual + forecast + week) {
+		return false
 	}
 	e.n++
 	e.abs += math.Abs(forecast - actual)
 	e.signed += forecast - actual
 	e.total += actual
+	e.week += math.Abs(week - actual)
 	if !math.IsNaN(low) && !math.IsNaN(high) {
 		e.covered++
 		if low <= actual && actual <= high {
 			e.inside++
 		}
+		if actual > high {
+			e.above++
+		}
 	}
-	if !math.IsNaN(week) {
-		e.both += math.Abs(forecast - actual)
-		e.week += math.Abs(week - actual)
-	}
+	return true
 }
 
 func (e *errorSums) score() *SumScore {
@@ -60,29 +74,39 @@ func (e *errorSums) score() *SumScore {
 		return nil
 	}
 	n := float64(e.n)
-	return &SumScore{N: e.n, Clients: 1, MAE: e.abs / n, RelativeMAE: e.both / e.week, Bias: e.signed / e.total, Coverage: float64(e.inside) / float64(e.covered)}
+	covered := max(float64(e.covered), 1)
+	return &SumScore{
+		N: e.n, Clients: 1, MAE: e.abs / n, RelativeMAE: e.abs / e.week, RelativeMean: e.abs / e.week, Bias: e.signed / e.total,
+		Coverage: float64(e.inside) / covered, Above: float64(e.above) / covered, Hit: float64(e.hit) / n, Near: float64(e.near) / n,
+	}
 }
 
-// medianScore returns the medians over clients, but the mean of their coverage, because few
-// days give a coarse share of each.
+// medianScore returns the medians over clients, but the means of their shares of days, because
+// few days give a coarse share of each.
 func medianScore(all []*ClientScore, of func(*ClientScore) *SumScore) *SumScore {
 	var mae, relative, bias []float64
 	out := &SumScore{}
 	for _, c := range all {
 		s := of(c)
-		if s == nil || math.IsNaN(s.RelativeMAE) || math.IsNaN(s.Coverage) {
+		if s == nil || math.IsNaN(s.RelativeMAE) {
 			continue
 		}
 		out.N += s.N
 		out.Clients++
 		mae, relative, bias = append(mae, s.MAE), append(relative, s.RelativeMAE), append(bias, s.Bias)
+		out.RelativeMean += s.RelativeMean
 		out.Coverage += s.Coverage
+		out.Above += s.Above
+		out.Hit += s.Hit
+		out.Near += s.Near
 	}
 	if out.Clients == 0 {
 		return nil
 	}
 	out.MAE, out.RelativeMAE, out.Bias = median(mae), median(relative), median(bias)
-	out.Coverage /= float64(out.Clients)
+	for _, mean := range []*float64{&out.RelativeMean, &out.Coverage, &out.Above, &out.Hit, &out.Near} {
+		*mean /= float64(out.Clients)
+	}
 	return out
 }
 
@@ -131,16 +155,97 @@ func (c *ClientScore) addDay(f issue.Forecast, d *series.Dataset) {
 	loads, week := c.day(f.Cutoff, d)
 	hours := d.Interval.Hours()
 	e := f.Days[0]
-	c.energy.add(total(loads)*hours, e.Mean, e.P10, e.P90, total(week)*hours)
-	c.peak.add(top(loads), f.Peak.P50, f.Peak.P10, f.Peak.P90, top(week))
+	energy := c.energy.add(total(loads)*hours, e.Mean, e.P10, e.P90, total(week)*hours)
+	highest, at := top(loads)
+	before, _ := top(week)
+	peak := c.peak.add(highest, f.Peak.P50, f.Peak.P10, f.Peak.P90, before)
+	if peak {
+		c.peak.hour(at, int((f.Peak.Time-f.Cutoff)/d.Seconds()), d)
+	}
+	if energy && peak {
+		c.Days = append(c.Days, f.Cutoff)
+	}
 }
 
-func top(x []float64) float64 {
-	highest := math.Inf(-1)
-	for _, v := range x {
+// Rival is another forecast of what a run's forecasts say about days.
+type Rival struct {
+	// Day returns the energy and the highest load of a client's 24 hours after a cutoff, in kWh
+	// and kW, and the step of the highest load. An energy or a load that it does not forecast is
+	// NaN, and such a step is negative.
+	Day func(client string, cutoff int64) (energy, peak float64, at int)
+	// Sum returns the sums of all clients in the steps after a cutoff, in kW.
+	Sum func(cutoff int64) []float64
+}
+
+// Rival returns the scores of other forecasts of the same clients and days, on the dataset of
+// the scores.
+func (s *Scores) Rival(d *series.Dataset, r Rival) (energy, sum, peak *SumScore) {
+	all := make([]*ClientScore, len(s.Clients))
+	unknown := math.NaN()
+	for i, c := range s.Clients { // copies
+		all[i] = &c
+		c.energy, c.peak = errorSums{}, errorSums{}
+		for _, cutoff := range c.Days {
+			loads, week := c.day(cutoff, d)
+			energy, peak, at := r.Day(c.ID, cutoff)
+			hours := d.Interval.Hours()
+			c.energy.add(total(loads)*hours, energy, unknown, unknown, total(week)*hours)
+			highest, when := top(loads)
+			before, _ := top(week)
+			if c.peak.add(highest, peak, unknown, unknown, before) && at >= 0 {
+				c.peak.hour(when, at, d)
+			}
+		}
+		c.Energy, c.Peak = c.energy.score(), c.peak.score()
+	}
+	var e errorSums
+	for _, cutoff := range s.SumDays {
+		forecast := r.Sum(cutoff)
+		actual, week := sumDay(all, cutoff, d)
+		for i := range forecast {
+			e.add(actual[i], forecast[i], unknown, unknown, week[i])
+		}
+	}
+	if sum = e.score(); sum != nil {
+		sum.Clients = len(all)
+	}
+	return medianScore(all, func(c *ClientScore) *SumScore { return c.Energy }), sum, medianScore(all, func(c *ClientScore) *SumScore { return c.Peak })
+}
+
+// sumDay returns the sums of what [ClientScore.day] returns.
+func sumDay(all []*ClientScore, cutoff int64, d *series.Dataset) (loads, week []float64) {
+	loads, week = make([]float64, d.StepsPerDay()), make([]float64, d.StepsPerDay())
+	for _, c := range all {
+		one, before := c.day(cutoff, d)
+		for i := range loads {
+			loads[i] += one[i]
+			week[i] += before[i]
+		}
+	}
+	return loads, week
+}
+
+// hour counts whether a forecast has the right step of a peak.
+func (e *errorSums) hour(at, forecast int, d *series.Dataset) {
+	apart := time.Duration(max(at-forecast, forecast-at)) * d.Interval
+	if apart == 0 {
+		e.hit++
+	}
+	if apart <= time.Hour {
+		e.near++
+	}
+}
+
+// top returns the highest of the values and its position. It is NaN if one of them is.
+func top(x []float64) (highest float64, at int) {
+	highest = math.Inf(-1)
+	for i, v := range x {
+		if v > highest {
+			at = i
+		}
 		highest = max(highest, v) // NaN stays NaN
 	}
-	return highest
+	return highest, at
 }
 
 func total(x []float64) (sum float64) {
@@ -152,17 +257,17 @@ func total(x []float64) (sum float64) {
 
 // sum scores the sum of all clients by step: that of a group with all of them as members, in
 // the time in which all are scored. It returns nil if there is no such time.
-func (b Backtest) sum(known *series.Dataset, all []*ClientScore) (*SumScore, error) {
+func (b Backtest) sum(known *series.Dataset, all []*ClientScore) (s *SumScore, days []int64, err error) {
 	if len(all) < 2 {
-		return nil, nil
+		return nil, nil, nil
 	}
-	first, begin := int64(0), int64(math.MaxInt64)
+	first, begin, end := int64(0), int64(math.MaxInt64), int64(math.MaxInt64)
 	for _, c := range all {
-		first, begin = max(first, c.first), min(begin, c.meter.Start)
+		first, begin, end = max(first, c.first), min(begin, c.meter.Start), min(end, endOf(b.Dataset, c.meter))
 	}
 	group, err := issue.NewGroup(issue.Config{Step: b.Dataset.Interval, Clock: b.Dataset.Clock, H: b.H})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var cutoffs []int64
 	for at := range all[0].issued {
@@ -182,26 +287,19 @@ func (b Backtest) sum(known *series.Dataset, all []*ClientScore) (*SumScore, err
 			}
 		}
 		f := group.Issue(load, members, at)
-		if at < first || !isMidnight(at, b.Dataset.Clock) {
+		if at < first || at+daySeconds > end || !isMidnight(at, b.Dataset.Clock) {
 			continue
 		}
-		actual, week := make([]float64, b.Dataset.StepsPerDay()), make([]float64, b.Dataset.StepsPerDay())
-		for _, c := range all {
-			loads, before := c.day(at, b.Dataset)
-			for i := range actual {
-				actual[i] += loads[i]
-				week[i] += before[i]
-			}
-		}
+		actual, week := sumDay(all, at, b.Dataset)
 		for i, r := range f.Rows[:min(b.H, len(actual))] {
 			e.add(actual[i], r.Mean, r.Values[0], r.Values[len(r.Values)-1], week[i])
 		}
+		days = append(days, at)
 	}
-	s := e.score()
-	if s != nil {
+	if s = e.score(); s != nil {
 		s.Clients = len(all)
 	}
-	return s, nil
+	return s, days, nil
 }
 
 // sumOf returns the sum of the clients' readings from a time on. A step that one of them lacks

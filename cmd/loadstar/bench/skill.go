@@ -18,12 +18,13 @@ func newSkill() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "skill",
-		Short: "Measure forecasters that know only one client",
-		Long: `Measure forecasters that know only one client, to compare a model with them: the
-baselines, and with --peer gradient boosting with scikit-learn (histogram trees,
-31 leaves, rate 0.05, at most 600 trees, their number chosen on the validation
-split) on the features of the model dense. The peer needs Debian's
-python3-sklearn and runs on one thread.
+		Short: "Measure baselines and gradient boosting",
+		Long: `Measure rivals of a model: the baselines, and with --peer gradient boosting with
+scikit-learn (histogram trees, 31 leaves, rate 0.05, at most 600 trees) on the
+features of the model dense. --xgboost adds XGBoost (depth 6, rate 0.05, at most
+1000 trees), and --pooled one model of it for all clients, with the client as an
+input. The number of trees is chosen on the validation split. Boosting needs
+Debian's python3-sklearn and python3-xgboost and runs on one thread.
 
 With --out the MAE of every client and method on the validation and the test
 split is written to DIR/DATASET-STEPS.tsv. A run that was interrupted
@@ -68,6 +69,8 @@ continues there.`,
 	f.IntVar(&o.Stride, "stride", 0, "steps between scored origins (default 1, or those of 6 hours for several steps)")
 	f.IntVar(&o.Clients, "clients", 14, "number of clients, evenly spaced; 0 means all")
 	f.BoolVar(&peer, "peer", false, "also measure gradient boosting with scikit-learn")
+	f.BoolVar(&o.XGBoost, "xgboost", false, "also measure XGBoost, one model for each client")
+	f.BoolVar(&o.Pooled, "pooled", false, "also measure XGBoost, one model for all clients")
 	f.StringSliceVar(&o.Losses, "loss", skill.Losses, "losses that the peer minimises")
 	f.IntVar(&o.Rows, "rows", 40000, "maximum number of training rows of the peer, sampled; 0 means all")
 	f.StringVar(&o.Out, "out", "", "write the results of every client into this folder")

@@ -1,6 +1,6 @@
-// Package skill measures how well forecasters that know only one client forecast it: the
-// baselines, and as a peer of the model dense, gradient boosting with scikit-learn on the
-// same features.
+// Package skill measures rivals of the model dense: the baselines, and gradient boosting with
+// scikit-learn and XGBoost on the same features. It also measures rivals of what forecasts say
+// about days and sums.
 package skill
 
 import (
@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -32,8 +33,11 @@ type Options struct {
 	Stride int
 	// Clients is the number of clients to forecast, evenly spaced; 0 means all.
 	Clients int
-	// Losses lists the losses of the peer. Without any, only the baselines are measured.
+	// Losses lists the losses of boosting with scikit-learn, which is not measured without any.
 	Losses []string
+	// XGBoost and Pooled say whether to measure XGBoost, for each client by itself and for all
+	// clients together.
+	XGBoost, Pooled bool
 	// Rows limits the training rows of the peer: more are sampled. 0 means no limit.
 	Rows int
 	// Out is the folder of the results. Results that it already has are not measured again.
@@ -82,8 +86,18 @@ func Run(ctx context.Context, o Options, progress bench.Progress) ([]Row, error)
 			return nil, err
 		}
 	}
-	if len(o.Losses) > 0 {
-		if err := o.peer(ctx, t, chosen, progress); err != nil {
+	for _, loss := range o.Losses {
+		if err := o.peer(ctx, t, Sklearn, loss, chosen, progress); err != nil {
+			return nil, err
+		}
+	}
+	if o.XGBoost {
+		if err := o.peer(ctx, t, xgboost, "", chosen, progress); err != nil {
+			return nil, err
+		}
+	}
+	if o.Pooled {
+		if err := o.pooled(ctx, t, chosen, progress); err != nil {
 			return nil, err
 		}
 	}
@@ -126,10 +140,21 @@ func (o Options) baseline(ctx context.Context, t *table, name string, chosen []i
 	return nil
 }
 
-// peer adds the results of gradient boosting.
-func (o Options) peer(ctx context.Context, t *table, chosen []int, progress bench.Progress) error {
-	layout := series.Layout{Lookback: 7 * o.Dataset.StepsPerDay(), Horizon: 1, Targets: o.Targets}
-	frame, err := feature.NewFrame(o.Dataset, layout, series.DefaultSplit, nil, 0)
+// frame returns the features of the model dense.
+func (o Options) frame() (*feature.Frame, error) {
+	return feature.NewFrame(o.Dataset, series.Layout{Lookback: 7 * o.Dataset.StepsPerDay(), Horizon: 1, Targets: o.Targets}, series.DefaultSplit, nil, 0)
+}
+
+// peer adds the results of gradient boosting with a library, one model for each client.
+func (o Options) peer(ctx context.Context, t *table, library, loss string, chosen []int, progress bench.Progress) error {
+	method := "boosting-" + loss
+	if library == xgboost {
+		method = xgboost
+	}
+	if !slices.ContainsFunc(chosen, func(i int) bool { return !t.has(o.Dataset.Meter(i).ID, method) }) {
+		return nil
+	}
+	frame, err := o.frame()
 	if err != nil {
 		return err
 	}
@@ -138,7 +163,7 @@ func (o Options) peer(ctx context.Context, t *table, chosen []int, progress benc
 		return err
 	}
 	defer os.RemoveAll(dir)
-	p, err := StartPeer(ctx)
+	p, err := StartPeer(ctx, library)
 	if err != nil {
 		return err
 	}
@@ -146,30 +171,82 @@ func (o Options) peer(ctx context.Context, t *table, chosen []int, progress benc
 	for k, i := range chosen {
 		progress(k, len(chosen), p.name)
 		m := o.Dataset.Meter(i)
-		rows := 0
-		for _, loss := range o.Losses {
-			method := "boosting-" + loss
-			if t.has(m.ID, method) {
-				continue
-			}
-			r := frame.Rows(m)
-			if rows == 0 {
-				if rows, err = writeRows(dir, m, r, o.Rows, max(o.Stride, 1)); err != nil {
-					return err
-				}
-			}
-			f, err := p.Fit(Request{
-				Folder: dir, Inputs: r.Inputs(), Deviation: r.Scaling().Deviation, Loss: loss, Rate: 0.05, Leaves: 31, Most: 600, Patience: 50,
-			})
-			if err != nil {
-				return fmt.Errorf("meter %s: %w", m.ID, err)
-			}
-			if err := t.add(Row{m.ID, method, rows, f.Trees, f.Validation, f.Test, f.CPU}); err != nil {
-				return err
-			}
+		if t.has(m.ID, method) {
+			continue
+		}
+		r := frame.Rows(m)
+		rows, err := writeRows(dir, m, r, o.Rows, max(o.Stride, 1))
+		if err != nil {
+			return err
+		}
+		q := NewRequest(library, loss)
+		q.Folders, q.Deviations, q.Inputs = []string{dir}, []float64{r.Scaling().Deviation}, r.Inputs()
+		f, err := p.Fit(q)
+		if err != nil {
+			return fmt.Errorf("meter %s: %w", m.ID, err)
+		}
+		if err := t.add(Row{m.ID, method, rows, f.Trees, f.Validation[0], f.Test[0], f.CPU}); err != nil {
+			return err
 		}
 	}
 	progress(len(chosen), len(chosen), p.name)
+	return nil
+}
+
+// pooledRows is the largest number of training rows of a model for all clients, because they
+// must fit into memory.
+const pooledRows = 250_000
+
+// pooled adds the results of XGBoost with one model for all clients.
+func (o Options) pooled(ctx context.Context, t *table, chosen []int, progress bench.Progress) error {
+	const method = xgboost + "-pooled"
+	if t.has(o.Dataset.Meter(chosen[0]).ID, method) {
+		return nil
+	}
+	frame, err := o.frame()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "loadstar-skill-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	p, err := StartPeer(ctx, xgboost)
+	if err != nil {
+		return err
+	}
+	defer p.Stop()
+	q, rows := NewRequest(xgboost, ""), 0
+	most := pooledRows / len(chosen)
+	if o.Rows > 0 {
+		most = min(most, o.Rows)
+	}
+	for k, i := range chosen {
+		progress(k, len(chosen)+1, p.name)
+		m := o.Dataset.Meter(i)
+		r := frame.Rows(m)
+		one := filepath.Join(dir, fmt.Sprint(k))
+		if err := os.Mkdir(one, 0o777); err != nil {
+			return err
+		}
+		n, err := writeRows(one, m, r, most, max(o.Stride, 1))
+		if err != nil {
+			return err
+		}
+		rows += n
+		q.Folders, q.Deviations, q.Inputs = append(q.Folders, one), append(q.Deviations, r.Scaling().Deviation), r.Inputs()
+	}
+	progress(len(chosen), len(chosen)+1, p.name)
+	f, err := p.Fit(q)
+	if err != nil {
+		return err
+	}
+	for k, i := range chosen {
+		if err := t.add(Row{o.Dataset.Meter(i).ID, method, rows, f.Trees, f.Validation[k], f.Test[k], f.CPU / float64(len(chosen))}); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

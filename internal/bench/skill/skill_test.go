@@ -130,25 +130,37 @@ func floats(t *testing.T, dir, name string) []float32 {
 	return x
 }
 
-// TestPeer checks that gradient boosting learns the daily cycle. Without scikit-learn the
-// error must name the package to install.
+// TestPeer checks that gradient boosting learns the daily cycle. Without its library the error
+// must name the package to install.
 func TestPeer(t *testing.T) {
-	if err := exec.Command(peerPython, "-I", "-c", "import sklearn").Run(); err != nil {
-		if _, err := StartPeer(t.Context()); err == nil || !strings.Contains(err.Error(), "python3-sklearn") {
-			t.Errorf("without scikit-learn: %v", err)
-		}
-		if os.Getenv("CI") != "" {
-			t.Fatal("CI needs scikit-learn: apt-get install python3-sklearn")
-		}
-		t.Skip("no scikit-learn here")
-	}
-	o := Options{Dataset: meters(t, 1), Targets: 1, Stride: 1, Losses: []string{"absolute_error"}}
-	rows, err := Run(t.Context(), o, func(int, int, string) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	last := rows[len(rows)-1]
-	if last.Method != "boosting-absolute_error" || last.Trees < 5 || last.Rows < 1000 || !(last.Test < 0.6*rows[0].Test) || !(last.CPU > 0) {
-		t.Errorf("boosting %+v, persistence %+v", last, rows[0])
+	for _, c := range []struct {
+		library string
+		o       Options
+		method  string
+	}{
+		{Sklearn, Options{Losses: []string{"absolute_error"}}, "boosting-absolute_error"},
+		{xgboost, Options{XGBoost: true}, "xgboost"},
+		{xgboost, Options{Pooled: true}, "xgboost-pooled"},
+	} {
+		t.Run(c.method, func(t *testing.T) {
+			if err := exec.Command(peerPython, "-I", "-c", "import "+c.library).Run(); err != nil {
+				if _, err := StartPeer(t.Context(), c.library); err == nil || !strings.Contains(err.Error(), "python3-"+c.library) {
+					t.Errorf("without %s: %v", c.library, err)
+				}
+				if os.Getenv("CI") != "" && c.library == Sklearn {
+					t.Fatal("CI needs scikit-learn: apt-get install python3-sklearn")
+				}
+				t.Skipf("no %s here", c.library)
+			}
+			c.o.Dataset, c.o.Targets, c.o.Stride = meters(t, 2), 1, 1
+			rows, err := Run(t.Context(), c.o, func(int, int, string) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			last := rows[len(rows)-1]
+			if last.Client != "b" || last.Method != c.method || last.Trees < 5 || last.Rows < 1000 || !(last.Test < 0.6*rows[1].Test) || !(last.CPU > 0) {
+				t.Errorf("%+v, persistence %+v", last, rows[1])
+			}
+		})
 	}
 }
