@@ -29,7 +29,7 @@ var scored = []int{1, 2, 4, 7, 14, 30, 90}
 const (
 	day    = 24 * 3600
 	ahead  = 24     // hours to forecast
-	weeks  = 8 * 24 // hours without readings before the first one, that inputs may look at
+	empty  = 8 * 24 // hours without readings before the first one, that inputs may look at
 	issues = 4      // of a scored day
 	later  = 2 * 24 // hours after the first issue that are read
 	every  = 6      // hours between issues
@@ -38,10 +38,8 @@ const (
 	hour      = 60 * 60 // seconds
 )
 
-// The methods. Generic is what a client is served, and raw the model without what it learns
-// from errors.
+// The methods. Generic is what a client is served.
 const (
-	week     = "last week"
 	dayOf    = "day before"
 	median   = "rolling median"
 	ridge    = "ridge"
@@ -254,7 +252,7 @@ func (o options) one(s *sums, d *series.Dataset, whole *series.Framer, m *serve.
 	if p == nil {
 		return nil
 	}
-	return p.add(s, m, about, meter, cutoff, age, add)
+	return p.add(s, m, about, meter, cutoff, age)
 }
 
 // baseline returns a baseline that exists.
@@ -295,10 +293,10 @@ const leastRows, mostRows = 150, 4000
 
 // add fits boosting to the rows that a client of an age has, with the inputs of the generic
 // model. The newest fifth of them chooses the number of trees.
-func (p *peer) add(s *sums, m *serve.Model, about series.Dataset, meter series.Meter, cutoff int64, age int, add func(method string, from int, value func(i int) float64)) error {
-	x := meter.Cut(cutoff-int64(age)*day-weeks*hour, cutoff+later*hour, hour)
+func (p *peer) add(s *sums, m *serve.Model, about series.Dataset, meter series.Meter, cutoff int64, age int) error {
+	x := meter.Cut(cutoff-int64(age)*day-empty*hour, cutoff+later*hour, hour)
 	x.Load = slices.Clone(x.Load)
-	for i := range weeks {
+	for i := range empty {
 		x.Load[i] = float32(math.NaN())
 	}
 	d, err := series.NewDataset(about, []series.Meter{x})
@@ -309,11 +307,11 @@ func (p *peer) add(s *sums, m *serve.Model, about series.Dataset, meter series.M
 	if err != nil {
 		return err
 	}
-	end := weeks + age*hours // the first step that is not known
-	scaling := q.ScalingOver(x, max(weeks, end-30*hours), end)
-	rows := q.Newest(x, scaling, weeks).(*feature.Rows)
+	end := empty + age*hours // the first step that is not known
+	scaling := q.ScalingOver(x, max(empty, end-30*hours), end)
+	rows := q.Newest(x, scaling, empty).(*feature.Rows)
 	var train, test []series.Example
-	for last := weeks + hours - 1; last < end; last++ {
+	for last := empty + hours - 1; last < end; last++ {
 		for i := range ahead {
 			if t := last + 1 + i; t < end && !series.Missing(x.Load[t]) {
 				train = append(train, series.Example{Last: last, Target: i})
@@ -333,7 +331,7 @@ func (p *peer) add(s *sums, m *serve.Model, about series.Dataset, meter series.M
 	if skip := (len(train) + mostRows - 1) / mostRows; skip > 1 {
 		// Any 24 neighbours are of one origin, so the rows are taken at a distance that has
 		// no divisor in common with 24.
-		for slices.Contains([]bool{skip%2 == 0, skip%3 == 0}, true) {
+		for skip%2 == 0 || skip%3 == 0 {
 			skip++
 		}
 		var some []series.Example
@@ -350,24 +348,20 @@ func (p *peer) add(s *sums, m *serve.Model, about series.Dataset, meter series.M
 	}
 	request := skill.NewRequest(skill.Sklearn, "absolute_error")
 	request.Folders, request.Deviations, request.Inputs, request.Most = []string{p.dir}, []float64{scaling.Features.Deviation}, rows.Inputs(), 200
-	fit, err := p.Fit(request)
+	fitted, err := p.Fit(request)
 	if err != nil {
 		return err
 	}
 	// The peer gives the mean error of the test rows. Last week's is that of the same rows.
 	e := s.of[boosting]
-	e[0] += fit.Test[0] * float64(len(test))
-	n := 0.0
+	e[0] += fitted.Test[0] * float64(len(test))
 	for _, one := range test {
 		t := one.Last + 1 + one.Target
 		at := int((x.Start-meter.Start)/hour) + t - 7*hours
-		if at >= 0 && !series.Missing(meter.Load[at]) {
-			e[1] += math.Abs(float64(meter.Load[at] - x.Load[t]))
-			n++
+		if at < 0 || series.Missing(meter.Load[at]) {
+			return nil // the targets would differ
 		}
-	}
-	if n < float64(len(test)) {
-		return nil // otherwise the targets would differ
+		e[1] += math.Abs(float64(meter.Load[at] - x.Load[t]))
 	}
 	s.of[boosting] = e
 	return nil

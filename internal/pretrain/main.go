@@ -22,7 +22,7 @@ import (
 	"loadstar/series/read"
 )
 
-// groups are those that the model is trained on. The other public groups of readings are under
+// trained lists the groups that the model is trained on. The other public groups of readings are under
 // licences that ask to share alike, or that are not verified.
 var trained = []string{"cambridge-core42-2016-17", "resstock-ca-core42", "resstock-tx-core42", "resstock-vt-core42"}
 
