@@ -45,7 +45,8 @@ func citations(t *testing.T) map[string]citation {
 	return all
 }
 
-// TestCitations checks that CITATION.cff and README.md cite the papers as papers/README.md does.
+// TestCitations checks that CITATION.cff cites the papers as papers/README.md does, and that
+// README.md names them.
 func TestCitations(t *testing.T) {
 	all := citations(t)
 	var file struct {
@@ -84,7 +85,7 @@ func TestCitations(t *testing.T) {
 		if !found {
 			t.Errorf("CITATION.cff has no reference with the title and the authors of %s: %+v", name, c)
 		}
-		for _, want := range append([]string{name, c.title}, c.authors...) {
+		for _, want := range []string{name, c.title} {
 			if !strings.Contains(readme, want) {
 				t.Errorf("README.md does not mention %s of %s", want, name)
 			}
