@@ -18,6 +18,7 @@ import (
 	"loadstar/agent/mqtt"
 	"loadstar/agent/readings"
 	"loadstar/fed/generic"
+	"loadstar/fed/serve"
 	"loadstar/forecast/issue"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -146,15 +147,19 @@ func (x *site) openService(log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	young, err := generic.New(k)
-	if err != nil {
-		return err
+	fallback := issue.Fallback(c.Forecast.Fallback)
+	var young *serve.Model
+	if c.Forecast.Fallback == "generic" {
+		if young, err = generic.New(k); err != nil {
+			return err
+		}
+		fallback = issue.LastWeek
 	}
 	x.service, err = live.Open(live.Config{
 		Dir:     c.Dir,
 		Site:    series.Dataset{Name: c.Site.Name, Generated: x.generated, Interval: c.Step(), Clock: c.Location(), Country: c.Site.Country},
 		Clients: names, Groups: c.Groups, H: int(time.Duration(c.Forecast.H) / c.Step()), Levels: c.Forecast.Levels,
-		Fallback: issue.Fallback(c.Forecast.Fallback), Delay: time.Duration(c.Forecast.Delay), Store: x.store, Model: c.Model, Kernel: k, Generic: young,
+		Fallback: fallback, Delay: time.Duration(c.Forecast.Delay), Store: x.store, Model: c.Model, Kernel: k, Generic: young,
 		ShareScores: c.Share.Scores, Clock: clock, Log: log,
 	})
 	return err

@@ -288,7 +288,7 @@ func checkForecast(c *Config, bad func(key, format string, a ...any), choice fun
 	if d := time.Duration(f.Delay); d >= step {
 		bad("forecast.delay", "is %s; it must be shorter than the interval %s", f.Delay, c.Site.Interval)
 	}
-	choice("forecast.fallback", f.Fallback, "week", "extreme-day")
+	choice("forecast.fallback", f.Fallback, "generic", "week", "extreme-day")
 	ascending := slices.IsSorted(f.Levels) && len(slices.Compact(slices.Clone(f.Levels))) == len(f.Levels)
 	if len(f.Levels) == 0 || len(f.Levels) > maxLevels || !ascending || f.Levels[0] < 0.01 || f.Levels[len(f.Levels)-1] > 0.99 || !slices.Contains(f.Levels, 0.5) {
 		bad("forecast.levels", "is %v; write up to %d ascending levels from 0.01 to 0.99 that include 0.5, such as [0.1, 0.5, 0.9]", f.Levels, maxLevels)

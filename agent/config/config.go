@@ -130,8 +130,9 @@ type Forecast struct {
 	Delay Duration `yaml:"delay"`
 	// Drop is a folder for forecasts as CSV files.
 	Drop string `yaml:"drop"`
-	// Fallback is the simplest forecast: week, or extreme-day for the day with the highest peak
-	// of the last 28.
+	// Fallback is what forecasts without a release: generic, the model in the program; week, the
+	// median of 28 days or last week's load; or extreme-day, the day with the highest peak of the
+	// last 28.
 	Fallback string `yaml:"fallback"`
 }
 
@@ -172,7 +173,7 @@ func Default() Config {
 		Store:    Store{Keep: Duration(800 * 24 * time.Hour), Flush: Duration(time.Minute)},
 		MQTT:     MQTT{Prefix: "loadstar"},
 		HTTP:     HTTP{Listen: "127.0.0.1:7446"},
-		Forecast: Forecast{H: Duration(48 * time.Hour), Levels: []float64{0.1, 0.5, 0.9}, Delay: Duration(2 * time.Minute), Fallback: "week"},
+		Forecast: Forecast{H: Duration(48 * time.Hour), Levels: []float64{0.1, 0.5, 0.9}, Delay: Duration(2 * time.Minute), Fallback: "generic"},
 		Share:    Share{Scores: true},
 		Train:    Train{Workers: 1},
 		Policy:   policy.Default(),

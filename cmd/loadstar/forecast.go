@@ -106,8 +106,14 @@ not from the model.`,
 			if err != nil {
 				return err
 			}
-			if c.Generic, err = generic.New(k); err != nil {
-				return err
+			c.Fallback = issue.Fallback(fallback)
+			if fallback == "generic" {
+				if c.Generic, err = generic.New(k); err != nil {
+					return err
+				}
+				c.Fallback = issue.LastWeek
+			} else if len(args) == 0 {
+				return cli.Usagef("--fallback %s needs the folder of a run", fallback)
 			}
 			if len(args) > 0 {
 				if c.Model, err = outlook.Open(args[0], d, k); err != nil {
@@ -117,7 +123,7 @@ not from the model.`,
 			} else if inputs != "" {
 				return cli.Usagef("--inputs needs the folder of a run")
 			}
-			c.Dataset, c.Fallback, c.Now = d, issue.Fallback(fallback), time.Now()
+			c.Dataset, c.Now = d, time.Now()
 			if inputs != "" {
 				c.Inputs = &outlook.Inputs{}
 			}
@@ -153,7 +159,7 @@ not from the model.`,
 	f.StringVar(&inputs, "inputs", "", "write the model's inputs and its own forecasts to this .safetensors file, for Python")
 	f.StringVar(&calibrate, "calibrate", "", "days of earlier forecasts that set intervals and corrections, such as 28d (default from the run's folder, or 63d)")
 	f.StringVar(&fit, "fit-head", "auto", "steps to fit personal layers to a meter without them: auto (200), never or a number")
-	f.StringVar(&fallback, "fallback", string(issue.LastWeek), "what replaces the model: week, or extreme-day, the day with the highest peak of the last 28")
+	f.StringVar(&fallback, "fallback", "generic", "what replaces the run's model: generic, the model in the program; week, the median of 28 days or last week's load; or extreme-day, the day with the highest peak of the last 28")
 	f.StringVar(&chart, "chart", "", "draw the forecast of this meter (--chart=ID), or the sum of all meters")
 	f.Lookup("chart").NoOptDefVal = chartSum
 	f.IntVar(&c.Workers, "workers", runtime.NumCPU(), "number of meters to forecast in parallel")

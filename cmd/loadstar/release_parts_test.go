@@ -146,7 +146,7 @@ func newFleet(t *testing.T, agents, days int) *town {
 		if err := series.WritePrepared(filepath.Join(f.dir, a.name+".prepared"), part); err != nil {
 			t.Fatal(err)
 		}
-		text := fmt.Sprintf("dir: %s\nsite: {name: %s, zone: America/Chicago}\nserver: required\nhistory: %s.prepared\nhttp: {listen: %q}\nforecast: {drop: %s.csv}\n"+
+		text := fmt.Sprintf("dir: %s\nsite: {name: %s, zone: America/Chicago}\nserver: required\nhistory: %s.prepared\nhttp: {listen: %q}\nforecast: {drop: %s.csv, fallback: week}\n"+
 			"policy: {least_examples: 16, least_client_examples: 0, whole_blocks: false, least_cohort: 1, least_merge: 1, least_fleet: 1}\n",
 			a.name, a.name, a.name, a.address, a.name)
 		if err := os.WriteFile(filepath.Join(f.dir, a.name+".yaml"), []byte(text), 0o600); err != nil {
