@@ -86,8 +86,11 @@ func youngIssue(t testing.TB, m *Model, d *series.Dataset, s *issue.State, cutof
 func TestYoung(t *testing.T) {
 	m := youngModel(t)
 	for _, x := range []sample{
-		{meters: 1, days: 60, weather: true, ahead: 3}, {meters: 1, days: 60}, {meters: 1, days: 60, interval: 30 * time.Minute, weather: true},
-		{meters: 1, days: 60, interval: 15 * time.Minute}, {meters: 1, days: 60, interval: 5 * time.Minute},
+		{meters: 1, days: 60, weather: true, ahead: 3},
+		{meters: 1, days: 60},
+		{meters: 1, days: 60, interval: 30 * time.Minute, weather: true},
+		{meters: 1, days: 60, interval: 15 * time.Minute},
+		{meters: 1, days: 60, interval: 5 * time.Minute},
 	} {
 		for _, hours := range []int{19, 20, 24, 72, 30 * 24} {
 			d := lastHours(t, x.dataset(t), hours)
