@@ -22,8 +22,8 @@ const Name = "generic@1"
 //go:embed plan.yaml
 var plan []byte
 
-// weights are those of the shared layers as float16, little-endian. Half the size of float32
-// costs nothing in skill.
+// weights are those of the shared layers as float16, little-endian: half the size of float32.
+// All scores in the card are of these.
 //
 //go:embed weights.f16
 var weights []byte

@@ -14,8 +14,7 @@ import (
 	"loadstar/series/feature"
 )
 
-// How the model is trained. Values were chosen on the validation parts of groups that were
-// left out.
+// How the model is trained. The first values that were tried.
 const (
 	batchOrigins = 42 // origins in a batch, each with all its targets
 	rate         = 0.004
