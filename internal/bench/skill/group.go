@@ -89,12 +89,13 @@ func WriteUses(w io.Writer, groups []Group) error {
 			})
 		}
 		t.row("P10 to P90 covers", func(g *Group) string { return fmt.Sprintf("%.1f %%", 100*mean(g.seeds, q.of).Coverage) })
-		for i, u := range groups[0].rivals {
-			t.row(u.Method, func(g *Group) string {
-				if i >= len(g.rivals) {
+		for _, method := range t.rivals() {
+			t.row(method, func(g *Group) string {
+				u := g.rival(method)
+				if u == nil {
 					return ""
 				}
-				return cell(*q.rival(g.rivals[i]))
+				return cell(*q.rival(*u))
 			})
 		}
 	}
@@ -104,18 +105,19 @@ func WriteUses(w io.Writer, groups []Group) error {
 		s := mean(g.seeds, peak)
 		return fmt.Sprintf("%.0f %%, %.0f %%; %.1f %%", 100*s.Hit, 100*s.Near, 100*s.Above)
 	})
-	for i, u := range groups[0].rivals {
-		t.row(u.Method, func(g *Group) string {
-			if i >= len(g.rivals) || g.rivals[i].Peak.Near == 0 {
+	for _, method := range t.rivals() {
+		t.row(method, func(g *Group) string {
+			u := g.rival(method)
+			if u == nil || u.Peak.Near == 0 {
 				return ""
 			}
-			return fmt.Sprintf("%.0f %%, %.0f %%", 100*g.rivals[i].Peak.Hit, 100*g.rivals[i].Peak.Near)
+			return fmt.Sprintf("%.0f %%, %.0f %%", 100*u.Peak.Hit, 100*u.Peak.Near)
 		})
 	}
 	if len(groups[0].Weather) > 0 {
 		t.title("Error of the loads with wrong weather, relative to that with the weather that was measured: median client, and the one at 90 %.")
 		for i, weather := range groups[0].Weather {
-			name := fmt.Sprintf("%g degrees 24 hours ahead", weather.Degrees)
+			name := fmt.Sprintf("error of %g °C 24 hours ahead", weather.Degrees)
 			if weather.Yesterday {
 				name = "weather of the day before"
 			}
@@ -190,12 +192,37 @@ func (t *usesTables) title(title string) {
 	t.print("\n%s\n\n%s\n|---|%s\n", title, head, strings.Repeat("---|", len(t.groups)))
 }
 
+// row writes a row, unless all of its cells are empty.
 func (t *usesTables) row(name string, cell func(*Group) string) {
-	text := "| " + name + " |"
+	text, some := "| "+name+" |", false
 	for i := range t.groups {
-		text += " " + cell(&t.groups[i]) + " |"
+		c := cell(&t.groups[i])
+		text, some = text+" "+c+" |", some || c != ""
 	}
-	t.print("%s\n", text)
+	if some {
+		t.print("%s\n", text)
+	}
+}
+
+// rivals returns the rivals that some group has.
+func (t *usesTables) rivals() (methods []string) {
+	for _, g := range t.groups {
+		for _, u := range g.rivals {
+			if !slices.Contains(methods, u.Method) {
+				methods = append(methods, u.Method)
+			}
+		}
+	}
+	return methods
+}
+
+// rival returns the scores of a rival, or nil if the group does not have it.
+func (g *Group) rival(method string) *Uses {
+	i := slices.IndexFunc(g.rivals, func(u Uses) bool { return u.Method == method })
+	if i < 0 {
+		return nil
+	}
+	return &g.rivals[i]
 }
 
 func (t *usesTables) print(format string, a ...any) {

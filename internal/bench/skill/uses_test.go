@@ -4,6 +4,7 @@ import (
 	"math"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -120,5 +121,30 @@ func TestUsesTable(t *testing.T) {
 	got, err := readUses(path)
 	if err != nil || *got.Energy != *want.Energy || got.Sum.N != 4 || got.Peak.N != 5 {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// TestWriteUses checks that a row has the rivals of every group, and that empty rows are left out.
+func TestWriteUses(t *testing.T) {
+	d, _ := weekly(t)
+	score := func(x float64) *outlook.SumScore { return &outlook.SumScore{RelativeMAE: x, RelativeMean: x + 0.1, Coverage: 0.8} }
+	scores := &outlook.Scores{Energy: score(0.5), Sum: score(0.6), Peak: score(0.7)}
+	other := &outlook.Scores{Energy: score(0.7), Sum: score(0.6), Peak: score(0.7)}
+	boosting := Uses{"boosting", score(0.9), score(0.91), score(0.92)}
+	var b strings.Builder
+	err := WriteUses(&b, []Group{
+		{Dataset: d, Runs: []string{"1", "2"}, model: "plan", seeds: []*outlook.Scores{scores, other}},
+		{Dataset: d, Runs: []string{"1", "2"}, seeds: []*outlook.Scores{scores, scores}, rivals: []Uses{boosting}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"| plan | 0.600 (0.700), 0 % | 0.500 (0.600), 0 % |\n| lowest and highest seed | 0.500-0.700 | 0.500-0.500 |\n", "| boosting |  | 0.910 (1.010), 0 % |\n"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+	if n := strings.Count(b.String(), "| boosting |"); n != 3 {
+		t.Errorf("%d rows of boosting in\n%s", n, b.String())
 	}
 }
