@@ -127,7 +127,9 @@ func TestUsesTable(t *testing.T) {
 // TestWriteUses checks that a row has the rivals of every group, and that empty rows are left out.
 func TestWriteUses(t *testing.T) {
 	d, _ := weekly(t)
-	score := func(x float64) *outlook.SumScore { return &outlook.SumScore{RelativeMAE: x, RelativeMean: x + 0.1, Coverage: 0.8} }
+	score := func(x float64) *outlook.SumScore {
+		return &outlook.SumScore{RelativeMAE: x, RelativeMean: x + 0.1, Coverage: 0.8}
+	}
 	scores := &outlook.Scores{Energy: score(0.5), Sum: score(0.6), Peak: score(0.7)}
 	other := &outlook.Scores{Energy: score(0.7), Sum: score(0.6), Peak: score(0.7)}
 	boosting := Uses{"boosting", score(0.9), score(0.91), score(0.92)}
