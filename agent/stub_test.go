@@ -121,7 +121,14 @@ func (s *stub) CheckIn(_ context.Context, r *loadstarv1.CheckInRequest) (*loadst
 	return a, nil
 }
 
-// over removes the tasks of a round, so that check-ins no longer return them.
+// end removes the tasks of a round, so that check-ins no longer return them.
+func (s *stub) end(run string, round int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over(run, round)
+}
+
+// over is end for callers that hold the lock.
 func (s *stub) over(run string, round int64) {
 	var left []*loadstarv1.Task
 	for _, t := range s.tasks {

@@ -112,7 +112,7 @@ func TestTrap(t *testing.T) {
 				k := s.task(t, name, 0, plan, 9, "meter-00")
 				k.Version, k.Weights = c.version, s.put(round.AppendFloats(nil, c.weights))
 				s.give(k)
-				defer s.over(name, 0)
+				defer s.end(name, 0)
 				if c.want == "" || allow.MostStep == 0 {
 					s.pushed(t, name, 0)
 				} else if reason := s.declined(t, name); !strings.Contains(reason, c.want) {
@@ -184,7 +184,7 @@ func TestVersionsOfARun(t *testing.T) {
 			s.mu.Unlock()
 			s.wait(t, "a verdict", func() bool { return len(s.checkIns) > n+2 })
 		}
-		s.over("run", round_)
+		s.end("run", round_)
 		stop()
 	}
 }
