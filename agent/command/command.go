@@ -96,7 +96,7 @@ func (x *site) importHistory(path string, log *slog.Logger) error {
 		return err
 	}
 	key := fmt.Sprintf("%s %d %d", path, info.Size(), info.ModTime().UnixNano())
-	did, err := x.store.Import(key, d)
+	did, err := x.store.Import(key, d, time.Now())
 	if did && err == nil {
 		log.Info("imported the history", "file", path, "clients", d.Len())
 	}

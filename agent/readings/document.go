@@ -17,10 +17,13 @@ type RefusedRow struct {
 
 // Answer says what became of the rows of a document.
 type Answer struct {
-	Accepted  int          `json:"accepted"`
-	Corrected int          `json:"corrected"`
-	Unchanged int          `json:"unchanged"`
-	Refused   []RefusedRow `json:"refused"`
+	Accepted  int `json:"accepted"`
+	Corrected int `json:"corrected"`
+	Unchanged int `json:"unchanged"`
+	// Bad counts the rows that are stored but not used, because they are far beyond what their
+	// client has been. They are among those above.
+	Bad     int          `json:"bad"`
+	Refused []RefusedRow `json:"refused"`
 	// MoreRefused counts the refused rows that are not listed.
 	MoreRefused int `json:"more_refused,omitempty"`
 }
@@ -46,11 +49,12 @@ func (a *Answer) finish() Answer {
 
 // document stores the rows of a document.
 type document struct {
-	i      *Intake
-	source string
-	now    time.Time
-	once   map[string][]uint64 // the steps that a file has had, by client; nil for a stream
-	answer Answer
+	i       *Intake
+	source  string
+	now     time.Time
+	clients map[string]Client
+	once    map[string][]uint64 // the steps that a file has had, by client; nil for a stream
+	answer  Answer
 
 	readings []store.Reading
 	rows     []int
@@ -59,7 +63,7 @@ type document struct {
 func (i *Intake) document(source string) (*document, *rowReader) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return &document{i: i, source: source, now: i.c.Now()}, newRowReader(i.c.Zone, i.clients)
+	return &document{i: i, source: source, now: i.c.Now(), clients: i.clients}, newRowReader(i.c.Zone, i.clients)
 }
 
 // add takes one row.
@@ -103,10 +107,37 @@ func (d *document) first(r store.Reading) bool {
 
 // store stores the rows so far in one transaction.
 func (d *document) store(notes map[string][]byte) error {
+	if notes == nil {
+		notes = map[string][]byte{}
+	}
+	bad, err := d.i.bounds.judge(d.readings, d.clients, d.now, notes)
+	if err != nil {
+		return err
+	}
 	result, err := d.i.c.Store.Put(d.now, d.readings, notes)
 	if err != nil {
 		return err
 	}
+	n := len(bad)
+	for _, r := range result.Refused {
+		if slices.Contains(bad, r.Index) {
+			n--
+		}
+	}
+	named := map[string]bool{}
+	for _, r := range d.readings {
+		if named[r.Client] {
+			continue
+		}
+		named[r.Client] = true
+		late, err := d.i.bounds.late(r.Client, d.clients[r.Client], d.now)
+		if err != nil {
+			return err
+		}
+		n += late
+	}
+	d.answer.Bad += n
+	d.i.stats.add(d.source, "bad", n)
 	d.count(result, d.rows)
 	d.readings, d.rows = d.readings[:0], d.rows[:0]
 	return nil

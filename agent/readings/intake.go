@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -27,6 +26,8 @@ var (
 	ErrClosed = errors.New("the agent is stopping")
 	// ErrClock means that the system's clock is wrong, so that no time can be trusted.
 	ErrClock = errors.New("the system's clock is wrong")
+	// ErrClient means that the agent has no such client.
+	ErrClient = errors.New("there is no such client")
 	// ErrFull means that too many samples wait to be stored.
 	ErrFull = errors.New("too many samples wait to be stored")
 )
@@ -39,6 +40,7 @@ type Intake struct {
 	wake  chan struct{}
 	// documents has a place for each request that is being read.
 	documents chan struct{}
+	bounds    bounds
 
 	mu      sync.Mutex
 	clients map[string]Client
@@ -50,7 +52,6 @@ type Intake struct {
 	// Only flush uses what follows, one at a time.
 	flushing sync.Mutex
 	tracks   map[string]track
-	limits   map[string]limit
 	arrived  map[string]time.Time // when a client's newest sample came
 }
 
@@ -58,12 +59,6 @@ type Intake struct {
 type message struct {
 	samples []Sample
 	done    func(error)
-}
-
-// limit is the highest plausible mean power of a client's step.
-type limit struct {
-	kw    float64
-	until time.Time
 }
 
 // NewIntake returns an intake that continues where the last one with the same store ended.
@@ -83,7 +78,8 @@ func NewIntake(c Config) (*Intake, error) {
 	if c.Log == nil {
 		c.Log = func(string, ...any) {}
 	}
-	i := &Intake{c: c, wake: make(chan struct{}, 1), documents: make(chan struct{}, maxDocuments), clients: c.Clients, tracks: map[string]track{}, limits: map[string]limit{}, arrived: map[string]time.Time{}}
+	i := &Intake{c: c, wake: make(chan struct{}, 1), documents: make(chan struct{}, maxDocuments), clients: c.Clients, tracks: map[string]track{}, arrived: map[string]time.Time{}}
+	i.bounds = bounds{i: i, of: map[string]bound{}}
 	for name := range c.Clients {
 		if err := store.CheckName(name); err != nil {
 			return nil, fmt.Errorf("client %.60q: %w", name, err)
@@ -207,6 +203,7 @@ func (i *Intake) flush() error {
 	maps.Copy(i.tracks, f.tracks)
 	i.stats.result("samples", result)
 	i.stats.add("samples", "ignored", f.ignored)
+	i.stats.add("samples", "bad", f.bad)
 	i.mu.Lock()
 	i.batch = i.batch[len(batch):]
 	if len(i.batch) == 0 {
@@ -237,6 +234,7 @@ type flushOf struct {
 	tracks   map[string]track
 	readings []store.Reading
 	ignored  int
+	bad      int
 }
 
 // take adds one sample.
@@ -246,12 +244,8 @@ func (f *flushOf) take(s Sample) error {
 		f.ignored++
 		return nil
 	}
-	j, err := f.judge(s.Client, c)
-	if err != nil {
-		return err
-	}
+	j := f.judge(s.Client, c)
 	if s.Kind == Interval {
-		j.limit = math.Inf(1) // intervals are taken as they are
 		kw, quality := j.quality(s.Value, store.OK)
 		f.readings = append(f.readings, store.Reading{Client: s.Client, Time: s.At.Unix(), KW: float32(kw), Quality: quality})
 		return nil
@@ -276,10 +270,7 @@ func (f *flushOf) tick() error {
 		if err != nil {
 			return err
 		}
-		j, err := f.judge(name, f.clients[name])
-		if err != nil {
-			return err
-		}
+		j := f.judge(name, f.clients[name])
 		if k.any && k.tick(j, f.meterTime(name, k.since)) {
 			f.tracks[name] = k
 		}
@@ -320,9 +311,12 @@ func (f *flushOf) latest(client string) (track, error) {
 		return k, nil
 	}
 	note, err := f.i.c.Store.Note(noteKey(client))
-	if err != nil || note == nil {
-		f.i.tracks[client] = track{}
+	if err != nil {
 		return track{}, err
+	}
+	if note == nil {
+		f.i.tracks[client] = track{}
+		return track{}, nil
 	}
 	k, err := decodeTrack(note)
 	if err != nil {
@@ -342,60 +336,15 @@ func (f *flushOf) store() (store.Result, error) {
 	for name, k := range f.tracks {
 		notes[noteKey(name)] = k.encode()
 	}
-	for _, r := range f.readings {
-		if r.Quality == store.Bad {
-			delete(f.i.limits, r.Client) // it may be the first of many, so look again
-		}
+	bad, err := f.i.bounds.judge(f.readings, f.clients, f.now, notes)
+	if err != nil {
+		return store.Result{}, err
 	}
+	f.bad = len(bad)
 	return f.i.c.Store.Put(f.now, f.readings, notes)
 }
 
 // judge returns what completes the steps of a client.
-func (f *flushOf) judge(name string, c Client) (*judge, error) {
-	j := &judge{interval: f.i.c.Interval.Milliseconds(), client: name, net: c.Net, limit: c.Limit, out: &f.readings}
-	if c.Limit > 0 {
-		return j, nil
-	}
-	l, ok := f.i.limits[name]
-	if !ok || f.now.After(l.until) {
-		var err error
-		if l.kw, err = f.i.usualLimit(name, f.now); err != nil {
-			return nil, err
-		}
-		l.until = f.now.Add(time.Hour)
-		f.i.limits[name] = l
-	}
-	j.limit = l.kw
-	return j, nil
-}
-
-// usualLimit returns four times the fourth-largest step of the last 28 days, at least 1 kW.
-// Steps that were bad count too: a jump of a counter is no more than three of them, while a
-// client that really uses more than before has more. Without a day of steps there is no
-// limit.
-func (i *Intake) usualLimit(client string, now time.Time) (float64, error) {
-	step := int64(i.c.Interval / time.Second)
-	to := now.Unix() / step * step
-	values, _, err := i.c.Store.Values(client, to-28*86400, to)
-	if err != nil {
-		return 0, err
-	}
-	var largest [4]float64
-	n := 0
-	for _, v := range values {
-		if v != v {
-			continue
-		}
-		n++
-		x := math.Abs(float64(v))
-		for k := range largest {
-			if x > largest[k] {
-				x, largest[k] = largest[k], x
-			}
-		}
-	}
-	if int64(n)*step < 86400 {
-		return math.Inf(1), nil
-	}
-	return max(4*largest[3], 1), nil
+func (f *flushOf) judge(name string, c Client) *judge {
+	return &judge{interval: f.i.c.Interval.Milliseconds(), client: name, net: c.Net, out: &f.readings}
 }

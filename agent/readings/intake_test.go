@@ -197,36 +197,6 @@ func TestIntakeFails(t *testing.T) {
 	}
 }
 
-// TestLimit checks that a jump is bad, and that a client that really uses more is believed
-// after a few steps.
-func TestLimit(t *testing.T) {
-	i, s, now := intake(t, nil)
-	var past []store.Reading
-	for n := range int64(200) {
-		past = append(past, store.Reading{Client: "a", Time: start.Unix() - (n+1)*900, KW: 0.5})
-	}
-	if _, err := s.Put(start, past, nil); err != nil {
-		t.Fatal(err)
-	}
-	kwh := 0.0
-	for m := 0.0; m <= 150; m++ {
-		i.Add([]Sample{counter(m, kwh)}, func(error) {})
-		kwh += 6. / 60 // 6 kW, the limit is 2
-		now.set(at(m))
-		if err := i.flush(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_, q, err := s.Values("a", start.Unix(), start.Unix()+10*900)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []store.Quality{store.Bad, store.Bad, store.Bad, store.Bad, store.OK, store.OK, store.OK, store.OK, store.OK, store.OK}
-	if !slices.Equal(q, want) {
-		t.Errorf("qualities %v, want %v", q, want)
-	}
-}
-
 // TestClockChanges checks samples and rows on days of 23 and 25 hours: local days of 92 and
 // 100 quarters, all there, none twice.
 func TestClockChanges(t *testing.T) {

@@ -96,15 +96,12 @@ type judge struct {
 	interval int64 // ms
 	client   string
 	net      bool
-	limit    float64 // kW
 	out      *[]store.Reading
 }
 
-// quality applies the limits of a client to a value that is measured.
+// quality says what a value that is measured is worth. Its size is judged when it is stored.
 func (j *judge) quality(kw float64, q store.Quality) (float64, store.Quality) {
 	switch {
-	case kw > j.limit || kw < -j.limit:
-		return kw, store.Bad
 	case kw < 0 && !j.net && kw > -negligible:
 		return 0, q
 	case kw < 0 && !j.net:

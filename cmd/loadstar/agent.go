@@ -109,7 +109,7 @@ round.`,
 			if err != nil {
 				return err
 			}
-			d, closer, err := cli.OpenDataset(data, root)
+			d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), data, root)
 			if err != nil {
 				return err
 			}

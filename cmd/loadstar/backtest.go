@@ -119,7 +119,7 @@ unique_id, cutoff, ds, y and one named after the model.`,
 			}
 			var results []backtest.Result
 			for _, path := range data {
-				d, closer, err := cli.OpenDataset(path, root)
+				d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), path, root)
 				if err != nil {
 					return err
 				}
@@ -195,7 +195,7 @@ func aheadSteps(ahead string, d *series.Dataset) (int, error) {
 
 // backtestRun scores the forecasts of a run on a dataset.
 func backtestRun(cmd *cobra.Command, b outlook.Backtest, model, path, root, ahead string, block time.Duration, asJSON, byClients bool) error {
-	d, closer, err := cli.OpenDataset(path, root)
+	d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), path, root)
 	if err != nil {
 		return err
 	}

@@ -79,7 +79,7 @@ again.`,
 			}
 			var contests []experiment.Contest
 			for _, path := range data {
-				d, closer, err := cli.OpenDataset(path, root)
+				d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), path, root)
 				if err != nil {
 					return err
 				}

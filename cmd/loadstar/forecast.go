@@ -82,7 +82,7 @@ not from the model.`,
 				// Little memory is in use for long, so collecting it less often costs little.
 				debug.SetGCPercent(400)
 			}
-			d, closer, err := cli.OpenDataset(data, root)
+			d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), data, root)
 			if err != nil {
 				return err
 			}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -65,7 +66,7 @@ func explainPlan(p *fed.Plan, data, root string, clients int) (*explain.Explanat
 	if data == "" {
 		return explain.Fleet(p, 0)
 	}
-	d, closer, err := cli.OpenDataset(data, root)
+	d, closer, err := cli.OpenPlausible(io.Discard, data, root)
 	if err != nil {
 		return nil, err
 	}

@@ -166,7 +166,7 @@ func besideRun(ctx context.Context, r *report.Run, names []string, root string) 
 	if r.DataPath == "" {
 		return errors.New("the run does not say where its dataset is")
 	}
-	d, closer, err := cli.OpenDataset(r.DataPath, root)
+	d, closer, err := cli.OpenPlausible(io.Discard, r.DataPath, root)
 	if err != nil {
 		return fmt.Errorf("its dataset cannot be opened: %w", err)
 	}

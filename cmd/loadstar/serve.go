@@ -98,7 +98,7 @@ docs/reliability.md.`,
 				case !slices.Contains(c.Roles, server.Coordinator):
 					return cli.Usagef("--server-data is for the role coordinator, which this process does not have")
 				}
-				d, closer, err := cli.OpenDataset(data, root)
+				d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), data, root)
 				if err != nil {
 					return fmt.Errorf("--server-data: %w", err)
 				}

@@ -71,13 +71,13 @@ last checkpoint. The results are the same as without the interruption.`,
 			if err != nil {
 				return err
 			}
-			d, closer, err := cli.OpenDataset(data, root)
+			d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), data, root)
 			if err != nil {
 				return err
 			}
 			defer closer.Close()
 			if serverData != "" {
-				own, closer, err := cli.OpenDataset(serverData, root)
+				own, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), serverData, root)
 				if err != nil {
 					return fmt.Errorf("--server-data: %w", err)
 				}

@@ -96,7 +96,7 @@ func (s *site) fill(past *series.Dataset) error {
 	slices.Sort(s.clients)
 	d, err := series.NewDataset(bare, meters)
 	if err == nil {
-		_, err = st.Import("history", d)
+		_, err = st.Import("history", d, s.clock.now())
 	}
 	s.store = st
 	if err == nil {

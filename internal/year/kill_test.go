@@ -62,7 +62,7 @@ func openKin(dir, model string) (*kin, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := x.store.Import("history", past); err != nil {
+	if _, err := x.store.Import("history", past, time.Unix(start, 0)); err != nil {
 		return nil, err
 	}
 	k, err := kernel.Default()

@@ -50,7 +50,7 @@ func newBench(t *testing.T, start int64) *bench {
 		t.Fatal(err)
 	}
 	past := before(t, d, start)
-	if _, err := b.store.Import("history", past); err != nil {
+	if _, err := b.store.Import("history", past, time.Unix(start, 0)); err != nil {
 		t.Fatal(err)
 	}
 	for i := range d.Len() {

@@ -164,7 +164,7 @@ func (r *run) history() error {
 	if err != nil {
 		return err
 	}
-	if _, err = r.store.Import("history", past); err != nil {
+	if _, err = r.store.Import("history", past, time.Unix(r.Start, 0)); err != nil {
 		return err
 	}
 	// The weather of the past is known. That of the future arrives day by day, as a weather

@@ -74,16 +74,22 @@ func NewChecker(d *series.Dataset, plan Plan) (*Checker, error) {
 func (c *Checker) Meter(i int) MeterReport {
 	m := c.d.Meter(i)
 	r := MeterReport{ID: m.ID, Rows: m.Faults, Findings: []Finding{}}
-	r.Windows = c.framer.Windows(m, nil).Len(series.Train)
+	impossible := series.Impossible(m.Load, c.d.StepsPerDay())
+	used := m
+	if len(impossible) > 0 {
+		used = m.Without(impossible) // as training does
+	}
+	r.Windows = c.framer.Windows(used, nil).Len(series.Train)
 	r.WindowsLost = max(c.framer.Train(m)-c.plan.Lookback-c.plan.Horizon+1, 0) - r.Windows
 	s := &c.subject
-	s.reset(c.d, m, &r)
+	s.reset(c.d, m, impossible, &r)
 	s.findRows()
 	if len(s.load) == 0 {
 		s.find(codeEmpty, Problem, 1, 0, nil, "The meter has no readings.")
 	} else {
 		s.scan()
 		s.findGaps()
+		s.findImpossible()
 		if s.sorted[0] == s.sorted[len(s.sorted)-1] {
 			s.find(codeConstant, Problem, 1, r.Present, nil, "Every reading is %s kW.", short(r.Level.Median))
 		} else {

@@ -69,8 +69,26 @@ func TestCheckPlanted(t *testing.T) {
 			code:  "flat", severity: quality.Problem, count: 1, steps: 2500, at: 2005, size: 33.3,
 		},
 		"spikes": {
-			plant: func(l []float32) { fill(l, 2004, 1, set(700)); fill(l, 7000, 2, set(900)) },
-			code:  "spikes", severity: quality.Warning, count: 2, steps: 3, at: 2004, size: 700,
+			plant: func(l []float32) { fill(l, 2004, 1, set(300)); fill(l, 7000, 2, set(350)) },
+			code:  "spikes", severity: quality.Warning, count: 2, steps: 3, at: 2004, size: 300,
+		},
+		"impossible values": {
+			plant: func(l []float32) { fill(l, 2004, 1, set(7000)); fill(l, 7000, 2, set(9000)) },
+			code:  "impossible", severity: quality.Problem, count: 3, steps: 3, at: 2004, size: 7000,
+		},
+		// More than half of the days have some of them, so that they set every maximum and the 99 %
+		// quantile.
+		"3 % of garbage": {
+			plant: func(l []float32) {
+				for k := 5; k < len(l); k += 33 {
+					fill(l, k, 1, set(float32(1e5)))
+				}
+			},
+			code: "impossible", severity: quality.Problem, count: -1, steps: -1, at: 5, size: 1e5,
+		},
+		"garbage for eight days": {
+			plant: func(l []float32) { fill(l, 2000, 8*24, func(_ int, v float32) float32 { return 1e4 * v }) },
+			code:  "impossible", severity: quality.Problem, count: 8 * 24, steps: 8 * 24, at: 2000, size: -1,
 		},
 		"a limit": {
 			plant: func(l []float32) {

@@ -123,7 +123,7 @@ func TestCheckRealSets(t *testing.T) {
 			t.Errorf("cam_b68: the longest gap has %d steps", g.Longest)
 		}
 		// "Spikes up to 10x the mean exist (the source clips there)."
-		has(t, r, "cam_b103", "spikes")
+		has(t, r, "cam_b103", "impossible")
 		f := get(t, r.meters["cam_b112"].Findings, "clipped")
 		if math.Abs(f.Where[0].Size/r.meters["cam_b112"].Level.Mean-10) > 2 {
 			t.Errorf("cam_b112 is clipped at %g kW, ten times its mean is %g", f.Where[0].Size, 10*r.meters["cam_b112"].Level.Mean)

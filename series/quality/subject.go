@@ -42,13 +42,14 @@ type subject struct {
 	// detectors skip these steps, so that a fault is not reported twice.
 	odd    []bool
 	flat   []bool
+	beyond []int // steps of impossible readings, which are odd
 	days   []localDay
 	shifts []shift // for every day
 	moves  []shift // the clear shifts that are not at daylight-saving changes
 	buf    []float32
 }
 
-func (s *subject) reset(d *series.Dataset, m series.Meter, r *MeterReport) {
+func (s *subject) reset(d *series.Dataset, m series.Meter, impossible []int, r *MeterReport) {
 	first, end := 0, len(m.Load)
 	for first < end && series.Missing(m.Load[first]) {
 		first++
@@ -60,6 +61,11 @@ func (s *subject) reset(d *series.Dataset, m series.Meter, r *MeterReport) {
 	s.load, s.start = m.Load[first:end], m.Start+int64(first)*d.Seconds()
 	s.odd, s.flat = fresh(s.odd, len(s.load)), fresh(s.flat, len(s.load))
 	s.sorted, s.days, s.shifts, s.moves = s.sorted[:0], s.days[:0], s.shifts[:0], s.moves[:0]
+	s.beyond = s.beyond[:0]
+	for _, i := range impossible {
+		s.beyond = append(s.beyond, i-first)
+		s.odd[i-first] = true
+	}
 }
 
 // fresh returns n false values. It reuses b if its capacity suffices.
@@ -181,6 +187,9 @@ func (s *subject) scan() {
 			r.Gaps.add(Runs{1, gap, gap, s.time(i - gap)})
 			gap = 0
 		}
+		if s.odd[i] { // impossible, the only ones found so far: level and quantiles are of the others
+			continue
+		}
 		sum += float64(v)
 		s.sorted = append(s.sorted, v)
 		if v < 0 {
@@ -193,12 +202,12 @@ func (s *subject) scan() {
 			repeats++
 		}
 	}
-	r.Present = len(s.sorted)
+	r.Present = len(s.sorted) + len(s.beyond)
 	r.Coverage = float64(r.Present) / float64(r.Steps)
 	r.Repeats = float64(repeats) / float64(r.Present)
 	slices.Sort(s.sorted)
 	r.Level = Level{
-		Mean: sum / float64(r.Present), P05: quantile(s.sorted, 0.05), Median: quantile(s.sorted, 0.5),
+		Mean: sum / float64(len(s.sorted)), P05: quantile(s.sorted, 0.05), Median: quantile(s.sorted, 0.5),
 		P99: quantile(s.sorted, 0.99), Max: quantile(s.sorted, 1),
 	}
 	s.findDays()

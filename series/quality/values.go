@@ -277,6 +277,26 @@ func (s *subject) findSpikes() {
 	}
 }
 
+// findImpossible reports the readings that are beyond what the client has been.
+func (s *subject) findImpossible() {
+	if len(s.beyond) == 0 {
+		return
+	}
+	var top topPlaces
+	for i := 0; i < len(s.beyond); {
+		first, most, n := s.beyond[i], float32(0), 0
+		for i < len(s.beyond) && s.beyond[i] == first+n {
+			if v := s.load[s.beyond[i]]; math.Abs(float64(v)) > math.Abs(float64(most)) {
+				most = v
+			}
+			i, n = i+1, n+1
+		}
+		top.add(Where{s.time(first), n, float64(most)}, math.Abs(float64(most)))
+	}
+	s.find(codeImpossible, Problem, len(s.beyond), len(s.beyond), top.inOrder(), "%s of the values cannot be right: up to %s kW, where the largest of the others is %s kW. They are not used.",
+		percent(float64(len(s.beyond))/float64(s.report.Present)), short(largest(top.where)), short(s.report.Level.Max))
+}
+
 // findClipped looks for a maximum that occurs often while hardly any other value is close
 // to it.
 func (s *subject) findClipped() {

@@ -14,8 +14,9 @@ import (
 
 // Import stores the readings and the weather of a dataset where the store has none. It
 // remembers the key, so that a dataset is imported once, and reports whether it did
-// something. Only the newest part of the dataset is stored, as long as readings are kept.
-func (s *Store) Import(key string, d *series.Dataset) (bool, error) {
+// something. Only the newest part of the dataset is stored, as long as readings are kept, and
+// nothing that ends after now. Impossible readings are Bad.
+func (s *Store) Import(key string, d *series.Dataset, now time.Time) (bool, error) {
 	mark := append([]byte("imported "), key...)
 	done := false
 	err := s.file.View(func(tx *bolt.Tx) error {
@@ -29,7 +30,7 @@ func (s *Store) Import(key string, d *series.Dataset) (bool, error) {
 		return false, fmt.Errorf("the history's steps have %s, the store's %s: prepare the history with the same interval", d.Interval, time.Duration(s.interval)*time.Second)
 	}
 	for i := range d.Len() {
-		if err := s.importMeter(d.Meter(i)); err != nil {
+		if err := s.importMeter(d.Meter(i), now); err != nil {
 			return false, fmt.Errorf("importing meter %s: %w", d.Meter(i).ID, err)
 		}
 	}
@@ -44,7 +45,7 @@ func (s *Store) Import(key string, d *series.Dataset) (bool, error) {
 }
 
 // importMeter stores a meter's readings in one transaction.
-func (s *Store) importMeter(m series.Meter) error {
+func (s *Store) importMeter(m series.Meter, now time.Time) error {
 	if err := CheckName(m.ID); err != nil {
 		return err
 	}
@@ -58,6 +59,10 @@ func (s *Store) importMeter(m series.Meter) error {
 	if m.Start < earliest {
 		return fmt.Errorf("it starts at %s, before 2015", time.Unix(m.Start, 0).UTC().Format(time.DateOnly))
 	}
+	if n := (now.Add(ahead).Unix() - m.Start) / s.interval; n < int64(len(m.Load)) {
+		m.Load = m.Load[:max(n, 0)]
+	}
+	bad := series.Impossible(m.Load, s.steps)
 	return s.file.Update(func(tx *bolt.Tx) error {
 		bucket, err := clientBucket(tx, m.ID)
 		if err != nil {
@@ -81,7 +86,11 @@ func (s *Store) importMeter(m series.Meter) error {
 			for ; i < len(m.Load) && (m.Start+int64(i)*s.interval)/daySeconds == number; i++ {
 				step := int((m.Start + int64(i)*s.interval) % daySeconds / s.interval)
 				if v := m.Load[i]; v == v && v >= -maxKW && v <= maxKW && d.get(step).absent() {
-					d.set(step, entry{v, OK, 0})
+					quality := OK
+					if _, found := slices.BinarySearch(bad, i); found {
+						quality = Bad
+					}
+					d.set(step, entry{v, quality, 0})
 					dirty = true
 				}
 			}

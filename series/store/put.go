@@ -79,6 +79,57 @@ func (s *Store) Put(now time.Time, readings []Reading, notes map[string][]byte) 
 	return result, nil
 }
 
+// Mark changes the quality of stored readings of a client, by the start of their steps, and stores
+// notes in the same transaction. Steps without a value stay as they are. The readings keep their
+// values and revisions.
+func (s *Store) Mark(client string, qualities map[int64]Quality, notes map[string][]byte) error {
+	changed := false
+	err := s.file.Update(func(tx *bolt.Tx) error {
+		bucket := tx.Bucket(daysBucket).Bucket([]byte(client))
+		if bucket == nil {
+			return putNotes(tx, notes)
+		}
+		days := map[int64]day{}
+		for at, quality := range qualities {
+			number := at / daySeconds
+			d, ok := days[number]
+			if !ok {
+				data := bucket.Get(dayKey(number))
+				if data == nil {
+					continue
+				}
+				stored, err := s.openDay(dayKey(number), data)
+				if err != nil {
+					return err
+				}
+				d = slices.Clone(stored)
+				days[number] = d
+			}
+			step := int(at % daySeconds / s.interval)
+			if e := d.get(step); e.quality != Missing && e.quality != quality {
+				e.quality = quality
+				d.set(step, e)
+				changed = true
+			}
+		}
+		for number, d := range days {
+			if err := putRecord(bucket, dayKey(number), d); err != nil {
+				return err
+			}
+		}
+		if changed {
+			if err := raise(tx, client); err != nil {
+				return err
+			}
+		}
+		return putNotes(tx, notes)
+	})
+	if err == nil && changed {
+		s.changed()
+	}
+	return err
+}
+
 // clientBucket returns the bucket of a client and creates it if there is room for one more.
 // It returns nil if there is none.
 func clientBucket(tx *bolt.Tx, client string) (*bolt.Bucket, error) {

@@ -345,7 +345,7 @@ func TestImport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	did, err := s.Import("key", d)
+	did, err := s.Import("key", d, noon.AddDate(0, 0, 1))
 	if !did || err != nil {
 		t.Fatal(did, err)
 	}
@@ -361,14 +361,14 @@ func TestImport(t *testing.T) {
 	if _, marks, err := s.Weather(at, at+86400, at+86400); err != nil || slices.Max(marks) != Known {
 		t.Errorf("weather: %v %v", marks, err)
 	}
-	if did, err := s.Import("key", d); did || err != nil {
+	if did, err := s.Import("key", d, noon.AddDate(0, 0, 1)); did || err != nil {
 		t.Error("imported twice", err)
 	}
 	hourly, err := series.NewDataset(series.Dataset{Interval: time.Hour, Clock: time.UTC}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Import("other", hourly); err == nil {
+	if _, err := s.Import("other", hourly, noon); err == nil {
 		t.Error("imported another interval")
 	}
 }
@@ -441,7 +441,7 @@ func BenchmarkLoad(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if _, err := s.Import("x", d); err != nil {
+	if _, err := s.Import("x", d, noon); err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {

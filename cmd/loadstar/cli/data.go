@@ -3,7 +3,9 @@ package cli
 import (
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"loadstar/internal/config"
@@ -40,6 +42,40 @@ func OpenDataset(path, root string) (*series.Dataset, io.Closer, error) {
 		return nil, nil, err
 	}
 	return d, io.NopCloser(nil), nil
+}
+
+// OpenPlausible opens a dataset to train or forecast with: without impossible readings. It
+// tells err which meters have some.
+func OpenPlausible(err io.Writer, path, root string) (*series.Dataset, io.Closer, error) {
+	d, closer, failed := OpenDataset(path, root)
+	if failed != nil {
+		return nil, nil, failed
+	}
+	d, found, failed := d.Plausible()
+	if failed != nil {
+		closer.Close()
+		return nil, nil, failed
+	}
+	if len(found) > 0 {
+		n := 0
+		for _, of := range found {
+			n += of
+		}
+		names := slices.Sorted(maps.Keys(found))
+		who := strings.Join(names[:min(len(names), 3)], ", ")
+		if len(names) > 3 {
+			who += fmt.Sprintf(" and %d more", len(names)-3)
+		}
+		fmt.Fprintf(err, "%s impossible and not used: %s; to see them: loadstar data check %s\n", areCount(n, "reading"), who, path)
+	}
+	return d, closer, nil
+}
+
+func areCount(n int, noun string) string {
+	if n == 1 {
+		return Count(n, noun) + " is"
+	}
+	return Count(n, noun) + " are"
 }
 
 // FindMeter returns the index of the meter with the given name, or an error that says which

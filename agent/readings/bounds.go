@@ -1,0 +1,226 @@
+package readings
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"loadstar/series"
+	"loadstar/series/store"
+)
+
+// How a client's bound follows from its readings.
+const (
+	boundDays  = 365 // readings that say what a client has been
+	boundHolds = time.Hour
+	daySeconds = 24 * 3600
+)
+
+// bounds knows the largest load in kW that is possible for each client. All ways in share it.
+type bounds struct {
+	i  *Intake
+	mu sync.Mutex
+	of map[string]bound
+}
+
+type bound struct {
+	kw    float64
+	until time.Time
+}
+
+// boundNote is what is stored about the bound of a client.
+type boundNote struct {
+	// Marked is the lowest bound by which readings were marked bad, or 0.
+	Marked float64 `json:"marked,omitempty"`
+	// Accepted is a bound that the owner accepted, at the Unix time At.
+	Accepted float64 `json:"accepted,omitempty"`
+	At       int64   `json:"at,omitempty"`
+}
+
+func boundKey(client string) string { return "bound/" + client }
+
+func (b *bounds) note(client string) (n boundNote, err error) {
+	data, err := b.i.c.Store.Note(boundKey(client))
+	if err != nil || data == nil {
+		return n, err
+	}
+	if err := json.Unmarshal(data, &n); err != nil {
+		return boundNote{}, fmt.Errorf("the bound of client %s: %w", client, err)
+	}
+	return n, nil
+}
+
+func (n boundNote) encode() []byte {
+	data, _ := json.Marshal(n) // numbers that are finite
+	return data
+}
+
+// get returns the bound of a client, which is infinite while nothing is known about it.
+func (b *bounds) get(client string, c Client, now time.Time) (float64, error) {
+	if c.Limit > 0 {
+		return c.Limit, nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	x, ok := b.of[client]
+	if ok && now.Before(x.until) && now.Add(2*boundHolds).After(x.until) {
+		return x.kw, nil
+	}
+	kw, _, err := b.review(client, c, now)
+	return kw, err
+}
+
+// review computes the bound of a client anew. Readings that were marked bad by a lower bound and
+// are within it become good, and those that arrived before anything was known and are beyond it
+// become bad: it returns how many did. The caller holds b.mu.
+func (b *bounds) review(client string, c Client, now time.Time) (kw float64, bad int, err error) {
+	step := int64(b.i.c.Interval / time.Second)
+	to := now.Unix() / step * step
+	values, qualities, err := b.i.c.Store.Values(client, max(to-boundDays*daySeconds, 0)/step*step, to)
+	if err != nil {
+		return 0, 0, err
+	}
+	n, err := b.note(client)
+	if err != nil {
+		return 0, 0, err
+	}
+	perDay := int(daySeconds / step)
+	for i, q := range qualities {
+		if q == store.Missing {
+			values[i] = float32(math.NaN())
+		}
+	}
+	kw = series.Bound(values, perDay)
+	recent := max(len(values)-series.BoundSpan*perDay, 0)
+	// A scale that fills half of 28 days is what the client is now.
+	if now := series.Bound(values[recent:], perDay); !math.IsInf(now, 1) {
+		kw = max(kw, now)
+	}
+	if n.Accepted > 0 && to-n.At < boundDays*daySeconds {
+		kw = max(kw, n.Accepted)
+	}
+	changed := map[int64]store.Quality{}
+	for i := max(len(values)-int(maxAge/b.i.c.Interval), 0); i < len(values); i++ {
+		v, at := values[i], to-int64(len(values)-i)*step
+		switch beyond := series.Beyond(v, kw); {
+		case beyond && qualities[i] <= store.Estimated:
+			changed[at] = store.Bad
+			bad++
+		case !beyond && qualities[i] == store.Bad && n.Marked > 0 && series.Beyond(v, n.Marked) && (v >= 0 || c.Net):
+			changed[at] = store.OK
+		}
+	}
+	if len(changed) > 0 {
+		after := n
+		if bad > 0 && (n.Marked == 0 || kw < n.Marked) {
+			after.Marked = kw
+		}
+		if err := b.i.c.Store.Mark(client, changed, map[string][]byte{boundKey(client): after.encode()}); err != nil {
+			return 0, 0, err
+		}
+		b.i.c.Log("client %s: %d readings beyond what it has been are marked bad, %d are accepted; the bound is %.4g kW", client, bad, len(changed)-bad, kw)
+	}
+	b.of[client] = bound{kw, now.Add(boundHolds)}
+	return kw, bad, nil
+}
+
+// judge marks readings that are beyond their clients' bounds as bad. It returns their indexes,
+// and adds to notes what must be stored with them.
+func (b *bounds) judge(readings []store.Reading, clients map[string]Client, now time.Time, notes map[string][]byte) (bad []int, err error) {
+	for i := range readings {
+		r := &readings[i]
+		if r.Quality > store.Estimated {
+			continue
+		}
+		kw, err := b.get(r.Client, clients[r.Client], now)
+		if err != nil {
+			return nil, err
+		}
+		if !series.Beyond(r.KW, kw) {
+			continue
+		}
+		r.Quality = store.Bad
+		bad = append(bad, i)
+		if _, ok := notes[boundKey(r.Client)]; ok {
+			continue
+		}
+		n, err := b.note(r.Client)
+		if err != nil {
+			return nil, err
+		}
+		if n.Marked == 0 || kw < n.Marked {
+			n.Marked = kw
+			notes[boundKey(r.Client)] = n.encode()
+		}
+	}
+	return bad, nil
+}
+
+// late marks readings that were stored before their client's bound was known. It returns how
+// many.
+func (b *bounds) late(client string, c Client, now time.Time) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if x, ok := b.of[client]; c.Limit > 0 || ok && !math.IsInf(x.kw, 1) {
+		return 0, nil
+	}
+	_, bad, err := b.review(client, c, now)
+	return bad, err
+}
+
+// AcceptScale makes what a client's bad readings of the last 28 days show its new scale, because
+// its owner says that they are right. It returns how many readings are accepted and the new bound
+// in kW. An error says if there is nothing to accept.
+func (i *Intake) AcceptScale(client string) (n int, kw float64, err error) {
+	i.mu.Lock()
+	c, ok := i.clients[client]
+	i.mu.Unlock()
+	switch {
+	case !ok:
+		return 0, 0, fmt.Errorf("%w: %s", ErrClient, client)
+	case c.Limit > 0:
+		return 0, 0, fmt.Errorf("client %s has a limit of %g kW in the agent's configuration: change limit there", client, c.Limit)
+	}
+	b := &i.bounds
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := i.c.Now()
+	step := int64(i.c.Interval / time.Second)
+	to := now.Unix() / step * step
+	values, qualities, err := i.c.Store.Values(client, to-series.BoundSpan*daySeconds, to)
+	if err != nil {
+		return 0, 0, err
+	}
+	note, err := b.note(client)
+	if err != nil {
+		return 0, 0, err
+	}
+	var peaks []float64 // of days with such readings
+	perDay := int(daySeconds / step)
+	for day := range slices.Chunk(values, perDay) {
+		most := 0.0
+		for k, v := range day {
+			if qualities[k] == store.Bad && note.Marked > 0 && series.Beyond(v, note.Marked) {
+				most = max(most, math.Abs(float64(v)))
+				n++
+			}
+		}
+		qualities = qualities[len(day):]
+		if most > 0 {
+			peaks = append(peaks, most)
+		}
+	}
+	if n == 0 {
+		return 0, 0, fmt.Errorf("client %s has no readings of the last %d days that were marked as impossible", client, series.BoundSpan)
+	}
+	slices.Sort(peaks)
+	note.Accepted, note.At = 10*peaks[len(peaks)/2], to
+	if _, err := i.c.Store.Put(now, nil, map[string][]byte{boundKey(client): note.encode()}); err != nil {
+		return 0, 0, err
+	}
+	kw, _, err = b.review(client, c, now)
+	return n, kw, err
+}

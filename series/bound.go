@@ -1,0 +1,144 @@
+package series
+
+import (
+	"math"
+	"slices"
+)
+
+// What a load can be, from what a client has been. The figures are chosen so that no reading
+// of a real home or building in datasets is beyond its bound unless something is wrong with it:
+// its largest reading is at most 10 times the median of its daily maxima, and 30 times that of
+// its daily 90 % quantiles, except for homes that stood empty, and no such home has used 15 kW.
+const (
+	boundFactor = 10
+	boundCoarse = 30
+	boundLeast  = 15 // kW, what a home can use after it stood empty
+	boundDays   = 7  // days with readings that are needed
+)
+
+// Bound returns the largest load in kW, drawn or fed in, that is possible for a client with
+// these readings: 10 times the median of its daily maxima, and at least 15 kW. It is infinite
+// if fewer than 7 days have readings for half of their steps.
+//
+// Impossible readings among them must not raise the bound. Those that fill less than half of
+// the days do not move a median. Those that are scattered, up to a tenth of each day, do not
+// move the median of the daily 90 % quantiles, and maxima are taken of readings up to 30 times
+// that.
+func Bound(load []float32, stepsPerDay int) float64 {
+	days := len(load) / stepsPerDay
+	if days < boundDays {
+		return math.Inf(1)
+	}
+	load = load[len(load)-days*stepsPerDay:]
+	buf := make([]float32, 0, stepsPerDay)
+	each := func(do func(sorted []float32) float32) (float64, int) {
+		of := make([]float32, 0, days)
+		for at := 0; at < len(load); at += stepsPerDay {
+			buf = buf[:0]
+			for _, v := range load[at : at+stepsPerDay] {
+				if !Missing(v) {
+					buf = append(buf, float32(math.Abs(float64(v))))
+				}
+			}
+			if 2*len(buf) >= stepsPerDay {
+				of = append(of, do(buf))
+			}
+		}
+		if len(of) == 0 {
+			return 0, 0
+		}
+		slices.Sort(of)
+		return float64(of[len(of)/2]), len(of)
+	}
+	high, n := each(func(day []float32) float32 {
+		slices.Sort(day)
+		return day[(len(day)*9+9)/10-1]
+	})
+	if n < boundDays {
+		return math.Inf(1)
+	}
+	coarse := float32(max(boundCoarse*high, boundLeast))
+	peak, _ := each(func(day []float32) (most float32) {
+		for _, v := range day {
+			if v <= coarse {
+				most = max(most, v)
+			}
+		}
+		return most
+	})
+	return max(boundFactor*peak, boundLeast)
+}
+
+// Beyond reports whether a load is beyond a bound. A missing load is not.
+func Beyond(kw float32, bound float64) bool { return math.Abs(float64(kw)) > bound }
+
+// Impossible returns the steps whose readings are beyond the bound of the whole series, and of
+// the 28 days before, around and after them. So a new scale is accepted, from its first reading
+// on, if it fills half of 28 days.
+func Impossible(load []float32, stepsPerDay int) (steps []int) {
+	bound := Bound(load, stepsPerDay)
+	if math.IsInf(bound, 1) {
+		return nil
+	}
+	around := 0.0 // of the 28 days around the step
+	until := -1   // the step up to which it holds
+	for i, v := range load {
+		if !Beyond(v, bound) {
+			continue
+		}
+		if i >= until {
+			around, until = boundAround(load, i, stepsPerDay), i+stepsPerDay-i%stepsPerDay
+		}
+		if Beyond(v, around) {
+			steps = append(steps, i)
+		}
+	}
+	return steps
+}
+
+// BoundSpan is the number of days of which a new scale must fill half to be accepted.
+const BoundSpan = 28
+
+// boundAround returns the largest bound of the 28 days before, around and after a step, or 0 if
+// they have too few readings.
+func boundAround(load []float32, i, stepsPerDay int) (largest float64) {
+	span := BoundSpan * stepsPerDay
+	day := i - i%stepsPerDay
+	for _, from := range []int{day - span + stepsPerDay, day - span/2, day} {
+		from = max(min(from, len(load)-span), 0)
+		bound := Bound(load[from:min(from+span, len(load))], stepsPerDay)
+		if !math.IsInf(bound, 1) {
+			largest = max(largest, bound)
+		}
+	}
+	return largest
+}
+
+// Plausible returns the dataset without impossible readings, and how many each meter has, by
+// name. It returns d itself if there are none.
+func (d *Dataset) Plausible() (*Dataset, map[string]int, error) {
+	found := map[string]int{}
+	var meters []Meter
+	for i := range d.Len() {
+		m := d.Meter(i)
+		if steps := Impossible(m.Load, d.StepsPerDay()); len(steps) > 0 {
+			m = m.Without(steps)
+			found[m.ID] = len(steps)
+		}
+		meters = append(meters, m)
+	}
+	if len(found) == 0 {
+		return d, nil, nil
+	}
+	plausible, err := d.With(meters)
+	return plausible, found, err
+}
+
+// Without returns the meter with some steps missing.
+func (m Meter) Without(steps []int) Meter {
+	m.Load = slices.Clone(m.Load)
+	for _, i := range steps {
+		m.Load[i] = float32(math.NaN())
+	}
+	return m
+}
