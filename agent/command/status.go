@@ -19,6 +19,7 @@ import (
 
 	"loadstar/agent/config"
 	"loadstar/agent/live"
+	"loadstar/agent/readings"
 	"loadstar/forecast/issue"
 	"loadstar/internal/boltfile"
 )
@@ -162,8 +163,16 @@ func printable(text string) string {
 	}, text)
 }
 
-// control adds what the commands status and model need to an HTTP interface.
-func control(mux *http.ServeMux, s *live.Service) {
+// control adds what the commands status, accept and model need to an HTTP interface.
+func control(mux *http.ServeMux, s *live.Service, intake *readings.Intake) {
+	mux.HandleFunc("POST /v1/clients/{client}/scale", func(w http.ResponseWriter, r *http.Request) {
+		var b bytes.Buffer
+		err := acceptScale(&b, intake, r.PathValue("client"))
+		if errors.Is(err, readings.ErrClient) {
+			err = live.ErrUnknown
+		}
+		answer(w, &b, err)
+	})
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		var b bytes.Buffer
 		answer(w, &b, writeStatus(&b, s, time.Now()))
@@ -218,7 +227,56 @@ func writeStatus(w io.Writer, s *live.Service, now time.Time) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	if err := writeFindings(w, s, clients); err != nil {
+		return err
+	}
 	return writeWeather(w, clients)
+}
+
+// writeFindings says what is wrong with readings, and what to do.
+func writeFindings(w io.Writer, s *live.Service, clients []live.ClientStatus) error {
+	for _, c := range clients {
+		if len(c.Findings) == 0 || len(c.Members) > 0 {
+			continue
+		}
+		q, err := s.Quality(c.Name)
+		if err != nil {
+			return err
+		}
+		for _, f := range q.Findings {
+			if !slices.Contains(c.Findings, f.Code) {
+				continue
+			}
+			if _, err := fmt.Fprintf(w, "%s: %s: %s %s\n", c.Name, f.Code, f.Message, f.Advice); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Accept makes what a client's bad readings show its new scale.
+func Accept(ctx context.Context, o Options, client string) error {
+	c, err := config.Read(o.Config, os.Environ())
+	if err != nil {
+		return err
+	}
+	return ask(ctx, c, http.MethodPost, "/v1/clients/"+url.PathEscape(client)+"/scale", o, func(x *site) error {
+		intake, err := x.intake(o.Log)
+		if err != nil {
+			return err
+		}
+		return acceptScale(plain{o.Out}, intake, client)
+	})
+}
+
+func acceptScale(w io.Writer, intake *readings.Intake, client string) error {
+	n, kw, err := intake.AcceptScale(client)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "%s: the readings that were marked bad (%d) are used; from now on, readings up to %.4g kW are\n", client, n, kw)
+	return err
 }
 
 // writeWeather says what it costs if there is no weather for models that were trained with it.

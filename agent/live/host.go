@@ -176,6 +176,9 @@ func (s *Service) withdraw(gone *model) error {
 // Reports returns what clients let the server know, once a week after the week has ended. A new
 // client reports at once, for the week before. Somebody who knows the numbers of two days could
 // otherwise compute those of a day, so they are also rounded. The client's own page shows more.
+//
+// Codes that say that a meter is wrong are reported as soon as they change, at most once in an hour,
+// because somebody must look at it. Those that can hint at an empty house wait for the weekly report.
 func (h host) Reports() ([]release.Report, func()) {
 	s := h.s
 	if !s.c.ShareScores {
@@ -189,9 +192,20 @@ func (h host) Reports() ([]release.Report, func()) {
 	var (
 		reports []release.Report
 		names   []string
+		told    = map[string][]string{}
 	)
 	for _, name := range s.names {
 		m := s.members[name]
+		found, err := s.current(name)
+		if err != nil {
+			s.c.Log.Error("cannot check readings", "client", name, "error", err)
+			continue
+		}
+		codes := codes(found)
+		if soon := m.tell(codes); !slices.Equal(soon, m.rec.Told) && (now-m.told >= tellEvery || now < m.told) {
+			reports = append(reports, release.Report{Client: name, Day: now / day, Findings: soon, RelativeMAE: math.NaN(), Coverage: math.NaN()})
+			told[name] = soon
+		}
 		// A later day than today was reported while the clock was wrong.
 		if m.rec.Reported >= sunday && m.rec.Reported <= yesterday+1 || len(m.scores.days) == 0 {
 			continue
@@ -213,9 +227,8 @@ func (h host) Reports() ([]release.Report, func()) {
 		for source, share := range r.Shares {
 			r.Shares[source] = coarse(share)
 		}
-		for _, f := range m.findings {
-			r.Findings = append(r.Findings, f.Code)
-		}
+		r.Findings = codes
+		told[name] = codes
 		reports = append(reports, r)
 		names = append(names, name)
 	}
@@ -223,9 +236,17 @@ func (h host) Reports() ([]release.Report, func()) {
 		s.issuing.Lock()
 		defer s.issuing.Unlock()
 		err := s.db.Update(func(tx *bolt.Tx) error {
-			for _, name := range names {
-				if m := s.members[name]; m != nil {
+			for _, name := range s.names {
+				m := s.members[name]
+				codes, news := told[name]
+				week := slices.Contains(names, name)
+				if news {
+					m.rec.Told, m.told = codes, now
+				}
+				if week {
 					m.rec.Reported = sunday
+				}
+				if news || week {
 					if err := putMember(tx, m); err != nil {
 						return err
 					}
@@ -238,6 +259,29 @@ func (h host) Reports() ([]release.Report, func()) {
 		}
 	}
 }
+
+// tell returns the codes that the server should know now: those that say that the meter is wrong,
+// and of the others what the last report said.
+func (m *member) tell(codes []string) (soon []string) {
+	for _, code := range codes {
+		if promptly(code) {
+			soon = append(soon, code)
+		}
+	}
+	for _, code := range m.rec.Told {
+		if !promptly(code) {
+			soon = append(soon, code)
+		}
+	}
+	return soon
+}
+
+// promptly reports whether a finding says that a meter is wrong. An empty house can be flat or have
+// zeros.
+func promptly(code string) bool { return code == "impossible" || code == "unit-jump" || code == "clock-shift" }
+
+// tellEvery is the least time in seconds between two reports of a client's findings.
+const tellEvery = 3600
 
 // coarse rounds a number to two decimals.
 func coarse(x float64) float64 { return math.Round(100*x) / 100 }

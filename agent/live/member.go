@@ -25,6 +25,8 @@ type member struct {
 	watch    *watch
 	findings []Finding
 	checked  bool // findings are known since the service was opened
+	// told is when findings were last reported since the service was opened, in Unix seconds.
+	told     int64
 	revision uint64
 	// profile is the generic model with the scaling of the client, made once a day.
 	profile generic

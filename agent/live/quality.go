@@ -2,9 +2,12 @@ package live
 
 import (
 	"fmt"
+	"strconv"
+	"time"
 
 	"loadstar/series"
 	"loadstar/series/quality"
+	"loadstar/series/store"
 )
 
 // checkedDays is the span that is checked; findings are those of its last 7 days.
@@ -45,12 +48,6 @@ func (s *Service) Quality(client string) (r QualityReport, err error) {
 		return r, err
 	}
 	r = QualityReport{From: first, To: end}
-	// Missing weather is no fault of the readings, so it does not forbid to learn from them.
-	defer func() {
-		if a, ok := x.Reason.WeatherCost(); ok {
-			r.Findings = append(r.Findings, Finding{Code: "no-weather", Message: a.Message, Advice: a.Advice})
-		}
-	}()
 	cutoff := s.floor(s.c.Now().Unix())
 	from := max(first, cutoff-28*day)
 	if from < cutoff {
@@ -66,8 +63,105 @@ func (s *Service) Quality(client string) (r QualityReport, err error) {
 		}
 		r.Missing = float64(n) / float64(len(m.Load))
 	}
-	r.Findings, err = s.findings(client, cutoff)
+	r.Findings, err = s.current(client)
+	// Missing weather is no fault of the readings, and lists show it as the forecast's reason.
+	if a, ok := x.Reason.WeatherCost(); ok {
+		r.Findings = append(r.Findings, Finding{Code: "no-weather", Message: a.Message, Advice: a.Advice})
+	}
 	return r, err
+}
+
+// currentFor is how long findings are shown before readings are checked again, if there are new
+// ones, and unchangedFor otherwise.
+const (
+	currentFor   = 20 * time.Second
+	unchangedFor = 10 * time.Minute
+)
+
+// checkedNow has the findings of a client at a time.
+type checkedNow struct {
+	at       time.Time
+	changes  uint64 // of the store
+	findings []Finding
+}
+
+// current returns what is wrong with a client's readings now. All pages, lists, commands and
+// reports show it; what a client learns depends on the findings at the start of the day.
+func (s *Service) current(client string) ([]Finding, error) {
+	now, changes := s.c.Now(), s.c.Store.Changes()
+	s.mu.RLock()
+	x, ok := s.checks[client]
+	s.mu.RUnlock()
+	if age := now.Sub(x.at); ok && age >= 0 && (age < currentFor || age < unchangedFor && changes == x.changes) {
+		return x.findings, nil
+	}
+	cutoff := s.floor(now.Unix())
+	found, err := s.findings(client, cutoff)
+	if err != nil {
+		return nil, err
+	}
+	bad, err := s.impossible(client, cutoff)
+	if err != nil {
+		return nil, err
+	}
+	found = append(bad, found...)
+	s.mu.Lock()
+	s.checks[client] = checkedNow{now, changes, found}
+	s.mu.Unlock()
+	return found, nil
+}
+
+// impossible returns a finding if readings of the last week are marked bad.
+func (s *Service) impossible(client string, cutoff int64) ([]Finding, error) {
+	step := s.seconds()
+	from := max(s.floor(cutoff-28*day), 0)
+	values, qualities, err := s.c.Store.Values(client, from, cutoff+step)
+	if err != nil {
+		return nil, err
+	}
+	var n int
+	var first, last int64
+	var most, usual float32
+	for i, q := range qualities {
+		v, at := values[i], from+int64(i)*step
+		switch {
+		case q <= store.Estimated:
+			usual = max(usual, v, -v)
+		case q == store.Bad && at >= cutoff-7*day:
+			if n == 0 {
+				first = at
+			}
+			n, last = n+1, at
+			if max(v, -v) > max(most, -most) {
+				most = v
+			}
+		}
+	}
+	if n == 0 {
+		return nil, nil
+	}
+	when := func(unix int64) string { return time.Unix(unix, 0).In(s.c.Site.Clock).Format("2006-01-02 15:04") }
+	span := "at " + when(first)
+	if n > 1 {
+		span = fmt.Sprintf("from %s to %s", when(first), when(last))
+	}
+	noun := "readings cannot be right and are not used"
+	if n == 1 {
+		noun = "reading cannot be right and is not used"
+	}
+	return []Finding{{
+		Code:    "impossible",
+		Message: fmt.Sprintf("%d %s, %s: up to %s kW, where the others of 28 days reach %s kW.", n, noun, span, figure(most), figure(usual)),
+		Advice:  fmt.Sprintf("Check the meter, its unit and its transformer ratio. If the readings are right, accept the new scale: loadstar agent accept %s", client),
+	}}, nil
+}
+
+// figure writes a load with four digits at most, unless it is large.
+func figure(kw float32) string {
+	if max(kw, -kw) >= 1000 {
+		return strconv.FormatFloat(float64(kw), 'f', 0, 64)
+	}
+	return strconv.FormatFloat(float64(kw), 'g', 4, 64)
 }
 
 // findings checks the last week of a client's readings.

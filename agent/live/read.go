@@ -48,6 +48,15 @@ func (s *Service) withReadings(x ClientStatus) ClientStatus {
 			x.Newest, x.Days = newest, days
 		}
 		x.Newest, x.Days = min(x.Newest, newest), min(x.Days, days)
+		found, err := s.current(name)
+		if err != nil {
+			s.c.Log.Error("cannot check readings", "client", name, "error", err)
+		}
+		for _, code := range codes(found) {
+			if !slices.Contains(x.Findings, code) {
+				x.Findings = append(x.Findings, code)
+			}
+		}
 	}
 	return x
 }

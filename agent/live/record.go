@@ -126,10 +126,12 @@ type clientRecord struct {
 	// errors.
 	Judged map[string]int64 `json:"judged,omitempty"`
 	// Refit is when the head was last fitted because of an alarm.
-	Refit      int64  `json:"refit,omitempty"`
-	WantsRound bool   `json:"wants_round,omitempty"`
-	Reported   int64  `json:"reported,omitempty"` // newest day whose report the server has
-	Sequence   uint64 `json:"sequence,omitempty"`
+	Refit      int64 `json:"refit,omitempty"`
+	WantsRound bool  `json:"wants_round,omitempty"`
+	Reported   int64 `json:"reported,omitempty"` // newest day whose report the server has
+	// Told are the codes of findings that the server knows.
+	Told     []string `json:"told,omitempty"`
+	Sequence uint64   `json:"sequence,omitempty"`
 }
 
 // maxRefused limits the list of refused models, and maxBefore that of earlier champions:

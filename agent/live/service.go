@@ -78,6 +78,7 @@ type Service struct {
 	last        int64 // cutoff of the newest issue
 	forecasts   map[string]*Issued
 	status      map[string]ClientStatus
+	checks      map[string]checkedNow
 	scores      map[string][]Score
 	modelStatus []ModelStatus
 	counters    Counters
@@ -100,7 +101,7 @@ func Open(c Config) (*Service, error) {
 	}
 	s := &Service{
 		c: c, point: slices.Index(c.Levels, 0.5), models: map[string]*model{}, heads: map[headKey][]uint64{}, dropped: map[string]bool{}, work: make(chan struct{}, 1),
-		forecasts: map[string]*Issued{}, status: map[string]ClientStatus{}, scores: map[string][]Score{},
+		forecasts: map[string]*Issued{}, status: map[string]ClientStatus{}, checks: map[string]checkedNow{}, scores: map[string][]Score{},
 		counters: Counters{Issues: map[string]uint64{}, Rows: map[issue.Source]uint64{}, DriftAlarms: map[string]uint64{}},
 	}
 	if s.point < 0 {
@@ -370,9 +371,6 @@ func (s *Service) refresh() {
 	for _, name := range s.names {
 		m := s.members[name]
 		x := ClientStatus{Name: name, Drift: m.watch.alarm(), WantsRound: m.rec.WantsRound, Pinned: m.rec.Pinned}
-		for _, f := range m.findings {
-			x.Findings = append(x.Findings, f.Code)
-		}
 		if f := forecasts[name]; f != nil {
 			switch next := m.champion.model; {
 			case next == nil && f.Release.Release != "":

@@ -39,6 +39,7 @@ const usage = `Host clients: forecast their load, and train on their data.
   loadstar-agent audit [-config agent.yaml] [-client NAME] [-json]
   loadstar-agent discover [-for 30s] [-user USER] [-password-file FILE] [BROKER]
   loadstar-agent import [-config agent.yaml] DATA.prepared...
+  loadstar-agent accept [-config agent.yaml] CLIENT
   loadstar-agent model pin|unpin|rollback [-config agent.yaml] CLIENT
   loadstar-agent version
 
@@ -142,6 +143,13 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 			return fmt.Errorf("name at least one prepared file: %w", errUsage)
 		}
 		return command.Import(o, f.Args())
+	case "accept":
+		withConfig(file)
+		if err := parse(f, args, 1); err != nil {
+			return err
+		}
+		o.Log = slog.New(slog.DiscardHandler)
+		return command.Accept(ctx, o, f.Arg(0))
 	case "model":
 		if len(args) == 0 {
 			return fmt.Errorf("name an action: pin, unpin or rollback: %w", errUsage)

@@ -23,7 +23,7 @@ func newAgent() *cobra.Command {
 		Long: `Host clients and train on their data. An agent joins a server once and then runs
 permanently. On small devices, use the smaller binary loadstar-agent instead.`,
 	}
-	cmd.AddCommand(newAgentJoin(), newAgentRun(), newAgentCheck(), newAgentStatus(), newAgentAudit(), newAgentDiscover(), newAgentImport(), newAgentModel())
+	cmd.AddCommand(newAgentJoin(), newAgentRun(), newAgentCheck(), newAgentStatus(), newAgentAudit(), newAgentDiscover(), newAgentImport(), newAgentAccept(), newAgentModel())
 	return cmd
 }
 

@@ -128,6 +128,26 @@ func newAgentImport() *cobra.Command {
 	return cmd
 }
 
+func newAgentAccept() *cobra.Command {
+	var o command.Options
+	cmd := &cobra.Command{
+		Use:   "accept CLIENT",
+		Short: "Accept a client's new scale: use readings that were marked as impossible",
+		Long: `Use the readings of the last 28 days that were marked bad because they are far
+beyond what the client had been, and those of the same scale that follow. Say so
+if the client has really changed, for example because of a new boiler. Without
+this, a new scale is accepted when it has filled half of 28 days.`,
+		Example: "  loadstar agent accept main-panel",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			agentOptions(cmd, &o)
+			return command.Accept(cmd.Context(), o, args[0])
+		},
+	}
+	agentConfig(cmd, &o)
+	return cmd
+}
+
 func newAgentModel() *cobra.Command {
 	cmd := &cobra.Command{Use: "model", Short: "Keep, release or roll back the model of a client"}
 	for _, x := range []struct{ action, short string }{

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -135,6 +136,7 @@ type Store struct {
 	keepDays int64
 	lost     []string
 
+	changes  atomic.Uint64
 	mu       sync.Mutex
 	watchers []chan<- struct{}
 }
@@ -218,7 +220,11 @@ func (s *Store) Notify(c chan<- struct{}) {
 	s.watchers = append(s.watchers, c)
 }
 
+// Changes counts the transactions that changed readings since the store was opened.
+func (s *Store) Changes() uint64 { return s.changes.Load() }
+
 func (s *Store) changed() {
+	s.changes.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.watchers {

@@ -79,6 +79,7 @@ func (c *Config) State(ctx context.Context) (all finding.List) {
 		if c.Quiet != nil {
 			c.fleet(ctx, &all)
 			c.versions(ctx, &all)
+			c.readings(ctx, &all)
 		}
 	}
 	if c.Blobs != nil {
@@ -187,6 +188,28 @@ func (c *Config) fleet(ctx context.Context, all *finding.List) {
 	if err == nil && f.Expiring > 0 {
 		all.Warn("agents' certificates", "check that these agents run and reach the server: a running agent renews its certificate", "%d end within %s", f.Expiring, agentWarning)
 	}
+}
+
+// wrongMeter are the findings of clients that say that a meter is wrong.
+var wrongMeter = []string{"impossible", "unit-jump", "clock-shift"}
+
+// readings says whether clients send nonsense.
+func (c *Config) readings(ctx context.Context, all *finding.List) {
+	found, err := c.Ledger.FindingsNow(ctx)
+	if err != nil {
+		return // the check of the database says it
+	}
+	var some []string
+	for _, f := range found {
+		if slices.Contains(wrongMeter, f.Code) {
+			some = append(some, fmt.Sprintf("%s at %d", f.Code, f.Clients))
+		}
+	}
+	if len(some) == 0 {
+		all.OK("clients' readings", "no client reports that its meter is wrong")
+		return
+	}
+	all.Warn("clients' readings", "see loadstar agents list --findings, and the pages of these agents", "clients report that their meters are wrong: %s", strings.Join(some, ", "))
 }
 
 // versions compares the versions of agents with that of this program.

@@ -41,6 +41,7 @@ type Watcher struct {
 	free      *prometheus.GaugeVec
 	ends      *prometheus.GaugeVec
 	agents    *prometheus.GaugeVec
+	clients   *prometheus.GaugeVec
 	offset    prometheus.Gauge
 	timeline  prometheus.Gauge
 	backupAt  prometheus.Gauge
@@ -59,6 +60,10 @@ func (w *Watcher) Register(r prometheus.Registerer) {
 	w.free = gauges("loadstar_disk_free_bytes", "Bytes that can still be written to a folder of this process.", "folder")
 	w.ends = gauges("loadstar_certificate_expiry_timestamp_seconds", "When a certificate of the server ends.", "certificate")
 	w.agents = gauges("loadstar_agents", "Agents that are not revoked: all, those that are away, and those whose certificate ends within a day.", "state")
+	w.clients = gauges("loadstar_client_findings", "Clients that report a problem with their readings, by its code.", "code")
+	for _, code := range wrongMeter {
+		w.clients.WithLabelValues(code)
+	}
 	w.offset = prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_clock_offset_seconds", Help: "How far this machine's clock is ahead of the database's; 0 with SQLite."})
 	w.timeline = prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_database_timeline", Help: "Number that PostgreSQL increases when a standby becomes the primary; 0 with SQLite."})
 	w.backupAt = prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_backup_timestamp_seconds", Help: "When the newest backup of the server's folder was made; 0 if there is none."})
@@ -72,7 +77,7 @@ func (w *Watcher) Register(r prometheus.Registerer) {
 			w.findings.WithLabelValues(check, level)
 		}
 	}
-	r.MustRegister(w.findings, w.up, w.free, w.ends, w.agents, w.offset, w.timeline, unclean)
+	r.MustRegister(w.findings, w.up, w.free, w.ends, w.agents, w.clients, w.offset, w.timeline, unclean)
 	if w.Ledger.SQLitePath() != "" { // other databases are backed up by their own tools
 		r.MustRegister(w.backupAt, w.backupBad)
 	}
@@ -191,6 +196,15 @@ func (w *Watcher) measure(ctx context.Context, state finding.List) {
 			w.backupAt.Set(float64(b.At.Unix()))
 		}
 		w.backupBad.Set(map[bool]float64{true: 1}[b.Failed != ""])
+	}
+	if found, err := w.Ledger.FindingsNow(ctx); err == nil {
+		w.clients.Reset()
+		for _, code := range wrongMeter {
+			w.clients.WithLabelValues(code)
+		}
+		for _, f := range found {
+			w.clients.WithLabelValues(f.Code).Set(float64(f.Clients))
+		}
 	}
 	n, err := w.Ledger.Agents(ctx)
 	if err != nil {

@@ -64,7 +64,7 @@ const (
 	maxReports = 50
 	// reportsOfClient limits the reports that an agent may send in a day, per client that it
 	// may host. Reports beyond it are ignored.
-	reportsOfClient = 3
+	reportsOfClient = 30
 	maxShares       = 8
 	maxFindings     = 8
 	codeBytes       = 32
@@ -144,6 +144,7 @@ func (g *Gateway) report(r *v1.ClientReport) (x ledger.Report, ok bool) {
 	return ledger.Report{
 		Client: m.Client, Day: m.Day, Message: b, Release: m.Release, RelativeMAE: number(m.RelativeMae), Coverage: number(m.Coverage), Fallback: fallback,
 		Drift: m.Drift, WantsRound: m.WantsRound, Findings: known(m.Findings),
+		FindingsOnly: len(m.Shares) == 0 && m.RelativeMae == nil && m.Coverage == nil,
 	}, err == nil
 }
 

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -244,6 +245,18 @@ func setFindings(ctx context.Context, tx *sql.Tx, client string, codes []string)
 	return nil
 }
 
+// setFindingsOf replaces the findings of a client, if it is the agent's.
+func setFindingsOf(ctx context.Context, tx *sql.Tx, agent string, r Report) error {
+	var one int
+	err := tx.QueryRowContext(ctx, "SELECT 1 FROM clients WHERE name = $1 AND agent = $2", r.Client, agent).Scan(&one)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return setFindings(ctx, tx, r.Client, r.Findings)
+}
+
 // FindingsOf counts the clients of agents whose newest report has findings. Agents without one
 // are not in the result.
 func (l *Ledger) FindingsOf(ctx context.Context, agents []string) (count map[string]int64, err error) {
@@ -262,6 +275,18 @@ func (l *Ledger) FindingsOf(ctx context.Context, agents []string) (count map[str
 type FindingDay struct {
 	Code         string
 	Day, Clients int64
+}
+
+// FindingsNow counts the clients that have a finding now, the most frequent first. Day is 0.
+func (l *Ledger) FindingsNow(ctx context.Context) (all []FindingDay, err error) {
+	defer wrap(&err, "reading findings")
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		var f FindingDay
+		err := r.Scan(&f.Code, &f.Clients)
+		all = append(all, f)
+		return err
+	}, "SELECT code, CAST(COUNT(*) AS BIGINT) FROM findings GROUP BY code ORDER BY COUNT(*) DESC, code")
+	return all, err
 }
 
 // FindingDays counts the clients with findings on the newest days on which a client

@@ -135,6 +135,15 @@ func TestFilters(t *testing.T) {
 		found, err := l.FindingDays(ctx, 2)
 		must(t, err)
 		wantEqual(t, "findings", found, []FindingDay{{"gaps", Today(t0), 3}, {"flat", Today(t0), 1}, {"gaps", Today(t0) - 1, 1}})
+		// Findings of now replace those of the last report, of clients that the agent hosts.
+		must(t, l.AddReports(ctx, "a-1", []Report{
+			{Client: "meter-1", Day: Today(t0), Findings: []string{"impossible"}, FindingsOnly: true},
+			{Client: "meter_2", Day: Today(t0), FindingsOnly: true},
+			{Client: "meter-5", Day: Today(t0), Findings: []string{"impossible"}, FindingsOnly: true},
+		}, false, t0))
+		current, err := l.FindingsNow(ctx)
+		must(t, err)
+		wantEqual(t, "findings now", current, []FindingDay{{"gaps", 0, 2}, {"impossible", 0, 1}})
 		if c, err := l.Client(ctx, "meter_2"); err != nil || c.Agent != "a-1" || c.Step != time.Hour || !slices.Equal(c.Inputs, []string{"load"}) {
 			t.Errorf("%+v, %v", c, err)
 		}

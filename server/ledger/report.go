@@ -21,6 +21,9 @@ type Report struct {
 	Drift, WantsRound               bool
 	// Findings are known codes of problems in the readings.
 	Findings []string
+	// FindingsOnly means that the report has only findings: those of now, between two weekly
+	// reports.
+	FindingsOnly bool
 }
 
 // reportDaysKept is the number of days for which histograms of reports are stored.
@@ -112,6 +115,12 @@ func (l *Ledger) AddReports(ctx context.Context, agent string, all []Report, pen
 		}
 		for _, r := range all {
 			if r.Day <= Today(now)-reportDaysKept || r.Day > Today(now)+1 {
+				continue
+			}
+			if r.FindingsOnly {
+				if err := setFindingsOf(ctx, tx, agent, r); err != nil {
+					return err
+				}
 				continue
 			}
 			n, err := tx.ExecContext(ctx, `INSERT INTO reports (client, day, message, pending)

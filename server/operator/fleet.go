@@ -228,10 +228,15 @@ func (o *Operator) ListFindings(ctx context.Context, r *v1.ListFindingsRequest) 
 	if r.Days < 0 || r.Days > 90 {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("findings are stored for 90 days"))
 	}
-	found, err := o.Ledger.FindingDays(ctx, page(r.Days, 7))
+	found, err := o.Ledger.FindingsNow(ctx)
 	if err != nil {
 		return nil, o.wireError(err)
 	}
+	before, err := o.Ledger.FindingDays(ctx, page(r.Days, 7))
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	found = append(found, before...)
 	days, err := o.Ledger.ReportDays(ctx, "", 1)
 	if err != nil {
 		return nil, o.wireError(err)

@@ -262,6 +262,8 @@ func TestListFindings(t *testing.T) {
 		must(d, err)
 		known := quality.Codes()
 		want := []*v1.Finding{
+			{Code: d.codes[0], Clients: 2, Title: known[0].Meaning, Advice: known[0].Advice},
+			{Code: d.codes[1], Clients: 1, Title: known[1].Meaning, Advice: known[1].Advice},
 			{Code: d.codes[0], Day: d.today, Clients: 2, Title: known[0].Meaning, Advice: known[0].Advice},
 			{Code: d.codes[1], Day: d.today, Clients: 1, Title: known[1].Meaning, Advice: known[1].Advice},
 			{Code: d.codes[0], Day: d.today - 1, Clients: 1, Title: known[0].Meaning, Advice: known[0].Advice},
@@ -269,7 +271,7 @@ func TestListFindings(t *testing.T) {
 		if s.Day != d.today || s.Reported != 3 || !slices.EqualFunc(s.Findings, want, func(a, b *v1.Finding) bool { return proto.Equal(a, b) }) {
 			d.Errorf("%v, want %v", s, want)
 		}
-		if s, err = d.ListFindings(d.Context(), &v1.ListFindingsRequest{Days: 1}); err != nil || len(s.Findings) != 2 {
+		if s, err = d.ListFindings(d.Context(), &v1.ListFindingsRequest{Days: 1}); err != nil || len(s.Findings) != 4 {
 			d.Errorf("one day: %v, %v", s, err)
 		}
 		for _, days := range []int32{-1, 91, math.MaxInt32} {

@@ -231,12 +231,18 @@ func newClientsFindings() *cobra.Command {
 		func(cmd *cobra.Command, c *operator, _ []string) (any, func(io.Writer), error) {
 			r, err := c.ListFindings(cmd.Context(), &v1.ListFindingsRequest{Days: days})
 			return r, func(out io.Writer) {
-				if r.Reported == 0 {
+				day := func(n int64) string {
+					if n == 0 {
+						return "now"
+					}
+					return time.Unix(n*86400, 0).UTC().Format(time.DateOnly)
+				}
+				if r.Reported > 0 {
+					fmt.Fprintf(out, "%s reported for the week to %s\n", cli.Count(int(r.Reported), "client"), day(r.Day))
+				} else if len(r.Findings) == 0 {
 					fmt.Fprintln(out, "no client has reported")
 					return
 				}
-				day := func(n int64) string { return time.Unix(n*86400, 0).UTC().Format(time.DateOnly) }
-				fmt.Fprintf(out, "%s reported for the week to %s\n", cli.Count(int(r.Reported), "client"), day(r.Day))
 				if len(r.Findings) == 0 {
 					fmt.Fprintln(out, "no problems")
 					return

@@ -954,7 +954,7 @@ func (x *ListFindingsRequest) GetDays() int32 {
 type Finding struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Code          string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
-	Day           int64                  `protobuf:"varint,2,opt,name=day,proto3" json:"day,omitempty"` // days since 1970-01-01, UTC
+	Day           int64                  `protobuf:"varint,2,opt,name=day,proto3" json:"day,omitempty"` // days since 1970-01-01, UTC; 0: now
 	Clients       int64                  `protobuf:"varint,3,opt,name=clients,proto3" json:"clients,omitempty"`
 	Title         string                 `protobuf:"bytes,4,opt,name=title,proto3" json:"title,omitempty"`   // what it means
 	Advice        string                 `protobuf:"bytes,5,opt,name=advice,proto3" json:"advice,omitempty"` // what to do
@@ -1029,7 +1029,7 @@ func (x *Finding) GetAdvice() string {
 
 type ListFindingsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Findings      []*Finding             `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`  // newest day first, then by number of clients
+	Findings      []*Finding             `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`  // those of now, then newest day first, then by number of clients
 	Day           int64                  `protobuf:"varint,2,opt,name=day,proto3" json:"day,omitempty"`           // the newest day with reports
 	Reported      int64                  `protobuf:"varint,3,opt,name=reported,proto3" json:"reported,omitempty"` // clients that reported on that day
 	unknownFields protoimpl.UnknownFields

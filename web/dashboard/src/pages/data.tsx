@@ -1,34 +1,33 @@
 import { useState } from "preact/hooks";
 import { call, type Finding } from "../api";
-import { count, day, n, percent, sentence } from "../format";
+import { count, day, n, sentence } from "../format";
 import { link } from "../router";
-import { Ago, Empty, Failure, Pages, Section, Table, useAsk, useTitle, Waiting } from "../ui";
+import { Ago, Empty, Failure, Pages, Section, Table, useAsk, useNow, useTitle, Waiting } from "../ui";
 
 const weeks = 12;
 
 export function Data() {
   useTitle("Data health");
-  const asked = useAsk(() => call("ListFindings", { days: weeks }), []);
+  const asked = useAsk(() => call("ListFindings", { days: weeks }), [useNow(20e3)]);
   const v = asked.value;
   if (!v) return <><h1>Data health</h1>{asked.error ? <Failure error={asked.error} again={asked.again} /> : <Waiting />}</>;
   const all = v.findings ?? [], newest = n(v.day), reported = n(v.reported);
-  const now = all.filter((f) => n(f.day) === newest);
+  const now = all.filter((f) => n(f.day) === 0);
   return (
     <>
-      <div class="head"><h1>Data health</h1><p class="sub">{newest ? `${count(reported)} clients reported for the week to ${day(newest)}` : ""}</p></div>
+      <div class="head"><h1>Data health</h1><p class="sub">now{newest ? `; ${count(reported)} clients sent their weekly report to ${day(newest)}` : ""}</p></div>
       <p class="lead">Agents check their readings where they are, and report codes only. No value leaves a client. The page of an agent shows which of its clients has which problem.</p>
       <div class="card">
-        {newest === 0 ? (
-          <Empty title="No client has reported yet.">
-            <p>Clients report once a week. To check a dataset now, run this where the readings are:</p>
+        {newest === 0 && now.length === 0 ? (
+          <Empty title="No client has reported a problem.">
+            <p>A client reports a problem within a minute, if its agent shares scores. To check a dataset now, run this where the readings are:</p>
             <p><code>loadstar data check DATA</code></p>
           </Empty>
         ) : (
-          <Table label="Problems with readings" rows={now} id={(f) => f.code!} empty={<Empty title={`No problem was reported for the week to ${day(newest)}.`} />} columns={[
+          <Table label="Problems with readings" rows={now} id={(f) => f.code!} empty={<Empty title="No client has a problem now." />} columns={[
             { head: "problem", of: (f) => <b class="wrap">{sentence(f.title) || f.code}</b> },
             { head: "code", of: (f) => <code>{f.code}</code> },
             { head: "clients", of: (f) => count(n(f.clients)), number: true },
-            { head: "share", of: (f) => percent(reported ? n(f.clients) / reported : null, 1), number: true },
             { head: `last ${weeks} weeks`, of: (f) => <Spark code={f.code!} all={all} newest={newest} /> },
             { head: "what to do", of: (f) => <span class="wrap">{sentence(f.advice)}</span> },
           ]} />
