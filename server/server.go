@@ -159,6 +159,8 @@ type server struct {
 	ready     atomic.Bool // all roles have started
 	running   *os.File    // is there while this process runs; nil if another process has it
 	unclean   bool        // the process before this one did not end cleanly
+	// waits says what rounds wait for. It is nil without the role gateway.
+	waits func(context.Context) ([]string, error)
 }
 
 // Run runs the server until ctx ends, and then shuts down gracefully.
@@ -454,7 +456,7 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, agents, ope
 		Clients: s.AgentClients, Uploads: maxUploads, ByAddress: s.AddressRate > 0, Report: s.limited, Region: s.Hub != nil, Log: s.Log, Metrics: s.registry,
 	})
 	users := access.New(s.ledger, s.Log)
-	w := operator.Config{Ledger: s.ledger, Access: users, Authority: s.authority, Wake: s.bus.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log, Version: s.Version, Quiet: s.pace().Quiet}
+	w := operator.Config{Ledger: s.ledger, Access: users, Authority: s.authority, Wake: s.bus.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log, Version: s.Version, Quiet: s.pace().Quiet, Contact: g.Contact}
 	if s.Hub != nil {
 		w.Hub = s.Hub.Address
 	}
@@ -469,6 +471,7 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, agents, ope
 		w.Page = page.URL()
 	}
 	o := operator.New(w)
+	s.waits = o.Waits
 	if page != nil {
 		group.Go(func() error {
 			return page.Run(ctx, web.Services{API: o, Access: users, Log: s.Log, Metrics: s.registry, AddressRate: s.AddressRate, Limited: s.limited})

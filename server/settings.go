@@ -27,6 +27,7 @@ func (s *server) sync() bus.Sync { return bus.Sync{Monitors: s.NATSMonitors, Sta
 func (s *server) examination() examine.Config {
 	c := s.Config.examination()
 	c.Ledger, c.Blobs, c.QueueHealthy = s.ledger, s.rawBlobs, s.bus.Healthy
+	c.Waits = s.waits
 	c.Queue = func(ctx context.Context) finding.List { return s.bus.Settings(ctx, s.sync()) }
 	return c
 }

@@ -39,6 +39,8 @@ type Config struct {
 	// Quiet returns the time without contact after which an agent is away, for a number of
 	// agents.
 	Quiet func(agents int64) time.Duration
+	// Waits returns a sentence for each run whose round waits for silent agents. It may be nil.
+	Waits func(context.Context) ([]string, error)
 	// Version is that of this program, to compare those of agents with it.
 	Version string
 }
@@ -80,6 +82,7 @@ func (c *Config) State(ctx context.Context) (all finding.List) {
 			c.fleet(ctx, &all)
 			c.versions(ctx, &all)
 			c.readings(ctx, &all)
+			c.rounds(ctx, &all)
 		}
 	}
 	if c.Blobs != nil {
@@ -187,6 +190,21 @@ func (c *Config) fleet(ctx context.Context, all *finding.List) {
 	}
 	if err == nil && f.Expiring > 0 {
 		all.Warn("agents' certificates", "check that these agents run and reach the server: a running agent renews its certificate", "%d end within %s", f.Expiring, agentWarning)
+	}
+}
+
+// rounds says which rounds wait for silent agents.
+func (c *Config) rounds(ctx context.Context, all *finding.List) {
+	if c.Waits == nil {
+		return
+	}
+	some, err := c.Waits(ctx)
+	switch {
+	case err != nil: // the check of the database says it
+	case len(some) == 0:
+		all.OK("rounds", "no round waits for a silent agent")
+	default:
+		all.Warn("rounds", "check the machines of these agents and the network to them; the round goes on without them", "%s", strings.Join(some, "; "))
 	}
 }
 

@@ -99,7 +99,7 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 	}
 	busy := len(tasks) > 0 || slices.ContainsFunc(verdicts, open)
 	return &v1.CheckInResponse{
-		Tasks: tasks, Verdicts: verdicts, NextContactMs: g.pace(busy, agent).Milliseconds(), Announce: !caller.Hosts, Releases: g.releases(r), Adapt: adapt, Forked: forked,
+		Tasks: tasks, Verdicts: verdicts, NextContactMs: g.contacts.note(agent, time.Now(), g.pace(busy, agent)).Milliseconds(), Announce: !caller.Hosts, Releases: g.releases(r), Adapt: adapt, Forked: forked,
 	}, nil
 }
 

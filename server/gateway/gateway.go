@@ -116,7 +116,8 @@ type Gateway struct {
 	// newClients has the held-out clients that have not answered, by agent.
 	newClients atomic.Pointer[map[string][]ledger.NewClient]
 
-	seen *seen
+	seen     *seen
+	contacts contacts
 	// heads has the heads of runs that agents ask for.
 	heads heads
 

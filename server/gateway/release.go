@@ -64,7 +64,7 @@ const (
 	maxReports = 50
 	// reportsOfClient limits the reports that an agent may send in a day, per client that it
 	// may host. Reports beyond it are ignored.
-	reportsOfClient = 30
+	reportsOfClient = 12
 	maxShares       = 8
 	maxFindings     = 8
 	codeBytes       = 32

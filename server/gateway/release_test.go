@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -90,7 +91,7 @@ func TestHostileReports(t *testing.T) {
 	must(t, send(&v1.ClientReport{
 		Client: "a0", Day: today, RelativeMae: number(math.Inf(1)), Coverage: number(-3), Shares: append(shares(3), &v1.SourceShare{Source: "model", Share: math.NaN()}),
 		Release: "../unknown",
-	}, &v1.ClientReport{Client: "a1", Day: today, RelativeMae: number(math.NaN())}, &v1.ClientReport{Client: "a2", Day: math.MaxInt64}, &v1.ClientReport{Client: "a2", Day: math.MinInt64}))
+	}, &v1.ClientReport{Client: "a1", Day: today, RelativeMae: number(math.NaN()), Coverage: number(0.01)}, &v1.ClientReport{Client: "a2", Day: math.MaxInt64}, &v1.ClientReport{Client: "a2", Day: math.MinInt64}))
 	stored, err := g.Ledger.Reports(ctx, []string{"a0", "a1", "a2", "b0"})
 	must(t, err)
 	if len(stored) != 2 {
@@ -106,13 +107,17 @@ func TestHostileReports(t *testing.T) {
 	if len(days) != 1 || days[0].Clients != 2 || days[0].Fallback < 0.98 {
 		t.Errorf("%+v", days)
 	}
-	for i := range 99 {
-		must(t, send(&v1.ClientReport{Client: fmt.Sprint("a", i%3), Day: today}, &v1.ClientReport{Client: "a0", Day: today}))
+	for range 1 + reportsOfClient*g.Clients/maxReports {
+		var all []*v1.ClientReport
+		for i := range maxReports {
+			all = append(all, &v1.ClientReport{Client: fmt.Sprint("a", i%3), Day: today, Coverage: number(0.5)})
+		}
+		must(t, send(all...))
 	}
 	if n := g.reported["agent"]; n > reportsOfClient*g.Clients {
 		t.Errorf("%d reports in a day", n)
 	}
-	must(t, send(&v1.ClientReport{Client: "a2", Day: today + 1})) // ignored
+	must(t, send(slices.Repeat([]*v1.ClientReport{{Client: "a2", Day: today + 1, Coverage: number(0.5)}}, maxReports)...)) // ignored
 	if stored, err := g.Ledger.Reports(ctx, []string{"a0", "a1", "a2", "b0"}); err != nil || ledgerDay(t, stored["a2"]) != today {
 		t.Errorf("the limit had no effect: %v", err)
 	}

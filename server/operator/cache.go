@@ -79,6 +79,8 @@ type head struct {
 	algorithm, partition     string
 	rounds, shared, personal int64
 	warning                  string // why agents may decline it
+	quorum                   float64
+	deadline                 time.Duration
 }
 
 // heads remembers the heads of plans, because reading a plan takes longer than reading a run.
@@ -100,6 +102,7 @@ func (h *heads) of(plan string) (x head) {
 	if p, err := recipe.Read([]byte(plan)); err == nil {
 		x.algorithm, x.rounds, x.partition = p.Algorithm, int64(p.Rounds), p.Partition
 		x.warning = policy.Warn(p)
+		x.quorum, x.deadline = p.Schedule.Quorum, time.Duration(p.Schedule.Deadline)
 		if q, err := recipe.Frame(p, nil); err == nil {
 			x.shared, x.personal = int64(q.Partition.SharedLen()), int64(q.Partition.PersonalLen())
 		}

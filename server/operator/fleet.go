@@ -54,6 +54,11 @@ func (o *Operator) GetFleet(ctx context.Context, _ *v1.GetFleetRequest) (*v1.Get
 	answer := &v1.GetFleetResponse{
 		Version: o.Version, Agents: c.Agents, Clients: c.Clients, Quiet: c.Quiet, Revoked: c.Revoked, Expiring: c.Expiring, Generated: c.Generated, Hub: o.Hub,
 	}
+	silent, err := o.silent(ctx)
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	answer.Silent = int64(len(silent))
 	days, err := o.Ledger.ReportDays(ctx, "", 1)
 	if err != nil {
 		return nil, o.wireError(err)
@@ -109,8 +114,13 @@ func (o *Operator) agent(ctx context.Context, a ledger.AgentState) (*v1.Agent, e
 	if err != nil {
 		return nil, err
 	}
+	silent, err := o.silent(ctx)
+	if err != nil {
+		return nil, err
+	}
+	seen, _ := o.contact(a.ID, a.Seen)
 	x := &v1.Agent{
-		Id: a.ID, Name: a.Name, Joined: millis(a.Joined), Seen: millis(a.Seen), Expires: millis(a.Expires), Revoked: !a.Revoked.IsZero(),
+		Id: a.ID, Name: a.Name, Joined: millis(a.Joined), Seen: millis(later(seen, a.Seen)), Silent: silent[a.ID], Expires: millis(a.Expires), Revoked: !a.Revoked.IsZero(),
 		Quiet: a.Revoked.IsZero() && o.Ledger.Now().Sub(a.Seen) > o.quietAfter(c.Agents), Clients: a.Clients, Version: a.Version, Generated: a.Generated,
 		Token: a.Token, Protocol: a.Protocol, Copied: millis(a.Copied),
 	}

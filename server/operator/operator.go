@@ -43,6 +43,9 @@ type Config struct {
 	// Quiet returns after what time without a check-in an agent counts as quiet in a fleet
 	// of the given size.
 	Quiet func(agents int64) time.Duration
+	// Contact returns when an agent last checked in at this process, and after which time the next
+	// check-in is due. It may be nil.
+	Contact func(agent string) (at time.Time, next time.Duration, ok bool)
 	// Wake notifies the coordinator of a change in a run.
 	Wake func(run string)
 	// Revoked is called with the name of a revoked agent before the operator's call
@@ -58,6 +61,7 @@ type Operator struct {
 	Config
 	watching chan struct{}
 	counts   cached[ledger.FleetCounts]
+	silents  cached[map[string]bool]
 	heads    heads
 }
 
@@ -241,6 +245,9 @@ func (o *Operator) GetRun(ctx context.Context, r *v1.GetRunRequest) (*v1.GetRunR
 		return nil, o.wireError(err)
 	}
 	answer := &v1.GetRunResponse{Run: o.run(ctx, run), Plan: run.Plan}
+	if answer.Waiting, err = o.waiting(ctx, run, rounds); err != nil {
+		return nil, o.wireError(err)
+	}
 	n, err := o.Ledger.NewClients(ctx, r.Run)
 	if err != nil {
 		return nil, o.wireError(err)
@@ -275,6 +282,7 @@ func (o *Operator) WatchRun(ctx context.Context, r *v1.WatchRunRequest, s *conne
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	next, checked := run.Round, time.Now()
+	said := ""
 	for {
 		if run, err = o.Ledger.Run(ctx, r.Run); err != nil {
 			return o.wireError(err)
@@ -289,6 +297,19 @@ func (o *Operator) WatchRun(ctx context.Context, r *v1.WatchRunRequest, s *conne
 					return err
 				}
 				next = x.Round + 1
+			}
+		}
+		recent, err := o.Ledger.Rounds(ctx, r.Run, 0, usualRounds)
+		if err != nil {
+			return o.wireError(err)
+		}
+		switch w, err := o.waiting(ctx, run, recent); {
+		case err != nil:
+			return o.wireError(err)
+		case w != nil && w.Silent > 0 && w.Text != said:
+			said = w.Text
+			if err := s.Send(&v1.WatchRunResponse{Run: o.run(ctx, run), Waiting: w}); err != nil {
+				return err
 			}
 		}
 		if run.State.Ended() {

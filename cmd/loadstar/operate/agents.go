@@ -38,8 +38,8 @@ func newAgentsList() *cobra.Command {
 						cmp.Or(a.Version, "-"), protocol(a.Protocol), ahead(a.SkewMs), cmp.Or(a.Token, "-"), agentState(a))
 				}
 				_ = w.Flush() // the caller's writer reports errors
-				fmt.Fprintf(out, "%s with %s: %d quiet, %d with a certificate that ends within two days; %d revoked\n",
-					cli.Count(int(f.Agents), "agent"), cli.Count(int(f.Clients), "client"), f.Quiet, f.Expiring, f.Revoked)
+				fmt.Fprintf(out, "%s with %s: %d quiet, %d silent while training, %d with a certificate that ends within two days; %d revoked\n",
+					cli.Count(int(f.Agents), "agent"), cli.Count(int(f.Clients), "client"), f.Quiet, f.Silent, f.Expiring, f.Revoked)
 				if n := len(r.Agents); n > 0 && n == int(q.Limit) {
 					fmt.Fprintf(out, "more: --after %s\n", r.Agents[n-1].Id)
 				}
@@ -106,7 +106,7 @@ func agentState(a *v1.Agent) string {
 	for _, x := range []struct {
 		is   bool
 		word string
-	}{{a.Revoked, "revoked"}, {a.Copied != 0, "copied"}, {a.Quiet, "quiet"}, {a.Generated, "generated data"}} {
+	}{{a.Revoked, "revoked"}, {a.Copied != 0, "copied"}, {a.Silent, "silent while training"}, {a.Quiet && !a.Silent, "quiet"}, {a.Generated, "generated data"}} {
 		if x.is {
 			words = append(words, x.word)
 		}

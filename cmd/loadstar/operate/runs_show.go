@@ -30,6 +30,12 @@ func newRunsShow() *cobra.Command {
 				if x.LeftOut != "" {
 					fmt.Fprintln(out, x.LeftOut)
 				}
+				if w := r.Waiting; w != nil {
+					fmt.Fprintln(out, w.Text)
+					if w.Silent > 0 {
+						fmt.Fprintln(out, "time left: unknown while it waits")
+					}
+				}
 				for _, text := range x.Warnings {
 					fmt.Fprintln(out, "warning: "+text)
 				}

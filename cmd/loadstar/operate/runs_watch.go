@@ -74,6 +74,8 @@ func ended(r *v1.Run) bool { return r.State != "waiting" && r.State != "running"
 type view interface {
 	begin(run *v1.Run)
 	round(run *v1.Run, r *v1.Round) error
+	// waiting is called if the open round waits for silent agents.
+	waiting(run *v1.Run, w *v1.Waiting)
 	end(run *v1.Run)
 }
 
@@ -105,6 +107,8 @@ func stream(ctx context.Context, c *operator, run string, last *v1.Run, v view) 
 	for s.Receive() {
 		m := s.Msg()
 		switch {
+		case m.Waiting != nil:
+			v.waiting(m.Run, m.Waiting)
 		case m.Round != nil:
 			if err := v.round(m.Run, m.Round); err != nil {
 				return last, err
@@ -122,6 +126,7 @@ type jsonView struct{ w io.Writer }
 
 func (jsonView) begin(*v1.Run)                        {}
 func (jsonView) end(*v1.Run)                          {}
+func (v jsonView) waiting(_ *v1.Run, w *v1.Waiting)   { _ = cli.PrintLine(v.w, w) } // the next round reports a closed pipe
 func (v jsonView) round(_ *v1.Run, r *v1.Round) error { return cli.PrintLine(v.w, r) }
 
 // lineView prints a line for each round.
@@ -132,6 +137,10 @@ type lineView struct {
 
 func (v *lineView) begin(run *v1.Run) {
 	fmt.Fprintf(v.w, "%s: %s, %s, round %d of %d\n", run.Id, run.Name, stateOf(run), roundNumber(run), run.Rounds)
+}
+
+func (v *lineView) waiting(_ *v1.Run, w *v1.Waiting) {
+	fmt.Fprintf(v.w, "%s; time left unknown while it waits\n", w.Text)
 }
 
 func (v *lineView) end(run *v1.Run) {
@@ -173,6 +182,13 @@ func (v *barView) round(run *v1.Run, r *v1.Round) error {
 	}
 	v.bar.Show(int(r.Round)+1, fmt.Sprintf("%s, %d of %d counted, loss %s%s", timeLeft(run, r), r.Counted, r.Asked, lossOf(r), v.score))
 	return nil
+}
+
+func (v *barView) waiting(run *v1.Run, w *v1.Waiting) {
+	if v.bar == nil {
+		v.bar = cli.NewProgress(v.w, int(run.Rounds))
+	}
+	v.bar.Show(int(w.Round), ", "+w.Text)
 }
 
 func (v *barView) end(run *v1.Run) {

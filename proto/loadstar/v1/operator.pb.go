@@ -175,7 +175,8 @@ type GetFleetResponse struct {
 	Hub       string                 `protobuf:"bytes,8,opt,name=hub,proto3" json:"hub,omitempty"`              // address of the hub if this server is a region's
 	// Of the newest day with reports; absent if no client reported.
 	Serving       *ReportDay `protobuf:"bytes,9,opt,name=serving,proto3" json:"serving,omitempty"`
-	Run           *Run       `protobuf:"bytes,10,opt,name=run,proto3" json:"run,omitempty"` // the newest run that is waiting or running; absent if there is none
+	Run           *Run       `protobuf:"bytes,10,opt,name=run,proto3" json:"run,omitempty"`        // the newest run that is waiting or running; absent if there is none
+	Silent        int64      `protobuf:"varint,11,opt,name=silent,proto3" json:"silent,omitempty"` // agents that have open tasks and missed three of their own contacts
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -280,6 +281,13 @@ func (x *GetFleetResponse) GetRun() *Run {
 	return nil
 }
 
+func (x *GetFleetResponse) GetSilent() int64 {
+	if x != nil {
+		return x.Silent
+	}
+	return 0
+}
+
 type Agent struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Id      string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -298,6 +306,7 @@ type Agent struct {
 	Protocol      int64  `protobuf:"varint,13,opt,name=protocol,proto3" json:"protocol,omitempty"`   // version of the protocol that it speaks; 0 if it is not known
 	Copied        int64  `protobuf:"varint,14,opt,name=copied,proto3" json:"copied,omitempty"`       // when two machines were seen with its identity; 0 if never
 	Findings      int64  `protobuf:"varint,15,opt,name=findings,proto3" json:"findings,omitempty"`   // clients whose newest report has findings
+	Silent        bool   `protobuf:"varint,16,opt,name=silent,proto3" json:"silent,omitempty"`       // it has open tasks and missed three of its own contacts
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -435,6 +444,13 @@ func (x *Agent) GetFindings() int64 {
 		return x.Findings
 	}
 	return 0
+}
+
+func (x *Agent) GetSilent() bool {
+	if x != nil {
+		return x.Silent
+	}
+	return false
 }
 
 type ListAgentsRequest struct {
@@ -3860,6 +3876,7 @@ type GetRunResponse struct {
 	Plan          string                 `protobuf:"bytes,2,opt,name=plan,proto3" json:"plan,omitempty"`
 	Rounds        []*Round               `protobuf:"bytes,3,rep,name=rounds,proto3" json:"rounds,omitempty"`                           // newest first
 	NewClients    *NewClients            `protobuf:"bytes,4,opt,name=new_clients,json=newClients,proto3" json:"new_clients,omitempty"` // absent if the run holds out no clients
+	Waiting       *Waiting               `protobuf:"bytes,5,opt,name=waiting,proto3" json:"waiting,omitempty"`                         // what its open round waits for; absent if it waits for nobody
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3922,6 +3939,214 @@ func (x *GetRunResponse) GetNewClients() *NewClients {
 	return nil
 }
 
+func (x *GetRunResponse) GetWaiting() *Waiting {
+	if x != nil {
+		return x.Waiting
+	}
+	return nil
+}
+
+// Waiting says what an open round waits for.
+type Waiting struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Round         int64                  `protobuf:"varint,1,opt,name=round,proto3" json:"round,omitempty"`
+	Clients       int64                  `protobuf:"varint,2,opt,name=clients,proto3" json:"clients,omitempty"`                // that have not answered
+	Silent        int64                  `protobuf:"varint,3,opt,name=silent,proto3" json:"silent,omitempty"`                  // of these, clients of agents that missed three of their own contacts
+	Agents        []*WaitingAgent        `protobuf:"bytes,4,rep,name=agents,proto3" json:"agents,omitempty"`                   // at most five, silent ones first
+	GivesUp       int64                  `protobuf:"varint,5,opt,name=gives_up,json=givesUp,proto3" json:"gives_up,omitempty"` // when the round no longer waits for them
+	Merges        int64                  `protobuf:"varint,6,opt,name=merges,proto3" json:"merges,omitempty"`                  // clients that it merges then, if the others answer
+	Asked         int64                  `protobuf:"varint,7,opt,name=asked,proto3" json:"asked,omitempty"`
+	Needs         int64                  `protobuf:"varint,8,opt,name=needs,proto3" json:"needs,omitempty"`                     // clients that the plan's quorum requires
+	Replaces      bool                   `protobuf:"varint,9,opt,name=replaces,proto3" json:"replaces,omitempty"`               // other clients are asked instead of those that are lost
+	UsualMs       int64                  `protobuf:"varint,10,opt,name=usual_ms,json=usualMs,proto3" json:"usual_ms,omitempty"` // median time of earlier rounds; 0 if there are none
+	Text          string                 `protobuf:"bytes,11,opt,name=text,proto3" json:"text,omitempty"`                       // all of it as a sentence
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Waiting) Reset() {
+	*x = Waiting{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Waiting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Waiting) ProtoMessage() {}
+
+func (x *Waiting) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
+func (*Waiting) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *Waiting) GetRound() int64 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+func (x *Waiting) GetClients() int64 {
+	if x != nil {
+		return x.Clients
+	}
+	return 0
+}
+
+func (x *Waiting) GetSilent() int64 {
+	if x != nil {
+		return x.Silent
+	}
+	return 0
+}
+
+func (x *Waiting) GetAgents() []*WaitingAgent {
+	if x != nil {
+		return x.Agents
+	}
+	return nil
+}
+
+func (x *Waiting) GetGivesUp() int64 {
+	if x != nil {
+		return x.GivesUp
+	}
+	return 0
+}
+
+func (x *Waiting) GetMerges() int64 {
+	if x != nil {
+		return x.Merges
+	}
+	return 0
+}
+
+func (x *Waiting) GetAsked() int64 {
+	if x != nil {
+		return x.Asked
+	}
+	return 0
+}
+
+func (x *Waiting) GetNeeds() int64 {
+	if x != nil {
+		return x.Needs
+	}
+	return 0
+}
+
+func (x *Waiting) GetReplaces() bool {
+	if x != nil {
+		return x.Replaces
+	}
+	return false
+}
+
+func (x *Waiting) GetUsualMs() int64 {
+	if x != nil {
+		return x.UsualMs
+	}
+	return 0
+}
+
+func (x *Waiting) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+type WaitingAgent struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Clients       int64                  `protobuf:"varint,3,opt,name=clients,proto3" json:"clients,omitempty"`
+	Seen          int64                  `protobuf:"varint,4,opt,name=seen,proto3" json:"seen,omitempty"`
+	Silent        bool                   `protobuf:"varint,5,opt,name=silent,proto3" json:"silent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitingAgent) Reset() {
+	*x = WaitingAgent{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitingAgent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitingAgent) ProtoMessage() {}
+
+func (x *WaitingAgent) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitingAgent.ProtoReflect.Descriptor instead.
+func (*WaitingAgent) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *WaitingAgent) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *WaitingAgent) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WaitingAgent) GetClients() int64 {
+	if x != nil {
+		return x.Clients
+	}
+	return 0
+}
+
+func (x *WaitingAgent) GetSeen() int64 {
+	if x != nil {
+		return x.Seen
+	}
+	return 0
+}
+
+func (x *WaitingAgent) GetSilent() bool {
+	if x != nil {
+		return x.Silent
+	}
+	return false
+}
+
 // NewClients is the test error of a finished run's weights at clients that did not train, after they have adapted the
 // weights to their readings.
 type NewClients struct {
@@ -3936,7 +4161,7 @@ type NewClients struct {
 
 func (x *NewClients) Reset() {
 	*x = NewClients{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[63]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3948,7 +4173,7 @@ func (x *NewClients) String() string {
 func (*NewClients) ProtoMessage() {}
 
 func (x *NewClients) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[63]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3961,7 +4186,7 @@ func (x *NewClients) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NewClients.ProtoReflect.Descriptor instead.
 func (*NewClients) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{63}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *NewClients) GetHeldOut() int64 {
@@ -4001,7 +4226,7 @@ type WatchRunRequest struct {
 
 func (x *WatchRunRequest) Reset() {
 	*x = WatchRunRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[64]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4013,7 +4238,7 @@ func (x *WatchRunRequest) String() string {
 func (*WatchRunRequest) ProtoMessage() {}
 
 func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[64]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4026,7 +4251,7 @@ func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunRequest.ProtoReflect.Descriptor instead.
 func (*WatchRunRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{64}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *WatchRunRequest) GetRun() string {
@@ -4039,14 +4264,15 @@ func (x *WatchRunRequest) GetRun() string {
 type WatchRunResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           *Run                   `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
-	Round         *Round                 `protobuf:"bytes,2,opt,name=round,proto3" json:"round,omitempty"` // absent in the first message
+	Round         *Round                 `protobuf:"bytes,2,opt,name=round,proto3" json:"round,omitempty"`     // absent in the first message
+	Waiting       *Waiting               `protobuf:"bytes,3,opt,name=waiting,proto3" json:"waiting,omitempty"` // if the open round waits for silent agents
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchRunResponse) Reset() {
 	*x = WatchRunResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[65]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4058,7 +4284,7 @@ func (x *WatchRunResponse) String() string {
 func (*WatchRunResponse) ProtoMessage() {}
 
 func (x *WatchRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[65]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4071,7 +4297,7 @@ func (x *WatchRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunResponse.ProtoReflect.Descriptor instead.
 func (*WatchRunResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{65}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *WatchRunResponse) GetRun() *Run {
@@ -4088,6 +4314,13 @@ func (x *WatchRunResponse) GetRound() *Round {
 	return nil
 }
 
+func (x *WatchRunResponse) GetWaiting() *Waiting {
+	if x != nil {
+		return x.Waiting
+	}
+	return nil
+}
+
 type StopRunRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
@@ -4097,7 +4330,7 @@ type StopRunRequest struct {
 
 func (x *StopRunRequest) Reset() {
 	*x = StopRunRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[66]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4109,7 +4342,7 @@ func (x *StopRunRequest) String() string {
 func (*StopRunRequest) ProtoMessage() {}
 
 func (x *StopRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[66]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4122,7 +4355,7 @@ func (x *StopRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRunRequest.ProtoReflect.Descriptor instead.
 func (*StopRunRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{66}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *StopRunRequest) GetRun() string {
@@ -4140,7 +4373,7 @@ type StopRunResponse struct {
 
 func (x *StopRunResponse) Reset() {
 	*x = StopRunResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[67]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4152,7 +4385,7 @@ func (x *StopRunResponse) String() string {
 func (*StopRunResponse) ProtoMessage() {}
 
 func (x *StopRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[67]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4165,7 +4398,7 @@ func (x *StopRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRunResponse.ProtoReflect.Descriptor instead.
 func (*StopRunResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{67}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{69}
 }
 
 type ListVersionsRequest struct {
@@ -4177,7 +4410,7 @@ type ListVersionsRequest struct {
 
 func (x *ListVersionsRequest) Reset() {
 	*x = ListVersionsRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[68]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4189,7 +4422,7 @@ func (x *ListVersionsRequest) String() string {
 func (*ListVersionsRequest) ProtoMessage() {}
 
 func (x *ListVersionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[68]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4202,7 +4435,7 @@ func (x *ListVersionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVersionsRequest.ProtoReflect.Descriptor instead.
 func (*ListVersionsRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{68}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ListVersionsRequest) GetRun() string {
@@ -4227,7 +4460,7 @@ type Version struct {
 
 func (x *Version) Reset() {
 	*x = Version{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[69]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4239,7 +4472,7 @@ func (x *Version) String() string {
 func (*Version) ProtoMessage() {}
 
 func (x *Version) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[69]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4252,7 +4485,7 @@ func (x *Version) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Version.ProtoReflect.Descriptor instead.
 func (*Version) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{69}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Version) GetVersion() int64 {
@@ -4306,7 +4539,7 @@ type ListVersionsResponse struct {
 
 func (x *ListVersionsResponse) Reset() {
 	*x = ListVersionsResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[70]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4318,7 +4551,7 @@ func (x *ListVersionsResponse) String() string {
 func (*ListVersionsResponse) ProtoMessage() {}
 
 func (x *ListVersionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[70]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4331,7 +4564,7 @@ func (x *ListVersionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVersionsResponse.ProtoReflect.Descriptor instead.
 func (*ListVersionsResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{70}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ListVersionsResponse) GetVersions() []*Version {
@@ -4351,7 +4584,7 @@ type RollBackRunRequest struct {
 
 func (x *RollBackRunRequest) Reset() {
 	*x = RollBackRunRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[71]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4363,7 +4596,7 @@ func (x *RollBackRunRequest) String() string {
 func (*RollBackRunRequest) ProtoMessage() {}
 
 func (x *RollBackRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[71]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4376,7 +4609,7 @@ func (x *RollBackRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollBackRunRequest.ProtoReflect.Descriptor instead.
 func (*RollBackRunRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{71}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *RollBackRunRequest) GetRun() string {
@@ -4402,7 +4635,7 @@ type RollBackRunResponse struct {
 
 func (x *RollBackRunResponse) Reset() {
 	*x = RollBackRunResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[72]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4414,7 +4647,7 @@ func (x *RollBackRunResponse) String() string {
 func (*RollBackRunResponse) ProtoMessage() {}
 
 func (x *RollBackRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[72]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4427,7 +4660,7 @@ func (x *RollBackRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollBackRunResponse.ProtoReflect.Descriptor instead.
 func (*RollBackRunResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{72}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *RollBackRunResponse) GetVersion() int64 {
@@ -4451,7 +4684,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[73]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4463,7 +4696,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[73]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4476,7 +4709,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{73}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Event) GetAt() int64 {
@@ -4535,7 +4768,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[74]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4547,7 +4780,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[74]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4560,7 +4793,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{74}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ListAuditRequest) GetLimit() int32 {
@@ -4607,7 +4840,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[75]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4619,7 +4852,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[75]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4632,7 +4865,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{75}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ListAuditResponse) GetEvents() []*Event {
@@ -4654,7 +4887,7 @@ type CreateReleaseRequest struct {
 
 func (x *CreateReleaseRequest) Reset() {
 	*x = CreateReleaseRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[76]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4666,7 +4899,7 @@ func (x *CreateReleaseRequest) String() string {
 func (*CreateReleaseRequest) ProtoMessage() {}
 
 func (x *CreateReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[76]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4679,7 +4912,7 @@ func (x *CreateReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReleaseRequest.ProtoReflect.Descriptor instead.
 func (*CreateReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{76}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *CreateReleaseRequest) GetRun() string {
@@ -4719,7 +4952,7 @@ type CreateReleaseResponse struct {
 
 func (x *CreateReleaseResponse) Reset() {
 	*x = CreateReleaseResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[77]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4731,7 +4964,7 @@ func (x *CreateReleaseResponse) String() string {
 func (*CreateReleaseResponse) ProtoMessage() {}
 
 func (x *CreateReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[77]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4744,7 +4977,7 @@ func (x *CreateReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReleaseResponse.ProtoReflect.Descriptor instead.
 func (*CreateReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{77}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *CreateReleaseResponse) GetRelease() *ReleaseRecord {
@@ -4769,7 +5002,7 @@ type ReleaseRecord struct {
 
 func (x *ReleaseRecord) Reset() {
 	*x = ReleaseRecord{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[78]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4781,7 +5014,7 @@ func (x *ReleaseRecord) String() string {
 func (*ReleaseRecord) ProtoMessage() {}
 
 func (x *ReleaseRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[78]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4794,7 +5027,7 @@ func (x *ReleaseRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRecord.ProtoReflect.Descriptor instead.
 func (*ReleaseRecord) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{78}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ReleaseRecord) GetRelease() *Release {
@@ -4848,7 +5081,7 @@ type ListReleasesRequest struct {
 
 func (x *ListReleasesRequest) Reset() {
 	*x = ListReleasesRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[79]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4860,7 +5093,7 @@ func (x *ListReleasesRequest) String() string {
 func (*ListReleasesRequest) ProtoMessage() {}
 
 func (x *ListReleasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[79]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4873,7 +5106,7 @@ func (x *ListReleasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReleasesRequest.ProtoReflect.Descriptor instead.
 func (*ListReleasesRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{79}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *ListReleasesRequest) GetRelease() string {
@@ -4892,7 +5125,7 @@ type ListReleasesResponse struct {
 
 func (x *ListReleasesResponse) Reset() {
 	*x = ListReleasesResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[80]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4904,7 +5137,7 @@ func (x *ListReleasesResponse) String() string {
 func (*ListReleasesResponse) ProtoMessage() {}
 
 func (x *ListReleasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[80]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4917,7 +5150,7 @@ func (x *ListReleasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReleasesResponse.ProtoReflect.Descriptor instead.
 func (*ListReleasesResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{80}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ListReleasesResponse) GetReleases() []*ReleaseRecord {
@@ -4936,7 +5169,7 @@ type WithdrawReleaseRequest struct {
 
 func (x *WithdrawReleaseRequest) Reset() {
 	*x = WithdrawReleaseRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[81]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4948,7 +5181,7 @@ func (x *WithdrawReleaseRequest) String() string {
 func (*WithdrawReleaseRequest) ProtoMessage() {}
 
 func (x *WithdrawReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[81]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4961,7 +5194,7 @@ func (x *WithdrawReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawReleaseRequest.ProtoReflect.Descriptor instead.
 func (*WithdrawReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{81}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *WithdrawReleaseRequest) GetRelease() string {
@@ -4979,7 +5212,7 @@ type WithdrawReleaseResponse struct {
 
 func (x *WithdrawReleaseResponse) Reset() {
 	*x = WithdrawReleaseResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[82]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4991,7 +5224,7 @@ func (x *WithdrawReleaseResponse) String() string {
 func (*WithdrawReleaseResponse) ProtoMessage() {}
 
 func (x *WithdrawReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[82]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5004,7 +5237,7 @@ func (x *WithdrawReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawReleaseResponse.ProtoReflect.Descriptor instead.
 func (*WithdrawReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{82}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{84}
 }
 
 type ListReportsRequest struct {
@@ -5017,7 +5250,7 @@ type ListReportsRequest struct {
 
 func (x *ListReportsRequest) Reset() {
 	*x = ListReportsRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[83]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5029,7 +5262,7 @@ func (x *ListReportsRequest) String() string {
 func (*ListReportsRequest) ProtoMessage() {}
 
 func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[83]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5042,7 +5275,7 @@ func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsRequest.ProtoReflect.Descriptor instead.
 func (*ListReportsRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{83}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ListReportsRequest) GetRelease() string {
@@ -5077,7 +5310,7 @@ type ReportDay struct {
 
 func (x *ReportDay) Reset() {
 	*x = ReportDay{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[84]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5089,7 +5322,7 @@ func (x *ReportDay) String() string {
 func (*ReportDay) ProtoMessage() {}
 
 func (x *ReportDay) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[84]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5102,7 +5335,7 @@ func (x *ReportDay) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportDay.ProtoReflect.Descriptor instead.
 func (*ReportDay) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{84}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ReportDay) GetDay() int64 {
@@ -5170,7 +5403,7 @@ type ListReportsResponse struct {
 
 func (x *ListReportsResponse) Reset() {
 	*x = ListReportsResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[85]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5182,7 +5415,7 @@ func (x *ListReportsResponse) String() string {
 func (*ListReportsResponse) ProtoMessage() {}
 
 func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[85]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5195,7 +5428,7 @@ func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsResponse.ProtoReflect.Descriptor instead.
 func (*ListReportsResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{85}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *ListReportsResponse) GetDays() []*ReportDay {
@@ -5216,7 +5449,7 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x10\n" +
 	"\x03via\x18\x03 \x01(\tR\x03via\x12\x18\n" +
 	"\aexpires\x18\x04 \x01(\x03R\aexpires\"\x11\n" +
-	"\x0fGetFleetRequest\"\xb0\x02\n" +
+	"\x0fGetFleetRequest\"\xc8\x02\n" +
 	"\x10GetFleetResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
 	"\x06agents\x18\x02 \x01(\x03R\x06agents\x12\x18\n" +
@@ -5228,7 +5461,8 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x03hub\x18\b \x01(\tR\x03hub\x120\n" +
 	"\aserving\x18\t \x01(\v2\x16.loadstar.v1.ReportDayR\aserving\x12\"\n" +
 	"\x03run\x18\n" +
-	" \x01(\v2\x10.loadstar.v1.RunR\x03run\"\x83\x03\n" +
+	" \x01(\v2\x10.loadstar.v1.RunR\x03run\x12\x16\n" +
+	"\x06silent\x18\v \x01(\x03R\x06silent\"\x9b\x03\n" +
 	"\x05Agent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -5245,7 +5479,8 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x05token\x18\f \x01(\tR\x05token\x12\x1a\n" +
 	"\bprotocol\x18\r \x01(\x03R\bprotocol\x12\x16\n" +
 	"\x06copied\x18\x0e \x01(\x03R\x06copied\x12\x1a\n" +
-	"\bfindings\x18\x0f \x01(\x03R\bfindingsB\n" +
+	"\bfindings\x18\x0f \x01(\x03R\bfindings\x12\x16\n" +
+	"\x06silent\x18\x10 \x01(\bR\x06silentB\n" +
 	"\n" +
 	"\b_skew_ms\"\x85\x01\n" +
 	"\x11ListAgentsRequest\x12\x14\n" +
@@ -5484,13 +5719,33 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x04runs\x18\x01 \x03(\v2\x10.loadstar.v1.RunR\x04runs\"9\n" +
 	"\rGetRunRequest\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x16\n" +
-	"\x06rounds\x18\x02 \x01(\x05R\x06rounds\"\xae\x01\n" +
+	"\x06rounds\x18\x02 \x01(\x05R\x06rounds\"\xde\x01\n" +
 	"\x0eGetRunResponse\x12\"\n" +
 	"\x03run\x18\x01 \x01(\v2\x10.loadstar.v1.RunR\x03run\x12\x12\n" +
 	"\x04plan\x18\x02 \x01(\tR\x04plan\x12*\n" +
 	"\x06rounds\x18\x03 \x03(\v2\x12.loadstar.v1.RoundR\x06rounds\x128\n" +
 	"\vnew_clients\x18\x04 \x01(\v2\x17.loadstar.v1.NewClientsR\n" +
-	"newClients\"~\n" +
+	"newClients\x12.\n" +
+	"\awaiting\x18\x05 \x01(\v2\x14.loadstar.v1.WaitingR\awaiting\"\xae\x02\n" +
+	"\aWaiting\x12\x14\n" +
+	"\x05round\x18\x01 \x01(\x03R\x05round\x12\x18\n" +
+	"\aclients\x18\x02 \x01(\x03R\aclients\x12\x16\n" +
+	"\x06silent\x18\x03 \x01(\x03R\x06silent\x121\n" +
+	"\x06agents\x18\x04 \x03(\v2\x19.loadstar.v1.WaitingAgentR\x06agents\x12\x19\n" +
+	"\bgives_up\x18\x05 \x01(\x03R\agivesUp\x12\x16\n" +
+	"\x06merges\x18\x06 \x01(\x03R\x06merges\x12\x14\n" +
+	"\x05asked\x18\a \x01(\x03R\x05asked\x12\x14\n" +
+	"\x05needs\x18\b \x01(\x03R\x05needs\x12\x1a\n" +
+	"\breplaces\x18\t \x01(\bR\breplaces\x12\x19\n" +
+	"\busual_ms\x18\n" +
+	" \x01(\x03R\ausualMs\x12\x12\n" +
+	"\x04text\x18\v \x01(\tR\x04text\"x\n" +
+	"\fWaitingAgent\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\aclients\x18\x03 \x01(\x03R\aclients\x12\x12\n" +
+	"\x04seen\x18\x04 \x01(\x03R\x04seen\x12\x16\n" +
+	"\x06silent\x18\x05 \x01(\bR\x06silent\"~\n" +
 	"\n" +
 	"NewClients\x12\x19\n" +
 	"\bheld_out\x18\x01 \x01(\x03R\aheldOut\x12\x1a\n" +
@@ -5498,10 +5753,11 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x06scored\x18\x03 \x01(\x03R\x06scored\x12!\n" +
 	"\frelative_mae\x18\x04 \x01(\x01R\vrelativeMae\"#\n" +
 	"\x0fWatchRunRequest\x12\x10\n" +
-	"\x03run\x18\x01 \x01(\tR\x03run\"`\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\"\x90\x01\n" +
 	"\x10WatchRunResponse\x12\"\n" +
 	"\x03run\x18\x01 \x01(\v2\x10.loadstar.v1.RunR\x03run\x12(\n" +
-	"\x05round\x18\x02 \x01(\v2\x12.loadstar.v1.RoundR\x05round\"\"\n" +
+	"\x05round\x18\x02 \x01(\v2\x12.loadstar.v1.RoundR\x05round\x12.\n" +
+	"\awaiting\x18\x03 \x01(\v2\x14.loadstar.v1.WaitingR\awaiting\"\"\n" +
 	"\x0eStopRunRequest\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\"\x11\n" +
 	"\x0fStopRunResponse\"'\n" +
@@ -5628,7 +5884,7 @@ func file_loadstar_v1_operator_proto_rawDescGZIP() []byte {
 	return file_loadstar_v1_operator_proto_rawDescData
 }
 
-var file_loadstar_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 86)
+var file_loadstar_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 88)
 var file_loadstar_v1_operator_proto_goTypes = []any{
 	(*WhoamiRequest)(nil),             // 0: loadstar.v1.WhoamiRequest
 	(*WhoamiResponse)(nil),            // 1: loadstar.v1.WhoamiResponse
@@ -5693,34 +5949,36 @@ var file_loadstar_v1_operator_proto_goTypes = []any{
 	(*ListRunsResponse)(nil),          // 60: loadstar.v1.ListRunsResponse
 	(*GetRunRequest)(nil),             // 61: loadstar.v1.GetRunRequest
 	(*GetRunResponse)(nil),            // 62: loadstar.v1.GetRunResponse
-	(*NewClients)(nil),                // 63: loadstar.v1.NewClients
-	(*WatchRunRequest)(nil),           // 64: loadstar.v1.WatchRunRequest
-	(*WatchRunResponse)(nil),          // 65: loadstar.v1.WatchRunResponse
-	(*StopRunRequest)(nil),            // 66: loadstar.v1.StopRunRequest
-	(*StopRunResponse)(nil),           // 67: loadstar.v1.StopRunResponse
-	(*ListVersionsRequest)(nil),       // 68: loadstar.v1.ListVersionsRequest
-	(*Version)(nil),                   // 69: loadstar.v1.Version
-	(*ListVersionsResponse)(nil),      // 70: loadstar.v1.ListVersionsResponse
-	(*RollBackRunRequest)(nil),        // 71: loadstar.v1.RollBackRunRequest
-	(*RollBackRunResponse)(nil),       // 72: loadstar.v1.RollBackRunResponse
-	(*Event)(nil),                     // 73: loadstar.v1.Event
-	(*ListAuditRequest)(nil),          // 74: loadstar.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),         // 75: loadstar.v1.ListAuditResponse
-	(*CreateReleaseRequest)(nil),      // 76: loadstar.v1.CreateReleaseRequest
-	(*CreateReleaseResponse)(nil),     // 77: loadstar.v1.CreateReleaseResponse
-	(*ReleaseRecord)(nil),             // 78: loadstar.v1.ReleaseRecord
-	(*ListReleasesRequest)(nil),       // 79: loadstar.v1.ListReleasesRequest
-	(*ListReleasesResponse)(nil),      // 80: loadstar.v1.ListReleasesResponse
-	(*WithdrawReleaseRequest)(nil),    // 81: loadstar.v1.WithdrawReleaseRequest
-	(*WithdrawReleaseResponse)(nil),   // 82: loadstar.v1.WithdrawReleaseResponse
-	(*ListReportsRequest)(nil),        // 83: loadstar.v1.ListReportsRequest
-	(*ReportDay)(nil),                 // 84: loadstar.v1.ReportDay
-	(*ListReportsResponse)(nil),       // 85: loadstar.v1.ListReportsResponse
-	(*Limits)(nil),                    // 86: loadstar.v1.Limits
-	(*Release)(nil),                   // 87: loadstar.v1.Release
+	(*Waiting)(nil),                   // 63: loadstar.v1.Waiting
+	(*WaitingAgent)(nil),              // 64: loadstar.v1.WaitingAgent
+	(*NewClients)(nil),                // 65: loadstar.v1.NewClients
+	(*WatchRunRequest)(nil),           // 66: loadstar.v1.WatchRunRequest
+	(*WatchRunResponse)(nil),          // 67: loadstar.v1.WatchRunResponse
+	(*StopRunRequest)(nil),            // 68: loadstar.v1.StopRunRequest
+	(*StopRunResponse)(nil),           // 69: loadstar.v1.StopRunResponse
+	(*ListVersionsRequest)(nil),       // 70: loadstar.v1.ListVersionsRequest
+	(*Version)(nil),                   // 71: loadstar.v1.Version
+	(*ListVersionsResponse)(nil),      // 72: loadstar.v1.ListVersionsResponse
+	(*RollBackRunRequest)(nil),        // 73: loadstar.v1.RollBackRunRequest
+	(*RollBackRunResponse)(nil),       // 74: loadstar.v1.RollBackRunResponse
+	(*Event)(nil),                     // 75: loadstar.v1.Event
+	(*ListAuditRequest)(nil),          // 76: loadstar.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),         // 77: loadstar.v1.ListAuditResponse
+	(*CreateReleaseRequest)(nil),      // 78: loadstar.v1.CreateReleaseRequest
+	(*CreateReleaseResponse)(nil),     // 79: loadstar.v1.CreateReleaseResponse
+	(*ReleaseRecord)(nil),             // 80: loadstar.v1.ReleaseRecord
+	(*ListReleasesRequest)(nil),       // 81: loadstar.v1.ListReleasesRequest
+	(*ListReleasesResponse)(nil),      // 82: loadstar.v1.ListReleasesResponse
+	(*WithdrawReleaseRequest)(nil),    // 83: loadstar.v1.WithdrawReleaseRequest
+	(*WithdrawReleaseResponse)(nil),   // 84: loadstar.v1.WithdrawReleaseResponse
+	(*ListReportsRequest)(nil),        // 85: loadstar.v1.ListReportsRequest
+	(*ReportDay)(nil),                 // 86: loadstar.v1.ReportDay
+	(*ListReportsResponse)(nil),       // 87: loadstar.v1.ListReportsResponse
+	(*Limits)(nil),                    // 88: loadstar.v1.Limits
+	(*Release)(nil),                   // 89: loadstar.v1.Release
 }
 var file_loadstar_v1_operator_proto_depIdxs = []int32{
-	84, // 0: loadstar.v1.GetFleetResponse.serving:type_name -> loadstar.v1.ReportDay
+	86, // 0: loadstar.v1.GetFleetResponse.serving:type_name -> loadstar.v1.ReportDay
 	57, // 1: loadstar.v1.GetFleetResponse.run:type_name -> loadstar.v1.Run
 	4,  // 2: loadstar.v1.ListAgentsResponse.agents:type_name -> loadstar.v1.Agent
 	50, // 3: loadstar.v1.GetClientResponse.client:type_name -> loadstar.v1.Client
@@ -5740,91 +5998,94 @@ var file_loadstar_v1_operator_proto_depIdxs = []int32{
 	57, // 17: loadstar.v1.ListRunsResponse.runs:type_name -> loadstar.v1.Run
 	57, // 18: loadstar.v1.GetRunResponse.run:type_name -> loadstar.v1.Run
 	58, // 19: loadstar.v1.GetRunResponse.rounds:type_name -> loadstar.v1.Round
-	63, // 20: loadstar.v1.GetRunResponse.new_clients:type_name -> loadstar.v1.NewClients
-	57, // 21: loadstar.v1.WatchRunResponse.run:type_name -> loadstar.v1.Run
-	58, // 22: loadstar.v1.WatchRunResponse.round:type_name -> loadstar.v1.Round
-	86, // 23: loadstar.v1.Version.limits:type_name -> loadstar.v1.Limits
-	69, // 24: loadstar.v1.ListVersionsResponse.versions:type_name -> loadstar.v1.Version
-	73, // 25: loadstar.v1.ListAuditResponse.events:type_name -> loadstar.v1.Event
-	78, // 26: loadstar.v1.CreateReleaseResponse.release:type_name -> loadstar.v1.ReleaseRecord
-	87, // 27: loadstar.v1.ReleaseRecord.release:type_name -> loadstar.v1.Release
-	78, // 28: loadstar.v1.ListReleasesResponse.releases:type_name -> loadstar.v1.ReleaseRecord
-	84, // 29: loadstar.v1.ListReportsResponse.days:type_name -> loadstar.v1.ReportDay
-	0,  // 30: loadstar.v1.OperatorService.Whoami:input_type -> loadstar.v1.WhoamiRequest
-	2,  // 31: loadstar.v1.OperatorService.GetFleet:input_type -> loadstar.v1.GetFleetRequest
-	5,  // 32: loadstar.v1.OperatorService.ListAgents:input_type -> loadstar.v1.ListAgentsRequest
-	41, // 33: loadstar.v1.OperatorService.CreateToken:input_type -> loadstar.v1.CreateTokenRequest
-	44, // 34: loadstar.v1.OperatorService.ListTokens:input_type -> loadstar.v1.ListTokensRequest
-	46, // 35: loadstar.v1.OperatorService.RevokeToken:input_type -> loadstar.v1.RevokeTokenRequest
-	51, // 36: loadstar.v1.OperatorService.ListClients:input_type -> loadstar.v1.ListClientsRequest
-	7,  // 37: loadstar.v1.OperatorService.GetClient:input_type -> loadstar.v1.GetClientRequest
-	10, // 38: loadstar.v1.OperatorService.ListTurns:input_type -> loadstar.v1.ListTurnsRequest
-	12, // 39: loadstar.v1.OperatorService.ListFindings:input_type -> loadstar.v1.ListFindingsRequest
-	53, // 40: loadstar.v1.OperatorService.Revoke:input_type -> loadstar.v1.RevokeRequest
-	48, // 41: loadstar.v1.OperatorService.FreeClients:input_type -> loadstar.v1.FreeClientsRequest
-	55, // 42: loadstar.v1.OperatorService.StartRun:input_type -> loadstar.v1.StartRunRequest
-	59, // 43: loadstar.v1.OperatorService.ListRuns:input_type -> loadstar.v1.ListRunsRequest
-	61, // 44: loadstar.v1.OperatorService.GetRun:input_type -> loadstar.v1.GetRunRequest
-	64, // 45: loadstar.v1.OperatorService.WatchRun:input_type -> loadstar.v1.WatchRunRequest
-	66, // 46: loadstar.v1.OperatorService.StopRun:input_type -> loadstar.v1.StopRunRequest
-	68, // 47: loadstar.v1.OperatorService.ListVersions:input_type -> loadstar.v1.ListVersionsRequest
-	71, // 48: loadstar.v1.OperatorService.RollBackRun:input_type -> loadstar.v1.RollBackRunRequest
-	74, // 49: loadstar.v1.OperatorService.ListAudit:input_type -> loadstar.v1.ListAuditRequest
-	76, // 50: loadstar.v1.OperatorService.CreateRelease:input_type -> loadstar.v1.CreateReleaseRequest
-	79, // 51: loadstar.v1.OperatorService.ListReleases:input_type -> loadstar.v1.ListReleasesRequest
-	81, // 52: loadstar.v1.OperatorService.WithdrawRelease:input_type -> loadstar.v1.WithdrawReleaseRequest
-	83, // 53: loadstar.v1.OperatorService.ListReports:input_type -> loadstar.v1.ListReportsRequest
-	16, // 54: loadstar.v1.OperatorService.ListUsers:input_type -> loadstar.v1.ListUsersRequest
-	18, // 55: loadstar.v1.OperatorService.PutUser:input_type -> loadstar.v1.PutUserRequest
-	20, // 56: loadstar.v1.OperatorService.RemoveUser:input_type -> loadstar.v1.RemoveUserRequest
-	22, // 57: loadstar.v1.OperatorService.CreateLogin:input_type -> loadstar.v1.CreateLoginRequest
-	25, // 58: loadstar.v1.OperatorService.ListSessions:input_type -> loadstar.v1.ListSessionsRequest
-	27, // 59: loadstar.v1.OperatorService.EndSession:input_type -> loadstar.v1.EndSessionRequest
-	29, // 60: loadstar.v1.OperatorService.IssueCertificate:input_type -> loadstar.v1.IssueCertificateRequest
-	37, // 61: loadstar.v1.OperatorService.ListCertificates:input_type -> loadstar.v1.ListCertificatesRequest
-	39, // 62: loadstar.v1.OperatorService.RevokeCertificate:input_type -> loadstar.v1.RevokeCertificateRequest
-	31, // 63: loadstar.v1.OperatorService.RenewCertificate:input_type -> loadstar.v1.RenewCertificateRequest
-	33, // 64: loadstar.v1.OperatorService.ListIssuers:input_type -> loadstar.v1.ListIssuersRequest
-	1,  // 65: loadstar.v1.OperatorService.Whoami:output_type -> loadstar.v1.WhoamiResponse
-	3,  // 66: loadstar.v1.OperatorService.GetFleet:output_type -> loadstar.v1.GetFleetResponse
-	6,  // 67: loadstar.v1.OperatorService.ListAgents:output_type -> loadstar.v1.ListAgentsResponse
-	42, // 68: loadstar.v1.OperatorService.CreateToken:output_type -> loadstar.v1.CreateTokenResponse
-	45, // 69: loadstar.v1.OperatorService.ListTokens:output_type -> loadstar.v1.ListTokensResponse
-	47, // 70: loadstar.v1.OperatorService.RevokeToken:output_type -> loadstar.v1.RevokeTokenResponse
-	52, // 71: loadstar.v1.OperatorService.ListClients:output_type -> loadstar.v1.ListClientsResponse
-	8,  // 72: loadstar.v1.OperatorService.GetClient:output_type -> loadstar.v1.GetClientResponse
-	11, // 73: loadstar.v1.OperatorService.ListTurns:output_type -> loadstar.v1.ListTurnsResponse
-	14, // 74: loadstar.v1.OperatorService.ListFindings:output_type -> loadstar.v1.ListFindingsResponse
-	54, // 75: loadstar.v1.OperatorService.Revoke:output_type -> loadstar.v1.RevokeResponse
-	49, // 76: loadstar.v1.OperatorService.FreeClients:output_type -> loadstar.v1.FreeClientsResponse
-	56, // 77: loadstar.v1.OperatorService.StartRun:output_type -> loadstar.v1.StartRunResponse
-	60, // 78: loadstar.v1.OperatorService.ListRuns:output_type -> loadstar.v1.ListRunsResponse
-	62, // 79: loadstar.v1.OperatorService.GetRun:output_type -> loadstar.v1.GetRunResponse
-	65, // 80: loadstar.v1.OperatorService.WatchRun:output_type -> loadstar.v1.WatchRunResponse
-	67, // 81: loadstar.v1.OperatorService.StopRun:output_type -> loadstar.v1.StopRunResponse
-	70, // 82: loadstar.v1.OperatorService.ListVersions:output_type -> loadstar.v1.ListVersionsResponse
-	72, // 83: loadstar.v1.OperatorService.RollBackRun:output_type -> loadstar.v1.RollBackRunResponse
-	75, // 84: loadstar.v1.OperatorService.ListAudit:output_type -> loadstar.v1.ListAuditResponse
-	77, // 85: loadstar.v1.OperatorService.CreateRelease:output_type -> loadstar.v1.CreateReleaseResponse
-	80, // 86: loadstar.v1.OperatorService.ListReleases:output_type -> loadstar.v1.ListReleasesResponse
-	82, // 87: loadstar.v1.OperatorService.WithdrawRelease:output_type -> loadstar.v1.WithdrawReleaseResponse
-	85, // 88: loadstar.v1.OperatorService.ListReports:output_type -> loadstar.v1.ListReportsResponse
-	17, // 89: loadstar.v1.OperatorService.ListUsers:output_type -> loadstar.v1.ListUsersResponse
-	19, // 90: loadstar.v1.OperatorService.PutUser:output_type -> loadstar.v1.PutUserResponse
-	21, // 91: loadstar.v1.OperatorService.RemoveUser:output_type -> loadstar.v1.RemoveUserResponse
-	23, // 92: loadstar.v1.OperatorService.CreateLogin:output_type -> loadstar.v1.CreateLoginResponse
-	26, // 93: loadstar.v1.OperatorService.ListSessions:output_type -> loadstar.v1.ListSessionsResponse
-	28, // 94: loadstar.v1.OperatorService.EndSession:output_type -> loadstar.v1.EndSessionResponse
-	30, // 95: loadstar.v1.OperatorService.IssueCertificate:output_type -> loadstar.v1.IssueCertificateResponse
-	38, // 96: loadstar.v1.OperatorService.ListCertificates:output_type -> loadstar.v1.ListCertificatesResponse
-	40, // 97: loadstar.v1.OperatorService.RevokeCertificate:output_type -> loadstar.v1.RevokeCertificateResponse
-	32, // 98: loadstar.v1.OperatorService.RenewCertificate:output_type -> loadstar.v1.RenewCertificateResponse
-	34, // 99: loadstar.v1.OperatorService.ListIssuers:output_type -> loadstar.v1.ListIssuersResponse
-	65, // [65:100] is the sub-list for method output_type
-	30, // [30:65] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	65, // 20: loadstar.v1.GetRunResponse.new_clients:type_name -> loadstar.v1.NewClients
+	63, // 21: loadstar.v1.GetRunResponse.waiting:type_name -> loadstar.v1.Waiting
+	64, // 22: loadstar.v1.Waiting.agents:type_name -> loadstar.v1.WaitingAgent
+	57, // 23: loadstar.v1.WatchRunResponse.run:type_name -> loadstar.v1.Run
+	58, // 24: loadstar.v1.WatchRunResponse.round:type_name -> loadstar.v1.Round
+	63, // 25: loadstar.v1.WatchRunResponse.waiting:type_name -> loadstar.v1.Waiting
+	88, // 26: loadstar.v1.Version.limits:type_name -> loadstar.v1.Limits
+	71, // 27: loadstar.v1.ListVersionsResponse.versions:type_name -> loadstar.v1.Version
+	75, // 28: loadstar.v1.ListAuditResponse.events:type_name -> loadstar.v1.Event
+	80, // 29: loadstar.v1.CreateReleaseResponse.release:type_name -> loadstar.v1.ReleaseRecord
+	89, // 30: loadstar.v1.ReleaseRecord.release:type_name -> loadstar.v1.Release
+	80, // 31: loadstar.v1.ListReleasesResponse.releases:type_name -> loadstar.v1.ReleaseRecord
+	86, // 32: loadstar.v1.ListReportsResponse.days:type_name -> loadstar.v1.ReportDay
+	0,  // 33: loadstar.v1.OperatorService.Whoami:input_type -> loadstar.v1.WhoamiRequest
+	2,  // 34: loadstar.v1.OperatorService.GetFleet:input_type -> loadstar.v1.GetFleetRequest
+	5,  // 35: loadstar.v1.OperatorService.ListAgents:input_type -> loadstar.v1.ListAgentsRequest
+	41, // 36: loadstar.v1.OperatorService.CreateToken:input_type -> loadstar.v1.CreateTokenRequest
+	44, // 37: loadstar.v1.OperatorService.ListTokens:input_type -> loadstar.v1.ListTokensRequest
+	46, // 38: loadstar.v1.OperatorService.RevokeToken:input_type -> loadstar.v1.RevokeTokenRequest
+	51, // 39: loadstar.v1.OperatorService.ListClients:input_type -> loadstar.v1.ListClientsRequest
+	7,  // 40: loadstar.v1.OperatorService.GetClient:input_type -> loadstar.v1.GetClientRequest
+	10, // 41: loadstar.v1.OperatorService.ListTurns:input_type -> loadstar.v1.ListTurnsRequest
+	12, // 42: loadstar.v1.OperatorService.ListFindings:input_type -> loadstar.v1.ListFindingsRequest
+	53, // 43: loadstar.v1.OperatorService.Revoke:input_type -> loadstar.v1.RevokeRequest
+	48, // 44: loadstar.v1.OperatorService.FreeClients:input_type -> loadstar.v1.FreeClientsRequest
+	55, // 45: loadstar.v1.OperatorService.StartRun:input_type -> loadstar.v1.StartRunRequest
+	59, // 46: loadstar.v1.OperatorService.ListRuns:input_type -> loadstar.v1.ListRunsRequest
+	61, // 47: loadstar.v1.OperatorService.GetRun:input_type -> loadstar.v1.GetRunRequest
+	66, // 48: loadstar.v1.OperatorService.WatchRun:input_type -> loadstar.v1.WatchRunRequest
+	68, // 49: loadstar.v1.OperatorService.StopRun:input_type -> loadstar.v1.StopRunRequest
+	70, // 50: loadstar.v1.OperatorService.ListVersions:input_type -> loadstar.v1.ListVersionsRequest
+	73, // 51: loadstar.v1.OperatorService.RollBackRun:input_type -> loadstar.v1.RollBackRunRequest
+	76, // 52: loadstar.v1.OperatorService.ListAudit:input_type -> loadstar.v1.ListAuditRequest
+	78, // 53: loadstar.v1.OperatorService.CreateRelease:input_type -> loadstar.v1.CreateReleaseRequest
+	81, // 54: loadstar.v1.OperatorService.ListReleases:input_type -> loadstar.v1.ListReleasesRequest
+	83, // 55: loadstar.v1.OperatorService.WithdrawRelease:input_type -> loadstar.v1.WithdrawReleaseRequest
+	85, // 56: loadstar.v1.OperatorService.ListReports:input_type -> loadstar.v1.ListReportsRequest
+	16, // 57: loadstar.v1.OperatorService.ListUsers:input_type -> loadstar.v1.ListUsersRequest
+	18, // 58: loadstar.v1.OperatorService.PutUser:input_type -> loadstar.v1.PutUserRequest
+	20, // 59: loadstar.v1.OperatorService.RemoveUser:input_type -> loadstar.v1.RemoveUserRequest
+	22, // 60: loadstar.v1.OperatorService.CreateLogin:input_type -> loadstar.v1.CreateLoginRequest
+	25, // 61: loadstar.v1.OperatorService.ListSessions:input_type -> loadstar.v1.ListSessionsRequest
+	27, // 62: loadstar.v1.OperatorService.EndSession:input_type -> loadstar.v1.EndSessionRequest
+	29, // 63: loadstar.v1.OperatorService.IssueCertificate:input_type -> loadstar.v1.IssueCertificateRequest
+	37, // 64: loadstar.v1.OperatorService.ListCertificates:input_type -> loadstar.v1.ListCertificatesRequest
+	39, // 65: loadstar.v1.OperatorService.RevokeCertificate:input_type -> loadstar.v1.RevokeCertificateRequest
+	31, // 66: loadstar.v1.OperatorService.RenewCertificate:input_type -> loadstar.v1.RenewCertificateRequest
+	33, // 67: loadstar.v1.OperatorService.ListIssuers:input_type -> loadstar.v1.ListIssuersRequest
+	1,  // 68: loadstar.v1.OperatorService.Whoami:output_type -> loadstar.v1.WhoamiResponse
+	3,  // 69: loadstar.v1.OperatorService.GetFleet:output_type -> loadstar.v1.GetFleetResponse
+	6,  // 70: loadstar.v1.OperatorService.ListAgents:output_type -> loadstar.v1.ListAgentsResponse
+	42, // 71: loadstar.v1.OperatorService.CreateToken:output_type -> loadstar.v1.CreateTokenResponse
+	45, // 72: loadstar.v1.OperatorService.ListTokens:output_type -> loadstar.v1.ListTokensResponse
+	47, // 73: loadstar.v1.OperatorService.RevokeToken:output_type -> loadstar.v1.RevokeTokenResponse
+	52, // 74: loadstar.v1.OperatorService.ListClients:output_type -> loadstar.v1.ListClientsResponse
+	8,  // 75: loadstar.v1.OperatorService.GetClient:output_type -> loadstar.v1.GetClientResponse
+	11, // 76: loadstar.v1.OperatorService.ListTurns:output_type -> loadstar.v1.ListTurnsResponse
+	14, // 77: loadstar.v1.OperatorService.ListFindings:output_type -> loadstar.v1.ListFindingsResponse
+	54, // 78: loadstar.v1.OperatorService.Revoke:output_type -> loadstar.v1.RevokeResponse
+	49, // 79: loadstar.v1.OperatorService.FreeClients:output_type -> loadstar.v1.FreeClientsResponse
+	56, // 80: loadstar.v1.OperatorService.StartRun:output_type -> loadstar.v1.StartRunResponse
+	60, // 81: loadstar.v1.OperatorService.ListRuns:output_type -> loadstar.v1.ListRunsResponse
+	62, // 82: loadstar.v1.OperatorService.GetRun:output_type -> loadstar.v1.GetRunResponse
+	67, // 83: loadstar.v1.OperatorService.WatchRun:output_type -> loadstar.v1.WatchRunResponse
+	69, // 84: loadstar.v1.OperatorService.StopRun:output_type -> loadstar.v1.StopRunResponse
+	72, // 85: loadstar.v1.OperatorService.ListVersions:output_type -> loadstar.v1.ListVersionsResponse
+	74, // 86: loadstar.v1.OperatorService.RollBackRun:output_type -> loadstar.v1.RollBackRunResponse
+	77, // 87: loadstar.v1.OperatorService.ListAudit:output_type -> loadstar.v1.ListAuditResponse
+	79, // 88: loadstar.v1.OperatorService.CreateRelease:output_type -> loadstar.v1.CreateReleaseResponse
+	82, // 89: loadstar.v1.OperatorService.ListReleases:output_type -> loadstar.v1.ListReleasesResponse
+	84, // 90: loadstar.v1.OperatorService.WithdrawRelease:output_type -> loadstar.v1.WithdrawReleaseResponse
+	87, // 91: loadstar.v1.OperatorService.ListReports:output_type -> loadstar.v1.ListReportsResponse
+	17, // 92: loadstar.v1.OperatorService.ListUsers:output_type -> loadstar.v1.ListUsersResponse
+	19, // 93: loadstar.v1.OperatorService.PutUser:output_type -> loadstar.v1.PutUserResponse
+	21, // 94: loadstar.v1.OperatorService.RemoveUser:output_type -> loadstar.v1.RemoveUserResponse
+	23, // 95: loadstar.v1.OperatorService.CreateLogin:output_type -> loadstar.v1.CreateLoginResponse
+	26, // 96: loadstar.v1.OperatorService.ListSessions:output_type -> loadstar.v1.ListSessionsResponse
+	28, // 97: loadstar.v1.OperatorService.EndSession:output_type -> loadstar.v1.EndSessionResponse
+	30, // 98: loadstar.v1.OperatorService.IssueCertificate:output_type -> loadstar.v1.IssueCertificateResponse
+	38, // 99: loadstar.v1.OperatorService.ListCertificates:output_type -> loadstar.v1.ListCertificatesResponse
+	40, // 100: loadstar.v1.OperatorService.RevokeCertificate:output_type -> loadstar.v1.RevokeCertificateResponse
+	32, // 101: loadstar.v1.OperatorService.RenewCertificate:output_type -> loadstar.v1.RenewCertificateResponse
+	34, // 102: loadstar.v1.OperatorService.ListIssuers:output_type -> loadstar.v1.ListIssuersResponse
+	68, // [68:103] is the sub-list for method output_type
+	33, // [33:68] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_loadstar_v1_operator_proto_init() }
@@ -5834,14 +6095,14 @@ func file_loadstar_v1_operator_proto_init() {
 	}
 	file_loadstar_v1_agent_proto_init()
 	file_loadstar_v1_operator_proto_msgTypes[4].OneofWrappers = []any{}
-	file_loadstar_v1_operator_proto_msgTypes[84].OneofWrappers = []any{}
+	file_loadstar_v1_operator_proto_msgTypes[86].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loadstar_v1_operator_proto_rawDesc), len(file_loadstar_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   86,
+			NumMessages:   88,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -9,12 +9,13 @@ export type Run = {
   leftOut?: string; wanted?: Int; warnings?: string[];
 };
 export type Round = { round?: Int; version?: Int; state?: string; opened?: Int; closed?: Int; asked?: Int; counted?: Int; late?: Int; lost?: Int; loss?: number; bytes?: Int; evaluated?: Int; relativeMae?: number };
-export type Fleet = { version?: string; agents?: Int; clients?: Int; quiet?: Int; revoked?: Int; expiring?: Int; generated?: boolean; hub?: string; serving?: ReportDay; run?: Run };
-export type Agent = { id?: string; name?: string; joined?: Int; seen?: Int; expires?: Int; revoked?: boolean; quiet?: boolean; clients?: Int; version?: string; skewMs?: Int; generated?: boolean; token?: string; protocol?: Int; copied?: Int; findings?: Int };
+export type Waits = { round?: Int; clients?: Int; silent?: Int; agents?: { id?: string; name?: string; clients?: Int; seen?: Int; silent?: boolean }[]; givesUp?: Int; merges?: Int; asked?: Int; needs?: Int; replaces?: boolean; usualMs?: Int; text?: string };
+export type Fleet = { version?: string; agents?: Int; clients?: Int; quiet?: Int; silent?: Int; revoked?: Int; expiring?: Int; generated?: boolean; hub?: string; serving?: ReportDay; run?: Run };
+export type Agent = { id?: string; name?: string; joined?: Int; seen?: Int; expires?: Int; revoked?: boolean; quiet?: boolean; silent?: boolean; clients?: Int; version?: string; skewMs?: Int; generated?: boolean; token?: string; protocol?: Int; copied?: Int; findings?: Int };
 export type Client = { name?: string; agent?: string; agentName?: string; announced?: Int; seen?: Int; revoked?: boolean; release?: string; reported?: Int; inputs?: string[]; stepSeconds?: Int };
 export type Turn = { run?: string; round?: Int; client?: string; agent?: string; state?: string; version?: Int; examples?: Int; steps?: Int; counted?: Int; norm?: number; reason?: string; clipped?: boolean };
 export type NewClients = { heldOut?: Int; answered?: Int; scored?: Int; relativeMae?: number };
-export type GetRun = { run?: Run; plan?: string; rounds?: Round[]; newClients?: NewClients };
+export type GetRun = { run?: Run; plan?: string; rounds?: Round[]; newClients?: NewClients; waiting?: Waits };
 export type Release = { release?: { id?: string; name?: string; number?: Int; run?: string; version?: Int; role?: string }; parent?: string; actor?: string; created?: Int; withdrawn?: Int; offered?: boolean };
 export type Finding = { code?: string; day?: Int; clients?: Int; title?: string; advice?: string };
 export type Event = { at?: Int; actor?: string; action?: string; subject?: string; detail?: string; id?: string };

@@ -76,7 +76,7 @@ const states: Record<string, [keyof typeof glyphs, Tone]> = {
   running: ["dot", "busy"], open: ["dot", "busy"], merging: ["half", "busy"], waiting: ["half", "calm"],
   finished: ["tick", "good"], merged: ["tick", "good"], counted: ["tick", "good"], here: ["tick", "good"], offered: ["tick", "good"], OK: ["tick", "good"], valid: ["tick", "good"], model: ["tick", "good"],
   stopped: ["stop", "calm"], asked: ["ring", "calm"], generic: ["half", "good"], superseded: ["ring", "calm"],
-  quiet: ["warn", "warn"], ESTIMATED: ["warn", "warn"], week: ["ring", "warn"], day: ["ring", "warn"], last: ["ring", "warn"], drift: ["warn", "warn"], declined: ["warn", "warn"], lost: ["ring", "warn"], "wants a round": ["half", "warn"],
+  quiet: ["warn", "warn"], "silent while training": ["warn", "warn"], ESTIMATED: ["warn", "warn"], week: ["ring", "warn"], day: ["ring", "warn"], last: ["ring", "warn"], drift: ["warn", "warn"], declined: ["warn", "warn"], lost: ["ring", "warn"], "wants a round": ["half", "warn"],
   failed: ["cross", "bad"], abandoned: ["cross", "bad"], revoked: ["cross", "bad"], copied: ["warn", "bad"], withdrawn: ["cross", "bad"], MISSING: ["cross", "bad"], none: ["cross", "bad"], expired: ["cross", "bad"],
 };
 

@@ -29,7 +29,7 @@ export function Fleet({ query }: { query: URLSearchParams }) {
         <>
           <Figures label="The fleet now" items={figures(fleet, agents, clients)} />
           {fleet.run ? <Now run={fleet.run} /> : <NoRun clients={clients} />}
-          <Agents query={query} />
+          <Agents query={query} changed={`${n(fleet.silent)} ${n(fleet.quiet)}`} />
           <Clients query={query} />
         </>
       )}
@@ -38,13 +38,13 @@ export function Fleet({ query }: { query: URLSearchParams }) {
 }
 
 function figures(f: FleetState, agents: number, clients: number): Figure[] {
-  const quiet = n(f.quiet), expiring = n(f.expiring), s: ReportDay | undefined = f.serving;
+  const quiet = n(f.quiet), silent = n(f.silent), expiring = n(f.expiring), s: ReportDay | undefined = f.serving;
   const skill = better(s?.relativeMae);
   return [
     { label: "clients", value: count(clients), note: <a href="#/leaves">no raw readings; updates reveal something</a> },
     {
-      label: "agents", value: count(agents), tone: quiet > 0 ? "warn" : undefined,
-      note: [quiet ? `${count(quiet)} quiet` : "all check in", n(f.revoked) ? `${count(n(f.revoked))} revoked` : "", expiring ? `${several(expiring, "certificate")} end within 2 days` : ""].filter(Boolean).join(", "),
+      label: "agents", value: count(agents), tone: quiet + silent > 0 ? "warn" : undefined,
+      note: [silent ? `${count(silent)} silent while training` : "", quiet ? `${count(quiet)} quiet` : silent ? "" : "all check in", n(f.revoked) ? `${count(n(f.revoked))} revoked` : "", expiring ? `${several(expiring, "certificate")} end within 2 days` : ""].filter(Boolean).join(", "),
     },
     { label: "median forecast", value: skill.figure, note: s ? `${skill.word} last week's profile, week to ${day(n(s.day))}` : "no client has reported yet" },
     { label: "coverage of P10 to P90", value: percent(s?.coverage), note: s ? "should be 80 %" : "no client has reported yet" },
@@ -90,13 +90,14 @@ const useTick = () => Math.floor(useNow(5000) / 30e3);
 const skew = (a: Agent) => (a.skewMs == null ? none : Math.abs(n(a.skewMs)) < 50 ? "in step" : `${n(a.skewMs) > 0 ? "+" : "−"}${span(Math.abs(n(a.skewMs)))}`);
 
 // agentState is one word for an agent. Two machines with one identity matter more than silence.
-export const agentState = (a: Agent): string => (a.revoked ? "revoked" : n(a.copied) ? "copied" : a.quiet ? "quiet" : "here");
+export const agentState = (a: Agent): string => (a.revoked ? "revoked" : n(a.copied) ? "copied" : a.silent ? "silent while training" : a.quiet ? "quiet" : "here");
 
-function Agents({ query }: { query: URLSearchParams }) {
+// Agents lists the agents. It asks again when the number of those that are silent or quiet changes.
+function Agents({ query, changed }: { query: URLSearchParams; changed: string }) {
   const { operate } = useViewer();
   const [name, find] = useState("");
   const [after, turn] = useState("");
-  const asked = useAsk(() => call("ListAgents", { name, after, limit: page }), [name, after, useTick()]);
+  const asked = useAsk(() => call("ListAgents", { name, after, limit: page }), [name, after, useTick(), changed]);
   const rows = asked.value?.agents ?? [];
   const columns: Column<Agent>[] = [
     { head: "agent", of: (a) => <a href={link([], { ...Object.fromEntries(query), agent: a.id! })} title={`Clients of ${a.id}`}><b>{a.name || a.id}</b></a> },

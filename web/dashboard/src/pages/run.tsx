@@ -1,12 +1,12 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type uPlot from "uplot";
-import { call, type GetRun, type Round, type Run, type Turn } from "../api";
+import { call, type GetRun, type Round, type Run, type Turn, type Waits } from "../api";
 import { axis, Chart, colour, Key } from "../chart";
 import { useViewer } from "../context";
 import { better, bytes, count, fixed, n, no, none, reference, several, span } from "../format";
 import { useTopic } from "../live";
 import { link } from "../router";
-import { Confirm, Copy, Dots, Failure, Figures, Generated, Section, State, Table, useAsk, useNow, useTitle, Waiting } from "../ui";
+import { Confirm, Copy, Dots, Failure, Figures, Generated, Section, State, Table, Time, useAsk, useNow, useTitle, Waiting } from "../ui";
 import { current, ended, merged, took } from "./runs";
 
 const most = 1000; // rounds that the page fetches
@@ -26,7 +26,7 @@ function merge(known: Map<number, Round>, newest: Round[]): Map<number, Round> |
 function useRun(id: string) {
   const asked = useAsk(() => call("GetRun", { run: id, rounds: most }), [id]);
   const live = useTopic<GetRun>(`run:${id}`, () => call("GetRun", { run: id, rounds: 8 }));
-  const [state, set] = useState<{ run?: Run; plan?: string; newClients?: GetRun["newClients"]; rounds: Map<number, Round> }>({ rounds: new Map() });
+  const [state, set] = useState<{ run?: Run; plan?: string; newClients?: GetRun["newClients"]; waiting?: Waits; rounds: Map<number, Round> }>({ rounds: new Map() });
   useEffect(() => {
     const v = asked.value;
     if (!v) return;
@@ -37,7 +37,7 @@ function useRun(id: string) {
     set((s) => {
       const rounds = merge(s.rounds, live.rounds ?? []);
       if (!rounds) asked.again();
-      return { run: live.run ?? s.run, plan: live.plan || s.plan, newClients: live.newClients ?? s.newClients, rounds: rounds ?? s.rounds };
+      return { run: live.run ?? s.run, plan: live.plan || s.plan, newClients: live.newClients ?? s.newClients, waiting: live.waiting, rounds: rounds ?? s.rounds };
     });
   }, [live, asked.value]);
   const rounds = useMemo(() => [...state.rounds.values()].sort((a, b) => n(a.round) - n(b.round)), [state.rounds]);
@@ -46,7 +46,7 @@ function useRun(id: string) {
 
 export function RunPage({ id }: { id: string }) {
   const { operate } = useViewer();
-  const { run, plan = "", rounds, newClients, error, again } = useRun(id);
+  const { run, plan = "", rounds, newClients, waiting, error, again } = useRun(id);
   useTitle(run?.name ? `${run.name} ${id}` : id);
   const now = useNow();
   if (!run) return <><h1>Run {id}</h1>{error ? <Failure error={error} again={again} /> : <Waiting />}</>;
@@ -83,9 +83,10 @@ export function RunPage({ id }: { id: string }) {
       {run.reason && <p class={run.state === "failed" ? "failure" : "notice"}>{run.reason}</p>}
       {run.leftOut && <p class="notice">{run.leftOut}</p>}
       {run.warnings?.map((w) => <p key={w} class="notice">{w}</p>)}
+      {!over && <WaitsFor what={waiting} now={now} />}
       <div class="bar-wide">
         <progress max={Math.max(n(run.rounds), 1)} value={merged(run)} aria-label="rounds" />
-        <p><b>Round {count(current(run))}</b> of {count(n(run.rounds))}<span class="note">{over ? `${run.state} after ${took(run)}` : left(run, closed)}</span></p>
+        <p><b>Round {count(current(run))}</b> of {count(n(run.rounds))}<span class="note">{over ? `${run.state} after ${took(run)}` : n(waiting?.silent) > 0 ? "time left unknown while it waits" : left(run, closed)}</span></p>
       </div>
       <Figures label="The run so far" items={[
         {
@@ -123,6 +124,22 @@ function travels(run: Run): string {
   const shared = n(run.sharedWeights), own = n(run.personalWeights);
   if (shared === 0) return "";
   return own > 0 ? `${run.partition} personal: ${count(shared)} of ${count(shared + own)} weights travel` : `all ${count(shared)} weights travel`;
+}
+
+// WaitsFor says who holds the round up, since when, until when, and what follows.
+function WaitsFor({ what: w, now }: { what?: Waits; now: number }) {
+  if (!w || n(w.silent) === 0) return null;
+  const silent = (w.agents ?? []).filter((a) => a.silent);
+  const more = n(w.silent) - silent.reduce((sum, a) => sum + n(a.clients), 0);
+  const then = w.replaces ? "asks other clients instead" : n(w.merges) === 0 ? "is abandoned, because nobody has answered"
+    : n(w.merges) < n(w.needs) ? `is abandoned: ${count(n(w.merges))} of ${several(n(w.asked), "client")}, and the plan's quorum needs ${count(n(w.needs))}`
+    : `merges ${count(n(w.merges))} of ${several(n(w.asked), "client")}`;
+  return (
+    <p class="notice" role="status">
+      <b>Round {count(n(w.round) + 1)} waits</b> for {silent.map((a, i) => <span key={a.id}>{i > 0 ? ", " : ""}<a href={link([], { agent: a.id! })}>{a.name || a.id}</a> ({several(n(a.clients), "client")}, silent for {span(Math.max(now - n(a.seen), 0))})</span>)}
+      {more > 0 ? ` and ${several(more, "client")} of other agents` : ""}. It gives up at <Time ms={n(w.givesUp)} /> and then {then}.{n(w.usualMs) > 0 ? ` Earlier rounds took ${span(n(w.usualMs))}.` : ""}
+    </p>
+  );
 }
 
 // left estimates the remaining time from the pace of the newest rounds.
@@ -202,11 +219,10 @@ function Who({ run, open }: { run: Run; open?: Round }) {
   const live = useTopic(few ? `turns:${run.id}` : "", poll);
   const [table, show] = useState(false);
   if (!open) return <Section title="Who is in this round"><p class="note">No round is open.</p></Section>;
-  const turns: Turn[] = few ? (live?.turns ?? []) : [];
-  const shown = turns.length > 0 ? n(turns[0]!.round) : round;
-  const asked = few && turns.length ? turns.length : n(open.asked);
-  const done = few && turns.length ? turns.filter((t) => t.state === "counted").length : n(open.counted);
-  const sentence = `Round ${count(shown + 1)}: ${count(done)} of ${several(asked, "client")} counted${n(open.late) ? `, ${count(n(open.late))} late` : ""}${n(open.lost) ? `, ${count(n(open.lost))} lost` : ""}.`;
+  // All numbers of the round are those of the run's own event, as in the table of rounds. Squares come with another one.
+  const turns: Turn[] = few ? (live?.turns ?? []).filter((t) => n(t.round) === round) : [];
+  const asked = n(open.asked), done = n(open.counted);
+  const sentence = `Round ${count(round + 1)}: ${count(done)} of ${several(asked, "client")} counted${n(open.late) ? `, ${count(n(open.late))} late` : ""}${n(open.lost) ? `, ${count(n(open.lost))} lost` : ""}.`;
   return (
     <Section title="Who is in this round" note={sentence} action={few && turns.length > 0 && <button type="button" class="small plain" aria-expanded={table} onClick={() => show(!table)}>{table ? "Hide the table" : "Show as table"}</button>}>
       {few ? (

@@ -1,0 +1,43 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"time"
+)
+
+// Wait is what a round still expects from an agent.
+type Wait struct {
+	Agent, Name string
+	Seen        time.Time
+	Clients     int64
+	Until       time.Time // when the last of its leases ends
+}
+
+// Waits returns the agents that have open leases in a round, by id.
+func (l *Ledger) Waits(ctx context.Context, run string, round int64) (all []Wait, err error) {
+	defer wrap(&err, "reading what a round waits for, of run", run)
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		var w Wait
+		var seen, until int64
+		err := r.Scan(&w.Agent, &w.Name, &seen, &w.Clients, &until)
+		w.Seen, w.Until = fromMillis(seen), fromMillis(until)
+		all = append(all, w)
+		return err
+	}, `SELECT l.agent, a.name, a.seen, CAST(COUNT(*) AS BIGINT), MAX(l.until) FROM leases l JOIN agents a ON a.id = l.agent
+		WHERE l.run = $1 AND l.round = $2 AND l.until <> 0 GROUP BY l.agent, a.name, a.seen ORDER BY l.agent`, run, round)
+	return all, err
+}
+
+// Training returns the agents that have open leases.
+func (l *Ledger) Training(ctx context.Context) (all map[string]bool, err error) {
+	defer wrap(&err, "reading which agents train")
+	all = map[string]bool{}
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		var agent string
+		err := r.Scan(&agent)
+		all[agent] = true
+		return err
+	}, "SELECT DISTINCT agent FROM leases WHERE until <> 0")
+	return all, err
+}
