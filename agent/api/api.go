@@ -23,6 +23,7 @@ import (
 	"loadstar/agent/readings"
 	"loadstar/internal/connlimit"
 	"loadstar/internal/graceful"
+	"loadstar/internal/port"
 	"loadstar/internal/problem"
 	"loadstar/internal/webui"
 )
@@ -131,9 +132,9 @@ func loopback(host string) bool {
 
 // Run answers requests until the context ends.
 func (s *Server) Run(ctx context.Context) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.c.Listen)
+	listener, err := port.Listen("http.listen", s.c.Listen)
 	if err != nil {
-		return fmt.Errorf("http: %w", err)
+		return err
 	}
 	return s.Serve(ctx, listener)
 }

@@ -177,7 +177,7 @@ func (s *Service) withdraw(gone *model) error {
 // client reports at once, for the week before. Somebody who knows the numbers of two days could
 // otherwise compute those of a day, so they are also rounded. The client's own page shows more.
 //
-// Codes that say that a meter is wrong are reported as soon as they change, at most once in an hour,
+// Codes that say that a meter is wrong are reported as soon as they change, at most once in ten minutes,
 // because somebody must look at it. Those that can hint at an empty house wait for the weekly report.
 func (h host) Reports() ([]release.Report, func()) {
 	s := h.s
@@ -193,6 +193,7 @@ func (h host) Reports() ([]release.Report, func()) {
 		reports []release.Report
 		names   []string
 		told    = map[string][]string{}
+		prompt  []string // clients with a report between two weekly ones
 	)
 	for _, name := range s.names {
 		m := s.members[name]
@@ -205,6 +206,7 @@ func (h host) Reports() ([]release.Report, func()) {
 		if soon := m.tell(codes); !slices.Equal(soon, m.rec.Told) && (now-m.told >= tellEvery || now < m.told) {
 			reports = append(reports, release.Report{Client: name, Day: now / day, Findings: soon, RelativeMAE: math.NaN(), Coverage: math.NaN()})
 			told[name] = soon
+			prompt = append(prompt, name)
 		}
 		// A later day than today was reported while the clock was wrong.
 		if m.rec.Reported >= sunday && m.rec.Reported <= yesterday+1 || len(m.scores.days) == 0 {
@@ -241,7 +243,10 @@ func (h host) Reports() ([]release.Report, func()) {
 				codes, news := told[name]
 				week := slices.Contains(names, name)
 				if news {
-					m.rec.Told, m.told = codes, now
+					m.rec.Told = codes
+				}
+				if slices.Contains(prompt, name) {
+					m.told = now
 				}
 				if week {
 					m.rec.Reported = sunday
@@ -281,7 +286,7 @@ func (m *member) tell(codes []string) (soon []string) {
 func promptly(code string) bool { return code == "impossible" || code == "unit-jump" || code == "clock-shift" }
 
 // tellEvery is the least time in seconds between two reports of a client's findings.
-const tellEvery = 3600
+const tellEvery = 600
 
 // coarse rounds a number to two decimals.
 func coarse(x float64) float64 { return math.Round(100*x) / 100 }

@@ -1,0 +1,267 @@
+// A scripted drama in a real fleet: things go wrong, and what pages, commands, API, metrics and log say within a minute is
+// compared with the truth. `make drama` runs it; ONLY=garbage,killed for some scenes. The last line is the result.
+import { spawnSync } from "node:child_process";
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import * as world from "./world.mjs";
+
+const { binary, dir, open, pause, run, server, shot, signIn, start, until } = world;
+const minute = 60e3;
+const hour = 3600e3;
+const day = 24 * hour;
+
+// --- The stage: a server, and two sites that forecast and train.
+
+const policy = "policy: {least_client_examples: 0, whole_blocks: false, least_cohort: 1, least_merge: 1, least_fleet: 1, rounds_per_day: 0, plans_per_week: 0}";
+
+class Site {
+  constructor(name, seed, prefix = name) {
+    Object.assign(this, { name, seed, prefix });
+  }
+  async raise() {
+    const begin = new Date(Date.now() - 59 * day).toISOString().slice(0, 10);
+    run("data", "generate", "--meters", "3", "--days", "62", "--seed", String(this.seed), "--no-faults", "--start", begin, "--zone", "Europe/Berlin", "-o", `${this.name}.data`);
+    run("data", "prepare", `${this.name}.data`, "-o", `${this.name}.prepared`);
+    const token = server.operate("token", "create").split("\n").find((l) => l.startsWith("ls1-"));
+    run("agent", "join", server.flags[1], token, "--dir", this.name, "--name", this.name);
+    this.port ??= await world.freePort();
+    this.url = `http://127.0.0.1:${this.port}/`;
+    writeFileSync(join(dir, `${this.name}.yaml`), [
+      `dir: ${this.name}`, `site: {name: ${this.name}, zone: Europe/Berlin, country: DE, interval: 1h}`, `history: ${this.name}.prepared`, "server: required", policy,
+      `http: {listen: "127.0.0.1:${this.port}"}`, "",
+    ].join("\n"));
+    await this.begin();
+    this.clients = (await until("clients", async () => (await this.get("clients")).clients)).map((c) => c.client);
+  }
+  async begin() {
+    this.process = start("agent", "run", "--config", `${this.name}.yaml`, "--log-level", "warn");
+    await until(`${this.name} answers`, async () => {
+      if (this.process.child.exitCode != null) throw new Error(this.process.err);
+      return (await fetch(`${this.url}healthz`)).ok;
+    });
+  }
+  async get(path) {
+    return (await fetch(`${this.url}v1/${path}`)).json();
+  }
+  status() {
+    return run("agent", "status", "--config", `${this.name}.yaml`);
+  }
+  // push sends hourly values that end with the newest whole hour.
+  async push(client, values, ahead = 0) {
+    const end = Math.floor(Date.now() / hour) * hour + ahead;
+    const rows = values.map((y, i) => ({ unique_id: client, ds: new Date(end - (values.length - i) * hour).toISOString(), y }));
+    const r = await fetch(`${this.url}v1/readings`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(rows) });
+    return { status: r.status, ...(await r.json()) };
+  }
+  // usual returns the last hours of a client that are known.
+  async usual(client) {
+    const r = await this.get(`readings/${client}`);
+    return r.values.load.filter((x) => x != null);
+  }
+}
+
+const one = new Site("site-1", 11), two = new Site("site-2", 22);
+let page, runID;
+
+// says fails unless a text matches all patterns. It is asked again for a minute.
+async function says(where, ask, ...patterns) {
+  let text = "";
+  try {
+    await until(where, async () => {
+      text = String(await ask());
+      return patterns.every((p) => p.test(text));
+    }, minute);
+  } catch {
+    throw new Error(`${where} does not say ${patterns.find((p) => !p.test(text))}: ${text.slice(0, 1500)}`);
+  }
+}
+const not = async (where, ask, pattern) => {
+  const text = String(await ask());
+  if (pattern.test(text)) throw new Error(`${where} says ${pattern}: ${text.slice(0, 600)}`);
+};
+const main = async (path) => {
+  if (!page.url().endsWith(`#/${path}`)) await page.goto(`${server.url}#/${path}`);
+  return page.locator("main").innerText();
+};
+const metric = async (name) => (await (await fetch(`http://${server.watch}/metrics`)).text()).split("\n").filter((l) => l.startsWith(name)).join("\n");
+const startRun = (name, rounds, steps = 4) => {
+  writeFileSync(join(dir, `${name}.yaml`), `name: ${name}\nalgorithm: fedavg\nmodel: {name: dense, targets: 24}\npartition: correction\nrounds: ${rounds}\nclient: {steps: ${steps}}\nevaluate: {every: 0}\nschedule: {kind: synchronous}\n`);
+  return server.operate("runs", "start", `${name}.yaml`, "--wait-for", "6");
+};
+const merged = (id, least) => until(`round ${least} of ${id}`, () => JSON.parse(server.operate("runs", "show", id, "--json")).run.version >= least, 3 * minute);
+const doctor = () => {
+  const r = spawnSync(binary, ["doctor", "--dir", "server"], { cwd: dir, encoding: "utf8" });
+  return r.stdout + r.stderr;
+};
+
+// --- The scenes. before: true means that it held before these changes; the others failed.
+
+const scenes = {
+  quiet: { before: true, what: "nothing is wrong, and everything says so", async play() {
+    await says("fleet page", () => main(""), /all check in/);
+    await says("agent status", () => one.status(), /readings OK/);
+    await says("data health", () => main("data"), /No client has reported a problem|No client has a problem now/);
+    await says("metrics", () => metric("loadstar_client_findings"), /code="impossible"} 0/);
+  } },
+  thousandfold: { what: "a client pushes 10,000 times its load", async play() {
+    const c = one.clients[0], load = await one.usual(c);
+    const answer = await one.push(c, load.slice(-6).map((x) => 1e4 * x));
+    if (answer.bad !== 6) throw new Error(`the answer is ${JSON.stringify(answer)}`);
+    await says("agent status", () => one.status(), /IMPOSSIBLE/, /6 readings cannot be right/, new RegExp(`agent accept ${c}`));
+    await says("agent's list", async () => JSON.stringify(await one.get("clients")), /"findings":\["impossible"/);
+    await says("agent's detail", async () => JSON.stringify(await one.get(`quality/${c}`)), /impossible/);
+    await says("server's page", () => main("data"), /impossible/);
+    await says("loadstar clients findings", () => server.operate("clients", "findings"), /now\s+impossible\s+1/);
+    await says("metrics", () => metric("loadstar_client_findings"), /code="impossible"} 1/);
+    await shot(page, "drama-data-health");
+  } },
+  hundredfold: { what: "a client pushes 100 times its load", async play() {
+    const c = one.clients[1], load = await one.usual(c);
+    const high = load.slice(-3).map(() => 100 * Math.max(...load.slice(-48)));
+    const answer = await one.push(c, high);
+    if (answer.bad !== 3) throw new Error(`the answer is ${JSON.stringify(answer)}`);
+    await says("agent status", () => one.status(), new RegExp(`${c}: impossible: 3 readings`));
+  } },
+  unused: { what: "no forecast is made from impossible readings", async play() {
+    const c = one.clients[0], load = await one.usual(c);
+    const f = await (await fetch(`${one.url}v1/forecasts/${c}`, { method: "POST" })).json();
+    const top = Math.max(...f.values.P90.filter((x) => x != null)), most = Math.max(...load);
+    if (!(top < 5 * most)) throw new Error(`P90 up to ${top} kW, readings up to ${most}`);
+  } },
+  zeros: { before: true, what: "a client reads 0 for a day", async play() {
+    const c = two.clients[0];
+    await two.push(c, Array(30).fill(0));
+    await says("agent's detail", async () => JSON.stringify(await two.get(`quality/${c}`)), /zeros-as-gaps/);
+  } },
+  flat: { what: "a meter stands still: list and detail agree", async play() {
+    const c = two.clients[1];
+    await two.push(c, Array(40).fill(7));
+    await says("agent's detail", async () => JSON.stringify(await two.get(`quality/${c}`)), /"flat"/);
+    await says("agent's list", async () => JSON.stringify((await two.get("clients")).clients.find((x) => x.client === c)), /"flat"/);
+    await not("server's page, because a flat load can mean an empty house", () => server.operate("clients", "findings"), /flat/);
+  } },
+  future: { before: true, what: "readings of the future are refused", async play() {
+    const answer = await two.push(two.clients[2], [1, 1, 1], 5 * hour);
+    if (!/future/.test(JSON.stringify(answer))) throw new Error(JSON.stringify(answer));
+  } },
+  history: { what: "an imported history with days of the future ends now", async play() {
+    for (const c of (await one.get("clients")).clients) {
+      if (Date.parse(c.newest_reading) > Date.now() + 10 * 60e3) throw new Error(`${c.client} has readings up to ${c.newest_reading}`);
+    }
+  } },
+  negative: { before: true, what: "negative readings without feed-in are refused", async play() {
+    const answer = await two.push(two.clients[2], [-50]);
+    if (!/negative/.test(JSON.stringify(answer))) throw new Error(JSON.stringify(answer));
+  } },
+  scale: { what: "a meter's scale changes for good, and its owner says so", async play() {
+    const c = one.clients[1];
+    await says("loadstar agent accept", () => run("agent", "accept", "--config", "site-1.yaml", c), /3\) are used/);
+    const load = await one.usual(c);
+    const answer = await one.push(c, [Math.max(...load)]);
+    if (answer.bad !== 0) throw new Error(JSON.stringify(answer));
+    await says("agent's list", async () => JSON.stringify((await one.get("clients")).clients.find((x) => x.client === c).findings), /^((?!impossible).)*$/);
+  } },
+  killed: { what: "an agent is killed in a round", async play() {
+    runID = startRun("killed", 100000);
+    await merged(runID, 3);
+    await two.process.stop("SIGKILL");
+    await says("runs show", () => server.operate("runs", "show", runID), /waits for site-2 \(3 clients, silent since \d\d:\d\d:\d\d UTC\); it gives up at \d\d:\d\d:\d\d UTC and then merges 3 of 6 clients/, /unknown while it waits/);
+    await says("run page", () => main(`runs/${runID}`), /waits for site-2/, /gives up at/, /merges 3 of 6/, /unknown while it waits/);
+    await not("run page", () => main(`runs/${runID}`), /about .* left/);
+    await shot(page, "drama-waits-light-1280");
+    await says("fleet page", () => main(""), /1 silent while training/, /silent while training/);
+    await not("fleet page", () => main(""), /all check in/);
+    await says("agents list", () => server.operate("agents", "list"), /silent while training/);
+    await says("log", () => server.process.err, /waits for site-2/);
+    await says("metrics", () => metric('loadstar_finding{check="rounds",level="warn"}'), / 1$/m);
+  } },
+  back: { before: true, what: "the agent comes back, and its round goes on", async play() {
+    await two.begin();
+    const { version } = JSON.parse(server.operate("runs", "show", runID, "--json")).run;
+    await merged(runID, Number(version) + 2);
+    await says("fleet page", () => main(""), /all check in/);
+    await not("runs show", () => server.operate("runs", "show", runID), /silent/);
+  } },
+  figures: { what: "one round, one number: sentence and table of the run page agree", async play() {
+    await main(`runs/${runID}`);
+    for (let i = 0; i < 40; i++, await pause(100)) {
+      const text = await main(`runs/${runID}`);
+      const said = /Round ([\d,]+): ([\d,]+) of 6 clients counted/.exec(text);
+      const row = said && new RegExp(`^${said[1]}\\s+open\\s+6\\s+(\\d+)`, "m").exec(text);
+      if (row && row[1] !== said[2]) throw new Error(`${said[0]}, but the table says ${row[0]}`);
+    }
+  } },
+  lost: { what: "the server is killed: the numbers below the message are grey", async play() {
+    await main(`runs/${runID}`);
+    await server.process.stop("SIGKILL");
+    await page.waitForSelector(".line.lost");
+    const filter = await page.evaluate(() => getComputedStyle(document.querySelector(".line.lost").nextElementSibling).filter);
+    if (!/grayscale/.test(filter)) throw new Error(`they are not grey: ${filter}`);
+    await shot(page, "drama-lost-light-1280");
+    await server.start();
+    await until("the page is live again", async () => (await page.locator(".line.lost").count()) === 0);
+    server.operate("runs", "stop", runID);
+  } },
+  refused: { before: true, what: "a release is refused by clients, and they say so", async play() {
+    writeFileSync(join(dir, "bad.yaml"), "name: bad\nalgorithm: fedavg\nmodel: {name: dense, targets: 24}\npartition: correction\nrounds: 2\nclient: {steps: 1, lr: 0.0001}\nevaluate: {every: 0}\nschedule: {kind: synchronous}\n");
+    const id = server.operate("runs", "start", "bad.yaml", "--wait-for", "6");
+    await until("the run ends", () => JSON.parse(server.operate("runs", "show", id, "--json")).run.state === "finished", 3 * minute);
+    server.operate("models", "release", id, "--name", "bad");
+    await until("both agents tried it", async () => {
+      const all = (await Promise.all([one, two].map((s) => s.get("models")))).map((m) => m.models.find((x) => x.release === "bad@1"));
+      return all.every((m) => m && (m.refused?.length ?? 0) + (m.serving?.length ?? 0) + (m.trial?.length ?? 0) > 0);
+    }, 5 * minute);
+    const models = await one.get("models"), m = models.models.find((x) => x.release === "bad@1");
+    for (const c of m.refused ?? []) {
+      const row = (await one.get("clients")).clients.find((x) => x.client === c);
+      if (row.reason === "no-head") throw new Error(`${c} refused it, and says no-head`);
+    }
+  } },
+  withdrawn: { before: true, what: "a bad release is withdrawn, and agents leave it", async play() {
+    server.operate("models", "withdraw", "bad@1");
+    await says("agent's models", async () => JSON.stringify(await one.get("models")), /^((?!bad@1).)*$/);
+  } },
+  readyz: { before: true, what: "an agent whose clients have no forecast is not ready", async play() {
+    const port = await world.freePort();
+    writeFileSync(join(dir, "empty.yaml"), `dir: empty\nsite: {name: empty, zone: Europe/Berlin, interval: 1h}\nserver: none\nclients: {a: {}, b: {}}\nhttp: {listen: "127.0.0.1:${port}"}\n`);
+    const p = start("agent", "run", "--config", "empty.yaml", "--log-level", "warn");
+    await until("it answers", async () => (await fetch(`http://127.0.0.1:${port}/healthz`)).ok);
+    const r = await fetch(`http://127.0.0.1:${port}/readyz`);
+    const text = await r.text();
+    await p.stop();
+    if (r.status !== 503 || !/"names":\["a","b"\]/.test(text)) throw new Error(`${r.status} ${text}`);
+  } },
+  port: { what: "an agent whose port is in use names who has it", async play() {
+    writeFileSync(join(dir, "busy.yaml"), `dir: busy\nsite: {name: busy, zone: Europe/Berlin, interval: 1h}\nserver: none\nclients: {a: {}}\nhttp: {listen: "127.0.0.1:${one.port}"}\n`);
+    const r = spawnSync(binary, ["agent", "run", "--config", "busy.yaml"], { cwd: dir, encoding: "utf8", timeout: minute });
+    if (!/in use by .*loadstar|in use by process|http\.listen/.test(r.stderr)) throw new Error(r.stderr);
+  } },
+};
+
+// --- The play
+
+server.watch = `127.0.0.1:${await world.freePort()}`;
+let failed = 0, played = 0;
+try {
+  await server.start();
+  await Promise.all([one.raise(), two.raise()]);
+  const context = await open({ allow: [/./] });
+  page = await signIn(context, server.link());
+  const only = process.env.ONLY?.split(",");
+  for (const [name, s] of Object.entries(scenes)) {
+    if (only && !only.includes(name)) continue;
+    played++;
+    const began = Date.now();
+    try {
+      await s.play();
+      console.log(`true   ${name}: ${s.what}${s.before ? " (held before)" : ""}, ${((Date.now() - began) / 1e3).toFixed(0)} s`);
+    } catch (e) {
+      failed++;
+      console.log(`FALSE  ${name}: ${s.what}\n       ${e.message}`);
+    }
+  }
+} finally {
+  await world.end();
+}
+console.log(`drama ${played} scenes, ${played - failed} true`);
+process.exitCode = failed > 0 || played === 0 ? 1 : 0;
