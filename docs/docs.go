@@ -1,4 +1,4 @@
-// Package docs has the pages that the command line shows.
+// Package docs has the pages that the command line and the dashboard show.
 package docs
 
 import _ "embed"
@@ -7,3 +7,11 @@ import _ "embed"
 //
 //go:embed glossary.md
 var Glossary string
+
+// Runbooks says what to do about faults, and Alerts about the other alerts.
+//
+//go:embed how-to/runbooks.md
+var Runbooks string
+
+//go:embed how-to/alerts.md
+var Alerts string

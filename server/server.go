@@ -98,6 +98,8 @@ type Config struct {
 	// sends a sum.
 	Hub    *Hub
 	Linger time.Duration
+	// Notify tells people about findings of checks. It may be nil.
+	Notify *examine.Notifier
 	// AgentClients is the maximum number of clients of an agent or region.
 	AgentClients int
 	// Aggregators is the number of goroutines that count results in this process.
@@ -161,6 +163,7 @@ type server struct {
 	unclean   bool        // the process before this one did not end cleanly
 	// waits says what rounds wait for. It is nil without the role gateway.
 	waits func(context.Context) ([]string, error)
+	page  string // address of the dashboard; empty if there is none
 }
 
 // Run runs the server until ctx ends, and then shuts down gracefully.
@@ -366,7 +369,13 @@ func (s *server) serve(ctx context.Context) error {
 	}
 	group.Go(func() error { return s.revoked.run(ctx, s) })
 	group.Go(func() error { return s.bus.Wait(ctx) })
-	watcher := &examine.Watcher{Config: s.examination(), Log: s.Log, Unclean: s.unclean}
+	watcher := &examine.Watcher{Config: s.examination(), Log: s.Log, Unclean: s.unclean, Notify: s.Notify}
+	if s.Notify != nil {
+		s.Notify.Log = s.Log
+		if s.Web != nil {
+			s.Notify.Page = s.page
+		}
+	}
 	watcher.Register(s.registry)
 	group.Go(func() error { return watcher.Run(ctx) })
 	if slices.Contains(s.Roles, Coordinator) {
@@ -469,6 +478,7 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, agents, ope
 			return err
 		}
 		w.Page = page.URL()
+		s.page = w.Page
 	}
 	o := operator.New(w)
 	s.waits = o.Waits

@@ -109,7 +109,8 @@ func checkAlerts(t *testing.T, root string, known metrics) {
 			n++
 			all.WriteString(r.Expr + "\n")
 			checkExpression(t, "alert "+r.Alert, r.Expr, known)
-			page, anchor, _ := strings.Cut(r.Annotations["runbook_url"], "#")
+			page, anchor, _ := strings.Cut(strings.TrimPrefix(r.Annotations["runbook_url"], "{{ $externalLabels.loadstar_dashboard }}/docs/"), "#")
+			page = "docs/how-to/" + page + ".md"
 			text, err := os.ReadFile(filepath.Join(root, page))
 			if err != nil || anchor != strings.ToLower(r.Alert) || !strings.Contains(string(text), "\n## "+r.Alert+"\n") {
 				t.Errorf("alert %s: its runbook %s#%s has no heading: %v", r.Alert, page, anchor, err)

@@ -18,17 +18,18 @@ import (
 	"loadstar/internal/sdnotify"
 	"loadstar/nn/kernel"
 	"loadstar/server"
+	"loadstar/server/examine"
 	"loadstar/server/owndata"
 )
 
 func newServe() *cobra.Command {
 	var (
-		c          server.Config
-		hub        string
-		data, root string
-		logging    logFlags
-		dashboard  webFlags
-		keys       operate.KeyFlags
+		c           server.Config
+		hub, notify string
+		data, root  string
+		logging     logFlags
+		dashboard   webFlags
+		keys        operate.KeyFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -120,6 +121,11 @@ docs/reliability.md.`,
 			if c.Web, err = dashboard.config(c.Roles, &page); err != nil {
 				return err
 			}
+			if notify != "" {
+				if c.Notify, err = examine.NewNotifier(notify); err != nil {
+					return err
+				}
+			}
 			c.Ready = func(address string) {
 				if _, port, err := net.SplitHostPort(address); err == nil {
 					printServing(cmd.OutOrStdout(), c, "https://"+net.JoinHostPort(c.Hosts[0], port), page)
@@ -137,6 +143,7 @@ docs/reliability.md.`,
 	f.Float64Var(&c.AddressRate, "address-rate", 50, "new connections per second of one address; 0 turns off all limits by address, for a proxy that hides addresses")
 	f.StringSliceVar(&c.Hosts, "host", []string{"localhost", "127.0.0.1"}, "names and IP addresses of the server, for its certificate")
 	f.StringVar(&c.Watch, "watch", "127.0.0.1:7444", "address for /metrics, /healthz, /readyz and /limited; empty to disable")
+	f.StringVar(&notify, "notify", "", "`address` that is told about faults and their end, for those without Prometheus: https://HOST/PATH gets JSON, ntfy:https://HOST/TOPIC the form of ntfy")
 	storeFlags(f, &c)
 	f.BoolVar(&c.AllowLoss, "allow-loss", false, "start although a setting of the database or the disk can lose counted updates")
 	f.DurationVar(&c.Keep.Receipts, "keep-receipts", 90*24*time.Hour, "time for which receipts and declines of merged rounds are kept, and members of ended runs; 0 for ever")
@@ -160,7 +167,7 @@ docs/reliability.md.`,
 	keys.Add(f)
 	dashboard.add(f)
 	logging.add(f)
-	cli.GroupFlags(cmd, "Agents and operators", "listen", "operators", "host", "poll", "max-poll", "lease", "longest-turn", "fleet-seen", "certificates", "grace", "pki-passphrase-file", "pki-signer", "hub", "linger")
+	cli.GroupFlags(cmd, "Agents and operators", "listen", "operators", "host", "poll", "max-poll", "lease", "longest-turn", "fleet-seen", "certificates", "grace", "pki-passphrase-file", "pki-signer", "hub", "linger", "notify")
 	cli.GroupFlags(cmd, "Dashboard", "web", "web-cert", "web-key", "web-behind-proxy", "web-url", "web-read-only",
 		"oidc-issuer", "oidc-client-id", "oidc-client-secret-file", "oidc-claim", "oidc-roles")
 	cli.GroupFlags(cmd, "Storage", "database", "nats", "nats-credentials", "nats-ca", "nats-cert", "nats-key", "nats-monitor", "nats-synced", "blobs", "blobs-ca", "revocations", "keep-receipts", "keep-audit", "allow-loss", "server-data", "root")

@@ -47,7 +47,7 @@ var layers = map[string]pkg{
 	"server/bus":         {layer: 4, may: "internal/backoff internal/disk internal/filelock internal/finding", external: "github.com/nats-io golang.org/x/sync golang.org/x/sys google.golang.org/protobuf"},
 	"server/blob":        {layer: 4, may: "internal/atomicfile", external: "github.com/minio/minio-go/v7 golang.org/x/sync"},
 	"server/access":      {layer: 4, may: "proto/loadstar/v1 server/ledger server/pki", external: "connectrpc.com/connect"},
-	"server/web":         {layer: 4, may: "internal/connlimit internal/graceful internal/port internal/webui proto/loadstar/v1 server/access server/ledger server/limitlog server/operator", external: "connectrpc.com/connect github.com/coreos/go-oidc/v3 github.com/prometheus/client_golang golang.org/x/oauth2 google.golang.org/protobuf"},
+	"server/web":         {layer: 4, may: "docs internal/connlimit internal/graceful internal/port internal/webui proto/loadstar/v1 server/access server/ledger server/limitlog server/operator", external: "connectrpc.com/connect github.com/coreos/go-oidc/v3 github.com/prometheus/client_golang golang.org/x/oauth2 google.golang.org/protobuf"},
 	"server/examine":     {layer: 4, may: "internal/atomicfile internal/backoff internal/disk internal/finding internal/mtls server/blob server/ledger server/pki", external: "github.com/prometheus/client_golang"},
 	"server/pki":         {layer: 4, may: "internal/atomicfile internal/filelock internal/jointoken internal/mtls", external: "filippo.io/age"},
 

@@ -31,6 +31,8 @@ const (
 type Watcher struct {
 	Config
 	Log *slog.Logger
+	// Notify tells people about findings. It may be nil.
+	Notify *Notifier
 	// Unclean is set if the process before this one did not end cleanly.
 	Unclean bool
 
@@ -120,6 +122,9 @@ func (w *Watcher) once(ctx context.Context) {
 		return // a server that ends closes its stores
 	}
 	w.note(state, true)
+	if w.Notify != nil {
+		w.Notify.note(ctx, append(found, state...))
+	}
 	w.measure(inner, state)
 }
 

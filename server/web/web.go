@@ -234,6 +234,7 @@ func (w *Web) handler() http.Handler {
 	}))
 	mux := http.NewServeMux()
 	mux.Handle("/api/", noStore(sameOrigin.Handler(api)))
+	runbooks(mux)
 	page := webui.Server()
 	mux.HandleFunc("/", func(rw http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {

@@ -1,0 +1,131 @@
+package examine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"loadstar/internal/finding"
+)
+
+// Notifier tells people who have no Prometheus about findings, and when they are over.
+type Notifier struct {
+	address string
+	ntfy    bool
+	// Page is the address of the dashboard, which serves the runbooks; empty if there is none.
+	Page string
+	Log  *slog.Logger
+
+	told   map[string]finding.Level // what was sent, by check
+	before map[string]finding.Level // of the last examination
+}
+
+const notifyFor = 10 * time.Second
+
+// NewNotifier returns a notifier for an address: https://… gets JSON, ntfy:https://… the form of
+// ntfy.
+func NewNotifier(address string) (*Notifier, error) {
+	n := &Notifier{told: map[string]finding.Level{}, before: map[string]finding.Level{}}
+	n.address, n.ntfy = strings.CutPrefix(address, "ntfy:")
+	if u, err := url.Parse(n.address); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("--notify %q is not an address: write https://HOST/PATH for a webhook, or ntfy:https://HOST/TOPIC", address)
+	}
+	return n, nil
+}
+
+// note sends what is new: a failure at once, a warning if it lasts for two examinations, and the
+// end of what was sent. What could not be sent is sent at the next examination.
+func (n *Notifier) note(ctx context.Context, all finding.List) {
+	for _, f := range all {
+		before := n.before[f.Check]
+		n.before[f.Check] = f.Level
+		told := n.told[f.Check]
+		if told == "" {
+			told = finding.OK
+		}
+		lasts := f.Level == finding.Fail || f.Level == finding.OK || before == f.Level
+		if f.Level == told || !lasts {
+			continue
+		}
+		if err := n.send(ctx, f); err != nil {
+			// The address can be a secret.
+			n.Log.Warn("cannot send a notification; it is sent again in a minute", "check", f.Check, "error", strings.ReplaceAll(err.Error(), n.address, "the address of --notify"))
+			continue
+		}
+		n.told[f.Check] = f.Level
+	}
+}
+
+// message is the JSON of a webhook.
+type message struct {
+	Alert   string        `json:"alert"`
+	Check   string        `json:"check"`
+	Level   finding.Level `json:"level"` // OK means that it is over
+	Text    string        `json:"text"`
+	Do      string        `json:"do,omitempty"`
+	Runbook string        `json:"runbook,omitempty"`
+	At      time.Time     `json:"at"`
+}
+
+func (n *Notifier) send(ctx context.Context, f finding.Finding) error {
+	m := message{Alert: Alert(f), Check: f.Check, Level: f.Level, Text: f.Text, Do: f.Do, At: time.Now().UTC()}
+	if n.Page != "" {
+		m.Runbook = strings.TrimSuffix(n.Page, "/") + "/docs/runbooks#" + strings.ToLower(m.Alert)
+	}
+	body, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	if n.ntfy {
+		body = []byte(strings.TrimSpace(f.Check + ": " + f.Text + "\n" + f.Do))
+	}
+	ctx, cancel := context.WithTimeout(ctx, notifyFor)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, n.address, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	if n.ntfy {
+		r.Header.Set("Content-Type", "text/plain; charset=utf-8")
+		r.Header.Set("Title", "Loadstar: "+m.Alert+map[bool]string{true: " is over"}[f.Level == finding.OK])
+		r.Header.Set("Priority", map[finding.Level]string{finding.OK: "low", finding.Warn: "default", finding.Fail: "high"}[f.Level])
+		r.Header.Set("Tags", map[finding.Level]string{finding.OK: "white_check_mark", finding.Warn: "warning", finding.Fail: "rotating_light"}[f.Level])
+		if m.Runbook != "" {
+			r.Header.Set("Click", m.Runbook)
+		}
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode/100 != 2 {
+		return fmt.Errorf("it answers %s", answer.Status)
+	}
+	return nil
+}
+
+// Alert returns the name of the alert and of the runbook that a finding belongs to.
+func Alert(f finding.Finding) string {
+	for _, x := range []struct{ prefix, alert string }{
+		{"disk of the ", "DiskFilling"}, {"writing for the ", "DiskNotWritable"}, {"database's integrity", "DamageFound"}, {"database's answer", "DatabaseAway"},
+		{"queue's ", "UnsafeSettings"}, {"queue", "QueueAway"}, {"blobs' ", "UnsafeSettings"}, {"blobs", "BlobsAway"}, {"clock ", "ClockOff"},
+		{"issuer of certificates", "CertificateExpires"}, {"root certificate", "CertificateExpires"}, {"local operator's certificate", "CertificateExpires"},
+		{"agents' certificates", "AgentCertificatesExpire"}, {"agents", "AgentsAway"}, {"clients' readings", "ClientNonsense"}, {"rounds", "RoundWaits"}, {"backup", "BackupOld"},
+	} {
+		if strings.HasPrefix(f.Check, x.prefix) {
+			if x.alert == "DiskFilling" && f.Level == finding.Fail {
+				return "DiskFull"
+			}
+			return x.alert
+		}
+	}
+	return "UnsafeSettings"
+}
