@@ -205,7 +205,11 @@ const scenes = {
   refused: { before: true, what: "a release is refused by clients, and they say so", async play() {
     writeFileSync(join(dir, "bad.yaml"), "name: bad\nalgorithm: fedavg\nmodel: {name: dense, targets: 24}\npartition: correction\nrounds: 2\nclient: {steps: 1, lr: 0.0001}\nevaluate: {every: 0}\nschedule: {kind: synchronous}\n");
     const id = server.operate("runs", "start", "bad.yaml", "--wait-for", "6");
-    await until("the run ends", () => JSON.parse(server.operate("runs", "show", id, "--json")).run.state === "finished", 3 * minute);
+    try {
+      await until("the run ends", () => JSON.parse(server.operate("runs", "show", id, "--json")).run.state === "finished", 3 * minute);
+    } catch (e) {
+      throw new Error(`${e.message}: ${server.operate("runs", "show", id)}`);
+    }
     server.operate("models", "release", id, "--name", "bad");
     await until("both agents tried it", async () => {
       const all = (await Promise.all([one, two].map((s) => s.get("models")))).map((m) => m.models.find((x) => x.release === "bad@1"));

@@ -8,15 +8,17 @@ import { Dots, Empty, Failure, Figures, Generated, Section, State, Table, Time, 
 
 const week = 7 * 86400;
 const ranges = [1, 7, 28];
-const leads = ["1h", "24h"];
+const leads = ["1h", "6h", "24h"];
 const sources: Record<string, string> = { model: "the client's own model", generic: "the shared model", median: "the median of the last 28 days", week: "last week's load", day: "yesterday's load", last: "the last load", none: "nothing" };
 
-type Seen = { forecast?: Forecast; readings: Series; issued?: Series; scores: Score[]; quality?: Quality; from: number; anchor: number };
+type Seen = { forecast?: Forecast; readings: Series; issued?: Series; scores: Score[]; quality?: Quality; from: number; anchor: number; lead: string };
 
 // optional turns "there is none yet" into undefined.
 const optional = <T,>(p: Promise<T>): Promise<T | undefined> => p.catch((e) => { if (e.status === 404 || e.status === 422) return undefined; throw e; });
 
-async function fetchAll(name: string, days: number, lead: string, list: List): Promise<Seen> {
+// fetchAll fetches what the page shows. Without a chosen lead it takes the longest one at which the past was forecast, for at
+// least half of the steps that have a forecast at all: a model that reaches 24 h has next to nothing 24 h ahead.
+async function fetchAll(name: string, days: number, chosen: string, list: List): Promise<Seen> {
   const own = encodeURIComponent(name), step = seconds(list.step) || 900;
   const known = list.clients.find((c) => c.client === name);
   const forecast = await optional(get<Forecast>(`forecasts/${own}`));
@@ -26,11 +28,13 @@ async function fetchAll(name: string, days: number, lead: string, list: List): P
   const from = Math.floor((anchor - days * 86400) / step) * step;
   const [readings, issued, scores, quality] = await Promise.all([
     between(`readings/${own}`, from - week - 7200, anchor + step, step),
-    optional(between(`forecasts/${own}/issued`, from, anchor, step, { lead })),
+    Promise.all((chosen ? [chosen] : leads).map((lead) => optional(between(`forecasts/${own}/issued`, from, anchor, step, { lead })))),
     optional(get<{ scores: Score[] }>(`scores/${own}`)),
     optional(get<Quality>(`quality/${own}`)),
   ]);
-  return { forecast, readings, issued, scores: scores?.scores ?? [], quality, from, anchor };
+  const known50 = issued.map((s) => s?.values.P50?.filter((y) => y != null).length ?? 0);
+  const best = chosen ? 0 : Math.max(known50.findLastIndex((k) => k > 0 && 2 * k >= Math.max(...known50)), 0);
+  return { forecast, readings, issued: issued[best], scores: scores?.scores ?? [], quality, from, anchor, lead: chosen || leads[best]! };
 }
 
 type Grid = { data: uPlot.AlignedData; source: (string | undefined)[]; gaps: [number, number][]; mean: number | null; known: number; week: number; step: number };
@@ -95,9 +99,9 @@ export function ClientPage(props: Props) {
 
 function Known({ name, list, heard }: Props) {
   const [days, range] = useState(7);
-  const [lead, setLead] = useState("24h");
+  const [chosen, choose] = useState("");
   const known = list.clients.find((c) => c.client === name);
-  const asked = useAsk(() => fetchAll(name, days, lead, list), [name, days, lead]);
+  const asked = useAsk(() => fetchAll(name, days, chosen, list), [name, days, chosen]);
   // A new forecast or a new reading is a reason to fetch again; a tick of the clock is not.
   const stamp = `${known?.cutoff} ${known?.newest_reading}`;
   const first = useRef(stamp);
@@ -127,12 +131,12 @@ function Known({ name, list, heard }: Props) {
         </div>
         <div class="buttons">
           <Choice label="Range" of={ranges.map((d) => [String(d), `${d} d`])} value={String(days)} set={(v) => range(Number(v))} />
-          <Choice label="Lead of past forecasts" of={leads.map((l) => [l, `lead ${l.replace("h", " h")}`])} value={lead} set={setLead} />
+          <Choice label="Lead of past forecasts" of={leads.map((l) => [l, `lead ${l.replace("h", " h")}`])} value={seen.lead} set={choose} />
         </div>
       </div>
       <Generated when={seen.readings.generated} />
       <Failure error={asked.error} again={asked.again} />
-      <Fan key={name} seen={seen} zone={zone} step={step} days={days} lead={lead} />
+      <Fan key={name} seen={seen} zone={zone} step={step} days={days} lead={seen.lead} />
       <Scores scores={seen.scores} days={days} mean={grid(seen, step, zone).mean} />
       <div class="two">
         <Tomorrow f={f} zone={zone} />
@@ -169,7 +173,7 @@ function Fan({ seen, zone, step, days, lead }: { seen: Seen; zone: string; step:
           return hour === "00:00" ? date : fresh ? `${hour}\n${date}` : hour;
         }),
       }),
-      axis({ size: 62, values: (_u, v) => v.map((y) => `${+y.toPrecision(4)} kW`) }),
+      axis({ size: 66, values: (_u, v) => { const large = Math.max(...v.map(Math.abs)) >= 1000; return v.map((y) => (large ? `${+(y / 1000).toPrecision(4)} MW` : `${+y.toPrecision(4)} kW`)); } }),
     ],
     series: [
       {},
