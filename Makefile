@@ -226,6 +226,10 @@ site: ## Write the documentation as web pages into dist/site; fails on dead link
 web-test: build ## Test the dashboard in a browser, with a real server under load and a real agent; SHORT=1 for two of four looks; needs npm and chromium
 	cd web/dashboard && $(NPM_CI) && npm test --silent
 
+.PHONY: drama
+drama: build ## Let things go wrong in a real fleet, and check what pages, commands, metrics and log say within a minute; ONLY=killed,lost for some scenes; needs npm and chromium
+	cd web/dashboard && $(NPM_CI) && ONLY="$(ONLY)" node test/drama.mjs
+
 .PHONY: screenshots
 screenshots: build ## Take docs/pictures/dashboard.webp of a real run on generated data; needs npm and chromium
 	cd web/dashboard && $(NPM_CI) && node test/picture.mjs dashboard ../../docs/pictures/dashboard.webp

@@ -85,6 +85,9 @@ type Config struct {
 	// Yield, if not nil, is called before each client trains. It waits while more urgent work
 	// is done, such as forecasts.
 	Yield func(context.Context)
+	// Announced, if not nil, is told which clients the server refused, and why, whenever the agent has
+	// announced its clients.
+	Announced func(refused []string, reason string)
 	// Audits passes requests for audits of clients to the agent. It may be nil.
 	Audits *audit.Auditor
 	// Log receives the agent's messages. If it is nil, they are discarded.

@@ -79,8 +79,12 @@ func (a *agent) announce(ctx context.Context) (refused bool, err error) {
 		return true, err
 	}
 	a.Log.Info("announced clients", "clients", len(a.names))
+	reason := cmp.Or(r.GetReason(), "revoked, or another agent has them")
+	if a.Announced != nil {
+		a.Announced(r.GetRefused(), reason)
+	}
 	if not := r.GetRefused(); len(not) > 0 {
-		a.Log.Warn("the server refused clients", "clients", len(not), "first", not[0], "reason", cmp.Or(r.GetReason(), "revoked, or another agent has them"))
+		a.Log.Warn("the server refused clients", "clients", len(not), "first", not[0], "reason", reason)
 	}
 	return len(r.GetRefused()) > 0, nil
 }

@@ -54,6 +54,8 @@ type site struct {
 	store   *store.Store
 	service *live.Service
 	audits  audit.Auditor
+	// refused says which clients the server refused, or is empty or nil.
+	refused atomic.Pointer[string]
 	// generated means that the imported history is synthetic.
 	generated bool
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -169,6 +170,13 @@ func (x *site) agent(i *identity.Identity, k *kernel.Set, o Options) agent.Confi
 	return agent.Config{
 		Dir: x.c.Dir, Server: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue, Source: x.source, Releases: x.service.Host(),
 		Kernel: k, Workers: x.c.Train.Workers, Policy: &x.c.Policy, Yield: x.service.Yield, Audits: &x.audits, Version: o.Version, Log: o.Log,
+		Announced: func(refused []string, reason string) {
+			text := ""
+			if len(refused) > 0 {
+				text = fmt.Sprintf("the server refused %d clients, which train nothing: %s (%s)", len(refused), strings.Join(refused[:min(len(refused), 5)], ", "), reason)
+			}
+			x.refused.Store(&text)
+		},
 	}
 }
 

@@ -22,7 +22,7 @@ func (x *site) serve(p *parts, intake *readings.Intake, o Options) error {
 	}
 	server, err := api.New(api.Config{
 		Service: x.service, Intake: intake, Audits: &x.audits, Listen: x.c.HTTP.Listen, TokenFile: x.c.HTTP.TokenFile,
-		More: func(mux *http.ServeMux) { control(mux, x.service, intake) },
+		More: func(mux *http.ServeMux) { control(mux, x.service, intake, x.refused.Load) },
 	})
 	if err != nil {
 		return err

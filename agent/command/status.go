@@ -164,7 +164,7 @@ func printable(text string) string {
 }
 
 // control adds what the commands status, accept and model need to an HTTP interface.
-func control(mux *http.ServeMux, s *live.Service, intake *readings.Intake) {
+func control(mux *http.ServeMux, s *live.Service, intake *readings.Intake, refused func() *string) {
 	mux.HandleFunc("POST /v1/clients/{client}/scale", func(w http.ResponseWriter, r *http.Request) {
 		var b bytes.Buffer
 		err := acceptScale(&b, intake, r.PathValue("client"))
@@ -175,7 +175,11 @@ func control(mux *http.ServeMux, s *live.Service, intake *readings.Intake) {
 	})
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		var b bytes.Buffer
-		answer(w, &b, writeStatus(&b, s, time.Now()))
+		err := writeStatus(&b, s, time.Now())
+		if text := refused(); text != nil && *text != "" && err == nil {
+			fmt.Fprintln(&b, *text)
+		}
+		answer(w, &b, err)
 	})
 	mux.HandleFunc("POST /v1/clients/{client}/model/{action}", func(w http.ResponseWriter, r *http.Request) {
 		action, client := r.PathValue("action"), r.PathValue("client")

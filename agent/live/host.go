@@ -283,7 +283,9 @@ func (m *member) tell(codes []string) (soon []string) {
 
 // promptly reports whether a finding says that a meter is wrong. An empty house can be flat or have
 // zeros.
-func promptly(code string) bool { return code == "impossible" || code == "unit-jump" || code == "clock-shift" }
+func promptly(code string) bool {
+	return code == "impossible" || code == "unit-jump" || code == "clock-shift"
+}
 
 // tellEvery is the least time in seconds between two reports of a client's findings.
 const tellEvery = 600

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"maps"
 	"sync"
 	"time"
 )
@@ -11,6 +12,9 @@ import (
 type contacts struct {
 	mu sync.Mutex
 	of map[string]contact
+	// refused are the names that the server refused when an agent last announced its clients. An
+	// agent with such names announces them again and again.
+	refused map[string][]string
 }
 
 type contact struct {
@@ -35,4 +39,25 @@ func (g *Gateway) Contact(agent string) (at time.Time, next time.Duration, ok bo
 	defer g.contacts.mu.Unlock()
 	c, ok := g.contacts.of[agent]
 	return c.at, c.next, ok
+}
+
+// refuse stores the names that an agent announced and may not have.
+func (c *contacts) refuse(agent string, names []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refused == nil || len(c.refused) >= maxSeen {
+		c.refused = map[string][]string{}
+	}
+	delete(c.refused, agent)
+	if len(names) > 0 {
+		c.refused[agent] = names
+	}
+}
+
+// Refused returns the names of clients that agents announced and may not have, by agent: they are
+// revoked, or belong to another agent.
+func (g *Gateway) Refused() map[string][]string {
+	g.contacts.mu.Lock()
+	defer g.contacts.mu.Unlock()
+	return maps.Clone(g.contacts.refused)
 }

@@ -151,6 +151,7 @@ func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.Anno
 	} else if err != nil {
 		return nil, g.unavailable(ctx, err)
 	}
+	g.contacts.refuse(agent, refused.Clients)
 	if n := len(refused.Clients); n > 0 {
 		g.metrics.refused.WithLabelValues("client").Add(float64(n))
 		g.Log.Warn("an agent announced clients that it may not have", "agent", agent, "clients", n, "reason", refused.Reason)

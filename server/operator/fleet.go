@@ -124,12 +124,19 @@ func (o *Operator) agent(ctx context.Context, a ledger.AgentState) (*v1.Agent, e
 		Quiet: a.Revoked.IsZero() && o.Ledger.Now().Sub(a.Seen) > o.quietAfter(c.Agents), Clients: a.Clients, Version: a.Version, Generated: a.Generated,
 		Token: a.Token, Protocol: a.Protocol, Copied: millis(a.Copied),
 	}
+	if o.Refused != nil {
+		names := o.Refused()[a.ID]
+		x.Refused, x.RefusedNames = int64(len(names)), names[:min(len(names), namedRefused)]
+	}
 	if a.Skew != nil {
 		ms := a.Skew.Milliseconds()
 		x.SkewMs = &ms
 	}
 	return x, nil
 }
+
+// namedRefused is the number of refused clients of an agent that are named.
+const namedRefused = 3
 
 func clientOf(c ledger.Client) *v1.Client {
 	return &v1.Client{

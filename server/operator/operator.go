@@ -46,6 +46,8 @@ type Config struct {
 	// Contact returns when an agent last checked in at this process, and after which time the next
 	// check-in is due. It may be nil.
 	Contact func(agent string) (at time.Time, next time.Duration, ok bool)
+	// Refused returns the clients that agents announced and may not have, by agent. It may be nil.
+	Refused func() map[string][]string
 	// Wake notifies the coordinator of a change in a run.
 	Wake func(run string)
 	// Revoked is called with the name of a revoked agent before the operator's call
@@ -391,6 +393,9 @@ func (o *Operator) run(ctx context.Context, r ledger.Run) *v1.Run {
 	x := &v1.Run{
 		Id: r.ID, Name: r.Name, State: string(r.State), Reason: r.Reason, Created: millis(r.Created), Started: millis(r.Started),
 		Finished: millis(r.Finished), Clients: r.Fleet, Round: r.Round, Version: r.Version, LeftOut: r.LeftOut, Wanted: r.Wanted,
+	}
+	if n := o.refusedClients(); r.State == ledger.Waiting && n > 0 {
+		x.Reason = strings.TrimPrefix(x.Reason+fmt.Sprintf("; %s refused: see loadstar agents list", several(n, "client")), "; ")
 	}
 	h := o.heads.of(r.Plan)
 	x.Algorithm, x.Rounds, x.Partition, x.SharedWeights, x.PersonalWeights, x.Generated = h.algorithm, h.rounds, h.partition, h.shared, h.personal, r.Generated

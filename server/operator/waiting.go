@@ -99,6 +99,16 @@ func (o *Operator) waiting(ctx context.Context, run ledger.Run, rounds []ledger.
 	return w, nil
 }
 
+// refusedClients returns the number of clients that agents announced and may not have.
+func (o *Operator) refusedClients() (n int64) {
+	if o.Refused != nil {
+		for _, names := range o.Refused() {
+			n += int64(len(names))
+		}
+	}
+	return n
+}
+
 func later(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b

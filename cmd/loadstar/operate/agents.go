@@ -106,7 +106,7 @@ func agentState(a *v1.Agent) string {
 	for _, x := range []struct {
 		is   bool
 		word string
-	}{{a.Revoked, "revoked"}, {a.Copied != 0, "copied"}, {a.Silent, "silent while training"}, {a.Quiet && !a.Silent, "quiet"}, {a.Generated, "generated data"}} {
+	}{{a.Revoked, "revoked"}, {a.Copied != 0, "copied"}, {a.Silent, "silent while training"}, {a.Quiet && !a.Silent, "quiet"}, {a.Refused > 0, fmt.Sprintf("%d refused: %s", a.Refused, strings.Join(a.RefusedNames, " "))}, {a.Generated, "generated data"}} {
 		if x.is {
 			words = append(words, x.word)
 		}

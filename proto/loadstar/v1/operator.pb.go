@@ -300,13 +300,15 @@ type Agent struct {
 	Clients int64                  `protobuf:"varint,8,opt,name=clients,proto3" json:"clients,omitempty"`
 	Version string                 `protobuf:"bytes,9,opt,name=version,proto3" json:"version,omitempty"` // of its program; empty if it did not say
 	// How far its clock is ahead of the server's, when it last announced its clients; absent if it did not say.
-	SkewMs        *int64 `protobuf:"varint,10,opt,name=skew_ms,json=skewMs,proto3,oneof" json:"skew_ms,omitempty"`
-	Generated     bool   `protobuf:"varint,11,opt,name=generated,proto3" json:"generated,omitempty"` // its readings are synthetic
-	Token         string `protobuf:"bytes,12,opt,name=token,proto3" json:"token,omitempty"`          // id of the token with which it joined; empty if it is not known
-	Protocol      int64  `protobuf:"varint,13,opt,name=protocol,proto3" json:"protocol,omitempty"`   // version of the protocol that it speaks; 0 if it is not known
-	Copied        int64  `protobuf:"varint,14,opt,name=copied,proto3" json:"copied,omitempty"`       // when two machines were seen with its identity; 0 if never
-	Findings      int64  `protobuf:"varint,15,opt,name=findings,proto3" json:"findings,omitempty"`   // clients whose newest report has findings
-	Silent        bool   `protobuf:"varint,16,opt,name=silent,proto3" json:"silent,omitempty"`       // it has open tasks and missed three of its own contacts
+	SkewMs        *int64   `protobuf:"varint,10,opt,name=skew_ms,json=skewMs,proto3,oneof" json:"skew_ms,omitempty"`
+	Generated     bool     `protobuf:"varint,11,opt,name=generated,proto3" json:"generated,omitempty"`                          // its readings are synthetic
+	Token         string   `protobuf:"bytes,12,opt,name=token,proto3" json:"token,omitempty"`                                   // id of the token with which it joined; empty if it is not known
+	Protocol      int64    `protobuf:"varint,13,opt,name=protocol,proto3" json:"protocol,omitempty"`                            // version of the protocol that it speaks; 0 if it is not known
+	Copied        int64    `protobuf:"varint,14,opt,name=copied,proto3" json:"copied,omitempty"`                                // when two machines were seen with its identity; 0 if never
+	Findings      int64    `protobuf:"varint,15,opt,name=findings,proto3" json:"findings,omitempty"`                            // clients whose newest report has findings
+	Silent        bool     `protobuf:"varint,16,opt,name=silent,proto3" json:"silent,omitempty"`                                // it has open tasks and missed three of its own contacts
+	Refused       int64    `protobuf:"varint,17,opt,name=refused,proto3" json:"refused,omitempty"`                              // clients that it announced and may not have: they are revoked, or another agent has them
+	RefusedNames  []string `protobuf:"bytes,18,rep,name=refused_names,json=refusedNames,proto3" json:"refused_names,omitempty"` // the first of these
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -451,6 +453,20 @@ func (x *Agent) GetSilent() bool {
 		return x.Silent
 	}
 	return false
+}
+
+func (x *Agent) GetRefused() int64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *Agent) GetRefusedNames() []string {
+	if x != nil {
+		return x.RefusedNames
+	}
+	return nil
 }
 
 type ListAgentsRequest struct {
@@ -5462,7 +5478,7 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\aserving\x18\t \x01(\v2\x16.loadstar.v1.ReportDayR\aserving\x12\"\n" +
 	"\x03run\x18\n" +
 	" \x01(\v2\x10.loadstar.v1.RunR\x03run\x12\x16\n" +
-	"\x06silent\x18\v \x01(\x03R\x06silent\"\x9b\x03\n" +
+	"\x06silent\x18\v \x01(\x03R\x06silent\"\xda\x03\n" +
 	"\x05Agent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -5480,7 +5496,9 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\bprotocol\x18\r \x01(\x03R\bprotocol\x12\x16\n" +
 	"\x06copied\x18\x0e \x01(\x03R\x06copied\x12\x1a\n" +
 	"\bfindings\x18\x0f \x01(\x03R\bfindings\x12\x16\n" +
-	"\x06silent\x18\x10 \x01(\bR\x06silentB\n" +
+	"\x06silent\x18\x10 \x01(\bR\x06silent\x12\x18\n" +
+	"\arefused\x18\x11 \x01(\x03R\arefused\x12#\n" +
+	"\rrefused_names\x18\x12 \x03(\tR\frefusedNamesB\n" +
 	"\n" +
 	"\b_skew_ms\"\x85\x01\n" +
 	"\x11ListAgentsRequest\x12\x14\n" +

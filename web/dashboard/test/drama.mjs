@@ -1,6 +1,7 @@
 // A scripted drama in a real fleet: things go wrong, and what pages, commands, API, metrics and log say within a minute is
 // compared with the truth. `make drama` runs it; ONLY=garbage,killed for some scenes. The last line is the result.
 import { spawnSync } from "node:child_process";
+import { createServer } from "node:http";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import * as world from "./world.mjs";
@@ -89,12 +90,19 @@ const startRun = (name, rounds, steps = 4) => {
   return server.operate("runs", "start", `${name}.yaml`, "--wait-for", "6");
 };
 const merged = (id, least) => until(`round ${least} of ${id}`, () => JSON.parse(server.operate("runs", "show", id, "--json")).run.version >= least, 3 * minute);
-const doctor = () => {
-  const r = spawnSync(binary, ["doctor", "--dir", "server"], { cwd: dir, encoding: "utf8" });
-  return r.stdout + r.stderr;
-};
+// The webhook of serve --notify.
+const notices = [];
+const hook = createServer((request, answer) => {
+  let body = "";
+  request.on("data", (b) => (body += b));
+  request.on("end", () => {
+    notices.push(body);
+    answer.end();
+  });
+});
+await new Promise((done) => hook.listen(0, "127.0.0.1", done));
 
-// --- The scenes. before: true means that it held before these changes; the others failed.
+// --- The scenes. before: true marks what is known to have held before; it was not played there.
 
 const scenes = {
   quiet: { before: true, what: "nothing is wrong, and everything says so", async play() {
@@ -184,12 +192,15 @@ const scenes = {
   } },
   figures: { what: "one round, one number: sentence and table of the run page agree", async play() {
     await main(`runs/${runID}`);
+    let compared = 0;
     for (let i = 0; i < 40; i++, await pause(100)) {
       const text = await main(`runs/${runID}`);
       const said = /Round ([\d,]+): ([\d,]+) of 6 clients counted/.exec(text);
       const row = said && new RegExp(`^${said[1]}\\s+open\\s+6\\s+(\\d+)`, "m").exec(text);
       if (row && row[1] !== said[2]) throw new Error(`${said[0]}, but the table says ${row[0]}`);
+      if (row) compared++;
     }
+    if (compared === 0) throw new Error("the sentence and the table were never seen together");
   } },
   lost: { what: "the server is killed: the numbers below the message are grey", async play() {
     await main(`runs/${runID}`);
@@ -203,7 +214,7 @@ const scenes = {
     server.operate("runs", "stop", runID);
   } },
   refused: { before: true, what: "a release is refused by clients, and they say so", async play() {
-    writeFileSync(join(dir, "bad.yaml"), "name: bad\nalgorithm: fedavg\nmodel: {name: dense, targets: 24}\npartition: correction\nrounds: 2\nclient: {steps: 1, lr: 0.0001}\nevaluate: {every: 0}\nschedule: {kind: synchronous}\n");
+    writeFileSync(join(dir, "bad.yaml"), "name: bad\nalgorithm: fedavg\nmodel: {name: dense, targets: 24}\npartition: correction\nrounds: 2\nclient: {steps: 2, lr: 0.0001}\nevaluate: {every: 0}\nschedule: {kind: synchronous}\n");
     const id = server.operate("runs", "start", "bad.yaml", "--wait-for", "6");
     try {
       await until("the run ends", () => JSON.parse(server.operate("runs", "show", id, "--json")).run.state === "finished", 3 * minute);
@@ -235,6 +246,29 @@ const scenes = {
     await p.stop();
     if (r.status !== 503 || !/"names":\["a","b"\]/.test(text)) throw new Error(`${r.status} ${text}`);
   } },
+  names: { what: "two agents announce one client name", async play() {
+    const three = new Site("site-3", one.seed); // the same seed gives the same names
+    await three.raise();
+    await says("agents list", () => server.operate("agents", "list"), /3 refused: /);
+    await says("fleet page", () => main(""), /3 refused: /);
+    await says("agent status", () => three.status(), /the server refused 3 clients/);
+    writeFileSync(join(dir, "nine.yaml"), "name: nine\nalgorithm: fedavg\nmodel: {name: dense, targets: 24}\npartition: correction\nrounds: 2\n");
+    const id = server.operate("runs", "start", "nine.yaml", "--wait-for", "9");
+    await says("runs show", () => server.operate("runs", "show", id), /6 of 9|9 clients/, /3 clients refused/);
+    server.operate("runs", "stop", id);
+    await three.process.stop();
+  } },
+  certificate: { before: true, what: "certificates of agents end soon", async play() {
+    await says("fleet page", () => main(""), /certificates end within 2 days/);
+    await says("metrics", () => metric('loadstar_agents{state="expiring"}'), / [2-9]$/m);
+  } },
+  runbooks: { what: "runbooks open without signing in", async play() {
+    await says("dashboard", async () => (await fetch(`${server.url}docs/runbooks`)).text(), /<h2 id="clientnonsense">/, /<h2 id="badrelease">/);
+  } },
+  notified: { what: "somebody without Prometheus is told", async play() {
+    await until("a notification", () => notices.some((x) => /"alert":"ClientNonsense".*"level":"WARN"/.test(x)), 4 * minute);
+    if (!notices.some((x) => x.includes(`/docs/runbooks#clientnonsense`))) throw new Error(`no link to a runbook: ${notices}`);
+  } },
   port: { what: "an agent whose port is in use names who has it", async play() {
     writeFileSync(join(dir, "busy.yaml"), `dir: busy\nsite: {name: busy, zone: Europe/Berlin, interval: 1h}\nserver: none\nclients: {a: {}}\nhttp: {listen: "127.0.0.1:${one.port}"}\n`);
     const r = spawnSync(binary, ["agent", "run", "--config", "busy.yaml"], { cwd: dir, encoding: "utf8", timeout: minute });
@@ -245,13 +279,14 @@ const scenes = {
 // --- The play
 
 server.watch = `127.0.0.1:${await world.freePort()}`;
+server.more = ["--certificates", "12h", "--notify", `http://127.0.0.1:${hook.address().port}/hook`];
 let failed = 0, played = 0;
 try {
   await server.start();
   await Promise.all([one.raise(), two.raise()]);
   const context = await open({ allow: [/./] });
   page = await signIn(context, server.link());
-  const only = process.env.ONLY?.split(",");
+  const only = process.env.ONLY ? process.env.ONLY.split(",") : undefined;
   for (const [name, s] of Object.entries(scenes)) {
     if (only && !only.includes(name)) continue;
     played++;
@@ -265,6 +300,7 @@ try {
     }
   }
 } finally {
+  hook.close();
   await world.end();
 }
 console.log(`drama ${played} scenes, ${played - failed} true`);

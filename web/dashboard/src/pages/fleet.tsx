@@ -102,7 +102,7 @@ function Agents({ query, changed }: { query: URLSearchParams; changed: string })
   const columns: Column<Agent>[] = [
     { head: "agent", of: (a) => <a href={link([], { ...Object.fromEntries(query), agent: a.id! })} title={`Clients of ${a.id}`}><b>{a.name || a.id}</b></a> },
     { head: "state", of: (a) => <State of={agentState(a)} /> },
-    { head: "clients", of: (a) => count(n(a.clients)), number: true },
+    { head: "clients", of: (a) => n(a.refused) ? <span title={`Refused, because they are revoked or another agent has them: ${a.refusedNames?.join(", ")}`}>{count(n(a.clients))}, {count(n(a.refused))} refused: {a.refusedNames?.join(", ")}</span> : count(n(a.clients)), number: true },
     { head: "with findings", of: (a) => count(n(a.findings)), number: true, title: "clients that reported problems with their readings; the agent's own page shows which" },
     { head: "seen", of: (a) => <Ago ms={n(a.seen)} /> },
     { head: "version", of: (a) => a.version || none },
