@@ -103,7 +103,7 @@ export function RunPage({ id }: { id: string }) {
       ]} />
       <div class="two">
         <Skill scored={scored} against={ref} />
-        <Loss rounds={closed.filter((r) => r.state === "merged")} />
+        <Loss rounds={closed.filter((r) => r.state === "merged" && n(r.loss) > 0)} hidden={closed.some((r) => r.state === "merged" && n(r.loss) === 0)} />
       </div>
       {!over && <Who run={run} open={rounds.at(-1)} />}
       <Rounds rounds={rounds} now={now} />
@@ -186,12 +186,13 @@ function Skill({ scored, against: ref }: { scored: Round[]; against: string }) {
   );
 }
 
-function Loss({ rounds }: { rounds: Round[] }) {
+// Loss draws the training loss. The server hides that of rounds with fewer than ten clients.
+function Loss({ rounds, hidden }: { rounds: Round[]; hidden: boolean }) {
   const data = useMemo<uPlot.AlignedData>(() => [rounds.map(no), rounds.map((r) => n(r.loss))], [rounds.length, rounds.at(-1)?.round]);
   const first = rounds[0], last = rounds.at(-1);
   return (
     <Section title="Training loss">
-      {rounds.length < 2 ? <p class="note">The curve begins with the second merged round.</p> : (
+      {rounds.length < 2 ? <p class="note">{hidden ? "The loss of a round is shown from ten counted clients on: that of few says too much about their readings." : "The curve begins with the second merged round."}</p> : (
         <Chart
           label="Training loss by round"
           sentence={<>The mean training loss of the clients went from {fixed(n(first!.loss), 4)} in round {count(no(first!))} to <b>{fixed(n(last!.loss), 4)}</b> in round {count(no(last!))}.</>}
@@ -280,7 +281,7 @@ function Rounds({ rounds, now }: { rounds: Round[]; now: number }) {
         { head: "counted", of: (r) => count(n(r.counted)), number: true },
         { head: "late", of: (r) => count(n(r.late)), number: true },
         { head: "lost", of: (r) => count(n(r.lost)), number: true },
-        { head: "training loss", of: (r) => (n(r.counted) > 0 && r.state === "merged" ? fixed(n(r.loss), 4) : none), number: true },
+        { head: "training loss", of: (r) => (n(r.loss) > 0 && r.state === "merged" ? fixed(n(r.loss), 4) : none), number: true },
         { head: "relative MAE", of: (r) => (n(r.evaluated) > 0 ? fixed(r.relativeMae, 3) : none), number: true, title: "of the weights before the round, on validation days" },
         { head: "took", of: time, number: true },
         { head: "received", of: (r) => bytes(n(r.bytes)), number: true },
