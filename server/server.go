@@ -193,6 +193,7 @@ func (s *server) open(ctx context.Context) (err error) {
 	if s.ledger, err = s.openLedger(ctx); err != nil {
 		return err
 	}
+	s.countWork()
 	if s.Revocations == "" {
 		s.Revocations = filepath.Join(s.Dir, revocationsFile)
 	}
@@ -268,6 +269,18 @@ func (s *server) openBus(ctx context.Context) (*bus.Bus, error) {
 		}, func() float64 { return float64(b.Forged()) }))
 	}
 	return b, err
+}
+
+// countWork shows what the server asks of its database, which is most of what an update costs.
+func (s *server) countWork() {
+	for name, of := range map[string]func() uint64{
+		"statements":   func() uint64 { n, _ := s.ledger.Work(); return n },
+		"transactions": func() uint64 { _, n := s.ledger.Work(); return n },
+	} {
+		s.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "loadstar_ledger_" + name + "_total", Help: "SQL " + name + " of this process.",
+		}, func() float64 { return float64(of()) }))
+	}
 }
 
 // openBlobs opens a folder or s3://HOST/BUCKET/PREFIX. The scheme s3+http means a store

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"bytes"
-	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
@@ -19,7 +18,7 @@ import (
 // resum makes the checksums of all rows right, after a test has changed some.
 func resum(t *testing.T, l *Ledger) {
 	t.Helper()
-	must(t, l.update(t.Context(), func(tx *sql.Tx) error { return sumRows(t.Context(), tx) }))
+	must(t, l.update(t.Context(), func(tx *txn) error { return sumRows(t.Context(), tx.Tx) }))
 }
 
 // fill makes a ledger that has rows in all tables with checksums.

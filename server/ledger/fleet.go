@@ -232,7 +232,7 @@ func (l *Ledger) TurnsOf(ctx context.Context, run, client string, rounds []int64
 }
 
 // setFindings replaces the findings of a client.
-func setFindings(ctx context.Context, tx *sql.Tx, client string, codes []string) error {
+func setFindings(ctx context.Context, tx *txn, client string, codes []string) error {
 	if _, err := tx.ExecContext(ctx, "DELETE FROM findings WHERE client = $1", client); err != nil {
 		return err
 	}

@@ -122,11 +122,12 @@ func (l *Ledger) openLite(path string) (err error) {
 	if err != nil {
 		return err
 	}
-	l.db, l.write = &pool{DB: db}, &pool{DB: write}
+	w := new(work)
+	l.db, l.write = &pool{DB: db, work: w}, &pool{DB: write, work: w}
 	l.write.SetMaxOpenConns(1)
 	l.db.SetMaxOpenConns(12)
 	l.db.SetMaxIdleConns(12) // opening a connection takes longer than a query
-	l.read = &prepared{db: db, byText: map[string]*sql.Stmt{}}
+	l.read = &prepared{db: db, work: w, byText: map[string]*sql.Stmt{}}
 	return nil
 }
 
@@ -288,12 +289,13 @@ func (l *Ledger) Healthy(ctx context.Context) (err error) {
 
 // update runs do in a transaction. If do fails, the transaction is rolled back. If the
 // commit fails, it is unknown whether it took effect.
-func (l *Ledger) update(ctx context.Context, do func(tx *sql.Tx) error) error {
+func (l *Ledger) update(ctx context.Context, do func(tx *txn) error) error {
 	return l.write.transaction(ctx, func() error {
-		tx, err := l.write.BeginTx(ctx, nil)
+		begun, err := l.write.BeginTx(ctx, nil)
 		if err != nil {
 			return err
 		}
+		tx := &txn{begun, l.write.work}
 		defer func() { _ = tx.Rollback() }() // does nothing after a commit
 		if err := do(tx); err != nil {
 			return err
@@ -301,6 +303,7 @@ func (l *Ledger) update(ctx context.Context, do func(tx *sql.Tx) error) error {
 		if err := l.write.pass(ctx, Commit, ""); err != nil {
 			return err
 		}
+		l.write.work.transactions.Add(1)
 		return tx.Commit()
 	})
 }

@@ -57,7 +57,7 @@ func (l *Ledger) openPostgres(at string) error {
 		_, err := c.Exec(ctx, session)
 		return err
 	}))
-	l.db = &pool{DB: sql.OpenDB(connector{c})}
+	l.db = &pool{DB: sql.OpenDB(connector{c}), work: new(work)}
 	l.db.SetMaxOpenConns(postgresConnections)
 	l.db.SetMaxIdleConns(postgresConnections)
 	l.db.SetConnMaxIdleTime(5 * time.Minute)

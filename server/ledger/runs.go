@@ -72,7 +72,7 @@ func (r *Run) values() []any {
 }
 
 // lockedRun returns a run and locks its row.
-func (l *Ledger) lockedRun(ctx context.Context, tx *sql.Tx, id string) (Run, error) {
+func (l *Ledger) lockedRun(ctx context.Context, tx *txn, id string) (Run, error) {
 	r, err := scanRun(tx.QueryRowContext(ctx, selectRuns+" WHERE id = $1"+l.lockClause("UPDATE"), id))
 	return r, orNotFound(err, "run "+id)
 }
@@ -80,14 +80,14 @@ func (l *Ledger) lockedRun(ctx context.Context, tx *sql.Tx, id string) (Run, err
 const selectRuns = "SELECT " + runColumns + ", checksum FROM runs"
 
 // insertRun adds a run. orElse is the end of the statement, for a run that exists.
-func insertRun(ctx context.Context, tx *sql.Tx, r Run, orElse string) error {
+func insertRun(ctx context.Context, tx *txn, r Run, orElse string) error {
 	values := withSum("runs", r.values()...)
 	_, err := tx.ExecContext(ctx, "INSERT INTO runs ("+runColumns+", checksum) VALUES "+placeholders(0, 1, len(values))+orElse, values...)
 	return err
 }
 
 // storeRun stores a run whose row the transaction has locked.
-func storeRun(ctx context.Context, tx *sql.Tx, r Run) error {
+func storeRun(ctx context.Context, tx *txn, r Run) error {
 	values := withSum("runs", r.values()...)
 	_, err := tx.ExecContext(ctx, "UPDATE runs SET ("+strings.TrimPrefix(runColumns, "id, ")+", checksum) = "+placeholders(1, 1, len(values)-1)+" WHERE id = $1", values...)
 	return err
@@ -96,7 +96,7 @@ func storeRun(ctx context.Context, tx *sql.Tx, r Run) error {
 // AddRun adds a run that waits for clients.
 func (l *Ledger) AddRun(ctx context.Context, r Run, actor string) (err error) {
 	defer wrap(&err, "adding run", r.ID)
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		if err := insertRun(ctx, tx, Run{ID: r.ID, Name: r.Name, Plan: r.Plan, State: Waiting, Wanted: r.Wanted, Created: r.Created}, ""); err != nil {
 			return err
 		}
@@ -108,7 +108,7 @@ func (l *Ledger) AddRun(ctx context.Context, r Run, actor string) (err error) {
 // would continue to send tasks.
 func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) (err error) {
 	defer wrap(&err, "stopping run", id)
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		r, err := l.lockedRun(ctx, tx, id)
 		if err != nil {
 			return err
@@ -141,13 +141,13 @@ func (l *Ledger) Ended(ctx context.Context, id string) (how string, err error) {
 
 // lockRuns locks all active runs, so that no other transaction counts results or drives a
 // run.
-func (l *Ledger) lockRuns(ctx context.Context, tx *sql.Tx) error {
+func (l *Ledger) lockRuns(ctx context.Context, tx *txn) error {
 	_, err := tx.ExecContext(ctx, "SELECT 1 FROM runs WHERE state IN ($1, $2) ORDER BY id"+l.lockClause("UPDATE"), Waiting, Running)
 	return err
 }
 
 // finish ends a run whose row is locked.
-func (l *Ledger) finish(ctx context.Context, tx *sql.Tx, r Run, s State, reason string, now time.Time) error {
+func (l *Ledger) finish(ctx context.Context, tx *txn, r Run, s State, reason string, now time.Time) error {
 	if err := l.endTurns(ctx, tx, r.ID, "the run ended", now); err != nil {
 		return err
 	}
@@ -246,7 +246,7 @@ func (r *Round) summed(run string) []any {
 }
 
 // insertRound adds a round. orElse is the end of the statement, for one that exists.
-func insertRound(ctx context.Context, tx *sql.Tx, run string, r Round, orElse string) error {
+func insertRound(ctx context.Context, tx *txn, run string, r Round, orElse string) error {
 	values := withSum("rounds", r.summed(run)...)
 	_, err := tx.ExecContext(ctx, "INSERT INTO rounds (run, round, version, state, opened, closed, asked, counted, late, lost, loss, last_batch, evaluated, relative_mae, checksum) VALUES "+
 		placeholders(0, 1, len(values))+orElse, values...)
@@ -254,7 +254,7 @@ func insertRound(ctx context.Context, tx *sql.Tx, run string, r Round, orElse st
 }
 
 // storeRound stores the values of a round that its checksum covers.
-func storeRound(ctx context.Context, tx *sql.Tx, run string, r Round) error {
+func storeRound(ctx context.Context, tx *txn, run string, r Round) error {
 	values := withSum("rounds", r.summed(run)...)
 	_, err := tx.ExecContext(ctx, `UPDATE rounds SET version = $3, state = $4, opened = $5, closed = $6, asked = $7, counted = CASE WHEN state = 'open' AND $4 = 'open' THEN counted ELSE $8 END,
 		late = $9, lost = $10, loss = $11, last_batch = $12, evaluated = $13, relative_mae = $14, checksum = $15 WHERE run = $1 AND round = $2`, values...)

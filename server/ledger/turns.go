@@ -74,7 +74,7 @@ func scanTasks(into *[]Task) func(*sql.Rows) error {
 // time, but not beyond the latest time that they have.
 func (l *Ledger) Extend(ctx context.Context, agent, run string, round int64, clients []string, until time.Time) (err error) {
 	defer wrap(&err, "extending leases of agent", agent, "in run", run)
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		_, err := l.setExpiry(ctx, tx, "until <> 0 AND +until < $4 AND (latest = 0 OR +until < latest)", "CASE WHEN latest <> 0 AND latest < $4 THEN latest ELSE $4 END", agent, run, round, clients, until)
 		return err
 	})
@@ -84,7 +84,7 @@ func (l *Ledger) Extend(ctx context.Context, agent, run string, round int64, cli
 // on the column until, the database would scan all leases of the run. It skips leases that
 // are being counted or withdrawn: they are about to be deleted, and waiting for them while
 // holding other locks could deadlock.
-func (l *Ledger) setExpiry(ctx context.Context, tx *sql.Tx, which, to, agent, run string, round int64, clients []string, until time.Time) (set []string, err error) {
+func (l *Ledger) setExpiry(ctx context.Context, tx *txn, which, to, agent, run string, round int64, clients []string, until time.Time) (set []string, err error) {
 	for part := range slices.Chunk(clients, l.chunk) {
 		args := []any{agent, run, round, toMillis(until)}
 		for _, c := range part {
@@ -292,7 +292,7 @@ type Fold func(counted []int) ([]Partial, []Single, error)
 func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold Fold) (counted []int, err error) {
 	defer wrap(&err, "counting results of run", run)
 	batch := int64(0)
-	err = l.update(ctx, func(tx *sql.Tx) error {
+	err = l.update(ctx, func(tx *txn) error {
 		r, err := l.lockedRun(ctx, tx, run)
 		if err != nil {
 			return err
@@ -346,7 +346,7 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 // countable returns the arrivals whose clients all have a lease, and these leases. If
 // several arrivals need the same lease, only the first one counts. Declined leases and
 // leases of revoked agents or clients do not count.
-func (l *Ledger) countable(ctx context.Context, tx *sql.Tx, run string, arrivals []Arrival) (due []int, used map[Turn]leaseRow, err error) {
+func (l *Ledger) countable(ctx context.Context, tx *txn, run string, arrivals []Arrival) (due []int, used map[Turn]leaseRow, err error) {
 	rounds := map[int64][]string{}
 	for _, a := range arrivals {
 		for _, s := range a.Shares {
@@ -390,7 +390,7 @@ func (l *Ledger) countable(ctx context.Context, tx *sql.Tx, run string, arrivals
 }
 
 // addReceipts replaces the leases of counted arrivals with receipts.
-func (l *Ledger) addReceipts(ctx context.Context, tx *sql.Tx, run string, batch int64, arrivals []Arrival, counted []int, used map[Turn]leaseRow) error {
+func (l *Ledger) addReceipts(ctx context.Context, tx *txn, run string, batch int64, arrivals []Arrival, counted []int, used map[Turn]leaseRow) error {
 	const columns = 13
 	rows := make([]any, 0, columns*len(used))
 	now := toMillis(time.Now()) // for people only

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -19,6 +18,7 @@ import (
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	"loadstar/internal/bench"
+	"loadstar/internal/cputime"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/aggregator"
 	"loadstar/server/bus"
@@ -26,8 +26,15 @@ import (
 	"loadstar/server/terms"
 )
 
-// sizes maps the size of a result to the partition of bose2023 that produces it.
-var sizes = map[string]string{"24k": "head", "170k": "none"}
+// sizes maps the size of a result to the part of a plan that produces it: bose2023 with a
+// personal head, the default model, and bose2023 with all layers shared.
+var sizes = map[string]string{
+	"24k":  "model: {name: " + bench.Model + "}\npartition: head",
+	"95k":  "model: {name: dense}",
+	"170k": "model: {name: " + bench.Model + "}\npartition: none",
+}
+
+const knownSizes = "24k, 95k or 170k"
 
 // overSelection is the share of clients that a round asks in addition to those it needs, so
 // that it does not wait for the slowest clients.
@@ -39,22 +46,20 @@ func planOf(size string, cohort int) string {
 	return fmt.Sprintf(`
 name: bench-%s
 algorithm: fedavg
-model: {name: %s}
-partition: %s
+%s
 rounds: 1000000000
 schedule: {cohort: %d, over_selection: %g}
-`, size, bench.Model, sizes[size], cohort, overSelection)
+`, size, sizes[size], cohort, overSelection)
 }
 
 // EngineRates contains the speeds of the bus and the ledger, each measured without a
-// server.
+// server, and the CPU time of this process for a result in milliseconds.
 type EngineRates struct {
-	Publish float64 `json:"publish_per_s"`
-	Count   float64 `json:"count_per_s"`
+	Publish    float64 `json:"publish_per_s"`
+	Count      float64 `json:"count_per_s"`
+	PublishCPU float64 `json:"publish_cpu_ms"`
+	CountCPU   float64 `json:"count_cpu_ms"`
 }
-
-// slower returns the lower rate, which limits the server.
-func (r EngineRates) slower() float64 { return min(r.Publish, r.Count) }
 
 // runEngines measures the engines in another process, so that the memory of thousands of
 // connections does not slow them down.
@@ -83,7 +88,7 @@ func Engines(ctx context.Context, e Backends, size string, clients int, d time.D
 		return r, &UsageError{err}
 	}
 	if _, ok := sizes[size]; !ok || clients < 2 {
-		return r, &UsageError{errors.New("--size must be 24k or 170k, and --clients at least 2")}
+		return r, &UsageError{fmt.Errorf("--size must be %s, and --clients at least 2", knownSizes)}
 	}
 	dir, err := os.MkdirTemp("", "loadstar-engine-")
 	if err != nil {
@@ -94,7 +99,7 @@ func Engines(ctx context.Context, e Backends, size string, clients int, d time.D
 	if err != nil {
 		return r, err
 	}
-	if r.Publish, err = publishRate(ctx, filepath.Join(dir, "nats"), t, d); err != nil {
+	if r.Publish, r.PublishCPU, err = publishRate(ctx, filepath.Join(dir, "nats"), t, d); err != nil {
 		return r, err
 	}
 	database, drop, err := e.schema(ctx)
@@ -105,7 +110,7 @@ func Engines(ctx context.Context, e Backends, size string, clients int, d time.D
 	if database == "" {
 		database = "sqlite:" + filepath.Join(dir, "ledger.db")
 	}
-	r.Count, err = countRate(ctx, database, t, d)
+	r.Count, r.CountCPU, err = countRate(ctx, database, t, d)
 	return r, err
 }
 
@@ -145,15 +150,15 @@ const publishers = 16
 
 // publishRate returns the number of results per second that can be published to an embedded
 // bus, which writes each one to disk.
-func publishRate(ctx context.Context, dir string, t *terms.Terms, d time.Duration) (float64, error) {
+func publishRate(ctx context.Context, dir string, t *terms.Terms, d time.Duration) (rate, cpu float64, err error) {
 	b, err := bus.Open(ctx, bus.Config{Dir: dir, MaxGroup: 1}, slog.New(slog.DiscardHandler))
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer func() { _ = b.Close(ctx) }() // the folder is deleted next
 	message, err := proto.Marshal(virtualArrival(t, 0))
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	var (
 		published atomic.Int64
@@ -178,33 +183,35 @@ func publishRate(ctx context.Context, dir string, t *terms.Terms, d time.Duratio
 	// The first tenth of the time is a warm-up and does not count.
 	var before int64
 	var start time.Time
+	var used time.Duration
 	for _, wait := range []time.Duration{d / 10, d} {
-		before, start = published.Load(), time.Now()
+		before, start, used = published.Load(), time.Now(), cputime.Process()
 		select {
 		case <-time.After(wait):
 		case err := <-failed:
-			return 0, err
+			return 0, 0, err
 		case <-ctx.Done():
-			return 0, ctx.Err()
+			return 0, 0, ctx.Err()
 		}
 	}
-	rate := float64(published.Load()-before) / time.Since(start).Seconds()
+	n := float64(published.Load() - before)
+	rate, cpu = n/time.Since(start).Seconds(), 1e3*(cputime.Process()-used).Seconds()/n
 	end()
 	wg.Wait()
-	return rate, nil
+	return rate, cpu, nil
 }
 
 // countRate returns the number of results per second that are summed and counted in the
 // ledger, in batches of the aggregator's size.
-func countRate(ctx context.Context, database string, t *terms.Terms, d time.Duration) (float64, error) {
+func countRate(ctx context.Context, database string, t *terms.Terms, d time.Duration) (rate, cpu float64, err error) {
 	l, err := ledger.Open(ctx, database)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer func() { _ = l.Close() }() // the ledger is not used again
 	x := &counting{Ledger: l, terms: t}
 	if err := x.prepare(ctx); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	results := make([]*terms.Result, min(aggregator.DefaultBatch, aggregator.DefaultBytes/(4*t.Shared), t.Plan.Schedule.Cohort))
 	for i := range results {
@@ -212,6 +219,7 @@ func countRate(ctx context.Context, database string, t *terms.Terms, d time.Dura
 	}
 	var (
 		spent   time.Duration
+		used    time.Duration
 		counted int
 		next    = t.Fleet // the next client; this value makes the loop open the first round
 		number  = int64(-1)
@@ -220,7 +228,7 @@ func countRate(ctx context.Context, database string, t *terms.Terms, d time.Dura
 		if next+len(results) > t.Fleet {
 			number, next = number+1, 0
 			if err := x.ask(ctx, number); err != nil {
-				return 0, err
+				return 0, 0, err
 			}
 		}
 		arrivals := make([]ledger.Arrival, len(results))
@@ -230,19 +238,20 @@ func countRate(ctx context.Context, database string, t *terms.Terms, d time.Dura
 				Shares: []ledger.Share{{Client: virtualClient(next + i), Examples: 64, Steps: 4, TrainLoss: 0.1}},
 			}
 		}
-		start := time.Now()
+		start, before := time.Now(), cputime.Process()
 		n, err := x.count(ctx, arrivals, results)
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		if n != len(results) {
-			return 0, fmt.Errorf("%d of %d results were counted", n, len(results))
+			return 0, 0, fmt.Errorf("%d of %d results were counted", n, len(results))
 		}
 		spent += time.Since(start)
+		used += cputime.Process() - before
 		counted += n
 		next += n
 	}
-	return float64(counted) / spent.Seconds(), nil
+	return float64(counted) / spent.Seconds(), 1e3 * used.Seconds() / float64(counted), nil
 }
 
 // counting is a ledger with one run, to measure counting.

@@ -96,6 +96,7 @@ type testbed struct {
 	drop            func()
 	address, watch  string
 	server          *proc.Child // nil if it is not running
+	bare            *bare       // nil if it is not needed
 	fleet           *fleetload.Fleet
 	operator        v1.OperatorServiceClient
 	counted, merged string // names of metrics
@@ -105,22 +106,22 @@ type testbed struct {
 var modelInputs = []string{"temperature", "wind", "floor_area", "wall_area", "window_area"}
 
 // newTestbed starts a server and makes the agents join it.
-func newTestbed(ctx context.Context, e Backends, agents int, progress bench.Progress) (*testbed, error) {
-	if err := openFiles(agents); err != nil {
+func newTestbed(ctx context.Context, e Backends, agents int, short bool, progress bench.Progress) (*testbed, error) {
+	if err := openFiles(2 * agents); err != nil && !short { // those to the bare server, too
 		return nil, err
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(300) // trade memory for CPU time, which the server under test needs
 	}
 	b := &testbed{Backends: e, drop: func() {}, counted: "loadstar_aggregator_counted_total", merged: `loadstar_rounds_total{outcome="merged"}`}
-	if err := b.open(ctx, agents, progress); err != nil {
+	if err := b.open(ctx, agents, short, progress); err != nil {
 		b.close()
 		return nil, err
 	}
 	return b, nil
 }
 
-func (b *testbed) open(ctx context.Context, agents int, progress bench.Progress) (err error) {
+func (b *testbed) open(ctx context.Context, agents int, short bool, progress bench.Progress) (err error) {
 	if b.dir, err = os.MkdirTemp("", "loadstar-fleet-"); err != nil {
 		return err
 	}
@@ -145,7 +146,7 @@ func (b *testbed) open(ctx context.Context, agents int, progress bench.Progress)
 		return err
 	}
 	b.operator = v1.NewOperatorServiceClient(mtls.Client(mtls.Transport(trusted.TLS())), "https://"+b.address)
-	b.fleet, err = join(ctx, b.operator, fleetload.Config{Server: "https://" + b.address, Root: trusted.Root, Agents: agents}, progress)
+	b.fleet, err = join(ctx, b.operator, fleetload.Config{Server: "https://" + b.address, Root: trusted.Root, Agents: agents, Short: short}, progress)
 	if err != nil {
 		return b.because(err)
 	}
@@ -254,6 +255,9 @@ func (b *testbed) close() {
 		b.fleet.Close()
 	}
 	b.stop()
+	if b.bare != nil {
+		b.bare.close()
+	}
 	b.drop()
 	if b.dir != "" {
 		os.RemoveAll(b.dir)
