@@ -42,7 +42,7 @@ deletes them; it changes nothing else. The exit code is 3 if a check failed.
 Without --agent it checks the server's folder, the stores that the flags name,
 as for serve, and the server of the current context; with --agent, the agent
 with this configuration.`,
-		Example: "  loadstar doctor\n  loadstar doctor --agent agent.yaml\n  loadstar doctor --dir DIR --database postgres://… --nats nats://n1,nats://n2,nats://n3",
+		Example: "  loadstar doctor\n  loadstar doctor --agent agent.yaml\n  loadstar doctor --dir DIR --database postgres://…",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error

@@ -36,12 +36,12 @@ func newServe() *cobra.Command {
 		Long: `Run a server for a fleet of agents. It hands out tasks and weights, counts each
 result exactly once, and merges the results into new shared weights.
 
-By default one process does everything, with a SQLite ledger, an embedded NATS
-server and weights as files, all in one folder. For larger fleets the roles can
-run on separate machines, with a NATS cluster, PostgreSQL and an S3 store:
+By default one process does everything, with a SQLite ledger and weights as
+files, all in one folder. For larger fleets the roles can run on separate
+machines, with PostgreSQL and an S3 store:
 
-  gateway      serves agents and operators, on one port with mutual TLS
-  aggregator   counts results
+  gateway      serves agents and operators, on one port with mutual TLS, and
+               counts results
   coordinator  opens and closes rounds; if there are several, one leads
 
 With --hub the process is the server of a region. It joins the hub like an
@@ -62,19 +62,17 @@ A new server makes a certificate authority in DIR/pki. Move its root key,
 DIR/pki/root-key.pem, to a safe place offline: no server needs it. Gateways
 share one issuer: copy the rest of DIR/pki from the first one. The other roles
 need no certificates. See 'loadstar pki'. DIR/operator holds the credentials
-for operator commands on this machine. All servers of a NATS cluster must run
-JetStream with sync_interval: always.
+for operator commands on this machine.
 
 The server checks the settings that its promise needs (a counted update is never
 lost, and never counted twice) and does not start if one of them breaks it. See
 docs/reliability.md.`,
 		Example: "  loadstar serve --dir loadstar-data --host server.example.org\n" +
-			"  loadstar serve --roles aggregator --database postgres://… \\\n" +
-			"      --nats nats://n1,nats://n2,nats://n3 --blobs s3://HOST/BUCKET",
+			"  loadstar serve --roles coordinator --database postgres://… --blobs s3://HOST/BUCKET",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if c.Lease < time.Second || c.LongestTurn < 0 || c.LongestTurn > 0 && c.LongestTurn < time.Second || c.FleetSeen < 0 || c.Poll < time.Millisecond || c.MaxPoll < c.Poll || c.Rate <= 0 || c.Lead < time.Second || c.Aggregators < 1 || c.AgentClients < 1 || c.AddressRate < 0 || c.Certificates < time.Minute {
-				return cli.Usagef("out of range: --lease, --longest-turn and --lead must be at least 1s, --fleet-seen at least 0s, --poll at least 1ms and at most --max-poll, --certificates at least 1m, --address-rate at least 0, and --rate, --aggregators and --agent-clients above 0")
+			if c.Lease < time.Second || c.LongestTurn < 0 || c.LongestTurn > 0 && c.LongestTurn < time.Second || c.FleetSeen < 0 || c.Poll < time.Millisecond || c.MaxPoll < c.Poll || c.Rate <= 0 || c.Lead < time.Second || c.AgentClients < 1 || c.AddressRate < 0 || c.Certificates < time.Minute {
+				return cli.Usagef("out of range: --lease, --longest-turn and --lead must be at least 1s, --fleet-seen at least 0s, --poll at least 1ms and at most --max-poll, --certificates at least 1m, --address-rate at least 0, and --rate and --agent-clients above 0")
 			}
 			keepPrivate()
 			var err error
@@ -147,7 +145,6 @@ docs/reliability.md.`,
 	f.StringVar(&hub, "hub", "", "run as a region's server, with the agent `folder` that 'loadstar agent join' created for the hub")
 	f.DurationVar(&c.Linger, "linger", 30*time.Second, "time that a region waits for more results before it sends a sum")
 	f.IntVar(&c.AgentClients, "agent-clients", 10_000, "maximum number of clients of an agent or region")
-	f.IntVar(&c.Aggregators, "aggregators", 2, "number of aggregators in this process")
 	f.DurationVar(&c.Lease, "lease", 10*time.Minute, "time without contact after which an agent's task is lost")
 	f.DurationVar(&c.LongestTurn, "longest-turn", time.Hour, "longest time for a task, even if its agent stays in contact; 0 means no limit")
 	f.DurationVar(&c.FleetSeen, "fleet-seen", 0, "a run asks the clients of agents that were seen within this time (default three check-ins, at least 10m)")
@@ -163,8 +160,8 @@ docs/reliability.md.`,
 	cli.GroupFlags(cmd, "Agents and operators", "listen", "operators", "host", "poll", "max-poll", "lease", "longest-turn", "fleet-seen", "certificates", "grace", "pki-passphrase-file", "pki-signer", "hub", "linger")
 	cli.GroupFlags(cmd, "Dashboard", "web", "web-cert", "web-key", "web-behind-proxy", "web-url", "web-read-only",
 		"oidc-issuer", "oidc-client-id", "oidc-client-secret-file", "oidc-claim", "oidc-roles")
-	cli.GroupFlags(cmd, "Storage", "database", "nats", "nats-credentials", "nats-ca", "nats-cert", "nats-key", "nats-monitor", "nats-synced", "blobs", "blobs-ca", "revocations", "keep-receipts", "keep-audit", "allow-loss", "server-data", "root")
-	cli.GroupFlags(cmd, "Limits", "rate", "address-rate", "agent-clients", "aggregators", "lead")
+	cli.GroupFlags(cmd, "Storage", "database", "blobs", "blobs-ca", "revocations", "keep-receipts", "keep-audit", "allow-loss", "server-data", "root")
+	cli.GroupFlags(cmd, "Limits", "rate", "address-rate", "agent-clients", "lead")
 	return cmd
 }
 
@@ -177,13 +174,6 @@ const (
 // storeFlags adds the flags that say where a server keeps its data.
 func storeFlags(f *pflag.FlagSet, c *server.Config) {
 	f.StringVar(&c.Database, "database", "", "sqlite:PATH or postgres://… (default SQLite in DIR)")
-	f.StringSliceVar(&c.NATS, "nats", nil, "servers of a NATS cluster (default embedded server)")
-	f.StringVar(&c.NATSCredentials, "nats-credentials", "", "`file` with the JWT and key of a NATS user")
-	f.StringVar(&c.NATSCA, "nats-ca", "", "`file` with the certificate authorities of the NATS cluster (default the system's)")
-	f.StringVar(&c.NATSCert, "nats-cert", "", "`file` with this process's certificate for the NATS cluster")
-	f.StringVar(&c.NATSKey, "nats-key", "", "`file` with the key of --nats-cert")
-	f.StringSliceVar(&c.NATSMonitors, "nats-monitor", nil, "monitoring ports of the NATS cluster, to check that it syncs every message, such as http://n1:8222")
-	f.BoolVar(&c.NATSSynced, "nats-synced", false, "state that all NATS servers run with sync_interval: always, if --nats-monitor cannot check it")
 	f.StringVar(&c.Blobs, "blobs", "", "folder for weights, or s3://HOST/BUCKET/PREFIX with keys from the environment (default in DIR)")
 	f.StringVar(&c.BlobsCA, "blobs-ca", "", "`file` with the certificate authorities of the S3 store (default the system's)")
 }

@@ -67,12 +67,8 @@ var faults = map[string]fault{
 		return newKiller(t.system, t.watcher, cuts{}, t.seed, log)
 	}},
 	"outage": {
-		about: "stop all NATS nodes for the time of -for", plural: "outages", cluster: true,
+		about: "stop PostgreSQL for the time of -for", plural: "outages", cluster: true,
 		inject: func(t *trial, log io.Writer) injector { return newOutage(t, log) },
-	},
-	"node": {
-		about: "lose a NATS node with its folder, and replace it by a new one", plural: "lost nodes", cluster: true,
-		inject: func(t *trial, log io.Writer) injector { return newLostNode(t, log) },
 	},
 	"links": {
 		about: "make links slow, cut them, and let them die without a word", plural: "bad links", cluster: true,

@@ -155,13 +155,13 @@ func named(holder string) string {
 
 // lock reports whether a server is using the folder.
 func (x *examination) lock() (running bool) {
-	// A server with an embedded queue has the first one, and every server one of the others.
+	// A server with SQLite has the last one, and every server one of the others.
 	marks, err := filepath.Glob(filepath.Join(x.Dir, "running-*"))
 	if err != nil {
 		return false // the folder's name is a pattern
 	}
 	left := ""
-	for _, path := range append(marks, filepath.Join(x.Dir, "nats", "lock")) {
+	for _, path := range append(marks, filepath.Join(x.Dir, "lock")) {
 		f, err := os.OpenFile(path, os.O_RDWR, 0)
 		if err != nil {
 			continue // no such server has run here
@@ -203,15 +203,15 @@ func (x *examination) watch(ctx context.Context) {
 	}
 	x.OK("ready", "the running server is %s", strings.TrimSpace(text))
 	if text, err = get(ctx, "http://"+at+"/metrics", ""); err != nil {
-		x.Warn("queue", do, "%v", err)
+		x.Warn("results", do, "%v", err)
 		return
 	}
 	if m := waiting.FindStringSubmatch(text); m != nil {
-		x.OK("queue", "%s messages wait to be counted", m[1])
+		x.OK("results", "%s wait to be counted", m[1])
 	}
 }
 
-var waiting = regexp.MustCompile(`(?m)^loadstar_bus_waiting (\d+)`)
+var waiting = regexp.MustCompile(`(?m)^loadstar_gateway_waiting (\d+)`)
 
 func (x *examination) disk(dir string) { disk.Room(&x.List, "disk", dir) }
 

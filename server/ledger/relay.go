@@ -181,7 +181,7 @@ func (l *Ledger) WithdrawExpired(ctx context.Context, lead Lead, now time.Time) 
 func (l *Ledger) Withdraw(ctx context.Context, lead Lead, run string, round int64, clients []string) (err error) {
 	defer wrap(&err, "withdrawing leases of run", run)
 	return l.asLeader(ctx, lead, func(tx *txn) error {
-		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM runs WHERE id = $1"+l.lockClause("UPDATE"), run); err != nil {
+		if err := l.lockRun(ctx, tx, run, false); err != nil {
 			return err
 		}
 		for part := range slices.Chunk(clients, l.chunk) {

@@ -37,7 +37,8 @@ type Run struct {
 	Wanted, Fleet              int64
 	Created, Started, Finished time.Time
 	Round, Version             int64
-	// Batch is the number of the newest counted batch.
+	// Batch is the number of the newest counted batch in a transaction that drives the run.
+	// Otherwise there may be newer ones.
 	Batch  int64
 	Server string
 	// Remote means that this is a region's ledger and the hub drives the run.
@@ -47,7 +48,7 @@ type Run struct {
 	// LeftOut says which clients and inputs the fleet does not have, and why.
 	LeftOut string
 
-	receipts int64 // number of stored receipts
+	receipts int64 // number of stored receipts that counters do not have; negative if some of theirs were deleted
 }
 
 const runColumns = "id, name, plan, plan_blob, state, reason, wanted, fleet, created, started, finished, round, version, batch, server, remote, generated, left_out, receipts"
@@ -71,10 +72,17 @@ func (r *Run) values() []any {
 	}
 }
 
-// lockedRun returns a run and locks its row.
-func (l *Ledger) lockedRun(ctx context.Context, tx *txn, id string) (Run, error) {
-	r, err := scanRun(tx.QueryRowContext(ctx, selectRuns+" WHERE id = $1"+l.lockClause("UPDATE"), id))
-	return r, orNotFound(err, "run "+id)
+// lockedRun returns a run and locks it, so that no other transaction counts its results or
+// changes it.
+func (l *Ledger) lockedRun(ctx context.Context, tx *txn, id string) (r Run, err error) {
+	if err := l.lockRun(ctx, tx, id, false); err != nil {
+		return r, err
+	}
+	if r, err = scanRun(tx.QueryRowContext(ctx, selectRuns+" WHERE id = $1", id)); err != nil {
+		return r, orNotFound(err, "run "+id)
+	}
+	r.Batch, err = newestBatch(ctx, tx, &r)
+	return r, err
 }
 
 const selectRuns = "SELECT " + runColumns + ", checksum FROM runs"
@@ -86,7 +94,7 @@ func insertRun(ctx context.Context, tx *txn, r Run, orElse string) error {
 	return err
 }
 
-// storeRun stores a run whose row the transaction has locked.
+// storeRun stores a run that the transaction has locked.
 func storeRun(ctx context.Context, tx *txn, r Run) error {
 	values := withSum("runs", r.values()...)
 	_, err := tx.ExecContext(ctx, "UPDATE runs SET ("+strings.TrimPrefix(runColumns, "id, ")+", checksum) = "+placeholders(1, 1, len(values)-1)+" WHERE id = $1", values...)
@@ -142,8 +150,25 @@ func (l *Ledger) Ended(ctx context.Context, id string) (how string, err error) {
 // lockRuns locks all active runs, so that no other transaction counts results or drives a
 // run.
 func (l *Ledger) lockRuns(ctx context.Context, tx *txn) error {
-	_, err := tx.ExecContext(ctx, "SELECT 1 FROM runs WHERE state IN ($1, $2) ORDER BY id"+l.lockClause("UPDATE"), Waiting, Running)
-	return err
+	if l.sqlite {
+		return nil
+	}
+	var ids []string
+	if err := query(ctx, tx, func(r *sql.Rows) error {
+		var id string
+		err := r.Scan(&id)
+		ids = append(ids, id)
+		return err
+	}, "SELECT id FROM runs WHERE state IN ($1, $2)", Waiting, Running); err != nil {
+		return err
+	}
+	slices.Sort(ids) // all who lock several do so in this order
+	for _, id := range ids {
+		if err := l.lockRun(ctx, tx, id, false); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // finish ends a run whose row is locked.
@@ -193,7 +218,7 @@ func (l *Ledger) Active(ctx context.Context) (all []Activity, err error) {
 		err := r.Scan(&a.ID, &a.State, &a.Batch)
 		all = append(all, a)
 		return err
-	}, "SELECT id, state, batch FROM runs WHERE state IN ($1, $2) ORDER BY created, id", Waiting, Running)
+	}, "SELECT id, state, CASE WHEN newest > batch THEN newest ELSE batch END FROM (SELECT id, state, batch, created, (SELECT COALESCE(max(c.batch), 0) FROM counters c WHERE c.run = runs.id) AS newest FROM runs) AS r WHERE state IN ($1, $2) ORDER BY created, id", Waiting, Running)
 	return all, err
 }
 
@@ -218,7 +243,10 @@ type Round struct {
 	LastBatch  int64
 }
 
-const selectRounds = "SELECT run, round, version, state, opened, closed, asked, counted, late, lost, loss, bytes, last_batch, evaluated, relative_mae, checksum FROM rounds"
+// selectRounds adds to an open round what counters have counted for it.
+const selectRounds = `SELECT run, round, version, state, opened, closed, asked,
+	CASE WHEN state = 'open' THEN counted + CAST((SELECT COALESCE(sum(c.counted), 0) FROM counters c WHERE c.run = rounds.run AND c.round = rounds.round) AS BIGINT) ELSE counted END, late, lost, loss,
+	bytes + CAST((SELECT COALESCE(sum(c.bytes), 0) FROM counters c WHERE c.run = rounds.run AND c.round = rounds.round) AS BIGINT), last_batch, evaluated, relative_mae, checksum FROM rounds`
 
 func scanRound(row interface{ Scan(...any) error }) (r Round, err error) {
 	var run string

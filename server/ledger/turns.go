@@ -293,9 +293,12 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 	defer wrap(&err, "counting results of run", run)
 	batch := int64(0)
 	err = l.update(ctx, func(tx *txn) error {
-		r, err := l.lockedRun(ctx, tx, run)
-		if err != nil {
+		if err := l.lockRun(ctx, tx, run, true); err != nil {
 			return err
+		}
+		r, err := scanRun(tx.QueryRowContext(ctx, selectRuns+" WHERE id = $1", run))
+		if err != nil {
+			return orNotFound(err, "run "+run)
 		}
 		if r.State != Running {
 			return nil
@@ -309,30 +312,33 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 		if err != nil {
 			return err
 		}
-		r.Batch++
-		batch = r.Batch
-		r.receipts += int64(len(used))
-		if err := l.addReceipts(ctx, tx, run, r.Batch, arrivals, counted, used); err != nil {
+		if batch, err = l.nextBatch(ctx, tx, &r); err != nil {
+			return err
+		}
+		if err := l.addReceipts(ctx, tx, run, batch, arrivals, counted, used); err != nil {
 			return err
 		}
 		for _, p := range partials {
-			values := withSum("partials", p.values(run, r.Batch)...)
+			values := withSum("partials", p.values(run, batch)...)
 			if _, err := tx.ExecContext(ctx, "INSERT INTO partials ("+partialColumns+", checksum) VALUES "+placeholders(0, 1, len(values)), values...); err != nil {
 				return err
 			}
 		}
 		for _, s := range singles {
-			values := withSum("updates", s.values(run, r.Batch)...)
+			values := withSum("updates", s.values(run, batch)...)
 			if _, err := tx.ExecContext(ctx, "INSERT INTO updates ("+updateColumns+", checksum) VALUES "+placeholders(0, 1, len(values)), values...); err != nil {
 				return err
 			}
 		}
-		// For people who watch the open round. Close sets the final number.
-		if _, err := tx.ExecContext(ctx, "UPDATE rounds SET counted = counted + $4 WHERE run = $1 AND round = $2 AND state = $3", run, r.Round, RoundOpen, len(used)); err != nil {
-			return err
+		bytes := int64(0)
+		for _, i := range counted {
+			bytes += arrivals[i].Bytes
 		}
-		_, err = tx.ExecContext(ctx, "UPDATE runs SET batch = $2, receipts = $3, checksum = $4 WHERE id = $1", run, r.Batch, r.receipts, rowSum("runs", r.values()...))
-		return err
+		open := r.Round
+		if r.Remote { // several rounds of the hub are open at a time
+			open = arrivals[counted[0]].Round
+		}
+		return l.note(ctx, tx, run, open, batch, int64(len(used)), bytes)
 	})
 	if err != nil {
 		return nil, err
@@ -354,7 +360,10 @@ func (l *Ledger) countable(ctx context.Context, tx *txn, run string, arrivals []
 		}
 	}
 	held := map[Turn]leaseRow{}
-	for round, clients := range rounds {
+	for _, round := range slices.Sorted(maps.Keys(rounds)) {
+		// Another process may count the same turns. Both lock them in the same order.
+		clients := rounds[round]
+		slices.Sort(clients)
 		for part := range slices.Chunk(clients, l.chunk) {
 			args := []any{run, round}
 			for _, c := range part {
@@ -364,7 +373,7 @@ func (l *Ledger) countable(ctx context.Context, tx *txn, run string, arrivals []
 				x, err := scanLease(r)
 				held[x.Turn] = x
 				return err
-			}, selectLeases+" WHERE run = $1 AND round = $2 AND until <> 0 AND client IN "+inList(2, len(part)), args...)
+			}, selectLeases+" WHERE run = $1 AND round = $2 AND until <> 0 AND client IN "+inList(2, len(part))+l.lockOrder("client"), args...)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -394,10 +403,9 @@ func (l *Ledger) addReceipts(ctx context.Context, tx *txn, run string, batch int
 	const columns = 13
 	rows := make([]any, 0, columns*len(used))
 	now := toMillis(time.Now()) // for people only
-	clients, bytes := map[int64][]any{}, map[int64]int64{}
+	clients := map[int64][]any{}
 	for _, i := range counted {
 		a := &arrivals[i]
-		bytes[a.Round] += a.Bytes
 		for _, s := range a.Shares {
 			no := used[Turn{run, a.Round, s.Client}].no
 			rows = append(rows, withSum("receipts", run, a.Round, s.Client, no, a.Version, batch, s.Examples, s.Steps, s.TrainLoss, now, s.Norm, s.ControlNorm)...)
@@ -422,9 +430,6 @@ func (l *Ledger) addReceipts(ctx context.Context, tx *txn, run string, batch int
 			} else if n != int64(len(part)) {
 				return fmt.Errorf("%d leases of round %d of run %s disappeared during the transaction", int64(len(part))-n, round, run)
 			}
-		}
-		if _, err := tx.ExecContext(ctx, "UPDATE rounds SET bytes = bytes + $3 WHERE run = $1 AND round = $2", run, round, bytes[round]); err != nil {
-			return err
 		}
 	}
 	return nil

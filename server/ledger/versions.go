@@ -124,7 +124,10 @@ func (l *Ledger) RollBack(ctx context.Context, run string, to int64, actor strin
 // last merge. Without a stored machine, the coordinator begins the next round. A coordinator
 // that drives the run sees the new batch and reads the run again. The caller stores the run.
 func (l *Ledger) restart(ctx context.Context, tx *txn, r *Run, now time.Time) error {
-	r.Batch++
+	var err error
+	if r.Batch, err = l.nextBatch(ctx, tx, r); err != nil {
+		return err
+	}
 	if err := l.endTurns(ctx, tx, r.ID, "the run was rolled back", now); err != nil {
 		return err
 	}

@@ -36,10 +36,10 @@ The first table says what a counted update costs the server, in milliseconds of
 CPU time, beside bare engines that are measured after each repetition: an
 HTTP/1.1 call over mutual TLS with the same bytes both ways over as many
 connections (HTTP), adding up and counting in the ledger by whole batches
-(COUNT), and one message of an embedded NATS server (QUEUE). RATIO is the
-server's time divided by HTTP plus COUNT. CPU time of PostgreSQL is in none of
-them. The second table has what an update takes of everything else. Figures are
-medians over the repetitions (--turns), and latencies quantiles of all calls.
+(COUNT). RATIO is the server's time divided by HTTP plus COUNT. CPU time of
+PostgreSQL is in none of them. The second table has what an update takes of
+everything else. Figures are medians over the repetitions (--turns), and
+latencies quantiles of all calls.
 
 Syncs of the disk are counted by the kernel, which needs root and tracefs (mount
 -t tracefs none /sys/kernel/tracing); otherwise they are -1. With PostgreSQL they
@@ -72,13 +72,12 @@ the result; its ratio and calls_per_update are the largest of all sizes.`,
 	f.Float64Var(&c.Seconds, "seconds", 10, "seconds per server measurement; the bare engines take at most 5 each")
 	f.Float64Var(&c.Rate, "rate", 2000, "check-ins per second of the whole fleet")
 	f.BoolVar(&c.Short, "short-connections", false, "agents close their connections between contacts, so that there can be more of them")
-	f.IntVar(&c.Aggregators, "aggregators", 2, "number of aggregators that count in parallel")
 	f.BoolVar(&asJSON, "json", false, "print one line of JSON")
 	return cmd
 }
 
 // newFleetEngine returns a hidden command. Command bench fleet runs it in a separate
-// process to measure the bus and the ledger alone.
+// process to measure the ledger alone.
 func newFleetEngine() *cobra.Command {
 	var (
 		b       fleet.Backends
@@ -88,7 +87,7 @@ func newFleetEngine() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:    "fleet-engine",
-		Short:  "Benchmark the server's queue and ledger alone",
+		Short:  "Benchmark the server's ledger alone",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -96,7 +95,7 @@ func newFleetEngine() *cobra.Command {
 			if err != nil {
 				return cli.Usage(err)
 			}
-			r, err := fleet.Engines(cmd.Context(), b, size, clients, d)
+			r, err := fleet.Engine(cmd.Context(), b, size, clients, d)
 			if err != nil {
 				return fleetUsage(err, "bench fleet-engine ")
 			}
@@ -163,7 +162,6 @@ func newAgents() *cobra.Command {
 
 func addBackends(f *pflag.FlagSet, b *fleet.Backends) {
 	f.StringVar(&b.Database, "database", "", "PostgreSQL `URL` (postgres://…) for the ledger; the benchmark uses a temporary schema (default SQLite file)")
-	f.StringSliceVar(&b.NATS, "nats", nil, "servers of a NATS cluster without other users (default embedded server)")
 }
 
 // fleetUsage turns err into a usageError if the cause is a setting that is out of range.
@@ -181,10 +179,10 @@ func printFleetBench(w io.Writer, b *fleet.Result) error {
 	}
 	fmt.Fprintf(w, "%d agents%s, %g check-ins a second, rounds of %d; %s; %s of %g s\n\n", b.Agents, how, b.Rate, b.Cohort, b.Engines, cli.Count(b.Turns, "turn"), b.Seconds)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "SIZE\tBYTES\tCPU ms/UPDATE\tHTTP\tCOUNT\tRATIO\tQUEUE\tCOUNTED/S\tUPDATES\tROUNDS\tSERVER MB\tLOAD\t")
+	fmt.Fprintln(t, "SIZE\tBYTES\tCPU ms/UPDATE\tHTTP\tCOUNT\tRATIO\tCOUNTED/S\tUPDATES\tROUNDS\tSERVER MB\tLOAD\t")
 	for _, s := range b.Sizes {
-		fmt.Fprintf(t, "%s\t%d\t%.3f\t%.3f\t%.3f\t%.1f\t%.3f\t%.0f\t%d\t%d\t%d\t%.1f\t\n",
-			s.Size, s.Bytes, s.CPU, s.BareHTTP, s.BareCount, s.Ratio, s.BareQueue, s.Counted, s.Updates, s.Rounds, s.RSS>>20, s.Load)
+		fmt.Fprintf(t, "%s\t%d\t%.3f\t%.3f\t%.3f\t%.1f\t%.0f\t%d\t%d\t%d\t%.1f\t\n",
+			s.Size, s.Bytes, s.CPU, s.BareHTTP, s.BareCount, s.Ratio, s.Counted, s.Updates, s.Rounds, s.RSS>>20, s.Load)
 	}
 	fmt.Fprintln(t)
 	fmt.Fprintln(t, "SIZE\tCALLS\tSTATEMENTS\tTRANSACTIONS\tFSYNCS\tWIRE kB\tALLOCATIONS\tkB\tPUSH p50\tp99\tTO COUNTED p50\tp99 ms\tAGENTS' CPU\t")

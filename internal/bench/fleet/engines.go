@@ -5,23 +5,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"time"
-
-	"google.golang.org/protobuf/proto"
 
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	"loadstar/internal/bench"
 	"loadstar/internal/cputime"
-	v1 "loadstar/proto/loadstar/v1"
-	"loadstar/server/aggregator"
-	"loadstar/server/bus"
+	"loadstar/server/gateway"
 	"loadstar/server/ledger"
 	"loadstar/server/terms"
 )
@@ -52,18 +45,16 @@ schedule: {cohort: %d, over_selection: %g}
 `, size, sizes[size], cohort, overSelection)
 }
 
-// EngineRates contains the speeds of the bus and the ledger, each measured without a
-// server, and the CPU time of this process for a result in milliseconds.
+// EngineRates contains the speed of the ledger without a server, and the CPU time of this
+// process for a result in milliseconds.
 type EngineRates struct {
-	Publish    float64 `json:"publish_per_s"`
-	Count      float64 `json:"count_per_s"`
-	PublishCPU float64 `json:"publish_cpu_ms"`
-	CountCPU   float64 `json:"count_cpu_ms"`
+	Count    float64 `json:"count_per_s"`
+	CountCPU float64 `json:"count_cpu_ms"`
 }
 
-// runEngines measures the engines in another process, so that the memory of thousands of
-// connections does not slow them down.
-func runEngines(ctx context.Context, e Backends, size string, clients int, d time.Duration) (r EngineRates, err error) {
+// runEngine measures the ledger in another process, so that the memory of thousands of
+// connections does not slow it down.
+func runEngine(ctx context.Context, e Backends, size string, clients int, d time.Duration) (r EngineRates, err error) {
 	args := []string{"bench", "fleet-engine", "--size", size, "--clients", strconv.Itoa(clients), "--seconds", fmt.Sprint(d.Seconds())}
 	if e.Database != "" {
 		args = append(args, "--database", e.Database)
@@ -76,14 +67,14 @@ func runEngines(ctx context.Context, e Backends, size string, clients int, d tim
 	cmd.Stderr = &said
 	out, err := cmd.Output()
 	if err != nil {
-		return r, fmt.Errorf("measuring the engines: %w: %s", err, bytes.TrimSpace(said.Bytes()))
+		return r, fmt.Errorf("measuring the ledger: %w: %s", err, bytes.TrimSpace(said.Bytes()))
 	}
 	return r, json.Unmarshal(out, &r)
 }
 
-// Engines measures the bus and the ledger alone, each for d, with results of the given
-// size and a ledger with the given number of clients.
-func Engines(ctx context.Context, e Backends, size string, clients int, d time.Duration) (r EngineRates, err error) {
+// Engine measures the ledger alone for d, with results of the given size and a given number
+// of clients.
+func Engine(ctx context.Context, e Backends, size string, clients int, d time.Duration) (r EngineRates, err error) {
 	if err := e.check(); err != nil {
 		return r, &UsageError{err}
 	}
@@ -97,9 +88,6 @@ func Engines(ctx context.Context, e Backends, size string, clients int, d time.D
 	defer os.RemoveAll(dir)
 	t, err := termsOf(size, clients)
 	if err != nil {
-		return r, err
-	}
-	if r.Publish, r.PublishCPU, err = publishRate(ctx, filepath.Join(dir, "nats"), t, d); err != nil {
 		return r, err
 	}
 	database, drop, err := e.schema(ctx)
@@ -131,78 +119,22 @@ func termsOf(size string, clients int) (*terms.Terms, error) {
 	return terms.Read(string(text), "", int64(clients))
 }
 
-// virtualArrival returns the result of client number i in the form that the bus carries.
-func virtualArrival(t *terms.Terms, i int) *v1.Arrival {
+// virtualResult returns the result of client number i.
+func virtualResult(t *terms.Terms, i int) *terms.Result {
 	shared := make([]float32, t.Shared)
 	for k := range shared {
 		shared[k] = 0.001 * float32((i+k)%17-8)
 	}
-	return &v1.Arrival{
-		Run: "bench", Agent: "bench", Form: v1.Form_FORM_UPDATE, Numbers: round.AppendFloats(nil, shared),
-		Shares: []*v1.Share{{Client: virtualClient(i), Examples: 64 + int64(i%1000), Steps: 4, TrainLoss: 0.1}},
+	return &terms.Result{
+		Numbers: round.AppendFloats(nil, shared),
+		Shares:  []terms.Share{{Client: virtualClient(i), Examples: 64 + i%1000, Steps: 4, TrainLoss: 0.1}},
 	}
 }
 
 func virtualClient(i int) string { return fmt.Sprintf("virtual-%06d", i) }
 
-// publishers is the number of goroutines that publish in parallel.
-const publishers = 16
-
-// publishRate returns the number of results per second that can be published to an embedded
-// bus, which writes each one to disk.
-func publishRate(ctx context.Context, dir string, t *terms.Terms, d time.Duration) (rate, cpu float64, err error) {
-	b, err := bus.Open(ctx, bus.Config{Dir: dir, MaxGroup: 1}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return 0, 0, err
-	}
-	defer func() { _ = b.Close(ctx) }() // the folder is deleted next
-	message, err := proto.Marshal(virtualArrival(t, 0))
-	if err != nil {
-		return 0, 0, err
-	}
-	var (
-		published atomic.Int64
-		failed    = make(chan error, publishers)
-		wg        sync.WaitGroup
-	)
-	publish, end := context.WithCancel(ctx)
-	defer end()
-	for w := range publishers {
-		wg.Go(func() {
-			for i := 0; publish.Err() == nil; i++ {
-				if err := b.Publish(publish, fmt.Sprintf("bench/%d/%d", w, i), message); err != nil {
-					if publish.Err() == nil {
-						failed <- err
-					}
-					return
-				}
-				published.Add(1)
-			}
-		})
-	}
-	// The first tenth of the time is a warm-up and does not count.
-	var before int64
-	var start time.Time
-	var used time.Duration
-	for _, wait := range []time.Duration{d / 10, d} {
-		before, start, used = published.Load(), time.Now(), cputime.Process()
-		select {
-		case <-time.After(wait):
-		case err := <-failed:
-			return 0, 0, err
-		case <-ctx.Done():
-			return 0, 0, ctx.Err()
-		}
-	}
-	n := float64(published.Load() - before)
-	rate, cpu = n/time.Since(start).Seconds(), 1e3*(cputime.Process()-used).Seconds()/n
-	end()
-	wg.Wait()
-	return rate, cpu, nil
-}
-
 // countRate returns the number of results per second that are summed and counted in the
-// ledger, in batches of the aggregator's size.
+// ledger, in the largest batches.
 func countRate(ctx context.Context, database string, t *terms.Terms, d time.Duration) (rate, cpu float64, err error) {
 	l, err := ledger.Open(ctx, database)
 	if err != nil {
@@ -213,9 +145,9 @@ func countRate(ctx context.Context, database string, t *terms.Terms, d time.Dura
 	if err := x.prepare(ctx); err != nil {
 		return 0, 0, err
 	}
-	results := make([]*terms.Result, min(aggregator.DefaultBatch, aggregator.DefaultBytes/(4*t.Shared), t.Plan.Schedule.Cohort))
+	results := make([]*terms.Result, min(gateway.MaxBatch, gateway.MaxBatchBytes/(4*t.Shared), t.Plan.Schedule.Cohort))
 	for i := range results {
-		results[i] = terms.Of(virtualArrival(t, i))
+		results[i] = virtualResult(t, i)
 	}
 	var (
 		spent   time.Duration
@@ -303,7 +235,7 @@ func (x *counting) ask(ctx context.Context, number int64) error {
 	})
 }
 
-// count sums a batch of results and counts it in the ledger, as an aggregator does.
+// count sums a batch of results and counts it in the ledger, as a gateway does.
 func (x *counting) count(ctx context.Context, arrivals []ledger.Arrival, results []*terms.Result) (int, error) {
 	fold := round.NewFold(x.terms.Rules)
 	for _, r := range results {

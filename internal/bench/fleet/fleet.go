@@ -29,8 +29,7 @@ type Config struct {
 	Seconds float64  // length of each measurement of the server
 	Rate    float64  // check-ins per second that the fleet is paced to
 	// Short makes agents close their connections between contacts.
-	Short       bool
-	Aggregators int
+	Short bool
 }
 
 const (
@@ -50,8 +49,8 @@ func (c *Config) check() error {
 	if c.Turns < 1 || !(c.Seconds > 0 && c.Seconds < 3600) {
 		return errors.New("--turns must be at least 1, and --seconds above 0 and below 3600")
 	}
-	if c.Agents < 8 || c.Agents > most || !(c.Cohort > 0 && c.Cohort*(1+overSelection) <= 1) || !(c.Rate > 0) || c.Aggregators < 1 {
-		return fmt.Errorf("--agents must be 8 to %d, --cohort above 0 and at most %.2f, --rate above 0, and --aggregators at least 1", most, 1/(1+overSelection))
+	if c.Agents < 8 || c.Agents > most || !(c.Cohort > 0 && c.Cohort*(1+overSelection) <= 1) || !(c.Rate > 0) {
+		return fmt.Errorf("--agents must be 8 to %d, --cohort above 0 and at most %.2f, and --rate above 0", most, 1/(1+overSelection))
 	}
 	if slowest := float64(c.Agents) / slowestPace.Seconds(); !c.Short && c.Rate < slowest {
 		return fmt.Errorf("--rate must be at least %.0f for %d agents, because the server closes idle connections; or use --short-connections", slowest, c.Agents)
@@ -88,10 +87,9 @@ type Figures struct {
 	CPU float64 `json:"server_cpu_ms_per_update"`
 	// BareHTTP is an HTTP/1.1 call over mutual TLS with as many bytes as the numbers both ways,
 	// over as many connections. BareCount is the transaction that counts an update, and the
-	// addition of its numbers. BareQueue is one message of the queue.
+	// addition of its numbers.
 	BareHTTP  float64 `json:"bare_http_cpu_ms"`
 	BareCount float64 `json:"bare_count_cpu_ms"`
-	BareQueue float64 `json:"bare_queue_cpu_ms"`
 	// Ratio is CPU divided by the sum of BareHTTP and BareCount.
 	Ratio        float64 `json:"ratio"`
 	Calls        float64 `json:"calls_per_update"`
@@ -105,10 +103,9 @@ type Figures struct {
 	AgentsCPU   float64 `json:"generator_cpu_ms_per_update"`
 	Counted     float64 `json:"counted_per_s"`
 	CheckIns    float64 `json:"check_ins_per_s"`
-	// Publish and Count are the rates of the queue and of counting alone.
-	Publish float64 `json:"publish_per_s"`
-	Count   float64 `json:"count_per_s"`
-	Load    float64 `json:"load_average"`
+	// Count is the rate of counting alone.
+	Count float64 `json:"count_per_s"`
+	Load  float64 `json:"load_average"`
 }
 
 // median replaces each figure by the median over turns.
@@ -195,7 +192,7 @@ func measureSize(ctx context.Context, c Config, bed *testbed, size string, done 
 	}
 	d := time.Duration(c.Seconds * float64(time.Second))
 	s := &Size{Size: size, Bytes: 4 * t.Shared}
-	if err := bed.serve(ctx, "--poll", "50ms", "--rate", fmt.Sprint(c.Rate), "--aggregators", fmt.Sprint(c.Aggregators)); err != nil {
+	if err := bed.serve(ctx, "--poll", "50ms", "--rate", fmt.Sprint(c.Rate)); err != nil {
 		return nil, err
 	}
 	run, err := bed.start(ctx, planOf(size, c.wanted()), c.Agents)
@@ -221,11 +218,11 @@ func measureSize(ctx context.Context, c Config, bed *testbed, size string, done 
 		if err := bed.rest(ctx); err != nil {
 			return nil, err
 		}
-		e, err := runEngines(ctx, c.Backends, size, c.Agents, min(d, engineTurn))
+		e, err := runEngine(ctx, c.Backends, size, c.Agents, min(d, engineTurn))
 		if err != nil {
 			return nil, err
 		}
-		f.BareCount, f.Count, f.BareQueue, f.Publish = e.CountCPU, e.Count, e.PublishCPU, e.Publish
+		f.BareCount, f.Count = e.CountCPU, e.Count
 		if f.BareHTTP, err = bed.bareHTTP(ctx, s.Bytes, min(d, engineTurn)); err != nil {
 			return nil, err
 		}
@@ -332,7 +329,7 @@ const tolerated = 0.001
 
 // sound returns an error if results were lost, rejected or counted twice, or if too many
 // calls failed. The server must have been started for this run, the fleet must be paused,
-// and the bus must be empty. sound stops the run.
+// and no result may wait. sound stops the run.
 func (b *testbed) sound(ctx context.Context, run string, seen fleetload.Stats) error {
 	m, err := b.metrics(ctx)
 	if err != nil {
@@ -341,14 +338,14 @@ func (b *testbed) sound(ctx context.Context, run string, seen fleetload.Stats) e
 	if err := b.end(ctx, run); err != nil {
 		return err
 	}
-	counted, stale, dropped := int64(m[b.counted]), int64(m["loadstar_aggregator_stale_total"]), int64(m["loadstar_aggregator_dropped_total"])
+	counted, late := int64(m[b.counted]), int64(m["loadstar_gateway_late_total"])
 	switch calls := seen.CheckIn.Len() + seen.Push.Len(); {
-	case seen.Rejected > 0 || dropped > 0:
-		err = fmt.Errorf("%d results were rejected and %d dropped", seen.Rejected, dropped)
+	case seen.Rejected > 0:
+		err = fmt.Errorf("%d results were rejected", seen.Rejected)
 	case float64(seen.Failed) > tolerated*float64(calls):
 		err = fmt.Errorf("%d of %d calls failed", seen.Failed, calls+seen.Failed)
-	case counted > seen.Accepted+seen.Failed || counted+stale < seen.Accepted:
-		err = fmt.Errorf("%d results were accepted, but %d were counted and %d were late", seen.Accepted, counted, stale)
+	case counted > seen.Accepted+seen.Failed || counted+late < seen.Accepted:
+		err = fmt.Errorf("%d results were accepted, but %d were counted and %d were late", seen.Accepted, counted, late)
 	case seen.Heard.Len() > counted:
 		err = fmt.Errorf("agents received %d acknowledgements for %d counted results", seen.Heard.Len(), counted)
 	default:

@@ -1,5 +1,5 @@
-// Package fleet load-tests a server with simulated agents. It compares the server's speed
-// with that of the bus and the ledger alone, and checks for leaks in a long test.
+// Package fleet load-tests a server with simulated agents. It compares what an update costs the
+// server with bare engines, and checks for leaks in a long test.
 package fleet
 
 import (
@@ -31,14 +31,11 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// Backends are the database and the queue of the server under test.
+// Backends is the database of the server under test.
 type Backends struct {
 	// Database is a postgres:// URL. The benchmark creates a schema in it and drops it at
 	// the end. If it is empty, the server uses a SQLite file.
 	Database string
-	// NATS lists the servers of a cluster that has no other users. If it is empty, the
-	// server uses an embedded NATS server.
-	NATS []string
 }
 
 func (e *Backends) check() error {
@@ -49,14 +46,10 @@ func (e *Backends) check() error {
 }
 
 func (e *Backends) String() string {
-	ledger, bus := "SQLite", "embedded NATS"
 	if e.Database != "" {
-		ledger = "PostgreSQL"
+		return "PostgreSQL"
 	}
-	if len(e.NATS) > 0 {
-		bus = "NATS at " + strings.Join(e.NATS, ", ")
-	}
-	return ledger + " and " + bus
+	return "SQLite"
 }
 
 // schema creates a schema in the given PostgreSQL, and returns its URL and a function that
@@ -113,7 +106,7 @@ func newTestbed(ctx context.Context, e Backends, agents int, short bool, progres
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(300) // trade memory for CPU time, which the server under test needs
 	}
-	b := &testbed{Backends: e, drop: func() {}, counted: "loadstar_aggregator_counted_total", merged: `loadstar_rounds_total{outcome="merged"}`}
+	b := &testbed{Backends: e, drop: func() {}, counted: "loadstar_gateway_counted_total", merged: `loadstar_rounds_total{outcome="merged"}`}
 	if err := b.open(ctx, agents, short, progress); err != nil {
 		b.close()
 		return nil, err
@@ -187,9 +180,6 @@ func (b *testbed) serve(ctx context.Context, flags ...string) error {
 	args := append([]string{"serve", "--dir", b.dir, "--listen", b.address, "--watch", b.watch, "--log-level", "warn", "--address-rate", "0"}, flags...)
 	if b.url != "" {
 		args = append(args, "--database", b.url)
-	}
-	if len(b.NATS) > 0 {
-		args = append(args, "--nats", strings.Join(b.NATS, ","))
 	}
 	cmd, err := self(context.WithoutCancel(ctx), args...) // runs until stop
 	if err != nil {
@@ -309,7 +299,7 @@ func (b *testbed) await(ctx context.Context, what string, within time.Duration, 
 // rest pauses the fleet and waits until all its results are counted.
 func (b *testbed) rest(ctx context.Context) error {
 	b.fleet.Rest()
-	return b.await(ctx, "counting what has come", time.Minute, func(m map[string]float64) bool { return m["loadstar_bus_waiting"] == 0 })
+	return b.await(ctx, "counting what has come", time.Minute, func(m map[string]float64) bool { return m["loadstar_gateway_waiting"] == 0 })
 }
 
 // metrics returns the server's metrics. Keys have the name and labels in the text format.

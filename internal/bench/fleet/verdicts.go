@@ -18,7 +18,7 @@ type turnKey struct {
 
 // compare returns an error if what the agents were told about their results is not what the
 // ledger has. It reads the receipts itself, because the ledger's own code is under test. The
-// fleet must rest, and the bus must be empty.
+// fleet must rest, and no result may wait.
 func (b *testbed) compare(ctx context.Context, run string, counted int64) error {
 	driver, at := "pgx", b.url
 	if at == "" {
