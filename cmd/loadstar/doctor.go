@@ -32,8 +32,8 @@ func newDoctor() *cobra.Command {
 with the server's and the database's, certificates and the days left, ports, the
 folder and whether a process uses it, the broker, the newest readings and the
 kernel set. Of a server it also checks its disks (room, files, read-only, kind
-of file system), the database (settings, schema, damage), the queue (version,
-sync, nodes, messages that wait), the blobs, the backups, and the agents.
+of file system), the database (settings, schema, damage), results that wait, the
+blobs, the backups, and the agents.
 
 Each line is OK, WARN or FAIL, and says what to do. The command works while the
 server runs and while it is stopped. It writes files and blobs as a test, and
