@@ -27,7 +27,7 @@ connection. They check in at a fixed pace (--rate), fetch the weights of every
 round, and push random numbers instead of training. A round needs results from
 70 % of the agents (--cohort) and selects 10 % more than that. The next round
 starts at once. Measuring begins when all agents have checked in and the first
-round is over.
+round is over, and covers whole rounds.
 
 The shared layers have 24 kB (bose2023 with a personal head), 95 kB (dense, the
 default model) or 170 kB (bose2023 with all layers shared).
@@ -69,7 +69,7 @@ the result; its ratio and calls_per_update are the largest of all sizes.`,
 	f.Float64Var(&c.Cohort, "cohort", 0.7, "share of the agents that a round needs results from")
 	f.StringSliceVar(&c.Sizes, "size", []string{"24k", "95k", "170k"}, "sizes of the shared layers: 24k, 95k, 170k")
 	f.IntVar(&c.Turns, "turns", 3, "number of repetitions")
-	f.Float64Var(&c.Seconds, "seconds", 10, "seconds per server measurement; the bare engines take at most 5 each")
+	f.Float64Var(&c.Seconds, "seconds", 10, "least seconds per server measurement; the bare engines take at most 5 each")
 	f.Float64Var(&c.Rate, "rate", 2000, "check-ins per second of the whole fleet")
 	f.BoolVar(&c.Short, "short-connections", false, "agents close their connections between contacts, so that there can be more of them")
 	f.BoolVar(&asJSON, "json", false, "print one line of JSON")

@@ -242,9 +242,15 @@ func measureSize(ctx context.Context, c Config, bed *testbed, size string, done 
 	return s, nil
 }
 
-// turn measures the server for the duration d, after a warm-up.
+// turn measures the server for at least the duration d, after a warm-up. It begins and ends with
+// the merge of a round: in between, agents check in and send at other times than their results
+// are counted, so a part of a round would have too many calls for its updates, or too few.
 func (s *Size) turn(ctx context.Context, bed *testbed, d time.Duration) (f Figures, err error) {
 	if err := pause(ctx, min(d/4, 2*time.Second)); err != nil {
+		return f, err
+	}
+	m, err := bed.nextMerge(ctx, nil)
+	if err != nil {
 		return f, err
 	}
 	used, err := bed.usage()
@@ -256,21 +262,10 @@ func (s *Size) turn(ctx context.Context, bed *testbed, d time.Duration) (f Figur
 		return f, err
 	}
 	defer syncs.close()
-	m, err := bed.metrics(ctx)
-	if err != nil {
-		return f, err
-	}
 	stats, own, start := bed.fleet.Stats(), cputime.Process(), time.Now()
 	after := m
-	// A turn may be shorter than a round. Extend it until at least one result is counted.
-	for after[bed.counted] == m[bed.counted] {
-		if time.Since(start) > d+time.Minute {
-			return f, bed.because(errors.New("nothing was counted for a minute"))
-		}
-		if err := pause(ctx, d); err != nil {
-			return f, err
-		}
-		if after, err = bed.metrics(ctx); err != nil {
+	for time.Since(start) < d || after[bed.merged] == m[bed.merged] {
+		if after, err = bed.nextMerge(ctx, after); err != nil {
 			return f, err
 		}
 	}
@@ -306,6 +301,30 @@ func (s *Size) turn(ctx context.Context, bed *testbed, d time.Duration) (f Figur
 	s.Repeated += seen.Unknown
 	s.RefusedAsBusy += seen.Busy
 	return f, nil
+}
+
+// nextMerge waits for the next merge of a round after the given metrics, or after now, and
+// returns the metrics of that time.
+func (b *testbed) nextMerge(ctx context.Context, after map[string]float64) (map[string]float64, error) {
+	const every, most = 100 * time.Millisecond, 5 * time.Minute
+	for begun := time.Now(); ; {
+		m, err := b.metrics(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if after == nil {
+			after = m
+		}
+		if m[b.merged] > after[b.merged] {
+			return m, nil
+		}
+		if time.Since(begun) > most {
+			return nil, b.because(fmt.Errorf("no round ended within %v", most))
+		}
+		if err := pause(ctx, every); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // loadAverage returns the machine's load of the last minute, or 0 if it is not known.
