@@ -32,10 +32,6 @@ var bugs = []struct{ name, file, text, by string }{
 		"counted, err := g.counter.count(within, a)", "go g.counter.count(context.WithoutCancel(within), a)\n\tcounted, err := true, error(nil)",
 	},
 	{
-		"a result whose answer was lost is told to be late", "server/gateway/push.go",
-		"over, err := g.withoutNumbers(ctx, agent, r)\n\t\tif err == nil && over == nil {", "over, err := &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_REJECTED}, error(nil)\n\t\tif err == nil && over == nil {",
-	},
-	{
 		"a region's gateway says that a result is counted", "server/gateway/push.go",
 		"\tif g.Region {\n", "\tif g.Region && r.Round < 0 {\n",
 	},
