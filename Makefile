@@ -191,9 +191,10 @@ man: ## Write man pages and shell completions into dist/
 	for shell in bash zsh fish; do $$dir/loadstar completion $$shell > $(DIST)/completions/loadstar.$$shell || exit 1; done
 
 .PHONY: reference
-reference: ## Regenerate docs/reference: commands, agent.yaml, plans
+reference: ## Regenerate docs/reference: commands, agent.yaml, server.yaml, plans
 	go run -tags docs ./cmd/loadstar reference > docs/reference/commands.md.new && mv docs/reference/commands.md.new docs/reference/commands.md
 	go test ./agent/config -run TestReference -rewrite
+	go test ./server/config -run TestReference -rewrite
 	go test ./fed/recipe -run TestReference -rewrite
 
 .PHONY: reference-check

@@ -269,7 +269,7 @@ func (s *server) openBlobs(ctx context.Context) (blob.Store, error) {
 		return blob.S3(ctx, blob.S3Config{Endpoint: host, Bucket: bucket, Prefix: prefix, Plaintext: scheme == "s3+http", CAFile: s.BlobsCA})
 	}
 	if s.BlobsCA != "" {
-		return nil, errors.New("--blobs-ca is for an S3 store, which --blobs names")
+		return nil, errors.New("store.blobs_ca is for an S3 store, which store.blobs names")
 	}
 	if s.Blobs == "" {
 		s.Blobs = filepath.Join(s.Dir, blobsDir)
@@ -301,7 +301,7 @@ func (s *server) serve(ctx context.Context) error {
 		}
 		defer agents.Close()
 		if s.Operators != "" {
-			if operators, err = port.Listen("--operators", s.Operators); err != nil {
+			if operators, err = port.Listen("operators", s.Operators); err != nil {
 				return err
 			}
 			defer operators.Close()

@@ -72,7 +72,7 @@ func (s *server) checkSettings(ctx context.Context) (err error) {
 	if len(wrong) == 0 || s.AllowLoss {
 		return nil
 	}
-	return fmt.Errorf("counted updates could be lost; correct this, or accept it with --allow-loss: %w", errors.Join(wrong...))
+	return fmt.Errorf("counted updates could be lost; correct this, or accept it with store.allow_loss: %w", errors.Join(wrong...))
 }
 
 // markRunning leaves a file that says that this process has not ended cleanly, and notes

@@ -361,7 +361,7 @@ func scrapeFleet(t *testing.T) (server, agent metrics) {
 			t.Fatal(err)
 		}
 	}
-	start("serve", "--dir", "server", "--listen", listen, "--watch", watch, "--web", "127.0.0.1:0", "--poll", "100ms")
+	start("serve", "--dir", "server", "--listen", listen, "--watch", watch, "--web", "127.0.0.1:0", "--set", "agents.poll=100ms")
 	operator := []string{"--server", "https://" + listen, "--operator", "server/operator"}
 	var token string
 	until("a token", func() bool {

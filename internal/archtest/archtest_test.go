@@ -47,6 +47,7 @@ var layers = map[string]pkg{
 	"server/access":      {layer: 4, may: "proto/loadstar/v1 server/ledger server/pki", external: "connectrpc.com/connect"},
 	"server/web":         {layer: 4, may: "internal/connlimit internal/graceful internal/port internal/webui proto/loadstar/v1 server/access server/ledger server/limitlog server/operator", external: "connectrpc.com/connect github.com/coreos/go-oidc/v3 github.com/prometheus/client_golang golang.org/x/oauth2 google.golang.org/protobuf"},
 	"server/examine":     {layer: 4, may: "internal/atomicfile internal/backoff internal/disk internal/finding internal/mtls server/blob server/ledger server/pki", external: "github.com/prometheus/client_golang"},
+	"server/config":      {layer: 4, may: "internal/config", external: "go.yaml.in/yaml/v3"},
 	"server/pki":         {layer: 4, may: "internal/atomicfile internal/filelock internal/jointoken internal/mtls", external: "filippo.io/age"},
 
 	"agent":          {layer: 4, may: "agent/audit agent/release agent/state fed fed/client fed/policy fed/recipe fed/round fed/serve fed/setup forecast internal/backoff internal/head internal/protocol nn nn/kernel proto/loadstar/v1 series series/feature", external: "connectrpc.com/connect google.golang.org/protobuf"},
@@ -56,7 +57,7 @@ var layers = map[string]pkg{
 	"agent/release":  {layer: 4},
 	"agent/readings": {layer: 4, may: "internal/problem internal/stateformat series/store", external: "github.com/fsnotify/fsnotify"},
 	"agent/mqtt":     {layer: 4, may: "agent/config agent/readings forecast/issue", external: "github.com/eclipse/paho.golang"},
-	"agent/config":   {layer: 4, may: "fed/policy internal/config", external: "go.yaml.in/yaml/v3"},
+	"agent/config":   {layer: 4, may: "fed/policy internal/config"},
 	"agent/command":  {layer: 4, may: "agent agent/api agent/audit agent/config agent/identity agent/live agent/mqtt agent/readings fed/generic fed/recipe fed/serve forecast/issue internal/boltfile internal/sdnotify nn/kernel series series/store"},
 	"agent/live":     {layer: 4, may: "agent/release fed/recipe fed/serve forecast/calibrate forecast/drift forecast/issue internal/boltfile internal/stateformat nn/kernel series series/quality series/store", external: "go.etcd.io/bbolt"},
 	"agent/api":      {layer: 4, may: "agent/audit agent/live agent/readings forecast/issue internal/atomicfile internal/connlimit internal/csvcell internal/graceful internal/problem internal/webui metric series/store"},

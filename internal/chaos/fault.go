@@ -85,8 +85,10 @@ var faults = map[string]fault{
 		// A jump of the database's clock ends leases, and agents count as silent until they
 		// check in again. Both times are longer than a year here, so that the weights stay
 		// those of the simulator.
-		arrange: func(l *layout) { l.clocks, l.serve = true, []string{"--lease", "20000h", "--fleet-seen", "20000h"} },
-		inject:  func(t *trial, log io.Writer) injector { return newJumps(t, log) },
+		arrange: func(l *layout) {
+			l.clocks, l.serve = true, []string{"--set", "rounds.lease=20000h", "--set", "agents.seen=20000h"}
+		},
+		inject: func(t *trial, log io.Writer) injector { return newJumps(t, log) },
 	},
 	"failover": {
 		about: "kill PostgreSQL's primary and promote its standby", plural: "failovers", cluster: true,

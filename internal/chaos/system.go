@@ -172,7 +172,7 @@ func (s *system) serve(kind, name string, args ...string) (p *process, watch str
 	}
 	// The lease is longer than the whole test, so that no turn is lost.
 	all := append([]string{
-		"serve", "--dir", dir, "--watch", watch, "--poll", poll.String(), "--lead", lead.String(), "--lease", "10m",
+		"serve", "--dir", dir, "--watch", watch, "--set", "agents.poll=" + poll.String(), "--set", "rounds.lead=" + lead.String(), "--set", "rounds.lease=10m",
 	}, args...)
 	return s.process(kind, name, append(all, s.layout.serve...)...), watch, nil
 }
@@ -182,7 +182,7 @@ func (s *system) ownData() []string {
 	if s.own == "" {
 		return nil
 	}
-	return []string{"--server-data", s.own}
+	return []string{"--set", "rounds.data=" + s.own}
 }
 
 // one starts a single server that has all roles.

@@ -41,8 +41,8 @@ type Config struct {
 	Stores func(context.Context) finding.List
 }
 
-// Port is an address on which a server is to listen, and the flag that sets it.
-type Port struct{ Flag, Address string }
+// Port is an address on which a server is to listen, and its key in server.yaml.
+type Port struct{ Key, Address string }
 
 // Limits of what is not worth a warning.
 const (
@@ -123,7 +123,7 @@ func (x *examination) folder() (running bool) {
 	}
 	running = x.lock()
 	for _, p := range x.Ports {
-		flag, address := p.Flag, p.Address
+		key, address := p.Key, p.Address
 		if address == "" {
 			continue
 		}
@@ -136,11 +136,11 @@ func (x *examination) folder() (running bool) {
 		case err == nil && running:
 			x.OK("port "+address, "free; the running server does not use it")
 		case err == nil:
-			x.OK("port "+address, "free for serve %s", flag)
+			x.OK("port "+address, "free for %s of the server", key)
 		case running:
 			x.OK("port "+address, "in use, as expected of a running server%s", named(holder))
 		default:
-			x.Warn("port "+address, "stop that process, or use another address with serve "+flag, "in use%s: %v", named(holder), err)
+			x.Warn("port "+address, "stop that process, or give the server another address: "+key, "in use%s: %v", named(holder), err)
 		}
 	}
 	return running
@@ -188,14 +188,14 @@ func (x *examination) lock() (running bool) {
 func (x *examination) watch(ctx context.Context) {
 	at := ""
 	for _, p := range x.Ports {
-		if p.Flag == "--watch" {
+		if p.Key == "watch" {
 			at = p.Address
 		}
 	}
 	if at == "" {
 		return
 	}
-	const do = "see the server's log; if it has another address for monitoring, give it with --watch"
+	const do = "see the server's log; if it has another address for monitoring, give it with --set watch=ADDRESS"
 	text, err := get(ctx, "http://"+at+"/readyz", "")
 	if err != nil {
 		x.Warn("ready", do, "the running server is not ready: %v %s", err, strings.TrimSpace(text))

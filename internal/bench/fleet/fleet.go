@@ -192,7 +192,7 @@ func measureSize(ctx context.Context, c Config, bed *testbed, size string, done 
 	}
 	d := time.Duration(c.Seconds * float64(time.Second))
 	s := &Size{Size: size, Bytes: 4 * t.Shared}
-	if err := bed.serve(ctx, "--poll", "50ms", "--rate", fmt.Sprint(c.Rate)); err != nil {
+	if err := bed.serve(ctx, "--set", "agents.poll=50ms", "--set", fmt.Sprintf("limits.rate=%g", c.Rate)); err != nil {
 		return nil, err
 	}
 	run, err := bed.start(ctx, planOf(size, c.wanted()), c.Agents)

@@ -54,7 +54,7 @@ func Soak(ctx context.Context, c SoakConfig, progress bench.Progress) (*SoakResu
 		return nil, err
 	}
 	defer bed.close()
-	if err := bed.serve(ctx, "--poll", "50ms", "--rate", fmt.Sprint(c.Rate)); err != nil {
+	if err := bed.serve(ctx, "--set", "agents.poll=50ms", "--set", fmt.Sprintf("limits.rate=%g", c.Rate)); err != nil {
 		return nil, err
 	}
 	run, err := bed.start(ctx, planOf(c.Size, max(c.Agents/2, 1)), c.Agents)

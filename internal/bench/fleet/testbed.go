@@ -177,7 +177,7 @@ func self(ctx context.Context, args ...string) (*exec.Cmd, error) {
 func (b *testbed) serve(ctx context.Context, flags ...string) error {
 	b.stop()
 	// All agents of the benchmark have the same address, so limits by address are off.
-	args := append([]string{"serve", "--dir", b.dir, "--listen", b.address, "--watch", b.watch, "--log-level", "warn", "--address-rate", "0"}, flags...)
+	args := append([]string{"serve", "--dir", b.dir, "--listen", b.address, "--watch", b.watch, "--log-level", "warn", "--set", "limits.address_rate=0"}, flags...)
 	if b.url != "" {
 		args = append(args, "--database", b.url)
 	}
