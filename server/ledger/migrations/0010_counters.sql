@@ -1,7 +1,7 @@
 -- How far each of several processes has counted. A process writes its own row, so that processes do not wait for each other.
 
 -- +goose Up
-CREATE TABLE counters (
+CREATE TABLE IF NOT EXISTS counters (
     run      TEXT NOT NULL,
     slot     BIGINT NOT NULL, -- of the process
     batch    BIGINT NOT NULL, -- its newest batch
