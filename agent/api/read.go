@@ -224,7 +224,7 @@ func (s *Server) scores(w http.ResponseWriter, r *http.Request) {
 			leads = object{{"first", period(time.Duration(x.First) * site.Step)}, {"last", period(time.Duration(x.Last) * site.Step)}}
 		}
 		var energy any
-		if e := x.Energy; e != nil {
+		if e := x.Energy; e.Days > 0 {
 			energy = object{{"days", e.Days}, {"mae_kwh", number(e.MAE)}, {"relative_mae", number(e.RelativeMAE)}, {"bias", number(e.Bias)}}
 		}
 		list = append(list, object{

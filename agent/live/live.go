@@ -105,8 +105,8 @@ type Score struct {
 	// Fallback is the share of rows that are not from a model.
 	Fallback float64
 	// Energy is the score of the energies of 24 hours after the first issue of each local day.
-	// It is nil for a block of leads and if no day is known.
-	Energy *EnergyScore
+	// It has no days for a block of leads and if no day is known.
+	Energy EnergyScore
 }
 
 // EnergyScore sums up the errors of the energies of days.

@@ -289,10 +289,10 @@ func TestScoresAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := m.scores.energy(1, now.Unix()/day)
-	if got == nil || got.Days != 1 || math.Abs(got.MAE-math.Abs(forecast-energy)) > 1e-4 || math.Abs(got.RelativeMAE*math.Abs(week-energy)-got.MAE) > 1e-3 {
+	if got.Days != 1 || math.Abs(got.MAE-math.Abs(forecast-energy)) > 1e-4 || math.Abs(got.RelativeMAE*math.Abs(week-energy)-got.MAE) > 1e-3 {
 		t.Errorf("energy of yesterday: %+v; it was %.4f, forecast %.4f, a week before %.4f", got, energy, forecast, week)
 	}
-	if all := s.scoresOf(m.scores, now.Unix()/day); all[0].Energy == nil || all[0].Energy.Days != 1 || all[len(all)-1].Energy != nil {
+	if all := s.scoresOf(m.scores, now.Unix()/day); all[0].Energy.Days != 1 || all[len(all)-1].Energy.Days != 0 {
 		t.Errorf("scores %+v", all)
 	}
 }

@@ -116,7 +116,7 @@ func (h *history) total(from, to int64, block int) (t sums) {
 }
 
 // energy adds up the errors of energies of the newest days, as many as are asked for.
-func (h *history) energy(days int, today int64) *EnergyScore {
+func (h *history) energy(days int, today int64) EnergyScore {
 	var t energySums
 	for _, d := range slices.Backward(h.days) {
 		if t.N < days && d.Day >= today-int64(days)-1 {
@@ -124,9 +124,9 @@ func (h *history) energy(days int, today int64) *EnergyScore {
 		}
 	}
 	if t.N == 0 || t.WeekAbs == 0 || t.Energy == 0 {
-		return nil
+		return EnergyScore{}
 	}
-	return &EnergyScore{Days: t.N, MAE: t.Abs / float64(t.N), RelativeMAE: t.Abs / t.WeekAbs, Bias: t.Signed / math.Abs(t.Energy)}
+	return EnergyScore{Days: t.N, MAE: t.Abs / float64(t.N), RelativeMAE: t.Abs / t.WeekAbs, Bias: t.Signed / math.Abs(t.Energy)}
 }
 
 // score turns sums into the public form.
