@@ -77,7 +77,7 @@ arch: ## Run only the architecture test
 # Packages whose tests mostly need servers, databases, emulators or child processes. Slow tests of the other packages
 # skip themselves under -short.
 SLOW_PACKAGES := agent cmd/loadstar cmd/loadstar-agent internal/attack internal/bench/fleet internal/chaos internal/year internal/fleetload internal/pgtest \
-	server server/aggregator server/bus server/coordinator server/gateway server/ledger server/operator server/region
+	server server/coordinator server/gateway server/ledger server/operator server/region
 empty :=
 space := $(empty) $(empty)
 .PHONY: test-quick
@@ -129,13 +129,13 @@ race: ## Test all concurrent packages with the race detector; needs gcc
 
 .PHONY: race-short
 race-short: ## Test the packages with the most goroutines with the race detector, without slow tests, for CI
-	CGO_ENABLED=1 go test -race -short -timeout 20m ./agent/... $(addprefix ./server/,aggregator blob bus gateway operator pki region) ./internal/fleetload ./internal/mtls ./lab/outlook
+	CGO_ENABLED=1 go test -race -short -timeout 20m ./agent/... $(addprefix ./server/,blob gateway operator pki region) ./internal/fleetload ./internal/mtls ./lab/outlook
 	CGO_ENABLED=1 go test -race -short -timeout 20m ./lab/sim -run 'Workers|Resume|Best'
 
 RUNS    ?= 1
 REPEATS ?= 100
 .PHONY: repeat
-repeat: ## Repeat the tests on a busy machine: the suite RUNS times, timing tests REPEATS times; ONLY=server/bus for one package
+repeat: ## Repeat the tests on a busy machine: the suite RUNS times, timing tests REPEATS times; ONLY=server/ledger for one package
 	@RUNS=$(RUNS) REPEATS=$(REPEATS) ONLY="$(ONLY)" tools/repeat.sh
 
 # Generate the code of the wire protocol. $(1) is a folder for the plugins, $(2) the output folder.
@@ -195,9 +195,10 @@ man: ## Write man pages and shell completions into dist/
 	for shell in bash zsh fish; do $$dir/loadstar completion $$shell > $(DIST)/completions/loadstar.$$shell || exit 1; done
 
 .PHONY: reference
-reference: ## Regenerate docs/reference: commands, agent.yaml, plans
+reference: ## Regenerate docs/reference: commands, agent.yaml, server.yaml, plans
 	go run -tags docs ./cmd/loadstar reference > docs/reference/commands.md.new && mv docs/reference/commands.md.new docs/reference/commands.md
 	go test ./agent/config -run TestReference -rewrite
+	go test ./server/config -run TestReference -rewrite
 	go test ./fed/recipe -run TestReference -rewrite
 
 .PHONY: reference-check
@@ -262,8 +263,8 @@ FUZZ_TARGETS := nn/kernel:FuzzMatMul:300 nn/kernel:FuzzElementwise:500 nn/safete
 	series/read:FuzzParquet:200 series/read:FuzzGreenButton:200 fed/round:FuzzAddSums:8000 fed/round:FuzzReadUpdate:8000 fed/round:FuzzServerState:7000 internal/stateformat:FuzzUnwrap:10000 \
 	internal/jointoken:FuzzParse:10000 internal/mtls:FuzzParse:2500 server/pki:FuzzSign:1700 agent/identity:FuzzParse:2600 agent/mqtt:FuzzDecode:15000 forecast/calibrate:FuzzState:5000 series/store:FuzzOutlooks:10000 agent/config:FuzzParse:2000 \
 	agent/readings:FuzzDocument:200
-# Targets that take minutes to compile for the fuzzer, because they include a database and a NATS server.
-FUZZ_HEAVY := server/bus:FuzzUnpack:8000 server/gateway:FuzzCodec:500 server/gateway:FuzzHandler:350
+# Targets that take minutes to compile for the fuzzer, because they include a database.
+FUZZ_HEAVY := server/gateway:FuzzCodec:500 server/gateway:FuzzHandler:350
 .PHONY: fuzz
 fuzz: ## Fuzz every decoder and kernel, each for about FUZZ_SECONDS
 	@set -e; for t in $(FUZZ_TARGETS) $(FUZZ_HEAVY); do \
@@ -322,17 +323,16 @@ JUMPS ?= 12
 clocks: ## Set the clocks of servers, agents and PostgreSQL by an hour and a year, and check the result; the first build takes minutes; needs PostgreSQL and libfaketime
 	go run ./internal/chaos -form cluster -fault clocks -kills $(JUMPS) -patience 10m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
 
-LINKS ?= 19
+LINKS ?= 13
 .PHONY: links
-links: build ## Make the links between agents, servers, PostgreSQL and NATS bad in LINKS ways, let the S3 store fail, and check the result; needs PostgreSQL
+links: build ## Make the links between agents, servers and PostgreSQL bad in LINKS ways, let the S3 store fail, and check the result; needs PostgreSQL
 	go run ./internal/chaos -bin bin/loadstar -form cluster -fault links -kills $(LINKS) -patience 6m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
 	$(if $(filter 0,$(S3)),,go run ./internal/chaos -bin bin/loadstar -form cluster -fault s3 -kills $(or $(S3),7) -patience 4m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS)))
 
 AWAY ?= 3m
 .PHONY: outages
-outages: build ## Stop all NATS nodes for AWAY, lose nodes for good and replace them, and check the result; then an hour without each store, on virtual time; needs PostgreSQL
+outages: build ## Stop PostgreSQL for AWAY, and check the result; then an hour without each store, on virtual time; needs PostgreSQL
 	go run ./internal/chaos -bin bin/loadstar -form cluster -fault outage -kills 2 -for $(AWAY) -patience 10m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
-	go run ./internal/chaos -bin bin/loadstar -form cluster -fault node -kills 2 $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
 	go test -count=1 -timeout 60m -v -run TestAway ./internal/simulation -args -away 1h -outages 10
 
 .PHONY: faults
@@ -343,7 +343,6 @@ faults: build ## Run a short form of power, full-disk, corruption, foreign, fail
 	$(MAKE) foreign
 	$(MAKE) failover TIMES=2 ROUNDS=4
 	go run ./internal/chaos -bin bin/loadstar -form cluster -fault outage -kills 1 -for 5s -rounds 4
-	go run ./internal/chaos -bin bin/loadstar -form cluster -fault node -kills 1 -rounds 4
 	$(MAKE) links LINKS=3 S3=2 ROUNDS=6
 
 .PHONY: attacks
@@ -384,7 +383,7 @@ old-state: build ## Begin runs with an older binary and continue them with this 
 	go run ./internal/chaos -bin bin/loadstar -old $$old
 
 .PHONY: bench-fleet
-bench-fleet: build ## Load-test the server with 10,000 simulated agents, and benchmark its queue and ledger alone
+bench-fleet: build ## Load-test the server with 10,000 simulated agents, beside bare HTTP and bare counting
 	bin/loadstar bench fleet
 
 SOAK ?= 1h

@@ -22,8 +22,7 @@ import (
 	"loadstar/server/ledger"
 )
 
-// The files and folders in a backup. The bus is not included: a result that waits there is
-// still on its agent's disk, and the agent resends it.
+// The files and folders in a backup. Results that are not counted are on their agents' disks.
 const (
 	ledgerFile = "ledger.db"
 	blobsDir   = "blobs"

@@ -62,7 +62,7 @@ func TestOthersClients(t *testing.T) {
 	if s, err := b.CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil || len(s.Tasks) != 1 {
 		t.Errorf("%v, %v", s, err)
 	}
-	if s, err := b.Push(t.Context(), st.update(task, "b0", 1)); err != nil || s.Outcome != v1.Outcome_OUTCOME_ACCEPTED {
+	if s, err := b.Push(t.Context(), st.update(task, "b0", 1)); err != nil || s.Outcome != v1.Outcome_OUTCOME_COUNTED {
 		t.Errorf("%v, %v", s, err)
 	}
 	st.soon("the result is counted", func() bool { return b.heard(run, 0, "b0") == v1.Outcome_OUTCOME_COUNTED })
@@ -136,7 +136,7 @@ func TestRevocation(t *testing.T) {
 		}
 	})
 	// The round continues with the other agent.
-	if s, err := b.Push(t.Context(), st.update(task, "b0", 1)); err != nil || s.Outcome != v1.Outcome_OUTCOME_ACCEPTED {
+	if s, err := b.Push(t.Context(), st.update(task, "b0", 1)); err != nil || s.Outcome != v1.Outcome_OUTCOME_COUNTED {
 		t.Errorf("%v, %v", s, err)
 	}
 	if next := b.task(run, 1); next.Version != 1 || !slices.Equal(next.Clients, []string{"b0"}) {

@@ -88,7 +88,7 @@ func TestFedSIM(t *testing.T) {
 			hub.stop()
 			hub, _ = s.serve("hub", at, nil)
 			s.reason(operator, run.Run, "waits: algorithm fedsim needs readings on the server, which has none")
-			if _, err := operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan}); err == nil || !strings.Contains(err.Error(), "start every coordinator with serve --server-data") {
+			if _, err := operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan}); err == nil || !strings.Contains(err.Error(), "start every coordinator with rounds.data in server.yaml") {
 				t.Errorf("without data, starting a run: %v", err)
 			}
 			hub.stop()

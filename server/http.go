@@ -49,11 +49,9 @@ func (s *server) monitoring() http.Handler {
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
 		defer cancel()
-		for what, err := range map[string]error{"ledger": s.ledger.Healthy(ctx), "bus": s.bus.Healthy()} {
-			if err != nil {
-				http.Error(w, what+": "+err.Error(), http.StatusServiceUnavailable)
-				return
-			}
+		if err := s.ledger.Healthy(ctx); err != nil {
+			http.Error(w, "ledger: "+err.Error(), http.StatusServiceUnavailable)
+			return
 		}
 		fmt.Fprintln(w, "ready")
 	})
@@ -123,7 +121,7 @@ func (s *server) addressOf(l net.Listener) string {
 // The errors of calls that arrive at the other side's port. An agent takes "permission
 // denied" as its revocation and ends. At "unavailable" it keeps its results and retries.
 var (
-	errForAgents    = connect.NewError(connect.CodePermissionDenied, errors.New("this address is for agents only; operators use the address of serve --operators"))
+	errForAgents    = connect.NewError(connect.CodePermissionDenied, errors.New("this address is for agents only; operators have an address of their own (operators in server.yaml)"))
 	errForOperators = connect.NewError(connect.CodeUnavailable, errors.New("this address is for operators only; agents use the address of serve --listen"))
 )
 

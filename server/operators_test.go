@@ -31,7 +31,7 @@ func TestOperatorsAddress(t *testing.T) {
 	}
 	_, err = st.operator.ListRuns(t.Context(), &v1.ListRunsRequest{})
 	st.wantCode("an operator at the agents' address", err, connect.CodePermissionDenied)
-	if err == nil || !strings.Contains(err.Error(), "--operators") {
+	if err == nil || !strings.Contains(err.Error(), "operators") {
 		t.Errorf("the error does not say which address to use: %v", err)
 	}
 

@@ -22,13 +22,13 @@ import (
 // also if the folders were there before with rights for everybody.
 func TestPrivateFiles(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"blobs", "blobs/aa", "nats"} {
+	for _, name := range []string{"blobs", "blobs/aa"} {
 		must(t, os.MkdirAll(filepath.Join(dir, name), 0o755))
 	}
 	must(t, os.Chmod(dir, 0o755))
 	must(t, os.WriteFile(filepath.Join(dir, "ledger.db"), nil, 0o644))
 	newStation(t, func(c *Config) { c.Dir = dir })
-	for _, name := range []string{"ledger.db", "ledger.db-wal", "ledger.db-shm", "blobs", "nats"} {
+	for _, name := range []string{"ledger.db", "ledger.db-wal", "ledger.db-shm", "blobs", "lock"} {
 		info, err := os.Stat(filepath.Join(dir, name))
 		must(t, err)
 		if mode := info.Mode().Perm(); mode&0o077 != 0 {

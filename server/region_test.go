@@ -65,7 +65,7 @@ func (s *site) serve(name, address string, change func(*server.Config)) (*proces
 	s.t.Helper()
 	ready := make(chan string, 1)
 	c := server.Config{
-		Dir: filepath.Join(s.dir, name), Roles: server.Roles(), Listen: address, Hosts: []string{"127.0.0.1"}, Aggregators: 1,
+		Dir: filepath.Join(s.dir, name), Roles: server.Roles(), Listen: address, Hosts: []string{"127.0.0.1"},
 		Certificates: time.Hour, Lease: 10 * time.Minute, Lead: 10 * time.Second, Poll: 30 * time.Millisecond, MaxPoll: time.Hour,
 		Rate: 1e6, AgentClients: 100, Linger: 200 * time.Millisecond, Log: s.log(name), Ready: func(at string) { ready <- at },
 	}

@@ -6,8 +6,11 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/ledger"
@@ -129,7 +132,7 @@ func TestWrongResults(t *testing.T) {
 	}
 	// Valid results still count after all these refusals.
 	for _, q := range []*v1.PushRequest{st.sum(task, "a0", "a1", "a2"), st.update(task, "a3", 1)} {
-		if s, err := a.Push(t.Context(), q); err != nil || s.Outcome != v1.Outcome_OUTCOME_ACCEPTED {
+		if s, err := a.Push(t.Context(), q); err != nil || s.Outcome != v1.Outcome_OUTCOME_COUNTED {
 			t.Errorf("%v, %v", s, err)
 		}
 	}
@@ -178,7 +181,7 @@ func TestChunks(t *testing.T) {
 		{n / 4, n - 1, part, int64(n - 1)},
 		{n - 1, n - 1, part, int64(n - 1)},
 		{n, n, part, int64(n - 1)},
-		{n - 1, n, v1.Outcome_OUTCOME_ACCEPTED, 0},
+		{n - 1, n, v1.Outcome_OUTCOME_COUNTED, 0},
 	} {
 		if o, next := push(c.from, c.to); o != c.outcome || next != c.next {
 			t.Fatalf("bytes %d to %d: %v, next %d; want %v, %d", c.from, c.to, o, next, c.outcome, c.next)
@@ -203,10 +206,10 @@ func TestChunks(t *testing.T) {
 }
 
 // Sending a result again, or sending different numbers for the same turn, changes nothing:
-// before the result is counted, afterwards, and after the round.
+// at the same time, afterwards, and after the round.
 func TestReplays(t *testing.T) {
 	t.Parallel()
-	st := newStation(t, func(c *Config) { c.Roles = []string{Gateway, Coordinator} })
+	st := newStation(t, nil)
 	a := st.join("a0", "a1", "a2")
 	run := st.start(strings.Replace(small, "rounds: 50", "rounds: 50, schedule: {cohort: 2, over_selection: 0.5}", 1))
 	task := a.task(run, 0)
@@ -218,20 +221,22 @@ func TestReplays(t *testing.T) {
 			t.Errorf("%s: %v, %v, want %v", what, s, err, want)
 		}
 	}
-	const accepted, counted, closed = v1.Outcome_OUTCOME_ACCEPTED, v1.Outcome_OUTCOME_COUNTED, v1.Outcome_OUTCOME_CLOSED
-	push("the first", good, accepted)
-	push("the same", same, accepted)
-	push("another", other, accepted)
-	push("a sum that includes it", withSum, accepted)
-	if o := a.heard(run, 0, "a0"); o != accepted {
-		t.Errorf("before counting: %v", o)
+	const counted, closed = v1.Outcome_OUTCOME_COUNTED, v1.Outcome_OUTCOME_CLOSED
+	if o := a.heard(run, 0, "a0"); o != v1.Outcome_OUTCOME_UNKNOWN {
+		t.Errorf("before it was sent: %v", o)
 	}
-	st.aggregate()
-	st.soon("the result is counted", func() bool { return a.heard(run, 0, "a0") == counted })
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() { push("at the same time", proto.Clone(good).(*v1.PushRequest), counted) })
+	}
+	wg.Wait()
+	if o := a.heard(run, 0, "a0"); o != counted {
+		t.Errorf("after it was sent: %v", o)
+	}
 	push("the same", same, counted)
 	push("another", other, counted)
 	st.unharmed("a sum that includes it", "overlap", 1, func() { push("a sum that includes it", withSum, v1.Outcome_OUTCOME_REJECTED) })
-	push("the second", st.update(task, "a1", 3), accepted)
+	push("the second", st.update(task, "a1", 3), counted)
 	next := a.task(run, 1)
 	if next.Version != 1 {
 		t.Fatalf("version %d", next.Version)
@@ -288,7 +293,7 @@ func TestObsoleteTraining(t *testing.T) {
 		t.Fatalf("%v, %v", s, err)
 	}
 	for _, c := range []string{"a0", "a1"} {
-		if s, err := a.Push(t.Context(), st.update(task, c, 1)); err != nil || s.Outcome != v1.Outcome_OUTCOME_ACCEPTED {
+		if s, err := a.Push(t.Context(), st.update(task, c, 1)); err != nil || s.Outcome != v1.Outcome_OUTCOME_COUNTED {
 			t.Fatalf("%v, %v", s, err)
 		}
 	}

@@ -1,4 +1,4 @@
-// Package server assembles the gateway, the aggregator and the coordinator into a server.
+// Package server assembles the gateway and the coordinator into a server.
 // They run in one process or in several.
 package server
 
@@ -22,12 +22,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"loadstar/internal/backoff"
+	"loadstar/internal/filelock"
 	"loadstar/internal/port"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
-	"loadstar/server/aggregator"
 	"loadstar/server/blob"
-	"loadstar/server/bus"
 	"loadstar/server/coordinator"
 	"loadstar/server/examine"
 	"loadstar/server/gateway"
@@ -44,17 +43,16 @@ import (
 // The roles that a server process can have.
 const (
 	Gateway     = "gateway"
-	Aggregator  = "aggregator"
 	Coordinator = "coordinator"
 )
 
 // Roles returns all roles.
-func Roles() []string { return []string{Gateway, Aggregator, Coordinator} }
+func Roles() []string { return []string{Gateway, Coordinator} }
 
 // Config configures a server.
 type Config struct {
 	// Dir is the server's folder. It holds the certificate authority. It also holds the
-	// database, the queue and the blobs, unless they are configured elsewhere.
+	// database and the blobs, unless they are configured elsewhere.
 	Dir   string
 	Roles []string
 	// Listen is the address for agents and operators, and Hosts lists the names under
@@ -69,14 +67,6 @@ type Config struct {
 	AddressRate float64
 	// Database is sqlite:PATH or postgres://…; empty means SQLite in Dir.
 	Database string
-	// NATS lists the servers of a NATS cluster; empty means an embedded server. The files
-	// are those of bus.Config.
-	NATS                                       []string
-	NATSCredentials, NATSCA, NATSCert, NATSKey string
-	// NATSMonitors are the monitoring ports of the cluster, and NATSSynced says that it syncs
-	// every message; see bus.Sync.
-	NATSMonitors []string
-	NATSSynced   bool
 	// AllowLoss lets the server start although a setting can lose counted updates.
 	AllowLoss bool
 	// Keep says how long the ledger keeps what it no longer needs. Coordinators delete it.
@@ -102,8 +92,6 @@ type Config struct {
 	Notify *examine.Notifier
 	// AgentClients is the maximum number of clients of an agent or region.
 	AgentClients int
-	// Aggregators is the number of goroutines that count results in this process.
-	Aggregators int
 
 	// Keys says how the keys of the certificate authority are kept.
 	Keys pki.Keys
@@ -136,11 +124,6 @@ const (
 	blobCache     = 256 << 20
 	operatorLife  = 365 * 24 * time.Hour
 	shutdownGrace = 10 * time.Second
-	// ackWait is how long the bus waits for an answer before it delivers a result again. A
-	// round is delayed by this time if an aggregator dies while it holds results. Counting
-	// takes much less time; if it takes longer, a result is delivered twice but counted
-	// once.
-	ackWait = 5 * time.Second
 )
 
 // soleCoordinator is the name of the coordinator if only one process can use the folder.
@@ -152,7 +135,7 @@ type server struct {
 	authority *pki.Authority
 	ledger    *ledger.Ledger
 	revoked   *revocations
-	bus       *bus.Bus
+	folder    *os.File // locked while this process runs; nil unless its database is SQLite
 	blobs     blob.Store
 	rawBlobs  blob.Store // without the cache
 	terms     *terms.Cache
@@ -186,8 +169,7 @@ func Run(ctx context.Context, c Config) error {
 	return s.serve(ctx)
 }
 
-// open opens the services that the roles share: certificate authority, ledger, blobs and
-// bus.
+// open opens the services that the roles share: certificate authority, ledger and blobs.
 func (s *server) open(ctx context.Context) (err error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return err
@@ -195,9 +177,15 @@ func (s *server) open(ctx context.Context) (err error) {
 	if s.Database == "" {
 		s.Database = "sqlite:" + filepath.Join(s.Dir, ledgerFile)
 	}
+	if strings.HasPrefix(s.Database, "sqlite:") {
+		if err := s.lockFolder(); err != nil {
+			return err
+		}
+	}
 	if s.ledger, err = s.openLedger(ctx); err != nil {
 		return err
 	}
+	s.countWork()
 	if s.Revocations == "" {
 		s.Revocations = filepath.Join(s.Dir, revocationsFile)
 	}
@@ -214,9 +202,6 @@ func (s *server) open(ctx context.Context) (err error) {
 	}
 	s.rawBlobs = examine.Blobs(s.rawBlobs, s.Log, s.registry)
 	s.blobs = blob.Cached(s.rawBlobs, blobCache)
-	if s.bus, err = s.openBus(ctx); err != nil {
-		return err
-	}
 	if err := s.checkSettings(ctx); err != nil {
 		return err
 	}
@@ -252,27 +237,31 @@ func (s *server) openLedger(ctx context.Context) (*ledger.Ledger, error) {
 	}
 }
 
-// openBus starts the embedded NATS server or connects to a cluster.
-func (s *server) openBus(ctx context.Context) (*bus.Bus, error) {
-	c := s.busConfig()
-	if len(s.NATS) == 0 {
-		if c.Credentials+c.CAFile+c.CertFile+c.KeyFile != "" || len(s.NATSMonitors) > 0 {
-			return nil, errors.New("--nats-credentials, --nats-ca, --nats-cert, --nats-key and --nats-monitor are for a NATS cluster, which --nats names")
-		}
-		c = bus.Config{Dir: filepath.Join(s.Dir, "nats"), AckWait: ackWait}
-	} else {
-		var err error
-		if c.Key, err = s.ledger.Secret(ctx, "bus"); err != nil {
-			return nil, err
-		}
+// lockFolder makes sure that no other process serves from this folder. Processes that share a
+// database need PostgreSQL: SQLite does not tell one what another has counted.
+func (s *server) lockFolder() error {
+	f, err := os.OpenFile(filepath.Join(s.Dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
 	}
-	b, err := bus.Open(ctx, c, s.Log)
-	if err == nil {
+	if err := filelock.Try(f); err != nil {
+		_ = f.Close() // nothing was written to it
+		return fmt.Errorf("another server uses the folder %s: stop it, or give several processes a PostgreSQL database with --database", s.Dir)
+	}
+	s.folder = f
+	return nil
+}
+
+// countWork shows what the server asks of its database, which is most of what an update costs.
+func (s *server) countWork() {
+	for name, of := range map[string]func() uint64{
+		"statements":   func() uint64 { n, _ := s.ledger.Work(); return n },
+		"transactions": func() uint64 { _, n := s.ledger.Work(); return n },
+	} {
 		s.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "loadstar_bus_forged_total", Help: "Messages on the bus that were dropped because no gateway of this server sent them.",
-		}, func() float64 { return float64(b.Forged()) }))
+			Name: "loadstar_ledger_" + name + "_total", Help: "SQL " + name + " of this process.",
+		}, func() float64 { return float64(of()) }))
 	}
-	return b, err
 }
 
 // openBlobs opens a folder or s3://HOST/BUCKET/PREFIX. The scheme s3+http means a store
@@ -285,7 +274,7 @@ func (s *server) openBlobs(ctx context.Context) (blob.Store, error) {
 		return blob.S3(ctx, blob.S3Config{Endpoint: host, Bucket: bucket, Prefix: prefix, Plaintext: scheme == "s3+http", CAFile: s.BlobsCA})
 	}
 	if s.BlobsCA != "" {
-		return nil, errors.New("--blobs-ca is for an S3 store, which --blobs names")
+		return nil, errors.New("store.blobs_ca is for an S3 store, which store.blobs names")
 	}
 	if s.Blobs == "" {
 		s.Blobs = filepath.Join(s.Dir, blobsDir)
@@ -294,19 +283,15 @@ func (s *server) openBlobs(ctx context.Context) (blob.Store, error) {
 }
 
 func (s *server) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
-	defer cancel()
-	if s.bus != nil {
-		if err := s.bus.Close(ctx); err != nil {
-			s.Log.Warn("cannot close the bus", "error", err)
-		}
-	}
 	if s.ledger != nil {
 		if err := s.ledger.Close(); err != nil {
 			s.Log.Warn("cannot close the ledger", "error", err)
 		}
 	}
 	s.endedCleanly()
+	if s.folder != nil {
+		_ = s.folder.Close() // nothing was written to it
+	}
 }
 
 // serve runs the configured roles. If one of them ends, all end.
@@ -321,7 +306,7 @@ func (s *server) serve(ctx context.Context) error {
 		}
 		defer agents.Close()
 		if s.Operators != "" {
-			if operators, err = port.Listen("--operators", s.Operators); err != nil {
+			if operators, err = port.Listen("operators", s.Operators); err != nil {
 				return err
 			}
 			defer operators.Close()
@@ -335,28 +320,18 @@ func (s *server) serve(ctx context.Context) error {
 		group.Go(func() error { return serveHTTP(ctx, l, s.monitoring()) })
 	}
 	if slices.Contains(s.Roles, Coordinator) {
-		woken, err := s.bus.Woken(ctx)
-		if err != nil {
-			return err
-		}
+		woken := s.ledger.Woken(ctx)
 		group.Go(func() error {
 			if s.Hub != nil {
 				return region.Run(ctx, region.Config{
 					Ledger: s.ledger, Blobs: s.blobs, Terms: s.terms, Hub: s.Hub.Address, Client: s.Hub.Client, Renew: s.Hub.Renew,
 					Name: s.name(), Version: s.Version, Lead: s.Lead, Linger: s.Linger, Poll: min(s.Poll, time.Second),
-					Wake: s.bus.Wake, Woken: woken, Log: s.Log, Metrics: s.registry,
+					Wake: s.ledger.Wake, Woken: woken, Log: s.Log, Metrics: s.registry,
 				})
 			}
 			return coordinator.Run(ctx, coordinator.Config{
 				Ledger: s.ledger, Blobs: s.blobs, Name: s.name(), Lease: s.Lease, Reach: s.pace().Latest, Longest: s.LongestTurn, Seen: s.fleetSeen, Lead: s.Lead, Poll: min(s.Poll, time.Second),
-				Data: s.Data, Wake: s.bus.Wake, Woken: woken, Log: s.Log, Metrics: s.registry,
-			})
-		})
-	}
-	if slices.Contains(s.Roles, Aggregator) {
-		group.Go(func() error {
-			return aggregator.Run(ctx, aggregator.Config{
-				Ledger: s.ledger, Bus: s.bus, Terms: s.terms, Batch: aggregator.DefaultBatch, Bytes: aggregator.DefaultBytes, Workers: s.Aggregators, Log: s.Log, Metrics: s.registry,
+				Data: s.Data, Wake: s.ledger.Wake, Woken: woken, Log: s.Log, Metrics: s.registry,
 			})
 		})
 	}
@@ -368,7 +343,6 @@ func (s *server) serve(ctx context.Context) error {
 		address = agents.Addr().String()
 	}
 	group.Go(func() error { return s.revoked.run(ctx, s) })
-	group.Go(func() error { return s.bus.Wait(ctx) })
 	watcher := &examine.Watcher{Config: s.examination(), Log: s.Log, Unclean: s.unclean, Notify: s.Notify}
 	if s.Notify != nil {
 		s.Notify.Log = s.Log
@@ -442,8 +416,8 @@ func (s *server) pace() gateway.Pace {
 
 // name returns a unique name for this coordinator.
 func (s *server) name() string {
-	if len(s.NATS) == 0 && strings.HasPrefix(s.Database, "sqlite:") {
-		return soleCoordinator // the embedded bus locks the folder, so there is only one process
+	if strings.HasPrefix(s.Database, "sqlite:") {
+		return soleCoordinator // the folder is locked, so there is only one process
 	}
 	host, _ := os.Hostname()
 	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), strings.ToLower(rand.Text()[:6]))
@@ -460,12 +434,12 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, agents, ope
 	}
 	group.Go(func() error { return s.watchAuthority(ctx) })
 	g := gateway.New(gateway.Config{
-		Ledger: s.ledger, Blobs: s.blobs, Bus: s.bus, Terms: s.terms, Authority: s.authority,
+		Ledger: s.ledger, Blobs: s.blobs, Wake: s.ledger.Wake, Terms: s.terms, Authority: s.authority,
 		Certificates: s.Certificates, Grace: s.Grace, Lease: s.Lease, Pace: s.pace(), SeenEvery: min(s.FleetSeen/4, time.Minute),
 		Clients: s.AgentClients, Uploads: maxUploads, ByAddress: s.AddressRate > 0, Report: s.limited, Region: s.Hub != nil, Log: s.Log, Metrics: s.registry,
 	})
 	users := access.New(s.ledger, s.Log)
-	w := operator.Config{Ledger: s.ledger, Access: users, Authority: s.authority, Wake: s.bus.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log, Version: s.Version, Quiet: s.pace().Quiet, Contact: g.Contact, Refused: g.Refused}
+	w := operator.Config{Ledger: s.ledger, Access: users, Authority: s.authority, Wake: s.ledger.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log, Version: s.Version, Quiet: s.pace().Quiet, Contact: g.Contact, Refused: g.Refused}
 	if s.Hub != nil {
 		w.Hub = s.Hub.Address
 	}

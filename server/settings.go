@@ -12,7 +12,6 @@ import (
 
 	"loadstar/internal/filelock"
 	"loadstar/internal/finding"
-	"loadstar/server/bus"
 	"loadstar/server/examine"
 	"loadstar/server/ledger"
 )
@@ -21,14 +20,11 @@ import (
 // is still there after a crash or a power loss.
 const runningFile = "running-"
 
-func (s *server) sync() bus.Sync { return bus.Sync{Monitors: s.NATSMonitors, Stated: s.NATSSynced} }
-
 // examination returns what to examine of a running server.
 func (s *server) examination() examine.Config {
 	c := s.Config.examination()
-	c.Ledger, c.Blobs, c.QueueHealthy = s.ledger, s.rawBlobs, s.bus.Healthy
+	c.Ledger, c.Blobs = s.ledger, s.rawBlobs
 	c.Waits = s.waits
-	c.Queue = func(ctx context.Context) finding.List { return s.bus.Settings(ctx, s.sync()) }
 	return c
 }
 
@@ -77,7 +73,7 @@ func (s *server) checkSettings(ctx context.Context) (err error) {
 	if len(wrong) == 0 || s.AllowLoss {
 		return nil
 	}
-	return fmt.Errorf("counted updates could be lost; correct this, or accept it with --allow-loss: %w", errors.Join(wrong...))
+	return fmt.Errorf("counted updates could be lost; correct this, or accept it with store.allow_loss: %w", errors.Join(wrong...))
 }
 
 // markRunning leaves a file that says that this process has not ended cleanly, and notes
@@ -113,18 +109,6 @@ func (s *server) endedCleanly() {
 	}
 }
 
-// busConfig returns how to connect to a NATS cluster.
-func (s *server) busConfig() bus.Config {
-	c := bus.Config{
-		URLs: s.NATS, Replicas: min(len(s.NATS), 3), AckWait: ackWait,
-		Credentials: s.NATSCredentials, CAFile: s.NATSCA, CertFile: s.NATSCert, KeyFile: s.NATSKey,
-	}
-	if c.Replicas == 2 {
-		c.Replicas = 1
-	}
-	return c
-}
-
 // Examine checks a server's folder and stores, whether or not the server runs, and leaves
 // nothing behind. It is what 'loadstar doctor' shows.
 func Examine(ctx context.Context, c Config) (all finding.List) {
@@ -145,9 +129,6 @@ func Examine(ctx context.Context, c Config) (all finding.List) {
 	all = s.lookAtLedger(ctx, &e)
 	if e.Ledger != nil {
 		defer func() { _ = e.Ledger.Close() }() // it was only read
-	}
-	if len(s.NATS) > 0 {
-		e.Queue = func(ctx context.Context) finding.List { return bus.Look(ctx, s.busConfig(), s.sync()) }
 	}
 	if e.BlobsDir != "" || strings.Contains(s.Blobs, "://") {
 		store, err := s.openBlobs(ctx)

@@ -52,13 +52,13 @@ func TestUnsafeDatabaseIsRefused(t *testing.T) {
 	for _, role := range Roles() {
 		one := c
 		one.Roles = []string{role}
-		if _, err := opening(t, one); err == nil || !strings.Contains(err.Error(), "synchronous_commit = on") || !strings.Contains(err.Error(), "--allow-loss") {
+		if _, err := opening(t, one); err == nil || !strings.Contains(err.Error(), "synchronous_commit = on") || !strings.Contains(err.Error(), "store.allow_loss") {
 			t.Errorf("%s: %v", role, err)
 		}
 	}
 	c.AllowLoss = true
 	if said, err := opening(t, c); err != nil || !strings.Contains(said, "synchronous_commit: off") {
-		t.Errorf("with --allow-loss: %v\n%s", err, said)
+		t.Errorf("with store.allow_loss: %v\n%s", err, said)
 	}
 	all := Examine(t.Context(), c)
 	findingtest.Expect(t, all, "database's synchronous_commit", finding.Fail, "off")

@@ -26,7 +26,6 @@ import (
 	"loadstar/fed/round"
 	"loadstar/internal/mtls"
 	v1 "loadstar/proto/loadstar/v1"
-	"loadstar/server/aggregator"
 	"loadstar/server/ledger"
 	"loadstar/server/pki"
 	"loadstar/server/terms"
@@ -72,7 +71,7 @@ func newStation(t testing.TB, change func(*Config)) *station {
 	st := &station{TB: t, log: &logged{}}
 	ready := make(chan string, 1)
 	c := Config{
-		Dir: t.TempDir(), Roles: Roles(), Listen: "127.0.0.1:0", Hosts: []string{"127.0.0.1"}, AgentClients: 10_000, Aggregators: 1,
+		Dir: t.TempDir(), Roles: Roles(), Listen: "127.0.0.1:0", Hosts: []string{"127.0.0.1"}, AgentClients: 10_000,
 		Certificates: time.Hour, Lease: 10 * time.Minute, Lead: time.Minute, Poll: 20 * time.Millisecond, MaxPoll: time.Second, Rate: 1000,
 		Log: slog.New(slog.NewTextHandler(st.log, &slog.HandlerOptions{Level: slog.LevelError})), Ready: func(at string) { ready <- at },
 	}
@@ -131,18 +130,6 @@ func (st *station) nobody() *http.Client {
 	c, err := mtls.ReadFolder(filepath.Join(st.Dir, "operator"))
 	must(st, err)
 	return st.http(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: mtls.Pool(c.Root)})
-}
-
-// aggregate starts an aggregator, for a server that was started without one.
-func (st *station) aggregate() {
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- aggregator.Run(ctx, aggregator.Config{
-			Ledger: st.ledger, Bus: st.bus, Terms: st.terms, Batch: aggregator.DefaultBatch, Bytes: aggregator.DefaultBytes, Workers: 1, Log: st.server.Log, Metrics: st.registry,
-		})
-	}()
-	st.Cleanup(func() { cancel(); must(st, <-ended) })
 }
 
 // raw is an agent without its own logic: the test makes its calls.
@@ -349,7 +336,7 @@ func (st *station) dump() string {
 }
 
 // unharmed calls do, and checks that the given number of calls was refused for the given
-// reason and that ledger and bus did not change.
+// reason and that the ledger did not change.
 func (st *station) unharmed(what, reason string, times float64, do func()) {
 	st.Helper()
 	before, counts := st.dump(), st.refused()
@@ -364,9 +351,6 @@ func (st *station) unharmed(what, reason string, times float64, do func()) {
 	}
 	if after := st.dump(); after != before {
 		st.Errorf("%s: the ledger changed from\n%s\nto\n%s", what, before, after)
-	}
-	if waiting, taken, err := st.bus.Depth(st.Context()); err != nil || waiting+taken != 0 {
-		st.Errorf("%s: %d results wait, %d are taken, %v", what, waiting, taken, err)
 	}
 }
 

@@ -24,9 +24,7 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"loadstar/internal/freeport"
 	"loadstar/internal/pgtest"
-	"loadstar/server/bus"
 )
 
 // certify writes a new certificate authority, and a certificate for 127.0.0.1 that servers and
@@ -61,31 +59,20 @@ func certify(t *testing.T) (ca, cert, key string) {
 	return write("ca.pem", "CERTIFICATE", rootDER), write("cert.pem", "CERTIFICATE", leafDER), write("key.pem", "PRIVATE KEY", keyDER)
 }
 
-// TestSecuredStores runs a server on PostgreSQL, NATS and S3 with TLS, as docs/how-to/stores.md
+// TestSecuredStores runs a server on PostgreSQL and S3 with TLS, as docs/how-to/stores.md
 // sets it up. The server refuses a store of another authority.
 func TestSecuredStores(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts PostgreSQL")
 	}
 	ca, cert, key := certify(t)
-	otherCA, otherCert, otherKey := certify(t)
+	otherCA, _, _ := certify(t)
 
 	pg := pgtest.Single(t)
 	must(t, pg.UseTLS(cert, key))
 	database := func(ca string) string {
 		return "postgres://postgres@" + pg.Addr() + "/postgres?sslmode=verify-full&sslrootcert=" + url.QueryEscape(ca)
 	}
-
-	address := freeport.ForTest(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	ready, ended := make(chan struct{}), make(chan error, 1)
-	go func() {
-		ended <- bus.RunNode(ctx, bus.NodeConfig{
-			Name: "n", Dir: t.TempDir(), Listen: address, CAFile: ca, CertFile: cert, KeyFile: key, Ready: func() { close(ready) },
-		}, slog.New(slog.DiscardHandler))
-	}()
-	t.Cleanup(func() { cancel(); must(t, <-ended) })
-	<-ready
 
 	memory := s3mem.New()
 	must(t, memory.CreateBucket("weights"))
@@ -100,7 +87,6 @@ func TestSecuredStores(t *testing.T) {
 
 	good := func(c *Config) {
 		c.Database = database(ca)
-		c.NATS, c.NATSCA, c.NATSCert, c.NATSKey = []string{"tls://" + address}, ca, cert, key
 		c.Blobs, c.BlobsCA = "s3://"+strings.TrimPrefix(s3.URL, "https://")+"/weights/fleet", ca
 	}
 	st := newStation(t, good)
@@ -112,12 +98,9 @@ func TestSecuredStores(t *testing.T) {
 	st.stop()
 
 	for name, change := range map[string]func(*Config){
-		"another database":       func(c *Config) { c.Database = database(otherCA) },
-		"another NATS cluster":   func(c *Config) { c.NATSCA = otherCA },
-		"a certificate for NATS": func(c *Config) { c.NATSCert, c.NATSKey = otherCert, otherKey },
-		"no certificate":         func(c *Config) { c.NATSCert, c.NATSKey = "", "" },
-		"another S3 store":       func(c *Config) { c.BlobsCA = otherCA },
-		"the system's":           func(c *Config) { c.BlobsCA = "" },
+		"another database": func(c *Config) { c.Database = database(otherCA) },
+		"another S3 store": func(c *Config) { c.BlobsCA = otherCA },
+		"the system's":     func(c *Config) { c.BlobsCA = "" },
 	} {
 		s := &server{Config: st.Config, registry: prometheus.NewRegistry()}
 		change(&s.Config)

@@ -223,6 +223,10 @@ func (s *Server) scores(w http.ResponseWriter, r *http.Request) {
 		if x.First > 0 {
 			leads = object{{"first", period(time.Duration(x.First) * site.Step)}, {"last", period(time.Duration(x.Last) * site.Step)}}
 		}
+		var energy any
+		if e := x.Energy; e.Days > 0 {
+			energy = object{{"days", e.Days}, {"mae_kwh", number(e.MAE)}, {"relative_mae", number(e.RelativeMAE)}, {"bias", number(e.Bias)}}
+		}
 		list = append(list, object{
 			{"days", x.Days},
 			{"leads", leads},
@@ -232,6 +236,7 @@ func (s *Server) scores(w http.ResponseWriter, r *http.Request) {
 			{"pinball_kw", pinball},
 			{coverageName(site.Levels), number(x.Coverage)},
 			{"fallback_share", number(x.Fallback)},
+			{"energy", energy},
 		})
 	}
 	s.answerJSON(w, r, object{{"client", client}, {"generated", site.Generated}, {"scores", list}})

@@ -2,12 +2,10 @@ package config
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net"
 	"net/url"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,95 +23,6 @@ const (
 	maxLevels  = 19
 	maxRows    = 14 * 24 * 12 // two weeks of 5 minutes
 )
-
-// ParseDuration reads a positive duration in the syntax of [time.ParseDuration], or a number
-// of days such as 7d.
-func ParseDuration(s string) (time.Duration, error) {
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		n, err := strconv.Atoi(days)
-		if err != nil || n < 1 || n > 36500 {
-			return 0, fmt.Errorf("%q is not a number of days", s)
-		}
-		return time.Duration(n) * 24 * time.Hour, nil
-	}
-	d, err := time.ParseDuration(s)
-	if err == nil && d < 0 {
-		err = fmt.Errorf("%q is negative", s)
-	}
-	return d, err
-}
-
-// variable is the prefix of the environment's keys.
-const variable = "LOADSTAR_AGENT_"
-
-// environment sets the keys that the environment has.
-func (c *Config) environment(environ []string) (problems config.Problems) {
-	set := map[string]string{}
-	for _, e := range environ {
-		if name, value, ok := strings.Cut(e, "="); ok && strings.HasPrefix(name, variable) {
-			set[name] = value
-		}
-	}
-	if len(set) == 0 {
-		return nil
-	}
-	known := map[string]setting{}
-	settings(reflect.TypeFor[Config](), nil, known)
-	for _, name := range slices.Sorted(maps.Keys(set)) {
-		s, ok := known[name]
-		if !ok {
-			problems.Add(0, "the environment sets %s, which is no key of the configuration; %s", name, config.Suggest(strings.ToLower(name), lower(known)))
-			continue
-		}
-		text := set[name]
-		if s.text {
-			quoted, _ := json.Marshal(text) // a string can always be encoded
-			text = string(quoted)
-		}
-		for _, key := range slices.Backward(s.path) {
-			text = fmt.Sprintf("{%s: %s}", key, text)
-		}
-		if err := config.Decode([]byte(text), c); err != nil {
-			for _, p := range err.(config.Problems) {
-				problems.Add(0, "the environment's %s: %s", name, p.Text)
-			}
-		}
-	}
-	return problems
-}
-
-func lower(known map[string]setting) []string {
-	var names []string
-	for name := range known {
-		names = append(names, strings.ToLower(name))
-	}
-	return slices.Sorted(slices.Values(names))
-}
-
-// setting is a key with a single value.
-type setting struct {
-	path []string
-	text bool // the value is text, so YAML must not interpret it
-}
-
-// settings collects the keys with a single value, by the name of their variable.
-func settings(t reflect.Type, path []string, into map[string]setting) {
-	for i := range t.NumField() {
-		f := t.Field(i)
-		key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-		if !f.IsExported() {
-			continue
-		}
-		at := append(slices.Clone(path), key)
-		switch {
-		case f.Type.Kind() == reflect.Struct:
-			settings(f.Type, at, into)
-		case f.Type.Kind() != reflect.Map && f.Type.Kind() != reflect.Slice:
-			text := f.Type.Kind() == reflect.String || f.Type == reflect.TypeFor[Duration]()
-			into[variable+strings.ToUpper(strings.Join(at, "_"))] = setting{at, text}
-		}
-	}
-}
 
 // check checks the values of a file and fills in those that depend on others.
 func check(c *Config, keys map[string]int, problems *config.Problems) {

@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
-
-	"go.yaml.in/yaml/v3"
 
 	"loadstar/fed/policy"
 	"loadstar/internal/config"
@@ -223,7 +220,7 @@ func Parse(data []byte, environ []string) (*Config, error) {
 	if err := config.Decode(data, &c); err != nil {
 		problems = append(problems, err.(config.Problems)...)
 	}
-	problems = append(problems, c.environment(environ)...)
+	problems = append(problems, config.Environment(&c, "LOADSTAR_AGENT_", environ)...)
 	if len(problems) == 0 {
 		check(&c, keys, &problems)
 	}
@@ -234,31 +231,4 @@ func Parse(data []byte, environ []string) (*Config, error) {
 }
 
 // Duration is a duration that may be given in days, such as 800d.
-type Duration time.Duration
-
-// UnmarshalYAML reads a duration in the syntax of [time.ParseDuration], or a number of days.
-func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
-	v, err := ParseDuration(n.Value)
-	if err != nil || n.Kind != yaml.ScalarNode {
-		return fmt.Errorf("%q is not a duration; write one such as 15m, 48h or 800d", n.Value)
-	}
-	*d = Duration(v)
-	return nil
-}
-
-// MarshalYAML writes a duration in the syntax that UnmarshalYAML reads.
-func (d Duration) MarshalYAML() (any, error) { return d.String(), nil }
-
-func (d Duration) String() string {
-	if v := time.Duration(d); v > 0 && v%(24*time.Hour) == 0 {
-		return fmt.Sprintf("%dd", v/(24*time.Hour))
-	}
-	text := time.Duration(d).String() // 1h0m0s is written as 1h
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
-}
+type Duration = config.Duration

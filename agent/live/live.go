@@ -104,6 +104,17 @@ type Score struct {
 	Coverage float64
 	// Fallback is the share of rows that are not from a model.
 	Fallback float64
+	// Energy is the score of the energies of 24 hours after the first issue of each local day.
+	// It has no days for a block of leads and if no day is known.
+	Energy EnergyScore
+}
+
+// EnergyScore sums up the errors of the energies of days.
+type EnergyScore struct {
+	Days int
+	// MAE is in kWh, RelativeMAE relative to the error of last week's energy, and Bias relative
+	// to the energy.
+	MAE, RelativeMAE, Bias float64
 }
 
 // QualityReport describes the readings of a client.

@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	bolt "go.etcd.io/bbolt"
+
 	"loadstar/forecast/issue"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -265,5 +267,32 @@ func TestScoresAgain(t *testing.T) {
 				t.Errorf("day %d: %+v, before %+v", x.Day, y, x)
 			}
 		}
+	}
+	yesterday := s.midnight(now.Unix()) - day + 2*3600 // the first issue of the local day, at 00:00 UTC
+	var energy, forecast, week float64
+	err := s.db.View(func(tx *bolt.Tx) error {
+		return eachTime(tx, issuedBucket, "a", yesterday, yesterday+1, func(_ int64, b []byte) error {
+			_, state, err := issuedFormat.Unwrap(b)
+			var r recorded
+			if err == nil {
+				err = r.decode(state)
+			}
+			for u := yesterday; u < yesterday+day; u += 900 {
+				forecast += float64(r.Means[(u-r.Cutoff)/900]) / 4
+				energy += float64(load(u)) / 4
+				week += float64(load(u-7*day)) / 4
+			}
+			return err
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := m.scores.energy(1, now.Unix()/day)
+	if got.Days != 1 || math.Abs(got.MAE-math.Abs(forecast-energy)) > 1e-4 || math.Abs(got.RelativeMAE*math.Abs(week-energy)-got.MAE) > 1e-3 {
+		t.Errorf("energy of yesterday: %+v; it was %.4f, forecast %.4f, a week before %.4f", got, energy, forecast, week)
+	}
+	if all := s.scoresOf(m.scores, now.Unix()/day); all[0].Energy.Days != 1 || all[len(all)-1].Energy.Days != 0 {
+		t.Errorf("scores %+v", all)
 	}
 }

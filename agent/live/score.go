@@ -62,10 +62,26 @@ func (a *sums) add(b *sums) {
 	a.Both += b.Both
 }
 
-// dayScore has the sums of a UTC day by block.
+// energySums are the errors of forecasts of a day's energy, in kWh.
+type energySums struct {
+	N                            int
+	Abs, Signed, Energy, WeekAbs float64 // WeekAbs: of last week's energy
+}
+
+func (a *energySums) add(b energySums) {
+	a.N += b.N
+	a.Abs += b.Abs
+	a.Signed += b.Signed
+	a.Energy += b.Energy
+	a.WeekAbs += b.WeekAbs
+}
+
+// dayScore has the sums of a UTC day by block, and those of the energy of 24 hours after an issue
+// on that day that is the first of its local day.
 type dayScore struct {
 	Day    int64
 	Blocks []sums
+	Energy energySums
 }
 
 // history has the scores of a client, by ascending day.
@@ -97,6 +113,20 @@ func (h *history) total(from, to int64, block int) (t sums) {
 		}
 	}
 	return t
+}
+
+// energy adds up the errors of energies of the newest days, as many as are asked for.
+func (h *history) energy(days int, today int64) EnergyScore {
+	var t energySums
+	for _, d := range slices.Backward(h.days) {
+		if t.N < days && d.Day >= today-int64(days)-1 {
+			t.add(d.Energy)
+		}
+	}
+	if t.N == 0 || t.WeekAbs == 0 || t.Energy == 0 {
+		return EnergyScore{}
+	}
+	return EnergyScore{Days: t.N, MAE: t.Abs / float64(t.N), RelativeMAE: t.Abs / t.WeekAbs, Bias: t.Signed / math.Abs(t.Energy)}
 }
 
 // score turns sums into the public form.
@@ -196,6 +226,7 @@ func (s *Service) scoreDays(name string, members []string, h *history, from, to,
 		fresh[i] = dayScore{Day: from + int64(i), Blocks: make([]sums, len(blocks)+1)}
 	}
 	reach := int64(s.c.H) * step
+	begun := int64(0) // the local day of the last issue
 	err = s.db.View(func(tx *bolt.Tx) error {
 		return eachTime(tx, issuedBucket, name, from*day-reach, cutoff, func(_ int64, b []byte) error {
 			_, state, err := issuedFormat.Unwrap(b)
@@ -205,6 +236,12 @@ func (s *Service) scoreDays(name string, members []string, h *history, from, to,
 			}
 			if err != nil || r.Levels != len(s.c.Levels) {
 				return err // the configuration had other levels then
+			}
+			if midnight := s.midnight(r.Cutoff); midnight != begun {
+				begun = midnight
+				if d := r.Cutoff/day - from; d >= 0 && d < int64(len(fresh)) {
+					fresh[d].Energy = s.scoreEnergy(&r, at)
+				}
 			}
 			for i := range r.steps() {
 				t := r.Cutoff + int64(i)*step
@@ -222,6 +259,35 @@ func (s *Service) scoreDays(name string, members []string, h *history, from, to,
 		h.set(d)
 	}
 	return nil
+}
+
+// midnight returns the last local midnight at or before a time.
+func (s *Service) midnight(t int64) int64 {
+	y, m, d := time.Unix(t, 0).In(s.c.Site.Clock).Date()
+	return time.Date(y, m, d, 0, 0, 0, 0, s.c.Site.Clock).Unix()
+}
+
+// scoreEnergy scores the energy that an issue forecasts for 24 hours. It is empty if the issue is
+// shorter, or if a mean, a load, or a load of the week before is not known.
+func (s *Service) scoreEnergy(r *recorded, at func(int64) float64) energySums {
+	n := day / s.seconds()
+	if n > int64(r.steps()) {
+		return energySums{}
+	}
+	var forecast, energy, week float64
+	for i := range n {
+		t := r.Cutoff + i*s.seconds()
+		forecast += float64(r.Means[i])
+		energy += at(t)
+		week += s.weekBefore(at, t)
+	}
+	if math.IsNaN(forecast + energy + week) {
+		return energySums{}
+	}
+	hours := s.c.Site.Interval.Hours()
+	return energySums{
+		N: 1, Abs: hours * math.Abs(forecast-energy), Signed: hours * (forecast - energy), Energy: hours * energy, WeekAbs: hours * math.Abs(week-energy),
+	}
 }
 
 // scoreRow adds step i of a recorded issue.
@@ -315,6 +381,10 @@ func encodeScores(h *history, w *watch) []byte {
 	x.Int(int64(len(h.days)))
 	for _, d := range h.days {
 		x.Int(d.Day)
+		x.Int(int64(d.Energy.N))
+		for _, v := range []float64{d.Energy.Abs, d.Energy.Signed, d.Energy.Energy, d.Energy.WeekAbs} {
+			x.Float64(v)
+		}
 		x.Int(int64(len(d.Blocks)))
 		for i := range d.Blocks {
 			b := &d.Blocks[i]
@@ -341,6 +411,10 @@ func decodeScores(b []byte) (*history, *watch, error) {
 		for i := range h.days {
 			d := &h.days[i]
 			d.Day = x.Int()
+			d.Energy.N = int(x.Int())
+			for _, v := range []*float64{&d.Energy.Abs, &d.Energy.Signed, &d.Energy.Energy, &d.Energy.WeekAbs} {
+				*v = x.Float64()
+			}
 			d.Blocks = make([]sums, x.Count(18*8))
 			for j := range d.Blocks {
 				b := &d.Blocks[j]

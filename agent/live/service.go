@@ -419,8 +419,10 @@ func (s *Service) scoresOf(h *history, today int64) (out []Score) {
 	perHour := int(time.Hour / s.c.Site.Interval)
 	for _, days := range []int{1, 7, 28} {
 		from := today - int64(days) + 1
-		all := h.total(from, today, -1)
-		out = append(out, all.score(days, 0, 0))
+		total := h.total(from, today, -1)
+		all := total.score(days, 0, 0)
+		all.Energy = h.energy(days, today)
+		out = append(out, all)
 		first := 1
 		for b := range len(blocks) + 1 {
 			last := s.c.H

@@ -65,7 +65,7 @@ func TestSmallDevice(t *testing.T) {
 
 	address := freeport.ForTest(t)
 	url := "https://" + address
-	start(t, dir, in("loadstar"), "serve", "--dir", "server", "--listen", address, "--watch", "", "--poll", "200ms", "--log-level", "warn")
+	start(t, dir, in("loadstar"), "serve", "--dir", "server", "--listen", address, "--watch", "", "--set", "agents.poll=200ms", "--log-level", "warn")
 	operator := []string{"--server", url, "--operator", "server/operator"}
 	wait(t, "the server", 30*time.Second, func() bool {
 		_, err := os.Stat(in("server/operator/cert.pem"))

@@ -61,7 +61,8 @@ before; --reference chooses it. Errors are in kW.
 If --model is the folder of a run, the forecasts that loadstar forecast would have
 issued are scored instead, one every 6 hours over the test split, with corrections
 and intervals that use only what was known then. The command prints the error,
-how often loads are between P10 and P90, and where the forecasts come from.
+how often loads are between P10 and P90, and where the forecasts come from. The
+scores of energies, sums and peaks are kept in the run's folder for its report.
 --remove takes readings away before, to see what gaps do; the forecasts are still
 compared with all readings. The weather counts as a forecast without error;
 --weather-error 2 gives the temperature an error of 2 degrees 24 hours ahead and
@@ -218,6 +219,11 @@ func backtestRun(cmd *cobra.Command, b outlook.Backtest, model, path, root, ahea
 	s, err := b.Run(cmd.Context())
 	if err != nil {
 		return err
+	}
+	if b.Remove.Share == 0 && b.Weather == (outlook.WeatherError{}) && ahead == "" {
+		if err := s.Keep(model); err != nil {
+			fmt.Fprintf(cmd.ErrOrStderr(), "not kept for a report: %v\n", err)
+		}
 	}
 	if asJSON {
 		return cli.PrintJSON(cmd.OutOrStdout(), s)

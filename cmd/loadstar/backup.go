@@ -74,7 +74,7 @@ Back up PostgreSQL and S3 with their own tools.`,
 	cmd.Flags().StringVarP(&out, "out", "o", "loadstar.tar", "file to write, or - for standard output")
 	cmd.Flags().StringVar(&into, "into", "", "`folder` of backups to write a new one into, instead of --out")
 	cmd.Flags().IntVar(&keep, "keep", 48, "number of backups that remain in the folder of --into")
-	cmd.Flags().StringVar(&revocations, "revocations", "", "the server's list of revocations, if serve --revocations has another `file`")
+	cmd.Flags().StringVar(&revocations, "revocations", "", "the server's list of revocations, if store.revocations names another `file`")
 	cmd.MarkFlagsMutuallyExclusive("out", "into")
 	return cmd
 }

@@ -26,7 +26,8 @@ func newDataInit() *cobra.Command {
 		Use:   "init PATH",
 		Short: "Recognise exported tables and describe them",
 		Long: `Recognise the tables in a folder, or one table, and write a ` + read.FileName + ` that
-describes them: CSV in the forms in which meters are exported, or Parquet.
+describes them: CSV in the forms in which meters are exported, Parquet, or
+spreadsheets (.xlsx).
 docs/data.md lists what is recognised, what is asked, and what is refused.
 
 The command asks for what the files do not show, at most two questions. In
@@ -79,6 +80,7 @@ writes nothing if that fails.`,
 	f.Lookup("column").DefValue = ""
 	f.StringSliceVar(&format.Ignore, "ignore", nil, "columns that are not meters, in a table with a column per meter")
 	f.StringVar(&format.Date, "date", "", "form of dates, such as dd.mm.yyyy")
+	f.StringVar(&format.Sheet, "sheet", "", "sheet of a spreadsheet (default the first that has dates)")
 	f.StringVar(&format.Decimal, "decimal", "", "decimal separator: . or ,")
 	f.StringVar(&format.Delimiter, "delimiter", "", "separator of fields: , ; | or tab")
 	f.StringVar(&format.Encoding, "encoding", "", "encoding: "+strings.Join(table.Encodings(), ", "))

@@ -18,10 +18,8 @@ import (
 func newDoctor() *cobra.Command {
 	var (
 		c      doctor.Config
-		s      server.Config
+		given  serverSource
 		asJSON bool
-
-		listen, operators, watch, web string
 
 		resolve func() (server, operator string, err error)
 	)
@@ -32,26 +30,30 @@ func newDoctor() *cobra.Command {
 with the server's and the database's, certificates and the days left, ports, the
 folder and whether a process uses it, the broker, the newest readings and the
 kernel set. Of a server it also checks its disks (room, files, read-only, kind
-of file system), the database (settings, schema, damage), the queue (version,
-sync, nodes, messages that wait), the blobs, the backups, and the agents.
+of file system), the database (settings, schema, damage), results that wait, the
+blobs, the backups, and the agents.
 
 Each line is OK, WARN or FAIL, and says what to do. The command works while the
 server runs and while it is stopped. It writes files and blobs as a test, and
 deletes them; it changes nothing else. The exit code is 3 if a check failed.
 
-Without --agent it checks the server's folder, the stores that the flags name,
-as for serve, and the server of the current context; with --agent, the agent
-with this configuration.`,
-		Example: "  loadstar doctor\n  loadstar doctor --agent agent.yaml\n  loadstar doctor --dir DIR --database postgres://… --nats nats://n1,nats://n2,nats://n3",
+Without --agent it checks the server's folder and the stores and addresses of
+its configuration, as serve reads it, and the server of the current context;
+with --agent, the agent with this configuration.`,
+		Example: "  loadstar doctor\n  loadstar doctor --agent agent.yaml\n  loadstar doctor --dir DIR --set store.database=postgres://…",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if c.Server, c.Operator, err = resolve(); err != nil {
 				return err
 			}
-			c.Version = version
-			c.Ports = []doctor.Port{{Flag: "--listen", Address: listen}, {Flag: "--operators", Address: operators}, {Flag: "--watch", Address: watch}, {Flag: "--web", Address: web}}
-			s.Dir, s.Version, s.Poll, s.MaxPoll, s.Rate = c.Dir, version, usualPoll, usualMaxPoll, usualRate
+			from, err := given.read(cmd.Flags())
+			if err != nil {
+				return err
+			}
+			s := serverConfig(from)
+			c.Dir, c.Version = from.Dir, version
+			c.Ports = []doctor.Port{{Key: "listen", Address: s.Listen}, {Key: "operators", Address: s.Operators}, {Key: "watch", Address: s.Watch}, {Key: "web.listen", Address: from.Web.Listen}}
 			c.Stores = func(ctx context.Context) finding.List { return server.Examine(ctx, s) }
 			found := doctor.Run(cmd.Context(), c)
 			failed := 0
@@ -83,12 +85,7 @@ with this configuration.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&c.Agent, "agent", "", "check the agent with this configuration `file`")
-	f.StringVar(&c.Dir, "dir", "loadstar-data", "the server's folder")
-	f.StringVar(&listen, "listen", ":7443", "address that serve is to have for agents and operators")
-	f.StringVar(&operators, "operators", "", "`address` that serve is to have for operators alone; empty for none")
-	f.StringVar(&watch, "watch", "127.0.0.1:7444", "address that serve is to have for monitoring; empty for none")
-	f.StringVar(&web, "web", "127.0.0.1:7445", "address that serve is to have for the dashboard; empty for none")
-	storeFlags(f, &s)
+	given.add(f)
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	resolve = operate.ServerFlags(f)
 	return cmd

@@ -25,7 +25,7 @@ var groups = []struct {
 }{
 	{"Start here:", "demo doctor"},
 	{"Data:", "data"},
-	{"Train here:", "plan model simulate backtest compare report reproduce"},
+	{"Train here:", "plan model simulate backtest score compare report reproduce"},
 	{"Forecast:", "forecast models"},
 	{fleetGroup, ""},
 	{"Machine:", "bench completion glossary help version"},
@@ -39,6 +39,7 @@ var related = map[string]string{
 	"agent join":     "loadstar token create, loadstar agent run",
 	"agent run":      "loadstar agent check, loadstar doctor --agent, docs/agent.md",
 	"backtest":       "loadstar forecast, docs/baselines.md",
+	"score":          "loadstar backtest, docs/how-to/score.md",
 	"backup":         "loadstar restore",
 	"clients":        "loadstar runs, docs/fleet.md",
 	"compare":        "loadstar report, loadstar simulate",

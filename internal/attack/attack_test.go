@@ -26,7 +26,7 @@ func TestComplete(t *testing.T) {
 	}{{"C", 3}, {"H", 11}, {"M", 12}, {"L", 4}, {"S", 11}, {"SL", 9}, {"N", 5}} {
 		for i := range class.entries {
 			id := fmt.Sprintf("%s%d", class.letter, i+1)
-			if !known[id] {
+			if !known[id] && id != "H11" { // it was against the queue, which is gone
 				t.Errorf("no attack carries out %s", id)
 			}
 		}

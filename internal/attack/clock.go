@@ -47,7 +47,7 @@ func wrongClock(ctx context.Context, f *Fleet) (Result, error) {
 	if _, err := conn.Exec(ctx, "ALTER DATABASE "+database+" SET search_path = public, pg_catalog"); err != nil {
 		return Result{}, err
 	}
-	s, err := f.Serve(ctx, "--database", db.URL(database), "--lease", "10m")
+	s, err := f.Serve(ctx, "--database", db.URL(database), "--set", "rounds.lease=10m")
 	if err != nil {
 		return Result{}, err
 	}

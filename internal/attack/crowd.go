@@ -23,10 +23,10 @@ func crowds() []Attack {
 // ghosts succeeds if no round of a run with a cohort of 10 is merged: twelve clients are
 // honest, and an agent with 9,000 others says nothing after it has announced them.
 func ghosts(ctx context.Context, f *Fleet) (Result, error) {
-	flags := []string{"--lease", "2s"}
+	flags := []string{"--set", "rounds.lease=2s"}
 	const seen = 4 * time.Second
-	if f.knows("--fleet-seen") {
-		flags = append(flags, "--fleet-seen", seen.String())
+	if f.knows("agents.seen") {
+		flags = append(flags, "--set", "agents.seen="+seen.String())
 	}
 	s, err := f.Serve(ctx, flags...)
 	if err != nil {
@@ -116,9 +116,9 @@ func manyNames(ctx context.Context, f *Fleet) (Result, error) {
 // holdOpen succeeds if a round stays open after many leases, because an agent says again and
 // again that it trains. The other nine of ten clients answer at once.
 func holdOpen(ctx context.Context, f *Fleet) (Result, error) {
-	flags := []string{"--lease", "2s"}
-	if f.knows("--longest-turn") {
-		flags = append(flags, "--longest-turn", "6s")
+	flags := []string{"--set", "rounds.lease=2s"}
+	if f.knows("rounds.longest_turn") {
+		flags = append(flags, "--set", "rounds.longest_turn=6s")
 	}
 	s, err := f.Serve(ctx, flags...)
 	if err != nil {

@@ -256,8 +256,8 @@ func unverifiedEmail(ctx context.Context, f *Fleet) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	d, err := f.dashboard(ctx, "--oidc-issuer", p.Issuer(), "--oidc-client-id", p.ClientID, "--oidc-client-secret-file", secret,
-		"--oidc-claim", "email", "--oidc-roles", "admin=boss@utility.example")
+	d, err := f.dashboard(ctx, "--set", "web.oidc.issuer="+p.Issuer(), "--set", "web.oidc.client_id="+p.ClientID, "--set", "web.oidc.client_secret_file="+secret,
+		"--set", "web.oidc.claim=email", "--set", "web.oidc.roles=admin=boss@utility.example")
 	if err != nil {
 		return Result{}, err
 	}
@@ -428,7 +428,7 @@ func takeTopics(ctx context.Context, f *Fleet) (Result, error) {
 // plainHTTP succeeds if the page, seen through a proxy with HTTPS, does not tell browsers to use
 // HTTPS only.
 func plainHTTP(ctx context.Context, f *Fleet) (Result, error) {
-	d, err := f.dashboard(ctx, "--web-behind-proxy")
+	d, err := f.dashboard(ctx, "--set", "web.behind_proxy=true")
 	if err != nil {
 		return Result{}, err
 	}

@@ -383,7 +383,7 @@ func smuggle(ctx context.Context, f *Fleet) (Result, error) {
 			return Result{}, errors.New("install nginx-light")
 		}
 	}
-	d, err := f.dashboard(ctx, "--web-behind-proxy")
+	d, err := f.dashboard(ctx, "--set", "web.behind_proxy=true")
 	if err != nil {
 		return Result{}, err
 	}

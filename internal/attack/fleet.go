@@ -101,8 +101,39 @@ func (f *Fleet) write(name, text string) (string, error) {
 	return f.path(name), os.WriteFile(f.path(name), []byte(text), 0o600)
 }
 
-// knows reports whether serve has a flag, such as "--operators".
-func (g *ground) knows(flag string) bool { return strings.Contains(g.help, flag+" ") }
+// flags are the flags of serve that older binaries have for keys of server.yaml. An attack that
+// succeeded once must be shown to succeed on them still.
+var flags = map[string]string{
+	"agents.certificates": "--certificates", "agents.poll": "--poll", "agents.seen": "--fleet-seen", "operators": "--operators", "rounds.lease": "--lease",
+	"rounds.longest_turn": "--longest-turn", "store.keep_receipts": "--keep-receipts", "store.revocations": "--revocations", "web.oidc.claim": "--oidc-claim",
+	"web.oidc.client_id": "--oidc-client-id", "web.oidc.client_secret_file": "--oidc-client-secret-file", "web.oidc.issuer": "--oidc-issuer",
+	"web.oidc.roles": "--oidc-roles", "web.behind_proxy": "--web-behind-proxy",
+}
+
+// knows reports whether serve has a setting, such as operators.
+func (g *ground) knows(key string) bool {
+	return strings.Contains(g.help, "--set ") || strings.Contains(g.help, flags[key]+" ")
+}
+
+// serveArgs returns the arguments of serve in the form that the binary has.
+func (g *ground) serveArgs(args []string) []string {
+	if strings.Contains(g.help, "--set ") {
+		return args
+	}
+	var old []string
+	for i := 0; i < len(args); i++ {
+		if args[i] != "--set" || i+1 == len(args) {
+			old = append(old, args[i])
+			continue
+		}
+		i++
+		key, value, _ := strings.Cut(args[i], "=")
+		if old = append(old, flags[key]); value != "true" {
+			old = append(old, value)
+		}
+	}
+	return old
+}
 
 // process is a running process of the binary with its log.
 type process struct {
@@ -154,15 +185,15 @@ type Server struct {
 	Watch    string // address of /metrics
 }
 
-// Serve starts a server with all roles, and waits until it is ready. The flags come after
+// Serve starts a server with all roles, and waits until it is ready. The arguments come after
 // the fixture's own, so they win.
-func (f *Fleet) Serve(ctx context.Context, flags ...string) (*Server, error) {
-	return f.serveAs(ctx, "server", flags...)
+func (f *Fleet) Serve(ctx context.Context, more ...string) (*Server, error) {
+	return f.serveAs(ctx, "server", more...)
 }
 
 // serveAs starts a server in a folder of the given name, which may be there from an earlier
 // server.
-func (f *Fleet) serveAs(ctx context.Context, name string, flags ...string) (*Server, error) {
+func (f *Fleet) serveAs(ctx context.Context, name string, more ...string) (*Server, error) {
 	s := &Server{fleet: f, Dir: f.path(name)}
 	var err error
 	if s.Host, err = freeport.Address(); err != nil {
@@ -172,14 +203,14 @@ func (f *Fleet) serveAs(ctx context.Context, name string, flags ...string) (*Ser
 		return nil, err
 	}
 	s.Operator = s.Host
-	args := []string{"serve", "--dir", s.Dir, "--listen", s.Host, "--watch", s.Watch, "--poll", "200ms"}
-	if f.knows("--operators") {
+	args := []string{"serve", "--dir", s.Dir, "--listen", s.Host, "--watch", s.Watch, "--set", "agents.poll=200ms"}
+	if f.knows("operators") {
 		if s.Operator, err = freeport.Address(); err != nil {
 			return nil, err
 		}
-		args = append(args, "--operators", s.Operator)
+		args = append(args, "--set", "operators="+s.Operator)
 	}
-	if s.process, err = f.start(name, append(args, flags...)...); err != nil {
+	if s.process, err = f.start(name, f.serveArgs(append(args, more...))...); err != nil {
 		return nil, err
 	}
 	return s, s.ready(ctx)

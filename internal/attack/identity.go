@@ -42,7 +42,7 @@ func identities() []Attack {
 // announce its clients within 20 s.
 func lapsed(ctx context.Context, f *Fleet) (Result, error) {
 	const valid = time.Minute // the least that serve accepts
-	s, err := f.killedAgent(ctx, "away", "--certificates", valid.String())
+	s, err := f.killedAgent(ctx, "away", "--set", "agents.certificates="+valid.String())
 	if err != nil {
 		return Result{}, err
 	}

@@ -73,7 +73,7 @@ const (
 // attacks lists all attacks in the order of the table.
 func attacks() []Attack {
 	return slices.Concat(
-		beating(first, spies(), models(), crowds(), identities(), stores(), buses(), clocks(), retentions(), rotations(), floods()),
+		beating(first, spies(), models(), crowds(), identities(), stores(), clocks(), retentions(), rotations(), floods()),
 		beating(second, dashboards(), devices()),
 		denseSpies(), leaks(), traps(), probes(), outsiders(), regions(), modelFiles(), eavesdroppers(),
 	)

@@ -304,7 +304,7 @@ func falseLoss(ctx context.Context, f *Fleet) (Result, error) {
 	var seen []float64
 	for i, claim := range []float64{1e99, -1e6} {
 		// A rejected result leaves its turn open until the lease expires.
-		s, err := f.serveAs(ctx, fmt.Sprintf("server-%d", i), "--lease", "2s")
+		s, err := f.serveAs(ctx, fmt.Sprintf("server-%d", i), "--set", "rounds.lease=2s")
 		if err != nil {
 			return Result{}, err
 		}

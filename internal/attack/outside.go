@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http/httptest"
 	"os"
 	"regexp"
@@ -16,19 +15,15 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
-	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
 
 	"loadstar/internal/pgtest"
 	v1 "loadstar/proto/loadstar/v1"
-	"loadstar/server/bus"
 )
 
 // outsiders lists attacks on and from the stores that a server uses. They set the stores up as
 // docs/how-to/stores.md says.
 func outsiders() []Attack {
 	return []Attack{
-		{ID: "X4", Name: "the server's NATS user does more than the server needs", Run: busRights},
 		{ID: "X5", Name: "another role of the same PostgreSQL reaches the ledger, or the server's role other databases", Run: databaseRights},
 		{ID: "X6", Name: "weights that were swapped in the S3 store reach an agent", Run: swapBlob},
 	}
@@ -46,154 +41,6 @@ func documented(word string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("stores.md has no block with %s", word)
-}
-
-// permissions returns the subjects that the documented user may publish to and subscribe.
-func permissions() (*server.Permissions, error) {
-	text, err := documented("nsc add user")
-	if err != nil {
-		return nil, err
-	}
-	subjects := func(flag string) (all []string) {
-		for _, m := range regexp.MustCompile(flag+" '([^']*)'").FindAllStringSubmatch(text, -1) {
-			all = append(all, strings.Split(m[1], ",")...)
-		}
-		return all
-	}
-	p := &server.Permissions{Publish: &server.SubjectPermission{Allow: subjects("--allow-pub")}, Subscribe: &server.SubjectPermission{Allow: subjects("--allow-sub")}}
-	if len(p.Publish.Allow) == 0 || len(p.Subscribe.Allow) == 0 {
-		return nil, errors.New("stores.md lists no permissions")
-	}
-	return p, nil
-}
-
-// busRights succeeds if somebody with the credentials of the server's user, with the documented
-// permissions, deletes or empties the queue, reads results beside the aggregators, or uses other
-// subjects of the account.
-func busRights(ctx context.Context, f *Fleet) (Result, error) {
-	allowed, err := permissions()
-	if err != nil {
-		return Result{}, err
-	}
-	const name, password = "server", "secret of the server"
-	account := server.NewAccount("loadstar")
-	n, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: f.path("nats"), NoLog: true, NoSigs: true, MaxPayload: 32 << 20,
-		Accounts: []*server.Account{account},
-		Users: []*server.User{
-			{Username: name, Password: password, Account: account, Permissions: allowed},
-			{Username: "neighbour", Password: "n", Account: account}, // another program of the account
-		},
-	})
-	if err != nil {
-		return Result{}, err
-	}
-	n.Start()
-	f.later(func() error { n.Shutdown(); n.WaitForShutdown(); return nil })
-	if !n.ReadyForConnections(20 * time.Second) {
-		return Result{}, errors.New("NATS does not start")
-	}
-	registered, err := n.LookupAccount(account.Name)
-	if err != nil {
-		return Result{}, err
-	}
-	if err := registered.EnableJetStream(nil, nil); err != nil {
-		return Result{}, err
-	}
-	url := strings.Replace(n.ClientURL(), "nats://", "nats://"+name+":"+strings.ReplaceAll(password, " ", "%20")+"@", 1)
-	b, err := bus.Open(ctx, bus.Config{URLs: []string{url}, Replicas: 1, Key: []byte("key")}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return Result{}, fmt.Errorf("the documented permissions are not enough: %w", err)
-	}
-	f.later(func() error { return b.Close(context.WithoutCancel(ctx)) })
-	if err := b.Publish(ctx, "result", []byte("numbers")); err != nil {
-		return Result{}, err
-	}
-	neighbour, err := nats.Connect(strings.Replace(n.ClientURL(), "nats://", "nats://neighbour:n@", 1))
-	if err != nil {
-		return Result{}, err
-	}
-	defer neighbour.Close()
-	refused := make(chan string, 100)
-	thief, err := nats.Connect(url, nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { refused <- err.Error() }))
-	if err != nil {
-		return Result{}, err
-	}
-	defer thief.Close()
-	if done, err := overhear(ctx, thief, neighbour, refused); err != nil || done != "" {
-		return succeeded("the user %s", done), err
-	}
-	for _, call := range [][2]string{
-		{"STREAM.MSG.GET.LOADSTAR_RESULTS", `{"seq":1}`},
-		{"STREAM.MSG.DELETE.LOADSTAR_RESULTS", `{"seq":1}`},
-		{"STREAM.SNAPSHOT.LOADSTAR_RESULTS", `{"deliver_subject":"_INBOX.thief"}`},
-		{"STREAM.NAMES"},
-		{"INFO"},
-		{"STREAM.PURGE.LOADSTAR_RESULTS"},
-		{"STREAM.DELETE.LOADSTAR_RESULTS"},
-	} {
-		answer := make(chan *nats.Msg, 1)
-		inbox := thief.NewInbox()
-		if _, err := thief.ChanSubscribe(inbox, answer); err != nil {
-			return Result{}, err
-		}
-		if err := thief.PublishRequest("$JS.API."+call[0], inbox, []byte(call[1])); err != nil {
-			return Result{}, err
-		}
-		select {
-		case r := <-answer:
-			return succeeded("the user may call %s: %.100s", call[0], r.Data), nil
-		case <-refused:
-		case <-time.After(callFor):
-			return Result{}, fmt.Errorf("%s is neither answered nor refused", call[0])
-		}
-	}
-	got, err := b.Take(ctx, 1, 1<<20, 10*time.Second)
-	if err != nil || len(got) != 1 {
-		return Result{}, fmt.Errorf("the result is not in the queue any more: %d, %w", len(got), err)
-	}
-	return repelled("the server works with the documented permissions, which allow neither to read, empty or delete the queue nor other subjects"), nil
-}
-
-// overhear tries to read and to write subjects that are not the server's, and returns what it could
-// do. The broker must refuse each of them.
-func overhear(ctx context.Context, thief, neighbour *nats.Conn, refused <-chan string) (string, error) {
-	wrong := make(chan *nats.Msg, 10)
-	subjects := []string{"loadstar.results", "neighbour.>", ">", "$JS.>"}
-	for _, subject := range subjects {
-		if _, err := thief.ChanSubscribe(subject, wrong); err != nil {
-			return "", err
-		}
-	}
-	own := make(chan *nats.Msg, 10)
-	if _, err := neighbour.ChanSubscribe("neighbour.>", own); err != nil {
-		return "", err
-	}
-	// The neighbour's talk would reach the thief if one of its subscriptions had been accepted.
-	if err := errors.Join(thief.Flush(), neighbour.Flush(), thief.Publish("neighbour.switch", []byte("off")), neighbour.Publish("neighbour.talk", nil), neighbour.Flush()); err != nil {
-		return "", err
-	}
-	for range len(subjects) + 1 {
-		select {
-		case <-refused:
-		case m := <-wrong:
-			return "reads " + m.Subject, nil
-		case <-time.After(callFor):
-			return "uses a subject that is not refused", nil
-		case <-ctx.Done():
-			return "", ctx.Err()
-		}
-	}
-	for {
-		select {
-		case m := <-own:
-			if m.Subject == "neighbour.switch" {
-				return "publishes to " + m.Subject, nil
-			}
-		default:
-			return "", nil
-		}
-	}
 }
 
 // databaseRights succeeds if a role of another program in the same PostgreSQL reads, changes or

@@ -28,13 +28,13 @@ func endlessReceipts(ctx context.Context, f *Fleet) (Result, error) {
 	if err != nil || before == 0 {
 		return Result{}, fmt.Errorf("%d receipts: %w", before, err)
 	}
-	if !f.knows("--keep-receipts") {
+	if !f.knows("store.keep_receipts") {
 		return succeeded("%d receipts, and no setting to delete them", before), nil
 	}
 	if err := errors.Join(s.Kill(), sleep(ctx, 2*time.Second)); err != nil {
 		return Result{}, err
 	}
-	if s, err = f.Serve(ctx, "--keep-receipts", "1s"); err != nil { // a server deletes when it starts
+	if s, err = f.Serve(ctx, "--set", "store.keep_receipts=1s"); err != nil { // a server deletes when it starts
 		return Result{}, err
 	}
 	after := before

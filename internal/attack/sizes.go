@@ -22,8 +22,7 @@ func eavesdroppers() []Attack {
 type wire struct {
 	address string
 	mu      sync.Mutex
-	sizes   []int // of messages, which end when the server answers
-	open    int   // bytes of the current message
+	sizes   []int // of messages, which end when the server answers on their connection
 }
 
 // tap returns a wire to a server.
@@ -45,10 +44,11 @@ func (f *Fleet) tap(to string) (*wire, error) {
 				_ = agent.Close() // the agent tries again
 				continue
 			}
-			go w.pass(server, agent, func(n int) { w.open += n })
+			open := 0 // bytes of the current message
+			go w.pass(server, agent, func(n int) { open += n })
 			go w.pass(agent, server, func(int) {
-				if w.open > 0 {
-					w.sizes, w.open = append(w.sizes, w.open), 0
+				if open > 0 {
+					w.sizes, open = append(w.sizes, open), 0
 				}
 			})
 		}

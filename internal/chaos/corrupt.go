@@ -24,22 +24,19 @@ type stored struct {
 	// read reads everything in a copy of the folder as the product does, and returns its
 	// parts by name.
 	read func(ctx context.Context, dir string) (map[string]string, error)
-	// resent means that a part that is missing is harmless, because agents send it again.
-	resent bool
 	// names are words of which an error must have one, so that a person knows what is damaged.
 	names []string
 	// share is the number of damaged files of a hundred.
 	share int
 
-	whole                       map[string]string
-	flips, cuts                 int
-	harmless, again, found, bad int
+	whole                map[string]string
+	flips, cuts          int
+	harmless, found, bad int
 }
 
 // verdicts of a damaged file.
 const (
 	harmless = "harmless"
-	again    = "sent again"
 	detected = "detected"
 	silent   = "SILENT"
 )
@@ -79,11 +76,11 @@ func corruption(ctx context.Context, o options, out io.Writer) error {
 		}
 	}
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "\tflips\ttruncations\tharmless\tsent again\tdetected\tsilent\t")
+	fmt.Fprintln(w, "\tflips\ttruncations\tharmless\tdetected\tsilent\t")
 	var sum stored
 	for _, k := range all {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t\n", k.name, k.flips, k.cuts, k.harmless, k.again, k.found, k.bad)
-		sum.flips, sum.cuts, sum.harmless, sum.found, sum.bad = sum.flips+k.flips, sum.cuts+k.cuts, sum.harmless+k.harmless+k.again, sum.found+k.found, sum.bad+k.bad
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t\n", k.name, k.flips, k.cuts, k.harmless, k.found, k.bad)
+		sum.flips, sum.cuts, sum.harmless, sum.found, sum.bad = sum.flips+k.flips, sum.cuts+k.cuts, sum.harmless+k.harmless, sum.found+k.found, sum.bad+k.bad
 	}
 	_ = w.Flush() // nothing reads this output but people
 	fmt.Fprintf(out, "%.0f s\n", time.Since(begun).Seconds())
@@ -177,9 +174,6 @@ func (k *stored) damage(ctx context.Context, dir string, cut bool, rng *rand.Ran
 	case harmless:
 		k.harmless++
 		return verdict, what, nil
-	case again:
-		k.again++
-		return verdict, what, nil
 	}
 	k.bad++
 	return silent, what + ": " + k.difference(got), nil
@@ -188,12 +182,8 @@ func (k *stored) damage(ctx context.Context, dir string, cut bool, rng *rand.Ran
 func (k *stored) compare(got map[string]string) string {
 	verdict := harmless
 	for name, want := range k.whole {
-		has, ok := got[name]
-		if ok && has != want || !ok && !k.resent {
+		if has, ok := got[name]; !ok || has != want {
 			return silent
-		}
-		if !ok {
-			verdict = again
 		}
 	}
 	for name := range got {

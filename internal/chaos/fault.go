@@ -67,12 +67,8 @@ var faults = map[string]fault{
 		return newKiller(t.system, t.watcher, cuts{}, t.seed, log)
 	}},
 	"outage": {
-		about: "stop all NATS nodes for the time of -for", plural: "outages", cluster: true,
+		about: "stop PostgreSQL for the time of -for", plural: "outages", cluster: true,
 		inject: func(t *trial, log io.Writer) injector { return newOutage(t, log) },
-	},
-	"node": {
-		about: "lose a NATS node with its folder, and replace it by a new one", plural: "lost nodes", cluster: true,
-		inject: func(t *trial, log io.Writer) injector { return newLostNode(t, log) },
 	},
 	"links": {
 		about: "make links slow, cut them, and let them die without a word", plural: "bad links", cluster: true,
@@ -89,8 +85,10 @@ var faults = map[string]fault{
 		// A jump of the database's clock ends leases, and agents count as silent until they
 		// check in again. Both times are longer than a year here, so that the weights stay
 		// those of the simulator.
-		arrange: func(l *layout) { l.clocks, l.serve = true, []string{"--lease", "20000h", "--fleet-seen", "20000h"} },
-		inject:  func(t *trial, log io.Writer) injector { return newJumps(t, log) },
+		arrange: func(l *layout) {
+			l.clocks, l.serve = true, []string{"--set", "rounds.lease=20000h", "--set", "agents.seen=20000h"}
+		},
+		inject: func(t *trial, log io.Writer) injector { return newJumps(t, log) },
 	},
 	"failover": {
 		about: "kill PostgreSQL's primary and promote its standby", plural: "failovers", cluster: true,

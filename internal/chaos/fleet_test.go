@@ -182,11 +182,8 @@ func fleetSize() (clients, hosts, asked int) {
 // the simulator's, and every turn must be counted exactly once.
 func TestFleet(t *testing.T) {
 	forms := map[string]layout{
-		"three aggregators": {aggregators: 3},
-		"cluster":           {cluster: true, aggregators: 3},
-	}
-	if longtest.Enabled() {
-		forms["one aggregator"] = layout{aggregators: 1}
+		"one":     {},
+		"cluster": {cluster: true},
 	}
 	clients, hosts, asked := fleetSize()
 	for name, l := range forms {
@@ -205,7 +202,7 @@ func TestFleet(t *testing.T) {
 // The weights must be byte-identical to the simulator's.
 func TestFleetFedSIM(t *testing.T) {
 	clients, hosts, asked := fleetSize()
-	b := newBench(t, layout{aggregators: 2, agents: hosts, own: "generate"}, clients)
+	b := newBench(t, layout{agents: hosts, own: "generate"}, clients)
 	b.host(0, hosts)
 	for i := range 2 {
 		b.begin(fedsimOf(i, 7, longtest.Pick(3, 6), asked), clients)
@@ -236,7 +233,7 @@ func TestUpgrade(t *testing.T) {
 // for them, and other agents are killed and restarted.
 func TestFleetComesAndGoes(t *testing.T) {
 	clients, hosts, asked := fleetSize()
-	b := newBench(t, layout{aggregators: 2, agents: hosts}, clients)
+	b := newBench(t, layout{agents: hosts}, clients)
 	b.host(0, hosts/2)
 	b.begin(planOf(0, 8, 8, asked), clients)
 	b.host(hosts/2, hosts)
@@ -274,7 +271,7 @@ func small(algorithm string, rounds int, more string) plan {
 // send more than weights.
 func TestFleetAlgorithms(t *testing.T) {
 	const clients, hosts = 40, 4
-	b := newBench(t, layout{aggregators: 2, agents: hosts}, clients)
+	b := newBench(t, layout{agents: hosts}, clients)
 	b.host(0, hosts)
 	const usual = "schedule: {cohort: 16}\nclient: {steps: 2, batch: 8}\n"
 	plans := []plan{
@@ -301,7 +298,7 @@ func TestFleetAlgorithms(t *testing.T) {
 // fall.
 func TestFleetAsynchronous(t *testing.T) {
 	const clients, hosts = 40, 4
-	b := newBench(t, layout{aggregators: 2, agents: hosts}, clients)
+	b := newBench(t, layout{agents: hosts}, clients)
 	b.host(0, hosts)
 	plans := []plan{
 		small("fedasync", 120, "schedule: {cohort: 12}\nclient: {steps: 4, batch: 16}\n"),

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"loadstar/internal/faultfs"
-	"loadstar/server/bus"
 )
 
 // fullDisks is the fault of disks that are full, or that the system has made read-only
@@ -24,8 +23,8 @@ const (
 
 // storeShare is the share of each kind of part: most faults hit the disks of stores.
 var storeShare = map[string]int{
-	kindServer: 30, kindGateway: 3, kindAggregator: 3, kindCoordinator: 5, kindNATS: 15, kindPostgres: 20, kindAgent: 25,
-	kindNodes: 8, kindShared: 8, kindSite: 8,
+	kindServer: 30, kindGateway: 5, kindCoordinator: 5, kindPostgres: 35, kindAgent: 25,
+	kindShared: 8, kindSite: 8,
 }
 
 func (fullDisks) hows() []string              { return []string{howFull, howNearly, howReadOnly} }
@@ -81,11 +80,9 @@ func (s *system) revive(p part) error {
 	return errors.Join(p.Kill(), p.Start())
 }
 
-// saysFull reports whether a process that ended by itself said that it could not write. NATS
-// does not always give the disk's own error: after a failed write it can also miss the block
-// that it wanted to write next.
+// saysFull reports whether a process that ended by itself said that it could not write.
 func saysFull(exit string) bool {
 	lower := strings.ToLower(exit)
-	return strings.Contains(exit, bus.ErrBroken.Error()) || strings.Contains(lower, "no space left on device") ||
+	return strings.Contains(lower, "no space left on device") ||
 		strings.Contains(lower, "read-only file system") || strings.Contains(lower, "disk is full")
 }

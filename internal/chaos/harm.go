@@ -95,21 +95,19 @@ func (cuts) end(t *target) error    { return t.start() }
 // targets returns single machines, and machines that share a power supply.
 func (cuts) targets(s *system) []*target {
 	all := singles(s)
-	site, nodes, shared := &target{system: s, kind: kindSite}, &target{system: s, kind: kindNodes}, &target{system: s, kind: kindShared}
+	site, shared := &target{system: s, kind: kindSite}, &target{system: s, kind: kindShared}
 	for _, t := range all {
 		p := t.parts[0]
 		if t.kind != kindAgent || !s.cluster {
 			site.parts = append(site.parts, p)
 		}
 		switch t.kind {
-		case kindNATS:
-			nodes.parts = append(nodes.parts, p)
 		case kindGateway, kindCoordinator:
 			shared.parts = append(shared.parts, p)
 		}
 	}
 	if s.cluster {
-		all = append(all, nodes, shared)
+		all = append(all, shared)
 	}
 	return append(all, site)
 }

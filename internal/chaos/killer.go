@@ -14,12 +14,12 @@ import (
 // server that runs alone is killed rarely, so that agents have time to reconnect and finish
 // some rounds.
 var share = map[string]int{
-	kindServer: 12, kindGateway: 9, kindAggregator: 12, kindCoordinator: 9, kindNATS: 5, kindPostgres: 5, kindAgent: 80,
-	kindNodes: 10, kindShared: 10, kindSite: 20,
+	kindServer: 12, kindGateway: 21, kindCoordinator: 9, kindPostgres: 10, kindAgent: 80,
+	kindShared: 10, kindSite: 20,
 }
 
 // kinds lists the kinds in a fixed order, for the random choice and for the output.
-var kinds = []string{kindServer, kindGateway, kindAggregator, kindCoordinator, kindNATS, kindPostgres, kindAgent, kindNodes, kindShared, kindSite}
+var kinds = []string{kindServer, kindGateway, kindCoordinator, kindPostgres, kindAgent, kindShared, kindSite}
 
 const (
 	killEvery = 400 * time.Millisecond // average time between faults
@@ -134,18 +134,9 @@ func (k *killer) merging(ctx context.Context) bool {
 func (k *killer) pick() *target {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	nodes := 0
-	for p := range k.down {
-		if p.Kind() == kindNATS {
-			nodes++
-		}
-	}
 	up := map[string][]*target{}
 	all := 0
 	for _, t := range k.harm.targets(k.system) {
-		if t.kind == kindNATS && nodes > 0 { // a NATS cluster needs two of its three nodes
-			continue
-		}
 		if slices.ContainsFunc(t.parts, func(p part) bool { return k.down[p] }) {
 			continue
 		}
@@ -197,9 +188,6 @@ func (k *killer) strike(ctx context.Context, t *target) {
 		}
 		sleep(ctx, rest)
 		k.note(k.harm.end(t))
-		if slices.ContainsFunc(t.parts, func(p part) bool { return p.Kind() == kindNATS }) {
-			k.note(k.system.whole(ctx, time.Minute))
-		}
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		for _, p := range t.parts {

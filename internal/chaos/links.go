@@ -13,7 +13,6 @@ import (
 const (
 	linkAgents   = "agents"
 	linkPostgres = "postgres"
-	linkNATS     = "nats"
 )
 
 // via returns an address that leads to the given one over a link that can be bad, or the
@@ -52,19 +51,19 @@ func badLinks() []badLink {
 	all := []badLink{
 		{kind: "64 kbit/s", link: linkAgents, lasts: 15 * time.Second, begin: func(f *forwarder) { f.set(line{rate: 8000}) }},
 	}
-	for _, link := range []string{linkAgents, linkPostgres, linkNATS} {
+	for _, link := range []string{linkAgents, linkPostgres} {
 		all = append(all, badLink{kind: "cut in requests", link: link, lasts: 4 * time.Second, every: 300 * time.Millisecond, begin: func(f *forwarder) { f.cut(up, 20_000) }},
 			badLink{kind: "cut in answers", link: link, lasts: 4 * time.Second, every: 300 * time.Millisecond, begin: func(f *forwarder) { f.cut(down, 20_000) }})
 	}
-	for _, link := range []string{linkAgents, linkPostgres, linkNATS} {
+	for _, link := range []string{linkAgents, linkPostgres} {
 		most := 400 * time.Millisecond
 		if link != linkAgents {
-			most = 40 * time.Millisecond // engines are near
+			most = 40 * time.Millisecond // the database is near
 		}
 		all = append(all, badLink{kind: "latency", link: link, lasts: 8 * time.Second, begin: func(f *forwarder) { f.set(line{delay: most / 2, jitter: most}) }},
 			badLink{kind: "away", link: link, lasts: 8 * time.Second, begin: func(f *forwarder) { f.leave(true) }})
 	}
-	for _, link := range []string{linkNATS, linkAgents, linkPostgres} {
+	for _, link := range []string{linkAgents, linkPostgres} {
 		all = append(all, badLink{kind: "dead requests", link: link, begin: func(f *forwarder) { f.kill(up) }},
 			badLink{kind: "dead answers", link: link, begin: func(f *forwarder) { f.kill(down) }})
 	}
@@ -113,7 +112,7 @@ func newBadLinks(t *trial, log io.Writer) injector {
 type linkReport struct{ *repeated }
 
 func (l *linkReport) print(out io.Writer) {
-	for _, name := range []string{linkAgents, linkPostgres, linkNATS} {
+	for _, name := range []string{linkAgents, linkPostgres} {
 		n := 0
 		for _, f := range l.system.bad[name] {
 			n += f.cuts()

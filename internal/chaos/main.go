@@ -70,7 +70,7 @@ func main() {
 		return
 	}
 	var o options
-	flag.StringVar(&o.form, "form", "one", "one: a single server; cluster: PostgreSQL, three NATS nodes, two gateways, three aggregators, two coordinators")
+	flag.StringVar(&o.form, "form", "one", "one: a single server; cluster: PostgreSQL, three gateways, two coordinators")
 	flag.StringVar(&o.bin, "bin", "", "binary under test (default: build it)")
 	flag.StringVar(&o.old, "old", "", "test upgrades from this older binary instead")
 	flag.StringVar(&o.dir, "dir", "", "working folder (default: a temporary one)")
@@ -202,7 +202,7 @@ func chaos(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	l := layout{cluster: o.form == "cluster", aggregators: 3, agents: agents, data: data}
+	l := layout{cluster: o.form == "cluster", agents: agents, data: data}
 	if o.fedsim {
 		if l.own, err = generateOwn(ctx, o.bin, o.dir); err != nil {
 			return err

@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"loadstar/agent/identity"
 	"loadstar/agent/state"
@@ -20,7 +18,6 @@ import (
 	"loadstar/internal/pgtest"
 	"loadstar/server"
 	"loadstar/server/blob"
-	"loadstar/server/bus"
 	serverledger "loadstar/server/ledger"
 	"loadstar/server/pki"
 )
@@ -168,37 +165,6 @@ func readIdentity(_ context.Context, dir string) (map[string]string, error) {
 		return nil, err
 	}
 	return map[string]string{"id": i.ID(), "server": i.Server(), "expires": i.Expires().String()}, nil
-}
-
-func readQueue(ctx context.Context, dir string) (map[string]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	b, err := bus.Open(ctx, bus.Config{Dir: dir}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = b.Close(ctx) }() // the copy is thrown away
-	all := map[string]string{}
-	for {
-		waiting, taken, err := b.Depth(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if waiting == 0 || int(taken) >= queued {
-			break
-		}
-		got, err := b.Take(ctx, 64, 0, 300*time.Millisecond)
-		if err != nil {
-			return nil, err
-		}
-		if len(got) == 0 {
-			break // a message that cannot be read is never delivered
-		}
-		for _, d := range got {
-			all[d.ID()] = string(d.Data())
-		}
-	}
-	return all, nil
 }
 
 func readState(run string, clients []string) func(context.Context, string) (map[string]string, error) {

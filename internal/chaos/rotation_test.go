@@ -41,8 +41,8 @@ type rotation struct {
 // runs train with the whole fleet and must merge all rounds.
 func TestRotation(t *testing.T) {
 	clients := rotationHosts * longtest.Pick(4, 10)
-	b := newBench(t, layout{aggregators: 2, agents: rotationHosts, serve: []string{
-		"--certificates", "1m", "--grace", "10m", "--poll", "500ms", "--address-rate", "0",
+	b := newBench(t, layout{agents: rotationHosts, serve: []string{
+		"--set", "agents.certificates=1m", "--set", "agents.grace=10m", "--set", "agents.poll=500ms", "--set", "limits.address_rate=0",
 	}}, clients)
 	r := &rotation{bench: b, stop: make(chan struct{}), begun: time.Now()}
 

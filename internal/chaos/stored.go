@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +14,6 @@ import (
 
 	"loadstar/internal/pgtest"
 	"loadstar/server"
-	"loadstar/server/bus"
 	serverledger "loadstar/server/ledger"
 )
 
@@ -28,7 +25,7 @@ func fixture(ctx context.Context, o options) ([]*stored, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := start(ctx, o.bin, o.dir, layout{aggregators: 2, agents: hosts, data: data})
+	s, err := start(ctx, o.bin, o.dir, layout{agents: hosts, data: data})
 	if err != nil {
 		return nil, err
 	}
@@ -73,10 +70,6 @@ func fixture(ctx context.Context, o options) ([]*stored, error) {
 	if err != nil {
 		return nil, err
 	}
-	queue := filepath.Join(o.dir, "queue")
-	if err := fillQueue(ctx, queue); err != nil {
-		return nil, err
-	}
 	lite := func(suffix string) func(string) bool {
 		return func(path string) bool { return strings.HasSuffix(path, "ledger.db"+suffix) }
 	}
@@ -107,7 +100,6 @@ func fixture(ctx context.Context, o options) ([]*stored, error) {
 		{name: "blobs", dir: filepath.Join(home, "blobs"), read: readBlobs, share: 8, names: []string{"blob: "}},
 		{name: "keys and certificates", dir: filepath.Join(home, "pki"), read: readAuthority, share: 8, names: []string{"pem"}},
 		{name: "operator's folder", dir: filepath.Join(home, "operator"), read: readOperator(filepath.Join(home, "pki")), share: 8, names: []string{"operator", "copy"}},
-		{name: "queue (NATS)", dir: queue, read: readQueue, share: 8, resent: true, names: []string{"bus"}},
 		{name: "agent's state", dir: s.agentDir(0), files: func(path string) bool { return filepath.Base(path) == "agent.db" }, read: readState(runs[0].id, clients), share: 12, names: []string{"agent.db"}},
 		{name: "agent's identity", dir: s.agentDir(0), files: func(path string) bool { return filepath.Base(path) == "identity.pem" }, read: readIdentity, share: 8, names: []string{"identity.pem"}},
 		{name: "backup", dir: backup, read: readBackup, share: 8, names: []string{"backup", "blob", "pem"}},
@@ -146,24 +138,6 @@ func hosted(s *system, i int) (all []string, err error) {
 		return err
 	}, "SELECT c.name FROM clients c JOIN agents a ON a.id = c.agent WHERE a.name = $1", s.hosts[i].name)
 	return all, err
-}
-
-const queued = 60
-
-func message(i int) []byte { return bytes.Repeat([]byte(fmt.Sprint("message ", i)), 300+40*i) }
-
-// fillQueue writes a queue with messages.
-func fillQueue(ctx context.Context, dir string) error {
-	b, err := bus.Open(ctx, bus.Config{Dir: dir}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return err
-	}
-	for i := range queued {
-		if err := b.Publish(ctx, fmt.Sprint(i), message(i)); err != nil {
-			return err
-		}
-	}
-	return b.Close(ctx)
 }
 
 func backUp(ctx context.Context, dir, to string) error {

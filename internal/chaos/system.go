@@ -20,27 +20,21 @@ import (
 const (
 	kindServer      = "server" // with all roles
 	kindGateway     = "gateway"
-	kindAggregator  = "aggregator"
 	kindCoordinator = "coordinator"
-	kindNATS        = "nats"
 	kindPostgres    = "postgres"
 	kindAgent       = "agent"
 
 	// These are parts that a fault hits at the same time.
-	kindNodes  = "nats nodes"  // all three
 	kindShared = "shared disk" // the blobs, and all processes that write them
 	kindSite   = "site"        // all servers, with their stores; with a single server the agents too
 )
 
 // layout describes the processes of a system.
 type layout struct {
-	// cluster selects PostgreSQL, three NATS nodes, two gateways and two coordinators,
-	// each in its own process. Otherwise one server does everything.
+	// cluster selects PostgreSQL, three gateways and two coordinators, each in its own
+	// process. Otherwise one server does everything.
 	cluster bool
-	// aggregators is the number of aggregator processes in a cluster, or of aggregators in
-	// the single server.
-	aggregators int
-	agents      int
+	agents  int
 	// data is the prepared dataset. Its meters are divided among the agents.
 	data string
 	// own is the prepared dataset of the coordinators, or empty.
@@ -52,7 +46,7 @@ type layout struct {
 	clocks bool
 	// s3 means that blobs are in an S3 store that can be bad, instead of a folder.
 	s3 bool
-	// links means that servers reach PostgreSQL and NATS over links that can be bad.
+	// links means that servers reach PostgreSQL over a link that can be bad.
 	links bool
 	// serve has further arguments of the servers. They replace the usual ones.
 	serve []string
@@ -76,7 +70,6 @@ type system struct {
 	// hear of what was counted.
 	revoked        map[int]bool
 	revokedClients map[string]bool
-	nats, routes   []string                // addresses of the NATS nodes, for clients and for each other
 	pair           *pgtest.Pair            // with a standby
 	store          *badStore               // with s3
 	bad            map[string][]*forwarder // links that can be bad, by what they lead to
@@ -179,7 +172,7 @@ func (s *system) serve(kind, name string, args ...string) (p *process, watch str
 	}
 	// The lease is longer than the whole test, so that no turn is lost.
 	all := append([]string{
-		"serve", "--dir", dir, "--watch", watch, "--poll", poll.String(), "--lead", lead.String(), "--lease", "10m",
+		"serve", "--dir", dir, "--watch", watch, "--set", "agents.poll=" + poll.String(), "--set", "rounds.lead=" + lead.String(), "--set", "rounds.lease=10m",
 	}, args...)
 	return s.process(kind, name, append(all, s.layout.serve...)...), watch, nil
 }
@@ -189,7 +182,7 @@ func (s *system) ownData() []string {
 	if s.own == "" {
 		return nil
 	}
-	return []string{"--server-data", s.own}
+	return []string{"--set", "rounds.data=" + s.own}
 }
 
 // one starts a single server that has all roles.
@@ -198,7 +191,7 @@ func (s *system) one(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p, watch, err := s.serve(kindServer, "server", append(s.ownData(), "--listen", loopback(port), "--aggregators", fmt.Sprint(s.aggregators))...)
+	p, watch, err := s.serve(kindServer, "server", append(s.ownData(), "--listen", loopback(port))...)
 	if err != nil {
 		return err
 	}
@@ -218,16 +211,13 @@ func (s *system) many(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.natsNodes(); err != nil {
-		return err
-	}
 	blobs := s.blobs()
 	if s.s3 {
 		if blobs, err = s.startStore(); err != nil {
 			return err
 		}
 	}
-	common := []string{"--database", at, "--nats", strings.Join(s.nats, ","), "--blobs", blobs}
+	common := []string{"--database", at, "--blobs", blobs}
 	if err := s.disk(s.blobs()); err != nil {
 		return err
 	}
@@ -254,7 +244,7 @@ func (s *system) many(ctx context.Context) error {
 		}
 		return nil
 	}
-	if err := errors.Join(add(kindGateway, 2), add(kindAggregator, s.aggregators), add(kindCoordinator, 2, s.ownData()...)); err != nil {
+	if err := errors.Join(add(kindGateway, 3), add(kindCoordinator, 2, s.ownData()...)); err != nil {
 		return err
 	}
 	port, err := freeport.Take()

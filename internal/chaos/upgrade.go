@@ -190,7 +190,7 @@ func results(dir string) (map[string]string, error) {
 // processes after some rounds. Then it restarts the server, the agents, or both with the
 // new binary.
 func upgradeFleet(ctx context.Context, o options, dir, data string, server, agents bool) (err error) {
-	s, err := start(ctx, o.old, dir, layout{aggregators: 2, agents: upgradeAgents, data: data, old: true})
+	s, err := start(ctx, o.old, dir, layout{agents: upgradeAgents, data: data, old: true})
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func startServer(ctx context.Context, dir string, c Config, links []web.Link, fa
 		defer close(ended)
 		err := server.Run(ctx, server.Config{
 			Dir: dir, Roles: server.Roles(), Listen: "127.0.0.1:0", Hosts: []string{"localhost", "127.0.0.1"},
-			AgentClients: 10_000, Aggregators: 2, Certificates: 7 * 24 * time.Hour, Grace: 90 * 24 * time.Hour, Lease: 10 * time.Minute, Lead: 10 * time.Second,
+			AgentClients: 10_000, Certificates: 7 * 24 * time.Hour, Grace: 90 * 24 * time.Hour, Lease: 10 * time.Minute, Lead: 10 * time.Second,
 			Poll: pollEvery, MaxPoll: time.Minute, Rate: 500, Log: c.Log, Version: c.Version, Ready: func(address string) { ready <- address },
 			Web: &web.Config{
 				Listen: page, Notice: "A demo with GENERATED data. Readings and forecasts are on the pages of the agents:", Links: links, Ready: func(url string) { f.page = url },

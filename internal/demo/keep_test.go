@@ -41,7 +41,7 @@ func TestKeep(t *testing.T) {
 	go func() {
 		served <- server.Run(ctx, server.Config{
 			Dir: filepath.Join(c.Keep, "server"), Roles: server.Roles(), Listen: listen, Hosts: []string{"localhost", "127.0.0.1"},
-			AgentClients: 10_000, Aggregators: 2, Certificates: time.Hour, Lease: time.Minute, Lead: 10 * time.Second,
+			AgentClients: 10_000, Certificates: time.Hour, Lease: time.Minute, Lead: 10 * time.Second,
 			Poll: pollEvery, MaxPoll: time.Minute, Rate: 500, Log: log, Ready: func(address string) { ready <- address },
 		})
 	}()

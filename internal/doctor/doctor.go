@@ -41,8 +41,8 @@ type Config struct {
 	Stores func(context.Context) finding.List
 }
 
-// Port is an address on which a server is to listen, and the flag that sets it.
-type Port struct{ Flag, Address string }
+// Port is an address on which a server is to listen, and its key in server.yaml.
+type Port struct{ Key, Address string }
 
 // Limits of what is not worth a warning.
 const (
@@ -123,7 +123,7 @@ func (x *examination) folder() (running bool) {
 	}
 	running = x.lock()
 	for _, p := range x.Ports {
-		flag, address := p.Flag, p.Address
+		key, address := p.Key, p.Address
 		if address == "" {
 			continue
 		}
@@ -136,11 +136,11 @@ func (x *examination) folder() (running bool) {
 		case err == nil && running:
 			x.OK("port "+address, "free; the running server does not use it")
 		case err == nil:
-			x.OK("port "+address, "free for serve %s", flag)
+			x.OK("port "+address, "free for %s of the server", key)
 		case running:
 			x.OK("port "+address, "in use, as expected of a running server%s", named(holder))
 		default:
-			x.Warn("port "+address, "stop that process, or use another address with serve "+flag, "in use%s: %v", named(holder), err)
+			x.Warn("port "+address, "stop that process, or give the server another address: "+key, "in use%s: %v", named(holder), err)
 		}
 	}
 	return running
@@ -155,13 +155,13 @@ func named(holder string) string {
 
 // lock reports whether a server is using the folder.
 func (x *examination) lock() (running bool) {
-	// A server with an embedded queue has the first one, and every server one of the others.
+	// A server with SQLite has the last one, and every server one of the others.
 	marks, err := filepath.Glob(filepath.Join(x.Dir, "running-*"))
 	if err != nil {
 		return false // the folder's name is a pattern
 	}
 	left := ""
-	for _, path := range append(marks, filepath.Join(x.Dir, "nats", "lock")) {
+	for _, path := range append(marks, filepath.Join(x.Dir, "lock")) {
 		f, err := os.OpenFile(path, os.O_RDWR, 0)
 		if err != nil {
 			continue // no such server has run here
@@ -188,14 +188,14 @@ func (x *examination) lock() (running bool) {
 func (x *examination) watch(ctx context.Context) {
 	at := ""
 	for _, p := range x.Ports {
-		if p.Flag == "--watch" {
+		if p.Key == "watch" {
 			at = p.Address
 		}
 	}
 	if at == "" {
 		return
 	}
-	const do = "see the server's log; if it has another address for monitoring, give it with --watch"
+	const do = "see the server's log; if it has another address for monitoring, give it with --set watch=ADDRESS"
 	text, err := get(ctx, "http://"+at+"/readyz", "")
 	if err != nil {
 		x.Warn("ready", do, "the running server is not ready: %v %s", err, strings.TrimSpace(text))
@@ -203,15 +203,15 @@ func (x *examination) watch(ctx context.Context) {
 	}
 	x.OK("ready", "the running server is %s", strings.TrimSpace(text))
 	if text, err = get(ctx, "http://"+at+"/metrics", ""); err != nil {
-		x.Warn("queue", do, "%v", err)
+		x.Warn("results", do, "%v", err)
 		return
 	}
 	if m := waiting.FindStringSubmatch(text); m != nil {
-		x.OK("queue", "%s messages wait to be counted", m[1])
+		x.OK("results", "%s wait to be counted", m[1])
 	}
 }
 
-var waiting = regexp.MustCompile(`(?m)^loadstar_bus_waiting (\d+)`)
+var waiting = regexp.MustCompile(`(?m)^loadstar_gateway_waiting (\d+)`)
 
 func (x *examination) disk(dir string) { disk.Room(&x.List, "disk", dir) }
 

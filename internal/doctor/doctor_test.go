@@ -43,7 +43,7 @@ func TestMachine(t *testing.T) {
 	}
 	defer l.Close()
 	taken := l.Addr().String()
-	all := Run(t.Context(), Config{Dir: dir, Operator: filepath.Join(dir, "none"), Ports: []Port{{"--listen", taken}, {"--watch", ""}}})
+	all := Run(t.Context(), Config{Dir: dir, Operator: filepath.Join(dir, "none"), Ports: []Port{{"listen", taken}, {"watch", ""}}})
 	want(t, all, "zone data", finding.OK, "time zones are known")
 	want(t, all, "port "+taken, finding.Warn, "in use")
 	want(t, all, "operator", finding.Warn, "no credentials")

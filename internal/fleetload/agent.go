@@ -19,8 +19,10 @@ type agent struct {
 	line      line
 	announced bool
 	reported  bool
+	present   bool
 	pushed    []pendingPush
 	pushes    uint32
+	told      []Told
 }
 
 // pendingPush is a result that the server has accepted, but on which there is no final
@@ -43,6 +45,9 @@ const (
 func (a *agent) contact(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	if a.fleet.Short {
+		defer a.line.close()
+	}
 	c := &a.fleet.counts
 	q := &v1.CheckInRequest{Reports: a.report()}
 	for _, t := range a.pushed {
@@ -60,6 +65,10 @@ func (a *agent) contact(ctx context.Context) time.Duration {
 	}
 	answered := time.Now()
 	c.checkIn.add(answered.Sub(start))
+	if !a.present {
+		a.present = true
+		c.present.Add(1)
+	}
 	a.reported = a.reported || len(q.Reports) > 0
 	for _, v := range r.Verdicts {
 		for _, client := range v.Clients {
@@ -97,6 +106,7 @@ func (a *agent) handle(v *v1.Verdict, client string, now time.Time) {
 	default:
 		return
 	}
+	a.told = append(a.told, Told{v.Run, v.Round, client, v.Outcome})
 	a.pushed = append(a.pushed[:i], a.pushed[i+1:]...)
 }
 
@@ -131,14 +141,19 @@ func (a *agent) push(ctx context.Context, t *v1.Task, client string, size int) e
 		c.busy.Add(1)
 		return nil
 	} else if err != nil {
+		a.told = append(a.told, Told{t.Run, t.Round, client, v1.Outcome_OUTCOME_UNSPECIFIED})
 		return fmt.Errorf("push: %w", err)
 	}
+	a.told = append(a.told, Told{t.Run, t.Round, client, r.Outcome})
 	c.push.add(time.Since(start))
 	switch r.Outcome {
 	case v1.Outcome_OUTCOME_ACCEPTED:
 		c.accepted.Add(1)
 		a.pushed = append(a.pushed, pendingPush{t.Run, t.Round, client, start})
-	case v1.Outcome_OUTCOME_COUNTED, v1.Outcome_OUTCOME_CLOSED: // a repeated or late push
+	case v1.Outcome_OUTCOME_COUNTED:
+		c.accepted.Add(1)
+		c.heard.add(time.Since(start))
+	case v1.Outcome_OUTCOME_CLOSED: // a late push
 		c.closed.Add(1)
 	default:
 		c.reject(r.Outcome.String() + " " + r.Reason)

@@ -42,6 +42,9 @@ type Config struct {
 	// Lively agents also send what a dashboard shows: they evaluate in every round, and
 	// report once a day. All values are invented.
 	Lively bool
+	// Short means that an agent closes its connection after each contact, as agents do that
+	// have long to wait.
+	Short bool
 }
 
 // Fleet is a set of agents that have joined. Its methods are safe for concurrent use,
@@ -149,7 +152,7 @@ func (f *Fleet) join(ctx context.Context, service v1.AgentServiceClient, at *url
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	a.line = line{server: at, config: c.TLS()}
+	a.line = line{server: at, config: c.TLS(), from: source(at, i), bytes: &f.counts.bytes}
 	a.line.config.ServerName = at.Hostname()
 	return a, nil
 }
@@ -157,10 +160,14 @@ func (f *Fleet) join(ctx context.Context, service v1.AgentServiceClient, at *url
 // Connect opens a new connection for every agent and announces its client if necessary.
 // It discards the agents' pending turns.
 func (f *Fleet) Connect(ctx context.Context) error {
+	f.counts.present.Store(0)
 	err := f.each(ctx, dialers, func(ctx context.Context, i int) error {
 		a := f.agents[i]
 		a.line.close()
-		a.pushed = nil
+		a.pushed, a.told, a.present = nil, nil, false
+		if f.Short {
+			defer a.line.close()
+		}
 		if a.announced {
 			return a.line.call(ctx, v1.AgentServiceCheckInProcedure, &v1.CheckInRequest{}, &v1.CheckInResponse{}) // the server assigns its tasks again
 		}
@@ -178,6 +185,28 @@ func (f *Fleet) Connect(ctx context.Context) error {
 		return fmt.Errorf("connecting: %w", err)
 	}
 	return nil
+}
+
+// Present returns the number of agents that have checked in since Connect.
+func (f *Fleet) Present() int { return int(f.counts.present.Load()) }
+
+// Told is what an agent knows about one of its turns: what it pushed, and what it was told.
+type Told struct {
+	Run     string
+	Round   int64
+	Client  string
+	Outcome v1.Outcome // ACCEPTED as long as there is no verdict; UNSPECIFIED if the answer was lost
+}
+
+// Told returns what the agents know about the turns for which they pushed results since
+// Connect, by agent in the order of time. Later entries of a turn replace earlier ones. The
+// fleet must rest.
+func (f *Fleet) Told(each func(Told)) {
+	for _, a := range f.agents {
+		for _, t := range a.told {
+			each(t)
+		}
+	}
 }
 
 // Close stops the fleet.

@@ -114,7 +114,7 @@ func TestFleet(t *testing.T) {
 	ready, ended := make(chan string, 1), make(chan error, 1)
 	go func() {
 		ended <- server.Run(ctx, server.Config{
-			Dir: dir, Roles: server.Roles(), Listen: "127.0.0.1:0", Hosts: []string{"127.0.0.1"}, AgentClients: 1, Aggregators: 1,
+			Dir: dir, Roles: server.Roles(), Listen: "127.0.0.1:0", Hosts: []string{"127.0.0.1"}, AgentClients: 1,
 			Certificates: time.Hour, Lease: time.Minute, Lead: 10 * time.Second, Poll: 20 * time.Millisecond, MaxPoll: time.Minute, Rate: 1000,
 			Log: slog.New(slog.DiscardHandler), Ready: func(address string) { ready <- address },
 		})

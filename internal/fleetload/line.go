@@ -8,13 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
+	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
+
+	"loadstar/internal/protocol"
 )
 
 // line is an agent's HTTP/1.1 connection. Calls run one after the other in the caller's
@@ -23,7 +28,37 @@ import (
 type line struct {
 	server *url.URL
 	config *tls.Config
-	conn   *tls.Conn // nil while there is no connection
+	from   net.Addr      // nil if the system chooses
+	bytes  *atomic.Int64 // what connections have carried
+	conn   *tls.Conn     // nil while there is no connection
+}
+
+// source returns the address from which an agent calls a server on this machine. An address
+// has 28,000 ports, each of which stays in use for a minute after its connection is closed.
+func source(server *url.URL, agent int) net.Addr {
+	if ip := net.ParseIP(server.Hostname()); runtime.GOOS != "linux" || ip == nil || !ip.IsLoopback() || ip.To4() == nil {
+		return nil
+	}
+	const addresses = 250
+	return &net.TCPAddr{IP: net.IPv4(127, 77, 0, byte(1+agent%addresses))}
+}
+
+// countedConn adds up what a connection carries.
+type countedConn struct {
+	net.Conn
+	bytes *atomic.Int64
+}
+
+func (c countedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.bytes.Add(int64(n))
+	return n, err
+}
+
+func (c countedConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.bytes.Add(int64(n))
+	return n, err
 }
 
 // busyError means that the server is overloaded and the call may be retried.
@@ -42,8 +77,10 @@ func (l *line) call(ctx context.Context, procedure string, in, out proto.Message
 	defer requests.Put(b)
 	b.Reset()
 	l.begin(b, http.MethodPost, procedure)
+	size := proto.Size(in)
+	fmt.Fprintf(b, "%s: %d\r\n%s: %s\r\n", protocol.Header, protocol.Version, protocol.Padding, protocol.Pad(size))
 	b.WriteString("Content-Type: application/proto\r\nConnect-Protocol-Version: 1\r\nContent-Length: ")
-	b.WriteString(strconv.Itoa(proto.Size(in)))
+	b.WriteString(strconv.Itoa(size))
 	b.WriteString("\r\n\r\n")
 	whole, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b.AvailableBuffer(), in)
 	if err != nil {
@@ -102,12 +139,17 @@ func (l *line) exchange(ctx context.Context, request []byte, take func(code int,
 // response began; if so, the request must not be repeated.
 func (l *line) try(ctx context.Context, request []byte, take func(code int, body io.Reader) error) (answered bool, err error) {
 	if l.conn == nil {
-		d := tls.Dialer{Config: l.config}
+		d := net.Dialer{LocalAddr: l.from}
 		c, err := d.DialContext(ctx, "tcp", l.server.Host)
 		if err != nil {
 			return false, err
 		}
-		l.conn = c.(*tls.Conn)
+		t := tls.Client(countedConn{c, l.bytes}, l.config)
+		if err := t.HandshakeContext(ctx); err != nil {
+			_ = c.Close() // it has failed
+			return false, err
+		}
+		l.conn = t
 	}
 	defer func() {
 		if err != nil {

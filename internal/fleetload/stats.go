@@ -12,6 +12,7 @@ import (
 // counts collects a fleet's statistics.
 type counts struct {
 	accepted, closed, unknown, busy, rejected, failures atomic.Int64
+	present, bytes                                      atomic.Int64
 	checkIn, push, fetch, heard                         histogram
 
 	mu    sync.Mutex
@@ -49,7 +50,12 @@ type Stats struct {
 	// CheckIn, Push and Fetch are call latencies. Heard is the time from the start of a
 	// push to the check-in that reports it as counted.
 	CheckIn, Push, Fetch, Heard Latencies
+	// Bytes is what the connections have carried both ways, with TLS.
+	Bytes int64
 }
+
+// Calls returns the number of calls that were answered.
+func (s Stats) Calls() int64 { return s.CheckIn.Len() + s.Push.Len() + s.Fetch.Len() + s.Busy }
 
 // Stats returns the statistics so far.
 func (f *Fleet) Stats() Stats {
@@ -58,6 +64,7 @@ func (f *Fleet) Stats() Stats {
 		Accepted: c.accepted.Load(), Closed: c.closed.Load(), Unknown: c.unknown.Load(), Busy: c.busy.Load(),
 		Rejected: c.rejected.Load(), Failed: c.failures.Load(),
 		CheckIn: c.checkIn.load(), Push: c.push.load(), Fetch: c.fetch.load(), Heard: c.heard.load(),
+		Bytes: c.bytes.Load(),
 	}
 }
 
@@ -66,7 +73,7 @@ func (s Stats) Since(before Stats) Stats {
 	return Stats{
 		s.Accepted - before.Accepted, s.Closed - before.Closed, s.Unknown - before.Unknown, s.Busy - before.Busy,
 		s.Rejected - before.Rejected, s.Failed - before.Failed,
-		s.CheckIn.since(before.CheckIn), s.Push.since(before.Push), s.Fetch.since(before.Fetch), s.Heard.since(before.Heard),
+		s.CheckIn.since(before.CheckIn), s.Push.since(before.Push), s.Fetch.since(before.Fetch), s.Heard.since(before.Heard), s.Bytes - before.Bytes,
 	}
 }
 

@@ -49,14 +49,14 @@ func Of(h http.Header) int {
 	return int(n)
 }
 
-// padding returns the number of bytes that a message of the given size lacks to a multiple of 256,
+// Pad returns the padding of a message of the given size: what it lacks to a multiple of 256 bytes,
 // or of 1 kB if it is a large one.
-func padding(size int) int {
+func Pad(size int) string {
 	step := 256
 	if size >= 4096 {
 		step = 1024
 	}
-	return (step - size%step) % step
+	return strings.Repeat("0", (step-size%step)%step)
 }
 
 // side adds the version to the calls of one side, and checks that of the other.
@@ -85,7 +85,7 @@ func (s side) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		if s.client {
 			q.Header().Set(Header, mine)
 			if m, ok := q.Any().(proto.Message); ok {
-				q.Header().Set(Padding, strings.Repeat("0", padding(proto.Size(m))))
+				q.Header().Set(Padding, Pad(proto.Size(m)))
 			}
 			r, err := next(ctx, q)
 			if h := headerOf(r, err); h != nil && Of(h) < s.oldest {

@@ -83,7 +83,7 @@ func TestOf(t *testing.T) {
 // The padded size of a message says little about the message.
 func TestPadding(t *testing.T) {
 	for size, want := range map[int]int{0: 0, 1: 256, 255: 256, 256: 256, 257: 512, 4095: 4096, 4096: 4096, 4097: 5120, 90722: 91136, 90734: 91136} {
-		if got := size + padding(size); got != want {
+		if got := size + len(Pad(size)); got != want {
 			t.Errorf("%d bytes are padded to %d, want %d", size, got, want)
 		}
 	}

@@ -1,7 +1,7 @@
 // Package simulation runs a fleet in one process, on virtual time, under a schedule that a
-// seed determines. The code of coordinators, gateways, aggregators, regions and agents is
-// the product's, and so are the SQL statements, which run on SQLite. Network, queue, blobs
-// and disks are models that can fail. The same seed gives the same run.
+// seed determines. The code of coordinators, gateways, regions and agents is the
+// product's, and so are the SQL statements, which run on SQLite. Network, blobs and disks
+// are models that can fail. The same seed gives the same run.
 //
 // A testing/synctest bubble has a clock that advances only when every goroutine waits. Every
 // call that leaves a part (a seam) waits at a gate. When all goroutines wait, the schedule

@@ -18,37 +18,30 @@ import (
 type kind string
 
 const (
-	crash         kind = "crash"
-	stop          kind = "stop"
-	pause         kind = "pause of a process"
-	wait          kind = "slow call"
-	cut           kind = "partition"
-	requestLost   kind = "request lost"
-	requestTwice  kind = "request twice"
-	responseLost  kind = "response lost"
-	publishLost   kind = "queue: message lost"
-	publishAnswer kind = "queue: confirmation lost"
-	deliverAgain  kind = "queue: delivered again"
-	takeFails     kind = "queue: no answer"
-	ackLost       kind = "queue: acknowledgement lost"
-	queueCrash    kind = "queue: power loss"
-	ledgerAway    kind = "ledger: no answer"
-	rollBack      kind = "ledger: rolled back"
-	commitAnswer  kind = "ledger: answer to commit lost"
-	blobFails     kind = "blobs: no answer"
-	diskFull      kind = "agent: disk full"
-	tornCache     kind = "agent: unsynced files torn"
-	jump          kind = "clock jump"
-	revoke        kind = "revocation"
-	stopRun       kind = "run stopped"
-	restore       kind = "restore from backup"
+	crash        kind = "crash"
+	stop         kind = "stop"
+	pause        kind = "pause of a process"
+	wait         kind = "slow call"
+	cut          kind = "partition"
+	requestLost  kind = "request lost"
+	requestTwice kind = "request twice"
+	responseLost kind = "response lost"
+	ledgerAway   kind = "ledger: no answer"
+	rollBack     kind = "ledger: rolled back"
+	commitAnswer kind = "ledger: answer to commit lost"
+	blobFails    kind = "blobs: no answer"
+	diskFull     kind = "agent: disk full"
+	tornCache    kind = "agent: unsynced files torn"
+	jump         kind = "clock jump"
+	revoke       kind = "revocation"
+	stopRun      kind = "run stopped"
+	restore      kind = "restore from backup"
 )
 
 // usual has the odds of each kind at a call that it applies to, in ten thousandths.
 var usual = map[kind]int{
 	crash: 100, stop: 20, pause: 40, wait: 150, cut: 15,
 	requestLost: 250, requestTwice: 250, responseLost: 250,
-	publishLost: 300, publishAnswer: 300, deliverAgain: 300, takeFails: 100, ackLost: 300, queueCrash: 6,
 	ledgerAway: 60, rollBack: 150, commitAnswer: 150, blobFails: 100, diskFull: 60, tornCache: 30,
 	jump: 4, revoke: 2, stopRun: 1, restore: 4,
 }
@@ -59,7 +52,6 @@ var kinds = slices.Sorted(maps.Keys(usual))
 // applies has the prefixes of the calls that a kind can hit. The others can hit any call.
 var applies = map[kind][]string{
 	requestLost: {"request "}, requestTwice: {"request "}, responseLost: {"response "},
-	publishLost: {"publish "}, publishAnswer: {"published "}, deliverAgain: {"take"}, takeFails: {"take", "depth"}, ackLost: {"ack ", "nak ", "term "},
 	ledgerAway: {"ledger read", "ledger begin"}, rollBack: {"ledger commit "}, commitAnswer: {"ledger committed"}, blobFails: {"blob "},
 	diskFull: {"disk before"}, tornCache: {"disk "},
 }
@@ -125,11 +117,8 @@ func (w *world) inject(k kind, c *call, r *rand.Rand) (v verdict, waits bool) {
 		c.cut = now.Add(upTo(r, min(w.absent, time.Minute)))
 		w.mu.Unlock()
 		waits = true
-	case requestTwice, deliverAgain:
+	case requestTwice:
 		v = repeat
-	case queueCrash:
-		c.site.queue.crash()
-		waits = true
 	case jump:
 		happened, waits = w.jump(c.site, r), true
 	case revoke:

@@ -19,7 +19,7 @@ var bugs = []struct{ name, file, text, by string }{
 	{
 		"a lease is deleted outside the transaction that counts", "server/ledger/turns.go",
 		"\treturn counted, nil\n}\n",
-		"\terr = l.update(ctx, func(tx *sql.Tx) error {\n" +
+		"\terr = l.update(ctx, func(tx *txn) error {\n" +
 			"\t\t_, err := tx.ExecContext(ctx, \"DELETE FROM leases WHERE until >= 1000000000000000\")\n\t\treturn err\n\t})\n\treturn counted, err\n}\n" +
 			"\x00" + `text := "DELETE FROM leases WHERE run = $1` + "\x00" + `text := "UPDATE leases SET until = until + 1000000000000000 WHERE run = $1`,
 	},
@@ -28,8 +28,12 @@ var bugs = []struct{ name, file, text, by string }{
 		"if err := l.write.pass(ctx, Commit, \"\"); err != nil {\n\t\t\treturn err", "if err := l.write.pass(ctx, Commit, \"\"); err != nil {\n\t\t\treturn nil",
 	},
 	{
-		"a result is acknowledged as counted when it is in the queue", "server/gateway/push.go",
-		"\treturn &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_ACCEPTED}, nil\n}\n", "\treturn &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_COUNTED}, nil\n}\n",
+		"a push is answered before its commit", "server/gateway/push.go",
+		"counted, err := g.counter.count(within, a)", "go g.counter.count(context.WithoutCancel(within), a)\n\tcounted, err := true, error(nil)",
+	},
+	{
+		"a region's gateway says that a result is counted", "server/gateway/push.go",
+		"\tif g.Region {\n", "\tif g.Region && r.Round < 0 {\n",
 	},
 	{
 		"a region tells its agents that a result is counted before the hub has decided", "server/ledger/turns.go",

@@ -17,7 +17,6 @@ type setting struct {
 	kind    int   // of the plan
 	cohort  int
 	rounds  int
-	dedup   bool // the queue discards repeated messages
 	// exact means that no turn is given up. All clients that are asked are counted, so the
 	// weights must be those of a fleet without faults.
 	exact          bool
@@ -70,7 +69,7 @@ func draw(seed uint64) setting {
 	r := rand.New(rand.NewPCG(seed, 2))
 	s := setting{
 		stable: r.IntN(2) == 0, region: r.IntN(4) == 0, clients: layouts[r.IntN(len(layouts))], kind: r.IntN(len(plans)), rounds: 2 + r.IntN(3),
-		dedup: r.IntN(2) == 0, exact: r.IntN(3) > 0, lease: 10 * time.Minute, absent: 20 * time.Second, odds: map[kind]int{},
+		exact: r.IntN(3) > 0, lease: 10 * time.Minute, absent: 20 * time.Second, odds: map[kind]int{},
 	}
 	s.cohort = s.total()
 	if r.IntN(3) == 0 {

@@ -22,7 +22,6 @@ import (
 	"loadstar/nn/kernel"
 	"loadstar/series"
 	"loadstar/series/synth"
-	"loadstar/server/aggregator"
 	"loadstar/server/blob"
 	"loadstar/server/coordinator"
 	"loadstar/server/gateway"
@@ -115,15 +114,15 @@ type site struct {
 	watch  *sql.DB // the test's own connection
 	// prepared has the statements of the checks.
 	prepared map[string]*sql.Stmt
-	queue    *queue
 	blobs    map[string][]byte
 	backup   *backup
 	jumped   time.Duration // how far the database's clock is from the others
 
 	// The schedule's lock guards these.
 	doors  map[string]*door
-	writer *part   // holds the ledger's write lock
-	wrote  []*part // have committed since the last check
+	woken  map[string]chan string // of coordinators and relays
+	writer *part                  // holds the ledger's write lock
+	wrote  []*part                // have committed since the last check
 }
 
 // host is an agent with its clients.
@@ -187,8 +186,7 @@ func newWorld(t *testing.T, seed uint64, dir string, set setting, only map[strin
 
 func (w *world) newSite(name string) (*site, error) {
 	at := &site{
-		w: w, name: name, file: filepath.Join(w.dir, name+".db"), blobs: map[string][]byte{}, doors: map[string]*door{},
-		queue: newQueue(w.schedule, w.setting.dedup),
+		w: w, name: name, file: filepath.Join(w.dir, name+".db"), blobs: map[string][]byte{}, doors: map[string]*door{}, woken: map[string]chan string{},
 	}
 	if err := os.WriteFile(at.file, w.base.ledger, 0o600); err != nil {
 		return nil, err
@@ -241,15 +239,6 @@ func (at *site) terms() *terms.Cache {
 
 func (at *site) store() blob.Store { return blob.Cached(blobs{at}, cacheSize) }
 
-// woken returns the channel on which a coordinator or relay is notified.
-func (at *site) woken(p *part) <-chan string {
-	ch := make(chan string, 64)
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	at.queue.woken[p.name] = ch
-	return ch
-}
-
 // random returns the source of random numbers of one goroutine of a part.
 func (w *world) random(p *part, goroutine string) func(int64) int64 {
 	return w.stream("random", p.name, w.starts[p.name], goroutine).Int64N
@@ -294,25 +283,18 @@ func (w *world) startPart(name string) {
 	w.begin[name](p)
 }
 
-// addServer adds the gateways and aggregators of a site.
+// addServer adds the gateways of a site.
 func (w *world) addServer(at *site, prefix string) {
 	for i := range 2 {
 		w.add("gateway", fmt.Sprintf("%sgw%d", prefix, i+1), at, func(p *part) func(context.Context) error {
 			g := gateway.New(gateway.Config{
-				Ledger: at.ledger, Blobs: at.store(), Bus: client{at.queue, p}, Terms: at.terms(), Lease: w.lease, Pace: pace, Clients: 100, Uploads: 1 << 20,
+				Ledger: at.ledger, Blobs: at.store(), Wake: at.wake(p), Terms: at.terms(), Lease: w.lease, Pace: pace, Clients: 100, Uploads: 1 << 20,
 				Region: at.name != hubName, Log: w.log(p), Metrics: prometheus.NewRegistry(), Random: w.pace,
 			})
 			w.mu.Lock()
 			at.doors[p.name] = &door{p, g, g.Handler()}
 			w.mu.Unlock()
 			return g.Run
-		})
-		w.add("aggregator", fmt.Sprintf("%sagg%d", prefix, i+1), at, func(p *part) func(context.Context) error {
-			c := aggregator.Config{
-				Ledger: at.ledger, Bus: client{at.queue, p}, Terms: at.terms(), Batch: aggregator.DefaultBatch, Bytes: aggregator.DefaultBytes,
-				Log: w.log(p), Metrics: prometheus.NewRegistry(), Rand: w.random(p, "work"),
-			}
-			return func(ctx context.Context) error { return aggregator.Run(ctx, c) }
 		})
 	}
 }
@@ -327,7 +309,7 @@ func (w *world) addCoordinator(at *site, name string) {
 	w.add("coordinator", name, at, func(p *part) func(context.Context) error {
 		c := coordinator.Config{
 			Ledger: at.ledger, Blobs: at.store(), Name: name, Lease: w.lease, Longest: w.longest, Reach: pace.Latest, Lead: lead, Poll: poll,
-			Wake: client{at.queue, p}.Wake, Woken: at.woken(p), Log: w.log(p), Metrics: prometheus.NewRegistry(),
+			Wake: at.wake(p), Woken: at.listen(p), Log: w.log(p), Metrics: prometheus.NewRegistry(),
 		}
 		return func(ctx context.Context) error { return coordinator.Run(ctx, c) }
 	})
@@ -337,7 +319,7 @@ func (w *world) addRelay(at, hub *site, name string) {
 	w.add("relay", name, at, func(p *part) func(context.Context) error {
 		c := region.Config{
 			Ledger: at.ledger, Blobs: at.store(), Terms: at.terms(), Hub: "http://hub", Client: &http.Client{Transport: &link{hub, p, relayID}}, Name: name, Lead: lead,
-			Linger: linger, Poll: poll, Wake: client{at.queue, p}.Wake, Woken: at.woken(p), Log: w.log(p), Metrics: prometheus.NewRegistry(), Rand: w.random(p, "work"),
+			Linger: linger, Poll: poll, Wake: at.wake(p), Woken: at.listen(p), Log: w.log(p), Metrics: prometheus.NewRegistry(), Rand: w.random(p, "work"),
 		}
 		return func(ctx context.Context) error { return region.Run(ctx, c) }
 	})
@@ -394,9 +376,7 @@ func (e errorLog) Handle(_ context.Context, r slog.Record) error {
 	if *verbose {
 		fmt.Fprintf(os.Stderr, "%10.3f %s\n", time.Since(e.w.start).Seconds(), text)
 	}
-	expected := strings.Contains(text, "simulated: ") ||
-		// The queue is newer than a restored ledger.
-		e.w.marks.restores > 0 && r.Message == "dropped a result that is not valid"
+	expected := strings.Contains(text, "simulated: ")
 	if r.Level >= slog.LevelError && !e.p.dead && !expected {
 		e.w.violations = append(e.w.violations, text)
 	}

@@ -249,12 +249,30 @@ func (b Backtest) Run(ctx context.Context) (*Scores, error) {
 	if err != nil {
 		return nil, err
 	}
-	b = s.b
+	if err := s.replay(ctx, func(at int64) bool { return isMidnight(at, b.Dataset.Clock) }, s.Add); err != nil {
+		return nil, err
+	}
+	return s.Scores()
+}
+
+// Issue replays the issues and calls do with each of them, also with those at other cutoffs if
+// also says so. Those of different meters come at the same time, those of a meter ascend.
+func (b Backtest) Issue(ctx context.Context, also func(cutoff int64) bool, do func(issue.Forecast)) error {
+	s, err := b.Scorer()
+	if err != nil {
+		return err
+	}
+	return s.replay(ctx, also, func(f issue.Forecast, _ bool) { do(f) })
+}
+
+// replay calls do with every issue, and whether clients record it.
+func (s *Scorer) replay(ctx context.Context, also func(cutoff int64) bool, do func(f issue.Forecast, recorded bool)) error {
+	b := s.b
 	replay := serve.NewReplay(s.known, b.Model.folder.Model, nil)
 	replay.Weather = b.Weather.replay(b.Dataset)
-	replay.Also = func(at int64) bool { return isMidnight(at, b.Dataset.Clock) }
-	replay.Other = func(f issue.Forecast) { s.Add(f, false) }
-	replay.Each = func(f issue.Forecast) { s.Add(f, true) }
+	replay.Also = also
+	replay.Other = func(f issue.Forecast) { do(f, false) }
+	replay.Each = func(f issue.Forecast) { do(f, true) }
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(b.Workers, 1))
 	finished := make(chan struct{}, len(s.all))
@@ -271,10 +289,7 @@ func (b Backtest) Run(ctx context.Context) (*Scores, error) {
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	return s.Scores()
+	return g.Wait()
 }
 
 // client scores a meter up to the end of its readings. It has no rows if the meter did not

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"loadstar/forecast/issue"
+	"loadstar/lab/run"
 	"loadstar/series"
 )
 
@@ -38,6 +39,24 @@ func (s *SumScore) String() string {
 		text += fmt.Sprintf(", %.1f %% are above P90, hour right for %.0f %%, within one for %.0f %%", 100*s.Above, 100*s.Hit, 100*s.Near)
 	}
 	return text
+}
+
+// Keep writes the scores of energies, sums and peaks into the folder of a run, where a report
+// finds them.
+func (s *Scores) Keep(dir string) error {
+	var rows []run.Use
+	for _, q := range []struct {
+		name  string
+		score *SumScore
+	}{{"energy", s.Energy}, {"sum", s.Sum}, {"peak", s.Peak}} {
+		if x := q.score; x != nil {
+			rows = append(rows, run.Use{
+				Dataset: s.Dataset, Quantity: q.name, Clients: x.Clients, N: x.N,
+				MAE: x.MAE, RelativeMAE: x.RelativeMAE, RelativeMean: x.RelativeMean, Bias: x.Bias, Coverage: x.Coverage,
+			})
+		}
+	}
+	return run.WriteUses(dir, rows)
 }
 
 // errorSums adds up errors.

@@ -84,6 +84,30 @@ func (s *dataset) peaks() []Table {
 	return []Table{t}
 }
 
+// uses returns a table of energies, sums and peaks, if a backtest has scored them.
+func (s *dataset) uses() []Table {
+	t := Table{
+		Title:   "Energies, sums and peaks",
+		Note:    "Of forecasts issued at midnight for the next 24 hours. Energies and sums are sums of means, and peaks a forecast of their own. Relative to last week's loads: below 1 is better. Bias relative to what happened.",
+		Columns: []string{"method", "quantity", "median relative MAE", "mean", "bias", "P10 to P90 covers"},
+	}
+	names := map[string]string{"energy": "energy of a day, by client", "sum": "sum of all clients, by step", "peak": "highest load of a day, by client"}
+	for _, m := range s.trained() {
+		for _, u := range m.runs[0].uses {
+			if u.Dataset == m.runs[0].Dataset {
+				t.Rows = append(t.Rows, []string{m.label(), names[u.Quantity], score(u.RelativeMAE), score(u.RelativeMean), signedFine(u.Bias), percentFine(u.Coverage)})
+			}
+		}
+	}
+	if len(t.Rows) == 0 {
+		return nil
+	}
+	if s.seeds() > 1 {
+		t.Note += " One seed of each method."
+	}
+	return []Table{t}
+}
+
 func signedFine(v float64) string {
 	if math.IsNaN(v) {
 		return none

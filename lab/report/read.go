@@ -35,6 +35,7 @@ type Run struct {
 	plan        string            // the effective plan
 	peaks       []run.Peak        // by client
 	calibration []run.Calibration // by hour and level
+	uses        []run.Use
 	beside      run.Beside        // baselines on the task of this run
 	settings    map[string]string // the plan with dotted keys, such as client.lr
 	rounds      int
@@ -98,6 +99,9 @@ func ReadRun(dir string) (*Run, error) {
 		return nil, err
 	}
 	if r.peaks, err = run.Read[run.Peak](dir, "peaks"); err != nil {
+		return nil, err
+	}
+	if r.uses, err = run.Read[run.Use](dir, "uses"); err != nil {
 		return nil, err
 	}
 	if r.calibration, err = run.Read[run.Calibration](dir, "calibration"); err != nil {

@@ -23,6 +23,26 @@ type Peak struct {
 	PeakBias float64 `parquet:"peak_bias"`
 }
 
+// Use is a row of the uses table: the score of what people do with forecasts, issued at midnight
+// for the next 24 hours. The quantity is the energy of a day, the sum of all clients by step, or
+// the highest step of a day. Energies and peaks have medians over clients.
+type Use struct {
+	Dataset      string  `parquet:"dataset,dict"`
+	Quantity     string  `parquet:"quantity,dict"` // energy, sum or peak
+	Clients      int     `parquet:"clients"`
+	N            int     `parquet:"forecasts"`
+	MAE          float64 `parquet:"mae"`
+	RelativeMAE  float64 `parquet:"relative_mae"` // to last week's loads
+	RelativeMean float64 `parquet:"relative_mae_mean"`
+	Bias         float64 `parquet:"bias"` // relative to the mean of what happened
+	Coverage     float64 `parquet:"coverage"`
+}
+
+// WriteUses writes the uses table into the folder of a run.
+func WriteUses(dir string, rows []Use) error {
+	return writeTable(filepath.Join(dir, "uses"), slices.Values(rows))
+}
+
 // Calibration is a row of the calibration table: the share of loads at one hour of the day
 // that are not above a quantile, after calibration, as a mean over clients.
 type Calibration struct {

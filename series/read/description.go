@@ -93,6 +93,9 @@ type Table struct {
 	Delimiter string `yaml:"delimiter,omitempty"`
 	// Header is the name of a column in the header, if there are lines above the header.
 	Header string `yaml:"header,omitempty"`
+	// Sheet is the name of the sheet to read in a spreadsheet. If it is empty, it is the first that
+	// has dates.
+	Sheet string `yaml:"sheet,omitempty"`
 	// Skip is the number of lines between the header and the first row.
 	Skip int `yaml:"skip,omitempty"`
 	// Decimal is a point or a comma. Numbers may then have thousands separators.

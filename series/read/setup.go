@@ -177,11 +177,13 @@ func (s *Survey) lines() []string {
 	if n := len(s.names); n > 1 {
 		what = fmt.Sprintf("%s and %d more", what, n-1)
 	}
-	var how []string
+	how := slices.Clone(f.Notes)
 	if e := f.Encoding(); e != "" {
 		how = append(how, e)
 	}
-	if name, ok := map[byte]string{';': "semicolons", ',': "commas", '\t': "tabs", '|': "bars"}[f.Format.Delimiter]; ok {
+	if f.Spreadsheet {
+		how = append([]string{"spreadsheet"}, how...)
+	} else if name, ok := map[byte]string{';': "semicolons", ',': "commas", '\t': "tabs", '|': "bars"}[f.Format.Delimiter]; ok {
 		how = append(how, "separated by "+name)
 	}
 	if f.Format.Header != "" {

@@ -14,6 +14,7 @@ import (
 	"loadstar/series/recognize"
 	"loadstar/series/table"
 	"loadstar/series/table/parquet"
+	"loadstar/series/table/sheet"
 )
 
 // Hints are facts that the caller knows, so that Look need not detect them. File names are
@@ -60,7 +61,7 @@ func Look(path string, h Hints) (*Survey, error) {
 	} else if !info.IsDir() {
 		dir = filepath.Dir(path)
 		h.Load = []string{quotePattern(filepath.Base(path))}
-	} else if paths, err = folder(dir, ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz", ".parquet"); err != nil {
+	} else if paths, err = folder(dir, ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz", ".parquet", ".xlsx"); err != nil {
 		return nil, err
 	}
 	hints, err := h.recognize()
@@ -94,7 +95,7 @@ func (h Hints) recognize() (recognize.Hints, error) {
 	}
 	return recognize.Hints{
 		Columns: h.Columns, Ignore: h.Format.Ignore, Encoding: f.Encoding, Delimiter: f.Delimiter, Header: f.Header,
-		Decimal: f.Decimal, Date: h.Format.Date, Interval: h.Interval, Wide: h.Columns["meter"] == MeterIsColumn,
+		Decimal: f.Decimal, Date: h.Format.Date, Sheet: f.Sheet, Interval: h.Interval, Wide: h.Columns["meter"] == MeterIsColumn,
 	}, nil
 }
 
@@ -221,7 +222,16 @@ func examine(path string, h recognize.Hints) (*recognize.Finding, error) {
 		}
 		return examineTable(t, h)
 	case "PK\x03\x04":
-		return nil, errArchive
+		s, err := sheet.Open(in, size, h.Sheet)
+		if err != nil {
+			return nil, err
+		}
+		head := s.Text[:min(len(s.Text), headBytes)]
+		f, err := recognize.Table(recognize.Sample{Head: head, Whole: len(head) == len(s.Text), Tail: s.Text[max(len(head), len(s.Text)-tailBytes):]}, h)
+		if err == nil {
+			f.Spreadsheet, f.Format.Sheet, f.Notes = true, h.Sheet, s.Notes
+		}
+		return f, err
 	}
 	if _, err := in.Seek(0, io.SeekStart); err != nil {
 		return nil, err

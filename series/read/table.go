@@ -1,6 +1,7 @@
 package read
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 
 	"loadstar/series/table"
 	"loadstar/series/table/parquet"
+	"loadstar/series/table/sheet"
 )
 
 // source is a file with a table in it, on disk or, in tests, in memory.
@@ -52,14 +54,11 @@ func (s source) read(format table.Format, f func(table.Table) error) error {
 	return nil
 }
 
-// errArchive is the error for a file that must be unpacked or exported first.
-var errArchive = errors.New("the file is a zip archive or a spreadsheet; unpack it, or export it as CSV")
-
 // errEnough is returned by a callback to stop reading a table before its end.
 var errEnough = errors.New("enough")
 
-// newTable opens a file as Parquet, or as CSV, which may be gzipped. It detects the
-// format by the first bytes.
+// newTable opens a file as Parquet, as a spreadsheet, or as CSV, which may be gzipped. It detects
+// the format by the first bytes.
 func newTable(f file, format table.Format) (table.Table, error) {
 	var magic [4]byte
 	n, err := io.ReadFull(f, magic[:])
@@ -77,7 +76,11 @@ func newTable(f file, format table.Format) (table.Table, error) {
 	case "PAR1":
 		return parquet.Open(f, size)
 	case "PK\x03\x04":
-		return nil, errArchive
+		s, err := sheet.Open(f, size, format.Sheet)
+		if err != nil {
+			return nil, err
+		}
+		return table.OpenCSV(bytes.NewReader(s.Text), format)
 	}
 	return table.OpenCSV(f, format)
 }

@@ -36,6 +36,7 @@ type Hints struct {
 	Header    string
 	Decimal   byte
 	Date      string // a form such as dd.mm.yyyy
+	Sheet     string // of a spreadsheet
 	Interval  time.Duration
 	Wide      bool // every column is a meter
 }
@@ -86,6 +87,10 @@ type Finding struct {
 	Counter bool
 	// Quality lists the texts in the quality column, and Missing those of missing readings.
 	Quality, Missing []string
+
+	// Spreadsheet means that the file is one, and Notes say what was chosen and left out of it.
+	Spreadsheet bool
+	Notes       []string
 
 	grid *grid
 }

@@ -33,6 +33,9 @@ type Format struct {
 	// Decimal is '.' or ','. Numbers may then have thousands separators. If it is 0, the
 	// decimal separator is a point, and there are no thousands separators.
 	Decimal byte
+	// Sheet is the name of a sheet, if the file is a spreadsheet. If it is empty, the first sheet
+	// with dates is read.
+	Sheet string
 }
 
 // encodings maps the names of encodings to their decoders. UTF-8 needs none.

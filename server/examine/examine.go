@@ -32,10 +32,7 @@ type Config struct {
 	// operator's credentials.
 	PKI, Operator string
 	Ledger        *ledger.Ledger
-	// Queue checks the queue, and QueueHealthy says whether it can carry results.
-	Queue        func(context.Context) finding.List
-	QueueHealthy func() error
-	Blobs        blob.Store
+	Blobs         blob.Store
 	// Quiet returns the time without contact after which an agent is away, for a number of
 	// agents.
 	Quiet func(agents int64) time.Duration
@@ -65,9 +62,6 @@ func (c *Config) Settings(ctx context.Context) (all finding.List, err error) {
 	}
 	if c.BlobsDir != "" {
 		disk.Kind(&all, "blobs' file system", c.BlobsDir, false)
-	}
-	if c.Queue != nil {
-		all = append(all, c.Queue(ctx)...)
 	}
 	return all, nil
 }

@@ -116,7 +116,7 @@ func (n *Notifier) send(ctx context.Context, f finding.Finding) error {
 func Alert(f finding.Finding) string {
 	for _, x := range []struct{ prefix, alert string }{
 		{"disk of the ", "DiskFilling"}, {"writing for the ", "DiskNotWritable"}, {"database's integrity", "DamageFound"}, {"database's answer", "DatabaseAway"},
-		{"queue's ", "UnsafeSettings"}, {"queue", "QueueAway"}, {"blobs' ", "UnsafeSettings"}, {"blobs", "BlobsAway"}, {"clock ", "ClockOff"},
+		{"blobs' ", "UnsafeSettings"}, {"blobs", "BlobsAway"}, {"clock ", "ClockOff"},
 		{"issuer of certificates", "CertificateExpires"}, {"root certificate", "CertificateExpires"}, {"local operator's certificate", "CertificateExpires"},
 		{"agents' certificates", "AgentCertificatesExpire"}, {"agents", "AgentsAway"}, {"clients' readings", "ClientNonsense"}, {"rounds", "RoundWaits"}, {"backup", "BackupOld"},
 	} {

@@ -181,7 +181,7 @@ func (w *Watcher) measure(ctx context.Context, state finding.List) {
 	failed := func(check string) bool {
 		return slices.ContainsFunc(state, func(f finding.Finding) bool { return f.Check == check && f.Level == finding.Fail })
 	}
-	for store, ok := range map[string]bool{"database": !failed("database's answer"), "queue": w.QueueHealthy() == nil, "blobs": !failed("blobs")} {
+	for store, ok := range map[string]bool{"database": !failed("database's answer"), "blobs": !failed("blobs")} {
 		w.up.WithLabelValues(store).Set(map[bool]float64{true: 1}[ok])
 	}
 	for _, f := range w.folders() {

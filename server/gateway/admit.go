@@ -209,6 +209,14 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 			limit(reasons[r.URL.Path], "too many calls; try again later")
 			return
 		}
+		if r.URL.Path == v1.AgentServicePushProcedure {
+			leave, ok := g.counter.enter()
+			if !ok {
+				refuse("away", connect.CodeUnavailable, "the server cannot count results now; try again")
+				return
+			}
+			defer leave()
+		}
 		if !g.calls.enter(who, most) {
 			limit(limitlog.Calls, "too many concurrent calls; try again later")
 			return

@@ -17,9 +17,6 @@ import (
 // CheckIn extends the leases of the turns that an agent is training, and returns its new
 // tasks and the verdicts on its results.
 func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckInResponse, error) {
-	// Read the queue before the ledger: a result that is in neither of them was never
-	// stored.
-	empty := len(r.Pushed) > 0 && g.queueEmpty(ctx)
 	caller, err := g.caller(ctx)
 	if err != nil {
 		return nil, err
@@ -72,7 +69,7 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 	if err := g.addAdapted(ctx, agent, r.Adapted); err != nil {
 		return nil, err
 	}
-	verdicts, err := g.verdicts(ctx, agent, r.Pushed, asked, empty)
+	verdicts, err := g.verdicts(ctx, agent, r.Pushed, asked)
 	if err != nil {
 		return nil, g.unavailable(ctx, err)
 	}
@@ -145,41 +142,12 @@ func (g *Gateway) pace(busy bool, agent string) time.Duration {
 	return time.Duration(float64(p) * (0.8 + 0.4*random))
 }
 
-// busyFor is how long the gateway waits before it asks the bus again after the bus was not
-// empty.
-const busyFor = 200 * time.Millisecond
-
-// queueEmpty reports whether no result is waiting to be counted. The bus answers between
-// writes to disk, so only one call asks at a time, and none asks within busyFor after the
-// bus was not empty. If the state is uncertain, queueEmpty reports false. The agent then
-// gets ACCEPTED once more and asks again at its next check-in.
-func (g *Gateway) queueEmpty(ctx context.Context) bool {
-	if !g.depthMu.TryLock() {
-		return false
-	}
-	defer g.depthMu.Unlock()
-	if time.Now().Before(g.busyUntil) {
-		return false
-	}
-	waiting, taken, err := g.Bus.Depth(ctx)
-	if err != nil || waiting+taken > 0 {
-		g.busyUntil = time.Now().Add(busyFor)
-		return false
-	}
-	return true
-}
-
-// verdicts returns the outcomes of pushed results. If empty is set, no result is in the
-// queue, so the results of turns that are still open were lost.
-func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns, asked map[ledger.Turn]bool, empty bool) (all []*v1.Verdict, err error) {
+// verdicts returns the outcomes of pushed results. The results of turns that are still open
+// did not arrive, or wait in a gateway; the agent sends them again.
+func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns, asked map[ledger.Turn]bool) (all []*v1.Verdict, err error) {
 	for _, t := range pushed {
 		waiting, over := splitAsked(t, asked)
-		by := map[v1.Outcome][]string{}
-		if empty {
-			by[v1.Outcome_OUTCOME_UNKNOWN] = waiting
-		} else {
-			by[v1.Outcome_OUTCOME_ACCEPTED] = waiting
-		}
+		by := map[v1.Outcome][]string{v1.Outcome_OUTCOME_UNKNOWN: waiting}
 		if len(over) > 0 {
 			where, err := g.Ledger.Outcomes(ctx, agent, t.Run, t.Round, over)
 			if err != nil {

@@ -32,7 +32,6 @@ import (
 type Config struct {
 	Ledger    *ledger.Ledger
 	Blobs     blob.Store
-	Bus       Bus
 	Terms     *terms.Cache
 	Authority *pki.Authority
 	// Certificates is the lifetime of agents' certificates. Grace is how long after its
@@ -52,20 +51,15 @@ type Config struct {
 	// limits were applied.
 	ByAddress bool
 	Report    *limitlog.Report
-	// Region means that reports must be sent to a hub.
-	Region  bool
+	// Region means that a hub decides what counts, and that reports must be sent to it.
+	Region bool
+	// Wake notifies coordinators of a change in a run. Notifications may be lost.
+	Wake    func(run string)
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 	// Random returns a number in [0, 1) for an agent's next interval. If it is nil,
 	// math/rand/v2 is used.
 	Random func(agent string) float64
-}
-
-// Bus is the queue of results.
-type Bus interface {
-	Publish(ctx context.Context, id string, data []byte) error
-	Depth(ctx context.Context) (waiting, taken int64, err error)
-	Wake(run string)
 }
 
 // Pace determines how often agents check in.
@@ -100,16 +94,15 @@ func (p Pace) Quiet(agents int64) time.Duration {
 // Gateway implements the agents' API. It is safe for concurrent use.
 type Gateway struct {
 	Config
-	metrics   *metrics
-	uploads   *uploads
-	calls     calls
-	fair      *fair
-	gate      *gate
-	joining   chan struct{} // limits concurrent joins
-	agents    atomic.Int64  // latest count of agents that may take part
-	asked     atomic.Int64  // estimate of the number of open turns
-	depthMu   sync.Mutex    // held while the bus is asked for its depth
-	busyUntil time.Time     // guarded by depthMu: until then the bus counts as not empty
+	metrics *metrics
+	uploads *uploads
+	counter *counter
+	calls   calls
+	fair    *fair
+	gate    *gate
+	joining chan struct{} // limits concurrent joins
+	agents  atomic.Int64  // latest count of agents that may take part
+	asked   atomic.Int64  // estimate of the number of open turns
 
 	trust *trust
 	offer atomic.Pointer[offer] // nil until the releases were read
@@ -158,10 +151,13 @@ func New(c Config) *Gateway {
 	if c.Report == nil {
 		c.Report = limitlog.NewReport(c.Log, c.Metrics)
 	}
-	return &Gateway{
-		Config: c, metrics: newMetrics(c.Metrics, c.Bus), uploads: newUploads(c.Uploads),
+	g := &Gateway{
+		Config: c, metrics: newMetrics(c.Metrics), uploads: newUploads(c.Uploads),
 		fair: newFair(c.Pace, c.ByAddress, c.Report), gate: newGate(), joining: make(chan struct{}, maxJoins), trust: newTrust(), seen: newSeen(c.SeenEvery), calls: calls{by: map[connlimit.Caller]*inProgress{}},
 	}
+	g.counter = newCounter(&c, g.metrics)
+	g.metrics.showWaiting(c.Metrics, g.counter.length)
+	return g
 }
 
 // Handler returns the handler of the agents' API. pki.Authority.Middleware must have put the caller's
@@ -178,6 +174,7 @@ func (g *Gateway) Handler() http.Handler {
 // Run does the gateway's periodic work until ctx ends: it counts agents and turns, adjusts
 // the pace, and stores check-in times.
 func (g *Gateway) Run(ctx context.Context) error {
+	g.counter.home.Store(&ctx)
 	tick := time.NewTicker(countEvery)
 	defer tick.Stop()
 	g.count(ctx)

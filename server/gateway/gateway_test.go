@@ -22,7 +22,6 @@ import (
 
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/blob"
-	"loadstar/server/bus"
 	"loadstar/server/ledger"
 	"loadstar/server/pki"
 	"loadstar/server/terms"
@@ -241,9 +240,6 @@ func newGateway(t testing.TB) (*Gateway, http.Handler) {
 	l, err := ledger.Open(ctx, "sqlite:"+filepath.Join(dir, "ledger.db"))
 	must(t, err)
 	t.Cleanup(func() { l.Close() })
-	b, err := bus.Open(ctx, bus.Config{Dir: filepath.Join(dir, "nats")}, slog.New(slog.DiscardHandler))
-	must(t, err)
-	t.Cleanup(func() { must(t, b.Close(context.Background())) })
 	authority, err := pki.Open(filepath.Join(dir, "pki"), pki.Keys{})
 	must(t, err)
 	store, err := blob.Files(filepath.Join(dir, "blobs"))
@@ -267,7 +263,7 @@ func newGateway(t testing.TB) (*Gateway, http.Handler) {
 		return d.Save("{}", ledger.Round{Opened: now})
 	}))
 	g := New(Config{
-		Ledger: l, Blobs: store, Bus: b, Authority: authority, Certificates: time.Hour, Lease: time.Hour, Pace: Pace{Poll: time.Second, MaxPoll: time.Minute, Rate: 100},
+		Ledger: l, Blobs: store, Wake: func(string) {}, Authority: authority, Certificates: time.Hour, Lease: time.Hour, Pace: Pace{Poll: time.Second, MaxPoll: time.Minute, Rate: 100},
 		Clients: 50, Uploads: 1 << 20, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Terms: terms.NewCache(func(ctx context.Context, id string) (*terms.Terms, error) {
 			r, err := l.Run(ctx, id)

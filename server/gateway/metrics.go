@@ -20,34 +20,33 @@ const (
 
 // metrics holds the gateway's metrics. It is also an interceptor that measures calls.
 type metrics struct {
-	calls    *prometheus.HistogramVec // by method and code
-	refused  *prometheus.CounterVec   // by reason
-	stored   prometheus.Histogram
-	bytes    prometheus.Counter
-	declined *prometheus.CounterVec // by code
+	calls   *prometheus.HistogramVec // by method and code
+	refused *prometheus.CounterVec   // by reason
+	bytes   prometheus.Counter
+	// What is counted: results that are and that are too late, the time until one is, and the
+	// parts of it that a batch takes.
+	counted, late       prometheus.Counter
+	count, fold, commit prometheus.Histogram
+	declined            *prometheus.CounterVec // by code
 }
 
-func newMetrics(r prometheus.Registerer, b Bus) *metrics {
+func newMetrics(r prometheus.Registerer) *metrics {
+	seconds := func(name, help string) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "loadstar_gateway_" + name + "_seconds", Help: help, Buckets: prometheus.ExponentialBuckets(0.001, 2, 14)})
+	}
 	m := &metrics{
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "loadstar_gateway_call_seconds", Help: "Duration of agents' calls.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
 		}, []string{"method", "code"}),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_gateway_refused_total", Help: "Refused calls and results, by reason."}, []string{"reason"}),
-		stored: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "loadstar_gateway_store_seconds", Help: "Time to store a result in the queue, on disk.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
-		}),
+		refused:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_gateway_refused_total", Help: "Refused calls and results, by reason."}, []string{"reason"}),
+		counted:  prometheus.NewCounter(prometheus.CounterOpts{Name: "loadstar_gateway_counted_total", Help: "Results counted."}),
+		late:     prometheus.NewCounter(prometheus.CounterOpts{Name: "loadstar_gateway_late_total", Help: "Results that were late or already counted."}),
+		count:    seconds("count", "Time from the arrival of a result until it is counted."),
+		fold:     seconds("fold", "Time to add up a batch."),
+		commit:   seconds("commit", "Time of the transaction that counts a batch."),
 		bytes:    prometheus.NewCounter(prometheus.CounterOpts{Name: "loadstar_gateway_result_bytes_total", Help: "Bytes of results received."}),
 		declined: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_gateway_declined_total", Help: "Turns that agents gave back, by the kind of the reason."}, []string{"code"}),
 	}
-	depth := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "loadstar_bus_waiting", Help: "Messages that wait to be counted; a message holds one or more results."}, func() float64 {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		waiting, taken, err := b.Depth(ctx)
-		if err != nil {
-			return -1
-		}
-		return float64(waiting + taken)
-	})
 	// An alert needs these counters before their first event.
 	for _, reason := range []string{"copied", refusedProtocol} {
 		m.refused.WithLabelValues(reason)
@@ -55,8 +54,13 @@ func newMetrics(r prometheus.Registerer, b Bus) *metrics {
 	for _, code := range append(declineCodes(), otherCode) {
 		m.declined.WithLabelValues(code)
 	}
-	r.MustRegister(m.calls, m.refused, m.stored, m.bytes, m.declined, depth)
+	r.MustRegister(m.calls, m.refused, m.bytes, m.counted, m.late, m.count, m.fold, m.commit, m.declined)
 	return m
+}
+
+// showWaiting adds the number of results that wait to be counted.
+func (*metrics) showWaiting(r prometheus.Registerer, length func() int) {
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "loadstar_gateway_waiting", Help: "Results that wait to be counted."}, func() float64 { return float64(length()) }))
 }
 
 var _ connect.Interceptor = (*metrics)(nil)

@@ -12,18 +12,16 @@ import (
 	"time"
 	"unicode"
 
-	"google.golang.org/protobuf/proto"
-
 	"connectrpc.com/connect"
 
 	v1 "loadstar/proto/loadstar/v1"
-	"loadstar/server/bus"
 	"loadstar/server/ledger"
 	"loadstar/server/terms"
 )
 
-// Push receives a result or a chunk of one. The outcome ACCEPTED means that the result is
-// stored, and PART means that more chunks are needed. Any other outcome is final.
+// Push receives a result or a chunk of one, and counts it. The outcome PART means that more
+// chunks are needed, and ACCEPTED that this is a region, where the hub decides later. Any other
+// outcome is final.
 func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse, error) {
 	agent, err := g.authorize(ctx)
 	if err != nil {
@@ -40,6 +38,7 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 	}
 	over, err := g.withoutNumbers(ctx, agent, r)
 	if err != nil {
+		g.counter.failed(err)
 		return nil, g.unavailable(ctx, err)
 	}
 	if over != nil {
@@ -57,8 +56,7 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 	if sum := sha256.Sum256(numbers); !bytes.Equal(sum[:], r.Sha256) {
 		return g.reject("hash", "the numbers do not match their hash"), nil
 	}
-	a := &v1.Arrival{Run: r.Run, Round: r.Round, Version: r.Version, Agent: agent, Form: r.Form, Shares: r.Shares, Numbers: numbers, Evaluation: terms.Plausible(r.Evaluation, len(r.Shares))}
-	result := terms.Of(a)
+	result := terms.Of(r, numbers)
 	result.Limits, err = t.Limits(r.Version, func() ([]byte, error) {
 		v, err := g.Ledger.Version(ctx, r.Run, r.Version)
 		return v.Limits, err
@@ -71,45 +69,43 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 	if err := t.Check(result); err != nil {
 		return g.reject("numbers", err.Error()), nil
 	}
-	message, err := proto.Marshal(a)
-	if err != nil {
-		return nil, g.unavailable(ctx, fmt.Errorf("encoding a result of run %s: %w", r.Run, err))
+	e := terms.Plausible(r.Evaluation, len(r.Shares))
+	a := &arrived{
+		run: r.Run, round: r.Round, agent: agent, terms: t, result: result,
+		evaluation: ledger.Evaluation{Clients: e.GetClients(), RelativeMAE: e.GetRelativeMae()},
 	}
 	start := time.Now()
 	leaveGate(ctx)
-	// While the queue is away, the agent gets a clear answer, and keeps its result. Without
-	// the limit it would give up first and could not know why, and the results of a whole
-	// fleet would wait in the gateway's memory.
-	stored, cancel := context.WithTimeout(ctx, storeWithin)
+	// While the database is away, the agent gets a clear answer, and keeps its result. Without
+	// the limit it would give up first and could not know why.
+	within, cancel := context.WithTimeout(ctx, countWithin)
 	defer cancel()
-	err = g.Bus.Publish(stored, messageID(a, r.Sha256), message)
-	if errors.Is(err, bus.ErrFull) {
-		g.metrics.refused.WithLabelValues("full").Inc()
-		return nil, connect.NewError(connect.CodeResourceExhausted, errors.New("too many results wait to be counted; try again later"))
-	} else if errors.Is(err, bus.ErrTooLarge) {
-		return g.reject("size", "the result is larger than a message may be"), nil
-	} else if err != nil {
+	counted, err := g.counter.count(within, a)
+	if err != nil {
 		return nil, g.unavailable(ctx, err)
 	}
-	g.metrics.stored.Observe(time.Since(start).Seconds())
 	g.metrics.bytes.Add(float64(len(numbers)))
-	return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_ACCEPTED}, nil
-}
-
-// storeWithin is how long the queue may take to store a result. It is shorter than an agent
-// waits for an answer, and longer than a NATS cluster takes to elect a new leader.
-const storeWithin = 20 * time.Second
-
-// messageID returns the bus id of a result. A resent result has the same id. It includes
-// the clients' names, because two clients may have the same numbers.
-func messageID(a *v1.Arrival, numbers []byte) string {
-	h := sha256.New()
-	h.Write(numbers)
-	for _, s := range a.Shares {
-		fmt.Fprintf(h, "%q", s.Client)
+	if !counted {
+		// The answer to an earlier attempt was lost, or the round has closed meanwhile.
+		over, err := g.withoutNumbers(ctx, agent, r)
+		if err == nil && over == nil {
+			err = errors.New("a result that has a lease was not counted; its agent tries again")
+		}
+		if err != nil {
+			return nil, g.unavailable(ctx, err)
+		}
+		return over, nil
 	}
-	return fmt.Sprintf("%s/%d/%s/%x", a.Run, a.Round, a.Agent, h.Sum(nil))
+	g.metrics.count.Observe(time.Since(start).Seconds())
+	if g.Region {
+		return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_ACCEPTED}, nil
+	}
+	return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_COUNTED}, nil
 }
+
+// countWithin is how long a result may wait to be counted. It is shorter than an agent waits for
+// an answer, and longer than a failover of the database takes mostly.
+const countWithin = 20 * time.Second
 
 func (g *Gateway) reject(kind, reason string) *v1.PushResponse {
 	g.metrics.refused.WithLabelValues(kind).Inc()
@@ -195,7 +191,7 @@ func (g *Gateway) Decline(ctx context.Context, r *v1.DeclineRequest) (*v1.Declin
 	}
 	g.metrics.declined.WithLabelValues(cmp.Or(declineCode(r.Code), otherCode)).Add(float64(len(t.Clients)))
 	g.Log.Warn("an agent declined turns", "agent", agent, "run", t.Run, "round", t.Round+1, "clients", len(t.Clients), "reason", r.Reason)
-	g.Bus.Wake(t.Run)
+	g.Wake(t.Run)
 	return &v1.DeclineResponse{}, nil
 }
 

@@ -63,7 +63,7 @@ func (l *Ledger) Announce(ctx context.Context, a Announcement, now time.Time) (r
 	}
 	refused = d.refused
 	for part := range slices.Chunk(d.write, announcedAtOnce) {
-		err := l.update(ctx, func(tx *sql.Tx) error { return l.announcePart(ctx, tx, a, d, part, inputs, now, &refused) })
+		err := l.update(ctx, func(tx *txn) error { return l.announcePart(ctx, tx, a, d, part, inputs, now, &refused) })
 		if err != nil {
 			return Refused{}, err
 		}
@@ -71,7 +71,7 @@ func (l *Ledger) Announce(ctx context.Context, a Announcement, now time.Time) (r
 	if len(d.write) == 0 && !d.agent {
 		return refused, nil
 	}
-	return refused, l.update(ctx, func(tx *sql.Tx) error { return l.announceAgent(ctx, tx, a, d.clients, now) })
+	return refused, l.update(ctx, func(tx *txn) error { return l.announceAgent(ctx, tx, a, d.clients, now) })
 }
 
 // difference is what an announcement changes.
@@ -178,7 +178,7 @@ func tooMany(a Announcement, has int) error {
 
 // announcePart writes clients that are new or that differ. Another agent may have announced
 // some of them since they were compared.
-func (l *Ledger) announcePart(ctx context.Context, tx *sql.Tx, a Announcement, d difference, clients []string, inputs string, now time.Time, refused *Refused) error {
+func (l *Ledger) announcePart(ctx context.Context, tx *txn, a Announcement, d difference, clients []string, inputs string, now time.Time, refused *Refused) error {
 	// The lock makes announcements of the same agent wait for each other, so that together
 	// they keep the limit on its clients.
 	if _, err := tx.ExecContext(ctx, "SELECT 1 FROM agents WHERE id = $1"+l.lockClause("UPDATE"), a.Agent); err != nil {
@@ -226,7 +226,7 @@ func (l *Ledger) announcePart(ctx context.Context, tx *sql.Tx, a Announcement, d
 
 // announceAgent stores what the agent says about itself, and the number of its clients. The
 // audit log gets an event if the number has changed.
-func (l *Ledger) announceAgent(ctx context.Context, tx *sql.Tx, a Announcement, before int64, now time.Time) error {
+func (l *Ledger) announceAgent(ctx context.Context, tx *txn, a Announcement, before int64, now time.Time) error {
 	var skew sql.NullInt64
 	if a.Skew != nil {
 		skew = sql.NullInt64{Int64: a.Skew.Milliseconds(), Valid: true}
@@ -251,7 +251,7 @@ func (l *Ledger) announceAgent(ctx context.Context, tx *sql.Tx, a Announcement, 
 // returns the number of clients. A client that is revoked itself stays so.
 func (l *Ledger) FreeClients(ctx context.Context, agent, client, actor string, now time.Time) (n int64, err error) {
 	defer wrap(&err, "freeing the clients of agent", agent)
-	err = l.update(ctx, func(tx *sql.Tx) error {
+	err = l.update(ctx, func(tx *txn) error {
 		var revoked int64
 		if err := tx.QueryRowContext(ctx, "SELECT revoked FROM agents WHERE id = $1", agent).Scan(&revoked); err != nil {
 			return orNotFound(err, "agent "+agent)

@@ -22,10 +22,10 @@ type Event struct {
 // events.
 func (l *Ledger) AddEvent(ctx context.Context, e Event) (err error) {
 	defer wrap(&err, "adding an audit event")
-	return l.update(ctx, func(tx *sql.Tx) error { return l.audit(ctx, tx, e.At, e.Actor, e.Action, e.Subject, e.Detail) })
+	return l.update(ctx, func(tx *txn) error { return l.audit(ctx, tx, e.At, e.Actor, e.Action, e.Subject, e.Detail) })
 }
 
-func (l *Ledger) audit(ctx context.Context, tx *sql.Tx, at time.Time, actor, action, subject, detail string) error {
+func (l *Ledger) audit(ctx context.Context, tx *txn, at time.Time, actor, action, subject, detail string) error {
 	_, err := tx.ExecContext(ctx, "INSERT INTO audit (id, at, actor, action, subject, detail) VALUES ($1, $2, $3, $4, $5, $6)",
 		fmt.Sprintf("%016x-%08x-%s", toMillis(at), l.events.Add(1), rand.Text()[:8]), toMillis(at), actor, action, subject, detail)
 	return err

@@ -27,7 +27,7 @@ type Decline struct {
 func (l *Ledger) Decline(ctx context.Context, agent, run string, round int64, clients []string, code, reason string) (err error) {
 	defer wrap(&err, "declining leases of agent", agent, "in run", run)
 	now := l.Now()
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		declined, err := l.setExpiry(ctx, tx, "until <> $4", "$4", agent, run, round, clients, time.Time{})
 		if err != nil {
 			return err
@@ -42,7 +42,7 @@ func (l *Ledger) Decline(ctx context.Context, agent, run string, round int64, cl
 
 // addDeclines stores declines, except those of turns that have one. The transaction must
 // have locked the leases of the turns before, so that two transactions cannot deadlock.
-func (l *Ledger) addDeclines(ctx context.Context, tx *sql.Tx, all []Decline) error {
+func (l *Ledger) addDeclines(ctx context.Context, tx *txn, all []Decline) error {
 	const columns = 7
 	for part := range slices.Chunk(all, l.chunk) {
 		args := make([]any, 0, columns*len(part))
@@ -57,7 +57,7 @@ func (l *Ledger) addDeclines(ctx context.Context, tx *sql.Tx, all []Decline) err
 }
 
 // endTurns deletes all leases of a run and records the reason.
-func (l *Ledger) endTurns(ctx context.Context, tx *sql.Tx, run, reason string, now time.Time) error {
+func (l *Ledger) endTurns(ctx context.Context, tx *txn, run, reason string, now time.Time) error {
 	var all []Decline
 	err := query(ctx, tx, func(r *sql.Rows) error {
 		x := Decline{Turn: Turn{Run: run}, Code: CodeLost, Reason: reason, At: now}

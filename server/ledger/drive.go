@@ -14,7 +14,7 @@ import (
 type Drive struct {
 	l   *Ledger
 	ctx context.Context
-	tx  *sql.Tx
+	tx  *txn
 	// Run is the run's state at the start of the transaction.
 	Run Run
 	now Run // with what the transaction has changed
@@ -30,7 +30,7 @@ func (l *Ledger) Drive(ctx context.Context, lead Lead, run string, do func(d *Dr
 			wrap(&err, "driving run", run)
 		}
 	}()
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		if err := l.checkLead(ctx, tx, lead); err != nil {
 			return err
 		}
@@ -226,7 +226,7 @@ func scanLease(r *sql.Rows) (x leaseRow, err error) {
 }
 
 // addLeases adds leases with one statement. orElse is its end, for leases that exist.
-func addLeases(ctx context.Context, tx *sql.Tx, all []leaseRow, orElse string) error {
+func addLeases(ctx context.Context, tx *txn, all []leaseRow, orElse string) error {
 	if len(all) == 0 {
 		return nil
 	}

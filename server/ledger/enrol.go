@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"slices"
 	"time"
@@ -24,7 +23,7 @@ func (l *Ledger) Seen(ctx context.Context, agents []string, at time.Time) (err e
 		order = ` ORDER BY id COLLATE "C"`
 	}
 	for some := range slices.Chunk(agents, 16*l.chunk) {
-		err := l.update(ctx, func(tx *sql.Tx) error {
+		err := l.update(ctx, func(tx *txn) error {
 			for part := range slices.Chunk(some, l.chunk) {
 				args := []any{toMillis(at), toMillis(at.Add(clockAhead))}
 				for _, id := range part {
@@ -68,7 +67,7 @@ func (l *Ledger) RevokeClient(ctx context.Context, name, actor string, now time.
 }
 
 func (l *Ledger) revoke(ctx context.Context, what, name, actor string, now time.Time, agent, mark string, then ...string) error {
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		// Lock out transactions that add or count leases. Existing leases are withdrawn
 		// below, and later transactions see the revocation.
 		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM leaders"+l.lockClause("UPDATE")); err != nil {
@@ -109,7 +108,7 @@ const coordinator = "coordinator"
 // epoch fail.
 func (l *Ledger) Lead(ctx context.Context, holder string, ttl time.Duration, now time.Time) (lead Lead, err error) {
 	defer wrap(&err, "taking the lead for", holder)
-	err = l.update(ctx, func(tx *sql.Tx) error {
+	err = l.update(ctx, func(tx *txn) error {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO leaders (role, holder, epoch, until) VALUES ($1, '', 0, 0) ON CONFLICT (role) DO NOTHING", coordinator); err != nil {
 			return err
 		}
@@ -135,7 +134,7 @@ func (l *Ledger) Lead(ctx context.Context, holder string, ttl time.Duration, now
 }
 
 // checkLead fails with ErrDeposed if another coordinator has taken over.
-func (l *Ledger) checkLead(ctx context.Context, tx *sql.Tx, lead Lead) error {
+func (l *Ledger) checkLead(ctx context.Context, tx *txn, lead Lead) error {
 	var epoch int64
 	err := tx.QueryRowContext(ctx, "SELECT epoch FROM leaders WHERE role = $1"+l.lockClause("SHARE"), coordinator).Scan(&epoch)
 	if err != nil {

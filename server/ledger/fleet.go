@@ -233,7 +233,7 @@ func (l *Ledger) TurnsOf(ctx context.Context, run, client string, rounds []int64
 }
 
 // setFindings replaces the findings of a client.
-func setFindings(ctx context.Context, tx *sql.Tx, client string, codes []string) error {
+func setFindings(ctx context.Context, tx *txn, client string, codes []string) error {
 	if _, err := tx.ExecContext(ctx, "DELETE FROM findings WHERE client = $1", client); err != nil {
 		return err
 	}
@@ -246,7 +246,7 @@ func setFindings(ctx context.Context, tx *sql.Tx, client string, codes []string)
 }
 
 // setFindingsOf replaces the findings of a client, if it is the agent's.
-func setFindingsOf(ctx context.Context, tx *sql.Tx, agent string, r Report) error {
+func setFindingsOf(ctx context.Context, tx *txn, agent string, r Report) error {
 	var one int
 	err := tx.QueryRowContext(ctx, "SELECT 1 FROM clients WHERE name = $1 AND agent = $2", r.Client, agent).Scan(&one)
 	if errors.Is(err, sql.ErrNoRows) {

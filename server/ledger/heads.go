@@ -27,7 +27,7 @@ func headKey(seed []byte) ed25519.PrivateKey { return ed25519.NewKeyFromSeed(see
 
 // addHead signs the head of a version that is being added. It does nothing if the run has a head
 // of this or a newer version: a region can be asked for an older version later.
-func addHead(ctx context.Context, tx *sql.Tx, run string, version int64, weights string) error {
+func addHead(ctx context.Context, tx *txn, run string, version int64, weights string) error {
 	fresh := make([]byte, secretSize)
 	_, _ = rand.Read(fresh) // never fails
 	if _, err := tx.ExecContext(ctx, "INSERT INTO secrets (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING", headSecret, fresh); err != nil {

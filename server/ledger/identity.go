@@ -26,7 +26,7 @@ type Credential struct {
 // unknown, used up, expired or revoked.
 func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) (err error) {
 	defer wrap(&err, "adding agent", a.ID)
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		t, err := useToken(ctx, tx, hash, now)
 		if err != nil {
 			return err
@@ -46,7 +46,7 @@ func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) 
 // caller has checked that the agent has the key of the certificate that it used last.
 func (l *Ledger) Rejoin(ctx context.Context, hash []byte, a Agent, now time.Time) (err error) {
 	defer wrap(&err, "adding agent", a.ID, "again")
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		t, err := useToken(ctx, tx, hash, now)
 		if err != nil {
 			return err
@@ -159,7 +159,7 @@ func (c Caller) Credential(x Credential, now time.Time) CredentialState {
 // routine.
 func (l *Ledger) Renewed(ctx context.Context, id string, next Credential, expires time.Time) (err error) {
 	defer wrap(&err, "storing the renewal of agent", id)
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		if err := checkAllowed(ctx, tx, id); err != nil {
 			return err
 		}
@@ -185,7 +185,7 @@ func (l *Ledger) Switch(ctx context.Context, c Caller, to Credential, now time.T
 // is stored.
 func (l *Ledger) NoteCopy(ctx context.Context, c Caller, x Credential, now time.Time) (first bool, err error) {
 	defer wrap(&err, "storing that the identity was copied of agent", c.ID)
-	err = l.update(ctx, func(tx *sql.Tx) error {
+	err = l.update(ctx, func(tx *txn) error {
 		r, err := tx.ExecContext(ctx, "UPDATE agents SET copied = $2 WHERE id = $1 AND copied = 0", c.ID, toMillis(now))
 		if err != nil {
 			return err
@@ -200,7 +200,7 @@ func (l *Ledger) NoteCopy(ctx context.Context, c Caller, x Credential, now time.
 }
 
 // checkAllowed returns an error if an agent is unknown or revoked.
-func checkAllowed(ctx context.Context, tx *sql.Tx, id string) error {
+func checkAllowed(ctx context.Context, tx *txn, id string) error {
 	var revoked int64
 	if err := tx.QueryRowContext(ctx, "SELECT revoked FROM agents WHERE id = $1", id).Scan(&revoked); err != nil {
 		return orNotFound(err, "agent "+id)

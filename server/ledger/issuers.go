@@ -58,7 +58,7 @@ func (l *Ledger) CountIssuers(ctx context.Context, ids []string, now time.Time) 
 // which gateways may have in their folders and would store again.
 func (l *Ledger) RenewCertificate(ctx context.Context, old string, c Certificate, actor string) (err error) {
 	defer wrap(&err, "renewing the certificate of", c.User)
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		if _, err := l.userFor(ctx, tx, c.User); err != nil {
 			return err
 		}
@@ -83,7 +83,7 @@ func (l *Ledger) RenewCertificate(ctx context.Context, old string, c Certificate
 
 // renewals returns the serial numbers of a certificate and of all valid ones that it was renewed
 // from or to.
-func renewals(ctx context.Context, tx *sql.Tx, serial string) (all []string, err error) {
+func renewals(ctx context.Context, tx *txn, serial string) (all []string, err error) {
 	err = query(ctx, tx, func(r *sql.Rows) error {
 		var s string
 		err := r.Scan(&s)

@@ -22,6 +22,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite" // also registers the driver
 	sqlite3 "modernc.org/sqlite/lib"
@@ -53,6 +54,10 @@ type Ledger struct {
 	events atomic.Uint64 // number of audit events added by this process
 	clock  clock
 	limit  atomic.Int64 // how long a statement may take in PostgreSQL, as a time.Duration
+	slot   int64        // of this process in the table counters
+
+	notified notifications
+	listener *pgx.ConnConfig // how to connect to receive notifications; nil for SQLite
 
 	// The queries that agents' calls make most often, and the context and goroutines that
 	// answer them.
@@ -88,6 +93,7 @@ func openDatabase(ctx context.Context, at string, local func() time.Time, prepar
 	if err != nil {
 		return nil, err
 	}
+	l.slot = l.newSlot()
 	l.callers.start(l, l.callersOf)
 	l.tasks.start(l, l.tasksOf)
 	l.asked.start(l, l.standingsQuery(askedTurns))
@@ -122,11 +128,12 @@ func (l *Ledger) openLite(path string) (err error) {
 	if err != nil {
 		return err
 	}
-	l.db, l.write = &pool{DB: db}, &pool{DB: write}
+	w := new(work)
+	l.db, l.write = &pool{DB: db, work: w}, &pool{DB: write, work: w}
 	l.write.SetMaxOpenConns(1)
 	l.db.SetMaxOpenConns(12)
 	l.db.SetMaxIdleConns(12) // opening a connection takes longer than a query
-	l.read = &prepared{db: db, byText: map[string]*sql.Stmt{}}
+	l.read = &prepared{db: db, work: w, byText: map[string]*sql.Stmt{}}
 	return nil
 }
 
@@ -225,7 +232,7 @@ func (l *Ledger) migrate(ctx context.Context) error {
 					return err
 				}
 			}
-			return errors.Join(l.addPrefixIndexes(ctx), l.identifyTokens(ctx))
+			return errors.Join(l.adaptPostgres(ctx), l.identifyTokens(ctx))
 		} else if !l.sqlite {
 			return err
 		}
@@ -235,21 +242,6 @@ func (l *Ledger) migrate(ctx context.Context) error {
 			return err
 		}
 	}
-}
-
-// addPrefixIndexes adds indexes for names that begin with a text. SQLite uses its other
-// indexes, because it compares bytes. PostgreSQL compares by the rules of a language, so it
-// needs indexes that SQLite does not understand.
-func (l *Ledger) addPrefixIndexes(ctx context.Context) error {
-	if l.sqlite {
-		return nil
-	}
-	for _, table := range []string{"clients", "agents"} {
-		if _, err := l.write.ExecContext(ctx, "CREATE INDEX IF NOT EXISTS "+table+"_prefix ON "+table+" (name text_pattern_ops)"); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // prefixClause returns a condition that a column begins with a text. It adds its arguments
@@ -288,12 +280,13 @@ func (l *Ledger) Healthy(ctx context.Context) (err error) {
 
 // update runs do in a transaction. If do fails, the transaction is rolled back. If the
 // commit fails, it is unknown whether it took effect.
-func (l *Ledger) update(ctx context.Context, do func(tx *sql.Tx) error) error {
+func (l *Ledger) update(ctx context.Context, do func(tx *txn) error) error {
 	return l.write.transaction(ctx, func() error {
-		tx, err := l.write.BeginTx(ctx, nil)
+		begun, err := l.write.BeginTx(ctx, nil)
 		if err != nil {
 			return err
 		}
+		tx := &txn{begun, l.write.work}
 		defer func() { _ = tx.Rollback() }() // does nothing after a commit
 		if err := do(tx); err != nil {
 			return err
@@ -301,6 +294,7 @@ func (l *Ledger) update(ctx context.Context, do func(tx *sql.Tx) error) error {
 		if err := l.write.pass(ctx, Commit, ""); err != nil {
 			return err
 		}
+		l.write.work.transactions.Add(1)
 		return tx.Commit()
 	})
 }
@@ -312,6 +306,14 @@ func (l *Ledger) lockClause(how string) string {
 		return ""
 	}
 	return " FOR " + how
+}
+
+// lockOrder returns the end of a SELECT that locks its rows in the byte order of a column.
+func (l *Ledger) lockOrder(by string) string {
+	if l.sqlite {
+		return ""
+	}
+	return " ORDER BY " + by + ` COLLATE "C" FOR UPDATE`
 }
 
 // placeholders returns rows of numbered placeholders such as ($1,$2),($3,$4). taken is the

@@ -180,7 +180,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 				want = append(want, i)
 				for _, s := range a.Shares {
 					x := turn{a.Round, s.Client}
-					m.receipts[x] = Receipt{m.leases[x].no, a.Round, a.Version, m.batch + 1, 0.5}
+					m.receipts[x] = Receipt{m.leases[x].no, a.Round, a.Version, unnumbered, 0.5}
 					delete(m.leases, x)
 					sum += worth(a.Round, s.Client)
 				}
@@ -189,8 +189,18 @@ func play(t *rapid.T, l *Ledger, name string) {
 			must(t, err)
 			wantEqual(t, "counted", got, want)
 			if len(want) > 0 {
-				m.batch++
+				batch := l.newest(t, name)
+				if batch <= m.batch {
+					t.Fatalf("batch %d after %d", batch, m.batch)
+				}
+				m.batch = batch
 				m.sums[m.batch] = sum
+				for at, x := range m.receipts {
+					if x.Batch == unnumbered {
+						x.Batch = batch
+						m.receipts[at] = x
+					}
+				}
 			}
 		},
 		"extend": func(t *rapid.T) {
@@ -357,9 +367,7 @@ func (g *game) compare(t *rapid.T) {
 			}
 		}
 	}
-	r, err := g.Run(ctx, g.run)
-	must(t, err)
-	wantEqual(t, "batch", r.Batch, m.batch)
+	wantEqual(t, "batch", g.newest(t, g.run), m.batch)
 	receipts := map[turn]Receipt{}
 	must(t, query(ctx, g.db, func(r *sql.Rows) error {
 		var at turn

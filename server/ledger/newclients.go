@@ -76,7 +76,7 @@ func (l *Ledger) OpenNewClients(ctx context.Context, after time.Time, limit int)
 // answered. So an answer that is sent twice is added once.
 func (l *Ledger) AddNewClients(ctx context.Context, agent, run string, clients []string, e Evaluation) (added bool, err error) {
 	defer wrap(&err, "adding the errors of held-out clients of run", run)
-	err = l.update(ctx, func(tx *sql.Tx) error {
+	err = l.update(ctx, func(tx *txn) error {
 		added = false
 		var n int64
 		for part := range slices.Chunk(clients, l.chunk) {

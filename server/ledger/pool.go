@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"database/sql"
+	"sync/atomic"
 	"time"
 )
 
@@ -42,6 +43,37 @@ func OpenSimulated(ctx context.Context, at string, s Seams) (_ *Ledger, err erro
 type pool struct {
 	*sql.DB
 	gate func(ctx context.Context, step Step, what string) error
+	work *work
+}
+
+// work counts what a ledger asks of its database.
+type work struct{ statements, transactions atomic.Uint64 }
+
+// Work returns how many statements the ledger has run, and how many transactions it has
+// begun to commit. A statement outside a transaction counts as a statement only.
+func (l *Ledger) Work() (statements, transactions uint64) {
+	return l.db.work.statements.Load(), l.db.work.transactions.Load()
+}
+
+// txn is a transaction that counts its statements.
+type txn struct {
+	*sql.Tx
+	work *work
+}
+
+func (t *txn) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
+	t.work.statements.Add(1)
+	return t.Tx.QueryContext(ctx, text, args...)
+}
+
+func (t *txn) QueryRowContext(ctx context.Context, text string, args ...any) *sql.Row {
+	t.work.statements.Add(1)
+	return t.Tx.QueryRowContext(ctx, text, args...)
+}
+
+func (t *txn) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
+	t.work.statements.Add(1)
+	return t.Tx.ExecContext(ctx, text, args...)
 }
 
 func (p *pool) simulated() bool { return p != nil && p.gate != nil }
@@ -57,6 +89,7 @@ func (p *pool) QueryContext(ctx context.Context, text string, args ...any) (*sql
 	if err := p.pass(ctx, Read, text); err != nil {
 		return nil, err
 	}
+	p.work.statements.Add(1)
 	return p.DB.QueryContext(ctx, text, args...)
 }
 
@@ -64,11 +97,13 @@ func (p *pool) QueryRowContext(ctx context.Context, text string, args ...any) *s
 	if err := p.pass(ctx, Read, text); err != nil {
 		ctx = failedContext{ctx, err} // only package sql can make a row with an error
 	}
+	p.work.statements.Add(1)
 	return p.DB.QueryRowContext(ctx, text, args...)
 }
 
 func (p *pool) ExecContext(ctx context.Context, text string, args ...any) (r sql.Result, err error) {
 	err = p.transaction(ctx, func() (err error) {
+		p.work.statements.Add(1)
 		r, err = p.DB.ExecContext(ctx, text, args...)
 		return err
 	})

@@ -53,11 +53,12 @@ func (l *Ledger) openPostgres(at string) error {
 	}
 	l.limit.Store(int64(migrateFor))
 	config.DialFunc = l.dial
+	l.listener = config
 	c := stdlib.GetConnector(*config, stdlib.OptionAfterConnect(func(ctx context.Context, c *pgx.Conn) error {
 		_, err := c.Exec(ctx, session)
 		return err
 	}))
-	l.db = &pool{DB: sql.OpenDB(connector{c})}
+	l.db = &pool{DB: sql.OpenDB(connector{c}), work: new(work)}
 	l.db.SetMaxOpenConns(postgresConnections)
 	l.db.SetMaxIdleConns(postgresConnections)
 	l.db.SetConnMaxIdleTime(5 * time.Minute)
@@ -116,4 +117,44 @@ func (l *Ledger) dial(ctx context.Context, network, address string) (net.Conn, e
 		return nil, err
 	}
 	return &limitedConn{Conn: c, limit: func() time.Duration { return time.Duration(l.limit.Load()) }}, nil
+}
+
+// adaptPostgres adds to the schema what only PostgreSQL has.
+//
+// SQLite uses its indexes for names that begin with a text, because it compares bytes.
+// PostgreSQL compares by the rules of a language, so it needs indexes of its own.
+//
+// Sums are random bits, which cannot be compressed, and live for seconds: without a vacuum of its
+// own, the table would grow to a thousand times what it holds.
+func (l *Ledger) adaptPostgres(ctx context.Context) error {
+	if l.sqlite {
+		return nil
+	}
+	for _, text := range []string{
+		"CREATE INDEX IF NOT EXISTS clients_prefix ON clients (name text_pattern_ops)",
+		"CREATE INDEX IF NOT EXISTS agents_prefix ON agents (name text_pattern_ops)",
+		"CREATE SEQUENCE IF NOT EXISTS batches",
+		// A database that was copied table by table lacks the number of the sequence.
+		`SELECT setval('batches', newest) FROM batches, (SELECT GREATEST((SELECT max(batch) FROM runs), (SELECT max(batch) FROM counters)) AS newest) AS has WHERE newest >= last_value`,
+	} {
+		if _, err := l.write.ExecContext(ctx, text); err != nil {
+			return err
+		}
+	}
+	for _, table := range []string{"partials", "updates"} {
+		// Changing a table waits for everybody who uses it.
+		var adapted bool
+		if err := l.db.QueryRowContext(ctx, "SELECT attstorage = 'e' FROM pg_attribute WHERE attrelid = $1::regclass AND attname = 'numbers'", table).Scan(&adapted); err != nil {
+			return err
+		}
+		if adapted {
+			continue
+		}
+		if _, err := l.write.ExecContext(ctx, "ALTER TABLE "+table+` ALTER COLUMN numbers SET STORAGE EXTERNAL,
+			SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+			toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 1000, toast.autovacuum_vacuum_cost_delay = 0)`); err != nil {
+			return err
+		}
+	}
+	return nil
 }

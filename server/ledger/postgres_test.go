@@ -58,7 +58,7 @@ func TestCancelledCommitStaysHidden(t *testing.T) {
 	for end := time.Now().Add(2 * time.Minute); ; {
 		x++
 		go func() {
-			over <- l.update(ctx, func(tx *sql.Tx) error {
+			over <- l.update(ctx, func(tx *txn) error {
 				_, err := tx.ExecContext(ctx, "INSERT INTO seen VALUES ($1)", x)
 				return err
 			})
@@ -106,7 +106,7 @@ func TestSilentDatabase(t *testing.T) {
 	}
 	silent.Store(true)
 	begun := time.Now()
-	err := l.update(t.Context(), func(tx *sql.Tx) error {
+	err := l.update(t.Context(), func(tx *txn) error {
 		_, err := tx.Exec("SELECT 1")
 		return err
 	})
@@ -196,7 +196,7 @@ func TestFailover(t *testing.T) {
 	at := strings.ReplaceAll(p.URL("postgres"), "&target_session_attrs=read-write", "")
 	l := open(t, at)
 	write := func() error {
-		return l.update(t.Context(), func(tx *sql.Tx) error {
+		return l.update(t.Context(), func(tx *txn) error {
 			_, err := tx.Exec("UPDATE runs SET name = name")
 			return err
 		})

@@ -10,7 +10,8 @@ import (
 // than to run them. It never evicts a statement, so use it only for a small number of
 // different queries.
 type prepared struct {
-	db *sql.DB
+	db   *sql.DB
+	work *work
 
 	mu     sync.Mutex
 	byText map[string]*sql.Stmt // statements by query text; closing the database closes them
@@ -43,5 +44,6 @@ func (p *prepared) QueryContext(ctx context.Context, text string, args ...any) (
 	if err != nil {
 		return nil, err
 	}
+	p.work.statements.Add(1)
 	return s.QueryContext(ctx, args...)
 }

@@ -24,8 +24,8 @@ type Adoption struct {
 }
 
 // asLeader runs do in a transaction that fails if another coordinator has taken over.
-func (l *Ledger) asLeader(ctx context.Context, lead Lead, do func(tx *sql.Tx) error) error {
-	return l.update(ctx, func(tx *sql.Tx) error {
+func (l *Ledger) asLeader(ctx context.Context, lead Lead, do func(tx *txn) error) error {
+	return l.update(ctx, func(tx *txn) error {
 		if err := l.checkLead(ctx, tx, lead); err != nil {
 			return err
 		}
@@ -40,7 +40,7 @@ func (l *Ledger) asLeader(ctx context.Context, lead Lead, do func(tx *sql.Tx) er
 // longer needed, and returns their blobs as retired unless something else refers to them.
 func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time) (gone, retired []string, err error) {
 	defer wrap(&err, "adopting a task of run", a.Run.ID)
-	err = l.asLeader(ctx, lead, func(tx *sql.Tx) error {
+	err = l.asLeader(ctx, lead, func(tx *txn) error {
 		gone = nil
 		if err := l.adoptRun(ctx, tx, a, now); err != nil {
 			return err
@@ -84,7 +84,7 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 
 // adoptRun adds or resumes the run of a hub's task, and adds its version and round. It locks
 // the run.
-func (l *Ledger) adoptRun(ctx context.Context, tx *sql.Tx, a Adoption, now time.Time) error {
+func (l *Ledger) adoptRun(ctx context.Context, tx *txn, a Adoption, now time.Time) error {
 	r := Run{ID: a.Run.ID, Name: a.Run.Name, Plan: a.Run.Plan, PlanBlob: a.Run.PlanBlob, State: Running, Fleet: a.Run.Fleet, Created: now, Started: now, Remote: true}
 	if err := insertRun(ctx, tx, r, " ON CONFLICT (id) DO NOTHING"); err != nil {
 		return err
@@ -110,7 +110,7 @@ func (l *Ledger) adoptRun(ctx context.Context, tx *sql.Tx, a Adoption, now time.
 // blobs of these runs that nothing else refers to.
 func (l *Ledger) EndIdleRuns(ctx context.Context, lead Lead, since, now time.Time) (retired []string, err error) {
 	defer wrap(&err, "ending idle runs of the hub")
-	err = l.asLeader(ctx, lead, func(tx *sql.Tx) error {
+	err = l.asLeader(ctx, lead, func(tx *txn) error {
 		retired = nil
 		if err := l.lockRuns(ctx, tx); err != nil {
 			return err
@@ -166,7 +166,7 @@ func (l *Ledger) Leased(ctx context.Context) (all []Task, err error) {
 // WithdrawExpired deletes expired leases and returns them.
 func (l *Ledger) WithdrawExpired(ctx context.Context, lead Lead, now time.Time) (all []Task, err error) {
 	defer wrap(&err, "withdrawing expired leases")
-	err = l.asLeader(ctx, lead, func(tx *sql.Tx) error {
+	err = l.asLeader(ctx, lead, func(tx *txn) error {
 		all = nil
 		if err := l.lockRuns(ctx, tx); err != nil {
 			return err
@@ -180,8 +180,8 @@ func (l *Ledger) WithdrawExpired(ctx context.Context, lead Lead, now time.Time) 
 // their turns.
 func (l *Ledger) Withdraw(ctx context.Context, lead Lead, run string, round int64, clients []string) (err error) {
 	defer wrap(&err, "withdrawing leases of run", run)
-	return l.asLeader(ctx, lead, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM runs WHERE id = $1"+l.lockClause("UPDATE"), run); err != nil {
+	return l.asLeader(ctx, lead, func(tx *txn) error {
+		if err := l.lockRun(ctx, tx, run, false); err != nil {
 			return err
 		}
 		for part := range slices.Chunk(clients, l.chunk) {
@@ -224,7 +224,7 @@ type unit struct {
 // version, or one per update if each is set.
 func (l *Ledger) Gather(ctx context.Context, lead Lead, run string, each bool, ready func(round int64) bool) (err error) {
 	defer wrap(&err, "gathering results of run", run)
-	return l.asLeader(ctx, lead, func(tx *sql.Tx) error {
+	return l.asLeader(ctx, lead, func(tx *txn) error {
 		text := "SELECT p.batch, p.version, '' FROM partials p LEFT JOIN relayed x ON x.run = p.run AND x.batch = p.batch WHERE p.run = $1 AND x.run IS NULL ORDER BY p.batch"
 		if each {
 			text = "SELECT u.batch, u.version, u.client FROM updates u LEFT JOIN relayed x ON x.run = u.run AND x.batch = u.batch AND x.client = u.client WHERE u.run = $1 AND x.run IS NULL ORDER BY u.batch"
@@ -326,7 +326,7 @@ func (l *Ledger) Decided(ctx context.Context, lead Lead, run, sending string, co
 	if counted {
 		outcome = outcomeCounted
 	}
-	return l.asLeader(ctx, lead, func(tx *sql.Tx) error { return decide(ctx, tx, run, sending, outcome) })
+	return l.asLeader(ctx, lead, func(tx *txn) error { return decide(ctx, tx, run, sending, outcome) })
 }
 
 // Closed handles a sending that the hub does not count because it has closed the turns of
@@ -334,7 +334,7 @@ func (l *Ledger) Decided(ctx context.Context, lead Lead, run, sending string, co
 // new sending.
 func (l *Ledger) Closed(ctx context.Context, lead Lead, run string, s *Sending, clients []string) (err error) {
 	defer wrap(&err, "closing sending", s.ID, "of run", run)
-	return l.asLeader(ctx, lead, func(tx *sql.Tx) error {
+	return l.asLeader(ctx, lead, func(tx *txn) error {
 		rest := s.ID + "+"
 		if _, err := tx.ExecContext(ctx, "UPDATE relayed SET sending = $3 WHERE run = $1 AND sending = $2", run, s.ID, rest); err != nil {
 			return err
@@ -354,7 +354,7 @@ func (l *Ledger) Closed(ctx context.Context, lead Lead, run string, s *Sending, 
 	})
 }
 
-func decide(ctx context.Context, tx *sql.Tx, run, sending, outcome string) error {
+func decide(ctx context.Context, tx *txn, run, sending, outcome string) error {
 	for _, text := range []string{
 		"DELETE FROM partials WHERE run = $1 AND batch IN (SELECT batch FROM relayed WHERE run = $1 AND sending = $2 AND client = '')",
 		"DELETE FROM updates WHERE run = $1 AND EXISTS (SELECT 1 FROM relayed x WHERE x.run = $1 AND x.sending = $2 AND x.batch = updates.batch AND x.client = updates.client)",

@@ -106,7 +106,7 @@ func FindRelease(all []Release, name string) (r Release, ok bool) {
 // newest or one that was released before, because others are deleted.
 func (l *Ledger) AddRelease(ctx context.Context, r Release) (_ Release, err error) {
 	defer wrap(&err, "releasing run", r.Run)
-	err = l.update(ctx, func(tx *sql.Tx) error {
+	err = l.update(ctx, func(tx *txn) error {
 		run, err := l.lockedRun(ctx, tx, r.Run)
 		if err != nil {
 			return err
@@ -149,7 +149,7 @@ func (l *Ledger) AddRelease(ctx context.Context, r Release) (_ Release, err erro
 }
 
 // keptWeights returns the blob of a version that is still stored.
-func keptWeights(ctx context.Context, tx *sql.Tx, run Run, version int64, all []Release) (weights string, err error) {
+func keptWeights(ctx context.Context, tx *txn, run Run, version int64, all []Release) (weights string, err error) {
 	v, err := scanVersion(tx.QueryRowContext(ctx, selectVersions+" WHERE run = $1 AND version = $2", run.ID, version))
 	if err == nil || !errors.Is(err, sql.ErrNoRows) {
 		return v.Weights, err
@@ -160,13 +160,13 @@ func keptWeights(ctx context.Context, tx *sql.Tx, run Run, version int64, all []
 	return "", fmt.Errorf("version %d of run %s is not stored: the newest is %d, and loadstar runs versions %s lists all: %w", version, run.ID, run.Version, run.ID, ErrRefused)
 }
 
-func addRelease(ctx context.Context, tx *sql.Tx, r Release) error {
+func addRelease(ctx context.Context, tx *txn, r Release) error {
 	values := withSum("releases", r.values()...)
 	_, err := tx.ExecContext(ctx, "INSERT INTO releases ("+releaseColumns+", checksum) VALUES "+placeholders(0, 1, len(values)), values...)
 	return err
 }
 
-func setWithdrawn(ctx context.Context, tx *sql.Tx, r Release, at time.Time) error {
+func setWithdrawn(ctx context.Context, tx *txn, r Release, at time.Time) error {
 	r.Withdrawn = at
 	_, err := tx.ExecContext(ctx, "UPDATE releases SET withdrawn = $2, checksum = $3 WHERE id = $1", r.ID, toMillis(at), rowSum("releases", r.values()...))
 	return err
@@ -175,7 +175,7 @@ func setWithdrawn(ctx context.Context, tx *sql.Tx, r Release, at time.Time) erro
 // WithdrawRelease withdraws the release with the given id or NAME@NUMBER.
 func (l *Ledger) WithdrawRelease(ctx context.Context, name, actor string, now time.Time) (err error) {
 	defer wrap(&err, "withdrawing release", name)
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		all, err := releases(ctx, tx)
 		if err != nil {
 			return err
@@ -197,7 +197,7 @@ func (l *Ledger) WithdrawRelease(ctx context.Context, name, actor string, now ti
 // AdoptReleases makes a region's releases those of the hub. The blobs must be stored.
 func (l *Ledger) AdoptReleases(ctx context.Context, lead Lead, hub []Release, now time.Time) (err error) {
 	defer wrap(&err, "adopting the releases of the hub")
-	return l.asLeader(ctx, lead, func(tx *sql.Tx) error {
+	return l.asLeader(ctx, lead, func(tx *txn) error {
 		all, err := releases(ctx, tx)
 		if err != nil {
 			return err

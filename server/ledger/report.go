@@ -107,7 +107,7 @@ func (l *Ledger) AddReports(ctx context.Context, agent string, all []Report, pen
 	all = slices.Clone(all)
 	// All transactions write rows in the same order, so that they cannot deadlock.
 	slices.SortFunc(all, func(a, b Report) int { return cmp.Or(cmp.Compare(a.Client, b.Client), cmp.Compare(a.Day, b.Day)) })
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		counts := map[cell]int64{}
 		relayed := 0
 		if pending {
@@ -159,7 +159,7 @@ func compareCells(a, b cell) int {
 // DropOldReports deletes the histograms of days that are too old.
 func (l *Ledger) DropOldReports(ctx context.Context, now time.Time) (err error) {
 	defer wrap(&err, "deleting old reports")
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		_, err := tx.ExecContext(ctx, "DELETE FROM report_days WHERE day <= $1", Today(now)-reportDaysKept)
 		return err
 	})
@@ -256,7 +256,7 @@ func (l *Ledger) PendingReports(ctx context.Context, limit int) (all []Report, e
 // ReportsSent marks reports as known to the hub.
 func (l *Ledger) ReportsSent(ctx context.Context, lead Lead, all []Report) (err error) {
 	defer wrap(&err, "marking reports as sent")
-	return l.asLeader(ctx, lead, func(tx *sql.Tx) error {
+	return l.asLeader(ctx, lead, func(tx *txn) error {
 		for _, r := range all {
 			if _, err := tx.ExecContext(ctx, "UPDATE reports SET pending = 0 WHERE client = $1 AND day = $2", r.Client, r.Day); err != nil {
 				return err

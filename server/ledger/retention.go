@@ -104,7 +104,7 @@ func (l *Ledger) pruneRuns(ctx context.Context, before int64) (deleted int64, er
 // that the run has.
 func (l *Ledger) pruneReceipts(ctx context.Context, run string, batch int64) (deleted int64, err error) {
 	return prune(ctx, func() (n int64, err error) {
-		err = l.update(ctx, func(tx *sql.Tx) error {
+		err = l.update(ctx, func(tx *txn) error {
 			r, err := l.lockedRun(ctx, tx, run)
 			if err != nil {
 				return err

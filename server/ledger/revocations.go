@@ -107,7 +107,7 @@ func (l *Ledger) reapply(ctx context.Context, e Event, now time.Time) error {
 
 // addRevoked adds an agent as revoked, and a client of it unless the name is empty.
 func (l *Ledger) addRevoked(ctx context.Context, now time.Time, agent, client string) error {
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO agents (id, name, joined, expires, seen, revoked) VALUES ($1, '', $2, 0, 0, $2) ON CONFLICT (id) DO NOTHING", agent, toMillis(now))
 		if err != nil || client == "" {
 			return errors.Join(err, l.auditRestored(ctx, tx, now, revokeAgent, agent))
@@ -117,7 +117,7 @@ func (l *Ledger) addRevoked(ctx context.Context, now time.Time, agent, client st
 	})
 }
 
-func (l *Ledger) auditRestored(ctx context.Context, tx *sql.Tx, now time.Time, action, subject string) error {
+func (l *Ledger) auditRestored(ctx context.Context, tx *txn, now time.Time, action, subject string) error {
 	return l.audit(ctx, tx, now, restoredBy, action, subject, "not known; revoked after the backup from which the ledger was restored")
 }
 

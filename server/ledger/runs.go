@@ -37,7 +37,8 @@ type Run struct {
 	Wanted, Fleet              int64
 	Created, Started, Finished time.Time
 	Round, Version             int64
-	// Batch is the number of the newest counted batch.
+	// Batch is the number of the newest counted batch in a transaction that drives the run.
+	// Otherwise there may be newer ones.
 	Batch  int64
 	Server string
 	// Remote means that this is a region's ledger and the hub drives the run.
@@ -47,7 +48,7 @@ type Run struct {
 	// LeftOut says which clients and inputs the fleet does not have, and why.
 	LeftOut string
 
-	receipts int64 // number of stored receipts
+	receipts int64 // number of stored receipts that counters do not have; negative if some of theirs were deleted
 }
 
 const runColumns = "id, name, plan, plan_blob, state, reason, wanted, fleet, created, started, finished, round, version, batch, server, remote, generated, left_out, receipts"
@@ -71,23 +72,30 @@ func (r *Run) values() []any {
 	}
 }
 
-// lockedRun returns a run and locks its row.
-func (l *Ledger) lockedRun(ctx context.Context, tx *sql.Tx, id string) (Run, error) {
-	r, err := scanRun(tx.QueryRowContext(ctx, selectRuns+" WHERE id = $1"+l.lockClause("UPDATE"), id))
-	return r, orNotFound(err, "run "+id)
+// lockedRun returns a run and locks it, so that no other transaction counts its results or
+// changes it.
+func (l *Ledger) lockedRun(ctx context.Context, tx *txn, id string) (r Run, err error) {
+	if err := l.lockRun(ctx, tx, id, false); err != nil {
+		return r, err
+	}
+	if r, err = scanRun(tx.QueryRowContext(ctx, selectRuns+" WHERE id = $1", id)); err != nil {
+		return r, orNotFound(err, "run "+id)
+	}
+	r.Batch, err = newestBatch(ctx, tx, &r)
+	return r, err
 }
 
 const selectRuns = "SELECT " + runColumns + ", checksum FROM runs"
 
 // insertRun adds a run. orElse is the end of the statement, for a run that exists.
-func insertRun(ctx context.Context, tx *sql.Tx, r Run, orElse string) error {
+func insertRun(ctx context.Context, tx *txn, r Run, orElse string) error {
 	values := withSum("runs", r.values()...)
 	_, err := tx.ExecContext(ctx, "INSERT INTO runs ("+runColumns+", checksum) VALUES "+placeholders(0, 1, len(values))+orElse, values...)
 	return err
 }
 
-// storeRun stores a run whose row the transaction has locked.
-func storeRun(ctx context.Context, tx *sql.Tx, r Run) error {
+// storeRun stores a run that the transaction has locked.
+func storeRun(ctx context.Context, tx *txn, r Run) error {
 	values := withSum("runs", r.values()...)
 	_, err := tx.ExecContext(ctx, "UPDATE runs SET ("+strings.TrimPrefix(runColumns, "id, ")+", checksum) = "+placeholders(1, 1, len(values)-1)+" WHERE id = $1", values...)
 	return err
@@ -96,7 +104,7 @@ func storeRun(ctx context.Context, tx *sql.Tx, r Run) error {
 // AddRun adds a run that waits for clients.
 func (l *Ledger) AddRun(ctx context.Context, r Run, actor string) (err error) {
 	defer wrap(&err, "adding run", r.ID)
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		if err := insertRun(ctx, tx, Run{ID: r.ID, Name: r.Name, Plan: r.Plan, State: Waiting, Wanted: r.Wanted, Created: r.Created}, ""); err != nil {
 			return err
 		}
@@ -108,7 +116,7 @@ func (l *Ledger) AddRun(ctx context.Context, r Run, actor string) (err error) {
 // would continue to send tasks.
 func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) (err error) {
 	defer wrap(&err, "stopping run", id)
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		r, err := l.lockedRun(ctx, tx, id)
 		if err != nil {
 			return err
@@ -141,13 +149,30 @@ func (l *Ledger) Ended(ctx context.Context, id string) (how string, err error) {
 
 // lockRuns locks all active runs, so that no other transaction counts results or drives a
 // run.
-func (l *Ledger) lockRuns(ctx context.Context, tx *sql.Tx) error {
-	_, err := tx.ExecContext(ctx, "SELECT 1 FROM runs WHERE state IN ($1, $2) ORDER BY id"+l.lockClause("UPDATE"), Waiting, Running)
-	return err
+func (l *Ledger) lockRuns(ctx context.Context, tx *txn) error {
+	if l.sqlite {
+		return nil
+	}
+	var ids []string
+	if err := query(ctx, tx, func(r *sql.Rows) error {
+		var id string
+		err := r.Scan(&id)
+		ids = append(ids, id)
+		return err
+	}, "SELECT id FROM runs WHERE state IN ($1, $2)", Waiting, Running); err != nil {
+		return err
+	}
+	slices.Sort(ids) // all who lock several do so in this order
+	for _, id := range ids {
+		if err := l.lockRun(ctx, tx, id, false); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // finish ends a run whose row is locked.
-func (l *Ledger) finish(ctx context.Context, tx *sql.Tx, r Run, s State, reason string, now time.Time) error {
+func (l *Ledger) finish(ctx context.Context, tx *txn, r Run, s State, reason string, now time.Time) error {
 	if err := l.endTurns(ctx, tx, r.ID, "the run ended", now); err != nil {
 		return err
 	}
@@ -193,7 +218,7 @@ func (l *Ledger) Active(ctx context.Context) (all []Activity, err error) {
 		err := r.Scan(&a.ID, &a.State, &a.Batch)
 		all = append(all, a)
 		return err
-	}, "SELECT id, state, batch FROM runs WHERE state IN ($1, $2) ORDER BY created, id", Waiting, Running)
+	}, "SELECT id, state, CASE WHEN newest > batch THEN newest ELSE batch END FROM (SELECT id, state, batch, created, (SELECT COALESCE(max(c.batch), 0) FROM counters c WHERE c.run = runs.id) AS newest FROM runs) AS r WHERE state IN ($1, $2) ORDER BY created, id", Waiting, Running)
 	return all, err
 }
 
@@ -218,7 +243,10 @@ type Round struct {
 	LastBatch  int64
 }
 
-const selectRounds = "SELECT run, round, version, state, opened, closed, asked, counted, late, lost, loss, bytes, last_batch, evaluated, relative_mae, checksum FROM rounds"
+// selectRounds adds to an open round what counters have counted for it.
+const selectRounds = `SELECT run, round, version, state, opened, closed, asked,
+	CASE WHEN state = 'open' THEN counted + CAST((SELECT COALESCE(sum(c.counted), 0) FROM counters c WHERE c.run = rounds.run AND c.round = rounds.round) AS BIGINT) ELSE counted END, late, lost, loss,
+	bytes + CAST((SELECT COALESCE(sum(c.bytes), 0) FROM counters c WHERE c.run = rounds.run AND c.round = rounds.round) AS BIGINT), last_batch, evaluated, relative_mae, checksum FROM rounds`
 
 func scanRound(row interface{ Scan(...any) error }) (r Round, err error) {
 	var run string
@@ -246,7 +274,7 @@ func (r *Round) summed(run string) []any {
 }
 
 // insertRound adds a round. orElse is the end of the statement, for one that exists.
-func insertRound(ctx context.Context, tx *sql.Tx, run string, r Round, orElse string) error {
+func insertRound(ctx context.Context, tx *txn, run string, r Round, orElse string) error {
 	values := withSum("rounds", r.summed(run)...)
 	_, err := tx.ExecContext(ctx, "INSERT INTO rounds (run, round, version, state, opened, closed, asked, counted, late, lost, loss, last_batch, evaluated, relative_mae, checksum) VALUES "+
 		placeholders(0, 1, len(values))+orElse, values...)
@@ -254,7 +282,7 @@ func insertRound(ctx context.Context, tx *sql.Tx, run string, r Round, orElse st
 }
 
 // storeRound stores the values of a round that its checksum covers.
-func storeRound(ctx context.Context, tx *sql.Tx, run string, r Round) error {
+func storeRound(ctx context.Context, tx *txn, run string, r Round) error {
 	values := withSum("rounds", r.summed(run)...)
 	_, err := tx.ExecContext(ctx, `UPDATE rounds SET version = $3, state = $4, opened = $5, closed = $6, asked = $7, counted = CASE WHEN state = 'open' AND $4 = 'open' THEN counted ELSE $8 END,
 		late = $9, lost = $10, loss = $11, last_batch = $12, evaluated = $13, relative_mae = $14, checksum = $15 WHERE run = $1 AND round = $2`, values...)

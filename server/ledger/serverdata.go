@@ -10,7 +10,7 @@ import (
 // the empty string if it has none.
 func (l *Ledger) SetLeadersData(ctx context.Context, lead Lead, fingerprint string) (err error) {
 	defer wrap(&err, "storing what data the coordinator has")
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		if err := l.checkLead(ctx, tx, lead); err != nil {
 			return err
 		}

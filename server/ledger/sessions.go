@@ -58,7 +58,7 @@ func (l *Ledger) Logout(ctx context.Context, id, actor string, now time.Time) er
 
 func (l *Ledger) endSession(ctx context.Context, id, actor string, now time.Time, links bool) (err error) {
 	defer wrap(&err, "ending session", id)
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		var user string
 		if err := tx.QueryRowContext(ctx, "DELETE FROM sessions WHERE id = $1 RETURNING person", id).Scan(&user); err != nil {
 			return orNotFound(err, "session "+id)
@@ -92,7 +92,7 @@ func scanCertificate(scan func(...any) error, more ...any) (c Certificate, err e
 // returns ErrRefused if the user has too many, or cannot have one.
 func (l *Ledger) AddCertificate(ctx context.Context, c Certificate, actor string) (err error) {
 	defer wrap(&err, "storing a certificate of", c.User)
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		u, err := l.userFor(ctx, tx, c.User)
 		if err != nil {
 			return err
@@ -126,12 +126,12 @@ func (l *Ledger) AddCertificate(ctx context.Context, c Certificate, actor string
 	})
 }
 
-func expireCertificates(ctx context.Context, tx *sql.Tx, now time.Time) error {
+func expireCertificates(ctx context.Context, tx *txn, now time.Time) error {
 	_, err := tx.ExecContext(ctx, "DELETE FROM certificates WHERE expires <= $1", toMillis(now))
 	return err
 }
 
-func insertCertificate(ctx context.Context, tx *sql.Tx, c Certificate) error {
+func insertCertificate(ctx context.Context, tx *txn, c Certificate) error {
 	_, err := tx.ExecContext(ctx, "INSERT INTO certificates (serial, person, issued, expires) VALUES ($1, $2, $3, $4)", c.Serial, c.User, toMillis(c.Issued), toMillis(c.Expires))
 	return err
 }
@@ -141,7 +141,7 @@ func insertCertificate(ctx context.Context, tx *sql.Tx, c Certificate) error {
 // able to start, so beyond the limit the oldest certificate of local ends.
 func (l *Ledger) RecordLocal(ctx context.Context, c Certificate, now time.Time) (err error) {
 	defer wrap(&err, "storing the certificate of", c.User)
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		if _, err := l.userFor(ctx, tx, c.User); err != nil {
 			return err
 		}
@@ -190,7 +190,7 @@ func (l *Ledger) UserCertificates(ctx context.Context, limit int, now time.Time)
 // certificate has.
 func (l *Ledger) RevokeCertificate(ctx context.Context, prefix, actor string, now time.Time) (c Certificate, err error) {
 	defer wrap(&err, "revoking certificate", prefix)
-	err = l.update(ctx, func(tx *sql.Tx) error {
+	err = l.update(ctx, func(tx *txn) error {
 		var found []Certificate
 		err := query(ctx, tx, func(r *sql.Rows) error {
 			c, err := scanCertificate(r.Scan)

@@ -163,6 +163,12 @@ func TestCoordinatorCrashes(t *testing.T) {
 			r.ID = ""
 			rounds, err := l.Rounds(ctx, run, 0, 100)
 			must(t, err)
+			if !l.sqlite { // batches of all runs share their numbers
+				r.Batch = 0
+				for i := range rounds {
+					rounds[i].LastBatch = 0
+				}
+			}
 			came = fmt.Sprintf("%+v %+v", r, rounds)
 			for v := range int64(4) {
 				blobs, err := l.Version(ctx, run, v)

@@ -49,7 +49,7 @@ func (l *Ledger) AddToken(ctx context.Context, hash []byte, t Token, actor strin
 	if t.Note != "" {
 		detail += ": " + t.Note
 	}
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO tokens (hash, id, note, uses, expires, created, actor, clients, pattern) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
 			hash, id, t.Note, t.Uses, toMillis(t.Expires), toMillis(now), actor, t.Clients, t.Pattern)
 		if err != nil {
@@ -100,7 +100,7 @@ func (l *Ledger) Tokens(ctx context.Context, after string, limit int) (all []Tok
 // that are not revoked, and only one of them may have it.
 func (l *Ledger) RevokeToken(ctx context.Context, prefix, actor string, now time.Time) (t Token, err error) {
 	defer wrap(&err, "revoking token", prefix)
-	err = l.update(ctx, func(tx *sql.Tx) error {
+	err = l.update(ctx, func(tx *txn) error {
 		var found []Token
 		err := query(ctx, tx, func(r *sql.Rows) error {
 			t, err := scanToken(r.Scan)
@@ -157,7 +157,7 @@ func usable(row *sql.Row, now time.Time) error {
 }
 
 // useToken uses a token once.
-func useToken(ctx context.Context, tx *sql.Tx, hash []byte, now time.Time) (Token, error) {
+func useToken(ctx context.Context, tx *txn, hash []byte, now time.Time) (Token, error) {
 	t, err := scanToken(tx.QueryRowContext(ctx, `UPDATE tokens SET uses = uses - 1, joined = joined + 1, used = $2
 		WHERE hash = $1 AND uses > 0 AND expires > $2 AND revoked = 0 RETURNING `+tokenColumns, hash, toMillis(now)).Scan)
 	if !errors.Is(err, sql.ErrNoRows) {

@@ -74,7 +74,7 @@ func scanTasks(into *[]Task) func(*sql.Rows) error {
 // time, but not beyond the latest time that they have.
 func (l *Ledger) Extend(ctx context.Context, agent, run string, round int64, clients []string, until time.Time) (err error) {
 	defer wrap(&err, "extending leases of agent", agent, "in run", run)
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		_, err := l.setExpiry(ctx, tx, "until <> 0 AND +until < $4 AND (latest = 0 OR +until < latest)", "CASE WHEN latest <> 0 AND latest < $4 THEN latest ELSE $4 END", agent, run, round, clients, until)
 		return err
 	})
@@ -84,7 +84,7 @@ func (l *Ledger) Extend(ctx context.Context, agent, run string, round int64, cli
 // on the column until, the database would scan all leases of the run. It skips leases that
 // are being counted or withdrawn: they are about to be deleted, and waiting for them while
 // holding other locks could deadlock.
-func (l *Ledger) setExpiry(ctx context.Context, tx *sql.Tx, which, to, agent, run string, round int64, clients []string, until time.Time) (set []string, err error) {
+func (l *Ledger) setExpiry(ctx context.Context, tx *txn, which, to, agent, run string, round int64, clients []string, until time.Time) (set []string, err error) {
 	for part := range slices.Chunk(clients, l.chunk) {
 		args := []any{agent, run, round, toMillis(until)}
 		for _, c := range part {
@@ -285,17 +285,29 @@ type Single struct {
 // receives their indices in ascending order.
 type Fold func(counted []int) ([]Partial, []Single, error)
 
+// countFor is how long counting may take with PostgreSQL. A primary that has lost its standby
+// answers no commit, and results wait behind it while another one may have taken over.
+const countFor = 10 * time.Second
+
 // Count counts the arrivals of one run that have a lease. In the same transaction it stores
 // the sums and updates that fold returns for them. Each arrival counts once, however often
 // it is passed. Count returns the indices of those that it counted. After an error it is
 // unknown whether anything was counted, and the caller must pass all arrivals again.
 func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold Fold) (counted []int, err error) {
 	defer wrap(&err, "counting results of run", run)
+	if !l.sqlite {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, countFor)
+		defer cancel()
+	}
 	batch := int64(0)
-	err = l.update(ctx, func(tx *sql.Tx) error {
-		r, err := l.lockedRun(ctx, tx, run)
-		if err != nil {
+	err = l.update(ctx, func(tx *txn) error {
+		if err := l.lockRun(ctx, tx, run, true); err != nil {
 			return err
+		}
+		r, err := scanRun(tx.QueryRowContext(ctx, selectRuns+" WHERE id = $1", run))
+		if err != nil {
+			return orNotFound(err, "run "+run)
 		}
 		if r.State != Running {
 			return nil
@@ -309,30 +321,33 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 		if err != nil {
 			return err
 		}
-		r.Batch++
-		batch = r.Batch
-		r.receipts += int64(len(used))
-		if err := l.addReceipts(ctx, tx, run, r.Batch, arrivals, counted, used); err != nil {
+		if batch, err = l.nextBatch(ctx, tx, &r); err != nil {
+			return err
+		}
+		if err := l.addReceipts(ctx, tx, run, batch, arrivals, counted, used); err != nil {
 			return err
 		}
 		for _, p := range partials {
-			values := withSum("partials", p.values(run, r.Batch)...)
+			values := withSum("partials", p.values(run, batch)...)
 			if _, err := tx.ExecContext(ctx, "INSERT INTO partials ("+partialColumns+", checksum) VALUES "+placeholders(0, 1, len(values)), values...); err != nil {
 				return err
 			}
 		}
 		for _, s := range singles {
-			values := withSum("updates", s.values(run, r.Batch)...)
+			values := withSum("updates", s.values(run, batch)...)
 			if _, err := tx.ExecContext(ctx, "INSERT INTO updates ("+updateColumns+", checksum) VALUES "+placeholders(0, 1, len(values)), values...); err != nil {
 				return err
 			}
 		}
-		// For people who watch the open round. Close sets the final number.
-		if _, err := tx.ExecContext(ctx, "UPDATE rounds SET counted = counted + $4 WHERE run = $1 AND round = $2 AND state = $3", run, r.Round, RoundOpen, len(used)); err != nil {
-			return err
+		bytes := int64(0)
+		for _, i := range counted {
+			bytes += arrivals[i].Bytes
 		}
-		_, err = tx.ExecContext(ctx, "UPDATE runs SET batch = $2, receipts = $3, checksum = $4 WHERE id = $1", run, r.Batch, r.receipts, rowSum("runs", r.values()...))
-		return err
+		open := r.Round
+		if r.Remote { // several rounds of the hub are open at a time
+			open = arrivals[counted[0]].Round
+		}
+		return l.note(ctx, tx, run, open, batch, int64(len(used)), bytes)
 	})
 	if err != nil {
 		return nil, err
@@ -346,7 +361,7 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 // countable returns the arrivals whose clients all have a lease, and these leases. If
 // several arrivals need the same lease, only the first one counts. Declined leases and
 // leases of revoked agents or clients do not count.
-func (l *Ledger) countable(ctx context.Context, tx *sql.Tx, run string, arrivals []Arrival) (due []int, used map[Turn]leaseRow, err error) {
+func (l *Ledger) countable(ctx context.Context, tx *txn, run string, arrivals []Arrival) (due []int, used map[Turn]leaseRow, err error) {
 	rounds := map[int64][]string{}
 	for _, a := range arrivals {
 		for _, s := range a.Shares {
@@ -354,7 +369,10 @@ func (l *Ledger) countable(ctx context.Context, tx *sql.Tx, run string, arrivals
 		}
 	}
 	held := map[Turn]leaseRow{}
-	for round, clients := range rounds {
+	for _, round := range slices.Sorted(maps.Keys(rounds)) {
+		// Another process may count the same turns. Both lock them in the same order.
+		clients := rounds[round]
+		slices.Sort(clients)
 		for part := range slices.Chunk(clients, l.chunk) {
 			args := []any{run, round}
 			for _, c := range part {
@@ -364,7 +382,7 @@ func (l *Ledger) countable(ctx context.Context, tx *sql.Tx, run string, arrivals
 				x, err := scanLease(r)
 				held[x.Turn] = x
 				return err
-			}, selectLeases+" WHERE run = $1 AND round = $2 AND until <> 0 AND client IN "+inList(2, len(part)), args...)
+			}, selectLeases+" WHERE run = $1 AND round = $2 AND until <> 0 AND client IN "+inList(2, len(part))+l.lockOrder("client"), args...)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -390,14 +408,13 @@ func (l *Ledger) countable(ctx context.Context, tx *sql.Tx, run string, arrivals
 }
 
 // addReceipts replaces the leases of counted arrivals with receipts.
-func (l *Ledger) addReceipts(ctx context.Context, tx *sql.Tx, run string, batch int64, arrivals []Arrival, counted []int, used map[Turn]leaseRow) error {
+func (l *Ledger) addReceipts(ctx context.Context, tx *txn, run string, batch int64, arrivals []Arrival, counted []int, used map[Turn]leaseRow) error {
 	const columns = 13
 	rows := make([]any, 0, columns*len(used))
 	now := toMillis(time.Now()) // for people only
-	clients, bytes := map[int64][]any{}, map[int64]int64{}
+	clients := map[int64][]any{}
 	for _, i := range counted {
 		a := &arrivals[i]
-		bytes[a.Round] += a.Bytes
 		for _, s := range a.Shares {
 			no := used[Turn{run, a.Round, s.Client}].no
 			rows = append(rows, withSum("receipts", run, a.Round, s.Client, no, a.Version, batch, s.Examples, s.Steps, s.TrainLoss, now, s.Norm, s.ControlNorm)...)
@@ -422,9 +439,6 @@ func (l *Ledger) addReceipts(ctx context.Context, tx *sql.Tx, run string, batch 
 			} else if n != int64(len(part)) {
 				return fmt.Errorf("%d leases of round %d of run %s disappeared during the transaction", int64(len(part))-n, round, run)
 			}
-		}
-		if _, err := tx.ExecContext(ctx, "UPDATE rounds SET bytes = bytes + $3 WHERE run = $1 AND round = $2", run, round, bytes[round]); err != nil {
-			return err
 		}
 	}
 	return nil

@@ -179,7 +179,7 @@ func TestCount(t *testing.T) {
 		wantEqual(t, "receipts", s.receipts(), want)
 		rounds, err := l.Rounds(ctx, "run", 0, 9)
 		must(t, err)
-		wantEqual(t, "bytes", fmt.Sprint(rounds[0].Bytes, rounds[1].Bytes), "100 400")
+		wantEqual(t, "bytes and updates of the open round", fmt.Sprint(rounds[0].Bytes, rounds[0].Counted), "500 7")
 		_, err = l.Count(ctx, "nothing", nil, nil)
 		wantIs(t, err, ErrNotFound)
 	})
@@ -282,7 +282,7 @@ func TestCountConcurrently(t *testing.T) {
 				err := second.Drive(t.Context(), s.lead, "run", func(d *Drive) error {
 					since, err := d.Receipts(last)
 					for _, x := range since {
-						if x.Batch != last && x.Batch != last+1 {
+						if x.Batch < last {
 							t.Errorf("batch %d after %d", x.Batch, last)
 						}
 						last = x.Batch

@@ -44,7 +44,7 @@ type Session struct {
 
 // lockUsers makes transactions that change users wait for each other. The user local always
 // exists.
-func (l *Ledger) lockUsers(ctx context.Context, tx *sql.Tx) error {
+func (l *Ledger) lockUsers(ctx context.Context, tx *txn) error {
 	_, err := tx.ExecContext(ctx, "SELECT 1 FROM users WHERE name = $1"+l.lockClause("UPDATE"), LocalUser)
 	return err
 }
@@ -60,7 +60,7 @@ func scanUser(scan func(...any) error) (u User, err error) {
 
 // userFor returns a user and locks the row, so that the user cannot be removed until the
 // transaction ends.
-func (l *Ledger) userFor(ctx context.Context, tx *sql.Tx, name string) (User, error) {
+func (l *Ledger) userFor(ctx context.Context, tx *txn, name string) (User, error) {
 	u, err := scanUser(tx.QueryRowContext(ctx, "SELECT "+userColumns+" FROM users WHERE name = $1"+l.lockClause("UPDATE"), name).Scan)
 	return u, orNotFound(err, "user "+name)
 }
@@ -87,7 +87,7 @@ func (l *Ledger) Users(ctx context.Context) (all []User, err error) {
 // so that there is always an admin, and of users whose role an OIDC provider decides.
 func (l *Ledger) PutUser(ctx context.Context, name, role, actor string, now time.Time) (u User, err error) {
 	defer wrap(&err, "storing user", name)
-	err = l.update(ctx, func(tx *sql.Tx) error {
+	err = l.update(ctx, func(tx *txn) error {
 		if err := l.lockUsers(ctx, tx); err != nil {
 			return err
 		}
@@ -115,7 +115,7 @@ func (l *Ledger) PutUser(ctx context.Context, name, role, actor string, now time
 }
 
 // addUser adds a user. The caller holds the lock of lockUsers.
-func (l *Ledger) addUser(ctx context.Context, tx *sql.Tx, u User, actor string, now time.Time) error {
+func (l *Ledger) addUser(ctx context.Context, tx *txn, u User, actor string, now time.Time) error {
 	var n int
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM users").Scan(&n); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (l *Ledger) addUser(ctx context.Context, tx *sql.Tx, u User, actor string, 
 // RemoveUser removes a user with all sessions, login codes and certificates.
 func (l *Ledger) RemoveUser(ctx context.Context, name, actor string, now time.Time) (err error) {
 	defer wrap(&err, "removing user", name)
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		if err := l.lockUsers(ctx, tx); err != nil {
 			return err
 		}
@@ -152,11 +152,11 @@ func (l *Ledger) RemoveUser(ctx context.Context, name, actor string, now time.Ti
 }
 
 // signOut ends the sessions and the login codes of a user.
-func signOut(ctx context.Context, tx *sql.Tx, name string) error {
+func signOut(ctx context.Context, tx *txn, name string) error {
 	return deleteOf(ctx, tx, name, "logins WHERE person", "sessions WHERE person")
 }
 
-func removeUser(ctx context.Context, tx *sql.Tx, name string) error {
+func removeUser(ctx context.Context, tx *txn, name string) error {
 	if err := signOut(ctx, tx, name); err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func removeUser(ctx context.Context, tx *sql.Tx, name string) error {
 }
 
 // deleteOf deletes the rows of a user from tables.
-func deleteOf(ctx context.Context, tx *sql.Tx, name string, tables ...string) error {
+func deleteOf(ctx context.Context, tx *txn, name string, tables ...string) error {
 	for _, table := range tables {
 		if _, err := tx.ExecContext(ctx, "DELETE FROM "+table+" = $1", name); err != nil {
 			return err
@@ -177,7 +177,7 @@ func deleteOf(ctx context.Context, tx *sql.Tx, name string, tables ...string) er
 // user's codes, only the newest stay valid.
 func (l *Ledger) AddLogin(ctx context.Context, hash []byte, user string, expires time.Time, actor string, now time.Time) (err error) {
 	defer wrap(&err, "adding a login code of", user)
-	return l.update(ctx, func(tx *sql.Tx) error {
+	return l.update(ctx, func(tx *txn) error {
 		u, err := l.userFor(ctx, tx, user)
 		if err != nil {
 			return err
@@ -215,7 +215,7 @@ func (l *Ledger) UseLogin(ctx context.Context, code, cookie []byte, ttl time.Dur
 	} else if err != nil {
 		return s, err
 	}
-	err = l.update(ctx, func(tx *sql.Tx) error {
+	err = l.update(ctx, func(tx *txn) error {
 		// Lock the user before the code, as AddLogin and RemoveUser do.
 		u, err := l.userFor(ctx, tx, user)
 		if errors.Is(err, ErrNotFound) {
@@ -243,7 +243,7 @@ func (l *Ledger) UseLogin(ctx context.Context, code, cookie []byte, ttl time.Dur
 // already has the name, the user gets the name spare.
 func (l *Ledger) SignIn(ctx context.Context, u User, spare string, cookie []byte, ttl time.Duration, actorOf func(user string) string, now time.Time) (s Session, err error) {
 	defer wrap(&err, "signing in", u.Name)
-	err = l.update(ctx, func(tx *sql.Tx) error {
+	err = l.update(ctx, func(tx *txn) error {
 		if err := l.lockUsers(ctx, tx); err != nil {
 			return err
 		}
@@ -280,7 +280,7 @@ func (l *Ledger) SignIn(ctx context.Context, u User, spare string, cookie []byte
 }
 
 // freeName returns the first of the names that no user has.
-func freeName(ctx context.Context, tx *sql.Tx, names ...string) (string, error) {
+func freeName(ctx context.Context, tx *txn, names ...string) (string, error) {
 	for _, name := range names {
 		var n int
 		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM users WHERE name = $1", name).Scan(&n); err != nil || n == 0 {
@@ -292,7 +292,7 @@ func freeName(ctx context.Context, tx *sql.Tx, names ...string) (string, error) 
 
 // forgetExternal removes users of an OIDC provider who have no session, if there are so many
 // users that the limit is near. They are added again when they sign in.
-func forgetExternal(ctx context.Context, tx *sql.Tx, now time.Time) error {
+func forgetExternal(ctx context.Context, tx *txn, now time.Time) error {
 	var n int
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM users").Scan(&n); err != nil || n < maxUsers-maxUsers/10 {
 		return err
@@ -306,7 +306,7 @@ func forgetExternal(ctx context.Context, tx *sql.Tx, now time.Time) error {
 
 // addSession adds a session. Of the user's sessions, only the newest stay. The caller has
 // locked the user.
-func (l *Ledger) addSession(ctx context.Context, tx *sql.Tx, s Session, hash []byte, actor string) (Session, error) {
+func (l *Ledger) addSession(ctx context.Context, tx *txn, s Session, hash []byte, actor string) (Session, error) {
 	s.ID = strings.ToLower(rand.Text()[:12])
 	if _, err := tx.ExecContext(ctx, "DELETE FROM sessions WHERE expires <= $1", toMillis(s.Created)); err != nil {
 		return s, err

@@ -106,10 +106,10 @@ func serverCertificate(t *testing.T, dir, address string) (ca, cert, key string)
 // TestSecret checks that all processes get the same secret.
 func TestSecret(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
-		first, err := open(t, at).Secret(t.Context(), "bus")
+		first, err := open(t, at).Secret(t.Context(), "one")
 		must(t, err)
 		l := open(t, at)
-		again, err := l.Secret(t.Context(), "bus")
+		again, err := l.Secret(t.Context(), "one")
 		must(t, err)
 		other, err := l.Secret(t.Context(), "other")
 		must(t, err)

@@ -63,7 +63,7 @@ func (v *versionRow) values() []any {
 }
 
 // insertVersion adds a version and its head. orElse is the end of the statement, for one that exists.
-func insertVersion(ctx context.Context, tx *sql.Tx, v versionRow, orElse string) error {
+func insertVersion(ctx context.Context, tx *txn, v versionRow, orElse string) error {
 	values := withSum("versions", v.values()...)
 	_, err := tx.ExecContext(ctx, "INSERT INTO versions ("+versionColumns+", checksum) VALUES "+placeholders(0, 1, len(values))+orElse, values...)
 	if err != nil {
@@ -82,7 +82,7 @@ func (d *Drive) addVersion(version int64, v Version, server string) error {
 // that has not begun, and a hub's run.
 func (l *Ledger) RollBack(ctx context.Context, run string, to int64, actor string, now time.Time) (version int64, err error) {
 	defer wrap(&err, "rolling back run", run)
-	err = l.update(ctx, func(tx *sql.Tx) error {
+	err = l.update(ctx, func(tx *txn) error {
 		r, err := l.lockedRun(ctx, tx, run)
 		if err != nil {
 			return err
@@ -123,8 +123,11 @@ func (l *Ledger) RollBack(ctx context.Context, run string, to int64, actor strin
 // restart abandons the open round of a running run and everything that was counted since the
 // last merge. Without a stored machine, the coordinator begins the next round. A coordinator
 // that drives the run sees the new batch and reads the run again. The caller stores the run.
-func (l *Ledger) restart(ctx context.Context, tx *sql.Tx, r *Run, now time.Time) error {
-	r.Batch++
+func (l *Ledger) restart(ctx context.Context, tx *txn, r *Run, now time.Time) error {
+	var err error
+	if r.Batch, err = l.nextBatch(ctx, tx, r); err != nil {
+		return err
+	}
 	if err := l.endTurns(ctx, tx, r.ID, "the run was rolled back", now); err != nil {
 		return err
 	}
@@ -166,7 +169,7 @@ func (d *Drive) retire(oldest int64) (blobs []string, err error) {
 // deleteVersions deletes the versions of a run before the given one that no lease, sum or
 // update refers to. It returns the blobs that nothing refers to any more: of these versions
 // and of the given server state.
-func deleteVersions(ctx context.Context, tx *sql.Tx, run string, before int64, state string) (unused []string, err error) {
+func deleteVersions(ctx context.Context, tx *txn, run string, before int64, state string) (unused []string, err error) {
 	var blobs []string
 	add := func(b string) {
 		if b != "" && !slices.Contains(blobs, b) {

@@ -33,7 +33,7 @@ func (l *Ledger) checkWitness(ctx context.Context) error {
 	if _, err := fmt.Sscanf(string(text), "%s %d %x\n", &run, &batch, &sum); err != nil || sum != witnessSum(run, batch) {
 		return nil // nothing was counted, or a power loss has torn the file
 	}
-	err = l.db.QueryRowContext(ctx, "SELECT batch FROM runs WHERE id = $1", run).Scan(&has)
+	err = l.db.QueryRowContext(ctx, "SELECT COALESCE(max(batch), 0) FROM (SELECT batch FROM runs WHERE id = $1 UNION ALL SELECT batch FROM counters WHERE run = $1) AS newest", run).Scan(&has)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}

@@ -179,7 +179,7 @@ func Missing(p *fed.Plan) error {
 	if recipe.StartsOnServerData(p) {
 		what = "start " + p.Start
 	}
-	return fmt.Errorf("%s needs readings on the server, which has none; start every coordinator with serve --server-data, or use loadstar simulate", what)
+	return fmt.Errorf("%s needs readings on the server, which has none; start every coordinator with rounds.data in server.yaml, or use loadstar simulate", what)
 }
 
 // Changed is the reason why a run waits if the data is not that with which it began.

@@ -98,7 +98,7 @@ func TestOpenRefuses(t *testing.T) {
 		want  string
 	}{
 		"good":            {hourly, ", temperature", 64, ""},
-		"none":            {nil, "", 64, "needs readings on the server, which has none; start every coordinator with serve --server-data"},
+		"none":            {nil, "", 64, "needs readings on the server, which has none; start every coordinator with rounds.data in server.yaml"},
 		"interval":        {half, "", 64, "the server's readings are 30m0s apart and those of the clients 1h0m0s"},
 		"input":           {hourly, ", wind", 64, "the server's data does not fit the plan"},
 		"few examples":    {short, "", 64, "complete training examples, fewer than a batch of 64"},

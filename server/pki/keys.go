@@ -73,7 +73,7 @@ func unseal(text []byte, k Keys) (plain []byte, sealed bool, err error) {
 	case k.certificatesOnly:
 		return rest, true, nil
 	case k.Passphrase == "":
-		return nil, true, fmt.Errorf("%w: it is encrypted; give its passphrase with --pki-passphrase-file", errKey)
+		return nil, true, fmt.Errorf("%w: it is encrypted; give its passphrase with --pki-passphrase-file, or as keys.passphrase_file in server.yaml", errKey)
 	}
 	by, err := age.NewScryptIdentity(k.Passphrase)
 	if err != nil {
@@ -105,7 +105,7 @@ func (k Keys) signer(public crypto.PublicKey) (crypto.Signer, error) {
 		}
 	}
 	if len(k.Signers) == 0 {
-		return nil, fmt.Errorf("%w: the file holds none; give the external signer that has it with --pki-signer", errKey)
+		return nil, fmt.Errorf("%w: the file holds none; give the external signer that has it with --pki-signer, or in keys.signers of server.yaml", errKey)
 	}
-	return nil, fmt.Errorf("%w: no external signer of --pki-signer has it", errKey)
+	return nil, fmt.Errorf("%w: none of the external signers (--pki-signer, or keys.signers in server.yaml) has it", errKey)
 }

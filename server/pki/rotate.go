@@ -70,7 +70,7 @@ func Rotate(dir string, keys Keys, r Rotation) error {
 	}
 	if next.id == current.id {
 		// Agents are told to renew if another key signs than that of their certificate.
-		return errors.New("the first external signer of --pki-signer has the key of the present issuer: create a new key, and give its signer first")
+		return errors.New("the first external signer given has the key of the present issuer: create a new key, and give its signer first")
 	}
 	if fresh {
 		if err := writeRootKey(dir, root, keys); err != nil {

@@ -62,7 +62,7 @@ func OpenSigner(ctx context.Context, address string) (*Signer, error) {
 		s.call = func(ctx context.Context, verb string, input []byte) ([]byte, error) { return post(ctx, u, verb, input) }
 	}
 	if err := s.open(ctx); err != nil {
-		return nil, fmt.Errorf("the external signer %s: %w; start it, or correct --pki-signer", shown, err)
+		return nil, fmt.Errorf("the external signer %s: %w; start it, or correct --pki-signer, or keys.signers in server.yaml", shown, err)
 	}
 	return s, nil
 }

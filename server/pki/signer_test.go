@@ -99,7 +99,7 @@ func TestSigner(t *testing.T) {
 	}
 	for want, keys := range map[string]Keys{
 		"the file holds none; give the external signer that has it with --pki-signer": {},
-		"no external signer of --pki-signer has it":                                   {Signers: []*Signer{openSigner(t, opensslSigner(t))}},
+		"none of the external signers":                                   {Signers: []*Signer{openSigner(t, opensslSigner(t))}},
 	} {
 		if _, err := OpenExisting(dir, keys); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "backup") {
 			t.Errorf("%v, want %s", err, want)
@@ -196,7 +196,7 @@ func TestSignerRefused(t *testing.T) {
 			}
 			begin := time.Now()
 			_, err := OpenSigner(t.Context(), "exec:"+path)
-			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "the external signer exec:"+path+": ") || !strings.HasSuffix(err.Error(), "; start it, or correct --pki-signer") {
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "the external signer exec:"+path+": ") || !strings.HasSuffix(err.Error(), "; start it, or correct --pki-signer, or keys.signers in server.yaml") {
 				t.Errorf("%v; want %q", err, c.want)
 			}
 			if took := time.Since(begin); took > 25*time.Second {

@@ -45,9 +45,9 @@ func (b *Cache) Of(ctx context.Context, run string) (*Terms, error) {
 	return t, nil
 }
 
-// Of converts a message from the bus to a result.
-func Of(a *v1.Arrival) *Result {
-	r := &Result{Version: int(a.Version), Sum: a.Form == v1.Form_FORM_SUM, Numbers: a.Numbers, Shares: make([]Share, len(a.Shares))}
+// Of returns the result that an agent has pushed in one or more chunks, which are numbers.
+func Of(a *v1.PushRequest, numbers []byte) *Result {
+	r := &Result{Version: int(a.Version), Sum: a.Form == v1.Form_FORM_SUM, Numbers: numbers, Shares: make([]Share, len(a.Shares))}
 	for i, s := range a.Shares {
 		r.Shares[i] = Share{Client: s.Client, Examples: int(s.Examples), Steps: int(s.Steps), TrainLoss: s.TrainLoss, Loss: s.Loss, Norm: s.Norm, ControlNorm: s.ControlNorm}
 	}

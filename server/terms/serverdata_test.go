@@ -8,7 +8,7 @@ import (
 // TestServerDataRefusals checks plans that need data on the server.
 func TestServerDataRefusals(t *testing.T) {
 	own := planOf(t, "algorithm: fedsim\n"+small)
-	if err := Federated(own, false); err == nil || !strings.Contains(err.Error(), "algorithm fedsim needs readings on the server, which has none; start every coordinator with serve --server-data") {
+	if err := Federated(own, false); err == nil || !strings.Contains(err.Error(), "algorithm fedsim needs readings on the server, which has none; start every coordinator with rounds.data in server.yaml") {
 		t.Errorf("without data: %v", err)
 	}
 	if err := Federated(own, true); err != nil {

@@ -1,5 +1,5 @@
 // Package terms holds the rules for a run's results: their shape, their bounds and how to
-// add them up. Gateways reject results that break the rules. Aggregators and the
+// add them up. Gateways reject results that break the rules. They and the
 // coordinator use the rules to add results up.
 package terms
 
@@ -185,7 +185,7 @@ func (t *Terms) SumBytes() int64 {
 }
 
 // maxNumbers limits the bytes of a result's numbers, so that the result with its clients'
-// names fits into a message of the bus.
+// names fits into memory several times.
 const maxNumbers = 12 << 20
 
 // maxBytes returns the size of the numbers in the largest possible result, in bytes.

@@ -479,12 +479,12 @@ func TestSumsAddUp(t *testing.T) {
 }
 
 func TestOf(t *testing.T) {
-	a := &v1.Arrival{
-		Run: "r", Round: 4, Version: 3, Agent: "a", Form: v1.Form_FORM_SUM, Numbers: []byte{1, 2},
+	a := &v1.PushRequest{
+		Run: "r", Round: 4, Version: 3, Form: v1.Form_FORM_SUM,
 		Shares: []*v1.Share{{Client: "c", Examples: 5, Steps: 6, TrainLoss: 7, Loss: 8, Norm: 9, ControlNorm: 10}, {Client: "d"}},
 	}
 	want := &Result{Version: 3, Sum: true, Numbers: []byte{1, 2}, Shares: []Share{{"c", 5, 6, 7, 8, 9, 10}, {Client: "d"}}}
-	if got := Of(a); !reflect.DeepEqual(got, want) {
+	if got := Of(a, []byte{1, 2}); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

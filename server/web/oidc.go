@@ -41,13 +41,13 @@ func (o *OIDC) Check() error {
 	u, err := url.Parse(o.Issuer)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "https" && !(u.Scheme == "http" && isLoopback(u.Hostname())):
-		return fmt.Errorf("--oidc-issuer %q is not the address of a provider: want https://…, or http:// on this machine", o.Issuer)
+		return fmt.Errorf("web.oidc.issuer %q is not the address of a provider: want https://…, or http:// on this machine", o.Issuer)
 	case o.ClientID == "":
-		return errors.New("--oidc-client-id is missing: want the ID that the provider has for this server")
+		return errors.New("web.oidc.client_id is missing: want the ID that the provider has for this server")
 	case o.Claim == "":
-		return errors.New("--oidc-claim is empty: want the claim that decides the role, such as groups")
+		return errors.New("web.oidc.claim is empty: want the claim that decides the role, such as groups")
 	case len(o.Roles) == 0:
-		return fmt.Errorf("--oidc-roles is missing: without it nobody may sign in; want values of the claim %s, such as viewer=staff,admin=it", o.Claim)
+		return fmt.Errorf("web.oidc.roles is missing: without it nobody may sign in; want values of the claim %s, such as viewer=staff,admin=it", o.Claim)
 	}
 	return nil
 }
@@ -269,7 +269,7 @@ func (s *signer) claims(token *oidc.IDToken) (role access.Role, name string, err
 		}
 	}
 	if role == "" {
-		return "", "", fmt.Errorf("%s has no access: none of the values in the claim %s of the provider gives a role here; ask an admin of this server to add one to --oidc-roles, or of the provider to add you to a group", cut(name, 64), s.Claim)
+		return "", "", fmt.Errorf("%s has no access: none of the values in the claim %s of the provider gives a role here; ask an admin of this server to add one to web.oidc.roles, or of the provider to add you to a group", cut(name, 64), s.Claim)
 	}
 	return role, name, nil
 }

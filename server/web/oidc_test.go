@@ -304,10 +304,10 @@ func TestOIDCCheck(t *testing.T) {
 	good := OIDC{Issuer: "https://id.example", ClientID: "x", Claim: "groups", Roles: map[string]access.Role{"a": access.Viewer}}
 	must(t, good.Check())
 	for want, spoil := range map[string]func(*OIDC){
-		"--oidc-issuer":    func(o *OIDC) { o.Issuer = "http://id.example" },
-		"--oidc-client-id": func(o *OIDC) { o.ClientID = "" },
-		"--oidc-claim":     func(o *OIDC) { o.Claim = "" },
-		"--oidc-roles":     func(o *OIDC) { o.Roles = nil },
+		"web.oidc.issuer":    func(o *OIDC) { o.Issuer = "http://id.example" },
+		"web.oidc.client_id": func(o *OIDC) { o.ClientID = "" },
+		"web.oidc.claim":     func(o *OIDC) { o.Claim = "" },
+		"web.oidc.roles":     func(o *OIDC) { o.Roles = nil },
 	} {
 		bad := good
 		spoil(&bad)

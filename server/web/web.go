@@ -104,14 +104,14 @@ const (
 // Check returns an error if the configuration is unsafe or incomplete.
 func (c Config) Check() error {
 	if (c.CertFile == "") != (c.KeyFile == "") {
-		return errors.New("the dashboard needs a certificate and its key: give both --web-cert and --web-key, or neither")
+		return errors.New("the dashboard needs a certificate and its key: give both web.cert_file and web.key_file, or neither")
 	}
 	host, _, err := net.SplitHostPort(c.Listen)
 	if err != nil {
 		return fmt.Errorf("%q is not an address for the dashboard: want HOST:PORT, such as 127.0.0.1:7445", c.Listen)
 	}
 	if !isLoopback(host) && c.CertFile == "" && !c.BehindProxy {
-		return fmt.Errorf("the dashboard at %s could be reached from other machines without encryption: give --web-cert and --web-key, or --web-behind-proxy if a proxy in front of it has the certificate, or listen on 127.0.0.1", c.Listen)
+		return fmt.Errorf("the dashboard at %s could be reached from other machines without encryption: give web.cert_file and web.key_file, or web.behind_proxy if a proxy in front of it has the certificate, or listen on 127.0.0.1", c.Listen)
 	}
 	if u, err := url.Parse(c.URL); c.URL != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		return fmt.Errorf("%q is not the address of a page: want https://HOST/", c.URL)

@@ -46,8 +46,8 @@ func TestConfig(t *testing.T) {
 	for want, c := range map[string]Config{
 		"without encryption": {Listen: ":7445"},
 		"0.0.0.0:7445":       {Listen: "0.0.0.0:7445"},
-		"give --web-cert":    {Listen: "192.0.2.1:0"},
-		"both --web-cert":    {Listen: "127.0.0.1:0", CertFile: "c"},
+		"give web.cert_file": {Listen: "192.0.2.1:0"},
+		"both web.cert_file": {Listen: "127.0.0.1:0", CertFile: "c"},
 		"HOST:PORT":          {Listen: "7445"},
 		"of a page":          {Listen: "127.0.0.1:0", URL: "example.org"},
 	} {

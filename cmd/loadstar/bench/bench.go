@@ -11,7 +11,7 @@ import (
 // Command returns the command.
 func Command() *cobra.Command {
 	cmd := &cobra.Command{Use: "bench", Short: "Run benchmarks on this machine"}
-	cmd.AddCommand(newEngine(), newWindows(), newSimulate(), newSkill(), newUses(), newFleet(), newFleetEngine(), newAgents(), newSoak())
+	cmd.AddCommand(newEngine(), newWindows(), newSimulate(), newSkill(), newUses(), newFleet(), newFleetEngine(), newFleetHTTP(), newAgents(), newSoak())
 	return cmd
 }
 

@@ -22,24 +22,32 @@ func newFleet() *cobra.Command {
 		Use:   "fleet",
 		Short: "Load-test the server with simulated agents",
 		Long: `Load-test the server with simulated agents. The server runs in its own process.
-The agents run in this process, each with its own key, certificate and permanent
-connection. They check in at the server's pace, fetch the weights of every
+The agents run in this process, each with its own key, certificate and
+connection. They check in at a fixed pace (--rate), fetch the weights of every
 round, and push random numbers instead of training. A round needs results from
 70 % of the agents (--cohort) and selects 10 % more than that. The next round
-starts at once.
+starts at once. Measuring begins when all agents have checked in and the first
+round is over, and covers whole rounds.
 
-The shared layers are 24 KB (bose2023 with a personal head) or 170 KB (all
-layers shared) in size.
+The shared layers have 24 kB (bose2023 with a personal head), 95 kB (dense, the
+default model) or 170 kB (bose2023 with all layers shared).
 
-The benchmark alternates between the whole server and the server's queue and
-ledger in isolation. For the queue, 16 writers store results on the disk of an
-embedded NATS server. For the ledger, whole batches of results are summed and
-counted. SHARE is the server's counting rate divided by the rate of the slower
-of the two. Rates and ratios are medians over the repetitions (--turns). Latency
-percentiles are computed from all repetitions together. The agents run on the
-same machine as the server; their CPU time is shown too.
+The first table says what a counted update costs the server, in milliseconds of
+CPU time, beside bare engines that are measured after each repetition: an
+HTTP/1.1 call over mutual TLS with the same bytes both ways over as many
+connections (HTTP), adding up and counting in the ledger by whole batches
+(COUNT). RATIO is the server's time divided by HTTP plus COUNT. CPU time of
+PostgreSQL is in none of them. The second table has what an update takes of
+everything else. Figures are medians over the repetitions (--turns), and
+latencies quantiles of all calls.
 
-The command fails if a result is rejected, lost or counted twice.`,
+Syncs of the disk are counted by the kernel, which needs root and tracefs (mount
+-t tracefs none /sys/kernel/tracing); otherwise they are -1. With PostgreSQL they
+include those of its log.
+
+The command fails if a result is rejected, lost or counted twice, or if an agent
+was told something else than what the ledger has. With --json the last line is
+the result; its ratio and calls_per_update are the largest of all sizes.`,
 		Example: "  loadstar bench fleet\n  loadstar bench fleet --agents 200 --seconds 2 --turns 1 --size 24k",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -50,7 +58,7 @@ The command fails if a result is rejected, lost or counted twice.`,
 				return fleetUsage(err, "bench fleet ")
 			}
 			if asJSON {
-				return cli.PrintJSON(cmd.OutOrStdout(), b)
+				return cli.PrintLine(cmd.OutOrStdout(), b)
 			}
 			return printFleetBench(cmd.OutOrStdout(), b)
 		},
@@ -59,17 +67,17 @@ The command fails if a result is rejected, lost or counted twice.`,
 	addBackends(f, &c.Backends)
 	f.IntVar(&c.Agents, "agents", 10_000, "number of agents, with one client each")
 	f.Float64Var(&c.Cohort, "cohort", 0.7, "share of the agents that a round needs results from")
-	f.StringSliceVar(&c.Sizes, "size", []string{"24k", "170k"}, "sizes of the shared layers: 24k, 170k")
+	f.StringSliceVar(&c.Sizes, "size", []string{"24k", "95k", "170k"}, "sizes of the shared layers: 24k, 95k, 170k")
 	f.IntVar(&c.Turns, "turns", 3, "number of repetitions")
-	f.Float64Var(&c.Seconds, "seconds", 10, "seconds per server measurement; queue and ledger take at most 5")
-	f.Float64Var(&c.Rate, "rate", 0, "check-ins per second of the whole fleet (default derived from the speed of queue and ledger)")
-	f.IntVar(&c.Aggregators, "aggregators", 2, "number of aggregators that count in parallel")
-	f.BoolVar(&asJSON, "json", false, "print JSON")
+	f.Float64Var(&c.Seconds, "seconds", 10, "least seconds per server measurement; the bare engines take at most 5 each")
+	f.Float64Var(&c.Rate, "rate", 2000, "check-ins per second of the whole fleet")
+	f.BoolVar(&c.Short, "short-connections", false, "agents close their connections between contacts, so that there can be more of them")
+	f.BoolVar(&asJSON, "json", false, "print one line of JSON")
 	return cmd
 }
 
 // newFleetEngine returns a hidden command. Command bench fleet runs it in a separate
-// process to measure the bus and the ledger alone.
+// process to measure the ledger alone.
 func newFleetEngine() *cobra.Command {
 	var (
 		b       fleet.Backends
@@ -79,7 +87,7 @@ func newFleetEngine() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:    "fleet-engine",
-		Short:  "Benchmark the server's queue and ledger alone",
+		Short:  "Benchmark the server's ledger alone",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -87,7 +95,7 @@ func newFleetEngine() *cobra.Command {
 			if err != nil {
 				return cli.Usage(err)
 			}
-			r, err := fleet.Engines(cmd.Context(), b, size, clients, d)
+			r, err := fleet.Engine(cmd.Context(), b, size, clients, d)
 			if err != nil {
 				return fleetUsage(err, "bench fleet-engine ")
 			}
@@ -95,9 +103,33 @@ func newFleetEngine() *cobra.Command {
 		},
 	}
 	addBackends(cmd.Flags(), &b)
-	cmd.Flags().StringVar(&size, "size", "24k", "size of the shared layers: 24k or 170k")
+	cmd.Flags().StringVar(&size, "size", "24k", "size of the shared layers: 24k, 95k or 170k")
 	cmd.Flags().IntVar(&clients, "clients", 10_000, "number of clients in the ledger")
 	cmd.Flags().Float64Var(&seconds, "seconds", 5, "seconds per measurement")
+	return cmd
+}
+
+// newFleetHTTP returns a hidden command. Command bench fleet runs it to measure bare calls.
+func newFleetHTTP() *cobra.Command {
+	var (
+		serve, short bool
+		connections  int
+	)
+	cmd := &cobra.Command{
+		Use:    "fleet-http",
+		Short:  "Benchmark bare HTTP over mutual TLS",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if serve {
+				return fleet.ServeBare(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+			}
+			return fleetUsage(fleet.CallBare(cmd.Context(), connections, short, cmd.InOrStdin(), cmd.OutOrStdout()), "bench fleet-http ")
+		},
+	}
+	cmd.Flags().BoolVar(&serve, "serve", false, "serve calls instead of making them")
+	cmd.Flags().IntVar(&connections, "connections", 1000, "number of connections")
+	cmd.Flags().BoolVar(&short, "short", false, "open a connection for each call")
 	return cmd
 }
 
@@ -130,7 +162,6 @@ func newAgents() *cobra.Command {
 
 func addBackends(f *pflag.FlagSet, b *fleet.Backends) {
 	f.StringVar(&b.Database, "database", "", "PostgreSQL `URL` (postgres://…) for the ledger; the benchmark uses a temporary schema (default SQLite file)")
-	f.StringSliceVar(&b.NATS, "nats", nil, "servers of a NATS cluster without other users (default embedded server)")
 }
 
 // fleetUsage turns err into a usageError if the cause is a setting that is out of range.
@@ -142,21 +173,22 @@ func fleetUsage(err error, path string) error {
 }
 
 func printFleetBench(w io.Writer, b *fleet.Result) error {
-	fmt.Fprintf(w, "%d agents, rounds of %d; %s; %s of %g s\n\n", b.Agents, b.Cohort, b.Engines, cli.Count(b.Turns, "turn"), b.Seconds)
+	how := ""
+	if b.Short {
+		how = " that close their connections"
+	}
+	fmt.Fprintf(w, "%d agents%s, %g check-ins a second, rounds of %d; %s; %s of %g s\n\n", b.Agents, how, b.Rate, b.Cohort, b.Engines, cli.Count(b.Turns, "turn"), b.Seconds)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "SIZE\tBYTES\tACCEPTED/S\tCOUNTED/S\tQUEUE ALONE/S\tLEDGER ALONE/S\tSHARE\tCHECK-INS/S\tROUNDS\tUPDATES\t")
+	fmt.Fprintln(t, "SIZE\tBYTES\tCPU ms/UPDATE\tHTTP\tCOUNT\tRATIO\tCOUNTED/S\tUPDATES\tROUNDS\tSERVER MB\tLOAD\t")
 	for _, s := range b.Sizes {
-		fmt.Fprintf(t, "%s\t%d\t%.0f\t%.0f\t%.0f\t%.0f\t%.2f\t%.0f\t%d\t%d\t\n",
-			s.Size, s.Bytes, s.Accepted, s.Counted, s.Engine.Publish, s.Engine.Count, s.Share, s.CheckIns, s.Rounds, s.Updates)
+		fmt.Fprintf(t, "%s\t%d\t%.3f\t%.3f\t%.3f\t%.1f\t%.0f\t%d\t%d\t%d\t%.1f\t\n",
+			s.Size, s.Bytes, s.CPU, s.BareHTTP, s.BareCount, s.Ratio, s.Counted, s.Updates, s.Rounds, s.RSS>>20, s.Load)
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	fmt.Fprintln(w)
-	fmt.Fprintln(t, "SIZE\tPUSH p50\tp99\tCHECK-IN p50\tp99\tTO COUNTED p50\tp99 ms\tSERVER MB\tCPU ms/UPDATE\tAGENTS' CPU\t")
+	fmt.Fprintln(t)
+	fmt.Fprintln(t, "SIZE\tCALLS\tSTATEMENTS\tTRANSACTIONS\tFSYNCS\tWIRE kB\tALLOCATIONS\tkB\tPUSH p50\tp99\tTO COUNTED p50\tp99 ms\tAGENTS' CPU\t")
 	for _, s := range b.Sizes {
-		fmt.Fprintf(t, "%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.0f\t%.0f\t%d\t%.2f\t%.2f\t\n",
-			s.Size, s.Push.P50, s.Push.P99, s.CheckIn.P50, s.CheckIn.P99, s.Heard.P50, s.Heard.P99, s.RSS>>20, s.CPU, s.GeneratorCPU)
+		fmt.Fprintf(t, "%s\t%.2f\t%.2f\t%.3f\t%.3f\t%.0f\t%.0f\t%.0f\t%.1f\t%.1f\t%.0f\t%.0f\t%.2f\t\n",
+			s.Size, s.Calls, s.Statements, s.Transactions, s.Fsyncs, s.Wire/1e3, s.Allocations, s.Allocated/1e3, s.Push.P50, s.Push.P99, s.Heard.P50, s.Heard.P99, s.AgentsCPU)
 	}
 	return t.Flush()
 }

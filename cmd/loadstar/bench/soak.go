@@ -45,7 +45,7 @@ first ten minutes caches are still filling, so a test shorter than that allows
 	addBackends(cmd.Flags(), &c.Backends)
 	cmd.Flags().IntVar(&c.Agents, "agents", 1000, "number of agents, with one client each")
 	cmd.Flags().DurationVar(&c.Length, "for", time.Hour, "duration of the test")
-	cmd.Flags().StringVar(&c.Size, "size", "24k", "size of the shared layers: 24k or 170k")
+	cmd.Flags().StringVar(&c.Size, "size", "24k", "size of the shared layers: 24k, 95k or 170k")
 	cmd.Flags().Float64Var(&c.Rate, "rate", 500, "check-ins per second of the whole fleet")
 	return cmd
 }

@@ -32,11 +32,17 @@ func (k *KeyFlags) Add(f *pflag.FlagSet) {
 }
 
 // Keys reads the passphrase and asks the external signers for their public keys.
-func (k *KeyFlags) Keys(ctx context.Context) (keys pki.Keys, err error) {
-	if keys.Passphrase, err = passphrase(k.passphrase); err != nil {
+func (k *KeyFlags) Keys(ctx context.Context) (pki.Keys, error) {
+	return Keys(ctx, k.passphrase, k.signers)
+}
+
+// Keys reads a passphrase from a file, or from systemd without one, and asks external signers for
+// their public keys.
+func Keys(ctx context.Context, passphraseFile string, signers []string) (keys pki.Keys, err error) {
+	if keys.Passphrase, err = passphrase(passphraseFile); err != nil {
 		return keys, err
 	}
-	for _, address := range k.signers {
+	for _, address := range signers {
 		s, err := pki.OpenSigner(ctx, address)
 		if err != nil {
 			return keys, err
@@ -356,7 +362,7 @@ the passphrase, give the old one with --pki-passphrase-file.`,
 			for _, f := range files {
 				fmt.Fprintf(cmd.OutOrStdout(), "encrypted %s\n", f)
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), "start the server with --pki-passphrase-file from now on; older backups hold the keys as they were")
+			fmt.Fprintln(cmd.OutOrStdout(), "give the server the passphrase as keys.passphrase_file from now on; older backups hold the keys as they were")
 			return nil
 		},
 	}

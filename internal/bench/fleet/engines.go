@@ -4,30 +4,30 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"time"
-
-	"google.golang.org/protobuf/proto"
 
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	"loadstar/internal/bench"
-	v1 "loadstar/proto/loadstar/v1"
-	"loadstar/server/aggregator"
-	"loadstar/server/bus"
+	"loadstar/internal/cputime"
+	"loadstar/server/gateway"
 	"loadstar/server/ledger"
 	"loadstar/server/terms"
 )
 
-// sizes maps the size of a result to the partition of bose2023 that produces it.
-var sizes = map[string]string{"24k": "head", "170k": "none"}
+// sizes maps the size of a result to the part of a plan that produces it: bose2023 with a
+// personal head, the default model, and bose2023 with all layers shared.
+var sizes = map[string]string{
+	"24k":  "model: {name: " + bench.Model + "}\npartition: head",
+	"95k":  "model: {name: dense}",
+	"170k": "model: {name: " + bench.Model + "}\npartition: none",
+}
+
+const knownSizes = "24k, 95k or 170k"
 
 // overSelection is the share of clients that a round asks in addition to those it needs, so
 // that it does not wait for the slowest clients.
@@ -39,26 +39,22 @@ func planOf(size string, cohort int) string {
 	return fmt.Sprintf(`
 name: bench-%s
 algorithm: fedavg
-model: {name: %s}
-partition: %s
+%s
 rounds: 1000000000
 schedule: {cohort: %d, over_selection: %g}
-`, size, bench.Model, sizes[size], cohort, overSelection)
+`, size, sizes[size], cohort, overSelection)
 }
 
-// EngineRates contains the speeds of the bus and the ledger, each measured without a
-// server.
+// EngineRates contains the speed of the ledger without a server, and the CPU time of this
+// process for a result in milliseconds.
 type EngineRates struct {
-	Publish float64 `json:"publish_per_s"`
-	Count   float64 `json:"count_per_s"`
+	Count    float64 `json:"count_per_s"`
+	CountCPU float64 `json:"count_cpu_ms"`
 }
 
-// slower returns the lower rate, which limits the server.
-func (r EngineRates) slower() float64 { return min(r.Publish, r.Count) }
-
-// runEngines measures the engines in another process, so that the memory of thousands of
-// connections does not slow them down.
-func runEngines(ctx context.Context, e Backends, size string, clients int, d time.Duration) (r EngineRates, err error) {
+// runEngine measures the ledger in another process, so that the memory of thousands of
+// connections does not slow it down.
+func runEngine(ctx context.Context, e Backends, size string, clients int, d time.Duration) (r EngineRates, err error) {
 	args := []string{"bench", "fleet-engine", "--size", size, "--clients", strconv.Itoa(clients), "--seconds", fmt.Sprint(d.Seconds())}
 	if e.Database != "" {
 		args = append(args, "--database", e.Database)
@@ -71,19 +67,19 @@ func runEngines(ctx context.Context, e Backends, size string, clients int, d tim
 	cmd.Stderr = &said
 	out, err := cmd.Output()
 	if err != nil {
-		return r, fmt.Errorf("measuring the engines: %w: %s", err, bytes.TrimSpace(said.Bytes()))
+		return r, fmt.Errorf("measuring the ledger: %w: %s", err, bytes.TrimSpace(said.Bytes()))
 	}
 	return r, json.Unmarshal(out, &r)
 }
 
-// Engines measures the bus and the ledger alone, each for d, with results of the given
-// size and a ledger with the given number of clients.
-func Engines(ctx context.Context, e Backends, size string, clients int, d time.Duration) (r EngineRates, err error) {
+// Engine measures the ledger alone for d, with results of the given size and a given number
+// of clients.
+func Engine(ctx context.Context, e Backends, size string, clients int, d time.Duration) (r EngineRates, err error) {
 	if err := e.check(); err != nil {
 		return r, &UsageError{err}
 	}
 	if _, ok := sizes[size]; !ok || clients < 2 {
-		return r, &UsageError{errors.New("--size must be 24k or 170k, and --clients at least 2")}
+		return r, &UsageError{fmt.Errorf("--size must be %s, and --clients at least 2", knownSizes)}
 	}
 	dir, err := os.MkdirTemp("", "loadstar-engine-")
 	if err != nil {
@@ -94,9 +90,6 @@ func Engines(ctx context.Context, e Backends, size string, clients int, d time.D
 	if err != nil {
 		return r, err
 	}
-	if r.Publish, err = publishRate(ctx, filepath.Join(dir, "nats"), t, d); err != nil {
-		return r, err
-	}
 	database, drop, err := e.schema(ctx)
 	if err != nil {
 		return r, err
@@ -105,7 +98,7 @@ func Engines(ctx context.Context, e Backends, size string, clients int, d time.D
 	if database == "" {
 		database = "sqlite:" + filepath.Join(dir, "ledger.db")
 	}
-	r.Count, err = countRate(ctx, database, t, d)
+	r.Count, r.CountCPU, err = countRate(ctx, database, t, d)
 	return r, err
 }
 
@@ -126,92 +119,39 @@ func termsOf(size string, clients int) (*terms.Terms, error) {
 	return terms.Read(string(text), "", int64(clients))
 }
 
-// virtualArrival returns the result of client number i in the form that the bus carries.
-func virtualArrival(t *terms.Terms, i int) *v1.Arrival {
+// virtualResult returns the result of client number i.
+func virtualResult(t *terms.Terms, i int) *terms.Result {
 	shared := make([]float32, t.Shared)
 	for k := range shared {
 		shared[k] = 0.001 * float32((i+k)%17-8)
 	}
-	return &v1.Arrival{
-		Run: "bench", Agent: "bench", Form: v1.Form_FORM_UPDATE, Numbers: round.AppendFloats(nil, shared),
-		Shares: []*v1.Share{{Client: virtualClient(i), Examples: 64 + int64(i%1000), Steps: 4, TrainLoss: 0.1}},
+	return &terms.Result{
+		Numbers: round.AppendFloats(nil, shared),
+		Shares:  []terms.Share{{Client: virtualClient(i), Examples: 64 + i%1000, Steps: 4, TrainLoss: 0.1}},
 	}
 }
 
 func virtualClient(i int) string { return fmt.Sprintf("virtual-%06d", i) }
 
-// publishers is the number of goroutines that publish in parallel.
-const publishers = 16
-
-// publishRate returns the number of results per second that can be published to an embedded
-// bus, which writes each one to disk.
-func publishRate(ctx context.Context, dir string, t *terms.Terms, d time.Duration) (float64, error) {
-	b, err := bus.Open(ctx, bus.Config{Dir: dir, MaxGroup: 1}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = b.Close(ctx) }() // the folder is deleted next
-	message, err := proto.Marshal(virtualArrival(t, 0))
-	if err != nil {
-		return 0, err
-	}
-	var (
-		published atomic.Int64
-		failed    = make(chan error, publishers)
-		wg        sync.WaitGroup
-	)
-	publish, end := context.WithCancel(ctx)
-	defer end()
-	for w := range publishers {
-		wg.Go(func() {
-			for i := 0; publish.Err() == nil; i++ {
-				if err := b.Publish(publish, fmt.Sprintf("bench/%d/%d", w, i), message); err != nil {
-					if publish.Err() == nil {
-						failed <- err
-					}
-					return
-				}
-				published.Add(1)
-			}
-		})
-	}
-	// The first tenth of the time is a warm-up and does not count.
-	var before int64
-	var start time.Time
-	for _, wait := range []time.Duration{d / 10, d} {
-		before, start = published.Load(), time.Now()
-		select {
-		case <-time.After(wait):
-		case err := <-failed:
-			return 0, err
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		}
-	}
-	rate := float64(published.Load()-before) / time.Since(start).Seconds()
-	end()
-	wg.Wait()
-	return rate, nil
-}
-
 // countRate returns the number of results per second that are summed and counted in the
-// ledger, in batches of the aggregator's size.
-func countRate(ctx context.Context, database string, t *terms.Terms, d time.Duration) (float64, error) {
+// ledger, in the largest batches.
+func countRate(ctx context.Context, database string, t *terms.Terms, d time.Duration) (rate, cpu float64, err error) {
 	l, err := ledger.Open(ctx, database)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer func() { _ = l.Close() }() // the ledger is not used again
 	x := &counting{Ledger: l, terms: t}
 	if err := x.prepare(ctx); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	results := make([]*terms.Result, min(aggregator.DefaultBatch, aggregator.DefaultBytes/(4*t.Shared), t.Plan.Schedule.Cohort))
+	results := make([]*terms.Result, min(gateway.MaxBatch, gateway.MaxBatchBytes/(4*t.Shared), t.Plan.Schedule.Cohort))
 	for i := range results {
-		results[i] = terms.Of(virtualArrival(t, i))
+		results[i] = virtualResult(t, i)
 	}
 	var (
 		spent   time.Duration
+		used    time.Duration
 		counted int
 		next    = t.Fleet // the next client; this value makes the loop open the first round
 		number  = int64(-1)
@@ -220,7 +160,7 @@ func countRate(ctx context.Context, database string, t *terms.Terms, d time.Dura
 		if next+len(results) > t.Fleet {
 			number, next = number+1, 0
 			if err := x.ask(ctx, number); err != nil {
-				return 0, err
+				return 0, 0, err
 			}
 		}
 		arrivals := make([]ledger.Arrival, len(results))
@@ -230,19 +170,20 @@ func countRate(ctx context.Context, database string, t *terms.Terms, d time.Dura
 				Shares: []ledger.Share{{Client: virtualClient(next + i), Examples: 64, Steps: 4, TrainLoss: 0.1}},
 			}
 		}
-		start := time.Now()
+		start, before := time.Now(), cputime.Process()
 		n, err := x.count(ctx, arrivals, results)
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		if n != len(results) {
-			return 0, fmt.Errorf("%d of %d results were counted", n, len(results))
+			return 0, 0, fmt.Errorf("%d of %d results were counted", n, len(results))
 		}
 		spent += time.Since(start)
+		used += cputime.Process() - before
 		counted += n
 		next += n
 	}
-	return float64(counted) / spent.Seconds(), nil
+	return float64(counted) / spent.Seconds(), 1e3 * used.Seconds() / float64(counted), nil
 }
 
 // counting is a ledger with one run, to measure counting.
@@ -294,7 +235,7 @@ func (x *counting) ask(ctx context.Context, number int64) error {
 	})
 }
 
-// count sums a batch of results and counts it in the ledger, as an aggregator does.
+// count sums a batch of results and counts it in the ledger, as a gateway does.
 func (x *counting) count(ctx context.Context, arrivals []ledger.Arrival, results []*terms.Result) (int, error) {
 	fold := round.NewFold(x.terms.Rules)
 	for _, r := range results {

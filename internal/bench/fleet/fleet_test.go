@@ -7,17 +7,20 @@ import (
 	"time"
 
 	"loadstar/fed/round"
+	v1 "loadstar/proto/loadstar/v1"
 )
 
 // TestUsage checks that settings out of range are rejected before any process is started.
 func TestUsage(t *testing.T) {
-	good := Config{Agents: 8, Cohort: 0.7, Sizes: []string{"24k"}, Turns: 1, Seconds: 1, Aggregators: 1}
+	good := Config{Agents: 8, Cohort: 0.7, Sizes: []string{"24k"}, Turns: 1, Seconds: 1, Rate: 100}
 	for want, change := range map[string]func(*Config){
 		"--turns must be at least 1":  func(c *Config) { c.Turns = 0 },
 		"--seconds above 0":           func(c *Config) { c.Seconds = 0 },
 		"--agents must be 8 to 25000": func(c *Config) { c.Agents = maxAgents + 1 },
 		"at most 0.91":                func(c *Config) { c.Cohort = 0.92 },
-		"--aggregators at least 1":    func(c *Config) { c.Aggregators = 0 },
+		"--rate above 0":              func(c *Config) { c.Rate = 0 },
+		"--rate must be at least 667": func(c *Config) { c.Agents = 10_000 },
+		"8 to 1000000":                func(c *Config) { c.Agents, c.Short = maxShort+1, true },
 		`not "1m"`:                    func(c *Config) { c.Sizes = []string{"24k", "1m"} },
 		`not "sqlite:x"`:              func(c *Config) { c.Database = "sqlite:x" },
 	} {
@@ -37,25 +40,25 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-func TestEngines(t *testing.T) {
+func TestEngine(t *testing.T) {
 	if testing.Short() {
-		t.Skip("starts a NATS server")
+		t.Skip("writes to a disk")
 	}
-	if _, err := Engines(t.Context(), Backends{}, "1m", 8, time.Second); err == nil || !strings.Contains(err.Error(), "--size must be 24k or 170k") {
+	if _, err := Engine(t.Context(), Backends{}, "1m", 8, time.Second); err == nil || !strings.Contains(err.Error(), "--size must be 24k, 95k or 170k") {
 		t.Error(err)
 	}
-	r, err := Engines(t.Context(), Backends{}, "24k", 8, time.Second)
+	r, err := Engine(t.Context(), Backends{}, "24k", 8, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !(r.Publish > 0 && r.Count > 0) || r.slower() != min(r.Publish, r.Count) {
+	if !(r.Count > 0 && r.CountCPU > 0) {
 		t.Errorf("%+v", r)
 	}
 }
 
-// TestArrival checks that a server would accept the random results of virtualArrival.
-func TestArrival(t *testing.T) {
-	for size, shared := range map[string]int{"24k": 5760, "170k": 42181} {
+// TestResult checks that a server would accept the random results of virtualResult.
+func TestResult(t *testing.T) {
+	for size, shared := range map[string]int{"24k": 5760, "95k": 23256, "170k": 42181} {
 		m, err := termsOf(size, 8)
 		if err != nil {
 			t.Fatal(err)
@@ -63,9 +66,35 @@ func TestArrival(t *testing.T) {
 		if m.Shared != shared {
 			t.Errorf("%s: the shared part has %d weights, want %d", size, m.Shared, shared)
 		}
-		numbers := virtualArrival(m, 3).Numbers
+		numbers := virtualResult(m, 3).Numbers
 		if len(numbers) != len(round.AppendFloats(nil, make([]float32, shared))) {
 			t.Errorf("%s: %d bytes for %d weights", size, len(numbers), shared)
 		}
+	}
+}
+
+// TestAgree checks that the benchmark notices a verdict that the ledger does not confirm.
+func TestAgree(t *testing.T) {
+	a, b := turnKey{0, "a"}, turnKey{0, "b"}
+	const counted, closed, open = v1.Outcome_OUTCOME_COUNTED, v1.Outcome_OUTCOME_CLOSED, v1.Outcome_OUTCOME_ACCEPTED
+	for want, c := range map[string]struct {
+		receipts map[turnKey]bool
+		told     map[turnKey]v1.Outcome
+	}{
+		"":                              {map[turnKey]bool{a: true}, map[turnKey]v1.Outcome{a: counted, b: closed}},
+		"the ledger has no receipt":     {map[turnKey]bool{a: true}, map[turnKey]v1.Outcome{a: counted, b: counted}},
+		"the ledger has a receipt":      {map[turnKey]bool{a: true}, map[turnKey]v1.Outcome{a: closed}},
+		"its agent sent no result":      {map[turnKey]bool{a: true, b: true}, map[turnKey]v1.Outcome{a: open}},
+		"round 0, client b: its agent ": {map[turnKey]bool{}, map[turnKey]v1.Outcome{a: open, b: counted}},
+	} {
+		if err := agree(c.receipts, c.told); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+func TestMedian(t *testing.T) {
+	if m := median([]Figures{{CPU: 3, Fsyncs: -1}, {CPU: 1, Fsyncs: -1}, {CPU: 2, Fsyncs: -1}}); m.CPU != 2 || m.Fsyncs != -1 || m.Calls != 0 {
+		t.Errorf("%+v", m)
 	}
 }

@@ -14,7 +14,7 @@ type SoakConfig struct {
 	Backends
 	Agents int
 	Length time.Duration
-	Size   string  // size of results: 24k or 170k
+	Size   string  // size of results, see sizes
 	Rate   float64 // check-ins per second that the fleet is paced to
 }
 
@@ -23,7 +23,7 @@ func (c *SoakConfig) check() error {
 		return err
 	}
 	if _, ok := sizes[c.Size]; !ok || c.Agents < 8 || c.Agents > maxAgents || c.Length < 2*time.Second || !(c.Rate > 0) {
-		return fmt.Errorf("--agents must be 8 to %d, --for at least 2s, --size 24k or 170k, and --rate above 0", maxAgents)
+		return fmt.Errorf("--agents must be 8 to %d, --for at least 2s, --size %s, and --rate above 0", maxAgents, knownSizes)
 	}
 	return nil
 }
@@ -49,12 +49,12 @@ func Soak(ctx context.Context, c SoakConfig, progress bench.Progress) (*SoakResu
 	if err := c.check(); err != nil {
 		return nil, &UsageError{err}
 	}
-	bed, err := newTestbed(ctx, c.Backends, c.Agents, progress)
+	bed, err := newTestbed(ctx, c.Backends, c.Agents, false, progress)
 	if err != nil {
 		return nil, err
 	}
 	defer bed.close()
-	if err := bed.serve(ctx, "--poll", "50ms", "--rate", fmt.Sprint(c.Rate)); err != nil {
+	if err := bed.serve(ctx, "--set", "agents.poll=50ms", "--set", fmt.Sprintf("limits.rate=%g", c.Rate)); err != nil {
 		return nil, err
 	}
 	run, err := bed.start(ctx, planOf(c.Size, max(c.Agents/2, 1)), c.Agents)

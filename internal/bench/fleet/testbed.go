@@ -1,5 +1,5 @@
-// Package fleet load-tests a server with simulated agents. It compares the server's speed
-// with that of the bus and the ledger alone, and checks for leaks in a long test.
+// Package fleet load-tests a server with simulated agents. It compares what an update costs the
+// server with bare engines, and checks for leaks in a long test.
 package fleet
 
 import (
@@ -31,14 +31,11 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// Backends are the database and the queue of the server under test.
+// Backends is the database of the server under test.
 type Backends struct {
 	// Database is a postgres:// URL. The benchmark creates a schema in it and drops it at
 	// the end. If it is empty, the server uses a SQLite file.
 	Database string
-	// NATS lists the servers of a cluster that has no other users. If it is empty, the
-	// server uses an embedded NATS server.
-	NATS []string
 }
 
 func (e *Backends) check() error {
@@ -49,14 +46,10 @@ func (e *Backends) check() error {
 }
 
 func (e *Backends) String() string {
-	ledger, bus := "SQLite", "embedded NATS"
 	if e.Database != "" {
-		ledger = "PostgreSQL"
+		return "PostgreSQL"
 	}
-	if len(e.NATS) > 0 {
-		bus = "NATS at " + strings.Join(e.NATS, ", ")
-	}
-	return ledger + " and " + bus
+	return "SQLite"
 }
 
 // schema creates a schema in the given PostgreSQL, and returns its URL and a function that
@@ -96,6 +89,7 @@ type testbed struct {
 	drop            func()
 	address, watch  string
 	server          *proc.Child // nil if it is not running
+	bare            *bare       // nil if it is not needed
 	fleet           *fleetload.Fleet
 	operator        v1.OperatorServiceClient
 	counted, merged string // names of metrics
@@ -105,22 +99,22 @@ type testbed struct {
 var modelInputs = []string{"temperature", "wind", "floor_area", "wall_area", "window_area"}
 
 // newTestbed starts a server and makes the agents join it.
-func newTestbed(ctx context.Context, e Backends, agents int, progress bench.Progress) (*testbed, error) {
-	if err := openFiles(agents); err != nil {
+func newTestbed(ctx context.Context, e Backends, agents int, short bool, progress bench.Progress) (*testbed, error) {
+	if err := openFiles(2 * agents); err != nil && !short { // those to the bare server, too
 		return nil, err
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(300) // trade memory for CPU time, which the server under test needs
 	}
-	b := &testbed{Backends: e, drop: func() {}, counted: "loadstar_aggregator_counted_total", merged: `loadstar_rounds_total{outcome="merged"}`}
-	if err := b.open(ctx, agents, progress); err != nil {
+	b := &testbed{Backends: e, drop: func() {}, counted: "loadstar_gateway_counted_total", merged: `loadstar_rounds_total{outcome="merged"}`}
+	if err := b.open(ctx, agents, short, progress); err != nil {
 		b.close()
 		return nil, err
 	}
 	return b, nil
 }
 
-func (b *testbed) open(ctx context.Context, agents int, progress bench.Progress) (err error) {
+func (b *testbed) open(ctx context.Context, agents int, short bool, progress bench.Progress) (err error) {
 	if b.dir, err = os.MkdirTemp("", "loadstar-fleet-"); err != nil {
 		return err
 	}
@@ -145,7 +139,7 @@ func (b *testbed) open(ctx context.Context, agents int, progress bench.Progress)
 		return err
 	}
 	b.operator = v1.NewOperatorServiceClient(mtls.Client(mtls.Transport(trusted.TLS())), "https://"+b.address)
-	b.fleet, err = join(ctx, b.operator, fleetload.Config{Server: "https://" + b.address, Root: trusted.Root, Agents: agents}, progress)
+	b.fleet, err = join(ctx, b.operator, fleetload.Config{Server: "https://" + b.address, Root: trusted.Root, Agents: agents, Short: short}, progress)
 	if err != nil {
 		return b.because(err)
 	}
@@ -183,12 +177,9 @@ func self(ctx context.Context, args ...string) (*exec.Cmd, error) {
 func (b *testbed) serve(ctx context.Context, flags ...string) error {
 	b.stop()
 	// All agents of the benchmark have the same address, so limits by address are off.
-	args := append([]string{"serve", "--dir", b.dir, "--listen", b.address, "--watch", b.watch, "--log-level", "warn", "--address-rate", "0"}, flags...)
+	args := append([]string{"serve", "--dir", b.dir, "--listen", b.address, "--watch", b.watch, "--log-level", "warn", "--set", "limits.address_rate=0"}, flags...)
 	if b.url != "" {
 		args = append(args, "--database", b.url)
-	}
-	if len(b.NATS) > 0 {
-		args = append(args, "--nats", strings.Join(b.NATS, ","))
 	}
 	cmd, err := self(context.WithoutCancel(ctx), args...) // runs until stop
 	if err != nil {
@@ -254,6 +245,9 @@ func (b *testbed) close() {
 		b.fleet.Close()
 	}
 	b.stop()
+	if b.bare != nil {
+		b.bare.close()
+	}
 	b.drop()
 	if b.dir != "" {
 		os.RemoveAll(b.dir)
@@ -305,7 +299,7 @@ func (b *testbed) await(ctx context.Context, what string, within time.Duration, 
 // rest pauses the fleet and waits until all its results are counted.
 func (b *testbed) rest(ctx context.Context) error {
 	b.fleet.Rest()
-	return b.await(ctx, "counting what has come", time.Minute, func(m map[string]float64) bool { return m["loadstar_bus_waiting"] == 0 })
+	return b.await(ctx, "counting what has come", time.Minute, func(m map[string]float64) bool { return m["loadstar_gateway_waiting"] == 0 })
 }
 
 // metrics returns the server's metrics. Keys have the name and labels in the text format.

@@ -12,7 +12,7 @@ export type Forecast = Series & {
   peak: { time: string | null; P10: number | null; P50: number | null; P90: number | null };
   model: { release: string | null; run: string | null; version: number; head: string | null; weight: number | null; stale: boolean };
 };
-export type Score = { days: number; leads: { first: string; last: string } | null; steps: number; mae_kw: number | null; relative_mae: number | null; coverage_P10_P90?: number | null; fallback_share: number | null };
+export type Score = { days: number; leads: { first: string; last: string } | null; steps: number; mae_kw: number | null; relative_mae: number | null; coverage_P10_P90?: number | null; fallback_share: number | null; energy: { days: number; mae_kwh: number; relative_mae: number; bias: number } | null };
 export type Quality = { from: string | null; to: string | null; missing_share: number | null; findings: { code: string; message: string; advice: string }[] };
 
 type Guess = { kw: number[]; correlation: number };

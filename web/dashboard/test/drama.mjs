@@ -279,7 +279,7 @@ const scenes = {
 // --- The play
 
 server.watch = `127.0.0.1:${await world.freePort()}`;
-server.more = ["--certificates", "12h", "--notify", `http://127.0.0.1:${hook.address().port}/hook`];
+server.more = ["--set", "agents.certificates=12h", "--notify", `http://127.0.0.1:${hook.address().port}/hook`];
 let failed = 0, played = 0;
 try {
   await server.start();

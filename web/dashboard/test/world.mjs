@@ -76,7 +76,7 @@ export const server = {
   async start() {
     this.listen ??= `127.0.0.1:${await freePort()}`;
     this.web ??= `127.0.0.1:${await freePort()}`;
-    this.process = start("serve", "--dir", "server", "--listen", this.listen, "--watch", this.watch ?? "", "--web", this.web, "--poll", "100ms", "--log-level", "warn", ...(this.more ?? []));
+    this.process = start("serve", "--dir", "server", "--listen", this.listen, "--watch", this.watch ?? "", "--web", this.web, "--set", "agents.poll=100ms", "--log-level", "warn", ...(this.more ?? []));
     const [, address] = await this.process.says(/agents and operators: (\S+)/);
     this.flags = ["--server", address, "--operator", "server/operator"];
     this.url = `http://${this.web}/`;

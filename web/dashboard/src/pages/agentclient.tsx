@@ -245,12 +245,14 @@ function Scores({ scores, days, mean }: { scores: Score[]; days: number; mean: n
   const all = scores.find((s) => s.days === days && s.leads == null);
   const by = scores.filter((s) => s.days === days && s.leads != null && s.steps > 0);
   const skill = better(all?.relative_mae);
+  const energy = better(all?.energy?.relative_mae);
   return (
     <>
       <Figures label={`Errors of ${days} days`} items={[
         { label: "mean absolute error", value: load(all?.mae_kw), unit: all?.mae_kw == null ? undefined : "kW", note: `all leads, ${days === 1 ? "1 day" : `${days} days`}` },
         { label: "of the mean load", value: percent(all?.mae_kw != null && mean ? all.mae_kw / mean : null, 1), note: "error divided by the mean load of the range" },
         { label: "against last week", value: skill.figure, note: all?.relative_mae != null ? `${skill.word} last week's load (relative MAE ${fixed(all.relative_mae, 2)})` : "not scored yet", tone: skill.word === "worse than" ? "warn" : undefined },
+        { label: "energy of a day", value: energy.figure, note: all?.energy ? `${energy.word} last week's (relative MAE ${fixed(all.energy.relative_mae, 2)}), bias ${all.energy.bias > 0 ? "+" : ""}${percent(all.energy.bias, 1)}, ${all.energy.days === 1 ? "1 day" : `${all.energy.days} days`}` : "not scored yet", tone: energy.word === "worse than" ? "warn" : undefined },
         { label: "in the band P10 to P90", value: percent(all?.coverage_P10_P90), note: "should be 80 %" },
         { label: "not from a model", value: percent(all?.fallback_share), note: all?.steps ? `of ${count(all.steps)} scored steps` : "not scored yet" },
       ]} />

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"loadstar/cmd/loadstar/cli"
+	"loadstar/lab/outlook"
+	"loadstar/lab/score"
+	"loadstar/nn/kernel"
+	"loadstar/series"
+)
+
+func newScore() *cobra.Command {
+	var (
+		data, root, beside string
+		workers            int
+		asJSON             bool
+	)
+	cmd := &cobra.Command{
+		Use:   "score FILE...",
+		Short: "Score forecasts of other programs, beside those of a run",
+		Long: `Score forecasts that other programs made, in CSV or Parquet files with the columns
+unique_id, cutoff, ds, and one column for each forecast: what 'loadstar backtest
+--out' and cross_validation of Nixtla's libraries write. Bounds of an interval
+are columns such as model-lo-80 and model-hi-80, or P10 and P90 beside P50.
+
+The loads are those of the dataset. A column y is only compared with them, to
+find files with wrong times. All methods are scored on the same forecasts: those
+that every file has, with the same cutoff. With --beside the forecasts that a run
+would have issued at the same cutoffs are scored too. They are in the run's test
+split.
+
+The cutoff is the end of the newest known interval, or its start if no forecast
+of the file begins at its cutoff. Forecasts with a cutoff after ds are refused:
+they know what they forecast. Times without an offset are in the dataset's zone.
+
+The relative MAE is the error relative to that of the load at the same clock time
+a week before, or of the newest week that was known at the cutoff.`,
+		Example: "  loadstar score mine.csv --data datasets/sample --beside runs/day-ahead",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, files []string) error {
+			if data == "" {
+				return cli.NoData()
+			}
+			d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), data, root)
+			if err != nil {
+				return err
+			}
+			defer closer.Close()
+			var all []*score.Forecasts
+			for _, path := range files {
+				f, err := score.Read(path, d)
+				if err != nil {
+					return err
+				}
+				all = append(all, f)
+			}
+			if beside != "" {
+				f, err := forecastsOf(cmd, beside, d, workers, all)
+				if err != nil {
+					return err
+				}
+				all = append([]*score.Forecasts{f}, all...)
+			}
+			r, err := score.Score(d, all)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return cli.PrintJSON(cmd.OutOrStdout(), r)
+			}
+			return r.Print(cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&data, "data", "", cli.DatasetUsage)
+	f.StringVar(&root, "root", "", cli.RootUsage)
+	f.StringVar(&beside, "beside", "", "`folder` of a run whose forecasts are scored too")
+	f.IntVar(&workers, "workers", runtime.NumCPU(), "number of clients that are forecast in parallel")
+	f.BoolVar(&asJSON, "json", false, "print JSON, with the scores of every client")
+	return cmd
+}
+
+// forecastsOf returns the forecasts of a run at the cutoffs of others.
+func forecastsOf(cmd *cobra.Command, folder string, d *series.Dataset, workers int, others []*score.Forecasts) (*score.Forecasts, error) {
+	k, err := kernel.Default()
+	if err != nil {
+		return nil, err
+	}
+	model, err := outlook.Open(folder, d, k)
+	if err != nil {
+		return nil, err
+	}
+	defer model.Close()
+	name, _ := model.Name()
+	return score.OfRun(cmd.Context(), outlook.Backtest{Model: model, Dataset: d, Workers: workers}, name, others)
+}

@@ -1,0 +1,250 @@
+// Package sheet reads spreadsheets (.xlsx) as the CSV that a spreadsheet program would export, but
+// with unambiguous dates and numbers.
+package sheet
+
+import (
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/xuri/excelize/v2"
+)
+
+// Limits of what is read. A spreadsheet is a compressed archive, so a small file can be large.
+const (
+	maxUnpacked = 1 << 30
+	maxText     = 256 << 20
+	// looked is the number of rows by which a sheet and its columns of dates are found.
+	looked = 200
+)
+
+// Sheet is a sheet as text.
+type Sheet struct {
+	Name string
+	Text []byte
+	// Notes say what was chosen and left out.
+	Notes []string
+}
+
+// errNot is the error for an archive that is no spreadsheet.
+var errNot = errors.New("the file is a zip archive and no spreadsheet that can be read; unpack it, or export it as CSV")
+
+// Open returns a sheet of a spreadsheet: the one with the name, or the first that has dates.
+func Open(r io.ReaderAt, size int64, name string) (*Sheet, error) {
+	f, err := excelize.OpenReader(io.NewSectionReader(r, 0, size), excelize.Options{UnzipSizeLimit: maxUnpacked, RawCellValue: true})
+	if err != nil {
+		return nil, fmt.Errorf("%w (%v)", errNot, err)
+	}
+	defer f.Close()
+	b := book{File: f}
+	if props, err := f.GetWorkbookProps(); err == nil && props.Date1904 != nil {
+		b.from1904 = *props.Date1904
+	}
+	all := f.GetSheetList()
+	chosen, ok := name, false
+	for _, s := range all {
+		if name == "" {
+			if ok, err = b.dated(s); err != nil {
+				return nil, err
+			}
+			chosen = s
+		} else {
+			ok = s == name
+		}
+		if ok {
+			break
+		}
+	}
+	switch {
+	case !ok && name != "":
+		return nil, fmt.Errorf("there is no sheet %q; there are %s", name, strings.Join(all, ", "))
+	case !ok:
+		return nil, fmt.Errorf("no sheet has dates; there are the sheets %s: choose one, or export it as CSV", strings.Join(all, ", "))
+	}
+	out, err := b.text(chosen)
+	if err == nil && len(all) > 1 {
+		out.Notes = append([]string{fmt.Sprintf("sheet %q of %d", chosen, len(all))}, out.Notes...)
+	}
+	return out, err
+}
+
+type book struct {
+	*excelize.File
+	from1904 bool
+	styles   map[int]kind
+}
+
+// kind is what a number of a style is.
+type kind int
+
+const (
+	number kind = iota
+	date
+	clock
+)
+
+// hasDay and hasTime match the codes of number formats with dates and times of day. Texts in quotes
+// and colours in brackets are not codes.
+var (
+	quoted   = regexp.MustCompile(`"[^"]*"|\\.|\[[^\]]*\]`)
+	hasDay   = regexp.MustCompile(`(?i)[yd]`)
+	hasTime  = regexp.MustCompile(`(?i)[hs]`)
+	dateLike = regexp.MustCompile(`^\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4})\b`)
+)
+
+// style returns what the numbers of a cell's style are.
+func (b *book) style(sheet string, column, row int) (kind, error) {
+	cell, err := excelize.CoordinatesToCellName(column, row)
+	if err != nil {
+		return number, err
+	}
+	id, err := b.GetCellStyle(sheet, cell)
+	if err != nil {
+		return number, err
+	}
+	if k, ok := b.styles[id]; ok {
+		return k, nil
+	}
+	s, err := b.GetStyle(id)
+	if err != nil {
+		return number, err
+	}
+	k := number
+	switch n := s.NumFmt; {
+	case s.CustomNumFmt != nil:
+		code := quoted.ReplaceAllString(*s.CustomNumFmt, "")
+		switch {
+		case hasDay.MatchString(code):
+			k = date
+		case hasTime.MatchString(code):
+			k = clock
+		}
+	case n >= 14 && n <= 17, n == 22, n >= 27 && n <= 36, n >= 50 && n <= 58:
+		k = date
+	case n >= 18 && n <= 21, n >= 45 && n <= 47:
+		k = clock
+	}
+	if b.styles == nil {
+		b.styles = map[int]kind{}
+	}
+	b.styles[id] = k
+	return k, nil
+}
+
+// each calls do with the rows of a sheet, from 1.
+func (b *book) each(sheet string, do func(row int, cells []string) (more bool, err error)) error {
+	rows, err := b.Rows(sheet)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for n := 1; rows.Next(); n++ {
+		cells, err := rows.Columns()
+		if err != nil {
+			return err
+		}
+		if more, err := do(n, cells); err != nil || !more {
+			return err
+		}
+	}
+	return rows.Error()
+}
+
+// dated reports whether the beginning of a sheet has dates.
+func (b *book) dated(sheet string) (found bool, err error) {
+	err = b.each(sheet, func(row int, cells []string) (bool, error) {
+		for i, text := range cells {
+			if _, k, err := b.value(sheet, i+1, row, text); err != nil {
+				return false, err
+			} else if k == date || dateLike.MatchString(text) {
+				found = true
+				return false, nil
+			}
+		}
+		return row < looked, nil
+	})
+	return found, err
+}
+
+// value returns a cell as text, and what it is.
+func (b *book) value(sheet string, column, row int, text string) (string, kind, error) {
+	x, err := strconv.ParseFloat(text, 64)
+	if err != nil || text == "" {
+		return text, number, nil //nolint:nilerr // it is a text
+	}
+	k, err := b.style(sheet, column, row)
+	if err != nil || k == number || x < 0 {
+		return text, number, err
+	}
+	if k == clock && x < 1 {
+		return time.Unix(int64(math.Round(x*86400)), 0).UTC().Format(time.TimeOnly), k, nil
+	}
+	at, err := excelize.ExcelDateToTime(x, b.from1904)
+	if err != nil {
+		return text, number, err
+	}
+	return at.Round(time.Second).Format(time.DateTime), date, nil
+}
+
+// text writes a sheet as CSV. Rows at the end without a date, such as totals and remarks, are left
+// out if the column above them has dates.
+func (b *book) text(sheet string) (*Sheet, error) {
+	out := &Sheet{Name: sheet}
+	var to bytes.Buffer
+	w := csv.NewWriter(&to)
+	column := -1 // of the dates
+	var tail [][]string
+	left := 0
+	err := b.each(sheet, func(row int, cells []string) (bool, error) {
+		line := make([]string, len(cells))
+		dated, empty, timed := false, true, false
+		for i, text := range cells {
+			v, k, err := b.value(sheet, i+1, row, text)
+			if err != nil {
+				return false, err
+			}
+			line[i] = v
+			timed = timed || k == clock
+			empty = empty && strings.TrimSpace(v) == ""
+			if day := k == date || k == number && dateLike.MatchString(v); day && column < 0 {
+				column = i
+			}
+			dated = dated || column == i && (k == date || dateLike.MatchString(v))
+		}
+		if empty {
+			return true, nil
+		}
+		if timed { // day and time are in two columns
+			for i := range line {
+				line[i] = strings.TrimSuffix(line[i], " 00:00:00")
+			}
+		}
+		if column >= 0 && !dated {
+			tail = append(tail, line)
+			return len(tail) < 1<<20, nil
+		}
+		for _, l := range append(tail, line) {
+			if err := w.Write(l); err != nil {
+				return false, err
+			}
+		}
+		tail = tail[:0]
+		if w.Flush(); to.Len() > maxText {
+			return false, fmt.Errorf("sheet %q has more than %d MB of text; export it as CSV", sheet, maxText>>20)
+		}
+		return true, nil
+	})
+	if left = len(tail); left > 0 {
+		out.Notes = append(out.Notes, fmt.Sprintf("left out the last %d rows, which have no date, such as %q", left, strings.Join(tail[0], " ")))
+	}
+	w.Flush()
+	out.Text = to.Bytes()
+	return out, errors.Join(err, w.Error())
+}

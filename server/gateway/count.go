@@ -1,0 +1,337 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"loadstar/fed/exact"
+	"loadstar/fed/round"
+	"loadstar/internal/backoff"
+	"loadstar/server/ledger"
+	"loadstar/server/terms"
+)
+
+// Limits of what is counted at once. A transaction waits for the disk, and with standbys for
+// the network, so results that arrive within the linger share one.
+const (
+	MaxBatch      = 256
+	MaxBatchBytes = 24 << 20
+	linger        = 20 * time.Millisecond
+
+	shortPause = 100 * time.Millisecond // first delay between retries while the database is away
+	longPause  = time.Second            // longest delay
+)
+
+// arrived is a checked result that waits to be counted.
+type arrived struct {
+	run, agent string
+	round      int64
+	terms      *terms.Terms
+	result     *terms.Result
+	evaluation ledger.Evaluation
+
+	done chan struct{} // closed when counted or err is set
+	// counted means that the result is counted. Otherwise, without an error, the ledger has no
+	// lease for it: it was counted before, or is late.
+	counted bool
+	err     error
+	lead    chan struct{} // closed when the caller of this result is to count for all
+	leads   bool          // the counter's mutex guards it
+}
+
+// counter counts results in the ledger, those that wait in one transaction. One of the waiting
+// callers does so for all, until its own result is counted.
+type counter struct {
+	ledger  *ledger.Ledger
+	wake    func(run string)
+	log     *slog.Logger
+	metrics *metrics
+	// home is the context of the gateway, if it runs. Transactions are not those of one caller.
+	home atomic.Pointer[context.Context]
+	// away means that the database did not answer lately, and tries is the number of calls that
+	// try it all the same.
+	away  atomic.Bool
+	tries atomic.Int64
+
+	mu      sync.Mutex
+	waiting []*arrived
+	led     bool          // a caller counts
+	enough  chan struct{} // has a value when a whole batch waits
+}
+
+func newCounter(c *Config, m *metrics) *counter {
+	return &counter{ledger: c.Ledger, wake: c.Wake, log: c.Log, metrics: m, enough: make(chan struct{}, 1)}
+}
+
+// maxTries is the number of results that a gateway reads at a time while the database is away.
+// The others stay with their agents.
+const maxTries = 16
+
+// enter reports whether a result may be read. If so, call leave when the call has ended.
+func (c *counter) enter() (leave func(), ok bool) {
+	if !c.away.Load() {
+		return func() {}, true
+	}
+	if c.tries.Add(1) > maxTries {
+		c.tries.Add(-1)
+		return nil, false
+	}
+	return func() { c.tries.Add(-1) }, true
+}
+
+// failed notes an error of the ledger.
+func (c *counter) failed(err error) {
+	if ledger.Unreachable(err) && !c.away.Swap(true) {
+		c.log.Warn("the database does not answer; results wait at their agents", "error", err)
+	}
+}
+
+// count counts a result together with those of other calls. If the caller gives up, the result
+// may be counted all the same.
+func (c *counter) count(ctx context.Context, a *arrived) (counted bool, err error) {
+	a.done, a.lead = make(chan struct{}), make(chan struct{})
+	c.mu.Lock()
+	c.waiting = append(c.waiting, a)
+	if a.leads = !c.led; a.leads {
+		c.led = true
+		close(a.lead)
+	}
+	if len(c.waiting) == MaxBatch {
+		select {
+		case c.enough <- struct{}{}:
+		default:
+		}
+	}
+	c.mu.Unlock()
+	select {
+	case <-a.done:
+	case <-a.lead:
+		c.work(ctx, a)
+	case <-ctx.Done():
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiting = slices.DeleteFunc(c.waiting, func(x *arrived) bool { return x == a })
+	if a.leads {
+		c.led = len(c.waiting) > 0
+		if c.led {
+			c.waiting[0].leads = true
+			close(c.waiting[0].lead)
+		}
+	}
+	select {
+	case <-a.done:
+		return a.counted, a.err
+	default:
+		return false, ctx.Err()
+	}
+}
+
+// length returns the number of results that wait.
+func (c *counter) length() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.waiting)
+}
+
+// work counts the results that wait until that of the caller is done, or the caller gives up.
+func (c *counter) work(ctx context.Context, own *arrived) {
+	home := ctx
+	if h := c.home.Load(); h != nil {
+		home = *h
+	}
+	home = context.WithoutCancel(home) // when the gateway ends, calls that began before still wait
+	retry := backoff.Backoff{Base: shortPause, Cap: longPause}
+	for {
+		timer := time.NewTimer(linger)
+		select {
+		case <-timer.C:
+		case <-c.enough:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+		again := c.countAll(home, c.take(own))
+		select {
+		case <-own.done:
+			c.putBack(again)
+			return
+		default:
+		}
+		c.putBack(again)
+		if retry.Wait(ctx) != nil {
+			return
+		}
+	}
+}
+
+// take returns the results of the next transactions, among them that of the caller.
+func (c *counter) take(own *arrived) []*arrived {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	batch, bytes := []*arrived{own}, len(own.result.Numbers)
+	c.waiting = slices.DeleteFunc(c.waiting, func(a *arrived) bool {
+		if a != own {
+			if len(batch) == MaxBatch || bytes+len(a.result.Numbers) > MaxBatchBytes {
+				return false
+			}
+			batch, bytes = append(batch, a), bytes+len(a.result.Numbers)
+		}
+		return true
+	})
+	return batch
+}
+
+// putBack lets results wait for another attempt, before those that came later.
+func (c *counter) putBack(all []*arrived) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiting = slices.Concat(all, c.waiting)
+}
+
+// countAll counts results, each round in a transaction of its own: a region passes the sum of a
+// batch on, and a sum belongs to one round. It returns the results for which the database was
+// away.
+func (c *counter) countAll(ctx context.Context, all []*arrived) (again []*arrived) {
+	slices.SortStableFunc(all, func(a, b *arrived) int {
+		return cmp.Or(cmp.Compare(a.run, b.run), cmp.Compare(a.round, b.round), cmp.Compare(a.agent, b.agent), cmp.Compare(a.result.Shares[0].Client, b.result.Shares[0].Client))
+	})
+	for len(all) > 0 {
+		n := 1
+		for n < len(all) && all[n].run == all[0].run && all[n].round == all[0].round {
+			n++
+		}
+		again = append(again, c.countRound(ctx, all[:n])...)
+		all = all[n:]
+	}
+	return again
+}
+
+// countRound counts results of one round. If this fails although the database answers, it
+// counts them in halves, so that one bad result does not stop the others.
+func (c *counter) countRound(ctx context.Context, all []*arrived) (again []*arrived) {
+	err := c.transact(ctx, all)
+	switch {
+	case err == nil:
+		c.away.Store(false)
+		return nil
+	case ledger.Unreachable(err):
+		c.failed(err)
+		return all
+	case len(all) > 1:
+		half := len(all) / 2
+		return append(c.countRound(ctx, all[:half]), c.countRound(ctx, all[half:])...)
+	}
+	all[0].err = err
+	close(all[0].done)
+	return nil
+}
+
+// transact counts results of one round in one transaction and answers their callers.
+func (c *counter) transact(ctx context.Context, all []*arrived) error {
+	// Add up all results before the transaction starts, to keep the transaction short. The
+	// sum is nearly always the right one, because nearly always all results count.
+	start := time.Now()
+	f := &folder{terms: all[0].terms, all: all, fold: round.NewFold(all[0].terms.Rules)}
+	arrivals := make([]ledger.Arrival, len(all))
+	for i, a := range all {
+		err := f.terms.Add(f.fold, a.result, nil)
+		if errors.Is(err, exact.ErrFull) {
+			f.full = true // some results do not count; the ledger decides which
+		} else if err != nil {
+			return err
+		}
+		arrivals[i] = a.forLedger()
+	}
+	folded := time.Now()
+	counted, err := c.ledger.Count(ctx, all[0].run, arrivals, f.forLedger)
+	if err != nil {
+		return err
+	}
+	c.metrics.fold.Observe(folded.Sub(start).Seconds())
+	c.metrics.commit.Observe(time.Since(folded).Seconds())
+	c.metrics.counted.Add(float64(len(counted)))
+	c.metrics.late.Add(float64(len(all) - len(counted)))
+	for _, i := range counted {
+		all[i].counted = true
+	}
+	for _, a := range all {
+		close(a.done)
+	}
+	if len(counted) > 0 {
+		c.wake(all[0].run)
+	}
+	return nil
+}
+
+// forLedger returns the result as the ledger records it. The result must have been added to a
+// sum, which sets what of it counts.
+func (a *arrived) forLedger() ledger.Arrival {
+	l := ledger.Arrival{Agent: a.agent, Round: a.round, Version: int64(a.result.Version), Bytes: int64(len(a.result.Numbers)), Shares: make([]ledger.Share, len(a.result.Shares))}
+	for i, s := range a.result.Shares {
+		l.Shares[i] = ledger.Share{Client: s.Client, Examples: int64(s.Examples), Steps: int64(s.Steps), TrainLoss: s.TrainLoss, Norm: s.Norm, ControlNorm: s.ControlNorm}
+	}
+	return l
+}
+
+// folder computes the sums or individual updates that the ledger stores for a batch.
+type folder struct {
+	terms *terms.Terms
+	all   []*arrived
+	fold  *round.Fold // sum of all results; if full is set, some did not fit
+	full  bool
+}
+
+func (f *folder) foldSome(numbers []int) (*round.Fold, error) {
+	fold := round.NewFold(f.terms.Rules)
+	for _, i := range numbers {
+		if err := f.terms.Add(fold, f.all[i].result, nil); err != nil {
+			return nil, err
+		}
+	}
+	return fold, nil
+}
+
+// forLedger implements ledger.Fold.
+func (f *folder) forLedger(counted []int) (partials []ledger.Partial, singles []ledger.Single, err error) {
+	if !f.terms.Folds() {
+		for _, i := range counted {
+			r := f.all[i].result
+			s := r.Shares[0]
+			singles = append(singles, ledger.Single{
+				Client: s.Client, Version: int64(r.Version), Examples: int64(s.Examples), Steps: int64(s.Steps), Loss: s.Loss, Numbers: r.Numbers,
+				Evaluation: f.all[i].evaluation,
+			})
+		}
+		return nil, singles, nil
+	}
+	fold := f.fold
+	if f.full || len(counted) < len(f.all) {
+		if fold, err = f.foldSome(counted); err != nil {
+			return nil, nil, err
+		}
+	}
+	evaluations := map[int]ledger.Evaluation{} // by version
+	for _, i := range counted {
+		version := f.all[i].result.Version
+		e := evaluations[version]
+		e.Add(f.all[i].evaluation)
+		evaluations[version] = e
+	}
+	for _, s := range fold.Sums() {
+		numbers, err := round.AppendSums(nil, &s)
+		if err != nil {
+			return nil, nil, err
+		}
+		partials = append(partials, ledger.Partial{Version: int64(s.Version), Numbers: numbers, Evaluation: evaluations[s.Version]})
+	}
+	return partials, nil, nil
+}

@@ -1,0 +1,126 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+)
+
+// Results of a run are counted by several processes at a time, and none may be counted while
+// the run is driven. With PostgreSQL, counting takes a lock on the run that others may share,
+// and everything that changes the run takes it alone. SQLite has one writer.
+//
+// A batch takes its number under the lock. Whoever has the lock alone therefore knows that all
+// batches up to the newest are there, and that later ones get higher numbers. Between two such
+// transactions the numbers do not follow the order of commits.
+
+// runLock distinguishes the locks of runs from others that use the same function.
+const runLock = 0x72756e // "run"
+
+// lockText returns the statement that locks a run, given by $1.
+func lockText(shared bool) string {
+	if shared {
+		return fmt.Sprintf("SELECT pg_advisory_xact_lock_shared(hashtextextended($1, %d))", runLock)
+	}
+	return fmt.Sprintf("SELECT pg_advisory_xact_lock(hashtextextended($1, %d))", runLock)
+}
+
+// lockRun makes sure that no results of a run are counted until the transaction ends, or, with
+// shared, that nobody else changes the run.
+func (l *Ledger) lockRun(ctx context.Context, tx *txn, run string, shared bool) error {
+	if l.sqlite {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, lockText(shared), run)
+	return err
+}
+
+// slots is the number of rows that a run has for the processes that count. Two processes may
+// have the same row by chance; they then wait for each other.
+const slots = 256
+
+// newSlot chooses the slot of a process.
+func (l *Ledger) newSlot() int64 {
+	if l.sqlite {
+		return 0
+	}
+	return rand.Int64N(slots)
+}
+
+// counterRow is a row of the table counters.
+type counterRow struct {
+	slot, batch, receipts int64
+	round, counted, bytes int64
+}
+
+const selectCounters = "SELECT run, slot, batch, receipts, round, counted, bytes, checksum FROM counters"
+
+func scanCounter(row interface{ Scan(...any) error }) (c counterRow, err error) {
+	var run string
+	var checksum int64
+	if err := row.Scan(&run, &c.slot, &c.batch, &c.receipts, &c.round, &c.counted, &c.bytes, &checksum); err != nil {
+		return c, err
+	}
+	return c, checkRow("counters", checksum, run, c.slot, c.batch, c.receipts)
+}
+
+// newestBatch returns the newest batch of a run that is locked: the one that its row has, or a
+// later one that was counted.
+func newestBatch(ctx context.Context, tx *txn, r *Run) (newest int64, err error) {
+	newest = r.Batch
+	err = query(ctx, tx, func(rows *sql.Rows) error {
+		c, err := scanCounter(rows)
+		newest = max(newest, c.batch)
+		return err
+	}, selectCounters+" WHERE run = $1", r.ID)
+	return newest, err
+}
+
+// nextBatch returns the number of a new batch. The transaction must have locked the run.
+func (l *Ledger) nextBatch(ctx context.Context, tx *txn, r *Run) (next int64, err error) {
+	if l.sqlite {
+		newest, err := newestBatch(ctx, tx, r)
+		return newest + 1, err
+	}
+	if err := tx.QueryRowContext(ctx, "SELECT nextval('batches')").Scan(&next); err != nil {
+		return 0, err
+	}
+	if next <= r.Batch {
+		return 0, fmt.Errorf("%w: the sequence batches is at %d, but run %s has batch %d", ErrDamaged, next, r.ID, r.Batch)
+	}
+	return next, nil
+}
+
+// note stores in the row of this process that it counts a batch.
+func (l *Ledger) note(ctx context.Context, tx *txn, run string, round, batch, counted, bytes int64) error {
+	own := func() (counterRow, error) {
+		return scanCounter(tx.QueryRowContext(ctx, selectCounters+" WHERE run = $1 AND slot = $2"+l.lockClause("UPDATE"), run, l.slot))
+	}
+	c, err := own()
+	if errors.Is(err, sql.ErrNoRows) {
+		// Another transaction may add the row too. The second one waits for the first, and then
+		// reads what it has stored.
+		if _, err := tx.ExecContext(ctx, "INSERT INTO counters (run, slot, batch, receipts, round, counted, bytes, checksum) VALUES ($1, $2, 0, 0, $3, 0, 0, $4) ON CONFLICT (run, slot) DO NOTHING",
+			run, l.slot, round, rowSum("counters", run, l.slot, int64(0), int64(0))); err != nil {
+			return err
+		}
+		c, err = own()
+	}
+	if err != nil {
+		return err
+	}
+	if c.round != round {
+		// The row has the numbers of one round. Those of the last one stay with the round.
+		if _, err := tx.ExecContext(ctx, "UPDATE rounds SET bytes = bytes + $3, counted = CASE WHEN state = $5 THEN counted + $4 ELSE counted END WHERE run = $1 AND round = $2",
+			run, c.round, c.bytes, c.counted, RoundOpen); err != nil {
+			return err
+		}
+		c.round, c.counted, c.bytes = round, 0, 0
+	}
+	c.batch, c.receipts = max(c.batch, batch), c.receipts+counted
+	_, err = tx.ExecContext(ctx, "UPDATE counters SET batch = $3, receipts = $4, round = $5, counted = $6, bytes = $7, checksum = $8 WHERE run = $1 AND slot = $2",
+		run, l.slot, c.batch, c.receipts, c.round, c.counted+counted, c.bytes+bytes, rowSum("counters", run, l.slot, c.batch, c.receipts))
+	return err
+}
