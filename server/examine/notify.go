@@ -115,10 +115,21 @@ func (n *Notifier) send(ctx context.Context, f finding.Finding) error {
 // Alert returns the name of the alert and of the runbook that a finding belongs to.
 func Alert(f finding.Finding) string {
 	for _, x := range []struct{ prefix, alert string }{
-		{"disk of the ", "DiskFilling"}, {"writing for the ", "DiskNotWritable"}, {"database's integrity", "DamageFound"}, {"database's answer", "DatabaseAway"},
-		{"blobs' ", "UnsafeSettings"}, {"blobs", "BlobsAway"}, {"clock ", "ClockOff"},
-		{"issuer of certificates", "CertificateExpires"}, {"root certificate", "CertificateExpires"}, {"local operator's certificate", "CertificateExpires"},
-		{"agents' certificates", "AgentCertificatesExpire"}, {"agents", "AgentsAway"}, {"clients' readings", "ClientNonsense"}, {"rounds", "RoundWaits"}, {"backup", "BackupOld"},
+		{"disk of the ", "DiskFilling"},
+		{"writing for the ", "DiskNotWritable"},
+		{"database's integrity", "DamageFound"},
+		{"database's answer", "DatabaseAway"},
+		{"blobs' ", "UnsafeSettings"},
+		{"blobs", "BlobsAway"},
+		{"clock ", "ClockOff"},
+		{"issuer of certificates", "CertificateExpires"},
+		{"root certificate", "CertificateExpires"},
+		{"local operator's certificate", "CertificateExpires"},
+		{"agents' certificates", "AgentCertificatesExpire"},
+		{"agents", "AgentsAway"},
+		{"clients' readings", "ClientNonsense"},
+		{"rounds", "RoundWaits"},
+		{"backup", "BackupOld"},
 	} {
 		if strings.HasPrefix(f.Check, x.prefix) {
 			if x.alert == "DiskFilling" && f.Level == finding.Fail {
