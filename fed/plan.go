@@ -220,6 +220,9 @@ type Evaluate struct {
 	// Every is the number of rounds after which a sample of validation windows is scored
 	// again; 0 means never. At the end of the run, the whole test split is scored.
 	Every int `yaml:"every"`
+	// Patience ends a simulated run if the validation loss, the mean over the sample, has not
+	// reached a new lowest value in this many rounds; 0 means never. A fleet ignores it.
+	Patience int `yaml:"patience"`
 	// Clients and Windows limit the sample to a number of clients and a number of windows
 	// per client.
 	Clients int `yaml:"clients"`

@@ -301,7 +301,7 @@ func TestRejected(t *testing.T) {
 		{"algorithm: fedavg\npartition: feet", `partition "feet": bose2023 has no layer "feet"`},
 		{"algorithm: local\npartition: head", `partition is "head"; with local it must be all`},
 		{"algorithm: local\nschedule: {cohort: 2}", "schedule.cohort is not a setting of local; it has no settings in schedule"},
-		{"algorithm: local\nevaluate: {holdout: 0.2}", "evaluate.holdout is not a setting of local; it has every, clients, windows"},
+		{"algorithm: local\nevaluate: {holdout: 0.2}", "evaluate.holdout is not a setting of local; it has every, patience, clients, windows"},
 		{"algorithm: pooled\npartition: head", `partition is "head"; with pooled it must be none`},
 		{"algorithm: fedavg\nmodel: {loss: pinball}", "model.loss pinball needs model.quantiles"},
 		{"algorithm: fedavg\nmodel: {quantiles: [0.5]}", "model.quantiles is not a setting of model bose2023 with model.loss mse; it has name"},

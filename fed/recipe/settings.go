@@ -135,6 +135,15 @@ var evaluateSettings = []setting{
 			}
 		},
 	},
+	{
+		path: "evaluate.patience", about: "the simulator ends a run whose validation loss has not reached a new lowest value in this many rounds; 0 means never",
+		must: nonNegative, quiet: true,
+		adjust: func(p *fed.Plan, _ func(string) bool) {
+			if p.Evaluate.Every == 0 {
+				p.Evaluate.Patience = 0
+			}
+		},
+	},
 	{path: "evaluate.clients", about: "largest number of clients in the sample", initial: 100, must: atLeastOne},
 	{path: "evaluate.windows", about: "largest number of windows per client", initial: 256, must: atLeastOne},
 	{path: "evaluate.forecasts", about: "number of clients whose test forecasts are written at the end", initial: 4, must: nonNegative},

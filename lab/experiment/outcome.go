@@ -63,6 +63,10 @@ func (o *outcome) figures() map[string]float64 {
 	for name, v := range ofFleet(o.Fleet) {
 		out[name] = v
 	}
+	if l := o.Last; l != nil {
+		out["mae_last_round"], out["relative_mae_last_round"] = float64(l.MAE), float64(l.RelativeMAE)
+	}
+	out["rounds"] = float64(o.Rounds)
 	trained := float64(o.Clients)
 	if recipe.Pooled(o.plan) {
 		trained = 1 // one model has the readings of all clients

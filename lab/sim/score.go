@@ -56,16 +56,29 @@ func (s *simulation) evaluate(ctx context.Context) error {
 		}
 	}
 	sample := make([]float64, listed)
+	listedRows := make([]run.Evaluation, listed)
 	for i := range sample {
 		at := i * all / listed
 		if err := s.folder.Evaluations.Append(rows[at]); err != nil {
 			return err
 		}
-		sample[i] = relative[at]
+		sample[i], listedRows[i] = relative[at], rows[at]
 	}
+	s.losses = append(s.losses, run.Losses(listedRows)...)
 	relative = sample
 	s.relative = float64(metric.NewSpread(relative).Median)
 	return nil
+}
+
+// settled reports whether the validation loss has not reached a new lowest value for as many
+// rounds as the plan's patience.
+func (s *simulation) settled() bool {
+	n := len(s.losses)
+	if s.Plan.Evaluate.Patience == 0 || n == 0 {
+		return false
+	}
+	best := run.Lowest(s.losses)
+	return s.losses[n-1].Round-s.losses[best].Round >= s.Plan.Evaluate.Patience
 }
 
 // join loads a client's state to w.kept and assembles in w.w the weights with which it is
@@ -97,6 +110,11 @@ func (s *simulation) finish(ctx context.Context) error {
 	}
 	start := stopwatch()
 	rows := make([]run.Client, len(scored))
+	last, err := s.scoreLast(ctx)
+	if err != nil {
+		return err
+	}
+	s.summary.Last = last
 	fleet := make([]metric.Scores, len(scored))
 	details := make([]detail, len(scored))
 	shown := 0 // clients whose curves are kept
@@ -104,7 +122,7 @@ func (s *simulation) finish(ctx context.Context) error {
 		first := scored[0].meter
 		shown = run.CurveClients(len(first.Load) - s.setup.Problem.Framer.BeforeTest(first))
 	}
-	err := s.pool.each(ctx, len(scored), func(w *worker, i int) error {
+	err = s.pool.each(ctx, len(scored), func(w *worker, i int) error {
 		if err := s.final(ctx, w, i); err != nil {
 			return err
 		}
@@ -153,6 +171,27 @@ func (s *simulation) finish(ctx context.Context) error {
 		return err
 	}
 	return s.folder.Event("finished", &s.summary)
+}
+
+// scoreLast scores all clients with the weights of the last round, if the plan chooses
+// between them and earlier ones without fine-tuning. Otherwise it returns nil: these are the
+// weights that are scored anyway, or no client would use them.
+func (s *simulation) scoreLast(ctx context.Context) (*run.LastRound, error) {
+	tune := s.Plan.Evaluate.FineTune
+	if !s.setup.KeepsBest() || len(s.fleet.holdout) > 0 || tune.Steps > 0 || tune.Epochs > 0 {
+		return nil, nil
+	}
+	mae, relative := make([]float64, len(s.fleet.clients)), make([]float64, len(s.fleet.clients))
+	err := s.pool.each(ctx, len(s.fleet.clients), func(w *worker, i int) error {
+		if _, err := s.join(w, i); err != nil {
+			return err
+		}
+		m := &s.fleet.clients[i]
+		score, _, err := w.scorer.Score(w.w, m.meter, m.windows, series.Test, 0, nil)
+		mae[i], relative[i] = score.Overall.MAE(), score.Overall.RelativeMAE()
+		return err
+	})
+	return &run.LastRound{MAE: metric.NewSpread(mae).Mean, RelativeMAE: metric.NewSpread(relative).Mean}, err
 }
 
 // final writes the weights with which a client is scored to w.w. It fine-tunes them and
