@@ -132,6 +132,8 @@ type Server struct {
 	// Optimizer is the server optimizer, if the algorithm lets the plan choose it.
 	Optimizer string  `yaml:"optimizer"`
 	Rate      float64 `yaml:"lr"`
+	// Decay is constant or linear: whether Rate falls to 0 over the rounds.
+	Decay     string  `yaml:"decay"`
 	Beta1     float64 `yaml:"beta1"`
 	Beta2     float64 `yaml:"beta2"`
 	Tau       float64 `yaml:"tau"`
@@ -227,6 +229,9 @@ type Evaluate struct {
 	// per client.
 	Clients int `yaml:"clients"`
 	Windows int `yaml:"windows"`
+	// Sample is trained or holdout: whether the sample is of clients that train, or of
+	// held-out clients after fine-tuning.
+	Sample string `yaml:"sample"`
 	// Stride is the distance between scored origins. Only models of rows of features have it.
 	Stride Timespan `yaml:"stride"`
 	// Forecasts is the number of clients whose forecasts of the test split are stored.
