@@ -116,24 +116,46 @@ func (s *sections) verdicts() string {
 	var out strings.Builder
 	count := map[string]int{}
 	for _, c := range s.claims {
-		count[string(c.verdict)]++
+		count[c.group()]++
 	}
 	var counts []string
 	for _, v := range verdicts {
 		counts = append(counts, fmt.Sprintf("%s: %d", v, count[string(v)]))
 	}
-	fmt.Fprintf(&out, "%d claims. %s.\n\n", len(s.claims), strings.Join(counts, ", "))
-	fmt.Fprintln(&out, "| claim | where | before | verdict | figures | ruled out as the cause |\n|---|---|---|---|---|---|")
+	fmt.Fprintf(&out, "%d claims. %s; by arithmetic alone: %d.\n\n", len(s.claims), strings.Join(counts, ", "), count[arithmetic])
+	fmt.Fprintln(&out, "| claim | where | rule | before | verdict | figures | ruled out as the cause |\n|---|---|---|---|---|---|---|")
 	for _, c := range s.claims {
-		fmt.Fprintf(&out, "| `%s`: %s | %s | %s | **%s** | %s | %s |\n", c.ID, cell(c.Claim), cell(c.Where), cell(c.Before), c.verdict, cell(c.evidence()), cell(c.causes()))
+		fmt.Fprintf(&out, "| `%s`: %s | %s | %s | %s | **%s** | %s | %s |\n", c.ID, cell(c.Claim), cell(c.Where), cell(c.Test), cmp.Or(cell(c.Before), "new"), c.kind(), cell(c.evidence()), cell(c.causes()))
 	}
 	return out.String()
 }
 
-// evidence returns the figures, and why a claim is not tested.
+// arithmetic is the group of claims whose rules cannot fail.
+const arithmetic = "arithmetic"
+
+// group returns under which name a claim is counted: its verdict, or arithmetic.
+func (j judged) group() string {
+	if j.Arithmetic {
+		return arithmetic
+	}
+	return string(j.verdict)
+}
+
+// kind returns the verdict for display.
+func (j judged) kind() string {
+	if j.Arithmetic {
+		return string(j.verdict) + ", by arithmetic"
+	}
+	return string(j.verdict)
+}
+
+// evidence returns the figures, and why a claim is not tested or its runs say nothing.
 func (j judged) evidence() string {
-	if j.verdict == report.NotTested {
+	switch j.verdict {
+	case report.NotTested:
 		return strings.TrimSpace(j.Why + " " + j.figures)
+	case report.NotTrained:
+		return strings.TrimSpace(fmt.Sprintf("%d of the %d runs that the rule reads were still improving when they ended. %s", j.improving, j.runs, j.figures))
 	}
 	return j.figures
 }
@@ -232,7 +254,7 @@ func (s *sections) tables() string {
 		default:
 			writeMethods(&out, rows, against)
 		}
-		for _, note := range []string{divergence(rows), synthetic(rows)} {
+		for _, note := range []string{divergence(rows), unfinished(rows), synthetic(rows)} {
 			if note != "" {
 				fmt.Fprintf(&out, "%s\n\n", note)
 			}

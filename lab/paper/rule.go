@@ -43,6 +43,33 @@ import (
 type rules struct {
 	results   []experiment.Result
 	published []printed
+	// anyway judges runs that were not trained to the end like any others.
+	anyway bool
+
+	index map[string]*experiment.Result
+	read  map[string]*experiment.Result // results whose training an expression depends on
+	cells map[cellOf]bool               // figures that an expression read, unless it is nil
+}
+
+// untrained lists the metrics that do not depend on how far a run was trained.
+var untrained = []string{"bytes_per_turn", "bytes", "gradients", "steps", "clients", "rounds", "diverged"}
+
+// find returns the result of a point, or nil.
+func (r *rules) find(part, dataset, method string, at []string) *experiment.Result {
+	key := func(part, dataset, method string, at []string) string {
+		return strings.Join(append([]string{part, dataset, method}, at...), "\t")
+	}
+	if r.index == nil {
+		r.index = map[string]*experiment.Result{}
+		for i := range r.results {
+			row := &r.results[i]
+			k := key(row.Part, row.Dataset, row.Method, row.At)
+			if _, there := r.index[k]; !there {
+				r.index[k] = row
+			}
+		}
+	}
+	return r.index[key(part, dataset, method, at)]
 }
 
 // env returns the functions that expressions may call.
@@ -186,6 +213,15 @@ func (r *rules) condition(text string) (bool, error) {
 }
 
 func (r *rules) values(part, dataset, method, metric string, at ...string) ([]float64, error) {
+	if row := r.find(part, dataset, method, at); row != nil && row.Figures[metric] != nil {
+		if r.cells != nil {
+			r.cells[cellOf{part, dataset, method, strings.Join(at, "; "), metric}] = true
+		}
+		if r.read != nil && !slices.Contains(untrained, metric) {
+			r.read[strings.Join(append([]string{part, dataset, method}, at...), "\t")] = row
+		}
+		return row.Figures[metric], nil
+	}
 	rows := r.results
 	for _, by := range []struct {
 		what, name string
@@ -206,15 +242,11 @@ func (r *rules) values(part, dataset, method, metric string, at ...string) ([]fl
 		}
 		rows = found
 	}
-	f := rows[0].Figures[metric]
-	if f == nil {
-		var there []string
-		for name := range rows[0].Figures {
-			there = append(there, name)
-		}
-		return nil, fmt.Errorf("v(%q, %q, %q, %q%s): no metric %q; there are %s", part, dataset, method, metric, quoted(at), metric, nearest(metric, there))
+	var there []string
+	for name := range rows[0].Figures {
+		there = append(there, name)
 	}
-	return f, nil
+	return nil, fmt.Errorf("v(%q, %q, %q, %q%s): no metric %q; there are %s", part, dataset, method, metric, quoted(at), metric, nearest(metric, there))
 }
 
 func quoted(at []string) string {
@@ -226,9 +258,8 @@ func quoted(at []string) string {
 }
 
 func (r *rules) has(part, dataset, method, metric string, at []string) bool {
-	return slices.ContainsFunc(r.results, func(row experiment.Result) bool {
-		return row.Part == part && row.Dataset == dataset && row.Method == method && slices.Equal(row.At, at) && row.Figures[metric] != nil
-	})
+	row := r.find(part, dataset, method, at)
+	return row != nil && row.Figures[metric] != nil
 }
 
 // names returns the different names that of returns for the results of a part, except "".

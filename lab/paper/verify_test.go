@@ -120,9 +120,9 @@ func TestVerify(t *testing.T) {
 		"# A paper\n\nProse.\n\n<!-- begin: runs -->\n\n7 runs with 1,234,567 gradient steps in 1.5 hours of CPU time, saved on 2026-11-16 with `loadstar reproduce test2020 --save`.",
 		"### A table (`table`)", "| hog | PL |", "| hog | FL † |", "† Training diverged: ", "FL on hog (1 of 3)", "Synthetic data, not measurements: robin.",
 		"Table IV:\n\n| | FL MAE | PL MAE |\n|---|---|---|\n| California | 22.5 | only a picture |\n\n- a note\n",
-		"2 claims. holds: 1, holds partly: 0, does not hold here: 1, not tested: 0.",
-		"| `first`: PL is better \\| than FL. | table 1 | not tested | **holds** | PL 1.1 (1-1.2) |  |",
-		"| `second`: FL is better. | table 1 |  | **does not hold here** |  | The rate. |", "<!-- end -->\nMore prose.\n",
+		"2 claims. holds: 1, holds partly: 0, does not hold here: 1, not trained to the end: 0, not tested: 0; by arithmetic alone: 0.",
+		"| `first`: PL is better \\| than FL. | table 1 | PL is clearly below FL. | not tested | **holds** | PL 1.1 (1-1.2) |  |",
+		"| `second`: FL is better. | table 1 |  | new | **does not hold here** |  | The rate. |", "<!-- end -->\nMore prose.\n",
 	} {
 		if !strings.Contains(readme, want) {
 			t.Errorf("no %q in\n%s", want, readme)

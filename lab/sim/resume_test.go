@@ -80,8 +80,8 @@ func resumable() map[string]settings {
 			"schedule.cohort": 3, "rounds": 30, "evaluate.patience": 4, "evaluate.holdout": 0.2, "evaluate.sample": "holdout", "evaluate.fine_tune.steps": 2,
 			"client.lr": 0.1, "server.decay": "linear",
 		}),
-		"local":    plan("local"),
-		"pooled":   plan("pooled"),
+		"local":  plan("local"),
+		"pooled": plan("pooled"),
 	}
 }
 
