@@ -1,6 +1,9 @@
 package paper
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"loadstar/lab/experiment"
@@ -54,5 +57,48 @@ func TestMutate(t *testing.T) {
 		if err != nil || turns != want[0] || narrow != want[1] {
 			t.Errorf("%s: %v, %v, %v; want %v", text, turns, narrow, err, want)
 		}
+	}
+}
+
+// TestRecomputed compares rules with what a separate program makes of their words.
+func TestRecomputed(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(papers, "recomputed.tsv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n")[1:] {
+		f := strings.Split(line, "\t")
+		p, err := Open(filepath.Join(papers, f[0]), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &rules{anyway: true}
+		if r.results, err = p.Results(); err != nil {
+			t.Fatal(err)
+		}
+		if r.published, err = p.published(); err != nil {
+			t.Fatal(err)
+		}
+		claims, err := readClaims(p.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range claims {
+			if c.ID != f[1] {
+				continue
+			}
+			n++
+			j, err := r.judge(c)
+			if err != nil || string(j.verdict) != f[2] || (j.improving > 0) && f[3] == "0" {
+				t.Errorf("%s: %s, %d still improving, %v; papers/recompute.py says %s, %s", f[1], j.verdict, j.improving, err, f[2], f[3])
+			}
+			if trained := f[3] == "0"; c.Verdict != string(report.NotTrained) && !trained && c.Verdict != f[2] || c.Verdict == string(report.NotTrained) && trained {
+				t.Errorf("%s: the verdict is %s, though %s runs were still improving", f[1], c.Verdict, f[3])
+			}
+		}
+	}
+	if n != 20 {
+		t.Errorf("%d claims were compared, want 20: run papers/recompute.py", n)
 	}
 }

@@ -251,6 +251,9 @@ func (s *sections) tables() string {
 			writeLong(&out, rows)
 		case slices.ContainsFunc(rows, func(r experiment.Result) bool { return len(r.At) == 2 }):
 			writeGrid(&out, rows)
+		case slices.ContainsFunc(rows, func(r experiment.Result) bool { return len(r.At) > 2 }):
+			fmt.Fprintf(&out, "Of the %d points of the grid, the one with the lowest validation loss for each value of the first setting; `ours.tsv` has all.\n\n", len(rows))
+			writeMethods(&out, lowest(rows), against)
 		default:
 			writeMethods(&out, rows, against)
 		}
@@ -261,6 +264,25 @@ func (s *sections) tables() string {
 		}
 	}
 	return out.String()
+}
+
+// lowest returns, for each dataset, method and value of a grid's first setting, the result with
+// the lowest validation loss.
+func lowest(rows []experiment.Result) []experiment.Result {
+	var best []experiment.Result
+	loss := func(r experiment.Result) float64 { return r.Figures["validation_loss_lowest"].Mean() }
+	for _, r := range rows {
+		i := slices.IndexFunc(best, func(o experiment.Result) bool {
+			return o.Dataset == r.Dataset && o.Method == r.Method && slices.Equal(o.At[:min(1, len(o.At))], r.At[:min(1, len(r.At))])
+		})
+		switch {
+		case i < 0:
+			best = append(best, r)
+		case loss(r) < loss(best[i]) || math.IsNaN(loss(best[i])):
+			best[i] = r
+		}
+	}
+	return best
 }
 
 // writeMethods writes a row for each method.

@@ -2,6 +2,7 @@ package paper
 
 import (
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -153,5 +154,15 @@ func TestSectionsRefuse(t *testing.T) {
 		if _, err := s.fill([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", text, err)
 		}
+	}
+}
+
+func TestLowest(t *testing.T) {
+	at := func(loss float64, at ...string) experiment.Result {
+		return experiment.Result{Dataset: "d", Method: "m", At: at, Figures: map[string]experiment.Figure{"validation_loss_lowest": {loss}}}
+	}
+	got := lowest([]experiment.Result{at(math.NaN(), "1", "a", "x"), at(3, "1", "b", "x"), at(2, "1", "b", "y"), at(4, "2", "a", "x"), {Dataset: "d", Method: "ridge"}})
+	if len(got) != 3 || label(got[0]) != "m 1 b y" || label(got[1]) != "m 2 a x" || got[2].Method != "ridge" {
+		t.Errorf("%+v", got)
 	}
 }
