@@ -32,6 +32,26 @@ func VerifyOverview(path, papers string, all []*Paper, write bool) (difference s
 	difference, err = update(path, filepath.Base(path), write, func([]byte) ([]byte, error) {
 		return []byte(overview(all, claims) + "\n" + string(audit)), nil
 	})
+	if err != nil {
+		return "", err
+	}
+	page, err := update(filepath.Join(papers, "README.md"), "README.md", write, func(before []byte) ([]byte, error) {
+		text, err := os.ReadFile(filepath.Join(papers, "found.md"))
+		if err != nil {
+			return nil, err
+		}
+		body, err := found(string(text), all, claims)
+		if err != nil {
+			return nil, fmt.Errorf("found.md: %w", err)
+		}
+		begin, rest, ok := strings.Cut(string(before), beginMark+"found -->\n")
+		_, rest, closed := strings.Cut(rest, endMark)
+		if !ok || !closed {
+			return nil, fmt.Errorf("there is no section \"found\"; add the lines \"%sfound -->\" and \"%s\"", beginMark, endMark)
+		}
+		return []byte(begin + beginMark + "found -->\n\n" + strings.TrimSpace(body) + "\n\n" + endMark + rest), nil
+	})
+	difference += page
 	if difference != "" {
 		err = ErrDiffers
 	}

@@ -18,6 +18,7 @@ type sections struct {
 	results   []experiment.Result
 	claims    []judged
 	published []printed
+	summary   string // text with expressions, or "" if the paper has none
 }
 
 const (
@@ -70,6 +71,9 @@ func (s *sections) fill(text []byte) ([]byte, error) {
 
 func (s *sections) section(name string) (string, error) {
 	switch name {
+	case "summary":
+		r := &rules{results: s.results, published: s.published}
+		return r.fill(s.summary)
 	case "runs":
 		return s.runs(), nil
 	case "results":

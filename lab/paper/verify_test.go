@@ -166,3 +166,24 @@ func TestLowest(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+func TestFound(t *testing.T) {
+	p := study(t)
+	results, err := p.Results()
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims, err := p.judge(results)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := found("PL ${test2020: mean(v(\"table\", \"hog\", \"PL\", \"mae\")); %.2f}, ${claims: holds} of ${claims: all}, ${improving: test2020} %", []*Paper{p}, [][]judged{claims})
+	if want := "PL 1.10, 1 of 2, 8 %"; err != nil || got != want {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
+	for _, text := range []string{"${mean(1)}", "${other2020: 1}", "${test2020: v(\"a\")}", "${improving: other}"} {
+		if _, err := found(text, []*Paper{p}, [][]judged{claims}); err == nil {
+			t.Errorf("%s was filled in", text)
+		}
+	}
+}
