@@ -34,7 +34,10 @@ func (p *Paper) Verify(write bool) (difference string, err error) {
 	}
 	sections := &sections{paper: p, results: results, claims: claims, published: published}
 	summary, err := os.ReadFile(filepath.Join(p.dir, "summary.md"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // a paper without a summary
+	}
+	if err != nil {
 		return "", err
 	}
 	sections.summary = string(summary)
