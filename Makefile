@@ -402,6 +402,16 @@ export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; \
 	test -d "$$LOADSTAR_DATA" || { echo "no data in $$LOADSTAR_DATA: get it with bin/loadstar data fetch, and set LOADSTAR_DATA"; exit 1; }
 endef
 
+.PHONY: papers
+papers: build ## Train the papers' experiments, one after the other; about 24 hours of CPU time, resumable; needs the data
+	@$(DATA_ROOT); for p in bose2024 bose2023 song2021 fekri2023 reddi2021; do bin/loadstar reproduce $$p --save || exit 1; done; \
+	python3 papers/recompute.py && bin/loadstar reproduce all --verify --write
+
+.PHONY: papers-check
+papers-check: build ## Compute the papers' verdicts again, and twenty of them with numpy if it is installed; ends with a line of counts
+	@if python3 -c 'import numpy' 2>/dev/null; then python3 papers/recompute.py > /dev/null; git diff --exit-code -- papers/recomputed.tsv; fi
+	@bin/loadstar reproduce all --verify
+
 .PHONY: pretrained
 pretrained: ## Train the model in the binary (fed/generic) on Cambridge and ResStock; about a minute of CPU time; needs the data
 	@$(DATA_ROOT); go run ./internal/pretrain train -o fed/generic/weights.f16 && git diff --stat -- fed/generic/weights.f16

@@ -132,6 +132,8 @@ type Server struct {
 	// Optimizer is the server optimizer, if the algorithm lets the plan choose it.
 	Optimizer string  `yaml:"optimizer"`
 	Rate      float64 `yaml:"lr"`
+	// Decay is constant or linear: whether Rate falls to 0 over the rounds.
+	Decay     string  `yaml:"decay"`
 	Beta1     float64 `yaml:"beta1"`
 	Beta2     float64 `yaml:"beta2"`
 	Tau       float64 `yaml:"tau"`
@@ -220,10 +222,16 @@ type Evaluate struct {
 	// Every is the number of rounds after which a sample of validation windows is scored
 	// again; 0 means never. At the end of the run, the whole test split is scored.
 	Every int `yaml:"every"`
+	// Patience ends a simulated run if the validation loss, the mean over the sample, has not
+	// reached a new lowest value in this many rounds; 0 means never. A fleet ignores it.
+	Patience int `yaml:"patience"`
 	// Clients and Windows limit the sample to a number of clients and a number of windows
 	// per client.
 	Clients int `yaml:"clients"`
 	Windows int `yaml:"windows"`
+	// Sample is trained or holdout: whether the sample is of clients that train, or of
+	// held-out clients after fine-tuning.
+	Sample string `yaml:"sample"`
 	// Stride is the distance between scored origins. Only models of rows of features have it.
 	Stride Timespan `yaml:"stride"`
 	// Forecasts is the number of clients whose forecasts of the test split are stored.

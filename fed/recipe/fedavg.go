@@ -19,8 +19,11 @@ var fedavg = algorithm{
 }
 
 var fedavgOptimizer = serverOptimizer{
-	name:     "fedavg",
-	settings: []setting{serverRate},
+	name: "fedavg",
+	settings: []setting{
+		serverRate,
+		{path: "server.decay", about: "constant: the rate stays; linear: it falls to 0 over the rounds (song2021)", initial: "constant", choices: []string{"constant", "linear"}, quiet: true},
+	},
 	defaults: func(s *fed.Server) { s.Rate = 1 },
 	build:    func(s *fed.Server) fed.ServerOptimizer { return serveropt.Descent{Rate: s.Rate} },
 }

@@ -108,6 +108,9 @@ func somePlans(t *testing.T) []*fed.Plan {
 		if a.partition != "all" {
 			read(base + "start: server-data\nserver: {start_steps: 10, clients: 0.1}\n")
 		}
+		if !a.noServer {
+			read(base + "evaluate: {holdout: 0.2, sample: holdout, fine_tune: {steps: 2}}\n")
+		}
 		if !a.fullPass {
 			read(base + "client: {steps: 2, resample: round}\n")
 		}
@@ -203,7 +206,7 @@ func TestDefaults(t *testing.T) {
 			Optimizer: "adam", Rate: 0.001, Beta1: 0.9, Beta2: 0.999, Epsilon: 1e-8,
 			Batch: 64, Steps: 4, Resample: "step", Decay: fed.Decay{Factor: 1}, Moments: "reset", Begin: "received",
 		},
-		Server:   fed.Server{Optimizer: "fedavg", Rate: 1, Weighting: "examples", Clip: 1.5, Coordinate: 1.5, Robust: "none", Bound: 16, MaxExamples: 65536},
+		Server:   fed.Server{Optimizer: "fedavg", Rate: 1, Decay: "constant", Weighting: "examples", Clip: 1.5, Coordinate: 1.5, Robust: "none", Bound: 16, MaxExamples: 65536},
 		Schedule: fed.Schedule{Kind: "synchronous"},
 		Evaluate: fed.Evaluate{Every: 100, Clients: 100, Windows: 256, Forecasts: 4, Keep: "last", FineTune: fed.FineTune{Choose: "last"}, Reference: "auto"},
 	}
@@ -253,7 +256,7 @@ func TestRejected(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", "algorithm is missing; it must be one of fedavg, fedprox, "},
 		{"algorithm: fedagv", `line 1: algorithm "fedagv" is not known; did you mean fedavg?`},
-		{"algorithm: fedavg\nserver: {tau: 1}", "line 2: server.tau is not a setting of fedavg; it has lr, weighting, clip, coordinate, robust, bound, max_examples"},
+		{"algorithm: fedavg\nserver: {tau: 1}", "line 2: server.tau is not a setting of fedavg; it has lr, decay, weighting, clip, coordinate, robust, bound, max_examples"},
 		{"algorithm: fedavg\nclient: {mu: 1}", "line 2: client.mu is not a setting of fedavg with client.optimizer adam; it has optimizer, lr, beta1, "},
 		{"algorithm: fedavg\nclient: {optimizer: sgd, beta1: .9}", "client.beta1 is not a setting of fedavg with client.optimizer sgd; it has optimizer, lr, batch, steps, "},
 		{"algorithm: fedavg\nclient: {optimizer: adm, beta1: .9}", `client.optimizer is "adm"; with fedavg it must be adam, sgd, amsgrad, prox or proxadam`},
@@ -301,7 +304,7 @@ func TestRejected(t *testing.T) {
 		{"algorithm: fedavg\npartition: feet", `partition "feet": bose2023 has no layer "feet"`},
 		{"algorithm: local\npartition: head", `partition is "head"; with local it must be all`},
 		{"algorithm: local\nschedule: {cohort: 2}", "schedule.cohort is not a setting of local; it has no settings in schedule"},
-		{"algorithm: local\nevaluate: {holdout: 0.2}", "evaluate.holdout is not a setting of local; it has every, clients, windows"},
+		{"algorithm: local\nevaluate: {holdout: 0.2}", "evaluate.holdout is not a setting of local; it has every, patience, clients, windows"},
 		{"algorithm: pooled\npartition: head", `partition is "head"; with pooled it must be none`},
 		{"algorithm: fedavg\nmodel: {loss: pinball}", "model.loss pinball needs model.quantiles"},
 		{"algorithm: fedavg\nmodel: {quantiles: [0.5]}", "model.quantiles is not a setting of model bose2023 with model.loss mse; it has name"},
@@ -314,7 +317,7 @@ func TestRejected(t *testing.T) {
 		{"algorithm: fedavg\nname: ../x", `name is "../x"; it must start with a letter`},
 		{"algorithm: fedsim\nserver: {clients: 0}", "server.clients is 0, but fedsim needs data on the server"},
 		{"algorithm: fedsim\nserver: {variant: no-prox}\nclient: {mu: 1}", "client.mu is 1; with server.variant no-prox it must be 0"},
-		{"algorithm: fedbuff\nserver: {tau: 1}", "server.tau is not a setting of fedbuff with server.optimizer fedavg; it has optimizer, lr, weighting, discount, exponent, clip, coordinate, bound, max_examples"},
+		{"algorithm: fedbuff\nserver: {tau: 1}", "server.tau is not a setting of fedbuff with server.optimizer fedavg; it has optimizer, lr, decay, weighting, discount, exponent, clip, coordinate, bound, max_examples"},
 		{"algorithm: fedbuff\nserver: {exponent: -1}", "server.exponent is -1; it must be at least 0"},
 		{"algorithm: fedbuff\nserver: {hinge: 1}", "server.hinge is not a setting of fedbuff"},
 		{"algorithm: fednorm\nschedule: {kind: buffered}\nsimulate: {delay: fekri2023}", "simulate.delay fekri2023 needs a periodic schedule"},
@@ -345,7 +348,7 @@ func TestRejected(t *testing.T) {
 	_, err := Read([]byte("rounds: 0\nclient: {lrr: 1}\nalgorithm: fedavg\nserver:\n  tau: 1\n  lr: x\nschedule: {quorum: 2}\n"))
 	want := `line 1: rounds is 0; it must be at least 1
 line 2: client.lrr is not known; did you mean lr?
-line 5: server.tau is not a setting of fedavg; it has lr, weighting, clip, coordinate, robust, bound, max_examples
+line 5: server.tau is not a setting of fedavg; it has lr, decay, weighting, clip, coordinate, robust, bound, max_examples
 line 6: server.lr must be a number, not "x"
 line 7: schedule.quorum is 2; it must be at least 0 and at most 1
 line 7: schedule.quorum needs a schedule.deadline: without one, a round waits for all clients`

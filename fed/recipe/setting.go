@@ -89,7 +89,7 @@ func (a *algorithm) collectSettings() []setting {
 	}
 	all = append(all, a.serverOptimizerSettings()...)
 	if !a.noServer {
-		all = append(all, holdout, serverClip, serverCoordinate, serverBound, maxExamples)
+		all = append(all, holdout, sample, serverClip, serverCoordinate, serverBound, maxExamples)
 		if a.aggregator == nil { // trimming replaces the mean of updates, which is always synchronous
 			all = append(all, serverRobust)
 		}

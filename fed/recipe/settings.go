@@ -123,6 +123,11 @@ var (
 		path: "server.max_examples", about: "largest weight of an update", initial: 65536, must: atLeastOne,
 		when: func(p *fed.Plan) bool { return p.Server.Weighting == "examples" },
 	}
+	sample = setting{
+		path: "evaluate.sample", about: "whose validation windows are scored during training; trained: clients that train, as they are; holdout: held-out clients, each after fine-tuning a copy (simulator only)",
+		initial: "trained", choices: []string{"trained", "holdout"}, quiet: true,
+		when: func(p *fed.Plan) bool { return p.Evaluate.Holdout > 0 },
+	}
 	holdout = setting{path: "evaluate.holdout", about: "share of clients that do not train; only they are scored at the end", must: belowOne}
 )
 
@@ -132,6 +137,15 @@ var evaluateSettings = []setting{
 		adjust: func(p *fed.Plan, _ func(string) bool) {
 			if p.Model.Split.Validation == 0 {
 				p.Evaluate.Every = 0
+			}
+		},
+	},
+	{
+		path: "evaluate.patience", about: "the simulator ends a run whose validation loss has not reached a new lowest value in this many rounds; 0 means never",
+		must: nonNegative, quiet: true,
+		adjust: func(p *fed.Plan, _ func(string) bool) {
+			if p.Evaluate.Every == 0 {
+				p.Evaluate.Patience = 0
 			}
 		},
 	},

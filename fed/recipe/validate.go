@@ -138,6 +138,12 @@ func validateEvaluation(p *fed.Plan, add report) {
 	if e.Every > 0 && p.Model.Split.Validation == 0 {
 		add("evaluate.every", "evaluate.every is %d, but model.split has no validation split", e.Every)
 	}
+	if e.Patience > 0 && e.Every == 0 {
+		add("evaluate.patience", "evaluate.patience is %d, but evaluate.every is 0: without evaluations there is no validation loss to watch", e.Patience)
+	}
+	if e.Sample == "holdout" && e.Keep == "best" {
+		add("evaluate.sample", "evaluate.sample holdout needs evaluate.keep last: held-out clients have no earlier weights")
+	}
 	if e.FineTune.Steps > 0 && e.FineTune.Epochs > 0 {
 		add("evaluate.fine_tune.epochs", "evaluate.fine_tune has steps and epochs; set only one of them")
 	}

@@ -19,6 +19,7 @@ type Server struct {
 	// coordinate returns the limit of each number of an update from a version, or is nil.
 	coordinate func(version int) float64
 
+	decay   int // rounds over which displacements shrink to 0, or 0
 	version int
 	shared  []float32
 	d       []float64
@@ -37,6 +38,9 @@ func (s *Server) Limit(factor float64, first fed.Limits, coordinate func(version
 	s.history = limit.History{Factor: factor, First: first}
 	s.coordinate = coordinate
 }
+
+// Decay makes the server shrink the displacements linearly to 0 over a number of rounds.
+func (s *Server) Decay(rounds int) { s.decay = rounds }
 
 // Limits returns the limits for updates that are trained from the current version.
 func (s *Server) Limits() fed.Limits {
@@ -84,6 +88,12 @@ func (s *Server) Merge(round int, f *Fold, data fed.ServerData) error {
 	}
 	if err := s.aggregator.Aggregate(s.d, m); err != nil {
 		return fmt.Errorf("round %d: %w", round, err)
+	}
+	if s.decay > 0 {
+		left := float64(max(s.decay-round, 0)) / float64(s.decay)
+		for i := range s.d {
+			s.d[i] *= left
+		}
 	}
 	next := slices.Clone(s.shared) // earlier tasks still refer to s.shared
 	s.optimizer.Step(next, s.d)

@@ -117,6 +117,9 @@ func (s *Setup) NewServer() *round.Server {
 	if clip := s.Plan.Server.Clip; clip > 0 {
 		server.Limit(clip, recipe.FirstLimits(s.Plan, limit.Norm(shared)), recipe.CoordinateLimit(s.Plan))
 	}
+	if s.Plan.Server.Decay == "linear" {
+		server.Decay(s.Plan.Rounds)
+	}
 	return server
 }
 

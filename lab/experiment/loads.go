@@ -17,8 +17,8 @@ const Loads = "loads"
 // because a dataset can have millions.
 const maxLoads = 200
 
-// loads returns a row for each building of a dataset: the mean and quantiles over time of
-// its load in kW. They are NaN for a building without readings. If the dataset has more
+// loads returns a row for each building of a dataset: the mean, standard deviation and
+// quantiles over time of its load in kW. They are NaN for a building without readings. If the dataset has more
 // than maxLoads buildings, the rows are of a sample, evenly spaced in the order of the
 // dataset, and each row also has the number of all buildings.
 func (p *Part) loads(d *series.Dataset) ([]row, error) {
@@ -53,9 +53,13 @@ func distribution(load []float32) map[string]Figure {
 		}
 	}
 	slices.Sort(sorted)
-	out := map[string]Figure{"mean": {math.NaN()}}
-	if len(sorted) > 0 {
-		out["mean"] = Figure{sum / float64(len(sorted))}
+	out := map[string]Figure{"mean": {math.NaN()}, "std": {math.NaN()}}
+	if n := float64(len(sorted)); n > 0 {
+		mean, squares := sum/n, 0.0
+		for _, v := range sorted {
+			squares += (v - mean) * (v - mean)
+		}
+		out["mean"], out["std"] = Figure{mean}, Figure{math.Sqrt(squares / n)}
 	}
 	for _, percent := range []int{5, 25, 50, 75, 95} {
 		out[fmt.Sprintf("p%d", percent)] = Figure{quantile(sorted, float64(percent)/100)}

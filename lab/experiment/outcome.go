@@ -63,6 +63,10 @@ func (o *outcome) figures() map[string]float64 {
 	for name, v := range ofFleet(o.Fleet) {
 		out[name] = v
 	}
+	if l := o.Last; l != nil {
+		out["mae_last_round"], out["relative_mae_last_round"] = float64(l.MAE), float64(l.RelativeMAE)
+	}
+	out["rounds"] = float64(o.Rounds)
 	trained := float64(o.Clients)
 	if recipe.Pooled(o.plan) {
 		trained = 1 // one model has the readings of all clients
@@ -77,12 +81,17 @@ func (o *outcome) figures() map[string]float64 {
 	return out
 }
 
-// validation adds the numbers from the evaluations during training.
+// validation adds the numbers from the evaluations during training. late_gain is the share by
+// which the last validation loss is below the lowest one before it.
 func (o *outcome) validation(out map[string]float64) {
 	if len(o.evaluations) == 0 {
 		return
 	}
 	out["validation_loss_lowest"], out["validation_loss_late"] = float64(o.course.Lowest), float64(o.course.Late)
+	if losses := run.Losses(o.evaluations); len(losses) > 1 {
+		before := losses[run.Lowest(losses[:len(losses)-1])].Loss
+		out["late_gain"] = 1 - losses[len(losses)-1].Loss/before
+	}
 	var loss, relative []float64
 	last := o.evaluations[len(o.evaluations)-1].Round
 	for _, r := range o.evaluations {

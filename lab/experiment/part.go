@@ -178,6 +178,9 @@ func (l *Lab) part(ctx context.Context, e *Experiment, p *Part, earlier []Result
 	for _, name := range p.Datasets {
 		if p.Data != "" {
 			d, err := l.Open(name)
+			if err == nil && p.Clients > 0 {
+				d, err = d.First(p.Clients)
+			}
 			if err != nil {
 				return nil, err
 			}
@@ -247,7 +250,8 @@ func (l *Lab) part(ctx context.Context, e *Experiment, p *Part, earlier []Result
 }
 
 // choose returns, for each method of an earlier part, the point of that part's grid with
-// the lowest validation loss on the given dataset. If the earlier part does not have this
+// the lowest validation loss on the given dataset: that of the last evaluation, or the lowest
+// of all if the earlier part keeps the best weights. If the earlier part does not have this
 // dataset, choose uses the first dataset of that part.
 func (p *Part) choose(dataset string, earlier []Result) (map[string]point, error) {
 	best := map[string]point{}
@@ -259,13 +263,16 @@ func (p *Part) choose(dataset string, earlier []Result) (map[string]point, error
 		if !slices.Contains(from.Datasets, dataset) {
 			dataset = from.Datasets[0]
 		}
-		least := math.Inf(1)
+		least, by := math.Inf(1), "validation_loss"
+		if variants, err := from.plans(nil); err == nil && variants[0].plan.Evaluate.Keep == "best" {
+			by = "validation_loss_lowest" // that of the weights that are scored
+		}
 		for _, pt := range from.points() {
 			for _, r := range earlier {
 				if r.Part != from.Name || r.Dataset != dataset || r.Method != m.Name || !slices.Equal(r.At, pt.at) {
 					continue
 				}
-				if loss := r.Figures["validation_loss"].Mean(); loss < least {
+				if loss := r.Figures[by].Mean(); loss < least {
 					least, best[m.Name] = loss, pt
 				}
 			}

@@ -89,6 +89,31 @@ func (r Result) Diverged() int {
 	return n
 }
 
+// lateGain is the share by which the last validation loss must be below all earlier ones for a
+// run to count as still improving.
+const lateGain = 0.001
+
+// Improving returns how many of the runs were still improving when they ended: the last
+// evaluation had the lowest validation loss, by more than a thousandth, or there was no
+// evaluation to tell. Runs that diverged are not. Older results do not have the gain; there
+// the last loss only has to be the lowest.
+func (r Result) Improving() int {
+	n := 0
+	gains, rose, lost := r.Figures["late_gain"], r.Figures["rose"], r.Figures["diverged"]
+	for i := range lost {
+		switch {
+		case lost[i] > 0:
+		case i < len(gains) && !math.IsNaN(gains[i]):
+			if gains[i] > lateGain {
+				n++
+			}
+		case i >= len(rose) || !(rose[i] > 1):
+			n++
+		}
+	}
+	return n
+}
+
 // Names lists the figures that every result has, in display order.
 var Names = []string{"relative_mae_mean", "relative_mae_median", "below_one", "mae", "rmse", "nmae", "mape"}
 

@@ -62,7 +62,8 @@ func (p *Part) rival(method string) bool {
 
 // versus compares each method of a part with the method Than, seed by seed: in how many
 // clients the method's relative MAE is lower, and at which evaluation its validation loss
-// was first no higher than Than's last one. The round is NaN if it never was.
+// was first no higher than Than's last one, and the other way round. A round is NaN if it
+// never was.
 func (p *Part) versus(rows []row, outcomes [][]*outcome) {
 	if p.Than == "" {
 		return
@@ -75,11 +76,12 @@ func (p *Part) versus(rows []row, outcomes [][]*outcome) {
 			if other.Part != r.Part || other.Dataset != r.Dataset || other.Method != p.Than || !slices.Equal(other.At, r.At) {
 				continue
 			}
-			gained, reached := make(Figure, len(r.trials)), make(Figure, len(r.trials))
+			gained, reached, back := make(Figure, len(r.trials)), make(Figure, len(r.trials)), make(Figure, len(r.trials))
 			for seed := range r.trials {
 				gained[seed], reached[seed] = compareOutcomes(outcomes[i][seed], outcomes[k][seed])
+				_, back[seed] = compareOutcomes(outcomes[k][seed], outcomes[i][seed])
 			}
-			r.Figures["gained"], r.Figures["reached_round"] = gained, reached
+			r.Figures["gained"], r.Figures["reached_round"], r.Figures["than_reached_round"] = gained, reached, back
 		}
 	}
 }

@@ -30,6 +30,9 @@ type claim struct {
 	// holds partly if Partly is true, and else it does not hold.
 	Holds  string `yaml:"holds"`
 	Partly string `yaml:"partly"`
+	// Arithmetic marks a rule that cannot fail, such as one on bytes that are computed from
+	// sizes. Such claims are counted apart.
+	Arithmetic bool `yaml:"arithmetic"`
 	// Figures is the evidence. Each ${expression} in it stands for its value.
 	Figures string `yaml:"figures"`
 	// RuledOut says what is known not to be the cause if the claim does not hold.
@@ -45,6 +48,9 @@ type judged struct {
 	claim
 	verdict report.Verdict
 	figures string
+	// runs is the number of runs whose training the rule depends on, and improving the
+	// number of those that were still improving when they ended.
+	runs, improving int
 }
 
 // readClaims reads claims.yaml.
@@ -85,6 +91,7 @@ func (r *rules) judge(c claim) (judged, error) {
 	}
 	// All rules are evaluated whatever the verdict is, so that an error in any is found.
 	holds, partly := false, false
+	r.read = map[string]*experiment.Result{}
 	if c.Holds != "" {
 		if holds, err = r.condition(c.Holds); err != nil {
 			return fail("holds", err)
@@ -95,10 +102,17 @@ func (r *rules) judge(c claim) (judged, error) {
 			return fail("partly", err)
 		}
 	}
+	var read []experiment.Result
+	for _, row := range r.read {
+		read = append(read, *row)
+	}
+	j.runs, j.improving = ended(read)
 	switch {
 	case !tested && c.Why == "":
 		return j, fmt.Errorf("%s: it is not tested, but why is empty", c.ID)
 	case !tested:
+	case j.improving > 0 && !r.anyway:
+		j.verdict = report.NotTrained
 	case holds:
 		j.verdict = report.Holds
 	case partly:

@@ -2,6 +2,7 @@ package paper
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -10,14 +11,19 @@ import (
 )
 
 // verdicts lists the verdicts in display order.
-var verdicts = []report.Verdict{report.Holds, report.HoldsPartly, report.DoesNotHold, report.NotTested}
+var verdicts = []report.Verdict{report.Holds, report.HoldsPartly, report.DoesNotHold, report.NotTrained, report.NotTested}
 
-// mark returns a dagger for a result of runs of which some diverged, and otherwise "".
+// mark returns a dagger for a result of runs of which some diverged, a double dagger for one
+// of which some were still improving, and otherwise "".
 func mark(r experiment.Result) string {
+	text := ""
 	if r.Diverged() > 0 {
-		return " †"
+		text = " †"
 	}
-	return ""
+	if r.Improving() > 0 {
+		text += " ‡"
+	}
+	return text
 }
 
 // label returns the name of a result in tables: the method, its point of the grid, and a
@@ -45,6 +51,29 @@ func divergence(rows []experiment.Result) string {
 		text += fmt.Sprintf(" and %d others", len(lost)-few)
 	}
 	return "† Training diverged: the validation loss ended at ten times its lowest value or more, or was not finite. Runs, by seeds: " + text + "."
+}
+
+// unfinished returns a sentence on the runs that were still improving when they ended, or ""
+// if there are none.
+func unfinished(rows []experiment.Result) string {
+	runs, improving := ended(rows)
+	if improving == 0 {
+		return ""
+	}
+	return fmt.Sprintf("‡ Not trained to the end: the last evaluation of a run was its best. So ended %d of the %d runs of this table.", improving, runs)
+}
+
+// ended counts the runs of results that did not fail, and those that were still improving when they ended.
+func ended(rows []experiment.Result) (runs, improving int) {
+	for _, r := range rows {
+		for i, lost := range r.Figures["diverged"] {
+			if rose := r.Figures["rose"]; lost == 0 || i < len(rose) && !math.IsNaN(rose[i]) {
+				runs++ // a run that failed has no end
+			}
+		}
+		improving += r.Improving()
+	}
+	return runs, improving
 }
 
 // synthetic returns a sentence on the datasets that are generated, or "" if none is.

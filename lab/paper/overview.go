@@ -32,6 +32,26 @@ func VerifyOverview(path, papers string, all []*Paper, write bool) (difference s
 	difference, err = update(path, filepath.Base(path), write, func([]byte) ([]byte, error) {
 		return []byte(overview(all, claims) + "\n" + string(audit)), nil
 	})
+	if err != nil {
+		return "", err
+	}
+	page, err := update(filepath.Join(papers, "README.md"), "README.md", write, func(before []byte) ([]byte, error) {
+		text, err := os.ReadFile(filepath.Join(papers, "found.md"))
+		if err != nil {
+			return nil, err
+		}
+		body, err := found(string(text), all, claims)
+		if err != nil {
+			return nil, fmt.Errorf("found.md: %w", err)
+		}
+		begin, rest, ok := strings.Cut(string(before), beginMark+"found -->\n")
+		_, rest, closed := strings.Cut(rest, endMark)
+		if !ok || !closed {
+			return nil, fmt.Errorf("there is no section \"found\"; add the lines \"%sfound -->\" and \"%s\"", beginMark, endMark)
+		}
+		return []byte(begin + beginMark + "found -->\n\n" + strings.TrimSpace(body) + "\n\n" + endMark + rest), nil
+	})
+	difference += page
 	if difference != "" {
 		err = ErrDiffers
 	}
@@ -55,23 +75,25 @@ MAE against the last value is computed; it is not the in-sample scaled error of 
 	for _, v := range verdicts {
 		fmt.Fprintf(&out, " %s: before | now |", v)
 	}
-	fmt.Fprintf(&out, "\n|---|---|%s\n", strings.Repeat("---|", 2*len(verdicts)))
-	before, now, n := map[report.Verdict]int{}, map[report.Verdict]int{}, 0
-	row := func(name string, n int, before, now map[report.Verdict]int) {
+	fmt.Fprintf(&out, " by arithmetic alone |\n|---|---|%s\n", strings.Repeat("---|", 2*len(verdicts)+1))
+	before, now, n := map[string]int{}, map[string]int{}, 0
+	row := func(name string, n int, before, now map[string]int) {
 		fmt.Fprintf(&out, "| %s | %d |", name, n)
 		for _, v := range verdicts {
-			fmt.Fprintf(&out, " %d | %d |", before[v], now[v])
+			fmt.Fprintf(&out, " %d | %d |", before[string(v)], now[string(v)])
 		}
+		fmt.Fprintf(&out, " %d |", now[arithmetic])
 		fmt.Fprintln(&out)
 	}
 	for i, p := range papers {
-		b, w := map[report.Verdict]int{}, map[report.Verdict]int{}
+		b, w := map[string]int{}, map[string]int{}
 		for _, c := range claims[i] {
-			first := cmp.Or(report.Verdict(c.Before), report.NotTested)
-			b[first]++
-			w[c.verdict]++
-			before[first]++
-			now[c.verdict]++
+			if c.Before != "" { // claims that the first round did not have are not counted there
+				b[c.Before]++
+				before[c.Before]++
+			}
+			w[c.group()]++
+			now[c.group()]++
 			n++
 		}
 		row(fmt.Sprintf("[%s](../papers/%s/README.md)", p.Name, p.Name), len(claims[i]), b, w)
@@ -81,10 +103,13 @@ MAE against the last value is computed; it is not the in-sample scaled error of 
 	for i, p := range papers {
 		for _, c := range claims[i] {
 			why := c.causes()
-			if c.verdict == report.NotTested {
+			switch c.verdict {
+			case report.NotTested:
 				why = c.Why
+			case report.NotTrained:
+				why = fmt.Sprintf("%d of the %d runs that the rule reads were still improving when they ended.", c.improving, c.runs)
 			}
-			fmt.Fprintf(&out, "| %s | `%s`: %s | %s | %s | %s |\n", p.Name, c.ID, cell(c.Claim), cell(c.Before), c.verdict, cell(why))
+			fmt.Fprintf(&out, "| %s | `%s`: %s | %s | %s | %s |\n", p.Name, c.ID, cell(c.Claim), cmp.Or(cell(c.Before), "new"), c.kind(), cell(why))
 		}
 	}
 	return out.String()

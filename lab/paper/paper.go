@@ -149,7 +149,7 @@ func table(p experiment.Part, rows []experiment.Result) report.Table {
 		t.Columns = append(t.Columns, p.Against+" better", "worse")
 		t.Note = "The last columns show the share of clients for which the forecasts of " + p.Against + " are significantly better or worse than this method's (Diebold-Mariano test)."
 	}
-	t.Note = strings.TrimSpace(t.Note + " " + divergence(rows))
+	t.Note = strings.TrimSpace(strings.TrimSpace(t.Note+" "+divergence(rows)) + " " + unfinished(rows))
 	best := math.Inf(1)
 	for i, r := range rows {
 		f := r.Figures

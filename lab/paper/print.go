@@ -42,8 +42,10 @@ func Print(w io.Writer, s *experiment.Spec, results []experiment.Result) error {
 				printMethods(t, rows)
 			}
 			err = errors.Join(err, t.Flush())
-			if note := divergence(rows); note != "" {
-				fmt.Fprintln(w, note)
+			for _, note := range []string{divergence(rows), unfinished(rows)} {
+				if note != "" {
+					fmt.Fprintln(w, note)
+				}
 			}
 		}
 	}

@@ -18,6 +18,7 @@ type sections struct {
 	results   []experiment.Result
 	claims    []judged
 	published []printed
+	summary   string // text with expressions, or "" if the paper has none
 }
 
 const (
@@ -70,6 +71,9 @@ func (s *sections) fill(text []byte) ([]byte, error) {
 
 func (s *sections) section(name string) (string, error) {
 	switch name {
+	case "summary":
+		r := &rules{results: s.results, published: s.published}
+		return r.fill(s.summary)
 	case "runs":
 		return s.runs(), nil
 	case "results":
@@ -116,24 +120,46 @@ func (s *sections) verdicts() string {
 	var out strings.Builder
 	count := map[string]int{}
 	for _, c := range s.claims {
-		count[string(c.verdict)]++
+		count[c.group()]++
 	}
 	var counts []string
 	for _, v := range verdicts {
 		counts = append(counts, fmt.Sprintf("%s: %d", v, count[string(v)]))
 	}
-	fmt.Fprintf(&out, "%d claims. %s.\n\n", len(s.claims), strings.Join(counts, ", "))
-	fmt.Fprintln(&out, "| claim | where | before | verdict | figures | ruled out as the cause |\n|---|---|---|---|---|---|")
+	fmt.Fprintf(&out, "%d claims. %s; by arithmetic alone: %d.\n\n", len(s.claims), strings.Join(counts, ", "), count[arithmetic])
+	fmt.Fprintln(&out, "| claim | where | rule | before | verdict | figures | ruled out as the cause |\n|---|---|---|---|---|---|---|")
 	for _, c := range s.claims {
-		fmt.Fprintf(&out, "| `%s`: %s | %s | %s | **%s** | %s | %s |\n", c.ID, cell(c.Claim), cell(c.Where), cell(c.Before), c.verdict, cell(c.evidence()), cell(c.causes()))
+		fmt.Fprintf(&out, "| `%s`: %s | %s | %s | %s | **%s** | %s | %s |\n", c.ID, cell(c.Claim), cell(c.Where), cell(c.Test), cmp.Or(cell(c.Before), "new"), c.kind(), cell(c.evidence()), cell(c.causes()))
 	}
 	return out.String()
 }
 
-// evidence returns the figures, and why a claim is not tested.
+// arithmetic is the group of claims whose rules cannot fail.
+const arithmetic = "arithmetic"
+
+// group returns under which name a claim is counted: its verdict, or arithmetic.
+func (j judged) group() string {
+	if j.Arithmetic {
+		return arithmetic
+	}
+	return string(j.verdict)
+}
+
+// kind returns the verdict for display.
+func (j judged) kind() string {
+	if j.Arithmetic {
+		return string(j.verdict) + ", by arithmetic"
+	}
+	return string(j.verdict)
+}
+
+// evidence returns the figures, and why a claim is not tested or its runs say nothing.
 func (j judged) evidence() string {
-	if j.verdict == report.NotTested {
+	switch j.verdict {
+	case report.NotTested:
 		return strings.TrimSpace(j.Why + " " + j.figures)
+	case report.NotTrained:
+		return strings.TrimSpace(fmt.Sprintf("%d of the %d runs that the rule reads were still improving when they ended. %s", j.improving, j.runs, j.figures))
 	}
 	return j.figures
 }
@@ -229,16 +255,38 @@ func (s *sections) tables() string {
 			writeLong(&out, rows)
 		case slices.ContainsFunc(rows, func(r experiment.Result) bool { return len(r.At) == 2 }):
 			writeGrid(&out, rows)
+		case slices.ContainsFunc(rows, func(r experiment.Result) bool { return len(r.At) > 2 }):
+			fmt.Fprintf(&out, "Of the %d points of the grid, the one with the lowest validation loss for each value of the first setting; `ours.tsv` has all.\n\n", len(rows))
+			writeMethods(&out, lowest(rows), against)
 		default:
 			writeMethods(&out, rows, against)
 		}
-		for _, note := range []string{divergence(rows), synthetic(rows)} {
+		for _, note := range []string{divergence(rows), unfinished(rows), synthetic(rows)} {
 			if note != "" {
 				fmt.Fprintf(&out, "%s\n\n", note)
 			}
 		}
 	}
 	return out.String()
+}
+
+// lowest returns, for each dataset, method and value of a grid's first setting, the result with
+// the lowest validation loss.
+func lowest(rows []experiment.Result) []experiment.Result {
+	var best []experiment.Result
+	loss := func(r experiment.Result) float64 { return r.Figures["validation_loss_lowest"].Mean() }
+	for _, r := range rows {
+		i := slices.IndexFunc(best, func(o experiment.Result) bool {
+			return o.Dataset == r.Dataset && o.Method == r.Method && slices.Equal(o.At[:min(1, len(o.At))], r.At[:min(1, len(r.At))])
+		})
+		switch {
+		case i < 0:
+			best = append(best, r)
+		case loss(r) < loss(best[i]) || math.IsNaN(loss(best[i])):
+			best[i] = r
+		}
+	}
+	return best
 }
 
 // writeMethods writes a row for each method.

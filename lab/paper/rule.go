@@ -34,6 +34,7 @@ import (
 //	rank(part, dataset, metric, methods, method, at...)  place of a method by its mean, from 1
 //	grid(part, dataset, method, metric)           means over a grid of two settings, a list for each value of
 //	                                  the first one; infinite where a run failed
+//	minimum(part, dataset, method, metric, at...) lowest mean of a metric over the points that begin with at
 //	diverged(part, dataset, method, at...)        number of seeds whose run diverged
 //	published(table, row, column, metric)         a number that the paper prints
 //
@@ -43,6 +44,49 @@ import (
 type rules struct {
 	results   []experiment.Result
 	published []printed
+	// anyway judges runs that were not trained to the end like any others.
+	anyway bool
+
+	index map[string]*experiment.Result
+	read  map[string]*experiment.Result // results whose training an expression depends on
+	cells map[cellOf]bool               // figures that an expression read, unless it is nil
+}
+
+// untrained lists the metrics that do not depend on how far a run was trained.
+var untrained = []string{"bytes_per_turn", "bytes", "gradients", "steps", "clients", "rounds", "diverged"}
+
+// compared has the beginnings of the names of metrics that compare a run with those of the other
+// methods.
+var compared = []string{"won_", "near_", "dm_", "gained", "reached_", "than_"}
+
+// depend notes that an expression depends on the training of a result, and of all that its
+// metric compares it with.
+func (r *rules) depend(row *experiment.Result, metric string) {
+	others := slices.ContainsFunc(compared, func(begin string) bool { return strings.HasPrefix(metric, begin) })
+	for i := range r.results {
+		other := &r.results[i]
+		if other == row || others && other.Part == row.Part && other.Dataset == row.Dataset && trained(*other) {
+			r.read[strings.Join(append([]string{other.Part, other.Dataset, other.Method}, other.At...), "\t")] = other
+		}
+	}
+}
+
+// find returns the result of a point, or nil.
+func (r *rules) find(part, dataset, method string, at []string) *experiment.Result {
+	key := func(part, dataset, method string, at []string) string {
+		return strings.Join(append([]string{part, dataset, method}, at...), "\t")
+	}
+	if r.index == nil {
+		r.index = map[string]*experiment.Result{}
+		for i := range r.results {
+			row := &r.results[i]
+			k := key(row.Part, row.Dataset, row.Method, row.At)
+			if _, there := r.index[k]; !there {
+				r.index[k] = row
+			}
+		}
+	}
+	return r.index[key(part, dataset, method, at)]
 }
 
 // env returns the functions that expressions may call.
@@ -112,7 +156,8 @@ func (r *rules) env() map[string]any {
 			}
 			return i + 1, nil
 		},
-		"grid": r.grid,
+		"grid":    r.grid,
+		"minimum": r.minimum,
 		"diverged": func(part, dataset, method string, at ...string) (int, error) {
 			f, err := r.values(part, dataset, method, "diverged", at...)
 			return experiment.Result{Figures: map[string]experiment.Figure{"diverged": f}}.Diverged(), err
@@ -186,6 +231,15 @@ func (r *rules) condition(text string) (bool, error) {
 }
 
 func (r *rules) values(part, dataset, method, metric string, at ...string) ([]float64, error) {
+	if row := r.find(part, dataset, method, at); row != nil && row.Figures[metric] != nil {
+		if r.cells != nil {
+			r.cells[cellOf{part, dataset, method, strings.Join(at, "; "), metric}] = true
+		}
+		if r.read != nil && !slices.Contains(untrained, metric) {
+			r.depend(row, metric)
+		}
+		return row.Figures[metric], nil
+	}
 	rows := r.results
 	for _, by := range []struct {
 		what, name string
@@ -206,15 +260,11 @@ func (r *rules) values(part, dataset, method, metric string, at ...string) ([]fl
 		}
 		rows = found
 	}
-	f := rows[0].Figures[metric]
-	if f == nil {
-		var there []string
-		for name := range rows[0].Figures {
-			there = append(there, name)
-		}
-		return nil, fmt.Errorf("v(%q, %q, %q, %q%s): no metric %q; there are %s", part, dataset, method, metric, quoted(at), metric, nearest(metric, there))
+	var there []string
+	for name := range rows[0].Figures {
+		there = append(there, name)
 	}
-	return f, nil
+	return nil, fmt.Errorf("v(%q, %q, %q, %q%s): no metric %q; there are %s", part, dataset, method, metric, quoted(at), metric, nearest(metric, there))
 }
 
 func quoted(at []string) string {
@@ -226,9 +276,8 @@ func quoted(at []string) string {
 }
 
 func (r *rules) has(part, dataset, method, metric string, at []string) bool {
-	return slices.ContainsFunc(r.results, func(row experiment.Result) bool {
-		return row.Part == part && row.Dataset == dataset && row.Method == method && slices.Equal(row.At, at) && row.Figures[metric] != nil
-	})
+	row := r.find(part, dataset, method, at)
+	return row != nil && row.Figures[metric] != nil
 }
 
 // names returns the different names that of returns for the results of a part, except "".
@@ -288,6 +337,29 @@ func (r *rules) grid(part, dataset, method, metric string) ([]any, error) {
 		all = append(all, line)
 	}
 	return all, nil
+}
+
+// minimum returns the lowest mean of a metric over the points of a grid that begin with at, or NaN
+// if all runs failed.
+func (r *rules) minimum(part, dataset, method, metric string, at ...string) (float64, error) {
+	least, found := math.NaN(), false
+	for _, row := range r.results {
+		if row.Part != part || row.Dataset != dataset || row.Method != method || len(row.At) < len(at) || !slices.Equal(row.At[:len(at)], at) || row.Figures[metric] == nil {
+			continue
+		}
+		f, err := r.values(part, dataset, method, metric, row.At...)
+		if err != nil {
+			return 0, err
+		}
+		found = true
+		if m := experiment.Figure(f).Mean(); !(least <= m) && !math.IsNaN(m) {
+			least = m
+		}
+	}
+	if !found {
+		return 0, fmt.Errorf("minimum(%q, %q, %q, %q%s): ours.tsv has no such point", part, dataset, method, metric, quoted(at))
+	}
+	return least, nil
 }
 
 // order returns the methods in ascending order of a metric's mean. Methods without a mean,

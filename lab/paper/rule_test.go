@@ -18,10 +18,10 @@ func example() *rules {
 	}
 	for _, d := range []string{"hog", "robin"} {
 		add(d, "ridge", nil, map[string]experiment.Figure{"mae": {2.5}})
-		add(d, "FL", nil, map[string]experiment.Figure{"mae": {3, 3.2, 3.1}, "steps": {1, 1, 1}, "diverged": {0, 1, 0}})
-		add(d, "PL", nil, map[string]experiment.Figure{"mae": {1, 1.2, 1.1}, "steps": {1, 1, 1}, "diverged": {0, 0, 0}})
-		add(d, "noisy", nil, map[string]experiment.Figure{"mae": {1, 2.9, 1}, "steps": {1, 1, 1}, "diverged": {0, 0, 0}})
-		add(d, "lost", nil, map[string]experiment.Figure{"mae": {1, math.NaN(), 1}, "steps": {1, 1, 1}, "diverged": {0, 1, 0}})
+		add(d, "FL", nil, map[string]experiment.Figure{"mae": {3, 3.2, 3.1}, "steps": {1, 1, 1}, "rose": {2, 2, 2}, "diverged": {0, 1, 0}})
+		add(d, "PL", nil, map[string]experiment.Figure{"mae": {1, 1.2, 1.1}, "steps": {1, 1, 1}, "rose": {2, 2, 2}, "diverged": {0, 0, 0}})
+		add(d, "noisy", nil, map[string]experiment.Figure{"mae": {1, 2.9, 1}, "steps": {1, 1, 1}, "rose": {2, 2, 2}, "diverged": {0, 0, 0}})
+		add(d, "lost", nil, map[string]experiment.Figure{"mae": {1, math.NaN(), 1}, "steps": {1, 1, 1}, "rose": {2, 2, 2}, "diverged": {0, 1, 0}})
 		add(d, "grid", []string{"0.1", "P 1"}, map[string]experiment.Figure{"mae": {7}, "steps": {1}})
 	}
 	return &rules{results: results, published: []printed{
@@ -71,7 +71,7 @@ func TestConditionsRefuse(t *testing.T) {
 		`v("tabel", "hog", "PL", "mae")`:                   `no part "tabel"; there are table`,
 		`v("table", "hug", "PL", "mae")`:                   `no dataset "hug"; there are hog, robin`,
 		`v("table", "hog", "pl", "mae")`:                   `no method "pl"; there are PL`,
-		`v("table", "hog", "PL", "mea")`:                   `no metric "mea"; there are diverged, mae, steps`,
+		`v("table", "hog", "PL", "mea")`:                   `no metric "mea"; there are diverged, mae, rose, steps`,
 		`v("table", "hog", "grid", "mae", "0.2", "P 1")`:   `no point "0.2; P 1"; there are 0.1; P 1`,
 		`true || lower(v("table", "hog", "pl", "mae"), 1)`: `no method "pl"`,
 		`lowr(1, 2)`:                           `unknown name lowr`,

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,6 +33,14 @@ func (p *Paper) Verify(write bool) (difference string, err error) {
 		return "", err
 	}
 	sections := &sections{paper: p, results: results, claims: claims, published: published}
+	summary, err := os.ReadFile(filepath.Join(p.dir, "summary.md"))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // a paper without a summary
+	}
+	if err != nil {
+		return "", err
+	}
+	sections.summary = string(summary)
 	for _, file := range []struct {
 		name     string
 		generate func([]byte) ([]byte, error)

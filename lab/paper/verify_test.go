@@ -2,6 +2,7 @@ package paper
 
 import (
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -120,9 +121,9 @@ func TestVerify(t *testing.T) {
 		"# A paper\n\nProse.\n\n<!-- begin: runs -->\n\n7 runs with 1,234,567 gradient steps in 1.5 hours of CPU time, saved on 2026-11-16 with `loadstar reproduce test2020 --save`.",
 		"### A table (`table`)", "| hog | PL |", "| hog | FL † |", "† Training diverged: ", "FL on hog (1 of 3)", "Synthetic data, not measurements: robin.",
 		"Table IV:\n\n| | FL MAE | PL MAE |\n|---|---|---|\n| California | 22.5 | only a picture |\n\n- a note\n",
-		"2 claims. holds: 1, holds partly: 0, does not hold here: 1, not tested: 0.",
-		"| `first`: PL is better \\| than FL. | table 1 | not tested | **holds** | PL 1.1 (1-1.2) |  |",
-		"| `second`: FL is better. | table 1 |  | **does not hold here** |  | The rate. |", "<!-- end -->\nMore prose.\n",
+		"2 claims. holds: 1, holds partly: 0, does not hold here: 1, not trained to the end: 0, not tested: 0; by arithmetic alone: 0.",
+		"| `first`: PL is better \\| than FL. | table 1 | PL is clearly below FL. | not tested | **holds** | PL 1.1 (1-1.2) |  |",
+		"| `second`: FL is better. | table 1 |  | new | **does not hold here** |  | The rate. |", "<!-- end -->\nMore prose.\n",
 	} {
 		if !strings.Contains(readme, want) {
 			t.Errorf("no %q in\n%s", want, readme)
@@ -152,6 +153,37 @@ func TestSectionsRefuse(t *testing.T) {
 	} {
 		if _, err := s.fill([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestLowest(t *testing.T) {
+	at := func(loss float64, at ...string) experiment.Result {
+		return experiment.Result{Dataset: "d", Method: "m", At: at, Figures: map[string]experiment.Figure{"validation_loss_lowest": {loss}}}
+	}
+	got := lowest([]experiment.Result{at(math.NaN(), "1", "a", "x"), at(3, "1", "b", "x"), at(2, "1", "b", "y"), at(4, "2", "a", "x"), {Dataset: "d", Method: "ridge"}})
+	if len(got) != 3 || label(got[0]) != "m 1 b y" || label(got[1]) != "m 2 a x" || got[2].Method != "ridge" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestFound(t *testing.T) {
+	p := study(t)
+	results, err := p.Results()
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims, err := p.judge(results)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := found("PL ${test2020: mean(v(\"table\", \"hog\", \"PL\", \"mae\")); %.2f}, ${claims: holds} of ${claims: all}, ${improving: test2020} %", []*Paper{p}, [][]judged{claims})
+	if want := "PL 1.10, 1 of 2, 0 %"; err != nil || got != want {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
+	for _, text := range []string{"${mean(1)}", "${other2020: 1}", "${test2020: v(\"a\")}", "${improving: other}"} {
+		if _, err := found(text, []*Paper{p}, [][]judged{claims}); err == nil {
+			t.Errorf("%s was filled in", text)
 		}
 	}
 }

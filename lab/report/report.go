@@ -44,6 +44,7 @@ const (
 	Holds       Verdict = "holds"
 	HoldsPartly Verdict = "holds partly"
 	DoesNotHold Verdict = "does not hold here"
+	NotTrained  Verdict = "not trained to the end"
 	NotTested   Verdict = "not tested"
 )
 
@@ -226,7 +227,7 @@ func (p page) Single() bool {
 // verdicts says how many claims have each verdict.
 func verdicts(claims []Claim) string {
 	var parts []string
-	for _, v := range []Verdict{Holds, HoldsPartly, DoesNotHold, NotTested} {
+	for _, v := range []Verdict{Holds, HoldsPartly, DoesNotHold, NotTrained, NotTested} {
 		n := 0
 		for _, c := range claims {
 			n += b2i(c.Verdict == v)

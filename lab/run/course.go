@@ -72,6 +72,18 @@ func Losses(rows []Evaluation) (all []Loss) {
 	return all
 }
 
+// Lowest returns the index of the lowest loss, the first one if there are several. Losses
+// that are not a number do not count; if there are no others, it is 0.
+func Lowest(losses []Loss) int {
+	at := 0
+	for i, l := range losses {
+		if l.Loss < losses[at].Loss || math.IsNaN(losses[at].Loss) && !math.IsNaN(l.Loss) {
+			at = i
+		}
+	}
+	return at
+}
+
 func course(rounds []Round, losses []Loss) Course {
 	nan := metric.Number(math.NaN())
 	c := Course{TrainFirst: nan, TrainLast: nan, Lowest: nan, Last: nan, Late: nan, Rose: nan}

@@ -11,6 +11,12 @@ import (
 
 const summaryName = "summary.json"
 
+// LastRound has mean scores over clients of the weights of the last round.
+type LastRound struct {
+	MAE         metric.Number `json:"mae"`
+	RelativeMAE metric.Number `json:"relative_mae"`
+}
+
 // Summary has the main results of a finished run. Seconds and the rates per second
 // describe only the process that finished the run.
 type Summary struct {
@@ -60,6 +66,8 @@ type Summary struct {
 	// before and after calibration. It is nil if the model forecasts only points.
 	Coverage *Coverage     `json:"coverage,omitempty"`
 	MAE      metric.Number `json:"mae"`
+	// Last has the scores of the last round's weights, if the plan could choose earlier ones.
+	Last *LastRound `json:"last_round,omitempty"`
 	// Course says how the losses changed in training. Older versions did not write it;
 	// ReadSummary then computes it from the run's tables.
 	Course *Course `json:"course,omitempty"`

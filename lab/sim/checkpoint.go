@@ -118,6 +118,11 @@ func (s *simulation) restore(ctx context.Context) error {
 	if err := s.folder.OpenTables(c.Offsets); err != nil {
 		return err
 	}
+	evaluations, err := run.Read[run.Evaluation](s.folder.Dir, "evaluations")
+	if err != nil {
+		return err
+	}
+	s.losses = run.Losses(evaluations)
 	s.now, s.events, s.relative = c.Now, c.Agenda, c.MASE
 	s.summary.Steps = c.Steps
 	s.savedAt.Store(int64(s.machine.Round()))

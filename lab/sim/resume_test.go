@@ -76,8 +76,12 @@ func resumable() map[string]settings {
 		}),
 		"fedasync": plan("fedasync", pace, settings{"schedule.cohort": 3, "rounds": 12}),
 		"pfedme":   plan("pfedme", settings{"schedule.cohort": 3, "evaluate.fine_tune.steps": 2}),
-		"local":    plan("local"),
-		"pooled":   plan("pooled"),
+		"ended early, held-out clients evaluated": plan("fedavg", settings{
+			"schedule.cohort": 3, "rounds": 30, "evaluate.patience": 4, "evaluate.holdout": 0.2, "evaluate.sample": "holdout", "evaluate.fine_tune.steps": 2,
+			"client.lr": 0.1, "server.decay": "linear",
+		}),
+		"local":  plan("local"),
+		"pooled": plan("pooled"),
 	}
 }
 

@@ -19,12 +19,22 @@ import (
 
 // evaluate scores a fixed sample of clients and windows on the validation split.
 func (s *simulation) evaluate(ctx context.Context) error {
-	clients := s.fleet.clients
+	clients, newcomers := s.fleet.clients, s.Plan.Evaluate.Sample == "holdout"
 	all, listed := s.evaluated()
+	if newcomers {
+		clients = s.fleet.holdout
+		all = min(s.Plan.Evaluate.Clients, len(clients))
+		listed = all
+	}
 	rows := make([]run.Evaluation, all)
 	err := s.pool.each(ctx, all, func(w *worker, i int) error {
 		at := i * len(clients) / all
-		first, err := s.join(w, at)
+		first, err := false, error(nil)
+		if newcomers {
+			err = s.tuned(ctx, w, at)
+		} else {
+			first, err = s.join(w, at)
+		}
 		if err != nil {
 			return err
 		}
@@ -56,16 +66,29 @@ func (s *simulation) evaluate(ctx context.Context) error {
 		}
 	}
 	sample := make([]float64, listed)
+	listedRows := make([]run.Evaluation, listed)
 	for i := range sample {
 		at := i * all / listed
 		if err := s.folder.Evaluations.Append(rows[at]); err != nil {
 			return err
 		}
-		sample[i] = relative[at]
+		sample[i], listedRows[i] = relative[at], rows[at]
 	}
+	s.losses = append(s.losses, run.Losses(listedRows)...)
 	relative = sample
 	s.relative = float64(metric.NewSpread(relative).Median)
 	return nil
+}
+
+// settled reports whether the validation loss has not reached a new lowest value for as many
+// rounds as the plan's patience.
+func (s *simulation) settled() bool {
+	n := len(s.losses)
+	if s.Plan.Evaluate.Patience == 0 || n == 0 {
+		return false
+	}
+	best := run.Lowest(s.losses)
+	return s.losses[n-1].Round-s.losses[best].Round >= s.Plan.Evaluate.Patience
 }
 
 // join loads a client's state to w.kept and assembles in w.w the weights with which it is
@@ -91,12 +114,14 @@ func (s *simulation) finish(ctx context.Context) error {
 	if err := s.folder.Event("trained", map[string]any{"rounds": s.machine.Round(), "steps": s.summary.Steps}); err != nil {
 		return err
 	}
-	scored := s.fleet.clients
-	if len(s.fleet.holdout) > 0 {
-		scored = s.fleet.holdout
-	}
+	scored := s.scored()
 	start := stopwatch()
 	rows := make([]run.Client, len(scored))
+	last, err := s.scoreLast(ctx)
+	if err != nil {
+		return err
+	}
+	s.summary.Last = last
 	fleet := make([]metric.Scores, len(scored))
 	details := make([]detail, len(scored))
 	shown := 0 // clients whose curves are kept
@@ -104,7 +129,7 @@ func (s *simulation) finish(ctx context.Context) error {
 		first := scored[0].meter
 		shown = run.CurveClients(len(first.Load) - s.setup.Problem.Framer.BeforeTest(first))
 	}
-	err := s.pool.each(ctx, len(scored), func(w *worker, i int) error {
+	err = s.pool.each(ctx, len(scored), func(w *worker, i int) error {
 		if err := s.final(ctx, w, i); err != nil {
 			return err
 		}
@@ -155,14 +180,54 @@ func (s *simulation) finish(ctx context.Context) error {
 	return s.folder.Event("finished", &s.summary)
 }
 
-// final writes the weights with which a client is scored to w.w. It fine-tunes them and
+// scoreLast scores all clients with the weights of the last round, if the plan chooses
+// between them and earlier ones without fine-tuning. Otherwise it returns nil: these are the
+// weights that are scored anyway, or no client would use them.
+func (s *simulation) scoreLast(ctx context.Context) (*run.LastRound, error) {
+	tune := s.Plan.Evaluate.FineTune
+	if !s.setup.KeepsBest() || len(s.fleet.holdout) > 0 || tune.Steps > 0 || tune.Epochs > 0 {
+		return nil, nil
+	}
+	mae, relative := make([]float64, len(s.fleet.clients)), make([]float64, len(s.fleet.clients))
+	err := s.pool.each(ctx, len(s.fleet.clients), func(w *worker, i int) error {
+		if _, err := s.join(w, i); err != nil {
+			return err
+		}
+		m := &s.fleet.clients[i]
+		score, _, err := w.scorer.Score(w.w, m.meter, m.windows, series.Test, 0, nil)
+		mae[i], relative[i] = score.Overall.MAE(), score.Overall.RelativeMAE()
+		return err
+	})
+	return &run.LastRound{MAE: metric.NewSpread(mae).Mean, RelativeMAE: metric.NewSpread(relative).Mean}, err
+}
+
+// final writes the weights with which a client is scored to w.w, and to a file if the run's
+// folder has no other with them.
+func (s *simulation) final(ctx context.Context, w *worker, i int) error {
+	if err := s.tuned(ctx, w, i); err != nil {
+		return err
+	}
+	if w.tuner == nil && !s.setup.Job.ScoreOwn {
+		return nil
+	}
+	return s.writeTuned(w, string(s.scored()[i].id))
+}
+
+// scored returns the clients that are scored at the end: the held-out ones if there are any.
+func (s *simulation) scored() []member {
+	if len(s.fleet.holdout) > 0 {
+		return s.fleet.holdout
+	}
+	return s.fleet.clients
+}
+
+// tuned writes the weights with which a client is scored to w.w. It fine-tunes them and
 // chooses among candidates if the plan says so. A client that never trained starts from
 // the initial personal weights.
-func (s *simulation) final(ctx context.Context, w *worker, i int) error {
+func (s *simulation) tuned(ctx context.Context, w *worker, i int) error {
 	p := s.setup.Problem.Partition
-	data, first := s.fleet.clients, true
+	first := true
 	if len(s.fleet.holdout) > 0 {
-		data = s.fleet.holdout
 		clear(w.kept)
 		copy(w.kept, s.personal)
 		p.Join(w.w, s.sharedWeights(), w.kept[:p.PersonalLen()])
@@ -172,13 +237,10 @@ func (s *simulation) final(ctx context.Context, w *worker, i int) error {
 			return err
 		}
 	}
-	m := &data[i]
 	if w.tuner == nil {
-		if s.setup.Job.ScoreOwn { // the run's folder has no other file with these weights
-			return s.writeTuned(w, string(m.id))
-		}
 		return nil
 	}
+	m := &s.scored()[i]
 	c := client.Client{ID: m.id, Data: []series.Examples{m.windows}, Kept: w.kept[:w.client.Kept()], First: first}
 	task := s.task(s.Plan.Rounds)
 	task.Limits, task.Control = fed.Limits{}, nil // fine-tuning sends nothing
@@ -190,7 +252,7 @@ func (s *simulation) final(ctx context.Context, w *worker, i int) error {
 		return err
 	}
 	copy(w.w, tuned)
-	return s.writeTuned(w, string(m.id))
+	return nil
 }
 
 // writeWeights writes the shared weights and the personal weights of the clients that

@@ -93,6 +93,38 @@ func TestScoresOfPoints(t *testing.T) {
 	}
 }
 
+// TestPatience ends a run as many rounds after its lowest validation loss as the plan says,
+// and not before.
+func TestPatience(t *testing.T) {
+	b := newRunner(t)
+	d := dataset(t, houses(t, 4)...)
+	s := small("fedavg").with(settings{"rounds": 60, "evaluate.every": 2, "client.lr": 0.1, "evaluate.keep": "best"})
+	whole := b.run(t, s, d, 1)
+	early := b.run(t, s.with(settings{"evaluate.patience": 6}), d, 1)
+	if whole.Rounds != 60 || early.Rounds >= 60 {
+		t.Fatalf("%d rounds without patience, %d with it; want 60, and fewer", whole.Rounds, early.Rounds)
+	}
+	lowest, at, end := math.Inf(1), 0, 0
+	sums := map[int]float64{}
+	for _, r := range rows(t, whole.files["evaluations.csv"]) {
+		sums[number(t, r, "round")] += field(t, r, "loss")
+	}
+	for round := 2; round <= 60 && end == 0; round += 2 {
+		if sums[round] < lowest {
+			lowest, at = sums[round], round
+		}
+		if round-at >= 6 {
+			end = round
+		}
+	}
+	if early.Rounds != end {
+		t.Errorf("the run ended after %d rounds, want %d: the lowest loss was after %d", early.Rounds, end, at)
+	}
+	if early.Last == nil || early.Last.MAE <= 0 {
+		t.Errorf("the scores of the last round are %+v", early.Last)
+	}
+}
+
 // TestDailyErrors checks that the daily errors have the same mean as the client's score,
 // and that days ascend.
 func TestDailyErrors(t *testing.T) {

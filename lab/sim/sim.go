@@ -142,7 +142,8 @@ type simulation struct {
 
 	summary    run.Summary
 	relative   float64 // median relative MAE at the last evaluation
-	steps      int64   // gradient steps in this process
+	losses     []run.Loss
+	steps      int64 // gradient steps in this process
 	saved      time.Time
 	savedAt    atomic.Int64 // rounds done at the last checkpoint
 	saving     background
@@ -270,7 +271,7 @@ func (s *simulation) train(ctx context.Context) error {
 	defer s.drain()
 	start := time.Now()
 	s.reportProgress(math.NaN())
-	for s.machine.Round() < s.Plan.Rounds {
+	for s.machine.Round() < s.Plan.Rounds && !s.settled() {
 		if err := ctx.Err(); err != nil {
 			return s.interrupted(ctx, err)
 		}
