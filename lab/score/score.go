@@ -338,8 +338,11 @@ func (s *scorer) notes(known map[string]bool) {
 		n    int
 		text string
 	}{
-		{s.offGrid, "forecasts are not at the start of a step of the dataset"}, {s.outside, "forecasts are before or after the readings"},
-		{s.unknownLoad, "forecasts have no reading"}, {s.alone, "forecasts are not in all files, with the same cutoff"}, {s.incomplete, "forecasts have no value of one of the methods"},
+		{s.offGrid, "forecasts are not at the start of a step of the dataset"},
+		{s.outside, "forecasts are before or after the readings"},
+		{s.unknownLoad, "forecasts have no reading"},
+		{s.alone, "forecasts are not in all files, with the same cutoff"},
+		{s.incomplete, "forecasts have no value of one of the methods"},
 	} {
 		if x.n > 0 {
 			say("%d %s: left out", x.n, x.text)

@@ -82,11 +82,14 @@ func TestSpreadsheets(t *testing.T) {
 		"title, units and totals": {
 			workbook(t, map[string][][]any{"A": append(rows(func(i int) []any { return []any{at(i), load(i, 0)} },
 				[]any{"Export of meter 4711"}, []any{}, []any{"Time", "Load"}, []any{"", "kW"}), []any{"Total", 2500.5}, []any{"all values without guarantee"})}, "A"),
-			Hints{}, 1, []string{"left out the last 2 rows, which have no date"},
+			Hints{},
+			1,
+			[]string{"left out the last 2 rows, which have no date"},
 		},
 		"dates as text": {
 			workbook(t, map[string][][]any{"A": rows(func(i int) []any { return []any{at(i).Format("02.01.2006 15:04"), load(i, 0)} }, []any{"Time", "Load kW"})}, "A"),
-			Hints{}, 1, nil,
+			Hints{},
+			1, nil,
 		},
 		"named sheet": {
 			workbook(t, map[string][][]any{"old": long[:100], "new": long}, "old", "new"), Hints{Format: Table{Sheet: "new"}}, 1, nil,

@@ -99,7 +99,7 @@ func TestSigner(t *testing.T) {
 	}
 	for want, keys := range map[string]Keys{
 		"the file holds none; give the external signer that has it with --pki-signer": {},
-		"none of the external signers":                                   {Signers: []*Signer{openSigner(t, opensslSigner(t))}},
+		"none of the external signers": {Signers: []*Signer{openSigner(t, opensslSigner(t))}},
 	} {
 		if _, err := OpenExisting(dir, keys); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "backup") {
 			t.Errorf("%v, want %s", err, want)
