@@ -42,7 +42,7 @@ func Open(r io.ReaderAt, size int64, name string) (*Sheet, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w (%v)", errNot, err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it is only read; temporary files are left to the system
 	b := book{File: f}
 	if props, err := f.GetWorkbookProps(); err == nil && props.Date1904 != nil {
 		b.from1904 = *props.Date1904
@@ -144,7 +144,7 @@ func (b *book) each(sheet string, do func(row int, cells []string) (more bool, e
 	if err != nil {
 		return err
 	}
-	defer rows.Close()
+	defer func() { _ = rows.Close() }() // they are only read
 	for n := 1; rows.Next(); n++ {
 		cells, err := rows.Columns()
 		if err != nil {
