@@ -144,7 +144,7 @@ func (g *Gateway) report(r *v1.ClientReport) (x ledger.Report, ok bool) {
 	return ledger.Report{
 		Client: m.Client, Day: m.Day, Message: b, Release: m.Release, RelativeMAE: number(m.RelativeMae), Coverage: number(m.Coverage), Fallback: fallback,
 		Drift: m.Drift, WantsRound: m.WantsRound, Findings: known(m.Findings),
-		FindingsOnly: len(m.Shares) == 0 && m.RelativeMae == nil && m.Coverage == nil,
+		FindingsOnly: r.Release == "" && len(m.Shares) == 0 && m.RelativeMae == nil && m.Coverage == nil,
 	}, err == nil
 }
 
