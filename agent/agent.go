@@ -2,8 +2,8 @@
 // as the simulator, stores their personal layers, and talks to a server.
 //
 // The agent opens every connection; the server never calls it. The agent announces its
-// clients, checks in at the interval that the server sets, and receives tasks: clients to
-// train for one round of a run. It fetches the plan and weights of a task by hash. It
+// clients, calls Exchange at the interval that the server sets, and receives tasks: clients to
+// train for one round of a run, with plan and weights. It fetches large weights by hash. It
 // writes each result to disk before sending it, and resends it until the server decides. If
 // the result is counted, the clients keep the personal layers they trained; otherwise they
 // keep the previous ones ([loadstar/agent/state]). A turn whose work is lost, for example
@@ -11,10 +11,10 @@
 // time. If readings have arrived in between, it is simply another result: the lost one was
 // never sent, because results are on disk before they are sent.
 //
-// Three goroutines share one worklist: one checks in, one trains, one sends. A fourth
-// fetches the models that the server releases ([loadstar/agent/release]). They do not wait
-// for each other, so check-ins extend the leases even during a long training or over a
-// slow link.
+// Two goroutines share one worklist: one calls the server, one trains. A third fetches the
+// models that the server releases ([loadstar/agent/release]). They do not wait for each other,
+// so calls extend the leases even during a long training. A large result is sent in chunks, each
+// in a call of its own, so they do so over a slow link as well.
 package agent
 
 import (
@@ -108,8 +108,9 @@ type tuning struct {
 	// announceEvery is the interval at which the agent announces its clients again while
 	// the server does not know some of them or refuses them.
 	announceEvery time.Duration
-	call          time.Duration // timeout of a call that announces, checks in or declines
+	call          time.Duration // timeout of a call
 	push          time.Duration // timeout of a call that sends one chunk of a result
+	wait          time.Duration // how long the server may hold a call that waits for tasks
 	stall         time.Duration // timeout of a download that makes no progress
 	renew         time.Duration // interval between checks of the certificate
 	pulseEvery    time.Duration // interval between lines in the log about training
@@ -117,7 +118,7 @@ type tuning struct {
 
 var usual = tuning{
 	first: time.Second, most: 5 * time.Minute, announceEvery: 10 * time.Minute,
-	call: time.Minute, push: 5 * time.Minute, stall: time.Minute, renew: time.Hour, pulseEvery: time.Minute,
+	call: time.Minute, push: 5 * time.Minute, wait: 25 * time.Second, stall: time.Minute, renew: time.Hour, pulseEvery: time.Minute,
 }
 
 // Run runs an agent until ctx ends and then returns nil. It returns an error only if
@@ -154,10 +155,13 @@ type agent struct {
 	pulse     pulse
 	contacted chan struct{} // receives a signal after each check-in
 	renewed   chan struct{} // receives a signal after each renewal
-	// reports are not sent yet, and reported is to be called when they are; used by the
-	// goroutine that checks in only.
-	reports  []release.Report
-	reported func()
+	// Only the goroutine that calls the server uses these. The reports are not sent yet, and
+	// reported is to be called when they are.
+	reports       []release.Report
+	reported      func()
+	serverSession string // of the last response
+	upload        upload
+	withhold      bool // the next call sends no result
 }
 
 func newAgent(c Config) (*agent, error) {
@@ -261,8 +265,8 @@ func (a *agent) open() error {
 		}
 	}
 	// The response limit allows about 1 KiB per client, which is enough for a few turns of
-	// every client, and 24 KiB of heads for each of eight runs.
-	most := 256<<10 + len(a.names)<<10
+	// every client, 24 KiB of heads for each of eight runs, and the blobs of tasks.
+	most := 256<<10 + len(a.names)<<10 + maxBlobs
 	a.service = loadstarv1.NewAgentServiceClient(a.Client, a.Server, connect.WithReadMaxBytes(most), protocol.Client())
 	if len(results) > 0 {
 		a.Log.Info("found results that the server has not decided", "results", len(results))
@@ -270,12 +274,12 @@ func (a *agent) open() error {
 	return nil
 }
 
-// run runs the goroutines that check in, train, send and renew until ctx ends or one fails.
+// run runs the goroutines that call the server, train and renew until ctx ends or one fails.
 func (a *agent) run(outer context.Context) error {
 	ctx, stop := context.WithCancelCause(outer)
 	defer stop(nil)
 	var wg sync.WaitGroup
-	for _, part := range []func(context.Context) error{a.contact, a.train, a.send, a.renewals, a.follow, a.beat, a.serveAudits} {
+	for _, part := range []func(context.Context) error{a.contact, a.train, a.renewals, a.follow, a.beat, a.serveAudits} {
 		wg.Go(func() {
 			if err := part(ctx); err != nil && ctx.Err() == nil {
 				stop(err)

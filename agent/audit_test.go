@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"loadstar/agent/audit"
 	"loadstar/fed"
 	"loadstar/fed/client"
@@ -111,8 +113,12 @@ func TestAudit(t *testing.T) {
 	tap.mu.Lock()
 	defer tap.mu.Unlock()
 	for _, call := range tap.calls {
-		if path, body, _ := strings.Cut(call, " "); !strings.HasSuffix(path, "/CheckIn") || len(body) > 64 {
-			t.Errorf("a call to %s with %d bytes: %q", path, len(body), body)
+		path, body, _ := strings.Cut(call, " ")
+		var q loadstarv1.ExchangeRequest
+		err := proto.Unmarshal([]byte(body), &q)
+		q.Have, q.WaitMs = nil, 0 // nothing else is said
+		if err != nil || !strings.HasSuffix(path, "/Exchange") || proto.Size(&q) > 0 {
+			t.Fatalf("a call to %s: %v %v", path, &q, err)
 		}
 	}
 	if err := c.Audits.Start("meter-01"); !errors.Is(err, audit.ErrIdle) {
@@ -135,7 +141,7 @@ func TestAuditOfPending(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := meters(t, 3)
 			s := newStub(t)
-			s.push = func(*loadstarv1.PushRequest) (*loadstarv1.PushResponse, error) {
+			s.push = func(*loadstarv1.Result) (*loadstarv1.Received, error) {
 				return nil, errors.New("not now")
 			}
 			dir := t.TempDir()

@@ -62,6 +62,41 @@ func (b *blobs) get(ctx context.Context, hash string, size int64, exact bool) ([
 	return data, os.Rename(path+".part", path)
 }
 
+// maxBlobs limits the bytes of the blobs in a response.
+const maxBlobs = 4 << 20
+
+// have returns the hashes of the blobs in the cache. Their content may be damaged, which get
+// notices.
+func (b *blobs) have() (all [][]byte) {
+	entries, err := os.ReadDir(b.dir)
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		if sum, err := hex.DecodeString(e.Name()); err == nil && len(sum) == sha256.Size && len(all) < 2*blobsKept {
+			all = append(all, sum)
+		}
+	}
+	return all
+}
+
+// put adds blobs to the cache. It may be called while another goroutine calls get.
+func (b *blobs) put(all [][]byte) error {
+	for _, data := range all {
+		sum := sha256.Sum256(data)
+		hash := hex.EncodeToString(sum[:])
+		b.tidy(hash)
+		path := filepath.Join(b.dir, hash)
+		if err := os.WriteFile(path+".put", data, 0o600); err != nil {
+			return storeError(err)
+		}
+		if err := os.Rename(path+".put", path); err != nil {
+			return storeError(err)
+		}
+	}
+	return nil
+}
+
 // cached is like get, but does not ask the server.
 func (b *blobs) cached(hash string, size int64, exact bool) ([]byte, error) {
 	return b.read(filepath.Join(b.dir, filepath.Base(hash)), hash, size, exact)

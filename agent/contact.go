@@ -12,7 +12,7 @@ import (
 	"loadstar/series"
 )
 
-// Limits on the time to the next check-in, whatever interval the server sets.
+// Limits on the time to the next call, whatever interval the server sets.
 const (
 	soonest = 5 * time.Millisecond
 	latest  = 24 * time.Hour
@@ -23,7 +23,9 @@ const (
 	standing = 30 * time.Second
 )
 
-// contact announces the clients and checks in at the interval that the server sets.
+// contact announces the clients and exchanges tasks and results with the server: when there is
+// something to send, and otherwise at the interval that the server sets. There is one call at a
+// time, so the answers arrive in the order in which the server gave them.
 func (a *agent) contact(ctx context.Context) error {
 	retry := a.retry("contact")
 	var told time.Time // time of the last announcement
@@ -32,6 +34,7 @@ func (a *agent) contact(ctx context.Context) error {
 	for ctx.Err() == nil {
 		var next time.Duration
 		var err error
+		withheld := false // the server may have no room for the result that waits
 		if missing && time.Since(told) > a.announceEvery {
 			if missing, err = a.announce(ctx); err == nil {
 				told = time.Now()
@@ -39,7 +42,8 @@ func (a *agent) contact(ctx context.Context) error {
 		}
 		if err == nil {
 			var unknown bool
-			next, unknown, err = a.checkIn(ctx)
+			withheld = a.withhold
+			next, unknown, err = a.exchange(ctx)
 			missing = missing || unknown
 		}
 		if ctx.Err() == nil {
@@ -51,6 +55,9 @@ func (a *agent) contact(ctx context.Context) error {
 			return nil
 		case errors.Is(err, errStore), errors.Is(err, ErrRevoked):
 			return err
+		case err == nil && withheld:
+			next = min(max(next, retry.Next()), max(a.worklist.lease()/2, soonest))
+			wake(a.worklist.reached)
 		case err == nil:
 			retry.Reset()
 			wake(a.worklist.reached)
@@ -61,10 +68,13 @@ func (a *agent) contact(ctx context.Context) error {
 			next = retry.Next()
 			a.Log.Warn("cannot reach the server", "error", err, "next", next.Round(time.Millisecond))
 		}
-		if err != nil {
+		switch {
+		case err != nil:
 			pause(ctx, next, a.renewed) // an expired certificate was perhaps the reason
-		} else {
+		case withheld:
 			pause(ctx, next, nil)
+		default:
+			pause(ctx, next, a.worklist.post)
 		}
 	}
 	return nil
@@ -89,46 +99,106 @@ func (a *agent) announce(ctx context.Context) (refused bool, err error) {
 	return len(r.GetRefused()) > 0, nil
 }
 
-// checkIn reports the open turns and handles the verdicts and tasks of the response. It
-// returns the time to the next check-in and whether to announce the clients first.
-func (a *agent) checkIn(ctx context.Context) (next time.Duration, announce bool, err error) {
-	training, sent := a.worklist.report()
-	q := &loadstarv1.CheckInRequest{Training: training, Pushed: sent, Adapted: a.worklist.adaptedReports()}
+// exchange reports the open turns, sends a result or a chunk of one and declines, and handles the
+// response. What the response decides is on disk before exchange returns, so before the next
+// call. It returns the time to the next call and whether to announce the clients first.
+func (a *agent) exchange(ctx context.Context) (next time.Duration, announce bool, err error) {
+	select {
+	case <-a.worklist.post: // this call has what it was sent for
+	default:
+	}
+	q := &loadstarv1.ExchangeRequest{Adapted: a.worklist.adaptedReports(), Session: a.serverSession, Have: a.blobs.have()}
+	limit := a.call
+	result, err := a.outgoing()
+	if err != nil {
+		return 0, false, err
+	}
+	var sending uint64
+	if result != nil {
+		q.Result, sending, limit = result.message, result.ID, a.tuning.push
+	}
+	var declines []*decline
+	q.Training, q.Pushed, declines = a.worklist.report(sending)
+	for _, x := range declines {
+		a.Log.Warn("declined", "run", x.run, "round", x.round+1, "clients", len(x.clients), "reason", x.reason)
+		q.Declines = append(q.Declines, &loadstarv1.Decline{Turns: &loadstarv1.Turns{Run: x.run, Round: x.round, Clients: x.clients}, Reason: x.reason, Code: x.code})
+	}
+	if result.whole() && a.worklist.idle(sending) {
+		// The next thing to do is the server's. The call may wait for it.
+		q.WaitMs = a.wait.Milliseconds()
+		limit += a.wait
+	}
 	a.addReleases(q)
 	if q.Heads, err = a.seenHeads(); err != nil {
 		return 0, false, err
 	}
-	r, err := call(ctx, a, a.call, a.service.CheckIn, q)
+	r, err := call(ctx, a, limit, a.service.Exchange, q)
 	if err != nil {
-		if understood(err) && len(q.Reports) > 0 {
-			a.Log.Warn("the server refused a check-in with reports; they are dropped", "reports", len(q.Reports), "error", err)
-			a.reportsDone(len(q.Reports))
-		}
-		if understood(err) {
-			a.worklist.adaptedDone(len(q.Adapted))
-		}
-		return 0, false, err
+		return 0, false, a.notExchanged(q, result, declines, err)
 	}
+	a.withhold = false
 	a.reportsDone(len(q.Reports))
 	a.worklist.adaptedDone(len(q.Adapted))
+	a.worklist.declined(declines)
 	a.news.hear(r.GetReleases())
+	if result != nil {
+		if err := a.received(result, r.GetReceived()); err != nil {
+			return 0, false, err
+		}
+	}
 	if err := a.hear(r.GetVerdicts()); err != nil { // before tasks, because a task may wait for a verdict
 		return 0, false, err
 	}
 	if err := a.noteForks(r.GetForked()); err != nil {
 		return 0, false, err
 	}
+	if err := a.blobs.put(r.GetBlobs()); err != nil {
+		return 0, false, err
+	}
+	// From here on the server may rely on what it has told this agent.
+	a.serverSession = r.GetSession()
 	for _, t := range r.GetTasks() {
 		a.worklist.add(t)
 	}
 	for _, t := range r.GetAdapt() {
 		a.worklist.addNew(t)
 	}
+	if a.worklist.hasMore() {
+		return 0, r.GetAnnounce(), nil
+	}
 	next = unsaid
 	if ms := r.GetNextContactMs(); ms > 0 {
 		next = time.Duration(min(ms, latest.Milliseconds())) * time.Millisecond
 	}
 	return max(min(jitter(a.random("contact"), next), a.worklist.lease()/2), soonest), r.GetAnnounce(), nil
+}
+
+// notExchanged handles an error of a call. If the server has refused the request, repeating it
+// would not help. Otherwise the next call leaves the result out: it may be what the server has no
+// room for, and the leases of other turns must be extended.
+func (a *agent) notExchanged(q *loadstarv1.ExchangeRequest, result *outgoing, declines []*decline, err error) error {
+	a.worklist.undeclined(declines)
+	if result != nil {
+		a.worklist.later(result.ID)
+		a.withhold = !a.withhold
+	} else {
+		a.withhold = false
+	}
+	if !understood(err) {
+		return err
+	}
+	a.withhold = false
+	if len(q.Reports) > 0 {
+		a.Log.Warn("the server refused a call with reports; they are dropped", "reports", len(q.Reports), "error", err)
+		a.reportsDone(len(q.Reports))
+	}
+	a.worklist.adaptedDone(len(q.Adapted))
+	a.worklist.declined(declines)
+	if result != nil {
+		a.Log.Warn("the server refused a result", "run", result.Run, "round", result.Round+1, "error", err)
+		a.worklist.wasSent(result.ID)
+	}
+	return err
 }
 
 // hear applies verdicts, first on disk and then to the worklist.

@@ -77,13 +77,13 @@ func TestEvaluation(t *testing.T) {
 			if sum < 100_000 {
 				t.Fatalf("the relative MAE of 5 clients is %d millionths", sum)
 			}
-			pushes := map[bool]map[int64]*loadstarv1.PushRequest{}
+			pushes := map[bool]map[int64]*loadstarv1.Result{}
 			for _, share := range []bool{true, false} {
 				s := newStub(t)
 				c := config(t, "a", s.http.URL, t.TempDir(), d)
 				c.Chunk, c.Workers, c.Policy = 1<<20, 2, &policy.Policy{ShareLosses: share}
 				start(t, c)
-				pushes[share] = map[int64]*loadstarv1.PushRequest{}
+				pushes[share] = map[int64]*loadstarv1.Result{}
 				for r := range int64(4) {
 					task := s.task(t, "run", r, plan, d.Len(), namesOf(d)...)
 					task.Fold = true
@@ -173,7 +173,7 @@ func TestGrowingReadings(t *testing.T) {
 				}
 				return d, func() { open.Add(-1) }, nil
 			}
-			train := func(run string, r int64) *loadstarv1.PushRequest {
+			train := func(run string, r int64) *loadstarv1.Result {
 				s.give(s.task(t, run, r, plan, 5, "meter-00"))
 				push := s.pushed(t, run, r)
 				s.mu.Lock()
@@ -210,7 +210,7 @@ func TestGrowingReadings(t *testing.T) {
 			for r, step := range []struct {
 				q    *setup.Setup
 				m    series.Meter
-				push *loadstarv1.PushRequest
+				push *loadstarv1.Result
 			}{{old, m, first}, {old, m, second}, {now, whole.Meter(0), back}, {now, whole.Meter(0), later}} {
 				x.Data = []series.Examples{step.q.Problem.Frozen(step.m, scaling)}
 				var u fed.Update

@@ -69,7 +69,7 @@ type gateway struct {
 // said is a check-in of an agent.
 type said struct {
 	agent string
-	*loadstarv1.CheckInRequest
+	*loadstarv1.ExchangeRequest
 }
 
 // chaos holds the probability of each kind of fault.
@@ -83,7 +83,7 @@ type chaos struct {
 }
 
 // held is a result that the gateway has accepted but not counted.
-type held struct{ request *loadstarv1.PushRequest }
+type held struct{ request *loadstarv1.Result }
 
 // merged is the log entry of a closed round.
 type merged struct {
@@ -242,7 +242,11 @@ func (g *gateway) Announce(ctx context.Context, r *loadstarv1.AnnounceRequest) (
 	return &loadstarv1.AnnounceResponse{}, nil
 }
 
-func (g *gateway) CheckIn(ctx context.Context, r *loadstarv1.CheckInRequest) (*loadstarv1.CheckInResponse, error) {
+func (g *gateway) Exchange(ctx context.Context, r *loadstarv1.ExchangeRequest) (*loadstarv1.ExchangeResponse, error) {
+	return exchange(ctx, g, r)
+}
+
+func (g *gateway) answer(ctx context.Context, r *loadstarv1.ExchangeRequest) (*loadstarv1.ExchangeResponse, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	agent := caller(ctx)
@@ -250,10 +254,10 @@ func (g *gateway) CheckIn(ctx context.Context, r *loadstarv1.CheckInRequest) (*l
 		maps.DeleteFunc(g.hosts, func(_, a string) bool { return a == agent })
 	}
 	if !slices.Contains(slices.Collect(maps.Values(g.hosts)), agent) {
-		return &loadstarv1.CheckInResponse{NextContactMs: 5, Announce: true}, nil
+		return &loadstarv1.ExchangeResponse{NextContactMs: 5, Announce: true}, nil
 	}
 	g.said = append(g.said, said{agent, r})
-	a := &loadstarv1.CheckInResponse{NextContactMs: 5}
+	a := &loadstarv1.ExchangeResponse{NextContactMs: 5}
 	named := map[string]bool{}
 	for _, t := range r.Training {
 		for _, c := range t.Clients {
@@ -322,13 +326,13 @@ func (g *gateway) outcome(r int64, client string) loadstarv1.Outcome {
 	return loadstarv1.Outcome_OUTCOME_COUNTED
 }
 
-func (g *gateway) Push(ctx context.Context, r *loadstarv1.PushRequest) (*loadstarv1.PushResponse, error) {
+func (g *gateway) receive(ctx context.Context, r *loadstarv1.Result) (*loadstarv1.Received, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	agent := caller(ctx)
-	reject := func(format string, x ...any) (*loadstarv1.PushResponse, error) {
+	reject := func(format string, x ...any) (*loadstarv1.Received, error) {
 		g.t.Errorf("rejected: "+format, x...)
-		return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_REJECTED, Reason: fmt.Sprintf(format, x...)}, nil
+		return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_REJECTED, Reason: fmt.Sprintf(format, x...)}, nil
 	}
 	if len(r.Shares) == 0 || r.Run != g.run {
 		return reject("a result of %d clients of run %s", len(r.Shares), r.Run)
@@ -344,21 +348,21 @@ func (g *gateway) Push(ctx context.Context, r *loadstarv1.PushRequest) (*loadsta
 	}
 	switch o := g.outcomeOf(r); {
 	case known == 0:
-		return &loadstarv1.PushResponse{Outcome: o}, nil
+		return &loadstarv1.Received{Outcome: o}, nil
 	case known != len(r.Shares):
 		return reject("%d of %d clients", known, len(r.Shares))
 	case g.held[r.Shares[0].Client] != nil:
-		return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_ACCEPTED}, nil
+		return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_ACCEPTED}, nil
 	}
 	key := agent + " " + string(r.Sha256)
 	have := g.uploads[key]
 	if r.Offset != int64(len(have)) {
-		return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_PART, NextOffset: int64(len(have))}, nil
+		return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_PART, NextOffset: int64(len(have))}, nil
 	}
 	have = append(have, r.Chunk...)
 	if int64(len(have)) < r.Size {
 		g.uploads[key] = have
-		return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_PART, NextOffset: int64(len(have))}, nil
+		return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_PART, NextOffset: int64(len(have))}, nil
 	}
 	delete(g.uploads, key)
 	if sum := sha256.Sum256(have); !bytes.Equal(sum[:], r.Sha256) {
@@ -367,21 +371,21 @@ func (g *gateway) Push(ctx context.Context, r *loadstarv1.PushRequest) (*loadsta
 	r.Chunk = have
 	for _, s := range r.Shares {
 		if g.slow[s.Client] { // this client is late: all other clients are counted first
-			return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_PART}, nil
+			return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_PART}, nil
 		}
 	}
 	if g.rng.Float64() < g.chaos.slowCount {
 		for _, s := range r.Shares {
 			g.held[s.Client] = &held{r}
 		}
-		return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_ACCEPTED}, nil
+		return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_ACCEPTED}, nil
 	}
 	g.count(r)
-	return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_COUNTED}, nil
+	return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_COUNTED}, nil
 }
 
 // outcomeOf returns the outcome of a result, which must be the same for all its clients.
-func (g *gateway) outcomeOf(r *loadstarv1.PushRequest) loadstarv1.Outcome {
+func (g *gateway) outcomeOf(r *loadstarv1.Result) loadstarv1.Outcome {
 	if r.Round == g.round {
 		return loadstarv1.Outcome_OUTCOME_COUNTED
 	}
@@ -389,7 +393,7 @@ func (g *gateway) outcomeOf(r *loadstarv1.PushRequest) loadstarv1.Outcome {
 }
 
 // count adds a result and closes the round if it was the last one.
-func (g *gateway) count(r *loadstarv1.PushRequest) {
+func (g *gateway) count(r *loadstarv1.Result) {
 	g.forms[r.Form]++
 	switch r.Form {
 	case loadstarv1.Form_FORM_UPDATE:
@@ -453,7 +457,7 @@ func (g *gateway) close() {
 	g.open()
 }
 
-func (g *gateway) Decline(ctx context.Context, r *loadstarv1.DeclineRequest) (*loadstarv1.DeclineResponse, error) {
+func (g *gateway) decline(r *loadstarv1.Decline) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, c := range r.Turns.Clients {
@@ -465,5 +469,4 @@ func (g *gateway) Decline(ctx context.Context, r *loadstarv1.DeclineRequest) (*l
 	if len(g.log) > 0 && g.log[len(g.log)-1].round == g.round {
 		g.close()
 	}
-	return &loadstarv1.DeclineResponse{}, nil
 }

@@ -98,7 +98,7 @@ func TestTwoStories(t *testing.T) {
 			if err := head.WriteKey(c.Dir, public); err != nil {
 				t.Fatal(err)
 			}
-			s.checkIn = func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error {
+			s.checkIn = func(r *loadstarv1.ExchangeRequest, a *loadstarv1.ExchangeResponse) error {
 				for _, p := range r.Pushed {
 					a.Verdicts = append(a.Verdicts, &loadstarv1.Verdict{Run: p.Run, Round: p.Round, Clients: p.Clients, Outcome: loadstarv1.Outcome_OUTCOME_CLOSED})
 				}
@@ -135,7 +135,7 @@ func TestTwoStories(t *testing.T) {
 }
 
 // checkInsNow returns the check-ins so far.
-func (s *stub) checkInsNow() []*loadstarv1.CheckInRequest {
+func (s *stub) checkInsNow() []*loadstarv1.ExchangeRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.checkIns
@@ -165,7 +165,7 @@ func TestForked(t *testing.T) {
 	s.pushed(t, "run", 0)
 	told := 0
 	s.mu.Lock()
-	s.checkIn = func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error {
+	s.checkIn = func(r *loadstarv1.ExchangeRequest, a *loadstarv1.ExchangeResponse) error {
 		for _, p := range r.Pushed {
 			a.Verdicts = append(a.Verdicts, &loadstarv1.Verdict{Run: p.Run, Round: p.Round, Clients: p.Clients, Outcome: loadstarv1.Outcome_OUTCOME_COUNTED})
 		}

@@ -60,7 +60,7 @@ func TestLongTraining(t *testing.T) {
 	d := meters(t, 3)
 	s := newStub(t)
 	defer s.http.Close()
-	s.checkIn = func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error {
+	s.checkIn = func(r *loadstarv1.ExchangeRequest, a *loadstarv1.ExchangeResponse) error {
 		a.NextContactMs = time.Hour.Milliseconds() // the lease is shorter and determines the interval
 		if len(r.Training) == 0 {
 			a.NextContactMs = 5
@@ -86,7 +86,7 @@ func TestLongTraining(t *testing.T) {
 	// Close the round. The agent must then train the next task.
 	s.mu.Lock()
 	s.over("long", 0)
-	s.checkIn = func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error {
+	s.checkIn = func(r *loadstarv1.ExchangeRequest, a *loadstarv1.ExchangeResponse) error {
 		for _, x := range r.Training {
 			if x.Run == "long" {
 				a.Verdicts = append(a.Verdicts, &loadstarv1.Verdict{Run: x.Run, Round: x.Round, Clients: x.Clients, Outcome: loadstarv1.Outcome_OUTCOME_CLOSED})
@@ -122,7 +122,7 @@ func TestRevoked(t *testing.T) {
 		}
 		return !real.Load()
 	}
-	s.checkIn = func(*loadstarv1.CheckInRequest, *loadstarv1.CheckInResponse) error {
+	s.checkIn = func(*loadstarv1.ExchangeRequest, *loadstarv1.ExchangeResponse) error {
 		if calls++; calls < 4 {
 			return connect.NewError(connect.CodeUnauthenticated, errors.New("who knows"))
 		}
@@ -213,7 +213,7 @@ func TestRenewal(t *testing.T) {
 func TestOddServer(t *testing.T) {
 	d := meters(t, 2)
 	s := newStub(t)
-	odd := []*loadstarv1.PushResponse{
+	odd := []*loadstarv1.Received{
 		{Outcome: loadstarv1.Outcome_OUTCOME_PART, NextOffset: -5},
 		{Outcome: loadstarv1.Outcome_OUTCOME_PART, NextOffset: 1 << 60},
 		{Outcome: loadstarv1.Outcome_OUTCOME_UNSPECIFIED},
@@ -223,9 +223,9 @@ func TestOddServer(t *testing.T) {
 	}
 	// After these responses, the server asks for the same chunk many times.
 	for range 40 {
-		odd = append(odd, &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_PART})
+		odd = append(odd, &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_PART})
 	}
-	s.push = func(r *loadstarv1.PushRequest) (*loadstarv1.PushResponse, error) {
+	s.push = func(r *loadstarv1.Result) (*loadstarv1.Received, error) {
 		if len(odd) > 0 {
 			a := odd[0]
 			odd = odd[1:]
@@ -235,9 +235,9 @@ func TestOddServer(t *testing.T) {
 			return a, nil
 		}
 		s.over(r.Run, r.Round)
-		return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_ACCEPTED}, nil
+		return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_ACCEPTED}, nil
 	}
-	s.checkIn = func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error {
+	s.checkIn = func(r *loadstarv1.ExchangeRequest, a *loadstarv1.ExchangeResponse) error {
 		a.NextContactMs = []int64{-1 << 62, 5, 1 << 62}[min(len(s.checkIns)%7, 1)]
 		a.NextContactMs = max(a.NextContactMs, 5)
 		for _, x := range r.Pushed {
@@ -291,12 +291,12 @@ func TestOneFateAfterTheOther(t *testing.T) {
 		t.Error(reason)
 	}
 	s.mu.Lock()
-	s.push = func(r *loadstarv1.PushRequest) (*loadstarv1.PushResponse, error) {
+	s.push = func(r *loadstarv1.Result) (*loadstarv1.Received, error) {
 		s.over(r.Run, r.Round)
-		return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_ACCEPTED}, nil
+		return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_ACCEPTED}, nil
 	}
 	var decided bool
-	s.checkIn = func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error {
+	s.checkIn = func(r *loadstarv1.ExchangeRequest, a *loadstarv1.ExchangeResponse) error {
 		for _, x := range r.Pushed {
 			if decided {
 				a.Verdicts = append(a.Verdicts, &loadstarv1.Verdict{Run: x.Run, Round: x.Round, Clients: x.Clients, Outcome: loadstarv1.Outcome_OUTCOME_CLOSED})
@@ -356,8 +356,8 @@ func TestForgottenRuns(t *testing.T) {
 func TestRejected(t *testing.T) {
 	d := meters(t, 3)
 	s := newStub(t)
-	s.push = func(*loadstarv1.PushRequest) (*loadstarv1.PushResponse, error) {
-		return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_REJECTED, Reason: "no"}, nil
+	s.push = func(*loadstarv1.Result) (*loadstarv1.Received, error) {
+		return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_REJECTED, Reason: "no"}, nil
 	}
 	dir := t.TempDir()
 	stop := start(t, config(t, "a", s.http.URL, dir, d))
@@ -391,8 +391,8 @@ func TestDamagedResult(t *testing.T) {
 	d := meters(t, 3)
 	s := newStub(t)
 	away := connect.NewError(connect.CodeUnavailable, errors.New("away"))
-	s.push = func(*loadstarv1.PushRequest) (*loadstarv1.PushResponse, error) { return nil, away }
-	s.checkIn = func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error {
+	s.push = func(*loadstarv1.Result) (*loadstarv1.Received, error) { return nil, away }
+	s.checkIn = func(r *loadstarv1.ExchangeRequest, a *loadstarv1.ExchangeResponse) error {
 		for _, x := range r.Pushed {
 			a.Verdicts = append(a.Verdicts, &loadstarv1.Verdict{Run: x.Run, Round: x.Round, Clients: x.Clients, Outcome: loadstarv1.Outcome_OUTCOME_UNKNOWN})
 		}

@@ -177,7 +177,7 @@ func TestPolicyOfClients(t *testing.T) {
 	s.mu.Lock()
 	heldOut := true
 	var answers []*loadstarv1.Adapted
-	s.checkIn = func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error {
+	s.checkIn = func(r *loadstarv1.ExchangeRequest, a *loadstarv1.ExchangeResponse) error {
 		if answers = append(answers, r.Adapted...); heldOut {
 			heldOut = false
 			a.Adapt = []*loadstarv1.Task{{Run: "silent", Clients: []string{"meter-01"}, Round: 4, Fleet: 9}}

@@ -69,7 +69,7 @@ func TestLog(t *testing.T) {
 	log.wait(t, "the server is back")
 
 	s.mu.Lock()
-	s.checkIn = func(_ *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error {
+	s.checkIn = func(_ *loadstarv1.ExchangeRequest, a *loadstarv1.ExchangeResponse) error {
 		a.Verdicts = []*loadstarv1.Verdict{{Run: "run", Round: 1, Clients: []string{"meter-00"}, Outcome: loadstarv1.Outcome_OUTCOME_CLOSED, Reason: "stopped"}}
 		return nil
 	}

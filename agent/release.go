@@ -58,7 +58,7 @@ func (n *news) hear(list *loadstarv1.ReleaseList) {
 
 // addReleases adds to a check-in which list of releases the agent has, and reports that the
 // server does not have.
-func (a *agent) addReleases(q *loadstarv1.CheckInRequest) {
+func (a *agent) addReleases(q *loadstarv1.ExchangeRequest) {
 	if a.Releases == nil {
 		return
 	}

@@ -95,7 +95,7 @@ func (h *fakeHost) ids() string {
 // that changes the list. The revision is the number of the list.
 func (s *stub) offering() (change func(all ...*loadstarv1.Release)) {
 	list := &loadstarv1.ReleaseList{Revision: 1}
-	s.checkIn = func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error {
+	s.checkIn = func(r *loadstarv1.ExchangeRequest, a *loadstarv1.ExchangeResponse) error {
 		if r.Releases != nil && r.GetReleases() != list.Revision {
 			a.Releases = list
 		}
@@ -252,7 +252,7 @@ func TestReports(t *testing.T) {
 	s := newStub(t)
 	got := map[string]*loadstarv1.ClientReport{}
 	refuse := false
-	s.checkIn = func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error {
+	s.checkIn = func(r *loadstarv1.ExchangeRequest, a *loadstarv1.ExchangeResponse) error {
 		if len(r.Reports) > reportsAtOnce {
 			t.Errorf("%d reports at once", len(r.Reports))
 		}

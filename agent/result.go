@@ -107,7 +107,7 @@ func (g *group) single(m member, u *fed.Update) error {
 // put stores a result and queues it for sending.
 func (g *group) put(form loadstarv1.Form, members []member, numbers []byte) error {
 	sum := sha256.Sum256(numbers)
-	head := &loadstarv1.PushRequest{
+	head := &loadstarv1.Result{
 		Run: g.job.GetRun(), Round: g.job.GetRound(), Version: g.job.GetVersion(),
 		Form: form, Sha256: sum[:], Size: int64(len(numbers)),
 	}

@@ -24,14 +24,14 @@ type stub struct {
 	mu       sync.Mutex
 	blobs    map[string][]byte
 	tasks    []*loadstarv1.Task // returned by every check-in until they are declined or pushed
-	checkIns []*loadstarv1.CheckInRequest
-	pushes   []*loadstarv1.PushRequest
-	declines []*loadstarv1.DeclineRequest
+	checkIns []*loadstarv1.ExchangeRequest
+	pushes   []*loadstarv1.Result
+	declines []*loadstarv1.Decline
 
 	// Hooks that replace the stub's default behaviour if they are not nil.
 	serve   func(w http.ResponseWriter, r *http.Request) (done bool)
-	checkIn func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error
-	push    func(r *loadstarv1.PushRequest) (*loadstarv1.PushResponse, error)
+	checkIn func(r *loadstarv1.ExchangeRequest, a *loadstarv1.ExchangeResponse) error
+	push    func(r *loadstarv1.Result) (*loadstarv1.Received, error)
 }
 
 func newStub(t testing.TB) *stub {
@@ -99,16 +99,50 @@ func (s *stub) Announce(context.Context, *loadstarv1.AnnounceRequest) (*loadstar
 	return &loadstarv1.AnnounceResponse{}, nil
 }
 
-func (s *stub) CheckIn(_ context.Context, r *loadstarv1.CheckInRequest) (*loadstarv1.CheckInResponse, error) {
+// parts is a server with a method for each part of a call.
+type parts interface {
+	decline(r *loadstarv1.Decline)
+	receive(ctx context.Context, r *loadstarv1.Result) (*loadstarv1.Received, error)
+	answer(ctx context.Context, r *loadstarv1.ExchangeRequest) (*loadstarv1.ExchangeResponse, error)
+}
+
+// exchange serves a call in the order in which a gateway does.
+func exchange(ctx context.Context, p parts, r *loadstarv1.ExchangeRequest) (*loadstarv1.ExchangeResponse, error) {
+	for _, d := range r.Declines {
+		p.decline(d)
+	}
+	var received *loadstarv1.Received
+	if r.Result != nil {
+		var err error
+		if received, err = p.receive(ctx, r.Result); err != nil {
+			return nil, err
+		}
+	}
+	a, err := p.answer(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	a.Received = received
+	return a, nil
+}
+
+func (s *stub) Exchange(ctx context.Context, r *loadstarv1.ExchangeRequest) (*loadstarv1.ExchangeResponse, error) {
+	return exchange(ctx, s, r)
+}
+
+func (s *stub) answer(_ context.Context, r *loadstarv1.ExchangeRequest) (*loadstarv1.ExchangeResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.checkIns = append(s.checkIns, r)
-	a := &loadstarv1.CheckInResponse{NextContactMs: 5}
+	a := &loadstarv1.ExchangeResponse{NextContactMs: 5}
 	named := map[turn]bool{}
 	for _, t := range append(r.Training, r.Pushed...) {
 		for _, c := range t.Clients {
 			named[turn{t.Run, t.Round, c}] = true
 		}
+	}
+	for _, x := range r.GetResult().GetShares() {
+		named[turn{r.Result.Run, r.Result.Round, x.Client}] = true
 	}
 	for _, t := range s.tasks {
 		if !named[turn{t.Run, t.Round, t.Clients[0]}] {
@@ -139,7 +173,7 @@ func (s *stub) over(run string, round int64) {
 	s.tasks = left
 }
 
-func (s *stub) Push(_ context.Context, r *loadstarv1.PushRequest) (*loadstarv1.PushResponse, error) {
+func (s *stub) receive(_ context.Context, r *loadstarv1.Result) (*loadstarv1.Received, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pushes = append(s.pushes, r)
@@ -147,18 +181,17 @@ func (s *stub) Push(_ context.Context, r *loadstarv1.PushRequest) (*loadstarv1.P
 		return s.push(r)
 	}
 	if next := r.Offset + int64(len(r.Chunk)); next < r.Size {
-		return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_PART, NextOffset: next}, nil
+		return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_PART, NextOffset: next}, nil
 	}
 	s.over(r.Run, r.Round)
-	return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_COUNTED}, nil
+	return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_COUNTED}, nil
 }
 
-func (s *stub) Decline(_ context.Context, r *loadstarv1.DeclineRequest) (*loadstarv1.DeclineResponse, error) {
+func (s *stub) decline(r *loadstarv1.Decline) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.declines = append(s.declines, r)
 	s.over(r.Turns.Run, r.Turns.Round)
-	return &loadstarv1.DeclineResponse{}, nil
 }
 
 // declined waits until a run is declined and returns the reason.
@@ -177,7 +210,7 @@ func (s *stub) declined(t testing.TB, run string) (reason string) {
 }
 
 // pushed waits for a complete result of a round.
-func (s *stub) pushed(t testing.TB, run string, round int64) (r *loadstarv1.PushRequest) {
+func (s *stub) pushed(t testing.TB, run string, round int64) (r *loadstarv1.Result) {
 	t.Helper()
 	s.wait(t, "a result of "+run, func() bool {
 		for _, r = range s.pushes {

@@ -174,7 +174,7 @@ func TestVersionsOfARun(t *testing.T) {
 		} else {
 			s.pushed(t, "run", round_)
 			s.mu.Lock()
-			s.checkIn = func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error {
+			s.checkIn = func(r *loadstarv1.ExchangeRequest, a *loadstarv1.ExchangeResponse) error {
 				for _, p := range r.Pushed {
 					a.Verdicts = append(a.Verdicts, &loadstarv1.Verdict{Run: p.Run, Round: p.Round, Clients: p.Clients, Outcome: loadstarv1.Outcome_OUTCOME_CLOSED})
 				}

@@ -126,14 +126,16 @@ func wake(c chan struct{}) {
 	}
 }
 
-// report lists the turns that the agent is working on, and those whose results may have
-// been delivered.
-func (d *worklist) report() (training, pushed []*loadstarv1.Turns) {
+// report lists the turns that the agent is working on, except those of a result that is sent with
+// the report; those whose results may have been delivered; and the declines to send.
+func (d *worklist) report(sending uint64) (training, pushed []*loadstarv1.Turns, declines []*decline) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	all := make([]turn, 0, len(d.turns))
-	for t := range d.turns {
-		all = append(all, t)
+	for t, p := range d.turns {
+		if !(p.stage == ready && sending != 0 && p.result == sending) {
+			all = append(all, t)
+		}
 	}
 	slices.SortFunc(all, func(a, b turn) int {
 		return cmp.Or(cmp.Compare(a.run, b.run), cmp.Compare(a.round, b.round), cmp.Compare(a.client, b.client))
@@ -150,7 +152,33 @@ func (d *worklist) report() (training, pushed []*loadstarv1.Turns) {
 		}
 		(*list)[n-1].Clients = append((*list)[n-1].Clients, t.client)
 	}
-	return training, pushed
+	for _, x := range d.declines[:min(len(d.declines), declinesAtOnce)] {
+		x.sending = true
+		declines = append(declines, x)
+	}
+	return training, pushed, declines
+}
+
+// declinesAtOnce limits the declines of one call.
+const declinesAtOnce = 64
+
+// idle reports whether the agent has nothing to do after a call that sends a result.
+func (d *worklist) idle(sending uint64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.turns {
+		if p.stage != declining && !(p.stage == ready && sending != 0 && p.result == sending) {
+			return false
+		}
+	}
+	return len(d.declines) <= declinesAtOnce && len(d.new.jobs)+len(d.new.reports) == 0
+}
+
+// hasMore reports whether there is something to send.
+func (d *worklist) hasMore() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.declines)+len(d.queue) > 0
 }
 
 // lease returns the shortest lease among the turns that are not sent yet.
@@ -354,19 +382,15 @@ func (d *worklist) end(j *job) {
 	}
 }
 
-// toSend returns the next result or decline to send, if any.
-func (d *worklist) toSend() (r *state.Result, x *decline) {
+// toSend returns the next result to send, or nil.
+func (d *worklist) toSend() *state.Result {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.declines) > 0 {
-		d.declines[0].sending = true
-		return nil, d.declines[0]
+	if len(d.queue) == 0 {
+		return nil
 	}
-	if len(d.queue) > 0 {
-		found := d.results[d.queue[0]]
-		return &found, nil
-	}
-	return nil, nil
+	found := d.results[d.queue[0]]
+	return &found
 }
 
 // later moves a result to the end of the queue, so that a result that cannot be sent does
@@ -403,12 +427,23 @@ func (d *worklist) ask(id uint64) bool {
 	return !asked
 }
 
-// declined removes a decline that the server has received, and its turns.
-func (d *worklist) declined(x *decline) {
+// declined removes declines that the server has received, and their turns.
+func (d *worklist) declined(all []*decline) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.declines = slices.DeleteFunc(d.declines, func(y *decline) bool { return x == y })
-	for _, c := range x.clients {
-		delete(d.turns, turn{x.run, x.round, c})
+	d.declines = slices.DeleteFunc(d.declines, func(x *decline) bool { return slices.Contains(all, x) })
+	for _, x := range all {
+		for _, c := range x.clients {
+			delete(d.turns, turn{x.run, x.round, c})
+		}
+	}
+}
+
+// undeclined notes that declines are still to be sent.
+func (d *worklist) undeclined(all []*decline) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, x := range all {
+		x.sending = false
 	}
 }

@@ -51,7 +51,8 @@ func TestBodies(t *testing.T) {
 		return &b
 	}
 	unsized := func(b []byte) io.Reader { return io.MultiReader(bytes.NewReader(b)) }
-	crowd := bytes.Repeat([]byte{0x2a, 0}, 2<<20) // two million empty shares
+	shares := bytes.Repeat([]byte{0x2a, 0}, 2<<20) // two million empty shares
+	crowd := append(binary.AppendUvarint([]byte{0x42}, uint64(len(shares))), shares...)
 	names := append(binary.AppendUvarint([]byte{0x0a}, 4<<20), bytes.Repeat([]byte{0x1a, 0}, 2<<20)...)
 	for _, c := range []struct {
 		name, procedure, kind string
@@ -60,23 +61,23 @@ func TestBodies(t *testing.T) {
 		status                int
 		reason                string
 	}{
-		{"garbage", v1.AgentServicePushProcedure, "application/proto", strings.NewReader("\xff\xff\xff no message"), nil, 400, "body"},
-		{"cut off", v1.AgentServiceCheckInProcedure, "application/proto", strings.NewReader("\x0a\x7f"), nil, 400, "body"},
+		{"garbage", v1.AgentServiceExchangeProcedure, "application/proto", strings.NewReader("\xff\xff\xff no message"), nil, 400, "body"},
+		{"cut off", v1.AgentServiceExchangeProcedure, "application/proto", strings.NewReader("\x0a\x7f"), nil, 400, "body"},
 		{"not UTF-8", v1.AgentServiceAnnounceProcedure, "application/proto", strings.NewReader("\x0a\x02\xff\xfe"), nil, 400, "body"},
-		{"garbage as text", v1.AgentServicePushProcedure, "application/json", strings.NewReader("{]"), nil, 400, "body"},
-		{"another kind", v1.AgentServicePushProcedure, "text/plain", strings.NewReader("hello"), nil, 415, "body"},
-		{"unknown compression", v1.AgentServicePushProcedure, "application/proto", strings.NewReader("x"), []string{"Content-Encoding", "br"}, 501, "body"},
-		{"not compressed", v1.AgentServicePushProcedure, "application/proto", strings.NewReader("x"), []string{"Content-Encoding", "gzip"}, 400, "body"},
-		{"many shares", v1.AgentServicePushProcedure, "application/proto", bytes.NewReader(crowd), nil, 400, "body"},
-		{"many names", v1.AgentServiceCheckInProcedure, "application/proto", bytes.NewReader(names), nil, 400, "body"},
-		{"many as text", v1.AgentServicePushProcedure, "application/json", strings.NewReader(`{"shares":[{}` + strings.Repeat(",{}", 1<<20) + "]}"), nil, 400, "body"},
-		{"too long", v1.AgentServicePushProcedure, "application/proto", bytes.NewReader(make([]byte, 9<<20)), nil, 429, "size"},
-		{"too long, unsaid", v1.AgentServicePushProcedure, "application/proto", unsized(make([]byte, 9<<20)), nil, 429, "body"},
-		{"a bomb", v1.AgentServicePushProcedure, "application/proto", zipped(64 << 20), []string{"Content-Encoding", "gzip"}, 429, "body"},
+		{"garbage as text", v1.AgentServiceExchangeProcedure, "application/json", strings.NewReader("{]"), nil, 400, "body"},
+		{"another kind", v1.AgentServiceExchangeProcedure, "text/plain", strings.NewReader("hello"), nil, 415, "body"},
+		{"unknown compression", v1.AgentServiceExchangeProcedure, "application/proto", strings.NewReader("x"), []string{"Content-Encoding", "br"}, 501, "body"},
+		{"not compressed", v1.AgentServiceExchangeProcedure, "application/proto", strings.NewReader("x"), []string{"Content-Encoding", "gzip"}, 400, "body"},
+		{"many shares", v1.AgentServiceExchangeProcedure, "application/proto", bytes.NewReader(crowd), nil, 400, "body"},
+		{"many names", v1.AgentServiceExchangeProcedure, "application/proto", bytes.NewReader(names), nil, 400, "body"},
+		{"many as text", v1.AgentServiceExchangeProcedure, "application/json", strings.NewReader(`{"result":{"shares":[{}` + strings.Repeat(",{}", 1<<20) + "]}}"), nil, 400, "body"},
+		{"too long", v1.AgentServiceExchangeProcedure, "application/proto", bytes.NewReader(make([]byte, 9<<20)), nil, 429, "size"},
+		{"too long, unsaid", v1.AgentServiceExchangeProcedure, "application/proto", unsized(make([]byte, 9<<20)), nil, 429, "body"},
+		{"a bomb", v1.AgentServiceExchangeProcedure, "application/proto", zipped(64 << 20), []string{"Content-Encoding", "gzip"}, 429, "body"},
 		{"a long join", v1.AgentServiceJoinProcedure, "application/proto", bytes.NewReader(make([]byte, 64<<10)), nil, 429, "body"},
-		{"gRPC without a message", v1.AgentServicePushProcedure, "application/grpc", strings.NewReader(""), nil, 200, "body"},
-		{"gRPC of a length", v1.AgentServicePushProcedure, "application/grpc", strings.NewReader("\x00\xff\xff\xff\xff"), nil, 200, "body"},
-		{"nothing", v1.AgentServiceDeclineProcedure, "application/proto", strings.NewReader(""), nil, 400, "clients"},
+		{"gRPC without a message", v1.AgentServiceExchangeProcedure, "application/grpc", strings.NewReader(""), nil, 200, "body"},
+		{"gRPC of a length", v1.AgentServiceExchangeProcedure, "application/grpc", strings.NewReader("\x00\xff\xff\xff\xff"), nil, 200, "body"},
+		{"a decline of nothing", v1.AgentServiceExchangeProcedure, "application/proto", strings.NewReader("\x3a\x00"), nil, 400, "clients"},
 	} {
 		st.unharmed(c.name, c.reason, 1, func() {
 			if r := st.post(a.http, c.procedure, c.kind, c.body, c.header...); r.StatusCode != c.status {
@@ -85,13 +86,13 @@ func TestBodies(t *testing.T) {
 		})
 	}
 	st.unharmed("a GET", "body", 1, func() {
-		if r, err := a.http.Get(st.url + v1.AgentServicePushProcedure); err != nil || r.StatusCode != http.StatusMethodNotAllowed {
+		if r, err := a.http.Get(st.url + v1.AgentServiceExchangeProcedure); err != nil || r.StatusCode != http.StatusMethodNotAllowed {
 			t.Error(r, err)
 		}
 	})
 	// The same calls work with other protocols and as JSON.
 	for _, o := range []connect.ClientOption{connect.WithGRPC(), connect.WithGRPCWeb(), connect.WithProtoJSON(), connect.WithSendGzip()} {
-		if _, err := v1.NewAgentServiceClient(a.http, st.url, o).CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil {
+		if _, err := v1.NewAgentServiceClient(a.http, st.url, o).Exchange(t.Context(), &v1.ExchangeRequest{}); err != nil {
 			t.Errorf("%T: %v", o, err)
 		}
 	}
@@ -116,9 +117,11 @@ func TestMutatedBodies(t *testing.T) {
 		v1.AgentServiceJoinProcedure:     &v1.JoinRequest{Secret: []byte("secret"), Csr: []byte("request"), Name: "name"},
 		v1.AgentServiceRenewProcedure:    &v1.RenewRequest{Csr: []byte("request")},
 		v1.AgentServiceAnnounceProcedure: &v1.AnnounceRequest{Clients: []string{"a0", "a1"}, Inputs: []string{"wind"}, StepSeconds: 3600},
-		v1.AgentServiceCheckInProcedure:  &v1.CheckInRequest{Training: []*v1.Turns{{Run: run, Clients: []string{"a0"}}}, Pushed: []*v1.Turns{{Run: run, Clients: []string{"a1"}}}},
-		v1.AgentServicePushProcedure:     st.sum(task, "a0", "a1", "a2"),
-		v1.AgentServiceDeclineProcedure:  &v1.DeclineRequest{Turns: &v1.Turns{Run: run, Round: 7, Clients: []string{"a0"}}, Reason: "why"},
+		v1.AgentServiceExchangeProcedure: &v1.ExchangeRequest{
+			Training: []*v1.Turns{{Run: run, Clients: []string{"a0"}}}, Pushed: []*v1.Turns{{Run: run, Clients: []string{"a1"}}},
+			Declines: []*v1.Decline{{Turns: &v1.Turns{Run: run, Round: 7, Clients: []string{"a0"}}, Reason: "why"}},
+			Result:   st.sum(task, "a0", "a1", "a2"), Have: [][]byte{make([]byte, 32)}, Session: "session",
+		},
 	}
 	rng := mathrand.New(mathrand.NewPCG(1, 2))
 	for procedure, m := range seeds {
@@ -152,7 +155,7 @@ func TestMutatedBodies(t *testing.T) {
 			}
 		}
 	}
-	if _, err := st.join("b0").CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil {
+	if _, err := st.join("b0").Exchange(t.Context(), &v1.ExchangeRequest{}); err != nil {
 		t.Error(err)
 	}
 }

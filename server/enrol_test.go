@@ -32,7 +32,7 @@ func TestOthersClients(t *testing.T) {
 	task := b.task(run, 0)
 	mine := []*v1.Turns{{Run: run, Clients: []string{"b0"}}}
 	st.unharmed("a check-in", "closed", 0, func() {
-		s, err := a.CheckIn(t.Context(), &v1.CheckInRequest{Training: mine, Pushed: mine})
+		s, err := a.Exchange(t.Context(), &v1.ExchangeRequest{Training: mine, Pushed: mine})
 		must(t, err)
 		for _, v := range s.Verdicts {
 			if v.Outcome != v1.Outcome_OUTCOME_CLOSED {
@@ -49,7 +49,7 @@ func TestOthersClients(t *testing.T) {
 		}
 	})
 	st.unharmed("a decline", "closed", 0, func() {
-		_, err := a.Decline(t.Context(), &v1.DeclineRequest{Turns: mine[0]})
+		_, err := a.Decline(t.Context(), &v1.Decline{Turns: mine[0]})
 		must(t, err)
 	})
 	st.unharmed("an announcement", "client", 1, func() {
@@ -59,7 +59,7 @@ func TestOthersClients(t *testing.T) {
 		}
 	})
 	// The same calls succeed for the client's own agent.
-	if s, err := b.CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil || len(s.Tasks) != 1 {
+	if s, err := b.Exchange(t.Context(), &v1.ExchangeRequest{}); err != nil || len(s.Tasks) != 1 {
 		t.Errorf("%v, %v", s, err)
 	}
 	if s, err := b.Push(t.Context(), st.update(task, "b0", 1)); err != nil || s.Outcome != v1.Outcome_OUTCOME_COUNTED {
@@ -83,7 +83,7 @@ func TestRevocation(t *testing.T) {
 	_, err := st.operator.Revoke(t.Context(), &v1.RevokeRequest{Client: "a0"})
 	must(t, err)
 	before := st.refused()["closed"]
-	for what, q := range map[string]*v1.PushRequest{"an update": st.update(task, "a0", 1), "a sum": st.sum(task, "a0", "a1")} {
+	for what, q := range map[string]*v1.Result{"an update": st.update(task, "a0", 1), "a sum": st.sum(task, "a0", "a1")} {
 		if s, err := a.Push(t.Context(), q); err != nil || s.Outcome != v1.Outcome_OUTCOME_CLOSED {
 			t.Errorf("%s: %v, %v", what, s, err)
 		}
@@ -91,7 +91,7 @@ func TestRevocation(t *testing.T) {
 	if n := st.refused()["closed"] - before; n != 2 {
 		t.Errorf("refused %g times", n)
 	}
-	if s, err := a.CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil || len(s.Tasks) != 1 || !slices.Equal(s.Tasks[0].Clients, []string{"a1"}) {
+	if s, err := a.Exchange(t.Context(), &v1.ExchangeRequest{}); err != nil || len(s.Tasks) != 1 || !slices.Equal(s.Tasks[0].Clients, []string{"a1"}) {
 		t.Errorf("%v, %v", s, err)
 	}
 	if s, err := a.Announce(t.Context(), &v1.AnnounceRequest{Clients: []string{"a0", "a1"}, StepSeconds: 3600}); err != nil || !slices.Equal(s.Refused, []string{"a0"}) {
@@ -111,9 +111,9 @@ func TestRevocation(t *testing.T) {
 	}{
 		{"push", func() error { return second(a.Push(t.Context(), st.update(task, "a1", 1))) }},
 		{"decline", func() error {
-			return second(a.Decline(t.Context(), &v1.DeclineRequest{Turns: &v1.Turns{Run: run, Clients: []string{"a1"}}}))
+			return second(a.Decline(t.Context(), &v1.Decline{Turns: &v1.Turns{Run: run, Clients: []string{"a1"}}}))
 		}},
-		{"check-in", func() error { return second(a.CheckIn(t.Context(), &v1.CheckInRequest{})) }},
+		{"check-in", func() error { return second(a.Exchange(t.Context(), &v1.ExchangeRequest{})) }},
 		{"announce", func() error {
 			return second(a.Announce(t.Context(), &v1.AnnounceRequest{Clients: []string{"a9"}, StepSeconds: 1}))
 		}},
@@ -248,7 +248,7 @@ func TestForgotten(t *testing.T) {
 			_, err := a.Announce(t.Context(), &v1.AnnounceRequest{Clients: clients, StepSeconds: 3600})
 			must(t, err)
 		}
-		s, err := a.CheckIn(t.Context(), &v1.CheckInRequest{})
+		s, err := a.Exchange(t.Context(), &v1.ExchangeRequest{})
 		must(t, err)
 		if s.Announce != (len(clients) == 0) {
 			t.Errorf("with clients %v, announce is %v", clients, s.Announce)
@@ -295,31 +295,31 @@ func TestAnnouncements(t *testing.T) {
 		return slices.Repeat([]*v1.Turns{{Run: "run", Clients: clients}}, n)
 	}
 	for what, c := range map[string]struct {
-		q      *v1.CheckInRequest
+		q      *v1.ExchangeRequest
 		reason string
 	}{
-		"more turns than clients": {&v1.CheckInRequest{Training: turns(1, many...)}, "clients"},
-		"turns of many runs":      {&v1.CheckInRequest{Training: turns(9, many[:10_000]...)}, "clients"},
-		"a repeated turn":         {&v1.CheckInRequest{Pushed: turns(257, "a")}, "clients"},
-		"turns without clients":   {&v1.CheckInRequest{Pushed: turns(257)}, "clients"},
-		"a client without a name": {&v1.CheckInRequest{Training: turns(1, "")}, "name"},
-		"an unprintable name":     {&v1.CheckInRequest{Pushed: turns(1, "a\x00")}, "name"},
-		"a run without a name":    {&v1.CheckInRequest{Pushed: []*v1.Turns{{Clients: one}}}, "name"},
+		"more turns than clients": {&v1.ExchangeRequest{Training: turns(1, many...)}, "clients"},
+		"turns of many runs":      {&v1.ExchangeRequest{Training: turns(9, many[:10_000]...)}, "clients"},
+		"a repeated turn":         {&v1.ExchangeRequest{Pushed: turns(257, "a")}, "clients"},
+		"turns without clients":   {&v1.ExchangeRequest{Pushed: turns(257)}, "clients"},
+		"a client without a name": {&v1.ExchangeRequest{Training: turns(1, "")}, "name"},
+		"an unprintable name":     {&v1.ExchangeRequest{Pushed: turns(1, "a\x00")}, "name"},
+		"a run without a name":    {&v1.ExchangeRequest{Pushed: []*v1.Turns{{Clients: one}}}, "name"},
 	} {
 		st.unharmed(what, c.reason, 1, func() {
-			_, err := a.CheckIn(t.Context(), c.q)
+			_, err := a.Exchange(t.Context(), c.q)
 			st.wantCode(what, err, connect.CodeInvalidArgument)
 		})
 	}
 	for what, c := range map[string]struct {
-		q      *v1.DeclineRequest
+		q      *v1.Decline
 		reason string
 	}{
-		"nothing":         {&v1.DeclineRequest{}, "clients"},
-		"nobody":          {&v1.DeclineRequest{Turns: &v1.Turns{Run: "run"}}, "clients"},
-		"too many":        {&v1.DeclineRequest{Turns: turns(1, many...)[0]}, "clients"},
-		"a long reason":   {&v1.DeclineRequest{Turns: turns(1, "a")[0], Reason: strings.Repeat("why ", 300)}, "clients"},
-		"a long run name": {&v1.DeclineRequest{Turns: &v1.Turns{Run: strings.Repeat("r", 1<<20), Clients: one}}, "name"},
+		"nothing":         {&v1.Decline{}, "clients"},
+		"nobody":          {&v1.Decline{Turns: &v1.Turns{Run: "run"}}, "clients"},
+		"too many":        {&v1.Decline{Turns: turns(1, many...)[0]}, "clients"},
+		"a long reason":   {&v1.Decline{Turns: turns(1, "a")[0], Reason: strings.Repeat("why ", 300)}, "clients"},
+		"a long run name": {&v1.Decline{Turns: &v1.Turns{Run: strings.Repeat("r", 1<<20), Clients: one}}, "name"},
 	} {
 		st.unharmed("decline "+what, c.reason, 1, func() {
 			_, err := a.Decline(t.Context(), c.q)
@@ -327,7 +327,7 @@ func TestAnnouncements(t *testing.T) {
 		})
 	}
 	// A client may take part in eight runs at a time.
-	_, err := a.CheckIn(t.Context(), &v1.CheckInRequest{Training: turns(8, many[:10_000]...), Pushed: turns(8, many[:10_000]...)})
+	_, err := a.Exchange(t.Context(), &v1.ExchangeRequest{Training: turns(8, many[:10_000]...), Pushed: turns(8, many[:10_000]...)})
 	must(t, err)
 	// An agent may announce the maximum number of clients with any printable names, and may
 	// repeat the announcement.

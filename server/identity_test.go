@@ -80,7 +80,7 @@ func (m *machine) renew() (*machine, error) {
 }
 
 func (m *machine) checkIn() error {
-	return second(m.CheckIn(m.st.Context(), &v1.CheckInRequest{}))
+	return second(m.Exchange(m.st.Context(), &v1.ExchangeRequest{}))
 }
 
 // copied reports whether operators see that the identity of an agent was copied.

@@ -36,12 +36,12 @@ func TestOperatorsAddress(t *testing.T) {
 	}
 
 	a := st.join("a0") // announces at the agents' address
-	if _, err := a.CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil {
+	if _, err := a.Exchange(t.Context(), &v1.ExchangeRequest{}); err != nil {
 		t.Error(err)
 	}
 	// The code must be one at which agents keep their results and retry.
 	h := st.certify(st.authority, pki.Identity{Role: pki.Agent, ID: a.id}, time.Hour)
-	_, err = v1.NewAgentServiceClient(h, "https://"+at).CheckIn(t.Context(), &v1.CheckInRequest{})
+	_, err = v1.NewAgentServiceClient(h, "https://"+at).Exchange(t.Context(), &v1.ExchangeRequest{})
 	st.wantCode("an agent at the operators' address", err, connect.CodeUnavailable)
 	_, err = v1.NewAgentServiceClient(st.nobody(), "https://"+at).Join(t.Context(), &v1.JoinRequest{})
 	st.wantCode("a join at the operators' address", err, connect.CodeUnavailable)
@@ -66,16 +66,16 @@ func TestCountedReasons(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
 	a := st.join("a0")
-	q := connect.NewRequest(&v1.CheckInRequest{})
+	q := connect.NewRequest(&v1.ExchangeRequest{})
 	q.Header().Set(protocol.Header, "0")
-	path := "/" + v1.AgentServiceName + "/CheckIn"
-	_, err := connect.NewClient[v1.CheckInRequest, v1.CheckInResponse](a.http, st.url+path).CallUnary(t.Context(), q)
+	path := "/" + v1.AgentServiceName + "/Exchange"
+	_, err := connect.NewClient[v1.ExchangeRequest, v1.ExchangeResponse](a.http, st.url+path).CallUnary(t.Context(), q)
 	st.wantCode("an agent that is too old", err, connect.CodeUnavailable)
 	if n := st.refused()["protocol"]; n != 1 {
 		t.Errorf("%v calls were refused because of the protocol, want 1", n)
 	}
 	for code, want := range map[string]string{"policy": "policy", "a code of the future": "other"} {
-		_, err := a.Decline(t.Context(), &v1.DeclineRequest{Turns: &v1.Turns{Run: "run", Clients: []string{"a0"}}, Reason: "test", Code: code})
+		_, err := a.Decline(t.Context(), &v1.Decline{Turns: &v1.Turns{Run: "run", Clients: []string{"a0"}}, Reason: "test", Code: code})
 		must(t, err)
 		families, err := st.registry.Gather()
 		must(t, err)

@@ -82,7 +82,7 @@ func TestRegionClosesWithHub(t *testing.T) {
 	_, err = hub.operator.StopRun(t.Context(), &v1.StopRunRequest{Run: run})
 	must(t, err)
 	region.soon("a turn in training is closed", func() bool {
-		s, err := a.CheckIn(t.Context(), &v1.CheckInRequest{Training: []*v1.Turns{{Run: run, Clients: []string{"b"}}}})
+		s, err := a.Exchange(t.Context(), &v1.ExchangeRequest{Training: []*v1.Turns{{Run: run, Clients: []string{"b"}}}})
 		must(t, err)
 		return len(s.Verdicts) == 1 && s.Verdicts[0].Outcome == v1.Outcome_OUTCOME_CLOSED
 	})
@@ -129,9 +129,9 @@ type scales struct {
 	bytes int
 }
 
-func (c *scales) Push(ctx context.Context, q *v1.PushRequest) (*v1.PushResponse, error) {
-	c.bytes += len(q.Chunk)
-	return c.AgentServiceClient.Push(ctx, q)
+func (c *scales) Exchange(ctx context.Context, q *v1.ExchangeRequest) (*v1.ExchangeResponse, error) {
+	c.bytes += len(q.GetResult().GetChunk())
+	return c.AgentServiceClient.Exchange(ctx, q)
 }
 
 // An interrupted push resumes where it stopped.
@@ -148,7 +148,7 @@ func TestPushResumes(t *testing.T) {
 	}
 	c := &scales{AgentServiceClient: a}
 	for range 2 { // the second push sends no numbers
-		s, err := agentapi.Push(t.Context(), c, q, numbers, len(numbers)/5)
+		s, err := agentapi.Send(t.Context(), c, nil, q, numbers, len(numbers)/5)
 		must(t, err)
 		if want := len(numbers) - len(numbers)/2; s.Outcome != v1.Outcome_OUTCOME_ACCEPTED && s.Outcome != v1.Outcome_OUTCOME_COUNTED || c.bytes != want {
 			t.Errorf("%v after %d bytes, want %d", s, c.bytes, want)
@@ -167,7 +167,7 @@ func TestRegionWithoutOne(t *testing.T) {
 	run := hub.begin(small, 4)
 	task := a.task(run, 0)
 	counted := 0
-	for _, q := range []*v1.PushRequest{region.sum(task, "a", "b"), region.update(task, "c", 2), region.update(task, "d", 3)} {
+	for _, q := range []*v1.Result{region.sum(task, "a", "b"), region.update(task, "c", 2), region.update(task, "d", 3)} {
 		if counted += len(q.Shares); counted == 4 {
 			_, err := hub.operator.Revoke(t.Context(), &v1.RevokeRequest{Client: "a"})
 			must(t, err)

@@ -29,57 +29,57 @@ func TestWrongResults(t *testing.T) {
 			t.Fatalf("%v were asked", task.Clients)
 		}
 	}
-	float := func(at int, v float64) func(q *v1.PushRequest) {
-		return func(q *v1.PushRequest) {
+	float := func(at int, v float64) func(q *v1.Result) {
+		return func(q *v1.Result) {
 			binary.LittleEndian.PutUint32(q.Chunk[4*at:], math.Float32bits(float32(v)))
 			whole(q, q.Chunk)
 		}
 	}
-	word := func(at int, v int64) func(q *v1.PushRequest) {
-		return func(q *v1.PushRequest) {
+	word := func(at int, v int64) func(q *v1.Result) {
+		return func(q *v1.Result) {
 			binary.LittleEndian.PutUint64(q.Chunk[8*at:], uint64(v))
 			whole(q, q.Chunk)
 		}
 	}
-	share := func(change func(s *v1.Share)) func(q *v1.PushRequest) {
-		return func(q *v1.PushRequest) { change(q.Shares[0]) }
+	share := func(change func(s *v1.Share)) func(q *v1.Result) {
+		return func(q *v1.Result) { change(q.Shares[0]) }
 	}
 	const rejected, closed = v1.Outcome_OUTCOME_REJECTED, v1.Outcome_OUTCOME_CLOSED
 	type wrong struct {
 		name    string
-		spoil   func(q *v1.PushRequest)
+		spoil   func(q *v1.Result)
 		outcome v1.Outcome
 		metric  string
 		reason  string
 	}
 	both := []wrong{
-		{"no run", func(q *v1.PushRequest) { q.Run = "" }, rejected, "run", "no such run"},
-		{"another run", func(q *v1.PushRequest) { q.Run = "../" + q.Run }, rejected, "run", "no such run"},
-		{"a later round", func(q *v1.PushRequest) { q.Round++ }, closed, "closed", ""},
-		{"the smallest round", func(q *v1.PushRequest) { q.Round = math.MinInt64 }, closed, "closed", ""},
-		{"the largest round", func(q *v1.PushRequest) { q.Round = math.MaxInt64 }, closed, "closed", ""},
-		{"another version", func(q *v1.PushRequest) { q.Version = 1 }, rejected, "version", "version 0, not 1"},
-		{"a negative version", func(q *v1.PushRequest) { q.Version = -1 }, rejected, "version", "version 0, not -1"},
-		{"a huge version", func(q *v1.PushRequest) { q.Version = math.MaxInt64 }, rejected, "version", ""},
-		{"a version that wraps", func(q *v1.PushRequest) { q.Version = 1 << 32 }, rejected, "version", ""},
-		{"no form", func(q *v1.PushRequest) { q.Form = 0 }, rejected, "shape", "form"},
-		{"an unknown form", func(q *v1.PushRequest) { q.Form = 77 }, rejected, "shape", "form"},
-		{"a negative form", func(q *v1.PushRequest) { q.Form = -1 }, rejected, "shape", "form"},
-		{"no clients", func(q *v1.PushRequest) { q.Shares = nil }, rejected, "shape", "0 clients"},
-		{"no size", func(q *v1.PushRequest) { q.Size = 0 }, rejected, "shape", "0 bytes"},
-		{"a negative size", func(q *v1.PushRequest) { q.Size = -q.Size }, rejected, "shape", "bytes"},
-		{"a huge size", func(q *v1.PushRequest) { q.Size = math.MaxInt64 }, rejected, "shape", "bytes"},
-		{"one byte more", func(q *v1.PushRequest) { whole(q, append(q.Chunk, 0)) }, rejected, "shape", "bytes"},
-		{"one byte less", func(q *v1.PushRequest) { whole(q, q.Chunk[1:]) }, rejected, "shape", "bytes"},
-		{"a chunk beyond the end", func(q *v1.PushRequest) { q.Offset = 1 }, rejected, "shape", "chunk"},
-		{"a chunk after the end", func(q *v1.PushRequest) { q.Offset, q.Chunk = q.Size+1, nil }, rejected, "shape", "chunk"},
-		{"a negative offset", func(q *v1.PushRequest) { q.Offset = -1 }, rejected, "shape", "chunk"},
-		{"an offset that wraps", func(q *v1.PushRequest) { q.Offset = math.MaxInt64 }, rejected, "shape", "chunk"},
-		{"a chunk too large", func(q *v1.PushRequest) { q.Chunk = make([]byte, 4<<20+1) }, rejected, "shape", "chunk"},
-		{"no hash", func(q *v1.PushRequest) { q.Sha256 = nil }, rejected, "shape", "chunk"},
-		{"a long hash", func(q *v1.PushRequest) { q.Sha256 = append(q.Sha256, 0) }, rejected, "shape", "chunk"},
-		{"another's hash", func(q *v1.PushRequest) { q.Sha256[31] ^= 1 }, rejected, "hash", "hash"},
-		{"another's numbers", func(q *v1.PushRequest) { q.Chunk[5] ^= 1 }, rejected, "hash", "hash"},
+		{"no run", func(q *v1.Result) { q.Run = "" }, rejected, "run", "no such run"},
+		{"another run", func(q *v1.Result) { q.Run = "../" + q.Run }, rejected, "run", "no such run"},
+		{"a later round", func(q *v1.Result) { q.Round++ }, closed, "closed", ""},
+		{"the smallest round", func(q *v1.Result) { q.Round = math.MinInt64 }, closed, "closed", ""},
+		{"the largest round", func(q *v1.Result) { q.Round = math.MaxInt64 }, closed, "closed", ""},
+		{"another version", func(q *v1.Result) { q.Version = 1 }, rejected, "version", "version 0, not 1"},
+		{"a negative version", func(q *v1.Result) { q.Version = -1 }, rejected, "version", "version 0, not -1"},
+		{"a huge version", func(q *v1.Result) { q.Version = math.MaxInt64 }, rejected, "version", ""},
+		{"a version that wraps", func(q *v1.Result) { q.Version = 1 << 32 }, rejected, "version", ""},
+		{"no form", func(q *v1.Result) { q.Form = 0 }, rejected, "shape", "form"},
+		{"an unknown form", func(q *v1.Result) { q.Form = 77 }, rejected, "shape", "form"},
+		{"a negative form", func(q *v1.Result) { q.Form = -1 }, rejected, "shape", "form"},
+		{"no clients", func(q *v1.Result) { q.Shares = nil }, rejected, "shape", "0 clients"},
+		{"no size", func(q *v1.Result) { q.Size = 0 }, rejected, "shape", "0 bytes"},
+		{"a negative size", func(q *v1.Result) { q.Size = -q.Size }, rejected, "shape", "bytes"},
+		{"a huge size", func(q *v1.Result) { q.Size = math.MaxInt64 }, rejected, "shape", "bytes"},
+		{"one byte more", func(q *v1.Result) { whole(q, append(q.Chunk, 0)) }, rejected, "shape", "bytes"},
+		{"one byte less", func(q *v1.Result) { whole(q, q.Chunk[1:]) }, rejected, "shape", "bytes"},
+		{"a chunk beyond the end", func(q *v1.Result) { q.Offset = 1 }, rejected, "shape", "chunk"},
+		{"a chunk after the end", func(q *v1.Result) { q.Offset, q.Chunk = q.Size+1, nil }, rejected, "shape", "chunk"},
+		{"a negative offset", func(q *v1.Result) { q.Offset = -1 }, rejected, "shape", "chunk"},
+		{"an offset that wraps", func(q *v1.Result) { q.Offset = math.MaxInt64 }, rejected, "shape", "chunk"},
+		{"a chunk too large", func(q *v1.Result) { q.Chunk = make([]byte, 4<<20+1) }, rejected, "shape", "chunk"},
+		{"no hash", func(q *v1.Result) { q.Sha256 = nil }, rejected, "shape", "chunk"},
+		{"a long hash", func(q *v1.Result) { q.Sha256 = append(q.Sha256, 0) }, rejected, "shape", "chunk"},
+		{"another's hash", func(q *v1.Result) { q.Sha256[31] ^= 1 }, rejected, "hash", "hash"},
+		{"another's numbers", func(q *v1.Result) { q.Chunk[5] ^= 1 }, rejected, "hash", "hash"},
 		{"a client without a name", share(func(s *v1.Share) { s.Client = "" }), rejected, "shape", "name"},
 		{"an unprintable name", share(func(s *v1.Share) { s.Client = "a0\x00" }), rejected, "shape", "name"},
 		{"a long name", share(func(s *v1.Share) { s.Client = strings.Repeat("a", 1000) }), rejected, "shape", "name"},
@@ -98,14 +98,14 @@ func TestWrongResults(t *testing.T) {
 		wrong{"infinite", float(3, math.Inf(-1)), rejected, "numbers", "not finite"},
 		wrong{"beyond the bound", float(1, 2.001), rejected, "numbers", "beyond"},
 		wrong{"the largest float", float(1, math.MaxFloat32), rejected, "numbers", "beyond"},
-		wrong{"of two clients", func(q *v1.PushRequest) { q.Shares = append(q.Shares, &v1.Share{Client: "a1", Examples: 1}) }, rejected, "shape", "2 clients, want 1"},
-		wrong{"said to be a sum", func(q *v1.PushRequest) { q.Form = v1.Form_FORM_SUM }, rejected, "shape", "bytes"},
+		wrong{"of two clients", func(q *v1.Result) { q.Shares = append(q.Shares, &v1.Share{Client: "a1", Examples: 1}) }, rejected, "shape", "2 clients, want 1"},
+		wrong{"said to be a sum", func(q *v1.Result) { q.Form = v1.Form_FORM_SUM }, rejected, "shape", "bytes"},
 	)
 	sums := append(slices.Clone(both),
-		wrong{"said to be an update", func(q *v1.PushRequest) { q.Form, q.Shares = v1.Form_FORM_UPDATE, q.Shares[:1] }, rejected, "shape", "bytes"},
-		wrong{"one client too few", func(q *v1.PushRequest) { q.Shares = q.Shares[:2] }, rejected, "numbers", "holds 3 updates"},
-		wrong{"one client too many", func(q *v1.PushRequest) { q.Shares = append(q.Shares, &v1.Share{Client: "a3", Examples: 1}) }, rejected, "numbers", "holds 3 updates"},
-		wrong{"a client twice", func(q *v1.PushRequest) { q.Shares[2].Client = "a0" }, rejected, "numbers", "twice"},
+		wrong{"said to be an update", func(q *v1.Result) { q.Form, q.Shares = v1.Form_FORM_UPDATE, q.Shares[:1] }, rejected, "shape", "bytes"},
+		wrong{"one client too few", func(q *v1.Result) { q.Shares = q.Shares[:2] }, rejected, "numbers", "holds 3 updates"},
+		wrong{"one client too many", func(q *v1.Result) { q.Shares = append(q.Shares, &v1.Share{Client: "a3", Examples: 1}) }, rejected, "numbers", "holds 3 updates"},
+		wrong{"a client twice", func(q *v1.Result) { q.Shares[2].Client = "a0" }, rejected, "numbers", "twice"},
 		wrong{"another weight", share(func(s *v1.Share) { s.Examples++ }), rejected, "numbers", "weight"},
 		wrong{"more updates than there can be", word(1, math.MaxInt64), rejected, "numbers", "updates"},
 		wrong{"a negative count", word(1, -3), rejected, "numbers", "updates"},
@@ -113,7 +113,7 @@ func TestWrongResults(t *testing.T) {
 		wrong{"another scale", word(0, 1), rejected, "numbers", "fractional bits"},
 		wrong{"a number beyond", word(3, math.MaxInt64), rejected, "numbers", "beyond"},
 		wrong{"a number below", word(4, math.MinInt64), rejected, "numbers", "beyond"},
-		wrong{"too many clients", func(q *v1.PushRequest) { q.Shares = slices.Repeat(q.Shares, 3400) }, rejected, "shape", "10200 clients"},
+		wrong{"too many clients", func(q *v1.Result) { q.Shares = slices.Repeat(q.Shares, 3400) }, rejected, "shape", "10200 clients"},
 	)
 	for kind, all := range map[string][]wrong{"update": updates, "sum": sums} {
 		for _, w := range all {
@@ -131,7 +131,7 @@ func TestWrongResults(t *testing.T) {
 		}
 	}
 	// Valid results still count after all these refusals.
-	for _, q := range []*v1.PushRequest{st.sum(task, "a0", "a1", "a2"), st.update(task, "a3", 1)} {
+	for _, q := range []*v1.Result{st.sum(task, "a0", "a1", "a2"), st.update(task, "a3", 1)} {
 		if s, err := a.Push(t.Context(), q); err != nil || s.Outcome != v1.Outcome_OUTCOME_COUNTED {
 			t.Errorf("%v, %v", s, err)
 		}
@@ -142,7 +142,7 @@ func TestWrongResults(t *testing.T) {
 	// If the algorithm needs individual updates, sums are refused.
 	each := st.start(strings.NewReplacer("fedavg", "fedavgadaptive", ", max_examples: 100", "").Replace(small))
 	task = a.task(each, 0)
-	q := &v1.PushRequest{Run: each, Version: task.Version, Form: v1.Form_FORM_SUM, Shares: []*v1.Share{{Client: "a0", Examples: 1}}}
+	q := &v1.Result{Run: each, Version: task.Version, Form: v1.Form_FORM_SUM, Shares: []*v1.Share{{Client: "a0", Examples: 1}}}
 	st.unharmed("a sum", "shape", 1, func() {
 		if s, err := a.Push(t.Context(), whole(q, make([]byte, 1000))); err != nil || s.Outcome != rejected || !strings.Contains(s.Reason, "each update") {
 			t.Errorf("%v, %v", s, err)
@@ -190,7 +190,7 @@ func TestChunks(t *testing.T) {
 	st.soon("the result is counted", func() bool { return a.heard(task.Run, 0, "a0") == v1.Outcome_OUTCOME_COUNTED })
 	// Another result of the same agent replaces an incomplete one.
 	first, second := st.update(task, "a1", 2), st.update(task, "a1", 3)
-	for _, q := range []*v1.PushRequest{first, second, first} {
+	for _, q := range []*v1.Result{first, second, first} {
 		q.Chunk = q.Chunk[:8]
 		if s, err := a.Push(t.Context(), q); err != nil || s.Outcome != part || s.NextOffset != 8 {
 			t.Errorf("%v, %v", s, err)
@@ -215,7 +215,7 @@ func TestReplays(t *testing.T) {
 	task := a.task(run, 0)
 	good, same, other := st.update(task, "a0", 1), st.update(task, "a0", 1), st.update(task, "a0", 2)
 	withSum := st.sum(task, "a0", "a1", "a2")
-	push := func(what string, q *v1.PushRequest, want v1.Outcome) {
+	push := func(what string, q *v1.Result, want v1.Outcome) {
 		t.Helper()
 		if s, err := a.Push(t.Context(), q); err != nil || s.Outcome != want {
 			t.Errorf("%s: %v, %v, want %v", what, s, err, want)
@@ -227,7 +227,7 @@ func TestReplays(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	for range 4 {
-		wg.Go(func() { push("at the same time", proto.Clone(good).(*v1.PushRequest), counted) })
+		wg.Go(func() { push("at the same time", proto.Clone(good).(*v1.Result), counted) })
 	}
 	wg.Wait()
 	if o := a.heard(run, 0, "a0"); o != counted {
@@ -288,8 +288,8 @@ func TestObsoleteTraining(t *testing.T) {
 	a := st.join("a0", "a1", "a2")
 	run := st.start(strings.Replace(small, "rounds: 50", "rounds: 50, schedule: {cohort: 2, over_selection: 0.5}", 1))
 	task := a.task(run, 0)
-	busy := &v1.CheckInRequest{Training: []*v1.Turns{{Run: run, Clients: task.Clients}}}
-	if s, err := a.CheckIn(t.Context(), busy); err != nil || len(s.Verdicts) != 0 || len(s.Tasks) != 0 {
+	busy := &v1.ExchangeRequest{Training: []*v1.Turns{{Run: run, Clients: task.Clients}}}
+	if s, err := a.Exchange(t.Context(), busy); err != nil || len(s.Verdicts) != 0 || len(s.Tasks) != 0 {
 		t.Fatalf("%v, %v", s, err)
 	}
 	for _, c := range []string{"a0", "a1"} {
@@ -298,7 +298,7 @@ func TestObsoleteTraining(t *testing.T) {
 		}
 	}
 	a.task(run, 1)
-	s, err := a.CheckIn(t.Context(), busy)
+	s, err := a.Exchange(t.Context(), busy)
 	must(t, err)
 	got := map[v1.Outcome][]string{}
 	for _, v := range s.Verdicts {

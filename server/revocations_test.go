@@ -62,7 +62,7 @@ func TestRestoreKeepsRevocations(t *testing.T) {
 		"honest": {honest, 0}, "revoked": {thief, connect.CodePermissionDenied},
 		"joined later": {late, connect.CodeUnauthenticated}, "joined later and revoked": {lateThief, connect.CodePermissionDenied},
 	} {
-		_, err := v1.NewAgentServiceClient(x.agent.http, again.url).CheckIn(t.Context(), &v1.CheckInRequest{})
+		_, err := v1.NewAgentServiceClient(x.agent.http, again.url).Exchange(t.Context(), &v1.ExchangeRequest{})
 		if x.want == 0 && err != nil || x.want != 0 && connect.CodeOf(err) != x.want {
 			t.Errorf("the agent that is %s: %v, want %v", name, err, x.want)
 		}
@@ -197,7 +197,7 @@ func TestRevocationsOnAFullDisk(t *testing.T) {
 func TestPruneWithWrongClock(t *testing.T) {
 	st := newStation(t, nil)
 	a := st.join("a")
-	_, err := a.CheckIn(t.Context(), &v1.CheckInRequest{})
+	_, err := a.Exchange(t.Context(), &v1.ExchangeRequest{})
 	must(t, err)
 	s := &server{ledger: st.ledger}
 	s.Log, s.Keep = slog.New(slog.DiscardHandler), ledger.Retention{Audit: time.Hour}

@@ -326,12 +326,12 @@ func (s *server) serve(ctx context.Context) error {
 				return region.Run(ctx, region.Config{
 					Ledger: s.ledger, Blobs: s.blobs, Terms: s.terms, Hub: s.Hub.Address, Client: s.Hub.Client, Renew: s.Hub.Renew,
 					Name: s.name(), Version: s.Version, Lead: s.Lead, Linger: s.Linger, Poll: min(s.Poll, time.Second),
-					Wake: s.ledger.Wake, Woken: woken, Log: s.Log, Metrics: s.registry,
+					Wake: s.ledger.Wake, Woken: woken, WakeAgents: s.ledger.WakeAgents, Log: s.Log, Metrics: s.registry,
 				})
 			}
 			return coordinator.Run(ctx, coordinator.Config{
 				Ledger: s.ledger, Blobs: s.blobs, Name: s.name(), Lease: s.Lease, Reach: s.pace().Latest, Longest: s.LongestTurn, Seen: s.fleetSeen, Lead: s.Lead, Poll: min(s.Poll, time.Second),
-				Data: s.Data, Wake: s.ledger.Wake, Woken: woken, Log: s.Log, Metrics: s.registry,
+				Data: s.Data, Wake: s.ledger.Wake, Woken: woken, WakeAgents: s.ledger.WakeAgents, Log: s.Log, Metrics: s.registry,
 			})
 		})
 	}
@@ -434,7 +434,7 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, agents, ope
 	}
 	group.Go(func() error { return s.watchAuthority(ctx) })
 	g := gateway.New(gateway.Config{
-		Ledger: s.ledger, Blobs: s.blobs, Wake: s.ledger.Wake, Terms: s.terms, Authority: s.authority,
+		Ledger: s.ledger, Blobs: s.blobs, Wake: s.ledger.Wake, Woken: s.ledger.AgentsWoken(ctx), Terms: s.terms, Authority: s.authority,
 		Certificates: s.Certificates, Grace: s.Grace, Lease: s.Lease, Pace: s.pace(), SeenEvery: min(s.FleetSeen/4, time.Minute),
 		Clients: s.AgentClients, Uploads: maxUploads, ByAddress: s.AddressRate > 0, Report: s.limited, Region: s.Hub != nil, Log: s.Log, Metrics: s.registry,
 	})

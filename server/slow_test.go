@@ -97,7 +97,7 @@ func TestHalfOpen(t *testing.T) {
 	}
 	// The bytes that have arrived are limited per agent, not only the size of each body. What
 	// a header announces does not count.
-	all := begin(a.http, v1.AgentServicePushProcedure, 8<<20, 1, 4)
+	all := begin(a.http, v1.AgentServiceExchangeProcedure, 8<<20, 1, 4)
 	if n := refused(all); n > 0 {
 		t.Errorf("%d bodies are refused that have not arrived", n)
 	}
@@ -105,7 +105,7 @@ func TestHalfOpen(t *testing.T) {
 		f()
 	}
 	free = nil
-	all = begin(a.http, v1.AgentServicePushProcedure, 5<<20, 5<<20-1, 4)
+	all = begin(a.http, v1.AgentServiceExchangeProcedure, 5<<20, 5<<20-1, 4)
 	// Two that reach the limit at the same time may both be refused.
 	st.soon("the last of four are refused", func() bool { return refused(all) > 0 })
 	if n := refused(all); n > 2 {
@@ -115,10 +115,10 @@ func TestHalfOpen(t *testing.T) {
 		f()
 	}
 	free = nil
-	st.soon("the cancelled calls have ended", func() bool { _, err := a.CheckIn(t.Context(), &v1.CheckInRequest{}); return err == nil })
-	all = begin(a.http, v1.AgentServicePushProcedure, 1<<20, 512<<10, 20)
+	st.soon("the cancelled calls have ended", func() bool { _, err := a.Exchange(t.Context(), &v1.ExchangeRequest{}); return err == nil })
+	all = begin(a.http, v1.AgentServiceExchangeProcedure, 1<<20, 512<<10, 20)
 	st.soon("all but eight are refused", func() bool { return refused(all) == 12 })
-	_, err := a.CheckIn(t.Context(), &v1.CheckInRequest{})
+	_, err := a.Exchange(t.Context(), &v1.ExchangeRequest{})
 	st.wantCode("another call", err, connect.CodeResourceExhausted)
 	if r, err := a.http.Get(st.url + "/v1/blobs/" + strings.Repeat("0", 64)); err != nil || r.StatusCode != tooMany {
 		t.Error(r, err)
@@ -139,7 +139,7 @@ func TestHalfOpen(t *testing.T) {
 	} else {
 		t.Logf("%d MB are in use", grown>>20)
 	}
-	if _, err := b.CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil {
+	if _, err := b.Exchange(t.Context(), &v1.ExchangeRequest{}); err != nil {
 		t.Errorf("another agent: %v", err)
 	}
 	if n := st.refused()["busy"]; n < 12+2 {
@@ -149,7 +149,7 @@ func TestHalfOpen(t *testing.T) {
 		f()
 	}
 	st.soon("all calls are admitted again", func() bool {
-		_, err := a.CheckIn(t.Context(), &v1.CheckInRequest{})
+		_, err := a.Exchange(t.Context(), &v1.ExchangeRequest{})
 		return err == nil
 	})
 	st.join("c0")

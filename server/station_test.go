@@ -213,11 +213,22 @@ func (st *station) soon(what string, ok func() bool) {
 	}
 }
 
+// Push sends a result and returns what became of it.
+func (a *raw) Push(ctx context.Context, q *v1.Result) (*v1.Received, error) {
+	s, err := a.Exchange(ctx, &v1.ExchangeRequest{Result: q})
+	return s.GetReceived(), err
+}
+
+// Decline declines turns.
+func (a *raw) Decline(ctx context.Context, q *v1.Decline) (*v1.ExchangeResponse, error) {
+	return a.Exchange(ctx, &v1.ExchangeRequest{Declines: []*v1.Decline{q}})
+}
+
 // task checks in until the agent gets its task in a round of a run.
 func (a *raw) task(run string, round int64) (task *v1.Task) {
 	a.st.Helper()
 	a.st.soon("there is a task", func() bool {
-		s, err := a.CheckIn(a.ctx, &v1.CheckInRequest{})
+		s, err := a.Exchange(a.ctx, &v1.ExchangeRequest{})
 		must(a.st, err)
 		i := slices.IndexFunc(s.Tasks, func(t *v1.Task) bool { return t.Run == run && t.Round == round })
 		if i >= 0 {
@@ -241,20 +252,20 @@ func (st *station) numbers(run string, seed int) []byte {
 }
 
 // update returns a valid result of one client.
-func (st *station) update(task *v1.Task, client string, seed int) *v1.PushRequest {
+func (st *station) update(task *v1.Task, client string, seed int) *v1.Result {
 	st.Helper()
-	return whole(&v1.PushRequest{
+	return whole(&v1.Result{
 		Run: task.Run, Round: task.Round, Version: task.Version, Form: v1.Form_FORM_UPDATE,
 		Shares: []*v1.Share{{Client: client, Examples: 10, Steps: 2, TrainLoss: 0.5}},
 	}, st.numbers(task.Run, seed))
 }
 
 // sum returns a valid sum of several clients.
-func (st *station) sum(task *v1.Task, clients ...string) *v1.PushRequest {
+func (st *station) sum(task *v1.Task, clients ...string) *v1.Result {
 	st.Helper()
 	t, err := st.terms.Of(st.Context(), task.Run)
 	must(st, err)
-	q := &v1.PushRequest{Run: task.Run, Round: task.Round, Version: task.Version, Form: v1.Form_FORM_SUM}
+	q := &v1.Result{Run: task.Run, Round: task.Round, Version: task.Version, Form: v1.Form_FORM_SUM}
 	f := round.NewFold(t.Rules)
 	for i, c := range clients {
 		x := terms.Share{Client: c, Examples: 10 + i, Steps: 2}
@@ -267,7 +278,7 @@ func (st *station) sum(task *v1.Task, clients ...string) *v1.PushRequest {
 }
 
 // whole sets the numbers of a result, as a single chunk.
-func whole(q *v1.PushRequest, numbers []byte) *v1.PushRequest {
+func whole(q *v1.Result, numbers []byte) *v1.Result {
 	sum := sha256.Sum256(numbers)
 	q.Sha256, q.Size, q.Offset, q.Chunk = sum[:], int64(len(numbers)), 0, numbers
 	return q
@@ -276,7 +287,7 @@ func whole(q *v1.PushRequest, numbers []byte) *v1.PushRequest {
 // heard returns the verdict that the agent receives on a turn.
 func (a *raw) heard(run string, round int64, client string) v1.Outcome {
 	a.st.Helper()
-	s, err := a.CheckIn(a.ctx, &v1.CheckInRequest{Pushed: []*v1.Turns{{Run: run, Round: round, Clients: []string{client}}}})
+	s, err := a.Exchange(a.ctx, &v1.ExchangeRequest{Pushed: []*v1.Turns{{Run: run, Round: round, Clients: []string{client}}}})
 	must(a.st, err)
 	for _, v := range s.Verdicts {
 		if v.Run == run && v.Round == round && slices.Contains(v.Clients, client) {

@@ -16,7 +16,7 @@ import (
 
 // procedures lists the agents' procedures except Join.
 var procedures = []string{
-	v1.AgentServiceRenewProcedure, v1.AgentServiceAnnounceProcedure, v1.AgentServiceCheckInProcedure, v1.AgentServicePushProcedure, v1.AgentServiceDeclineProcedure,
+	v1.AgentServiceRenewProcedure, v1.AgentServiceAnnounceProcedure, v1.AgentServiceExchangeProcedure,
 }
 
 // certify returns an HTTP client with a certificate from an authority.
@@ -66,17 +66,17 @@ func TestStrangers(t *testing.T) {
 	for name, h := range map[string]*http.Client{
 		"another root's": st.certify(other, who, time.Hour),
 	} {
-		if _, err := v1.NewAgentServiceClient(h, st.url).CheckIn(t.Context(), &v1.CheckInRequest{}); !hungUp(err) {
+		if _, err := v1.NewAgentServiceClient(h, st.url).Exchange(t.Context(), &v1.ExchangeRequest{}); !hungUp(err) {
 			t.Errorf("%s certificate: %v", name, err)
 		}
 	}
 	// An agent with an expired certificate is told what to do.
-	_, err = v1.NewAgentServiceClient(st.certify(st.authority, who, time.Nanosecond), st.url).CheckIn(t.Context(), &v1.CheckInRequest{})
+	_, err = v1.NewAgentServiceClient(st.certify(st.authority, who, time.Nanosecond), st.url).Exchange(t.Context(), &v1.ExchangeRequest{})
 	st.wantCode("an expired certificate", err, connect.CodeUnauthenticated)
 	// A valid certificate of an agent that has never joined is refused too.
 	h := st.certify(st.authority, pki.Identity{Role: pki.Agent, ID: "ghost"}, time.Hour)
 	st.unharmed("an agent that never joined", "unknown", 1, func() {
-		_, err := v1.NewAgentServiceClient(h, st.url).CheckIn(t.Context(), &v1.CheckInRequest{})
+		_, err := v1.NewAgentServiceClient(h, st.url).Exchange(t.Context(), &v1.ExchangeRequest{})
 		st.wantCode("an agent that never joined", err, connect.CodeUnauthenticated)
 	})
 	if r, err := st.nobody().Get(st.url + "/loadstar.v1.Nothing/At"); err != nil || r.StatusCode != http.StatusNotFound {
@@ -137,17 +137,17 @@ func TestExpires(t *testing.T) {
 		}
 		h = st.joinFor(life).http
 		c = v1.NewAgentServiceClient(h, st.url)
-		_, err = c.CheckIn(t.Context(), &v1.CheckInRequest{})
+		_, err = c.Exchange(t.Context(), &v1.ExchangeRequest{})
 	}
 	st.soon("the certificate expires", func() bool {
-		_, err = c.CheckIn(t.Context(), &v1.CheckInRequest{})
+		_, err = c.Exchange(t.Context(), &v1.ExchangeRequest{})
 		return err != nil
 	})
 	st.wantCode("on the old connection", err, connect.CodeUnauthenticated)
 	h.CloseIdleConnections()
-	_, err = c.CheckIn(t.Context(), &v1.CheckInRequest{})
+	_, err = c.Exchange(t.Context(), &v1.ExchangeRequest{})
 	st.wantCode("on a new connection", err, connect.CodeUnauthenticated)
-	if _, err := st.join("a0").CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil {
+	if _, err := st.join("a0").Exchange(t.Context(), &v1.ExchangeRequest{}); err != nil {
 		t.Errorf("with a good certificate: %v", err)
 	}
 }

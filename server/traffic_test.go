@@ -74,7 +74,7 @@ func TestTraffic(t *testing.T) {
 	// Measure the bytes of a new connection with one check-in.
 	connection := st.count()
 	a := st.join()
-	_, err := v1.NewAgentServiceClient(a.http, connection.url).CheckIn(t.Context(), &v1.CheckInRequest{})
+	_, err := v1.NewAgentServiceClient(a.http, connection.url).Exchange(t.Context(), &v1.ExchangeRequest{})
 	must(t, err)
 	before := st.calls()
 

@@ -2,7 +2,9 @@ package server
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"maps"
@@ -101,15 +103,19 @@ func (rec *recorder) pass(w http.ResponseWriter, r *http.Request, to string, for
 	if hash, ok := strings.CutPrefix(r.URL.Path, "/v1/blobs/"); ok && answer.StatusCode == http.StatusOK {
 		rec.blobs[hash] = back
 	}
-	if strings.HasSuffix(r.URL.Path, "/CheckIn") && answer.StatusCode == http.StatusOK {
-		var s v1.CheckInResponse
+	if strings.HasSuffix(r.URL.Path, "/Exchange") && answer.StatusCode == http.StatusOK {
+		var s v1.ExchangeResponse
 		if err := proto.Unmarshal(back, &s); err != nil {
 			return err
 		}
 		for _, t := range s.Tasks {
 			rec.tasks[t.Round] = t.Weights
 		}
-		var q v1.CheckInRequest
+		for _, b := range s.Blobs {
+			sum := sha256.Sum256(b)
+			rec.blobs[hex.EncodeToString(sum[:])] = b
+		}
+		var q v1.ExchangeRequest
 		if err := proto.Unmarshal(body, &q); err != nil {
 			return err
 		}
@@ -411,14 +417,15 @@ func TestWhatLeaves(t *testing.T) {
 	want := strings.Fields(`
 		Adapted.clients Adapted.evaluation Adapted.run
 		AnnounceRequest.clients AnnounceRequest.generated AnnounceRequest.inputs AnnounceRequest.now AnnounceRequest.step_seconds AnnounceRequest.version
-		CheckInRequest.adapted CheckInRequest.heads CheckInRequest.pushed CheckInRequest.releases CheckInRequest.reports CheckInRequest.training
 		ClientReport.client ClientReport.coverage ClientReport.day ClientReport.drift ClientReport.findings
 		ClientReport.relative_mae ClientReport.release ClientReport.shares ClientReport.wants_round
-		DeclineRequest.code DeclineRequest.reason DeclineRequest.turns Evaluation.clients Evaluation.relative_mae
+		Decline.code Decline.reason Decline.turns Evaluation.clients Evaluation.relative_mae
+		ExchangeRequest.adapted ExchangeRequest.declines ExchangeRequest.have ExchangeRequest.heads ExchangeRequest.pushed ExchangeRequest.releases
+		ExchangeRequest.reports ExchangeRequest.result ExchangeRequest.session ExchangeRequest.training ExchangeRequest.wait_ms
 		JoinRequest.csr JoinRequest.name JoinRequest.old_certificate JoinRequest.old_signature JoinRequest.secret
-		PushRequest.chunk PushRequest.evaluation PushRequest.form PushRequest.offset PushRequest.round PushRequest.run PushRequest.sha256
-		PushRequest.shares PushRequest.size PushRequest.version
-		RenewRequest.csr SeenHead.hash SeenHead.run SeenHead.version Share.client Share.control_norm Share.examples Share.loss Share.norm Share.steps Share.train_loss SourceShare.share SourceShare.source
+		RenewRequest.csr Result.chunk Result.evaluation Result.form Result.offset Result.round Result.run Result.sha256
+		Result.shares Result.size Result.version
+		SeenHead.hash SeenHead.run SeenHead.version Share.client Share.control_norm Share.examples Share.loss Share.norm Share.steps Share.train_loss SourceShare.share SourceShare.source
 		Turns.clients Turns.round Turns.run`)
 	fields := map[string]bool{}
 	var walk func(m protoreflect.MessageDescriptor)

@@ -36,14 +36,14 @@ type fleet struct {
 	agents  int
 	renewed int
 	names   []string
-	serials []string // of the certificates that callers of CheckIn presented
+	serials []string // of the certificates that callers of Exchange presented
 	// Faults that a test injects.
 	spoil func(chain [][]byte) ([][]byte, error)
 	id    string // replaces the assigned name
 	// strict refuses to renew a certificate that has expired.
 	strict bool
-	hold   chan struct{} // CheckIn waits until it is closed
-	held   chan struct{} // closed when a CheckIn call has begun to wait
+	hold   chan struct{} // Exchange waits until it is closed
+	held   chan struct{} // closed when an Exchange call has begun to wait
 }
 
 func newFleet(t testing.TB) *fleet {
@@ -150,7 +150,7 @@ func (f *fleet) Renew(ctx context.Context, r *loadstarv1.RenewRequest) (*loadsta
 	return &loadstarv1.RenewResponse{Certificates: chain, Roots: roots}, nil
 }
 
-func (f *fleet) CheckIn(ctx context.Context, _ *loadstarv1.CheckInRequest) (*loadstarv1.CheckInResponse, error) {
+func (f *fleet) Exchange(ctx context.Context, _ *loadstarv1.ExchangeRequest) (*loadstarv1.ExchangeResponse, error) {
 	if _, ok := pki.From(ctx); !ok {
 		return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("no agent"))
 	}
@@ -166,7 +166,7 @@ func (f *fleet) CheckIn(ctx context.Context, _ *loadstarv1.CheckInRequest) (*loa
 	if hold != nil {
 		<-hold
 	}
-	return &loadstarv1.CheckInResponse{NextContactMs: 1}, nil
+	return &loadstarv1.ExchangeResponse{NextContactMs: 1}, nil
 }
 
 // set calls change while it holds the lock that protects the fields.
@@ -198,7 +198,7 @@ func (f *fleet) join(t testing.TB) (*Identity, string) {
 // checkIn makes a call that needs the identity.
 func checkIn(t testing.TB, i *Identity) error {
 	t.Helper()
-	_, err := loadstarv1.NewAgentServiceClient(i.HTTPClient(), i.Server()).CheckIn(t.Context(), &loadstarv1.CheckInRequest{})
+	_, err := loadstarv1.NewAgentServiceClient(i.HTTPClient(), i.Server()).Exchange(t.Context(), &loadstarv1.ExchangeRequest{})
 	return err
 }
 

@@ -82,6 +82,19 @@ func (f *Fold) Add(u *fed.Update, from []float32) error {
 	return nil
 }
 
+// Check returns the error that Add would return, except that it does not check whether a sum is
+// full.
+func (f *Fold) Check(u *fed.Update) error {
+	s := f.at(u.Version, len(u.Delta))
+	weight := f.rules.Weight(u.Examples)
+	if f.rules.Needs.Control {
+		if err := s.Control.Check(f.rules.ControlWeight(weight), u.Control); err != nil {
+			return err
+		}
+	}
+	return s.Delta.Check(weight, u.Delta)
+}
+
 // SetTally replaces the tally of the updates. A sum does not have the sizes of its updates,
 // so a fold of sums gets them from elsewhere.
 func (f *Fold) SetTally(t limit.Tally) { f.tally = t }

@@ -70,10 +70,10 @@ func fetch(ctx context.Context, client *http.Client, server, hash string, data *
 	return nil
 }
 
-// Push sends the numbers of a result in chunks and returns the server's response to the
-// complete result. It sets the hash and the size in q. It does not resend chunks that the
-// server already has from an earlier attempt.
-func Push(ctx context.Context, service v1.AgentServiceClient, q *v1.PushRequest, numbers []byte, chunk int) (*v1.PushResponse, error) {
+// Send sends the numbers of a result in chunks and returns what the server did with the complete
+// result. It sets the hash and the size in q. It does not resend chunks that the server already
+// has from an earlier attempt. The server gives no tasks for the turns in training.
+func Send(ctx context.Context, service v1.AgentServiceClient, training []*v1.Turns, q *v1.Result, numbers []byte, chunk int) (*v1.Received, error) {
 	sum := sha256.Sum256(numbers)
 	q.Sha256, q.Size, q.Offset = sum[:], int64(len(numbers)), 0
 	// A server may lose chunks and request them again. Limit the number of requests.
@@ -82,11 +82,11 @@ func Push(ctx context.Context, service v1.AgentServiceClient, q *v1.PushRequest,
 		if i == 0 && len(numbers) > chunk {
 			q.Chunk = nil // the response says where to continue, or that the result is no longer wanted
 		}
-		s, err := service.Push(ctx, q)
-		if err != nil || s.Outcome != v1.Outcome_OUTCOME_PART {
-			return s, err
+		s, err := service.Exchange(ctx, &v1.ExchangeRequest{Training: training, Result: q})
+		if err != nil || s.GetReceived().GetOutcome() != v1.Outcome_OUTCOME_PART {
+			return s.GetReceived(), err
 		}
-		if q.Offset = s.NextOffset; q.Offset < 0 || q.Offset > q.Size {
+		if q.Offset = s.Received.NextOffset; q.Offset < 0 || q.Offset > q.Size {
 			return nil, fmt.Errorf("the server asks for byte %d of a result of %d bytes", q.Offset, q.Size)
 		}
 	}

@@ -157,6 +157,12 @@ func (s *Server) agent(id string, key *ecdsa.PrivateKey, certificates [][]byte) 
 	return a, nil
 }
 
+// push sends a result and returns what became of it.
+func (a *Agent) push(ctx context.Context, q *v1.Result) (*v1.Received, error) {
+	r, err := a.Exchange(ctx, &v1.ExchangeRequest{Result: q})
+	return r.GetReceived(), err
+}
+
 // post sends an encoded message with the given headers, in pairs. The answer has no body.
 func (a *Agent) post(ctx context.Context, procedure string, body []byte, headers ...string) (*http.Response, error) {
 	q, err := http.NewRequestWithContext(ctx, http.MethodPost, a.Base+procedure, bytes.NewReader(body))

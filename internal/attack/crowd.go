@@ -188,7 +188,7 @@ func (s *Server) hold(ctx context.Context) (run string, holder *Agent, end func(
 func (a *Agent) stall(ctx context.Context) error {
 	var held []*v1.Turns
 	for ctx.Err() == nil {
-		r, err := a.checkIn(ctx, &v1.CheckInRequest{Training: held})
+		r, err := a.checkIn(ctx, &v1.ExchangeRequest{Training: held})
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil

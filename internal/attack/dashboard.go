@@ -312,7 +312,7 @@ func emptyHouse(ctx context.Context, f *Fleet) (Result, error) {
 		return Result{}, err
 	}
 	mae, coverage := 0.123456789, 0.987654321
-	if _, err := a.CheckIn(ctx, &v1.CheckInRequest{Reports: []*v1.ClientReport{
+	if _, err := a.Exchange(ctx, &v1.ExchangeRequest{Reports: []*v1.ClientReport{
 		{Client: "home-1", Day: time.Now().Unix()/86400 - 1, Findings: []string{"flat"}, Drift: true, RelativeMae: &mae, Coverage: &coverage},
 		{Client: "home-2", Day: time.Now().Unix()/86400 - 1},
 	}}); err != nil {

@@ -301,7 +301,7 @@ func revocationRace(ctx context.Context, f *Fleet) (Result, error) {
 			wg.Go(func() {
 				for calling.Err() == nil {
 					after := revoked.Load()
-					_, err := a.CheckIn(calling, &v1.CheckInRequest{})
+					_, err := a.Exchange(calling, &v1.ExchangeRequest{})
 					all.Add(1)
 					if after && err == nil {
 						late.Add(1)

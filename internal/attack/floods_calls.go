@@ -62,7 +62,7 @@ func checkingIn(ctx context.Context, s *Server) ([]string, func() string, error)
 	if err != nil {
 		return nil, nil, err
 	}
-	q := &v1.CheckInRequest{}
+	q := &v1.ExchangeRequest{}
 	list := names("c", 5_000)
 	for i := range 8 {
 		q.Pushed = append(q.Pushed, &v1.Turns{Run: fmt.Sprint("run", i), Round: 1, Clients: list})
@@ -73,7 +73,7 @@ func checkingIn(ctx context.Context, s *Server) ([]string, func() string, error)
 		return nil, nil, err
 	}
 	done := loop(ctx, 16*len(all), func(ctx context.Context, i int) error {
-		r, err := all[i%len(all)].post(ctx, v1.AgentServiceCheckInProcedure, body)
+		r, err := all[i%len(all)].post(ctx, v1.AgentServiceExchangeProcedure, body)
 		if err == nil && r.StatusCode != http.StatusOK {
 			err = errors.New(r.Status)
 		}
@@ -115,7 +115,7 @@ func trickling(ctx context.Context, s *Server) ([]string, func() string, error) 
 	for _, a := range all {
 		for range 12 { // of which the server reads eight at a time
 			h.hold(a.TLS, func(c io.ReadWriter) error {
-				return slowly(ctx, c, v1.AgentServiceCheckInProcedure, 8<<20, 1)
+				return slowly(ctx, c, v1.AgentServiceExchangeProcedure, 8<<20, 1)
 			})
 		}
 	}

@@ -103,7 +103,7 @@ func newHonest(ctx context.Context, s *Server) (*honest, error) {
 			service = v1.NewAgentServiceClient(mtls.Client(anew(mtls.AgentTransport(a.TLS))), a.Base, protocol.Client())
 		}
 		h.agents = append(h.agents, func(ctx context.Context) error {
-			_, err := service.CheckIn(ctx, &v1.CheckInRequest{})
+			_, err := service.Exchange(ctx, &v1.ExchangeRequest{})
 			return err
 		})
 	}

@@ -363,13 +363,13 @@ func copiedIdentity(ctx context.Context, f *Fleet) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	_, theirs := thief.checkIn(ctx, &v1.CheckInRequest{})
+	_, theirs := thief.checkIn(ctx, &v1.ExchangeRequest{})
 	mine, second := s.renew(ctx, original)
 	if second == nil {
-		_, second = mine.checkIn(ctx, &v1.CheckInRequest{})
+		_, second = mine.checkIn(ctx, &v1.ExchangeRequest{})
 	}
 	if second == nil {
-		_, theirs = thief.checkIn(ctx, &v1.CheckInRequest{})
+		_, theirs = thief.checkIn(ctx, &v1.ExchangeRequest{})
 	}
 	o, err := s.Operators()
 	if err != nil {
@@ -433,7 +433,7 @@ func unknownProtocol(ctx context.Context, f *Fleet) (Result, error) {
 	if theirs == "" {
 		return succeeded("the server does not say its version"), nil
 	}
-	old, err := call(v1.AgentServiceCheckInProcedure, "0", &v1.CheckInRequest{})
+	old, err := call(v1.AgentServiceExchangeProcedure, "0", &v1.ExchangeRequest{})
 	if err != nil {
 		return Result{}, err
 	}

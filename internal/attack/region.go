@@ -63,7 +63,7 @@ func lyingRegion(ctx context.Context, f *Fleet) (Result, error) {
 	}
 	var task *v1.Task
 	if ok, err := eventually(ctx, 20*time.Second, func() (bool, error) {
-		r, err := region.checkIn(ctx, &v1.CheckInRequest{})
+		r, err := region.checkIn(ctx, &v1.ExchangeRequest{})
 		if err == nil && len(r.Tasks) > 0 {
 			task = r.Tasks[0]
 		}
@@ -140,13 +140,13 @@ func (a *Agent) claim(ctx context.Context, s *Server, run string, t *v1.Task, l 
 		return 0, err
 	}
 	sum := sha256.Sum256(b)
-	q := &v1.PushRequest{Run: t.Run, Round: t.Round, Version: t.Version, Form: v1.Form_FORM_SUM, Sha256: sum[:], Size: int64(len(b))}
+	q := &v1.Result{Run: t.Run, Round: t.Round, Version: t.Version, Form: v1.Form_FORM_SUM, Sha256: sum[:], Size: int64(len(b))}
 	for _, c := range l.clients {
 		q.Shares = append(q.Shares, &v1.Share{Client: c, Examples: 100, Steps: 4, TrainLoss: 0.1, Loss: 0.1})
 	}
 	for rest := b; ; { // in chunks
 		q.Chunk = rest[:min(len(rest), 1<<20)]
-		p, err := a.Push(ctx, q)
+		p, err := a.push(ctx, q)
 		if err != nil {
 			return 0, nil // refused as a call
 		}
@@ -163,7 +163,7 @@ func (a *Agent) claim(ctx context.Context, s *Server, run string, t *v1.Task, l 
 	var counted int64
 	pushed := []*v1.Turns{{Run: t.Run, Round: t.Round, Clients: l.clients}}
 	_, err = eventually(ctx, 10*time.Second, func() (bool, error) {
-		if _, err := a.checkIn(ctx, &v1.CheckInRequest{Pushed: pushed}); err != nil {
+		if _, err := a.checkIn(ctx, &v1.ExchangeRequest{Pushed: pushed}); err != nil {
 			pushed = nil // it names a client of another agent
 		}
 		r, err := s.look(ctx, run)

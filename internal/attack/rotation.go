@@ -48,7 +48,7 @@ func oneKeyForEver(ctx context.Context, f *Fleet) (Result, error) {
 		if next, last = s.renew(ctx, a); last != nil {
 			return false, nil
 		}
-		if _, last = next.checkIn(ctx, &v1.CheckInRequest{}); last != nil {
+		if _, last = next.checkIn(ctx, &v1.ExchangeRequest{}); last != nil {
 			return false, nil
 		}
 		same := next.Leaf.AuthorityKeyId != nil && string(next.Leaf.AuthorityKeyId) == string(a.Leaf.AuthorityKeyId)

@@ -123,7 +123,7 @@ func restoreRevoked(ctx context.Context, f *Fleet) (Result, error) {
 	if _, err := o.Revoke(ctx, &v1.RevokeRequest{Agent: a.ID}); err != nil {
 		return Result{}, err
 	}
-	if _, err := a.checkIn(ctx, &v1.CheckInRequest{}); err == nil {
+	if _, err := a.checkIn(ctx, &v1.ExchangeRequest{}); err == nil {
 		return Result{}, errors.New("a revoked agent is served")
 	}
 	args := []string{"restore", file, "--dir", f.path("restored")}
@@ -149,7 +149,7 @@ func restoreRevoked(ctx context.Context, f *Fleet) (Result, error) {
 	}
 	back.Host = s.Host
 	a.HTTP.CloseIdleConnections()
-	_, err = a.checkIn(ctx, &v1.CheckInRequest{})
+	_, err = a.checkIn(ctx, &v1.ExchangeRequest{})
 	if err == nil {
 		return succeeded("the revoked agent is served by %s", filepath.Base(back.Dir)), nil
 	}

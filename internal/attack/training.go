@@ -40,7 +40,7 @@ func numbers(t *v1.Task, weights []float32) []float32 {
 func (a *Agent) Serve(ctx context.Context, by answer) error {
 	var pushed []*v1.Turns
 	for ctx.Err() == nil {
-		r, err := a.checkIn(ctx, &v1.CheckInRequest{Pushed: pushed})
+		r, err := a.checkIn(ctx, &v1.ExchangeRequest{Pushed: pushed})
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil
@@ -93,10 +93,10 @@ func without(pushed []*v1.Turns, v *v1.Verdict) (rest []*v1.Turns) {
 	return rest
 }
 
-func (a *Agent) checkIn(ctx context.Context, q *v1.CheckInRequest) (*v1.CheckInResponse, error) {
+func (a *Agent) checkIn(ctx context.Context, q *v1.ExchangeRequest) (*v1.ExchangeResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, callFor)
 	defer cancel()
-	r, err := a.CheckIn(ctx, q)
+	r, err := a.Exchange(ctx, q)
 	if err != nil {
 		return nil, fmt.Errorf("checking in: %w", err)
 	}
@@ -117,7 +117,7 @@ func (a *Agent) answer(ctx context.Context, t *v1.Task, by answer) (kept []strin
 			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
 		}
 		sum := sha256.Sum256(b)
-		p, err := a.Push(ctx, &v1.PushRequest{
+		p, err := a.push(ctx, &v1.Result{
 			Run: t.Run, Round: t.Round, Version: t.Version, Form: v1.Form_FORM_UPDATE, Shares: []*v1.Share{share},
 			Sha256: sum[:], Size: int64(len(b)), Chunk: b,
 		})

@@ -65,34 +65,25 @@ func (l *liar) Announce(context.Context, *v1.AnnounceRequest) (*v1.AnnounceRespo
 	return &v1.AnnounceResponse{}, nil
 }
 
-// CheckIn returns the task until it is answered.
-func (l *liar) CheckIn(_ context.Context, r *v1.CheckInRequest) (*v1.CheckInResponse, error) {
+// Exchange returns the task until it is answered, and takes an update or a reason.
+func (l *liar) Exchange(_ context.Context, r *v1.ExchangeRequest) (*v1.ExchangeResponse, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a := &v1.CheckInResponse{NextContactMs: 20}
+	a := &v1.ExchangeResponse{NextContactMs: 20}
+	for _, d := range r.Declines {
+		l.answered(nil, d.Reason)
+	}
+	if u := r.Result; u != nil {
+		if int64(len(u.Chunk)) < u.Size {
+			return nil, errors.New("the update has several parts")
+		}
+		l.answered(u.Chunk, "")
+		a.Received = &v1.Received{Outcome: v1.Outcome_OUTCOME_COUNTED}
+	}
 	if l.task != nil && len(r.Training)+len(r.Pushed) == 0 {
 		a.Tasks = []*v1.Task{l.task}
 	}
 	return a, nil
-}
-
-// Push takes an update.
-func (l *liar) Push(_ context.Context, r *v1.PushRequest) (*v1.PushResponse, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if int64(len(r.Chunk)) < r.Size {
-		return nil, errors.New("the update has several parts")
-	}
-	l.answered(r.Chunk, "")
-	return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_COUNTED}, nil
-}
-
-// Decline takes a reason.
-func (l *liar) Decline(_ context.Context, r *v1.DeclineRequest) (*v1.DeclineResponse, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.answered(nil, r.Reason)
-	return &v1.DeclineResponse{}, nil
 }
 
 func (l *liar) answered(update []byte, reason string) {

@@ -71,7 +71,7 @@ func (w *wire) CloseIdleConnections() {
 // body by a copy.
 func (w *wire) dies(r *http.Request) bool {
 	round := w.dieAt.Load()
-	if round < 0 || r.Body == nil || !strings.HasSuffix(r.URL.Path, "/Push") {
+	if round < 0 || r.Body == nil || !strings.HasSuffix(r.URL.Path, "/Exchange") {
 		return false
 	}
 	data, err := io.ReadAll(r.Body)
@@ -79,8 +79,8 @@ func (w *wire) dies(r *http.Request) bool {
 		return false // the transport finds out too
 	}
 	r.Body, r.GetBody = io.NopCloser(bytes.NewReader(data)), nil
-	var q v1.PushRequest
-	if proto.Unmarshal(data, &q) != nil || q.Round < round {
+	var q v1.ExchangeRequest
+	if proto.Unmarshal(data, &q) != nil || q.Result == nil || q.Result.Round < round {
 		return false
 	}
 	w.dead.Store(true)

@@ -2,10 +2,12 @@ package fleetload
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	v1 "loadstar/proto/loadstar/v1"
@@ -20,9 +22,19 @@ type agent struct {
 	announced bool
 	reported  bool
 	present   bool
+	session   string // of the last response
+	todo      []pendingTurn
 	pushed    []pendingPush
 	pushes    uint32
 	told      []Told
+	have      [][]byte // hashes of the blobs that it has lately received
+}
+
+// pendingTurn is a client of a task whose result is not sent yet.
+type pendingTurn struct {
+	*v1.Task
+	client string
+	size   int
 }
 
 // pendingPush is a result that the server has accepted, but on which there is no final
@@ -36,12 +48,17 @@ type pendingPush struct {
 
 const (
 	soonest = 5 * time.Millisecond
-	// retry is the delay before the next check-in after a failed call.
+	// retry is the delay before the next call after a failed one.
 	retry = time.Second
+	// hold is how long the server may hold a call. Real agents let it take longer; but when the
+	// fleet rests, it waits for held calls.
+	hold = 10 * time.Second
+	// maxHave limits the blobs that an agent has.
+	maxHave = 4
 )
 
-// contact checks in once and handles the tasks in the response. It returns the time until
-// the next check-in.
+// contact makes one call, with a result if there is one to send, and handles the response. It
+// returns the time until the next call.
 func (a *agent) contact(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -49,25 +66,56 @@ func (a *agent) contact(ctx context.Context) time.Duration {
 		defer a.line.close()
 	}
 	c := &a.fleet.counts
-	q := &v1.CheckInRequest{Reports: a.report()}
+	q := &v1.ExchangeRequest{Reports: a.report(), Session: a.session, Have: a.have}
 	for _, t := range a.pushed {
-		if n := len(q.Pushed); n == 0 || q.Pushed[n-1].Run != t.run || q.Pushed[n-1].Round != t.round {
-			q.Pushed = append(q.Pushed, &v1.Turns{Run: t.run, Round: t.round})
+		q.Pushed = addTurn(q.Pushed, t.run, t.round, t.client)
+	}
+	var sending *pendingTurn
+	if len(a.todo) > 0 {
+		sending = &a.todo[0]
+		for _, t := range a.todo[1:] {
+			q.Training = addTurn(q.Training, t.Run, t.Round, t.client)
 		}
-		last := q.Pushed[len(q.Pushed)-1]
-		last.Clients = append(last.Clients, t.client)
+		a.pushes++
+		chunk, sum := a.fleet.numbers.take(sending.size, a.no, a.pushes)
+		defer a.fleet.numbers.put(chunk)
+		q.Result = &v1.Result{
+			Run: sending.Run, Round: sending.Round, Version: sending.Version, Form: v1.Form_FORM_UPDATE,
+			Shares:     []*v1.Share{{Client: sending.client, Examples: 64 + int64(a.no%1000), Steps: 4, TrainLoss: a.loss(sending.Round)}},
+			Evaluation: a.evaluation(sending.Round),
+			Sha256:     sum[:], Size: int64(sending.size), Chunk: *chunk,
+		}
+	}
+	if len(a.todo) <= 1 && len(a.pushed) == 0 && !a.fleet.Short {
+		q.WaitMs = hold.Milliseconds()
 	}
 	start := time.Now()
-	r := &v1.CheckInResponse{}
-	if err := a.line.call(ctx, v1.AgentServiceCheckInProcedure, q, r); err != nil {
-		c.failed(ctx, "check-in", err)
+	r := &v1.ExchangeResponse{}
+	err := a.line.call(ctx, v1.AgentServiceExchangeProcedure, q, r)
+	switch {
+	case errors.As(err, new(busyError)):
+		c.busy.Add(1)
+		return retry
+	case err != nil:
+		if sending != nil {
+			a.told = append(a.told, Told{sending.Run, sending.Round, sending.client, v1.Outcome_OUTCOME_UNSPECIFIED})
+			a.todo = a.todo[1:] // the server assigns it again, or has counted it
+		}
+		c.failed(ctx, "exchange", err)
 		return retry
 	}
 	answered := time.Now()
-	c.checkIn.add(answered.Sub(start))
+	a.session = r.Session
 	if !a.present {
 		a.present = true
 		c.present.Add(1)
+	}
+	if sending == nil {
+		c.checkIn.add(answered.Sub(start))
+	} else {
+		c.push.add(answered.Sub(start))
+		a.answered(sending, r.Received, start)
+		a.todo = a.todo[1:]
 	}
 	a.reported = a.reported || len(q.Reports) > 0
 	for _, v := range r.Verdicts {
@@ -75,13 +123,77 @@ func (a *agent) contact(ctx context.Context) time.Duration {
 			a.handle(v, client, answered)
 		}
 	}
-	for _, t := range r.Tasks {
-		if err := a.do(ctx, t); err != nil {
-			c.failed(ctx, "task", err)
-		}
+	if err := a.add(ctx, r); err != nil {
+		c.failed(ctx, "task", err)
+	}
+	if len(a.todo) > 0 {
+		return 0
 	}
 	next := time.Duration(r.NextContactMs)*time.Millisecond - time.Since(answered)
 	return max(next, soonest)
+}
+
+// addTurn adds a turn to a list that is in the order of rounds.
+func addTurn(all []*v1.Turns, run string, round int64, client string) []*v1.Turns {
+	if n := len(all); n == 0 || all[n-1].Run != run || all[n-1].Round != round {
+		all = append(all, &v1.Turns{Run: run, Round: round})
+	}
+	last := all[len(all)-1]
+	last.Clients = append(last.Clients, client)
+	return all
+}
+
+// add adds the tasks of a response, after it has got their weights.
+func (a *agent) add(ctx context.Context, r *v1.ExchangeResponse) error {
+	sizes := map[string]int{}
+	for _, b := range r.Blobs {
+		hash, sum := a.fleet.numbers.received(b)
+		sizes[hash] = len(b)
+		a.keep(sum)
+	}
+	for _, t := range r.Tasks {
+		size, ok := sizes[t.Weights]
+		if !ok {
+			if size, ok = a.fleet.numbers.length(t.Weights); !ok || !a.has(t.Weights) {
+				var err error
+				if size, err = a.fetch(ctx, t.Weights); err != nil {
+					return err
+				}
+			}
+		}
+		for _, client := range t.Clients {
+			a.todo = append(a.todo, pendingTurn{t, client, size})
+		}
+	}
+	return nil
+}
+
+// keep notes that the agent has a blob.
+func (a *agent) keep(sum []byte) {
+	a.have = append(a.have, sum)
+	a.have = a.have[max(0, len(a.have)-maxHave):]
+}
+
+func (a *agent) has(hash string) bool {
+	return slices.ContainsFunc(a.have, func(sum []byte) bool { return hex.EncodeToString(sum) == hash })
+}
+
+// answered notes what became of a result.
+func (a *agent) answered(t *pendingTurn, r *v1.Received, start time.Time) {
+	c := &a.fleet.counts
+	a.told = append(a.told, Told{t.Run, t.Round, t.client, r.GetOutcome()})
+	switch r.GetOutcome() {
+	case v1.Outcome_OUTCOME_ACCEPTED:
+		c.accepted.Add(1)
+		a.pushed = append(a.pushed, pendingPush{t.Run, t.Round, t.client, start})
+	case v1.Outcome_OUTCOME_COUNTED:
+		c.accepted.Add(1)
+		c.heard.add(time.Since(start))
+	case v1.Outcome_OUTCOME_CLOSED: // it came too late
+		c.closed.Add(1)
+	default:
+		c.reject(r.GetOutcome().String() + " " + r.GetReason())
+	}
 }
 
 // handle processes the server's verdict on a pending push of a client.
@@ -110,57 +222,6 @@ func (a *agent) handle(v *v1.Verdict, client string, now time.Time) {
 	a.pushed = append(a.pushed[:i], a.pushed[i+1:]...)
 }
 
-// do fetches a task's weights, and pushes an update of the same length for each client.
-func (a *agent) do(ctx context.Context, t *v1.Task) error {
-	size, err := a.fetch(ctx, t.Weights)
-	if err != nil {
-		return err
-	}
-	for _, client := range t.Clients {
-		if err := a.push(ctx, t, client, size); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (a *agent) push(ctx context.Context, t *v1.Task, client string, size int) error {
-	a.pushes++
-	chunk, sum := a.fleet.numbers.take(size, a.no, a.pushes)
-	defer a.fleet.numbers.put(chunk)
-	c := &a.fleet.counts
-	start := time.Now()
-	r := &v1.PushResponse{}
-	err := a.line.call(ctx, v1.AgentServicePushProcedure, &v1.PushRequest{
-		Run: t.Run, Round: t.Round, Version: t.Version, Form: v1.Form_FORM_UPDATE,
-		Shares:     []*v1.Share{{Client: client, Examples: 64 + int64(a.no%1000), Steps: 4, TrainLoss: a.loss(t.Round)}},
-		Evaluation: a.evaluation(t.Round),
-		Sha256:     sum[:], Size: int64(size), Chunk: *chunk,
-	}, r)
-	if errors.As(err, new(busyError)) {
-		c.busy.Add(1)
-		return nil
-	} else if err != nil {
-		a.told = append(a.told, Told{t.Run, t.Round, client, v1.Outcome_OUTCOME_UNSPECIFIED})
-		return fmt.Errorf("push: %w", err)
-	}
-	a.told = append(a.told, Told{t.Run, t.Round, client, r.Outcome})
-	c.push.add(time.Since(start))
-	switch r.Outcome {
-	case v1.Outcome_OUTCOME_ACCEPTED:
-		c.accepted.Add(1)
-		a.pushed = append(a.pushed, pendingPush{t.Run, t.Round, client, start})
-	case v1.Outcome_OUTCOME_COUNTED:
-		c.accepted.Add(1)
-		c.heard.add(time.Since(start))
-	case v1.Outcome_OUTCOME_CLOSED: // a late push
-		c.closed.Add(1)
-	default:
-		c.reject(r.Outcome.String() + " " + r.Reason)
-	}
-	return nil
-}
-
 // fetch reads a blob and returns its length. Only the first agent that fetches a blob
 // checks its hash, because hashing would take CPU time from the server under test.
 func (a *agent) fetch(ctx context.Context, hash string) (int, error) {
@@ -186,6 +247,9 @@ func (a *agent) fetch(ctx context.Context, hash string) (int, error) {
 		return 0, errGone
 	}
 	a.fleet.counts.fetch.add(time.Since(start))
+	if sum, err := hex.DecodeString(hash); err == nil {
+		a.keep(sum)
+	}
 	return n, nil
 }
 

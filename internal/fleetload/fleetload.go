@@ -1,6 +1,6 @@
 // Package fleetload is a load generator: it runs thousands of agents in one process. The
 // agents do not train, but each looks like a real agent to the server. It has its own key,
-// certificate and connection, checks in on schedule, fetches the weights of every task, and
+// certificate and connection, calls on schedule, gets the weights of every task, and
 // returns random numbers that the server accepts as an update.
 package fleetload
 
@@ -164,12 +164,12 @@ func (f *Fleet) Connect(ctx context.Context) error {
 	err := f.each(ctx, dialers, func(ctx context.Context, i int) error {
 		a := f.agents[i]
 		a.line.close()
-		a.pushed, a.told, a.present = nil, nil, false
+		a.todo, a.pushed, a.told, a.present, a.session = nil, nil, nil, false, ""
 		if f.Short {
 			defer a.line.close()
 		}
 		if a.announced {
-			return a.line.call(ctx, v1.AgentServiceCheckInProcedure, &v1.CheckInRequest{}, &v1.CheckInResponse{}) // the server assigns its tasks again
+			return a.line.call(ctx, v1.AgentServiceExchangeProcedure, &v1.ExchangeRequest{}, &v1.ExchangeResponse{}) // the server assigns its tasks again
 		}
 		r := &v1.AnnounceResponse{}
 		err := a.line.call(ctx, v1.AgentServiceAnnounceProcedure, &v1.AnnounceRequest{

@@ -199,7 +199,7 @@ func TestFleet(t *testing.T) {
 	for _, x := range r.Rounds {
 		counted += x.Counted
 	}
-	if s.Heard.Len() > counted || s.Accepted < s.Heard.Len() || s.Fetch.Len() < s.Accepted {
+	if s.Heard.Len() > counted || s.Accepted < s.Heard.Len() || s.Fetch.Len() > 0 { // the weights come with the tasks
 		t.Errorf("fetched %d, accepted %d, heard of %d, want at most %d counted", s.Fetch.Len(), s.Accepted, s.Heard.Len(), counted)
 	}
 }

@@ -28,9 +28,11 @@ const (
 	// It needs HTTP/1.1, which agents use: HTTP/2 compresses headers.
 	Padding = "Loadstar-Padding"
 	// Version is the one that this program speaks. In version 2, tasks have limits, results
-	// have norms, and declines have codes.
-	Version = 2
-	// Oldest is the oldest version that this program works with.
+	// have norms, and declines have codes. In version 3, one call replaces check-ins, pushes and
+	// declines: agents and servers of earlier versions have only Join, Renew and Announce in
+	// common with this one.
+	Version = 3
+	// Oldest is the oldest version that this program answers.
 	Oldest = 1
 	// unsaid is the version of programs that send no header.
 	unsaid = 1

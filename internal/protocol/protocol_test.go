@@ -19,9 +19,9 @@ type server struct {
 	caller int // version of the last caller
 }
 
-func (s *server) CheckIn(ctx context.Context, _ *v1.CheckInRequest) (*v1.CheckInResponse, error) {
+func (s *server) Exchange(ctx context.Context, _ *v1.ExchangeRequest) (*v1.ExchangeResponse, error) {
 	s.caller = OfCaller(ctx)
-	return &v1.CheckInResponse{}, nil
+	return &v1.ExchangeResponse{}, nil
 }
 
 func (s *server) Announce(context.Context, *v1.AnnounceRequest) (*v1.AnnounceResponse, error) {
@@ -43,7 +43,7 @@ func TestVersions(t *testing.T) {
 		"agent is too old":       {nil, []connect.Interceptor{side{version: 3, oldest: 2}}, "this agent speaks version 1 of the protocol, this server serves 2 or newer: upgrade the agent", 0},
 		"new agent is too old":   {[]connect.Interceptor{side{client: true, version: 2, oldest: 1}}, []connect.Interceptor{side{version: 9, oldest: 3}}, "this agent speaks version 2 of the protocol, this server serves 3 or newer: upgrade the agent", 0},
 		"server is too old":      {[]connect.Interceptor{side{client: true, version: 3, oldest: 2}}, nil, "the server speaks version 1 of the protocol, this agent needs 2 or newer: upgrade the server", 3},
-		"new server is too old":  {[]connect.Interceptor{side{client: true, version: 9, oldest: 3}}, []connect.Interceptor{Server()}, "the server speaks version 2 of the protocol, this agent needs 3 or newer: upgrade the server", 9},
+		"new server is too old":  {[]connect.Interceptor{side{client: true, version: 9, oldest: 4}}, []connect.Interceptor{Server()}, "the server speaks version 3 of the protocol, this agent needs 4 or newer: upgrade the server", 9},
 		"both refuse each other": {[]connect.Interceptor{side{client: true, version: 1, oldest: 3}}, []connect.Interceptor{side{version: 2, oldest: 2}}, "the server speaks version 2", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestVersions(t *testing.T) {
 			h := httptest.NewServer(handler)
 			defer h.Close()
 			a := v1.NewAgentServiceClient(h.Client(), h.URL, connect.WithInterceptors(c.agent...))
-			_, err := a.CheckIn(t.Context(), &v1.CheckInRequest{})
+			_, err := a.Exchange(t.Context(), &v1.ExchangeRequest{})
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("%v, want %q", err, c.want)
 			}

@@ -36,6 +36,8 @@ const (
 	revoke       kind = "revocation"
 	stopRun      kind = "run stopped"
 	restore      kind = "restore from backup"
+	forget       kind = "gateway: memory dropped"
+	cutCall      kind = "call cut while it is served"
 )
 
 // usual has the odds of each kind at a call that it applies to, in ten thousandths.
@@ -43,7 +45,7 @@ var usual = map[kind]int{
 	crash: 100, stop: 20, pause: 40, wait: 150, cut: 15,
 	requestLost: 250, requestTwice: 250, responseLost: 250,
 	ledgerAway: 60, rollBack: 150, commitAnswer: 150, blobFails: 100, diskFull: 60, tornCache: 30,
-	jump: 4, revoke: 2, stopRun: 1, restore: 4,
+	jump: 4, revoke: 2, stopRun: 1, restore: 4, forget: 60, cutCall: 60,
 }
 
 // kinds lists the kinds in a fixed order.
@@ -127,6 +129,10 @@ func (w *world) inject(k kind, c *call, r *rand.Rand) (v verdict, waits bool) {
 		happened, waits = w.stopRun(), true
 	case restore:
 		happened, waits = w.restore(c.site, r), true
+	case forget:
+		happened, waits = w.forget(c.site, r), true
+	case cutCall:
+		happened, waits = w.cutCall(r), true
 	default:
 		v = refuse
 	}
@@ -188,9 +194,35 @@ func (w *world) revokeAgent(r *rand.Rand) bool {
 		w.violate("cannot revoke an agent: %v", err)
 	}
 	h.revoked = time.Now()
-	for _, d := range h.site.doors {
-		d.gateway.Revoked(h.name)
+	if r.IntN(2) == 0 { // otherwise another process revokes it
+		for _, d := range h.site.doors {
+			d.gateway.Revoked(h.name)
+		}
 	}
+	return true
+}
+
+// forget lets a gateway lose its copies of the ledger.
+func (w *world) forget(at *site, r *rand.Rand) bool {
+	w.mu.Lock()
+	names := slices.Sorted(maps.Keys(at.doors))
+	w.mu.Unlock()
+	if len(names) == 0 {
+		return false
+	}
+	at.doors[names[r.IntN(len(names))]].gateway.Forget()
+	return true
+}
+
+// cutCall breaks the connection of a call that a gateway serves or holds.
+func (w *world) cutCall(r *rand.Rand) bool {
+	w.mu.Lock()
+	names := slices.Sorted(maps.Keys(w.served))
+	w.mu.Unlock()
+	if len(names) == 0 {
+		return false
+	}
+	w.served[names[r.IntN(len(names))]]()
 	return true
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -46,6 +47,9 @@ func (l *link) RoundTrip(q *http.Request) (*http.Response, error) {
 		q.Body.Close()
 	}
 	path := q.URL.Path[strings.LastIndex(q.URL.Path, "/")+1:]
+	if path == "Exchange" && l.to.w.impatient {
+		body = withoutWaiting(body)
+	}
 	sum := sha256.Sum256(append(body, q.Header.Get("Range")...))
 	name := fmt.Sprintf("%.12s %x", path, sum[:3])
 	v, err := l.p.wait(q.Context(), "request "+name, nil)
@@ -80,6 +84,20 @@ func (l *link) RoundTrip(q *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
+// withoutWaiting returns a call that must not be held.
+func withoutWaiting(body []byte) []byte {
+	var m v1.ExchangeRequest
+	if proto.Unmarshal(body, &m) != nil {
+		return body
+	}
+	m.WaitMs = 0
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(&m)
+	if err != nil {
+		return body
+	}
+	return b
+}
+
 // away reports whether the caller is cut off.
 func (l *link) away() bool {
 	l.p.s.mu.Lock()
@@ -111,7 +129,7 @@ func (l *link) serve(d *door, q *http.Request, body []byte, name string) (*httpt
 	r := httptest.NewRequestWithContext(ctx, q.Method, q.URL.String(), bytes.NewReader(body))
 	r.Header = q.Header.Clone()
 	answer, done := httptest.NewRecorder(), make(chan struct{})
-	s := l.p.s
+	s, cut := l.p.s, make(chan struct{})
 	s.mu.Lock()
 	if d.dead || d.ctx.Err() != nil {
 		s.mu.Unlock()
@@ -119,7 +137,14 @@ func (l *link) serve(d *door, q *http.Request, body []byte, name string) (*httpt
 		return nil, errAway
 	}
 	d.wg.Add(1) // under the lock, because kill waits for the group
+	key := fmt.Sprint(l.identity, " ", name, " ", d.name)
+	l.to.w.served[key] = sync.OnceFunc(func() { close(cut) })
 	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(l.to.w.served, key)
+	}()
 	go func() {
 		defer d.wg.Done()
 		defer cancel()
@@ -128,6 +153,9 @@ func (l *link) serve(d *door, q *http.Request, body []byte, name string) (*httpt
 	}()
 	select {
 	case <-done:
+	case <-cut:
+		cancel()
+		return nil, io.ErrUnexpectedEOF
 	case <-q.Context().Done():
 		return nil, q.Context().Err()
 	}
@@ -158,34 +186,28 @@ func (l *link) hear(path string, body []byte, answer *httptest.ResponseRecorder)
 	if answer.Code != http.StatusOK || answer.Header().Get("Content-Encoding") != "" {
 		return
 	}
-	switch path {
-	case "CheckIn":
-		var q v1.CheckInRequest
-		var r v1.CheckInResponse
-		if proto.Unmarshal(body, &q) != nil || proto.Unmarshal(answer.Body.Bytes(), &r) != nil {
-			return
-		}
-		for _, v := range r.Verdicts {
-			l.to.heard(v.Outcome, v.Round, v.Clients)
-		}
-		if h := l.to.w.host(l.identity); h != nil {
-			l.p.s.mu.Lock()
-			h.busy = len(q.Training)+len(q.Pushed)+len(r.Tasks) > 0
-			l.p.s.mu.Unlock()
-		}
-	case "Push":
-		var q v1.PushRequest
-		var r v1.PushResponse
-		if proto.Unmarshal(body, &q) != nil || proto.Unmarshal(answer.Body.Bytes(), &r) != nil {
-			return
-		}
-		if r.Outcome == v1.Outcome_OUTCOME_CLOSED {
-			return // one of the clients is closed, and the agent asks which
-		}
-		var clients []string
-		for _, s := range q.Shares {
-			clients = append(clients, s.Client)
-		}
-		l.to.heard(r.Outcome, q.Round, clients)
+	if path != "Exchange" {
+		return
 	}
+	var q v1.ExchangeRequest
+	var r v1.ExchangeResponse
+	if proto.Unmarshal(body, &q) != nil || proto.Unmarshal(answer.Body.Bytes(), &r) != nil {
+		return
+	}
+	for _, v := range r.Verdicts {
+		l.to.heard(v.Outcome, v.Round, v.Clients)
+	}
+	if h := l.to.w.host(l.identity); h != nil {
+		l.p.s.mu.Lock()
+		h.busy = len(q.Training)+len(q.Pushed)+len(r.Tasks) > 0 || q.Result != nil
+		l.p.s.mu.Unlock()
+	}
+	if q.Result == nil || r.GetReceived().GetOutcome() == v1.Outcome_OUTCOME_CLOSED {
+		return // one of the clients is closed, and the agent asks which
+	}
+	var clients []string
+	for _, s := range q.Result.Shares {
+		clients = append(clients, s.Client)
+	}
+	l.to.heard(r.GetReceived().GetOutcome(), q.Result.Round, clients)
 }

@@ -21,18 +21,18 @@ var bugs = []struct{ name, file, text, by string }{
 		"\treturn counted, nil\n}\n",
 		"\terr = l.update(ctx, func(tx *txn) error {\n" +
 			"\t\t_, err := tx.ExecContext(ctx, \"DELETE FROM leases WHERE until >= 1000000000000000\")\n\t\treturn err\n\t})\n\treturn counted, err\n}\n" +
-			"\x00" + `text := "DELETE FROM leases WHERE run = $1` + "\x00" + `text := "UPDATE leases SET until = until + 1000000000000000 WHERE run = $1`,
+			"\x00" + `"DELETE FROM leases WHERE run = $1 AND` + "\x00" + `"UPDATE leases SET until = until + 1000000000000000 WHERE run = $1 AND`,
 	},
 	{
 		"a commit is acknowledged before it is on disk", "server/ledger/ledger.go",
 		"if err := l.write.pass(ctx, Commit, \"\"); err != nil {\n\t\t\treturn err", "if err := l.write.pass(ctx, Commit, \"\"); err != nil {\n\t\t\treturn nil",
 	},
 	{
-		"a push is answered before its commit", "server/gateway/push.go",
-		"counted, err := g.counter.count(within, a)", "go g.counter.count(context.WithoutCancel(within), a)\n\tcounted, err := true, error(nil)",
+		"a result is answered before its commit", "server/gateway/result.go",
+		"counted, err := g.counter.count(within, a)", "go g.counter.count(*g.counter.home.Load(), a)\n\tcounted, err := true, error(nil)",
 	},
 	{
-		"a region's gateway says that a result is counted", "server/gateway/push.go",
+		"a region's gateway says that a result is counted", "server/gateway/result.go",
 		"\tif g.Region {\n", "\tif g.Region && r.Round < 0 {\n",
 	},
 	{
@@ -41,7 +41,17 @@ var bugs = []struct{ name, file, text, by string }{
 	},
 	{
 		"an agent is trusted for an hour after the last look at the ledger, even if it is revoked", "server/gateway/trust.go",
-		"trustFor   = time.Second", "trustFor   = time.Hour\x00(t *trust) drop(agent string) {\x00(t *trust) drop(agent string) {\n\treturn",
+		"trustFor = time.Second", "trustFor = time.Hour\x00(t *trust) drop(agent string) {\x00(t *trust) drop(agent string) {\n\treturn" +
+			"\x00(changed bool) {\n\x00(changed bool) {\n\treturn false\n",
+	},
+	{
+		"a verdict comes from a copy in memory that is old", "server/gateway/result.go",
+		"\tif !g.mirror.hasLeases(agent, r) {\n",
+		"\tif _, fresh := g.mirror.current(); fresh && !g.mirror.hasLeases(agent, r) {\n\t\treturn &v1.Received{Outcome: v1.Outcome_OUTCOME_CLOSED}, nil\n\t}\n\tif !g.mirror.hasLeases(agent, r) {\n",
+	},
+	{
+		"a lease is given twice, by two gateways", "server/gateway/exchange.go",
+		"\t\t\tok = ok && session == r.Session\n", "\t\t\t_ = session\n",
 	},
 	{
 		"a version is deleted while a lease refers to it", "server/ledger/versions.go",

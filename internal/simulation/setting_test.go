@@ -24,6 +24,9 @@ type setting struct {
 	absent         time.Duration // longest time that a part is away
 	odds           map[kind]int
 	outage         *outage // nil for none
+	// impatient means that gateways may not hold calls, so agents call again soon, another gateway
+	// perhaps.
+	impatient bool
 }
 
 // layouts lists numbers of clients per agent. An agent with three clients sends sums.
@@ -93,6 +96,7 @@ func draw(seed uint64) setting {
 			s.odds[k] = 0
 		}
 	}
+	s.impatient = r.IntN(2) == 0
 	return s
 }
 

@@ -98,6 +98,7 @@ type world struct {
 	// The schedule's lock guards these.
 	paces      map[string]*rand.Rand
 	violations []string
+	served     map[string]func() // calls that gateways serve, and what cuts them
 
 	faults faults
 	marks  marks
@@ -121,6 +122,7 @@ type site struct {
 	// The schedule's lock guards these.
 	doors  map[string]*door
 	woken  map[string]chan string // of coordinators and relays
+	told   map[string]chan string // of gateways
 	writer *part                  // holds the ledger's write lock
 	wrote  []*part                // have committed since the last check
 }
@@ -142,7 +144,7 @@ func newWorld(t *testing.T, seed uint64, dir string, set setting, only map[strin
 	}
 	w := &world{
 		schedule: newSchedule(seed), base: b, setting: set, t: t, dir: dir, parts: map[string]*part{}, begin: map[string]func(*part){},
-		starts: map[string]int{}, again: map[string]time.Time{}, paces: map[string]*rand.Rand{}, faults: newFaults(only), marks: newMarks(),
+		starts: map[string]int{}, again: map[string]time.Time{}, paces: map[string]*rand.Rand{}, served: map[string]func(){}, faults: newFaults(only), marks: newMarks(),
 	}
 	w.byName = set.stable
 	hub, err := w.newSite(hubName)
@@ -186,7 +188,7 @@ func newWorld(t *testing.T, seed uint64, dir string, set setting, only map[strin
 
 func (w *world) newSite(name string) (*site, error) {
 	at := &site{
-		w: w, name: name, file: filepath.Join(w.dir, name+".db"), blobs: map[string][]byte{}, doors: map[string]*door{}, woken: map[string]chan string{},
+		w: w, name: name, file: filepath.Join(w.dir, name+".db"), blobs: map[string][]byte{}, doors: map[string]*door{}, woken: map[string]chan string{}, told: map[string]chan string{},
 	}
 	if err := os.WriteFile(at.file, w.base.ledger, 0o600); err != nil {
 		return nil, err
@@ -287,8 +289,13 @@ func (w *world) startPart(name string) {
 func (w *world) addServer(at *site, prefix string) {
 	for i := range 2 {
 		w.add("gateway", fmt.Sprintf("%sgw%d", prefix, i+1), at, func(p *part) func(context.Context) error {
+			sessions := 0
 			g := gateway.New(gateway.Config{
-				Ledger: at.ledger, Blobs: at.store(), Wake: at.wake(p), Terms: at.terms(), Lease: w.lease, Pace: pace, Clients: 100, Uploads: 1 << 20,
+				Session: func() string {
+					sessions++
+					return fmt.Sprint(p.name, " ", w.starts[p.name], " ", sessions)
+				},
+				Ledger: at.ledger, Blobs: at.store(), Wake: at.wake(p), Woken: at.listenAgents(p), Terms: at.terms(), Lease: w.lease, Pace: pace, Clients: 100, Uploads: 1 << 20,
 				Region: at.name != hubName, Log: w.log(p), Metrics: prometheus.NewRegistry(), Random: w.pace,
 			})
 			w.mu.Lock()
@@ -309,7 +316,7 @@ func (w *world) addCoordinator(at *site, name string) {
 	w.add("coordinator", name, at, func(p *part) func(context.Context) error {
 		c := coordinator.Config{
 			Ledger: at.ledger, Blobs: at.store(), Name: name, Lease: w.lease, Longest: w.longest, Reach: pace.Latest, Lead: lead, Poll: poll,
-			Wake: at.wake(p), Woken: at.listen(p), Log: w.log(p), Metrics: prometheus.NewRegistry(),
+			Wake: at.wake(p), Woken: at.listen(p), WakeAgents: at.wakeAgents(p), Log: w.log(p), Metrics: prometheus.NewRegistry(),
 		}
 		return func(ctx context.Context) error { return coordinator.Run(ctx, c) }
 	})
@@ -319,7 +326,7 @@ func (w *world) addRelay(at, hub *site, name string) {
 	w.add("relay", name, at, func(p *part) func(context.Context) error {
 		c := region.Config{
 			Ledger: at.ledger, Blobs: at.store(), Terms: at.terms(), Hub: "http://hub", Client: &http.Client{Transport: &link{hub, p, relayID}}, Name: name, Lead: lead,
-			Linger: linger, Poll: poll, Wake: at.wake(p), Woken: at.listen(p), Log: w.log(p), Metrics: prometheus.NewRegistry(), Rand: w.random(p, "work"),
+			Linger: linger, Poll: poll, Wake: at.wake(p), Woken: at.listen(p), WakeAgents: at.wakeAgents(p), Log: w.log(p), Metrics: prometheus.NewRegistry(), Rand: w.random(p, "work"),
 		}
 		return func(ctx context.Context) error { return region.Run(ctx, c) }
 	})

@@ -49,10 +49,12 @@ type Config struct {
 	Data *owndata.Data
 	// Wake notifies other processes of a change in a run, and Woken receives their
 	// notifications. Notifications may be lost.
-	Wake    func(run string)
-	Woken   <-chan string
-	Log     *slog.Logger
-	Metrics prometheus.Registerer
+	Wake func(run string)
+	// WakeAgents notifies gateways of new leases in a run. It may be nil.
+	WakeAgents func(run string)
+	Woken      <-chan string
+	Log        *slog.Logger
+	Metrics    prometheus.Registerer
 
 	now func() time.Time // the database's clock; replaced by tests
 }
@@ -83,11 +85,15 @@ func Run(ctx context.Context, c Config) error {
 	defer k.resign(ctx)
 	for {
 		k.tick(ctx)
-		if !backoff.Poll(ctx, c.Poll, &c.Woken) {
+		if !backoff.Poll(ctx, c.Poll, &c.Woken) || backoff.Sleep(ctx, gatherFor) != nil {
 			return nil
 		}
 	}
 }
+
+// gatherFor is how long a coordinator waits after a notification: while a round is counted there is
+// one for each batch, and it can look at several at once.
+const gatherFor = 20 * time.Millisecond
 
 func newCoordinator(c Config) *coordinator {
 	return &coordinator{Config: c, metrics: newMetrics(c.Metrics), drivers: map[string]*driver{}}

@@ -34,6 +34,7 @@ type driver struct {
 	present  int64     // number of clients that were there when the run last looked for its members
 	lacking  bool      // the run shows that the store lacks what it needs
 	unfit    bool      // this coordinator does not have the data that the run needs
+	asked    bool      // leases were added of which gateways are not told yet
 
 	silent      map[int]bool  // members whose agents were not seen lately
 	silentUntil time.Time     // when to look for silent members again
@@ -65,6 +66,7 @@ const lacks = waits + "the store lacks what the run needs: "
 // restored without the weights of its time.
 func (d *driver) advance(ctx context.Context) error {
 	err := d.work(ctx)
+	d.tellGateways()
 	missing, damaged := errors.Is(err, blob.ErrNotFound) || errors.Is(err, blob.ErrDamaged), errors.Is(err, ledger.ErrDamaged)
 	if missing || damaged {
 		why := lacks + err.Error()
@@ -79,6 +81,15 @@ func (d *driver) advance(ctx context.Context) error {
 		}))
 	}
 	return err
+}
+
+// tellGateways notifies gateways of new leases. After an error there may be none, which costs them a
+// query.
+func (d *driver) tellGateways() {
+	if d.asked && d.WakeAgents != nil {
+		d.WakeAgents(d.id)
+	}
+	d.asked = false
 }
 
 func (d *driver) work(ctx context.Context) error {
@@ -123,6 +134,7 @@ func (d *driver) work(ctx context.Context) error {
 		if err := d.merge(ctx, *merging); err != nil {
 			return err
 		}
+		d.tellGateways()
 		d.Wake(d.id)
 	}
 }
@@ -267,6 +279,7 @@ func (d *driver) ask(x *ledger.Drive, at time.Duration) (asked bool, err error) 
 		d.metrics.turns.WithLabelValues("asked").Add(float64(len(all) - len(silent)))
 		d.metrics.turns.WithLabelValues("lost").Add(float64(len(gone)))
 		asked = asked || len(silent) < len(all)
+		d.asked = d.asked || asked
 		if len(silent) == 0 {
 			break
 		}

@@ -31,9 +31,11 @@ const (
 	// Agents announce their clients when they start, and renew their certificates every few
 	// days.
 	rarePerSecond, rareBurst = 20.0 / 60, 20
-	// An agent may check in ten times as often as it is asked to, and at least
-	// leastCheckIns times a second. It may do so for burstSeconds at once.
-	checkInFactor, leastCheckIns, burstSeconds = 10, 10, 10
+	// An agent may call ten times as often as it is asked to, and at least leastCalls times a
+	// second. It may do so for burstSeconds at once. A message above smallMessage has a result or
+	// names many clients; an agent may send resultsPerSecond of them.
+	callFactor, leastCalls, burstSeconds = 10, 10, 10
+	smallMessage, resultsPerSecond       = 2 << 10, 200
 	// failuresPerSecond limits joins of an address that are refused because of their token.
 	failuresPerSecond, failuresBurst = 1, 60
 )
@@ -41,6 +43,7 @@ const (
 // fair limits what one caller may ask of the gateway. It is also an interceptor.
 type fair struct {
 	rates  map[string]*connlimit.Rates // of agents, by procedure
+	large  *connlimit.Rates            // of agents' large messages
 	failed *connlimit.Rates            // refused joins, by address; nil if there is no such limit
 
 	report *limitlog.Report
@@ -50,9 +53,8 @@ type fair struct {
 	heavy chan struct{}    // limits the heavy calls that are decoded or served at a time
 }
 
-// inLane is the context key of calls that were admitted to their agent's lane before their
-// body was read.
-type inLane struct{}
+// laneKey is the context key of a function that leaves the lane of a call.
+type laneKey struct{}
 
 // lane admits one call at a time.
 type lane struct {
@@ -60,19 +62,37 @@ type lane struct {
 	users int
 }
 
-// heavyBytes is the size of a body above which a check-in or an announcement counts as
-// heavy. It names thousands of clients, and each of them costs a query. Such calls use at
-// most half of the cores.
-const heavyBytes = 64 << 10
+// A call that names more than heavyNames clients counts as heavy, because each of them costs a
+// query. Such calls use at most half of the cores. A body above heavyBytes can name that many.
+const heavyNames, heavyBytes = 4096, 64 << 10
+
+// namesIn returns how many clients a request names.
+func namesIn(r any) (n int) {
+	switch r := r.(type) {
+	case *v1.AnnounceRequest:
+		n = len(r.Clients)
+	case *v1.ExchangeRequest:
+		for _, turns := range [][]*v1.Turns{r.Training, r.Pushed} {
+			for _, t := range turns {
+				n += len(t.Clients)
+			}
+		}
+		for _, d := range r.Declines {
+			n += len(d.GetTurns().GetClients())
+		}
+	}
+	return n
+}
 
 func newFair(pace Pace, byAddress bool, report *limitlog.Report) *fair {
-	checkIns := max(leastCheckIns, checkInFactor/max(pace.Poll, time.Millisecond).Seconds())
+	calls := max(leastCalls, callFactor/max(pace.Poll, time.Millisecond).Seconds())
 	f := &fair{
 		rates: map[string]*connlimit.Rates{
 			v1.AgentServiceAnnounceProcedure: connlimit.NewRates(rarePerSecond, rareBurst, maxCallers),
 			v1.AgentServiceRenewProcedure:    connlimit.NewRates(rarePerSecond, rareBurst, maxCallers),
-			v1.AgentServiceCheckInProcedure:  connlimit.NewRates(checkIns, int(burstSeconds*checkIns), maxCallers),
+			v1.AgentServiceExchangeProcedure: connlimit.NewRates(calls, int(burstSeconds*calls), maxCallers),
 		},
+		large:  connlimit.NewRates(max(calls, resultsPerSecond), int(burstSeconds*max(calls, resultsPerSecond)), maxCallers),
 		report: report, lanes: map[string]*lane{}, heavy: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
 	if byAddress {
@@ -82,7 +102,10 @@ func newFair(pace Pace, byAddress bool, report *limitlog.Report) *fair {
 }
 
 // allow reports whether a caller may call a procedure now.
-func (f *fair) allow(procedure string, who connlimit.Caller) bool {
+func (f *fair) allow(procedure string, bytes int64, who connlimit.Caller) bool {
+	if procedure == v1.AgentServiceExchangeProcedure && bytes > smallMessage {
+		return f.large.Allow(who.Name)
+	}
 	if procedure == v1.AgentServiceJoinProcedure {
 		return f.failed == nil || !f.failed.Spent(who.Name)
 	}
@@ -115,7 +138,7 @@ func (f *fair) enter(ctx context.Context, agent string) (leave func(), err error
 		done()
 		return nil, err
 	}
-	return func() { <-l.turn; done() }, nil
+	return sync.OnceFunc(func() { <-l.turn; done() }), nil
 }
 
 func take(ctx context.Context, slots chan struct{}) error {
@@ -129,22 +152,22 @@ func take(ctx context.Context, slots chan struct{}) error {
 
 var _ connect.Interceptor = (*fair)(nil)
 
-// WrapUnary serves one check-in or announcement of an agent at a time, and few large ones of
-// all agents.
+// WrapUnary serves one call of an agent at a time, and few of all agents that name many clients.
 func (f *fair) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
-		size := wasRead(ctx)
+		wasRead(ctx)
 		switch r.Spec().Procedure {
-		case v1.AgentServiceCheckInProcedure, v1.AgentServiceAnnounceProcedure:
-			if ctx.Value(inLane{}) == nil {
+		case v1.AgentServiceExchangeProcedure, v1.AgentServiceAnnounceProcedure:
+			if ctx.Value(laneKey{}) == nil {
 				who, _ := pki.From(ctx) // admit has checked it
 				leave, err := f.enter(ctx, who.ID)
 				if err != nil {
 					return nil, err // the caller has given up
 				}
 				defer leave()
+				ctx = context.WithValue(ctx, laneKey{}, leave)
 			}
-			if size > heavyBytes {
+			if namesIn(r.Any()) > heavyNames { // such a call is not held
 				if err := take(ctx, f.heavy); err != nil {
 					return nil, err
 				}
@@ -205,11 +228,11 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 				return
 			}
 		}
-		if !g.fair.allow(r.URL.Path, who) {
+		if !g.fair.allow(r.URL.Path, r.ContentLength, who) {
 			limit(reasons[r.URL.Path], "too many calls; try again later")
 			return
 		}
-		if r.URL.Path == v1.AgentServicePushProcedure {
+		if r.URL.Path == v1.AgentServiceExchangeProcedure && uint64(r.ContentLength) > smallBody { // -1 if it is unknown
 			leave, ok := g.counter.enter()
 			if !ok {
 				refuse("away", connect.CodeUnavailable, "the server cannot count results now; try again")
@@ -228,7 +251,7 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 				return // the caller has given up
 			}
 			defer leave()
-			r = r.WithContext(context.WithValue(r.Context(), inLane{}, true))
+			r = r.WithContext(context.WithValue(r.Context(), laneKey{}, leave))
 		}
 		b, done := g.receive(w, r, who, bytes)
 		defer done()
@@ -250,16 +273,13 @@ func compressed(h http.Header) bool {
 	return false
 }
 
-// mayBeHeavy reports whether a request can name thousands of clients. An agent's next such
-// request is not read before the last one has been served, so it cannot use up CPU time by
-// sending many.
+// mayBeHeavy reports whether a request can name thousands of clients and nothing else. An agent's
+// next such request is not read before the last one has been served, so it cannot use up CPU time
+// by sending many. A call with a result may be as large, and its agent may have to send it again
+// while the server still waits for the rest of a broken one.
 func mayBeHeavy(r *http.Request) bool {
-	switch r.URL.Path {
-	case v1.AgentServiceCheckInProcedure, v1.AgentServiceAnnounceProcedure:
-		// The length is -1 if it is unknown.
-		return uint64(r.ContentLength) > heavyBytes || compressed(r.Header)
-	}
-	return false
+	// The length is -1 if it is unknown.
+	return r.URL.Path == v1.AgentServiceAnnounceProcedure && (uint64(r.ContentLength) > heavyBytes || compressed(r.Header))
 }
 
 // reasons names the limits on procedures.
@@ -267,5 +287,5 @@ var reasons = map[string]string{
 	v1.AgentServiceJoinProcedure:     limitlog.RefusedJoins,
 	v1.AgentServiceAnnounceProcedure: limitlog.Announcements,
 	v1.AgentServiceRenewProcedure:    limitlog.Renewals,
-	v1.AgentServiceCheckInProcedure:  limitlog.CheckIns,
+	v1.AgentServiceExchangeProcedure: limitlog.CheckIns,
 }

@@ -230,12 +230,9 @@ func (b *body) charge(bytes int64, decodable bool) error {
 
 type bodyKey struct{}
 
-// wasRead marks the body of a call as decoded, and returns its size.
-func wasRead(ctx context.Context) int64 {
-	b, ok := ctx.Value(bodyKey{}).(*body)
-	if !ok {
-		return 0
+// wasRead marks the body of a call as decoded.
+func wasRead(ctx context.Context) {
+	if b, ok := ctx.Value(bodyKey{}).(*body); ok {
+		b.decoded = true
 	}
-	b.decoded = true
-	return b.total
 }

@@ -320,9 +320,10 @@ func TestCallsOfAgent(t *testing.T) {
 func TestFair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFair(Pace{Poll: time.Second}, true, bare().Report)
+		bytes := int64(0)
 		times := func(procedure, who string, tries int) (n int) {
 			for range tries {
-				if f.allow(procedure, connlimit.Caller{Name: who}) {
+				if f.allow(procedure, bytes, connlimit.Caller{Name: who}) {
 					n++
 				}
 			}
@@ -331,8 +332,7 @@ func TestFair(t *testing.T) {
 		for procedure, c := range map[string]struct{ burst, later int }{
 			v1.AgentServiceAnnounceProcedure: {rareBurst, 20},
 			v1.AgentServiceRenewProcedure:    {rareBurst, 20},
-			v1.AgentServiceCheckInProcedure:  {100, 100},
-			v1.AgentServicePushProcedure:     {10_000, 10_000},
+			v1.AgentServiceExchangeProcedure: {100, 100},
 		} {
 			if a, b := times(procedure, "a", 10_000), times(procedure, "b", 10_000); a != c.burst || b != c.burst {
 				t.Errorf("%s: %d and %d at once, want %d", procedure, a, b, c.burst)
@@ -342,8 +342,13 @@ func TestFair(t *testing.T) {
 				t.Errorf("%s: %d after a minute, want %d", procedure, n, c.later)
 			}
 		}
+		// Results do not count towards the rate of other calls.
+		bytes = smallMessage + 1
+		if n := times(v1.AgentServiceExchangeProcedure, "a", 10_000); n != resultsPerSecond*burstSeconds {
+			t.Errorf("%d results at once", n)
+		}
 		// A fleet that is told to check in often may do so.
-		if n := newFair(Pace{Poll: 20 * time.Millisecond}, true, bare().Report).rates[v1.AgentServiceCheckInProcedure]; !n.Allow("a") || n.Spent("a") {
+		if n := newFair(Pace{Poll: 20 * time.Millisecond}, true, bare().Report).rates[v1.AgentServiceExchangeProcedure]; !n.Allow("a") || n.Spent("a") {
 			t.Error("a check-in is refused")
 		}
 	})

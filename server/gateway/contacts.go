@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// contacts remembers the last check-in of each agent at this gateway, and after which time the
-// next one is due. The ledger learns of check-ins a minute later, which is too late to say that an
+// contacts remembers the last contact of each agent at this gateway, and after which time the
+// next one is due. The ledger learns of contacts a minute later, which is too late to say that an
 // agent is silent while it trains.
 type contacts struct {
 	mu sync.Mutex
@@ -22,18 +22,17 @@ type contact struct {
 	next time.Duration
 }
 
-func (c *contacts) note(agent string, now time.Time, next time.Duration) time.Duration {
+func (c *contacts) note(agent string, now time.Time, next time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.of == nil || len(c.of) >= maxSeen {
-		c.of = map[string]contact{} // they are noted again at their next check-ins
+		c.of = map[string]contact{} // they are noted again at their next contacts
 	}
 	c.of[agent] = contact{now, next}
-	return next
 }
 
-// Contact returns when an agent last checked in at this gateway, and after which time it was asked
-// to check in again. Ok is false if it did not since the gateway started.
+// Contact returns when an agent was last in contact with this gateway, and after which time it was asked
+// to come back. Ok is false if it did not since the gateway started.
 func (g *Gateway) Contact(agent string) (at time.Time, next time.Duration, ok bool) {
 	g.contacts.mu.Lock()
 	defer g.contacts.mu.Unlock()

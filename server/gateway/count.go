@@ -35,6 +35,7 @@ type arrived struct {
 	terms      *terms.Terms
 	result     *terms.Result
 	evaluation ledger.Evaluation
+	bytes      int // of its numbers
 
 	done chan struct{} // closed when counted or err is set
 	// counted means that the result is counted. Otherwise, without an error, the ledger has no
@@ -49,6 +50,7 @@ type arrived struct {
 // callers does so for all, until its own result is counted.
 type counter struct {
 	ledger  *ledger.Ledger
+	mirror  *mirror
 	wake    func(run string)
 	log     *slog.Logger
 	metrics *metrics
@@ -65,8 +67,8 @@ type counter struct {
 	enough  chan struct{} // has a value when a whole batch waits
 }
 
-func newCounter(c *Config, m *metrics) *counter {
-	return &counter{ledger: c.Ledger, wake: c.Wake, log: c.Log, metrics: m, enough: make(chan struct{}, 1)}
+func newCounter(c *Config, known *mirror, m *metrics) *counter {
+	return &counter{ledger: c.Ledger, mirror: known, wake: c.Wake, log: c.Log, metrics: m, enough: make(chan struct{}, 1)}
 }
 
 // maxTries is the number of results that a gateway reads at a time while the database is away.
@@ -177,13 +179,13 @@ func (c *counter) work(ctx context.Context, own *arrived) {
 func (c *counter) take(own *arrived) []*arrived {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	batch, bytes := []*arrived{own}, len(own.result.Numbers)
+	batch, bytes := []*arrived{own}, own.bytes
 	c.waiting = slices.DeleteFunc(c.waiting, func(a *arrived) bool {
 		if a != own {
-			if len(batch) == MaxBatch || bytes+len(a.result.Numbers) > MaxBatchBytes {
+			if len(batch) == MaxBatch || bytes+a.bytes > MaxBatchBytes {
 				return false
 			}
-			batch, bytes = append(batch, a), bytes+len(a.result.Numbers)
+			batch, bytes = append(batch, a), bytes+a.bytes
 		}
 		return true
 	})
@@ -243,13 +245,16 @@ func (c *counter) transact(ctx context.Context, all []*arrived) error {
 	f := &folder{terms: all[0].terms, all: all, fold: round.NewFold(all[0].terms.Rules)}
 	arrivals := make([]ledger.Arrival, len(all))
 	for i, a := range all {
+		arrivals[i] = a.forLedger()
+		if !f.terms.Folds() {
+			continue
+		}
 		err := f.terms.Add(f.fold, a.result, nil)
 		if errors.Is(err, exact.ErrFull) {
 			f.full = true // some results do not count; the ledger decides which
 		} else if err != nil {
 			return err
 		}
-		arrivals[i] = a.forLedger()
 	}
 	folded := time.Now()
 	counted, err := c.ledger.Count(ctx, all[0].run, arrivals, f.forLedger)
@@ -262,8 +267,10 @@ func (c *counter) transact(ctx context.Context, all []*arrived) error {
 	c.metrics.late.Add(float64(len(all) - len(counted)))
 	for _, i := range counted {
 		all[i].counted = true
+		c.mirror.counted(&arrivals[i], all[i].run)
 	}
 	for _, a := range all {
+		a.terms.Release(a.result)
 		close(a.done)
 	}
 	if len(counted) > 0 {
@@ -272,10 +279,10 @@ func (c *counter) transact(ctx context.Context, all []*arrived) error {
 	return nil
 }
 
-// forLedger returns the result as the ledger records it. The result must have been added to a
-// sum, which sets what of it counts.
+// forLedger returns the result as the ledger records it. The result must be prepared, which sets
+// what of it counts.
 func (a *arrived) forLedger() ledger.Arrival {
-	l := ledger.Arrival{Agent: a.agent, Round: a.round, Version: int64(a.result.Version), Bytes: int64(len(a.result.Numbers)), Shares: make([]ledger.Share, len(a.result.Shares))}
+	l := ledger.Arrival{Agent: a.agent, Round: a.round, Version: int64(a.result.Version), Bytes: int64(a.bytes), Shares: make([]ledger.Share, len(a.result.Shares))}
 	for i, s := range a.result.Shares {
 		l.Shares[i] = ledger.Share{Client: s.Client, Examples: int64(s.Examples), Steps: int64(s.Steps), TrainLoss: s.TrainLoss, Norm: s.Norm, ControlNorm: s.ControlNorm}
 	}

@@ -5,9 +5,11 @@ package gateway
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"runtime/debug"
 	"sync"
@@ -53,13 +55,18 @@ type Config struct {
 	Report    *limitlog.Report
 	// Region means that a hub decides what counts, and that reports must be sent to it.
 	Region bool
-	// Wake notifies coordinators of a change in a run. Notifications may be lost.
+	// Wake notifies coordinators of a change in a run, and Woken receives a value when a run has
+	// new leases. Notifications may be lost.
 	Wake    func(run string)
+	Woken   <-chan string
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 	// Random returns a number in [0, 1) for an agent's next interval. If it is nil,
 	// math/rand/v2 is used.
 	Random func(agent string) float64
+	// Session returns a new name for what the gateway has in memory. If it is nil, the name is
+	// random.
+	Session func() string
 }
 
 // Pace determines how often agents check in.
@@ -104,8 +111,10 @@ type Gateway struct {
 	agents  atomic.Int64  // latest count of agents that may take part
 	asked   atomic.Int64  // estimate of the number of open turns
 
-	trust *trust
-	offer atomic.Pointer[offer] // nil until the releases were read
+	trust  *trust
+	mirror *mirror
+	ending atomic.Bool           // held calls end
+	offer  atomic.Pointer[offer] // nil until the releases were read
 	// newClients has the held-out clients that have not answered, by agent.
 	newClients atomic.Pointer[map[string][]ledger.NewClient]
 
@@ -117,7 +126,8 @@ type Gateway struct {
 	mu        sync.Mutex
 	reported  map[string]int // reports of agents on reportDay
 	reportDay int64
-	ended     map[string]string // runs that have ended, and how
+	endings   map[string]string // runs that have ended, and how
+	versions  map[versionKey]ledger.Version
 }
 
 var _ v1.AgentServiceHandler = (*Gateway)(nil)
@@ -127,23 +137,22 @@ const (
 	// a whole message.
 	chunkBytes   = 4 << 20
 	messageBytes = chunkBytes + 4<<20
-	// compressBytes is the smallest size of a response that is compressed.
-	compressBytes = 1 << 10
-	maxJoins      = 4
-	countEvery    = time.Second
-	reportsEvery  = time.Minute
-	adjustWithin  = 30 * time.Second
-	nameBytes     = 128
-	versionBytes  = 64
-	largestSkew   = 100 * 365 * 24 * time.Hour
+	maxJoins     = 4
+	countEvery   = time.Second
+	reportsEvery = time.Minute
+	adjustWithin = 30 * time.Second
+	nameBytes    = 128
+	versionBytes = 64
+	largestSkew  = 100 * 365 * 24 * time.Hour
 	// turnsOfClient limits the runs that a client takes part in at a time; agents have
 	// the same limit. A request names each round of a run once.
 	turnsOfClient = 8
 	maxRounds     = 256
-	// These two limit the parts of a message (see codecs). They are enough for a check-in
-	// that names all turns, both in training and pushed, and has reports.
-	partsOfClient = 2 * turnsOfClient
-	partsOfAll    = 8*maxRounds + (16+3*maxShares+maxFindings)*maxReports
+	// These two limit the parts of a message (see codecs). They are enough for a request that
+	// names all turns, both in training and pushed, and has the sum of all clients and reports.
+	partsOfClient = 2*turnsOfClient + partsOfShare
+	partsOfAll    = 12*maxRounds + (16+3*maxShares+maxFindings)*maxReports + maxHave + 16
+	partsOfShare  = 8
 )
 
 // New returns a gateway.
@@ -155,7 +164,11 @@ func New(c Config) *Gateway {
 		Config: c, metrics: newMetrics(c.Metrics), uploads: newUploads(c.Uploads),
 		fair: newFair(c.Pace, c.ByAddress, c.Report), gate: newGate(), joining: make(chan struct{}, maxJoins), trust: newTrust(), seen: newSeen(c.SeenEvery), calls: calls{by: map[connlimit.Caller]*inProgress{}},
 	}
-	g.counter = newCounter(&c, g.metrics)
+	if c.Session == nil {
+		c.Session = rand.Text
+	}
+	g.mirror = newMirror(c.Ledger, c.Session)
+	g.counter = newCounter(&c, g.mirror, g.metrics)
 	g.metrics.showWaiting(c.Metrics, g.counter.length)
 	return g
 }
@@ -165,7 +178,8 @@ func New(c Config) *Gateway {
 func (g *Gateway) Handler() http.Handler {
 	mux := http.NewServeMux()
 	path, service := v1.NewAgentServiceHandler(g, append(codecs(partsOfClient*g.Clients+partsOfAll, g.fair.heavy),
-		connect.WithReadMaxBytes(messageBytes), connect.WithCompressMinBytes(compressBytes), connect.WithInterceptors(g.metrics, g.fair, g.gate, protocol.Server()), connect.WithRecover(g.panicked))...)
+		connect.WithReadMaxBytes(messageBytes), connect.WithCompressMinBytes(math.MaxInt), // weights do not become smaller
+		connect.WithInterceptors(g.metrics, g.fair, g.gate, protocol.Server()), connect.WithRecover(g.panicked))...)
 	mux.Handle(path, g.grace(g.admit(service)))
 	mux.Handle("/v1/blobs/", g.authorized(blob.Handler(g.Blobs, g.Log)))
 	return mux
@@ -175,6 +189,9 @@ func (g *Gateway) Handler() http.Handler {
 // the pace, and stores check-in times.
 func (g *Gateway) Run(ctx context.Context) error {
 	g.counter.home.Store(&ctx)
+	var following sync.WaitGroup
+	following.Go(func() { g.follow(ctx) })
+	defer following.Wait()
 	tick := time.NewTicker(countEvery)
 	defer tick.Stop()
 	g.count(ctx)
@@ -214,6 +231,33 @@ func (g *Gateway) Run(ctx context.Context) error {
 	}
 }
 
+// follow keeps the copies in memory up to date until ctx ends. Then held calls end.
+func (g *Gateway) follow(ctx context.Context) {
+	tick := time.NewTicker(readEvery)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		began := time.Now()
+		if stamp, err := g.mirror.refresh(ctx); err == nil {
+			if g.trust.check(stamp, began) {
+				g.mirror.wakeAll() // one of them may be revoked
+			}
+		} // otherwise the copies are too old soon, and the ledger is asked
+		select {
+		case <-g.Woken:
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+	g.ending.Store(true)
+	g.mirror.wakeAll()
+}
+
+// Forget drops what the gateway has in memory of the ledger. This costs time and nothing else.
+func (g *Gateway) Forget() {
+	g.mirror.drop()
+	g.trust.dropAll()
+}
+
 // count updates the numbers of agents and open turns, which determine the pace.
 func (g *Gateway) count(ctx context.Context) {
 	if n, err := g.Ledger.Agents(ctx); err == nil {
@@ -239,7 +283,7 @@ func (g *Gateway) caller(ctx context.Context) (c ledger.Caller, err error) {
 	if c, err = g.Ledger.Caller(ctx, id); err == nil && !c.Revoked {
 		c, allowed, err = g.admitCertificate(ctx, c, x)
 	}
-	g.trust.end(id, x.Serial, lookup, allowed)
+	g.trust.end(id, x.Serial, c, lookup, allowed)
 	switch {
 	case errors.Is(err, ledger.ErrNotFound):
 		// Not revoked: the agent waits, because an operator may still restore a newer backup.
@@ -257,22 +301,26 @@ func (g *Gateway) caller(ctx context.Context) (c ledger.Caller, err error) {
 	return c, nil
 }
 
-// authorize returns the calling agent if the ledger allows it, or allowed it within the
-// last trustFor.
-func (g *Gateway) authorize(ctx context.Context) (id string, err error) {
-	if id, err = g.identity(ctx); err != nil {
-		return "", err
+// known returns the calling agent if the ledger allows it, or allowed it lately and there were no
+// revocations since.
+func (g *Gateway) known(ctx context.Context) (ledger.Caller, error) {
+	id, err := g.identity(ctx)
+	if err != nil {
+		return ledger.Caller{}, err
 	}
-	if !g.trust.has(id, presented(ctx).Serial) {
-		_, err = g.caller(ctx)
+	if c, ok := g.trust.get(id, presented(ctx).Serial); ok {
+		return c, nil
 	}
-	return id, err
+	return g.caller(ctx)
 }
 
 // Revoked makes the gateway refuse all calls of an agent that start after Revoked returns.
 // Call it after the ledger has stored the revocation. Gateways in other processes follow
 // within a second.
-func (g *Gateway) Revoked(agent string) { g.trust.drop(agent) }
+func (g *Gateway) Revoked(agent string) {
+	g.trust.drop(agent)
+	g.mirror.wakeOne(agent)
+}
 
 func (g *Gateway) identity(ctx context.Context) (string, error) {
 	who, ok := pki.From(ctx)
@@ -290,7 +338,7 @@ func (g *Gateway) authorized(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		agent, err := g.authorize(r.Context())
+		caller, err := g.known(r.Context())
 		if err != nil {
 			code := http.StatusServiceUnavailable
 			switch connect.CodeOf(err) {
@@ -302,7 +350,7 @@ func (g *Gateway) authorized(next http.Handler) http.Handler {
 			http.Error(w, err.Error(), code)
 			return
 		}
-		who := connlimit.Caller{Kind: connlimit.Agent, Name: agent}
+		who := connlimit.Caller{Kind: connlimit.Agent, Name: caller.ID}
 		if !g.calls.enter(who, callsOfAgent) {
 			g.Report.Limited(limitlog.Calls, who)
 			g.metrics.refused.WithLabelValues("busy").Inc()

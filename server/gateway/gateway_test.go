@@ -36,9 +36,9 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func chunk(numbers string, offset, length int) *v1.PushRequest {
+func chunk(numbers string, offset, length int) *v1.Result {
 	sum := sha256.Sum256([]byte(numbers))
-	return &v1.PushRequest{Sha256: sum[:], Size: int64(len(numbers)), Offset: int64(offset), Chunk: []byte(numbers)[offset : offset+length]}
+	return &v1.Result{Sha256: sum[:], Size: int64(len(numbers)), Offset: int64(offset), Chunk: []byte(numbers)[offset : offset+length]}
 }
 
 // Incomplete results are limited in bytes and to one per agent, and are discarded when no
@@ -143,7 +143,7 @@ func parts(m protoreflect.Message) (n int) {
 
 func TestCodecs(t *testing.T) {
 	heavy := make(chan struct{}, 1)
-	q := &v1.CheckInRequest{
+	q := &v1.ExchangeRequest{
 		Training: []*v1.Turns{{Run: "r", Round: 1, Clients: []string{"a", "b"}}, {Run: "r", Round: 2}},
 		Pushed:   []*v1.Turns{{Clients: []string{"c"}}},
 	}
@@ -156,27 +156,27 @@ func TestCodecs(t *testing.T) {
 	text, err := protojson.Marshal(q)
 	must(t, err)
 	for most, want := range map[int]bool{n: true, n - 1: false, 1: false} {
-		got := &v1.CheckInRequest{}
+		got := &v1.ExchangeRequest{}
 		if err := (binaryCodec{most, heavy}).Unmarshal(b, got); (err == nil) != want || want && !proto.Equal(got, q) {
 			t.Errorf("%d parts: %v", most, err)
 		}
 	}
 	for most, want := range map[int]bool{20: true, 5: false} {
-		got := &v1.CheckInRequest{}
+		got := &v1.ExchangeRequest{}
 		if err := (textCodec{"json", most, heavy}).Unmarshal(text, got); (err == nil) != want || want && !proto.Equal(got, q) {
 			t.Errorf("%d parts of text: %v", most, err)
 		}
 	}
 
 	// While a heavy message is served, others of the kind wait, and small ones do not.
-	small := &v1.CheckInRequest{}
+	small := &v1.ExchangeRequest{}
 	q.Training[0].Clients = make([]string, heavyParts)
 	b2, err := proto.Marshal(q)
 	must(t, err)
 	heavy <- struct{}{}
 	must(t, binaryCodec{2 * heavyParts, heavy}.Unmarshal(b, small))
 	decoded := make(chan error)
-	go func() { decoded <- binaryCodec{2 * heavyParts, heavy}.Unmarshal(b2, &v1.CheckInRequest{}) }()
+	go func() { decoded <- binaryCodec{2 * heavyParts, heavy}.Unmarshal(b2, &v1.ExchangeRequest{}) }()
 	select {
 	case <-decoded:
 		t.Error("a heavy message was decoded while another one was served")
@@ -219,15 +219,16 @@ func seeds(run string) map[string]proto.Message {
 		v1.AgentServiceJoinProcedure:     &v1.JoinRequest{Secret: []byte("secret"), Csr: []byte("request"), Name: "name"},
 		v1.AgentServiceRenewProcedure:    &v1.RenewRequest{Csr: []byte("request")},
 		v1.AgentServiceAnnounceProcedure: &v1.AnnounceRequest{Clients: []string{"a0", "a1"}, Inputs: []string{"wind"}, StepSeconds: 3600},
-		v1.AgentServiceCheckInProcedure: &v1.CheckInRequest{
+		v1.AgentServiceExchangeProcedure: &v1.ExchangeRequest{
 			Training: []*v1.Turns{{Run: run, Clients: []string{"a0"}}}, Pushed: []*v1.Turns{{Run: run, Round: 1, Clients: []string{"a1", "a2"}}},
 			Releases: proto.Uint64(7), Reports: []*v1.ClientReport{{Client: "a0", Day: 20000, Shares: []*v1.SourceShare{{Source: "model", Share: 1}}, Findings: []string{"flat"}}},
+			Result: &v1.Result{
+				Run: run, Round: 0, Form: v1.Form_FORM_UPDATE, Shares: []*v1.Share{{Client: "a0", Examples: 3, Steps: 2, TrainLoss: 0.5}}, Evaluation: &v1.Evaluation{Clients: 1, RelativeMae: 500_000},
+				Sha256: sum[:], Size: int64(len(numbers)), Chunk: numbers,
+			},
+			Declines: []*v1.Decline{{Turns: &v1.Turns{Run: run, Clients: []string{"a2"}}, Reason: "why"}},
+			Have:     [][]byte{sum[:]}, WaitMs: 1, Session: "session",
 		},
-		v1.AgentServicePushProcedure: &v1.PushRequest{
-			Run: run, Round: 0, Form: v1.Form_FORM_UPDATE, Shares: []*v1.Share{{Client: "a0", Examples: 3, Steps: 2, TrainLoss: 0.5}}, Evaluation: &v1.Evaluation{Clients: 1, RelativeMae: 500_000},
-			Sha256: sum[:], Size: int64(len(numbers)), Chunk: numbers,
-		},
-		v1.AgentServiceDeclineProcedure: &v1.DeclineRequest{Turns: &v1.Turns{Run: run, Clients: []string{"a0"}}, Reason: "why"},
 	}
 }
 
@@ -291,7 +292,8 @@ func FuzzHandler(f *testing.F) {
 	slices.Sort(all)
 	for i, procedure := range all {
 		m := seeds("run")[procedure]
-		if q, ok := m.(*v1.PushRequest); ok {
+		if e, ok := m.(*v1.ExchangeRequest); ok {
+			q := e.Result
 			q.Chunk = make([]byte, x.Rules.UpdateBytes(x.Shared))
 			sum := sha256.Sum256(q.Chunk)
 			q.Size, q.Sha256 = int64(len(q.Chunk)), sum[:]
@@ -324,10 +326,10 @@ func FuzzHandler(f *testing.F) {
 func TestFailed(t *testing.T) {
 	g, h := newGateway(t)
 	g.Terms = terms.NewCache(func(context.Context, string) (*terms.Terms, error) { panic("a bug") })
-	b, err := proto.Marshal(seeds("run")[v1.AgentServicePushProcedure])
+	b, err := proto.Marshal(seeds("run")[v1.AgentServiceExchangeProcedure])
 	must(t, err)
 	for range 2 * callsOfAgent {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, v1.AgentServicePushProcedure, bytes.NewReader(b))
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, v1.AgentServiceExchangeProcedure, bytes.NewReader(b))
 		r.Header.Set("Content-Type", "application/proto")
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)

@@ -19,9 +19,9 @@ import (
 func TestHeads(t *testing.T) {
 	g, _ := newGateway(t)
 	ctx := pki.With(t.Context(), pki.Identity{Role: pki.Agent, ID: "agent"})
-	checkIn := func(seen ...*v1.SeenHead) *v1.CheckInResponse {
+	checkIn := func(seen ...*v1.SeenHead) *v1.ExchangeResponse {
 		t.Helper()
-		r, err := g.CheckIn(ctx, &v1.CheckInRequest{Heads: seen})
+		r, err := g.Exchange(ctx, &v1.ExchangeRequest{Heads: seen})
 		must(t, err)
 		return r
 	}
@@ -46,7 +46,7 @@ func TestHeads(t *testing.T) {
 			return d.Save("{}", ledger.Round{Round: version, Version: version, Opened: now})
 		}))
 	}
-	versions := func(r *v1.CheckInResponse) (all []int64) {
+	versions := func(r *v1.ExchangeResponse) (all []int64) {
 		t.Helper()
 		if len(r.Tasks) != 1 {
 			t.Fatalf("%d tasks", len(r.Tasks))
@@ -115,7 +115,7 @@ func TestHeads(t *testing.T) {
 		t.Errorf("%d events of one fork", n)
 	}
 	for _, bad := range [][]*v1.SeenHead{{{Run: "run", Hash: []byte("short")}}, {{Run: "", Hash: hashes[0]}}, {seen(0), seen(1), seen(2), seen(3), seen(4)}} {
-		if _, err := g.CheckIn(ctx, &v1.CheckInRequest{Heads: bad}); err == nil {
+		if _, err := g.Exchange(ctx, &v1.ExchangeRequest{Heads: bad}); err == nil {
 			t.Errorf("%v is accepted", bad)
 		}
 	}

@@ -28,6 +28,7 @@ type metrics struct {
 	counted, late       prometheus.Counter
 	count, fold, commit prometheus.Histogram
 	declined            *prometheus.CounterVec // by code
+	held                prometheus.Gauge
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -45,6 +46,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		fold:     seconds("fold", "Time to add up a batch."),
 		commit:   seconds("commit", "Time of the transaction that counts a batch."),
 		bytes:    prometheus.NewCounter(prometheus.CounterOpts{Name: "loadstar_gateway_result_bytes_total", Help: "Bytes of results received."}),
+		held:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_gateway_held", Help: "Calls that wait for news."}),
 		declined: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_gateway_declined_total", Help: "Turns that agents gave back, by the kind of the reason."}, []string{"code"}),
 	}
 	// An alert needs these counters before their first event.
@@ -54,7 +56,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	for _, code := range append(declineCodes(), otherCode) {
 		m.declined.WithLabelValues(code)
 	}
-	r.MustRegister(m.calls, m.refused, m.bytes, m.counted, m.late, m.count, m.fold, m.commit, m.declined)
+	r.MustRegister(m.calls, m.refused, m.bytes, m.counted, m.late, m.count, m.fold, m.commit, m.declined, m.held)
 	return m
 }
 
@@ -63,12 +65,15 @@ func (*metrics) showWaiting(r prometheus.Registerer, length func() int) {
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "loadstar_gateway_waiting", Help: "Results that wait to be counted."}, func() float64 { return float64(length()) }))
 }
 
+// arrivalKey is the context key of the time when a call arrived.
+type arrivalKey struct{}
+
 var _ connect.Interceptor = (*metrics)(nil)
 
 func (m *metrics) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
 		start := time.Now()
-		answer, err := next(ctx, r)
+		answer, err := next(context.WithValue(ctx, arrivalKey{}, start), r)
 		code := "ok"
 		if err != nil {
 			code = connect.CodeOf(err).String()

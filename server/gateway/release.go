@@ -50,7 +50,7 @@ func (g *Gateway) loadReleases(ctx context.Context) {
 }
 
 // releases returns the list of releases if the agent uses releases and has another list.
-func (g *Gateway) releases(r *v1.CheckInRequest) *v1.ReleaseList {
+func (g *Gateway) releases(r *v1.ExchangeRequest) *v1.ReleaseList {
 	o := g.offer.Load()
 	if r.Releases == nil || o == nil || o.list.Revision == r.GetReleases() {
 		return nil

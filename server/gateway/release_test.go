@@ -24,7 +24,7 @@ func TestReleaseList(t *testing.T) {
 	ctx := pki.With(t.Context(), pki.Identity{Role: pki.Agent, ID: "agent"})
 	check := func(revision *uint64) *v1.ReleaseList {
 		t.Helper()
-		s, err := g.CheckIn(ctx, &v1.CheckInRequest{Releases: revision})
+		s, err := g.Exchange(ctx, &v1.ExchangeRequest{Releases: revision})
 		must(t, err)
 		return s.Releases
 	}
@@ -65,7 +65,7 @@ func TestHostileReports(t *testing.T) {
 	ctx := pki.With(t.Context(), pki.Identity{Role: pki.Agent, ID: "agent"})
 	today := ledger.Today(time.Now())
 	send := func(all ...*v1.ClientReport) error {
-		_, err := g.CheckIn(ctx, &v1.CheckInRequest{Reports: all})
+		_, err := g.Exchange(ctx, &v1.ExchangeRequest{Reports: all})
 		return err
 	}
 	shares := func(n int) (all []*v1.SourceShare) {

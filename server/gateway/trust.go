@@ -3,29 +3,35 @@ package gateway
 import (
 	"sync"
 	"time"
+
+	"loadstar/server/ledger"
 )
 
 const (
-	// trustFor limits how long a gateway relies on an earlier lookup of an agent. A
-	// revocation in another process therefore takes effect in this gateway within this
-	// time.
-	trustFor   = time.Second
+	// trustFor limits how long a gateway relies on an earlier lookup of an agent if it does not
+	// know whether there were revocations since. A revocation in another process therefore takes
+	// effect in this gateway within this time.
+	trustFor = time.Second
+	// knownFor limits it otherwise.
+	knownFor   = time.Minute
 	maxTrusted = 100_000 // agents
 )
 
-// trust caches which agents the ledger allowed to call, and with which certificate. It saves lookups, because an agent
-// fetches weights and sends results right after a check-in, which has looked it up. It is
-// safe for concurrent use.
+// trust caches which agents the ledger allowed to call, and with which certificate. It is safe
+// for concurrent use.
 type trust struct {
-	mu    sync.Mutex
-	until map[string]trusted // by agent
-	drops uint64             // how often drop was called
+	mu      sync.Mutex
+	known   map[string]trusted // by agent
+	drops   uint64             // how often something was dropped
+	stamp   int64              // changes with revocations
+	checked time.Time          // when the stamp was read
 }
 
-// trusted is the certificate that an agent may use, and the end of the trust.
+// trusted is an agent that may call with a certificate.
 type trusted struct {
+	ledger.Caller
 	serial string
-	until  time.Time
+	began  time.Time // of the lookup
 }
 
 // lookup is the state at the start of a ledger query.
@@ -34,7 +40,7 @@ type lookup struct {
 	drops uint64
 }
 
-func newTrust() *trust { return &trust{until: map[string]trusted{}} }
+func newTrust() *trust { return &trust{known: map[string]trusted{}} }
 
 // begin starts a lookup. Call it before querying the ledger.
 func (t *trust) begin() lookup {
@@ -43,27 +49,48 @@ func (t *trust) begin() lookup {
 	return lookup{time.Now(), t.drops}
 }
 
-// end stores the outcome of a lookup. If drop was called during the lookup, it stores no
+// end stores the outcome of a lookup. If something was dropped during the lookup, it stores no
 // trust, because the ledger may have answered before the revocation.
-func (t *trust) end(agent, serial string, l lookup, allowed bool) {
+func (t *trust) end(agent, serial string, c ledger.Caller, l lookup, allowed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.until, agent)
+	delete(t.known, agent)
 	if !allowed || l.drops != t.drops {
 		return
 	}
-	if len(t.until) >= maxTrusted {
-		clear(t.until) // the map is full; the agents are looked up again
+	if len(t.known) >= maxTrusted {
+		clear(t.known) // the map is full; the agents are looked up again
 	}
-	t.until[agent] = trusted{serial, l.began.Add(trustFor)}
+	t.known[agent] = trusted{c, serial, l.began}
 }
 
-// has reports whether an agent was allowed with this certificate within the last trustFor.
-func (t *trust) has(agent, serial string) bool {
+// get returns an agent that was allowed with this certificate.
+func (t *trust) get(agent, serial string) (c ledger.Caller, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	has, ok := t.until[agent]
-	return ok && has.serial == serial && time.Now().Before(has.until)
+	has, ok := t.known[agent]
+	if !ok || has.serial != serial {
+		return c, false
+	}
+	now := time.Now()
+	limit := trustFor
+	if now.Sub(t.checked) < readFor && has.Uses(serial) {
+		limit = knownFor
+	}
+	return has.Caller, now.Sub(has.began) < limit
+}
+
+// check notes the number that changes with revocations, and when it was read. If it has changed,
+// all agents are looked up again. It reports whether this is so.
+func (t *trust) check(stamp int64, read time.Time) (changed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	changed = stamp != t.stamp
+	if t.stamp, t.checked = stamp, read; changed {
+		t.drops++
+		clear(t.known)
+	}
+	return changed
 }
 
 // drop removes an agent and discards the results of lookups in progress.
@@ -71,5 +98,14 @@ func (t *trust) drop(agent string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.drops++
-	delete(t.until, agent)
+	delete(t.known, agent)
+}
+
+// dropAll removes all agents.
+func (t *trust) dropAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.drops++
+	t.checked = time.Time{}
+	clear(t.known)
 }

@@ -7,46 +7,49 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"loadstar/server/ledger"
 )
 
 func TestTrust(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newTrust()
-		if x.has("a", "1") {
+		has := func(agent, serial string) bool { _, ok := x.get(agent, serial); return ok }
+		if has("a", "1") {
 			t.Error("an agent that was never looked up is trusted")
 		}
-		x.end("a", "1", x.begin(), true)
+		x.end("a", "1", ledger.Caller{}, x.begin(), true)
 		time.Sleep(trustFor - 1)
-		if !x.has("a", "1") || x.has("b", "1") || x.has("a", "2") {
+		if !has("a", "1") || has("b", "1") || has("a", "2") {
 			t.Error("an agent must be trusted for a second with one certificate, and no other")
 		}
 		time.Sleep(time.Nanosecond)
-		if x.has("a", "1") {
+		if has("a", "1") {
 			t.Error("trusted for longer than a second")
 		}
 		// Trust lasts for a second from the start of the lookup, because the ledger's
 		// answer may be that old.
 		l := x.begin()
 		time.Sleep(trustFor)
-		x.end("a", "1", l, true)
-		if x.has("a", "1") {
+		x.end("a", "1", ledger.Caller{}, l, true)
+		if has("a", "1") {
 			t.Error("trusted for a second after a lookup that took a second")
 		}
 		// A lookup that finds an agent revoked ends the trust from an earlier lookup.
-		x.end("a", "1", x.begin(), true)
-		x.end("a", "1", x.begin(), false)
-		if x.has("a", "1") {
+		x.end("a", "1", ledger.Caller{}, x.begin(), true)
+		x.end("a", "1", ledger.Caller{}, x.begin(), false)
+		if has("a", "1") {
 			t.Error("trusted after a lookup has found it revoked")
 		}
 		// A revocation also discards lookups in progress.
-		x.end("a", "1", x.begin(), true)
+		x.end("a", "1", ledger.Caller{}, x.begin(), true)
 		l = x.begin()
 		x.drop("a")
-		if x.has("a", "1") {
+		if has("a", "1") {
 			t.Error("trusted after its revocation")
 		}
-		x.end("a", "1", l, true)
-		if x.has("a", "1") {
+		x.end("a", "1", ledger.Caller{}, l, true)
+		if has("a", "1") {
 			t.Error("trusted by a lookup that began before its revocation")
 		}
 	})
@@ -65,7 +68,7 @@ func TestRevoked(t *testing.T) {
 	trustUntil := func(end time.Time) {
 		g.trust.mu.Lock()
 		defer g.trust.mu.Unlock()
-		g.trust.until["agent"] = trusted{until: end}
+		g.trust.known["agent"] = trusted{Caller: ledger.Caller{ID: "agent"}, began: end.Add(-trustFor)}
 	}
 	const allowed = http.StatusNotFound // the call is allowed, but there is no such blob
 	if code := fetch(); code != allowed {

@@ -11,23 +11,28 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/ledger"
 )
 
 // If the database is closed, the log names the call and the failed operation. The agent
 // learns only that it must retry.
 func TestUnavailable(t *testing.T) {
-	for procedure, operation := range map[string]string{
-		v1.AgentServiceCheckInProcedure: "ledger: looking up agent agent: ",
-		v1.AgentServicePushProcedure:    "reading the terms of run run: ledger: reading run run: ",
-		v1.AgentServiceDeclineProcedure: "ledger: declining leases of agent agent in run run: ",
+	const procedure = v1.AgentServiceExchangeProcedure
+	for operation, q := range map[string]*v1.ExchangeRequest{
+		"ledger: reading the tasks of agent agent: ":              {},
+		"reading the terms of run run: ledger: reading run run: ": {Result: &v1.Result{Run: "run"}},
+		"ledger: declining leases of agent agent in run run: ":    {Declines: []*v1.Decline{{Turns: &v1.Turns{Run: "run", Clients: []string{"a0"}}}}},
+		"ledger: looking up agent agent: ":                        nil,
 	} {
-		t.Run(procedure, func(t *testing.T) {
+		t.Run(operation, func(t *testing.T) {
 			g, h := newGateway(t)
 			var log bytes.Buffer
 			g.Log = slog.New(slog.NewTextHandler(&log, nil))
 			must(t, g.Ledger.Close())
-			g.trust.end("agent", "", g.trust.begin(), true) // so that Push and Decline skip the lookup
-			body, err := proto.Marshal(seeds("run")[procedure])
+			if q != nil {
+				g.trust.end("agent", "", ledger.Caller{ID: "agent"}, g.trust.begin(), true) // so that the lookup is skipped
+			}
+			body, err := proto.Marshal(q)
 			must(t, err)
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, procedure, bytes.NewReader(body))
 			r.Header.Set("Content-Type", "application/proto")

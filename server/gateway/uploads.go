@@ -45,7 +45,7 @@ func newUploads(most int64) *uploads { return &uploads{most: most, byAgent: map[
 // add stores a chunk of a result. It returns the numbers if they are complete, and
 // otherwise the offset of the next chunk. The caller owns the numbers, and must call done when
 // it no longer needs them.
-func (u *uploads) add(agent string, r *v1.PushRequest, now time.Time) (whole []byte, done func(), next int64, err error) {
+func (u *uploads) add(agent string, r *v1.Result, now time.Time) (whole []byte, done func(), next int64, err error) {
 	if r.Offset == 0 && int64(len(r.Chunk)) == r.Size {
 		return r.Chunk, func() {}, 0, nil // the call's own limits apply
 	}

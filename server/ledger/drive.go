@@ -166,11 +166,7 @@ type Asking struct {
 // part, and those whose agents were not seen lately.
 func (d *Drive) Ask(a Asking) (gone, silent []int64, err error) {
 	defer wrap(&err, "adding leases to run", d.Run.ID)
-	for part := range slices.Chunk(a.Members, d.l.chunk) {
-		args := []any{d.Run.ID}
-		for _, no := range part {
-			args = append(args, no)
-		}
+	for part := range slices.Chunk(a.Members, maxRows) {
 		here := map[int64]bool{}
 		var leases []leaseRow
 		err := query(d.ctx, d.tx, func(r *sql.Rows) error {
@@ -187,11 +183,11 @@ func (d *Drive) Ask(a Asking) (gone, silent []int64, err error) {
 			}
 			return checkRow("members", checksum, d.Run.ID, x.no, x.Client)
 		}, `SELECT m.no, m.client, m.checksum, c.agent, a.seen FROM members m JOIN clients c ON c.name = m.client JOIN agents a ON a.id = c.agent
-			WHERE m.run = $1 AND c.revoked = 0 AND a.revoked = 0 AND m.no IN `+inList(1, len(part)), args...)
+			WHERE m.run = $1 AND c.revoked = 0 AND a.revoked = 0 AND m.no `+d.l.anyOf(2), d.Run.ID, list(d.l, part))
 		if err != nil {
 			return nil, nil, err
 		}
-		if err := addLeases(d.ctx, d.tx, leases, ""); err != nil {
+		if err := d.l.addLeases(d.ctx, d.tx, leases, ""); err != nil {
 			return nil, nil, err
 		}
 		for _, no := range part {
@@ -225,18 +221,23 @@ func scanLease(r *sql.Rows) (x leaseRow, err error) {
 	return x, checkRow("leases", checksum, x.Run, x.Round, x.Client, x.no, x.agent, x.version, x.latest)
 }
 
-// addLeases adds leases with one statement. orElse is its end, for leases that exist.
-func addLeases(ctx context.Context, tx *txn, all []leaseRow, orElse string) error {
+// leaseTypes has the types of storedLease.
+var leaseTypes = []string{"text", "bigint", "text", "bigint", "text", "bigint", "bigint", "bigint", "bigint"}
+
+// addLeases adds leases of one run with one statement. orElse is its end, for leases that exist.
+func (l *Ledger) addLeases(ctx context.Context, tx *txn, all []leaseRow, orElse string) error {
 	if len(all) == 0 {
 		return nil
 	}
-	const columns = 9
-	rows := make([]any, 0, columns*len(all))
+	rows := make([]any, 0, len(leaseTypes)*len(all))
 	for _, x := range all {
 		rows = append(rows, x.Run, x.Round, x.Client, x.no, x.agent, x.version, x.latest, x.until, x.sum())
 	}
-	_, err := tx.ExecContext(ctx, "INSERT INTO leases ("+storedLease+") VALUES "+placeholders(0, len(all), columns)+orElse, rows...)
-	return err
+	text, args := l.insertRows("INSERT INTO leases ("+storedLease+")", leaseTypes, rows)
+	if _, err := tx.ExecContext(ctx, text+orElse, args...); err != nil {
+		return err
+	}
+	return touch(ctx, tx, leasesStamp+all[0].Run)
 }
 
 // Machine returns the stored state of the run's round.Machine.

@@ -94,6 +94,9 @@ func (l *Ledger) revoke(ctx context.Context, what, name, actor string, now time.
 				return err
 			}
 		}
+		if err := touch(ctx, tx, revocationsStamp); err != nil {
+			return err
+		}
 		return l.audit(ctx, tx, now, actor, "revoke "+what, name, "")
 	})
 }

@@ -82,6 +82,12 @@ type Caller struct {
 	previous, pending string     // serials of the certificate before, and of one that it has not used yet
 }
 
+// Uses reports whether the agent may call with a certificate until it is revoked or uses another
+// one, and hosts clients.
+func (c Caller) Uses(serial string) bool {
+	return c.used.Serial == serial && c.Hosts && !c.Revoked && !c.Copied
+}
+
 // Caller looks up an agent. It returns ErrNotFound if the agent has not joined.
 func (l *Ledger) Caller(ctx context.Context, id string) (c Caller, err error) {
 	defer wrap(&err, "looking up agent", id)

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,10 +17,16 @@ import (
 // also poll.
 type notifications struct {
 	mu        sync.Mutex
-	listeners map[chan string]bool
-	waiting   map[string]bool // runs that other processes are told of next
+	listeners map[chan string]string // the value is what the texts that a listener gets begin with
+	waiting   map[string]bool        // texts that other processes are told next
 	sending   bool
 }
+
+// Texts of notifications: a kind and a run.
+const (
+	ofRun    = "run "
+	ofLeases = "leases "
+)
 
 // notifyChannel is PostgreSQL's name of our notifications.
 const notifyChannel = "loadstar"
@@ -33,8 +40,13 @@ const (
 
 // Wake notifies the listeners in all processes that something happened in a run. It does not
 // wait.
-func (l *Ledger) Wake(run string) {
-	l.notified.tell(run)
+func (l *Ledger) Wake(run string) { l.notify(ofRun + run) }
+
+// WakeAgents notifies gateways in all processes that a run has new leases. It does not wait.
+func (l *Ledger) WakeAgents(run string) { l.notify(ofLeases + run) }
+
+func (l *Ledger) notify(text string) {
+	l.notified.tell(text)
 	if l.sqlite {
 		return
 	}
@@ -44,18 +56,22 @@ func (l *Ledger) Wake(run string) {
 	if n.waiting == nil {
 		n.waiting = map[string]bool{}
 	}
-	n.waiting[run] = true
+	n.waiting[text] = true
 	if !n.sending && l.open.Err() == nil {
 		n.sending = true
 		l.answering.Go(l.sendNotifications)
 	}
 }
 
-// tell notifies the listeners of this process.
-func (n *notifications) tell(run string) {
+// tell notifies the listeners of this process. An empty text is for all of them.
+func (n *notifications) tell(text string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for ch := range n.listeners {
+	for ch, kind := range n.listeners {
+		run, ok := strings.CutPrefix(text, kind)
+		if !ok && text != "" {
+			continue
+		}
 		select {
 		case ch <- run:
 		default: // it has enough to do
@@ -63,26 +79,26 @@ func (n *notifications) tell(run string) {
 	}
 }
 
-// sendNotifications passes notifications to other processes. Those of a run that come
-// meanwhile are sent once. It does not do so in the transaction that counts: PostgreSQL
+// sendNotifications passes notifications to other processes. Equal ones that come meanwhile are
+// sent once. It does not do so in the transaction that counts: PostgreSQL
 // commits transactions with notifications one after the other.
 func (l *Ledger) sendNotifications() {
 	n := &l.notified
 	for {
 		n.mu.Lock()
-		var runs []string
-		for run := range n.waiting {
-			runs = append(runs, run)
+		var texts []string
+		for text := range n.waiting {
+			texts = append(texts, text)
 		}
 		clear(n.waiting)
-		n.sending = len(runs) > 0 && l.open.Err() == nil
+		n.sending = len(texts) > 0 && l.open.Err() == nil
 		n.mu.Unlock()
-		if len(runs) == 0 || l.open.Err() != nil {
+		if len(texts) == 0 || l.open.Err() != nil {
 			return
 		}
 		ctx, cancel := context.WithTimeout(l.open, notifyWithin)
-		for _, run := range runs {
-			if _, err := l.db.ExecContext(ctx, "SELECT pg_notify($1, $2)", notifyChannel, run); err != nil {
+		for _, text := range texts {
+			if _, err := l.db.ExecContext(ctx, "SELECT pg_notify($1, $2)", notifyChannel, text); err != nil {
 				break // others poll
 			}
 		}
@@ -93,14 +109,19 @@ func (l *Ledger) sendNotifications() {
 // Woken returns a channel with the runs that Wake was called for, in this process or another
 // one. The channel gets an empty text if notifications may have been lost. Notifications are
 // dropped while it is full.
-func (l *Ledger) Woken(ctx context.Context) <-chan string {
+func (l *Ledger) Woken(ctx context.Context) <-chan string { return l.woken(ctx, ofRun) }
+
+// AgentsWoken is Woken for WakeAgents.
+func (l *Ledger) AgentsWoken(ctx context.Context) <-chan string { return l.woken(ctx, ofLeases) }
+
+func (l *Ledger) woken(ctx context.Context, kind string) <-chan string {
 	ch := make(chan string, 64)
 	n := &l.notified
 	n.mu.Lock()
 	if n.listeners == nil {
-		n.listeners = map[chan string]bool{}
+		n.listeners = map[chan string]string{}
 	}
-	n.listeners[ch] = true
+	n.listeners[ch] = kind
 	first := len(n.listeners) == 1 && !l.sqlite
 	n.mu.Unlock()
 	if first {

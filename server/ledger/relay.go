@@ -71,7 +71,7 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 					gone = append(gone, c)
 				}
 			}
-			if err := addLeases(ctx, tx, leases, " ON CONFLICT (run, round, client) DO NOTHING"); err != nil {
+			if err := l.addLeases(ctx, tx, leases, " ON CONFLICT (run, round, client) DO NOTHING"); err != nil {
 				return err
 			}
 		}

@@ -181,6 +181,9 @@ func (l *Ledger) finish(ctx context.Context, tx *txn, r Run, s State, reason str
 			return err
 		}
 	}
+	if _, err := tx.ExecContext(ctx, "DELETE FROM stamps WHERE name = $1", leasesStamp+r.ID); err != nil {
+		return err
+	}
 	r.State, r.Reason, r.Finished = s, reason, now
 	return storeRun(ctx, tx, r)
 }

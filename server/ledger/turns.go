@@ -373,19 +373,13 @@ func (l *Ledger) countable(ctx context.Context, tx *txn, run string, arrivals []
 		// Another process may count the same turns. Both lock them in the same order.
 		clients := rounds[round]
 		slices.Sort(clients)
-		for part := range slices.Chunk(clients, l.chunk) {
-			args := []any{run, round}
-			for _, c := range part {
-				args = append(args, c)
-			}
-			err := query(ctx, tx, func(r *sql.Rows) error {
-				x, err := scanLease(r)
-				held[x.Turn] = x
-				return err
-			}, selectLeases+" WHERE run = $1 AND round = $2 AND until <> 0 AND client IN "+inList(2, len(part))+l.lockOrder("client"), args...)
-			if err != nil {
-				return nil, nil, err
-			}
+		err := query(ctx, tx, func(r *sql.Rows) error {
+			x, err := scanLease(r)
+			held[x.Turn] = x
+			return err
+		}, selectLeases+" WHERE run = $1 AND round = $2 AND until <> 0 AND client "+l.anyOf(3)+l.lockOrder("client"), run, round, list(l, clients))
+		if err != nil {
+			return nil, nil, err
 		}
 	}
 	used = map[Turn]leaseRow{}
@@ -412,7 +406,7 @@ func (l *Ledger) addReceipts(ctx context.Context, tx *txn, run string, batch int
 	const columns = 13
 	rows := make([]any, 0, columns*len(used))
 	now := toMillis(time.Now()) // for people only
-	clients := map[int64][]any{}
+	clients := map[int64][]string{}
 	for _, i := range counted {
 		a := &arrivals[i]
 		for _, s := range a.Shares {
@@ -421,24 +415,21 @@ func (l *Ledger) addReceipts(ctx context.Context, tx *txn, run string, batch int
 			clients[a.Round] = append(clients[a.Round], s.Client)
 		}
 	}
-	for part := range slices.Chunk(rows, columns*l.chunk) {
-		text := "INSERT INTO receipts (" + receiptColumns + ", checksum) VALUES " + placeholders(0, len(part)/columns, columns)
-		if _, err := tx.ExecContext(ctx, text, part...); err != nil {
+	for part := range slices.Chunk(rows, columns*maxRows) {
+		text, args := l.insertRows("INSERT INTO receipts ("+receiptColumns+", checksum)", receiptTypes, part)
+		if _, err := tx.ExecContext(ctx, text, args...); err != nil {
 			return err
 		}
 	}
 	for round, these := range clients {
-		for part := range slices.Chunk(these, l.chunk) {
-			text := "DELETE FROM leases WHERE run = $1 AND round = $2 AND client IN " + inList(2, len(part))
-			r, err := tx.ExecContext(ctx, text, append([]any{run, round}, part...)...)
-			if err != nil {
-				return err
-			}
-			if n, err := r.RowsAffected(); err != nil {
-				return err
-			} else if n != int64(len(part)) {
-				return fmt.Errorf("%d leases of round %d of run %s disappeared during the transaction", int64(len(part))-n, round, run)
-			}
+		r, err := tx.ExecContext(ctx, "DELETE FROM leases WHERE run = $1 AND round = $2 AND client "+l.anyOf(3), run, round, list(l, these))
+		if err != nil {
+			return err
+		}
+		if n, err := r.RowsAffected(); err != nil {
+			return err
+		} else if n != int64(len(these)) {
+			return fmt.Errorf("%d leases of round %d of run %s disappeared during the transaction", int64(len(these))-n, round, run)
 		}
 	}
 	return nil

@@ -23,7 +23,7 @@ func (r *relay) send(ctx context.Context, run string, s *ledger.Sending) error {
 	if err := r.Ledger.Parts(ctx, run, s); err != nil {
 		return err
 	}
-	q := &v1.PushRequest{Run: run, Round: s.Round, Version: s.Version, Form: v1.Form_FORM_SUM}
+	q := &v1.Result{Run: run, Round: s.Round, Version: s.Version, Form: v1.Form_FORM_SUM}
 	for _, x := range s.Shares {
 		q.Shares = append(q.Shares, &v1.Share{Client: x.Client, Examples: x.Examples, Steps: x.Steps, TrainLoss: x.TrainLoss, Loss: s.Loss, Norm: x.Norm, ControlNorm: x.ControlNorm})
 	}
@@ -37,7 +37,7 @@ func (r *relay) send(ctx context.Context, run string, s *ledger.Sending) error {
 	if s.Single {
 		q.Form = v1.Form_FORM_UPDATE
 	}
-	answer, err := agentapi.Push(ctx, r.hub, q, numbers, chunk)
+	answer, err := agentapi.Send(ctx, r.hub, r.named, q, numbers, chunk)
 	if err != nil {
 		return err
 	}
@@ -148,11 +148,15 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 	if err != nil {
 		return nil, err
 	}
-	q := &v1.CheckInRequest{Training: toTurns(training), Pushed: toTurns(pushed), Reports: messages}
+	q := &v1.ExchangeRequest{Training: toTurns(training), Pushed: toTurns(pushed), Reports: messages}
+	for k, clients := range pushed {
+		training[k] = append(training[k], clients...)
+	}
+	r.named = toTurns(training)
 	if now.After(r.nextReleases) {
 		q.Releases = &r.releases
 	}
-	answer, err := r.hub.CheckIn(ctx, q)
+	answer, err := r.hub.Exchange(ctx, q)
 	if err != nil {
 		return nil, err
 	}
@@ -243,6 +247,9 @@ func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
 		return err
 	}
 	r.Wake(t.Run)
+	if r.WakeAgents != nil {
+		r.WakeAgents(t.Run)
+	}
 	blob.DeleteAll(ctx, r.Blobs, retired, r.Log)
 	var back []ledger.Task
 	for _, c := range gone {
@@ -253,7 +260,7 @@ func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
 
 func (r *relay) refuse(ctx context.Context, t *v1.Task, why error) error {
 	r.Log.Error("cannot use a task of the hub", "run", t.Run, "error", why)
-	_, err := r.hub.Decline(ctx, &v1.DeclineRequest{Turns: &v1.Turns{Run: t.Run, Round: t.Round, Clients: t.Clients}, Reason: "the region cannot read the plan"})
+	err := r.giveBack(ctx, &v1.Decline{Turns: &v1.Turns{Run: t.Run, Round: t.Round, Clients: t.Clients}, Reason: "the region cannot read the plan"})
 	if err != nil {
 		return fmt.Errorf("declining the task: %w", err)
 	}

@@ -49,10 +49,12 @@ type Config struct {
 	Poll time.Duration
 	// Wake notifies other processes of a change in a run, and Woken receives their
 	// notifications.
-	Wake    func(run string)
-	Woken   <-chan string
-	Log     *slog.Logger
-	Metrics prometheus.Registerer
+	Wake  func(run string)
+	Woken <-chan string
+	// WakeAgents notifies gateways of new leases in a run. It may be nil.
+	WakeAgents func(run string)
+	Log        *slog.Logger
+	Metrics    prometheus.Registerer
 	// Rand returns a random number in [0, n) for the delay before a retry. If it is nil,
 	// math/rand/v2 is used.
 	Rand func(n int64) int64
@@ -79,6 +81,7 @@ type relay struct {
 	nextIdleCheck time.Time              // when to look for idle runs
 	releases      uint64                 // revision of the hub's list of releases that was adopted; 0 if none
 	nextReleases  time.Time              // when to ask for the list again after it could not be adopted
+	named         []*v1.Turns            // turns of the last check-in, so that the hub does not give them again
 	sums          *prometheus.CounterVec
 }
 
@@ -330,12 +333,18 @@ func (r *relay) declineExpired(ctx context.Context, now time.Time) error {
 
 func (r *relay) decline(ctx context.Context, gone []ledger.Task, code, reason string) error {
 	for _, t := range toTurns(byRound(gone)) {
-		if _, err := r.hub.Decline(ctx, &v1.DeclineRequest{Turns: t, Code: code, Reason: reason}); err != nil {
+		if err := r.giveBack(ctx, &v1.Decline{Turns: t, Code: code, Reason: reason}); err != nil {
 			// No retry is needed, because the hub's own leases expire.
 			return fmt.Errorf("declining clients of run %s: %w", t.Run, err)
 		}
 	}
 	return nil
+}
+
+// giveBack declines turns at the hub.
+func (r *relay) giveBack(ctx context.Context, d *v1.Decline) error {
+	_, err := r.hub.Exchange(ctx, &v1.ExchangeRequest{Training: r.named, Declines: []*v1.Decline{d}})
+	return err
 }
 
 func byRound(all []ledger.Task) map[roundKey][]string {

@@ -221,7 +221,7 @@ func TestLongSum(t *testing.T) {
 		"long updates with long claims": {sum(9, 1, 1, 1), "norms allow 1.5"},
 	} {
 		c.r.Limits = limits
-		err := x.Check(c.r)
+		err := x.Prepare(c.r)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}

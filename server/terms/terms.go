@@ -206,6 +206,10 @@ type Result struct {
 	Sum     bool
 	Shares  []Share
 	Numbers []byte
+
+	// What Prepare has made of the numbers: an update, or a sum.
+	update *fed.Update
+	sum    *round.Fold
 }
 
 // Share is one client's part of a result.
@@ -218,11 +222,9 @@ type Share struct {
 	Norm, ControlNorm float64
 }
 
-// Add adds a result to a fold, within its limits. It sets what the shares say to what
-// counts. If the algorithm needs individual updates, from must hold
-// the weights that the client started from. After an error the result must be rejected, and
-// the fold is unchanged.
-func (t *Terms) Add(f *round.Fold, r *Result, from []float32) error {
+// Prepare decodes a result, applies its limits, and sets what the shares say to what counts. An
+// error means that the result must be rejected. A prepared result can be added several times.
+func (t *Terms) Prepare(r *Result) error {
 	if len(r.Shares) == 0 {
 		return fmt.Errorf("the result has no clients")
 	}
@@ -235,39 +237,69 @@ func (t *Terms) Add(f *round.Fold, r *Result, from []float32) error {
 		}
 	}
 	if r.Sum {
-		return t.addSum(f, r)
+		return t.prepareSum(r)
 	}
 	if len(r.Shares) != 1 {
 		return fmt.Errorf("the update has %d clients, want 1", len(r.Shares))
 	}
 	s := &r.Shares[0]
-	u := fed.Update{
+	u, ok := t.floats.Get().(*fed.Update)
+	if !ok {
+		u = &fed.Update{}
+	}
+	*u = fed.Update{
 		Client: fed.ClientID(s.Client), Version: r.Version, Claimed: s.Examples, Steps: s.Steps,
-		TrainLoss: s.TrainLoss, Loss: s.Loss,
+		TrainLoss: s.TrainLoss, Loss: s.Loss, Delta: u.Delta, Control: u.Control,
 	}
-	if t.Folds() { // the fold does not retain the slices, so they can be reused
-		if had, ok := t.floats.Get().(*fed.Update); ok {
-			u.Delta, u.Control = had.Delta, had.Control
-		}
-		defer t.floats.Put(&u)
-	}
-	if err := t.Rules.ReadUpdate(&u, r.Numbers, t.Shared); err != nil {
+	if err := t.Rules.ReadUpdate(u, r.Numbers, t.Shared); err != nil {
 		return err
 	}
-	limit.Apply(r.Limits, &u)
-	limit.RoundNorms(r.Limits, &u) // those of sums are rounded, too
-	s.TrainLoss, s.Loss, s.Norm, s.ControlNorm = u.TrainLoss, u.Loss, u.Norm, u.ControlNorm
-	if from == nil {
-		from = u.Delta // without individual updates, only the length of from matters
+	limit.Apply(r.Limits, u)
+	limit.RoundNorms(r.Limits, u) // those of sums are rounded, too
+	f, ok := t.spare.Get().(*round.Fold)
+	if !ok {
+		f = round.NewFold(t.Rules)
 	}
-	return f.Add(&u, from)
+	defer func() { f.Reset(); t.spare.Put(f) }()
+	if err := f.Check(u); err != nil {
+		return err
+	}
+	s.TrainLoss, s.Loss, s.Norm, s.ControlNorm = u.TrainLoss, u.Loss, u.Norm, u.ControlNorm
+	r.update = u
+	return nil
+}
+
+// Release frees the memory of a prepared result. The result must not be added afterwards.
+func (t *Terms) Release(r *Result) {
+	if r.update != nil && t.Folds() { // otherwise a fold has the slices
+		t.floats.Put(r.update)
+	}
+	r.update, r.sum = nil, nil
+}
+
+// Add adds a result to a fold; it prepares the result if that was not done. If the algorithm
+// needs individual updates, from must hold the weights that the client started from. After an
+// error the fold is unchanged.
+func (t *Terms) Add(f *round.Fold, r *Result, from []float32) error {
+	if r.update == nil && r.sum == nil {
+		if err := t.Prepare(r); err != nil {
+			return err
+		}
+	}
+	if r.sum != nil {
+		return f.Join(r.sum)
+	}
+	if from == nil {
+		from = r.update.Delta // without individual updates, only the length of from matters
+	}
+	return f.Add(r.update, from)
 }
 
 // plausible reports whether a number can be a loss or a norm. The bound is far above any real loss,
 // and low enough that the mean over a fleet is finite.
 func plausible(x float64) bool { return x >= 0 && x < 1e100 }
 
-func (t *Terms) addSum(f *round.Fold, r *Result) error {
+func (t *Terms) prepareSum(r *Result) error {
 	names := make([]string, len(r.Shares))
 	var weight int64
 	for i, s := range r.Shares {
@@ -278,7 +310,7 @@ func (t *Terms) addSum(f *round.Fold, r *Result) error {
 	if len(slices.Compact(names)) < len(r.Shares) {
 		return fmt.Errorf("the sum has the same client twice")
 	}
-	own := round.NewFold(t.Rules) // a refused sum must not change f
+	own := round.NewFold(t.Rules)
 	n, total, err := own.AddSums(r.Version, t.Shared, r.Numbers)
 	if err != nil {
 		return err
@@ -289,17 +321,6 @@ func (t *Terms) addSum(f *round.Fold, r *Result) error {
 	if err := t.limitSum(r, &own.Sums()[0]); err != nil {
 		return err
 	}
-	return f.Join(own)
-}
-
-// Check returns the error that Add would return.
-func (t *Terms) Check(r *Result) error {
-	f, ok := t.spare.Get().(*round.Fold)
-	if !ok {
-		f = round.NewFold(t.Rules)
-	}
-	err := t.Add(f, r, nil)
-	f.Reset()
-	t.spare.Put(f)
-	return err
+	r.sum = own
+	return nil
 }

@@ -422,10 +422,10 @@ func TestCheck(t *testing.T) {
 				for i := range 25 {
 					good, bad := single(x, "a", i), single(x, "b", i)
 					binary.LittleEndian.PutUint32(bad.Numbers[4*((w+i)%x.Shared):], math.Float32bits(3))
-					if err := x.Check(good); err != nil {
+					if err := x.Prepare(good); err != nil {
 						t.Errorf("%s: %v", algorithm, err)
 					}
-					if err := x.Check(bad); !errors.Is(err, exact.ErrBound) {
+					if err := x.Prepare(bad); !errors.Is(err, exact.ErrBound) {
 						t.Errorf("%s: %v", algorithm, err)
 					}
 				}
@@ -479,7 +479,7 @@ func TestSumsAddUp(t *testing.T) {
 }
 
 func TestOf(t *testing.T) {
-	a := &v1.PushRequest{
+	a := &v1.Result{
 		Run: "r", Round: 4, Version: 3, Form: v1.Form_FORM_SUM,
 		Shares: []*v1.Share{{Client: "c", Examples: 5, Steps: 6, TrainLoss: 7, Loss: 8, Norm: 9, ControlNorm: 10}, {Client: "d"}},
 	}

@@ -23,11 +23,12 @@ func newFleet() *cobra.Command {
 		Short: "Load-test the server with simulated agents",
 		Long: `Load-test the server with simulated agents. The server runs in its own process.
 The agents run in this process, each with its own key, certificate and
-connection. They check in at a fixed pace (--rate), fetch the weights of every
-round, and push random numbers instead of training. A round needs results from
-70 % of the agents (--cohort) and selects 10 % more than that. The next round
-starts at once. Measuring begins when all agents have checked in and the first
-round is over, and covers whole rounds.
+connection. An agent sends random numbers instead of training as soon as it has
+a task, and lets the server hold the call until the next one; without tasks it
+calls at a fixed pace (--rate). A round needs results from 70 % of the agents
+(--cohort) and selects 10 % more than that. The next round starts at once.
+Measuring begins when all agents have checked in and the first round is over,
+and covers whole rounds.
 
 The shared layers have 24 kB (bose2023 with a personal head), 95 kB (dense, the
 default model) or 170 kB (bose2023 with all layers shared).
@@ -38,8 +39,10 @@ HTTP/1.1 call over mutual TLS with the same bytes both ways over as many
 connections (HTTP), adding up and counting in the ledger by whole batches
 (COUNT). RATIO is the server's time divided by HTTP plus COUNT. CPU time of
 PostgreSQL is in none of them. The second table has what an update takes of
-everything else. Figures are medians over the repetitions (--turns), and
-latencies quantiles of all calls.
+everything else. PUSH is the time from the arrival of a result at the server
+until it is counted, within a factor of two. TO ANSWER is what its agent waits,
+which includes the time that the server holds the answer. Figures are medians
+over the repetitions (--turns), and latencies quantiles of all calls.
 
 Syncs of the disk are counted by the kernel, which needs root and tracefs (mount
 -t tracefs none /sys/kernel/tracing); otherwise they are -1. With PostgreSQL they
@@ -185,7 +188,7 @@ func printFleetBench(w io.Writer, b *fleet.Result) error {
 			s.Size, s.Bytes, s.CPU, s.BareHTTP, s.BareCount, s.Ratio, s.Counted, s.Updates, s.Rounds, s.RSS>>20, s.Load)
 	}
 	fmt.Fprintln(t)
-	fmt.Fprintln(t, "SIZE\tCALLS\tSTATEMENTS\tTRANSACTIONS\tFSYNCS\tWIRE kB\tALLOCATIONS\tkB\tPUSH p50\tp99\tTO COUNTED p50\tp99 ms\tAGENTS' CPU\t")
+	fmt.Fprintln(t, "SIZE\tCALLS\tSTATEMENTS\tTRANSACTIONS\tFSYNCS\tWIRE kB\tALLOCATIONS\tkB\tPUSH p50\tp99\tTO ANSWER p50\tp99 ms\tAGENTS' CPU\t")
 	for _, s := range b.Sizes {
 		fmt.Fprintf(t, "%s\t%.2f\t%.2f\t%.3f\t%.3f\t%.0f\t%.0f\t%.0f\t%.1f\t%.1f\t%.0f\t%.0f\t%.2f\t\n",
 			s.Size, s.Calls, s.Statements, s.Transactions, s.Fsyncs, s.Wire/1e3, s.Allocations, s.Allocated/1e3, s.Push.P50, s.Push.P99, s.Heard.P50, s.Heard.P99, s.AgentsCPU)

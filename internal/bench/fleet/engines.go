@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -239,9 +240,10 @@ func (x *counting) ask(ctx context.Context, number int64) error {
 func (x *counting) count(ctx context.Context, arrivals []ledger.Arrival, results []*terms.Result) (int, error) {
 	fold := round.NewFold(x.terms.Rules)
 	for _, r := range results {
-		if err := x.terms.Add(fold, r, nil); err != nil {
+		if err := errors.Join(x.terms.Prepare(r), x.terms.Add(fold, r, nil)); err != nil {
 			return 0, err
 		}
+		x.terms.Release(r)
 	}
 	counted, err := x.Count(ctx, "bench", arrivals, func([]int) (partials []ledger.Partial, _ []ledger.Single, err error) {
 		for _, s := range fold.Sums() {

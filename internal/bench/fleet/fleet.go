@@ -4,8 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"os"
 	"reflect"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"loadstar/internal/bench"
@@ -127,9 +132,12 @@ type Size struct {
 	Size  string `json:"size"`
 	Bytes int    `json:"bytes"`
 	Figures
+	// Push is the time from the arrival of a result until it is counted, within a factor of two.
+	// Heard is the time until its agent hears of it: the server may hold the answer until there is
+	// a task.
 	Push          Latencies `json:"push_ms"`
 	CheckIn       Latencies `json:"check_in_ms"`
-	Heard         Latencies `json:"push_to_counted_ms"`
+	Heard         Latencies `json:"push_to_answer_ms"`
 	Rounds        int       `json:"rounds"`
 	Updates       int       `json:"updates"`
 	Late          int64     `json:"late"`
@@ -138,8 +146,9 @@ type Size struct {
 	Repeated      int64     `json:"asked_to_repeat"`
 	RefusedAsBusy int64     `json:"refused_as_busy"`
 
-	turns []Figures
-	stats fleetload.Stats
+	turns  []Figures
+	stats  fleetload.Stats
+	counts map[float64]float64 // results that took at most a number of seconds until they were counted
 }
 
 // Latencies are quantiles in milliseconds.
@@ -238,7 +247,7 @@ func measureSize(ctx context.Context, c Config, bed *testbed, size string, done 
 		return nil, err
 	}
 	s.Figures, s.RSS = median(s.turns), u.Peak
-	s.Push, s.CheckIn, s.Heard = quantiles(s.stats.Push), quantiles(s.stats.CheckIn), quantiles(s.stats.Heard)
+	s.Push, s.CheckIn, s.Heard = Latencies{quantileOf(s.counts, 0.5), quantileOf(s.counts, 0.99)}, quantiles(s.stats.CheckIn), quantiles(s.stats.Heard)
 	return s, nil
 }
 
@@ -294,13 +303,46 @@ func (s *Size) turn(ctx context.Context, bed *testbed, d time.Duration) (f Figur
 	s.Updates += int(updates)
 	s.Rounds += int(after[bed.merged] - m[bed.merged])
 	s.stats.CheckIn = s.stats.CheckIn.Plus(seen.CheckIn)
-	s.stats.Push = s.stats.Push.Plus(seen.Push)
+	for at, n := range bucketsOf(after, m, "loadstar_gateway_count_seconds") {
+		if s.counts == nil {
+			s.counts = map[float64]float64{}
+		}
+		s.counts[at] += n
+	}
 	s.stats.Heard = s.stats.Heard.Plus(seen.Heard)
 	s.FailedCalls += seen.Failed
 	s.Late += seen.Closed
 	s.Repeated += seen.Unknown
 	s.RefusedAsBusy += seen.Busy
 	return f, nil
+}
+
+// bucketsOf returns how much the buckets of a histogram have grown between two readings.
+func bucketsOf(after, before map[string]float64, name string) map[float64]float64 {
+	all := map[float64]float64{}
+	for key, n := range after {
+		if text, ok := strings.CutPrefix(key, name+`_bucket{le="`); ok {
+			if at, err := strconv.ParseFloat(strings.TrimSuffix(text, `"}`), 64); err == nil {
+				all[at] += n - before[key]
+			}
+		}
+	}
+	return all
+}
+
+// quantileOf returns the upper bound of the bucket that has a quantile, in milliseconds; -1 if it
+// is above all bounds, or if there are none.
+func quantileOf(buckets map[float64]float64, q float64) float64 {
+	most := 0.0
+	for _, n := range buckets {
+		most = max(most, n)
+	}
+	for _, at := range slices.Sorted(maps.Keys(buckets)) {
+		if buckets[at] >= q*most && !math.IsInf(at, 1) {
+			return 1e3 * at
+		}
+	}
+	return -1
 }
 
 // nextMerge waits for the next merge of a round after the given metrics, or after now, and

@@ -42,12 +42,8 @@ const (
 	AgentServiceRenewProcedure = "/loadstar.v1.AgentService/Renew"
 	// AgentServiceAnnounceProcedure is the fully-qualified name of the AgentService's Announce RPC.
 	AgentServiceAnnounceProcedure = "/loadstar.v1.AgentService/Announce"
-	// AgentServiceCheckInProcedure is the fully-qualified name of the AgentService's CheckIn RPC.
-	AgentServiceCheckInProcedure = "/loadstar.v1.AgentService/CheckIn"
-	// AgentServicePushProcedure is the fully-qualified name of the AgentService's Push RPC.
-	AgentServicePushProcedure = "/loadstar.v1.AgentService/Push"
-	// AgentServiceDeclineProcedure is the fully-qualified name of the AgentService's Decline RPC.
-	AgentServiceDeclineProcedure = "/loadstar.v1.AgentService/Decline"
+	// AgentServiceExchangeProcedure is the fully-qualified name of the AgentService's Exchange RPC.
+	AgentServiceExchangeProcedure = "/loadstar.v1.AgentService/Exchange"
 )
 
 // AgentServiceClient is a client for the loadstar.v1.AgentService service.
@@ -58,12 +54,10 @@ type AgentServiceClient interface {
 	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
 	// Announce lists the clients that the agent hosts and the inputs that their data has. It may be repeated.
 	Announce(context.Context, *AnnounceRequest) (*AnnounceResponse, error)
-	// CheckIn reports the agent's open turns. The response has decisions on pushed results, and new tasks.
-	CheckIn(context.Context, *CheckInRequest) (*CheckInResponse, error)
-	// Push sends a result in one or more chunks. It is idempotent.
-	Push(context.Context, *PushRequest) (*PushResponse, error)
-	// Decline reports that the agent cannot do a task.
-	Decline(context.Context, *DeclineRequest) (*DeclineResponse, error)
+	// Exchange reports what the agent trains, holds and declines, and sends at most one result or a chunk of one. The
+	// response has the server's decisions, new tasks and the blobs that they need. If there is nothing new, the server
+	// may hold the call until there is. It may be repeated.
+	Exchange(context.Context, *ExchangeRequest) (*ExchangeResponse, error)
 }
 
 // NewAgentServiceClient constructs a client for the loadstar.v1.AgentService service. By default,
@@ -95,22 +89,10 @@ func NewAgentServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(agentServiceMethods.ByName("Announce")),
 			connect.WithClientOptions(opts...),
 		),
-		checkIn: connect.NewClient[CheckInRequest, CheckInResponse](
+		exchange: connect.NewClient[ExchangeRequest, ExchangeResponse](
 			httpClient,
-			baseURL+AgentServiceCheckInProcedure,
-			connect.WithSchema(agentServiceMethods.ByName("CheckIn")),
-			connect.WithClientOptions(opts...),
-		),
-		push: connect.NewClient[PushRequest, PushResponse](
-			httpClient,
-			baseURL+AgentServicePushProcedure,
-			connect.WithSchema(agentServiceMethods.ByName("Push")),
-			connect.WithClientOptions(opts...),
-		),
-		decline: connect.NewClient[DeclineRequest, DeclineResponse](
-			httpClient,
-			baseURL+AgentServiceDeclineProcedure,
-			connect.WithSchema(agentServiceMethods.ByName("Decline")),
+			baseURL+AgentServiceExchangeProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("Exchange")),
 			connect.WithClientOptions(opts...),
 		),
 	}
@@ -121,9 +103,7 @@ type agentServiceClient struct {
 	join     *connect.Client[JoinRequest, JoinResponse]
 	renew    *connect.Client[RenewRequest, RenewResponse]
 	announce *connect.Client[AnnounceRequest, AnnounceResponse]
-	checkIn  *connect.Client[CheckInRequest, CheckInResponse]
-	push     *connect.Client[PushRequest, PushResponse]
-	decline  *connect.Client[DeclineRequest, DeclineResponse]
+	exchange *connect.Client[ExchangeRequest, ExchangeResponse]
 }
 
 // Join calls loadstar.v1.AgentService.Join.
@@ -153,27 +133,9 @@ func (c *agentServiceClient) Announce(ctx context.Context, req *AnnounceRequest)
 	return nil, err
 }
 
-// CheckIn calls loadstar.v1.AgentService.CheckIn.
-func (c *agentServiceClient) CheckIn(ctx context.Context, req *CheckInRequest) (*CheckInResponse, error) {
-	response, err := c.checkIn.CallUnary(ctx, connect.NewRequest(req))
-	if response != nil {
-		return response.Msg, err
-	}
-	return nil, err
-}
-
-// Push calls loadstar.v1.AgentService.Push.
-func (c *agentServiceClient) Push(ctx context.Context, req *PushRequest) (*PushResponse, error) {
-	response, err := c.push.CallUnary(ctx, connect.NewRequest(req))
-	if response != nil {
-		return response.Msg, err
-	}
-	return nil, err
-}
-
-// Decline calls loadstar.v1.AgentService.Decline.
-func (c *agentServiceClient) Decline(ctx context.Context, req *DeclineRequest) (*DeclineResponse, error) {
-	response, err := c.decline.CallUnary(ctx, connect.NewRequest(req))
+// Exchange calls loadstar.v1.AgentService.Exchange.
+func (c *agentServiceClient) Exchange(ctx context.Context, req *ExchangeRequest) (*ExchangeResponse, error) {
+	response, err := c.exchange.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -188,12 +150,10 @@ type AgentServiceHandler interface {
 	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
 	// Announce lists the clients that the agent hosts and the inputs that their data has. It may be repeated.
 	Announce(context.Context, *AnnounceRequest) (*AnnounceResponse, error)
-	// CheckIn reports the agent's open turns. The response has decisions on pushed results, and new tasks.
-	CheckIn(context.Context, *CheckInRequest) (*CheckInResponse, error)
-	// Push sends a result in one or more chunks. It is idempotent.
-	Push(context.Context, *PushRequest) (*PushResponse, error)
-	// Decline reports that the agent cannot do a task.
-	Decline(context.Context, *DeclineRequest) (*DeclineResponse, error)
+	// Exchange reports what the agent trains, holds and declines, and sends at most one result or a chunk of one. The
+	// response has the server's decisions, new tasks and the blobs that they need. If there is nothing new, the server
+	// may hold the call until there is. It may be repeated.
+	Exchange(context.Context, *ExchangeRequest) (*ExchangeResponse, error)
 }
 
 // NewAgentServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -221,22 +181,10 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(agentServiceMethods.ByName("Announce")),
 		connect.WithHandlerOptions(opts...),
 	)
-	agentServiceCheckInHandler := connect.NewUnaryHandlerSimple(
-		AgentServiceCheckInProcedure,
-		svc.CheckIn,
-		connect.WithSchema(agentServiceMethods.ByName("CheckIn")),
-		connect.WithHandlerOptions(opts...),
-	)
-	agentServicePushHandler := connect.NewUnaryHandlerSimple(
-		AgentServicePushProcedure,
-		svc.Push,
-		connect.WithSchema(agentServiceMethods.ByName("Push")),
-		connect.WithHandlerOptions(opts...),
-	)
-	agentServiceDeclineHandler := connect.NewUnaryHandlerSimple(
-		AgentServiceDeclineProcedure,
-		svc.Decline,
-		connect.WithSchema(agentServiceMethods.ByName("Decline")),
+	agentServiceExchangeHandler := connect.NewUnaryHandlerSimple(
+		AgentServiceExchangeProcedure,
+		svc.Exchange,
+		connect.WithSchema(agentServiceMethods.ByName("Exchange")),
 		connect.WithHandlerOptions(opts...),
 	)
 	return "/loadstar.v1.AgentService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -247,12 +195,8 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 			agentServiceRenewHandler.ServeHTTP(w, r)
 		case AgentServiceAnnounceProcedure:
 			agentServiceAnnounceHandler.ServeHTTP(w, r)
-		case AgentServiceCheckInProcedure:
-			agentServiceCheckInHandler.ServeHTTP(w, r)
-		case AgentServicePushProcedure:
-			agentServicePushHandler.ServeHTTP(w, r)
-		case AgentServiceDeclineProcedure:
-			agentServiceDeclineHandler.ServeHTTP(w, r)
+		case AgentServiceExchangeProcedure:
+			agentServiceExchangeHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -274,14 +218,6 @@ func (UnimplementedAgentServiceHandler) Announce(context.Context, *AnnounceReque
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.AgentService.Announce is not implemented"))
 }
 
-func (UnimplementedAgentServiceHandler) CheckIn(context.Context, *CheckInRequest) (*CheckInResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.AgentService.CheckIn is not implemented"))
-}
-
-func (UnimplementedAgentServiceHandler) Push(context.Context, *PushRequest) (*PushResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.AgentService.Push is not implemented"))
-}
-
-func (UnimplementedAgentServiceHandler) Decline(context.Context, *DeclineRequest) (*DeclineResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.AgentService.Decline is not implemented"))
+func (UnimplementedAgentServiceHandler) Exchange(context.Context, *ExchangeRequest) (*ExchangeResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.AgentService.Exchange is not implemented"))
 }

@@ -576,34 +576,41 @@ func (x *Turns) GetClients() []string {
 	return nil
 }
 
-type CheckInRequest struct {
+type ExchangeRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
-	Training []*Turns               `protobuf:"bytes,1,rep,name=training,proto3" json:"training,omitempty"` // not finished; extends their leases
+	Training []*Turns               `protobuf:"bytes,1,rep,name=training,proto3" json:"training,omitempty"` // not finished, or not sent yet; extends their leases
 	Pushed   []*Turns               `protobuf:"bytes,2,rep,name=pushed,proto3" json:"pushed,omitempty"`     // sent, but not decided
 	// Revision of the newest list of releases that the agent has; 0 if it has none. Absent if the agent does not use
 	// releases.
-	Releases      *uint64         `protobuf:"fixed64,3,opt,name=releases,proto3,oneof" json:"releases,omitempty"`
-	Reports       []*ClientReport `protobuf:"bytes,4,rep,name=reports,proto3" json:"reports,omitempty"` // at most one per client and week
-	Adapted       []*Adapted      `protobuf:"bytes,5,rep,name=adapted,proto3" json:"adapted,omitempty"` // what became of tasks in CheckInResponse.adapt
-	Heads         []*SeenHead     `protobuf:"bytes,6,rep,name=heads,proto3" json:"heads,omitempty"`     // the newest head that the agent has of each of its last runs, at most four
+	Releases *uint64         `protobuf:"fixed64,3,opt,name=releases,proto3,oneof" json:"releases,omitempty"`
+	Reports  []*ClientReport `protobuf:"bytes,4,rep,name=reports,proto3" json:"reports,omitempty"`               // at most one per client and week
+	Adapted  []*Adapted      `protobuf:"bytes,5,rep,name=adapted,proto3" json:"adapted,omitempty"`               // what became of tasks in ExchangeResponse.adapt
+	Heads    []*SeenHead     `protobuf:"bytes,6,rep,name=heads,proto3" json:"heads,omitempty"`                   // the newest head that the agent has of each of its last runs, at most four
+	Declines []*Decline      `protobuf:"bytes,7,rep,name=declines,proto3" json:"declines,omitempty"`             // tasks that the agent cannot do
+	Result   *Result         `protobuf:"bytes,8,opt,name=result,proto3" json:"result,omitempty"`                 // absent if there is none to send
+	Have     [][]byte        `protobuf:"bytes,9,rep,name=have,proto3" json:"have,omitempty"`                     // SHA-256 of blobs that the agent has, at most 32
+	WaitMs   int64           `protobuf:"varint,10,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"` // how long the server may hold the call; 0 means not at all
+	// The session of the last response that the agent has received, from any gateway; empty after a start of the agent.
+	// Its gateway knows what the agent was told, and can give tasks without looking at the ledger.
+	Session       string `protobuf:"bytes,11,opt,name=session,proto3" json:"session,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CheckInRequest) Reset() {
-	*x = CheckInRequest{}
+func (x *ExchangeRequest) Reset() {
+	*x = ExchangeRequest{}
 	mi := &file_loadstar_v1_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CheckInRequest) String() string {
+func (x *ExchangeRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CheckInRequest) ProtoMessage() {}
+func (*ExchangeRequest) ProtoMessage() {}
 
-func (x *CheckInRequest) ProtoReflect() protoreflect.Message {
+func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_loadstar_v1_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -615,51 +622,86 @@ func (x *CheckInRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CheckInRequest.ProtoReflect.Descriptor instead.
-func (*CheckInRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ExchangeRequest.ProtoReflect.Descriptor instead.
+func (*ExchangeRequest) Descriptor() ([]byte, []int) {
 	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *CheckInRequest) GetTraining() []*Turns {
+func (x *ExchangeRequest) GetTraining() []*Turns {
 	if x != nil {
 		return x.Training
 	}
 	return nil
 }
 
-func (x *CheckInRequest) GetPushed() []*Turns {
+func (x *ExchangeRequest) GetPushed() []*Turns {
 	if x != nil {
 		return x.Pushed
 	}
 	return nil
 }
 
-func (x *CheckInRequest) GetReleases() uint64 {
+func (x *ExchangeRequest) GetReleases() uint64 {
 	if x != nil && x.Releases != nil {
 		return *x.Releases
 	}
 	return 0
 }
 
-func (x *CheckInRequest) GetReports() []*ClientReport {
+func (x *ExchangeRequest) GetReports() []*ClientReport {
 	if x != nil {
 		return x.Reports
 	}
 	return nil
 }
 
-func (x *CheckInRequest) GetAdapted() []*Adapted {
+func (x *ExchangeRequest) GetAdapted() []*Adapted {
 	if x != nil {
 		return x.Adapted
 	}
 	return nil
 }
 
-func (x *CheckInRequest) GetHeads() []*SeenHead {
+func (x *ExchangeRequest) GetHeads() []*SeenHead {
 	if x != nil {
 		return x.Heads
 	}
 	return nil
+}
+
+func (x *ExchangeRequest) GetDeclines() []*Decline {
+	if x != nil {
+		return x.Declines
+	}
+	return nil
+}
+
+func (x *ExchangeRequest) GetResult() *Result {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
+func (x *ExchangeRequest) GetHave() [][]byte {
+	if x != nil {
+		return x.Have
+	}
+	return nil
+}
+
+func (x *ExchangeRequest) GetWaitMs() int64 {
+	if x != nil {
+		return x.WaitMs
+	}
+	return 0
+}
+
+func (x *ExchangeRequest) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
 }
 
 // SeenHead is a head that an agent has received.
@@ -793,7 +835,7 @@ func (x *Head) GetSignature() []byte {
 	return nil
 }
 
-type CheckInResponse struct {
+type ExchangeResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tasks         []*Task                `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`       // tasks that the request does not name
 	Verdicts      []*Verdict             `protobuf:"bytes,2,rep,name=verdicts,proto3" json:"verdicts,omitempty"` // on pushed turns, and on turns in training whose round has closed
@@ -803,26 +845,29 @@ type CheckInResponse struct {
 	// Clients that a finished run held out. They adapt the run's weights to their readings and score them; nothing is
 	// trained for the run. The tasks are repeated until the agent reports them as adapted. Their round is the number of
 	// rounds of the run, and they have no lease.
-	Adapt         []*Task  `protobuf:"bytes,6,rep,name=adapt,proto3" json:"adapt,omitempty"`
-	Forked        []string `protobuf:"bytes,7,rep,name=forked,proto3" json:"forked,omitempty"` // runs whose head in the request is not one of this server's
+	Adapt         []*Task   `protobuf:"bytes,6,rep,name=adapt,proto3" json:"adapt,omitempty"`
+	Forked        []string  `protobuf:"bytes,7,rep,name=forked,proto3" json:"forked,omitempty"`     // runs whose head in the request is not one of this server's
+	Received      *Received `protobuf:"bytes,8,opt,name=received,proto3" json:"received,omitempty"` // what became of the result in the request; absent if it has none
+	Blobs         [][]byte  `protobuf:"bytes,9,rep,name=blobs,proto3" json:"blobs,omitempty"`       // blobs of tasks that the agent does not have, of at most 1 MiB each and 2 MiB together
+	Session       string    `protobuf:"bytes,10,opt,name=session,proto3" json:"session,omitempty"`  // of the gateway that responds
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CheckInResponse) Reset() {
-	*x = CheckInResponse{}
+func (x *ExchangeResponse) Reset() {
+	*x = ExchangeResponse{}
 	mi := &file_loadstar_v1_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CheckInResponse) String() string {
+func (x *ExchangeResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CheckInResponse) ProtoMessage() {}
+func (*ExchangeResponse) ProtoMessage() {}
 
-func (x *CheckInResponse) ProtoReflect() protoreflect.Message {
+func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_loadstar_v1_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -834,58 +879,79 @@ func (x *CheckInResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CheckInResponse.ProtoReflect.Descriptor instead.
-func (*CheckInResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ExchangeResponse.ProtoReflect.Descriptor instead.
+func (*ExchangeResponse) Descriptor() ([]byte, []int) {
 	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{10}
 }
 
-func (x *CheckInResponse) GetTasks() []*Task {
+func (x *ExchangeResponse) GetTasks() []*Task {
 	if x != nil {
 		return x.Tasks
 	}
 	return nil
 }
 
-func (x *CheckInResponse) GetVerdicts() []*Verdict {
+func (x *ExchangeResponse) GetVerdicts() []*Verdict {
 	if x != nil {
 		return x.Verdicts
 	}
 	return nil
 }
 
-func (x *CheckInResponse) GetNextContactMs() int64 {
+func (x *ExchangeResponse) GetNextContactMs() int64 {
 	if x != nil {
 		return x.NextContactMs
 	}
 	return 0
 }
 
-func (x *CheckInResponse) GetAnnounce() bool {
+func (x *ExchangeResponse) GetAnnounce() bool {
 	if x != nil {
 		return x.Announce
 	}
 	return false
 }
 
-func (x *CheckInResponse) GetReleases() *ReleaseList {
+func (x *ExchangeResponse) GetReleases() *ReleaseList {
 	if x != nil {
 		return x.Releases
 	}
 	return nil
 }
 
-func (x *CheckInResponse) GetAdapt() []*Task {
+func (x *ExchangeResponse) GetAdapt() []*Task {
 	if x != nil {
 		return x.Adapt
 	}
 	return nil
 }
 
-func (x *CheckInResponse) GetForked() []string {
+func (x *ExchangeResponse) GetForked() []string {
 	if x != nil {
 		return x.Forked
 	}
 	return nil
+}
+
+func (x *ExchangeResponse) GetReceived() *Received {
+	if x != nil {
+		return x.Received
+	}
+	return nil
+}
+
+func (x *ExchangeResponse) GetBlobs() [][]byte {
+	if x != nil {
+		return x.Blobs
+	}
+	return nil
+}
+
+func (x *ExchangeResponse) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
 }
 
 // Adapted is the test error of weights that held-out clients have adapted to their readings: a sum over clients.
@@ -1700,7 +1766,8 @@ func (x *Evaluation) GetRelativeMae() int64 {
 	return 0
 }
 
-type PushRequest struct {
+// Result is a result, or a chunk of one.
+type Result struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
 	Round         int64                  `protobuf:"varint,2,opt,name=round,proto3" json:"round,omitempty"`
@@ -1716,20 +1783,20 @@ type PushRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *PushRequest) Reset() {
-	*x = PushRequest{}
+func (x *Result) Reset() {
+	*x = Result{}
 	mi := &file_loadstar_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *PushRequest) String() string {
+func (x *Result) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*PushRequest) ProtoMessage() {}
+func (*Result) ProtoMessage() {}
 
-func (x *PushRequest) ProtoReflect() protoreflect.Message {
+func (x *Result) ProtoReflect() protoreflect.Message {
 	mi := &file_loadstar_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1741,82 +1808,83 @@ func (x *PushRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use PushRequest.ProtoReflect.Descriptor instead.
-func (*PushRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use Result.ProtoReflect.Descriptor instead.
+func (*Result) Descriptor() ([]byte, []int) {
 	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
-func (x *PushRequest) GetRun() string {
+func (x *Result) GetRun() string {
 	if x != nil {
 		return x.Run
 	}
 	return ""
 }
 
-func (x *PushRequest) GetRound() int64 {
+func (x *Result) GetRound() int64 {
 	if x != nil {
 		return x.Round
 	}
 	return 0
 }
 
-func (x *PushRequest) GetVersion() int64 {
+func (x *Result) GetVersion() int64 {
 	if x != nil {
 		return x.Version
 	}
 	return 0
 }
 
-func (x *PushRequest) GetForm() Form {
+func (x *Result) GetForm() Form {
 	if x != nil {
 		return x.Form
 	}
 	return Form_FORM_UNSPECIFIED
 }
 
-func (x *PushRequest) GetShares() []*Share {
+func (x *Result) GetShares() []*Share {
 	if x != nil {
 		return x.Shares
 	}
 	return nil
 }
 
-func (x *PushRequest) GetSha256() []byte {
+func (x *Result) GetSha256() []byte {
 	if x != nil {
 		return x.Sha256
 	}
 	return nil
 }
 
-func (x *PushRequest) GetSize() int64 {
+func (x *Result) GetSize() int64 {
 	if x != nil {
 		return x.Size
 	}
 	return 0
 }
 
-func (x *PushRequest) GetOffset() int64 {
+func (x *Result) GetOffset() int64 {
 	if x != nil {
 		return x.Offset
 	}
 	return 0
 }
 
-func (x *PushRequest) GetChunk() []byte {
+func (x *Result) GetChunk() []byte {
 	if x != nil {
 		return x.Chunk
 	}
 	return nil
 }
 
-func (x *PushRequest) GetEvaluation() *Evaluation {
+func (x *Result) GetEvaluation() *Evaluation {
 	if x != nil {
 		return x.Evaluation
 	}
 	return nil
 }
 
-type PushResponse struct {
+// Received says what became of a result.
+type Received struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Outcome       Outcome                `protobuf:"varint,1,opt,name=outcome,proto3,enum=loadstar.v1.Outcome" json:"outcome,omitempty"`
 	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1825,20 +1893,20 @@ type PushResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *PushResponse) Reset() {
-	*x = PushResponse{}
+func (x *Received) Reset() {
+	*x = Received{}
 	mi := &file_loadstar_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *PushResponse) String() string {
+func (x *Received) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*PushResponse) ProtoMessage() {}
+func (*Received) ProtoMessage() {}
 
-func (x *PushResponse) ProtoReflect() protoreflect.Message {
+func (x *Received) ProtoReflect() protoreflect.Message {
 	mi := &file_loadstar_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1850,33 +1918,34 @@ func (x *PushResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use PushResponse.ProtoReflect.Descriptor instead.
-func (*PushResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use Received.ProtoReflect.Descriptor instead.
+func (*Received) Descriptor() ([]byte, []int) {
 	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
-func (x *PushResponse) GetOutcome() Outcome {
+func (x *Received) GetOutcome() Outcome {
 	if x != nil {
 		return x.Outcome
 	}
 	return Outcome_OUTCOME_UNSPECIFIED
 }
 
-func (x *PushResponse) GetReason() string {
+func (x *Received) GetReason() string {
 	if x != nil {
 		return x.Reason
 	}
 	return ""
 }
 
-func (x *PushResponse) GetNextOffset() int64 {
+func (x *Received) GetNextOffset() int64 {
 	if x != nil {
 		return x.NextOffset
 	}
 	return 0
 }
 
-type DeclineRequest struct {
+// Decline gives up turns that the agent cannot do.
+type Decline struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Turns         *Turns                 `protobuf:"bytes,1,opt,name=turns,proto3" json:"turns,omitempty"`
 	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"` // for people to read; never contains readings
@@ -1885,20 +1954,20 @@ type DeclineRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *DeclineRequest) Reset() {
-	*x = DeclineRequest{}
+func (x *Decline) Reset() {
+	*x = Decline{}
 	mi := &file_loadstar_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *DeclineRequest) String() string {
+func (x *Decline) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*DeclineRequest) ProtoMessage() {}
+func (*Decline) ProtoMessage() {}
 
-func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
+func (x *Decline) ProtoReflect() protoreflect.Message {
 	mi := &file_loadstar_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1910,66 +1979,30 @@ func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use DeclineRequest.ProtoReflect.Descriptor instead.
-func (*DeclineRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use Decline.ProtoReflect.Descriptor instead.
+func (*Decline) Descriptor() ([]byte, []int) {
 	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
-func (x *DeclineRequest) GetTurns() *Turns {
+func (x *Decline) GetTurns() *Turns {
 	if x != nil {
 		return x.Turns
 	}
 	return nil
 }
 
-func (x *DeclineRequest) GetReason() string {
+func (x *Decline) GetReason() string {
 	if x != nil {
 		return x.Reason
 	}
 	return ""
 }
 
-func (x *DeclineRequest) GetCode() string {
+func (x *Decline) GetCode() string {
 	if x != nil {
 		return x.Code
 	}
 	return ""
-}
-
-type DeclineResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DeclineResponse) Reset() {
-	*x = DeclineResponse{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[24]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DeclineResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DeclineResponse) ProtoMessage() {}
-
-func (x *DeclineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[24]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DeclineResponse.ProtoReflect.Descriptor instead.
-func (*DeclineResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 var File_loadstar_v1_agent_proto protoreflect.FileDescriptor
@@ -2006,14 +2039,20 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\x05Turns\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x03R\x05round\x12\x18\n" +
-	"\aclients\x18\x03 \x03(\tR\aclients\"\xac\x02\n" +
-	"\x0eCheckInRequest\x12.\n" +
+	"\aclients\x18\x03 \x03(\tR\aclients\"\xd3\x03\n" +
+	"\x0fExchangeRequest\x12.\n" +
 	"\btraining\x18\x01 \x03(\v2\x12.loadstar.v1.TurnsR\btraining\x12*\n" +
 	"\x06pushed\x18\x02 \x03(\v2\x12.loadstar.v1.TurnsR\x06pushed\x12\x1f\n" +
 	"\breleases\x18\x03 \x01(\x06H\x00R\breleases\x88\x01\x01\x123\n" +
 	"\areports\x18\x04 \x03(\v2\x19.loadstar.v1.ClientReportR\areports\x12.\n" +
 	"\aadapted\x18\x05 \x03(\v2\x14.loadstar.v1.AdaptedR\aadapted\x12+\n" +
-	"\x05heads\x18\x06 \x03(\v2\x15.loadstar.v1.SeenHeadR\x05headsB\v\n" +
+	"\x05heads\x18\x06 \x03(\v2\x15.loadstar.v1.SeenHeadR\x05heads\x120\n" +
+	"\bdeclines\x18\a \x03(\v2\x14.loadstar.v1.DeclineR\bdeclines\x12+\n" +
+	"\x06result\x18\b \x01(\v2\x13.loadstar.v1.ResultR\x06result\x12\x12\n" +
+	"\x04have\x18\t \x03(\fR\x04have\x12\x17\n" +
+	"\await_ms\x18\n" +
+	" \x01(\x03R\x06waitMs\x12\x18\n" +
+	"\asession\x18\v \x01(\tR\asessionB\v\n" +
 	"\t_releases\"J\n" +
 	"\bSeenHead\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
@@ -2023,15 +2062,19 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\x03R\aversion\x12\x18\n" +
 	"\aweights\x18\x02 \x01(\tR\aweights\x12\x1a\n" +
 	"\bprevious\x18\x03 \x01(\fR\bprevious\x12\x1c\n" +
-	"\tsignature\x18\x04 \x01(\fR\tsignature\"\xa7\x02\n" +
-	"\x0fCheckInResponse\x12'\n" +
+	"\tsignature\x18\x04 \x01(\fR\tsignature\"\x8b\x03\n" +
+	"\x10ExchangeResponse\x12'\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x11.loadstar.v1.TaskR\x05tasks\x120\n" +
 	"\bverdicts\x18\x02 \x03(\v2\x14.loadstar.v1.VerdictR\bverdicts\x12&\n" +
 	"\x0fnext_contact_ms\x18\x03 \x01(\x03R\rnextContactMs\x12\x1a\n" +
 	"\bannounce\x18\x04 \x01(\bR\bannounce\x124\n" +
 	"\breleases\x18\x05 \x01(\v2\x18.loadstar.v1.ReleaseListR\breleases\x12'\n" +
 	"\x05adapt\x18\x06 \x03(\v2\x11.loadstar.v1.TaskR\x05adapt\x12\x16\n" +
-	"\x06forked\x18\a \x03(\tR\x06forked\"n\n" +
+	"\x06forked\x18\a \x03(\tR\x06forked\x121\n" +
+	"\breceived\x18\b \x01(\v2\x15.loadstar.v1.ReceivedR\breceived\x12\x14\n" +
+	"\x05blobs\x18\t \x03(\fR\x05blobs\x12\x18\n" +
+	"\asession\x18\n" +
+	" \x01(\tR\asession\"n\n" +
 	"\aAdapted\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aclients\x18\x02 \x03(\tR\aclients\x127\n" +
@@ -2107,8 +2150,8 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"Evaluation\x12\x18\n" +
 	"\aclients\x18\x01 \x01(\x03R\aclients\x12!\n" +
-	"\frelative_mae\x18\x02 \x01(\x03R\vrelativeMae\"\xb5\x02\n" +
-	"\vPushRequest\x12\x10\n" +
+	"\frelative_mae\x18\x02 \x01(\x03R\vrelativeMae\"\xb0\x02\n" +
+	"\x06Result\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x03R\x05round\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x03R\aversion\x12%\n" +
@@ -2121,17 +2164,16 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"evaluation\x18\n" +
 	" \x01(\v2\x17.loadstar.v1.EvaluationR\n" +
-	"evaluation\"w\n" +
-	"\fPushResponse\x12.\n" +
+	"evaluation\"s\n" +
+	"\bReceived\x12.\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x14.loadstar.v1.OutcomeR\aoutcome\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1f\n" +
 	"\vnext_offset\x18\x03 \x01(\x03R\n" +
-	"nextOffset\"f\n" +
-	"\x0eDeclineRequest\x12(\n" +
+	"nextOffset\"_\n" +
+	"\aDecline\x12(\n" +
 	"\x05turns\x18\x01 \x01(\v2\x12.loadstar.v1.TurnsR\x05turns\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x12\n" +
-	"\x04code\x18\x03 \x01(\tR\x04code\"\x11\n" +
-	"\x0fDeclineResponse*\x9e\x01\n" +
+	"\x04code\x18\x03 \x01(\tR\x04code*\x9e\x01\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10OUTCOME_ACCEPTED\x10\x01\x12\x13\n" +
@@ -2143,14 +2185,12 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\x04Form\x12\x14\n" +
 	"\x10FORM_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vFORM_UPDATE\x10\x01\x12\f\n" +
-	"\bFORM_SUM\x10\x022\x9d\x03\n" +
+	"\bFORM_SUM\x10\x022\x9d\x02\n" +
 	"\fAgentService\x12;\n" +
 	"\x04Join\x12\x18.loadstar.v1.JoinRequest\x1a\x19.loadstar.v1.JoinResponse\x12>\n" +
 	"\x05Renew\x12\x19.loadstar.v1.RenewRequest\x1a\x1a.loadstar.v1.RenewResponse\x12G\n" +
-	"\bAnnounce\x12\x1c.loadstar.v1.AnnounceRequest\x1a\x1d.loadstar.v1.AnnounceResponse\x12D\n" +
-	"\aCheckIn\x12\x1b.loadstar.v1.CheckInRequest\x1a\x1c.loadstar.v1.CheckInResponse\x12;\n" +
-	"\x04Push\x12\x18.loadstar.v1.PushRequest\x1a\x19.loadstar.v1.PushResponse\x12D\n" +
-	"\aDecline\x12\x1b.loadstar.v1.DeclineRequest\x1a\x1c.loadstar.v1.DeclineResponseB'Z%loadstar/proto/loadstar/v1;loadstarv1b\x06proto3"
+	"\bAnnounce\x12\x1c.loadstar.v1.AnnounceRequest\x1a\x1d.loadstar.v1.AnnounceResponse\x12G\n" +
+	"\bExchange\x12\x1c.loadstar.v1.ExchangeRequest\x1a\x1d.loadstar.v1.ExchangeResponseB'Z%loadstar/proto/loadstar/v1;loadstarv1b\x06proto3"
 
 var (
 	file_loadstar_v1_agent_proto_rawDescOnce sync.Once
@@ -2165,7 +2205,7 @@ func file_loadstar_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_loadstar_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_loadstar_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_loadstar_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_loadstar_v1_agent_proto_goTypes = []any{
 	(Outcome)(0),             // 0: loadstar.v1.Outcome
 	(Form)(0),                // 1: loadstar.v1.Form
@@ -2176,10 +2216,10 @@ var file_loadstar_v1_agent_proto_goTypes = []any{
 	(*AnnounceRequest)(nil),  // 6: loadstar.v1.AnnounceRequest
 	(*AnnounceResponse)(nil), // 7: loadstar.v1.AnnounceResponse
 	(*Turns)(nil),            // 8: loadstar.v1.Turns
-	(*CheckInRequest)(nil),   // 9: loadstar.v1.CheckInRequest
+	(*ExchangeRequest)(nil),  // 9: loadstar.v1.ExchangeRequest
 	(*SeenHead)(nil),         // 10: loadstar.v1.SeenHead
 	(*Head)(nil),             // 11: loadstar.v1.Head
-	(*CheckInResponse)(nil),  // 12: loadstar.v1.CheckInResponse
+	(*ExchangeResponse)(nil), // 12: loadstar.v1.ExchangeResponse
 	(*Adapted)(nil),          // 13: loadstar.v1.Adapted
 	(*ReleaseList)(nil),      // 14: loadstar.v1.ReleaseList
 	(*Release)(nil),          // 15: loadstar.v1.Release
@@ -2190,49 +2230,47 @@ var file_loadstar_v1_agent_proto_goTypes = []any{
 	(*Verdict)(nil),          // 20: loadstar.v1.Verdict
 	(*Share)(nil),            // 21: loadstar.v1.Share
 	(*Evaluation)(nil),       // 22: loadstar.v1.Evaluation
-	(*PushRequest)(nil),      // 23: loadstar.v1.PushRequest
-	(*PushResponse)(nil),     // 24: loadstar.v1.PushResponse
-	(*DeclineRequest)(nil),   // 25: loadstar.v1.DeclineRequest
-	(*DeclineResponse)(nil),  // 26: loadstar.v1.DeclineResponse
+	(*Result)(nil),           // 23: loadstar.v1.Result
+	(*Received)(nil),         // 24: loadstar.v1.Received
+	(*Decline)(nil),          // 25: loadstar.v1.Decline
 }
 var file_loadstar_v1_agent_proto_depIdxs = []int32{
-	8,  // 0: loadstar.v1.CheckInRequest.training:type_name -> loadstar.v1.Turns
-	8,  // 1: loadstar.v1.CheckInRequest.pushed:type_name -> loadstar.v1.Turns
-	16, // 2: loadstar.v1.CheckInRequest.reports:type_name -> loadstar.v1.ClientReport
-	13, // 3: loadstar.v1.CheckInRequest.adapted:type_name -> loadstar.v1.Adapted
-	10, // 4: loadstar.v1.CheckInRequest.heads:type_name -> loadstar.v1.SeenHead
-	18, // 5: loadstar.v1.CheckInResponse.tasks:type_name -> loadstar.v1.Task
-	20, // 6: loadstar.v1.CheckInResponse.verdicts:type_name -> loadstar.v1.Verdict
-	14, // 7: loadstar.v1.CheckInResponse.releases:type_name -> loadstar.v1.ReleaseList
-	18, // 8: loadstar.v1.CheckInResponse.adapt:type_name -> loadstar.v1.Task
-	22, // 9: loadstar.v1.Adapted.evaluation:type_name -> loadstar.v1.Evaluation
-	15, // 10: loadstar.v1.ReleaseList.releases:type_name -> loadstar.v1.Release
-	17, // 11: loadstar.v1.ClientReport.shares:type_name -> loadstar.v1.SourceShare
-	19, // 12: loadstar.v1.Task.limits:type_name -> loadstar.v1.Limits
-	11, // 13: loadstar.v1.Task.heads:type_name -> loadstar.v1.Head
-	0,  // 14: loadstar.v1.Verdict.outcome:type_name -> loadstar.v1.Outcome
-	1,  // 15: loadstar.v1.PushRequest.form:type_name -> loadstar.v1.Form
-	21, // 16: loadstar.v1.PushRequest.shares:type_name -> loadstar.v1.Share
-	22, // 17: loadstar.v1.PushRequest.evaluation:type_name -> loadstar.v1.Evaluation
-	0,  // 18: loadstar.v1.PushResponse.outcome:type_name -> loadstar.v1.Outcome
-	8,  // 19: loadstar.v1.DeclineRequest.turns:type_name -> loadstar.v1.Turns
-	2,  // 20: loadstar.v1.AgentService.Join:input_type -> loadstar.v1.JoinRequest
-	4,  // 21: loadstar.v1.AgentService.Renew:input_type -> loadstar.v1.RenewRequest
-	6,  // 22: loadstar.v1.AgentService.Announce:input_type -> loadstar.v1.AnnounceRequest
-	9,  // 23: loadstar.v1.AgentService.CheckIn:input_type -> loadstar.v1.CheckInRequest
-	23, // 24: loadstar.v1.AgentService.Push:input_type -> loadstar.v1.PushRequest
-	25, // 25: loadstar.v1.AgentService.Decline:input_type -> loadstar.v1.DeclineRequest
-	3,  // 26: loadstar.v1.AgentService.Join:output_type -> loadstar.v1.JoinResponse
-	5,  // 27: loadstar.v1.AgentService.Renew:output_type -> loadstar.v1.RenewResponse
-	7,  // 28: loadstar.v1.AgentService.Announce:output_type -> loadstar.v1.AnnounceResponse
-	12, // 29: loadstar.v1.AgentService.CheckIn:output_type -> loadstar.v1.CheckInResponse
-	24, // 30: loadstar.v1.AgentService.Push:output_type -> loadstar.v1.PushResponse
-	26, // 31: loadstar.v1.AgentService.Decline:output_type -> loadstar.v1.DeclineResponse
-	26, // [26:32] is the sub-list for method output_type
-	20, // [20:26] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	8,  // 0: loadstar.v1.ExchangeRequest.training:type_name -> loadstar.v1.Turns
+	8,  // 1: loadstar.v1.ExchangeRequest.pushed:type_name -> loadstar.v1.Turns
+	16, // 2: loadstar.v1.ExchangeRequest.reports:type_name -> loadstar.v1.ClientReport
+	13, // 3: loadstar.v1.ExchangeRequest.adapted:type_name -> loadstar.v1.Adapted
+	10, // 4: loadstar.v1.ExchangeRequest.heads:type_name -> loadstar.v1.SeenHead
+	25, // 5: loadstar.v1.ExchangeRequest.declines:type_name -> loadstar.v1.Decline
+	23, // 6: loadstar.v1.ExchangeRequest.result:type_name -> loadstar.v1.Result
+	18, // 7: loadstar.v1.ExchangeResponse.tasks:type_name -> loadstar.v1.Task
+	20, // 8: loadstar.v1.ExchangeResponse.verdicts:type_name -> loadstar.v1.Verdict
+	14, // 9: loadstar.v1.ExchangeResponse.releases:type_name -> loadstar.v1.ReleaseList
+	18, // 10: loadstar.v1.ExchangeResponse.adapt:type_name -> loadstar.v1.Task
+	24, // 11: loadstar.v1.ExchangeResponse.received:type_name -> loadstar.v1.Received
+	22, // 12: loadstar.v1.Adapted.evaluation:type_name -> loadstar.v1.Evaluation
+	15, // 13: loadstar.v1.ReleaseList.releases:type_name -> loadstar.v1.Release
+	17, // 14: loadstar.v1.ClientReport.shares:type_name -> loadstar.v1.SourceShare
+	19, // 15: loadstar.v1.Task.limits:type_name -> loadstar.v1.Limits
+	11, // 16: loadstar.v1.Task.heads:type_name -> loadstar.v1.Head
+	0,  // 17: loadstar.v1.Verdict.outcome:type_name -> loadstar.v1.Outcome
+	1,  // 18: loadstar.v1.Result.form:type_name -> loadstar.v1.Form
+	21, // 19: loadstar.v1.Result.shares:type_name -> loadstar.v1.Share
+	22, // 20: loadstar.v1.Result.evaluation:type_name -> loadstar.v1.Evaluation
+	0,  // 21: loadstar.v1.Received.outcome:type_name -> loadstar.v1.Outcome
+	8,  // 22: loadstar.v1.Decline.turns:type_name -> loadstar.v1.Turns
+	2,  // 23: loadstar.v1.AgentService.Join:input_type -> loadstar.v1.JoinRequest
+	4,  // 24: loadstar.v1.AgentService.Renew:input_type -> loadstar.v1.RenewRequest
+	6,  // 25: loadstar.v1.AgentService.Announce:input_type -> loadstar.v1.AnnounceRequest
+	9,  // 26: loadstar.v1.AgentService.Exchange:input_type -> loadstar.v1.ExchangeRequest
+	3,  // 27: loadstar.v1.AgentService.Join:output_type -> loadstar.v1.JoinResponse
+	5,  // 28: loadstar.v1.AgentService.Renew:output_type -> loadstar.v1.RenewResponse
+	7,  // 29: loadstar.v1.AgentService.Announce:output_type -> loadstar.v1.AnnounceResponse
+	12, // 30: loadstar.v1.AgentService.Exchange:output_type -> loadstar.v1.ExchangeResponse
+	27, // [27:31] is the sub-list for method output_type
+	23, // [23:27] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_loadstar_v1_agent_proto_init() }
@@ -2248,7 +2286,7 @@ func file_loadstar_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loadstar_v1_agent_proto_rawDesc), len(file_loadstar_v1_agent_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   25,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

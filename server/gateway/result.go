@@ -19,14 +19,10 @@ import (
 	"loadstar/server/terms"
 )
 
-// Push receives a result or a chunk of one, and counts it. The outcome PART means that more
+// take receives a result or a chunk of one, and counts it. The outcome PART means that more
 // chunks are needed, and ACCEPTED that this is a region, where the hub decides later. Any other
 // outcome is final.
-func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse, error) {
-	agent, err := g.authorize(ctx)
-	if err != nil {
-		return nil, err
-	}
+func (g *Gateway) take(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
 	t, err := g.Terms.Of(ctx, r.Run)
 	if errors.Is(err, ledger.ErrNotFound) {
 		return g.reject("run", "no such run"), nil
@@ -36,13 +32,15 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 	if reason := g.checkShape(r, t); reason != "" {
 		return g.reject("shape", reason), nil
 	}
-	over, err := g.withoutNumbers(ctx, agent, r)
-	if err != nil {
-		g.counter.failed(err)
-		return nil, g.unavailable(ctx, err)
-	}
-	if over != nil {
-		return over, nil
+	if !g.mirror.hasLeases(agent, r) {
+		over, err := g.withoutNumbers(ctx, agent, r)
+		if err != nil {
+			g.counter.failed(err)
+			return nil, g.unavailable(ctx, err)
+		}
+		if over != nil {
+			return over, nil
+		}
 	}
 	numbers, done, next, err := g.uploads.add(agent, r, time.Now())
 	if err != nil {
@@ -50,7 +48,7 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 		return nil, connect.NewError(connect.CodeResourceExhausted, err)
 	}
 	if numbers == nil {
-		return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_PART, NextOffset: next}, nil
+		return &v1.Received{Outcome: v1.Outcome_OUTCOME_PART, NextOffset: next}, nil
 	}
 	defer done()
 	if sum := sha256.Sum256(numbers); !bytes.Equal(sum[:], r.Sha256) {
@@ -58,23 +56,25 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 	}
 	result := terms.Of(r, numbers)
 	result.Limits, err = t.Limits(r.Version, func() ([]byte, error) {
-		v, err := g.Ledger.Version(ctx, r.Run, r.Version)
+		v, err := g.version(ctx, r.Run, r.Version)
 		return v.Limits, err
 	})
-	if errors.Is(err, ledger.ErrNotFound) { // the round has closed since the lease was read
-		return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_CLOSED}, nil
+	if errors.Is(err, ledger.ErrNotFound) { // the turn has ended since its lease was read
+		return g.ended(ctx, agent, r)
 	} else if err != nil {
 		return nil, g.unavailable(ctx, err)
 	}
-	if err := t.Check(result); err != nil {
+	if err := t.Prepare(result); err != nil {
 		return g.reject("numbers", err.Error()), nil
 	}
 	e := terms.Plausible(r.Evaluation, len(r.Shares))
 	a := &arrived{
-		run: r.Run, round: r.Round, agent: agent, terms: t, result: result,
+		run: r.Run, round: r.Round, agent: agent, terms: t, result: result, bytes: len(numbers),
 		evaluation: ledger.Evaluation{Clients: e.GetClients(), RelativeMAE: e.GetRelativeMae()},
 	}
-	start := time.Now()
+	if t.Folds() {
+		result.Numbers = nil // the prepared result has them
+	}
 	leaveGate(ctx)
 	// While the database is away, the agent gets a clear answer, and keeps its result. Without
 	// the limit it would give up first and could not know why.
@@ -85,36 +85,42 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 		return nil, g.unavailable(ctx, err)
 	}
 	g.metrics.bytes.Add(float64(len(numbers)))
-	if !counted {
-		// The answer to an earlier attempt was lost, or the round has closed meanwhile.
-		over, err := g.withoutNumbers(ctx, agent, r)
-		if err == nil && over == nil {
-			err = errors.New("a result that has a lease was not counted; its agent tries again")
-		}
-		if err != nil {
-			return nil, g.unavailable(ctx, err)
-		}
-		return over, nil
+	if !counted { // the answer to an earlier attempt was lost, or the round has closed meanwhile
+		return g.ended(ctx, agent, r)
 	}
-	g.metrics.count.Observe(time.Since(start).Seconds())
+	if arrival, ok := ctx.Value(arrivalKey{}).(time.Time); ok {
+		g.metrics.count.Observe(time.Since(arrival).Seconds())
+	}
 	if g.Region {
-		return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_ACCEPTED}, nil
+		return &v1.Received{Outcome: v1.Outcome_OUTCOME_ACCEPTED}, nil
 	}
-	return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_COUNTED}, nil
+	return &v1.Received{Outcome: v1.Outcome_OUTCOME_COUNTED}, nil
+}
+
+// ended returns what has become of a result whose turns are no longer open.
+func (g *Gateway) ended(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
+	over, err := g.withoutNumbers(ctx, agent, r)
+	if err == nil && over == nil {
+		err = errors.New("a result that has a lease was not counted; its agent tries again")
+	}
+	if err != nil {
+		return nil, g.unavailable(ctx, err)
+	}
+	return over, nil
 }
 
 // countWithin is how long a result may wait to be counted. It is shorter than an agent waits for
 // an answer, and longer than a failover of the database takes mostly.
 const countWithin = 20 * time.Second
 
-func (g *Gateway) reject(kind, reason string) *v1.PushResponse {
+func (g *Gateway) reject(kind, reason string) *v1.Received {
 	g.metrics.refused.WithLabelValues(kind).Inc()
-	return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_REJECTED, Reason: reason}
+	return &v1.Received{Outcome: v1.Outcome_OUTCOME_REJECTED, Reason: reason}
 }
 
 // checkShape checks everything about a result except its numbers. It returns what is wrong,
 // or an empty string.
-func (g *Gateway) checkShape(r *v1.PushRequest, t *terms.Terms) string {
+func (g *Gateway) checkShape(r *v1.Result, t *terms.Terms) string {
 	size := int64(t.Rules.UpdateBytes(t.Shared))
 	switch {
 	case r.Form == v1.Form_FORM_UPDATE && len(r.Shares) != 1:
@@ -137,13 +143,15 @@ func (g *Gateway) checkShape(r *v1.PushRequest, t *terms.Terms) string {
 	return ""
 }
 
-// withoutNumbers returns the response to a push if the numbers are not needed, because the
-// turns are counted or closed or belong to another agent. Otherwise it returns nil.
-func (g *Gateway) withoutNumbers(ctx context.Context, agent string, r *v1.PushRequest) (*v1.PushResponse, error) {
+// withoutNumbers returns what becomes of a result if the numbers are not needed, because the
+// turns are counted or closed or belong to another agent. Otherwise it returns nil. It asks the
+// ledger, because memory can be old.
+func (g *Gateway) withoutNumbers(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
 	clients := make([]string, len(r.Shares))
 	for i, s := range r.Shares {
 		clients[i] = s.Client
 	}
+	g.mirror.forget(agent) // it was not right about this result
 	where, err := g.Ledger.Standings(ctx, agent, r.Run, r.Round, clients)
 	if err != nil {
 		return nil, err
@@ -154,45 +162,51 @@ func (g *Gateway) withoutNumbers(ctx context.Context, agent string, r *v1.PushRe
 		case w.State == ledger.Counted:
 			counted++
 		case w.State == ledger.Held:
-			return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_ACCEPTED}, nil
+			return &v1.Received{Outcome: v1.Outcome_OUTCOME_ACCEPTED}, nil
 		case w.State == ledger.Asked && w.Version != r.Version:
 			return g.reject("version", fmt.Sprintf("client %s was asked to train from version %d, not %d", c, w.Version, r.Version)), nil
 		case w.State != ledger.Asked:
 			// The answer is the same for a late result and for another agent's client, so
 			// that an agent learns nothing about the clients of other agents.
 			g.metrics.refused.WithLabelValues("closed").Inc()
-			return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_CLOSED}, nil
+			return &v1.Received{Outcome: v1.Outcome_OUTCOME_CLOSED}, nil
 		}
 	}
 	switch counted {
 	case 0:
 		return nil, nil
 	case len(clients):
-		return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_COUNTED}, nil
+		return &v1.Received{Outcome: v1.Outcome_OUTCOME_COUNTED}, nil
 	}
 	return g.reject("overlap", "some clients of this sum have already been counted"), nil
 }
 
-// Decline gives up turns that an agent cannot train, so that rounds do not wait for them.
-func (g *Gateway) Decline(ctx context.Context, r *v1.DeclineRequest) (*v1.DeclineResponse, error) {
-	agent, err := g.authorize(ctx)
-	if err != nil {
-		return nil, err
+// decline gives up turns that an agent cannot train, so that rounds do not wait for them.
+func (g *Gateway) decline(ctx context.Context, agent string, declines []*v1.Decline) error {
+	if len(declines) > maxRounds {
+		return g.invalid("clients", "a request may decline turns of %d rounds, this one has %d", maxRounds, len(declines))
 	}
-	t := r.GetTurns()
-	if t == nil || len(t.Clients) == 0 || len(r.Reason) > 1024 {
-		return nil, g.invalid("clients", "a request to decline needs clients, and a reason of at most 1024 bytes")
+	var all []*v1.Turns
+	for _, r := range declines {
+		if len(r.GetTurns().GetClients()) == 0 || len(r.Reason) > 1024 {
+			return g.invalid("clients", "a decline needs clients, and a reason of at most 1024 bytes")
+		}
+		all = append(all, r.Turns)
 	}
-	if _, err := g.turns([]*v1.Turns{t}); err != nil {
-		return nil, err
+	if _, err := g.turns(all); err != nil {
+		return err
 	}
-	if err := g.Ledger.Decline(ctx, agent, t.Run, t.Round, t.Clients, declineCode(r.Code), printable(r.Reason)); err != nil {
-		return nil, g.unavailable(ctx, err)
+	for _, r := range declines {
+		t := r.Turns
+		if err := g.Ledger.Decline(ctx, agent, t.Run, t.Round, t.Clients, declineCode(r.Code), printable(r.Reason)); err != nil {
+			return g.unavailable(ctx, err)
+		}
+		g.mirror.forget(agent)
+		g.metrics.declined.WithLabelValues(cmp.Or(declineCode(r.Code), otherCode)).Add(float64(len(t.Clients)))
+		g.Log.Warn("an agent declined turns", "agent", agent, "run", t.Run, "round", t.Round+1, "clients", len(t.Clients), "reason", r.Reason)
+		g.Wake(t.Run)
 	}
-	g.metrics.declined.WithLabelValues(cmp.Or(declineCode(r.Code), otherCode)).Add(float64(len(t.Clients)))
-	g.Log.Warn("an agent declined turns", "agent", agent, "run", t.Run, "round", t.Round+1, "clients", len(t.Clients), "reason", r.Reason)
-	g.Wake(t.Run)
-	return &v1.DeclineResponse{}, nil
+	return nil
 }
 
 // declineCodes are the codes with which agents decline turns.

@@ -1,0 +1,519 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/ledger"
+	"loadstar/server/terms"
+)
+
+const (
+	// holdFor is the longest time that a call is held, and standing the interval between calls
+	// above which an agent closes its connection, so that its calls are not held.
+	holdFor, standing = 25 * time.Second, 30 * time.Second
+	// maxInline limits the size of a blob in a response, maxBlobs that of all of them, and
+	// maxHave the blobs that an agent names.
+	maxInline, maxBlobs = 1 << 20, 2 << 20
+	maxHave             = 32
+)
+
+// named has the turns that a request names.
+type named struct {
+	training, pushed map[ledger.Turn]bool
+	others           map[ledger.Turn]bool // those of its result and its declines
+}
+
+// Exchange is the only call of an agent that takes part in runs. It declines turns, stores
+// reports, counts a result, extends the leases of the turns that the agent is training, and
+// returns verdicts and new tasks. If there is nothing new, it is held.
+func (g *Gateway) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.ExchangeResponse, error) {
+	caller, err := g.known(ctx)
+	if err != nil {
+		return nil, err
+	}
+	agent := caller.ID
+	g.seen.note(agent, time.Now())
+	names, err := g.names(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.decline(ctx, agent, r.Declines); err != nil {
+		return nil, err
+	}
+	if err := g.addReports(ctx, agent, r.Reports, g.Ledger.Now()); err != nil {
+		return nil, err
+	}
+	if err := g.addAdapted(ctx, agent, r.Adapted); err != nil {
+		return nil, err
+	}
+	var received *v1.Received
+	if r.Result != nil {
+		if received, err = g.take(ctx, agent, r.Result); err != nil {
+			return nil, err
+		}
+		r.Result = nil // its memory is not needed any more
+	}
+	answer, err := g.wait(ctx, caller, r, names, received)
+	if err != nil {
+		return nil, err
+	}
+	g.explainClosed(ctx, answer.Verdicts)
+	return answer, g.addBlobs(ctx, r, answer)
+}
+
+// names returns the turns that a request names, after checking it.
+func (g *Gateway) names(r *v1.ExchangeRequest) (n named, err error) {
+	if n.training, err = g.turns(r.Training); err != nil {
+		return n, err
+	}
+	if n.pushed, err = g.turns(r.Pushed); err != nil {
+		return n, err
+	}
+	if len(r.Have) > maxHave {
+		return n, g.invalid("blobs", "a request may name %d blobs, this one names %d", maxHave, len(r.Have))
+	}
+	n.others = map[ledger.Turn]bool{}
+	for _, s := range r.GetResult().GetShares() {
+		n.others[ledger.Turn{Run: r.Result.Run, Round: r.Result.Round, Client: s.Client}] = true
+	}
+	for _, d := range r.Declines {
+		for _, c := range d.GetTurns().GetClients() {
+			n.others[ledger.Turn{Run: d.Turns.Run, Round: d.Turns.Round, Client: c}] = true
+		}
+	}
+	for t := range n.others {
+		delete(n.training, t)
+	}
+	return n, nil
+}
+
+// leases returns the open leases of an agent: from memory if this is certain to give the same
+// tasks as the ledger, or older ones of which the agent has heard nothing. Verdicts need the
+// ledger.
+func (g *Gateway) leases(ctx context.Context, agent string, r *v1.ExchangeRequest, n named, now time.Time) (all []ledger.Task, err error) {
+	all, ok := g.mirror.tasks(agent)
+	session, _ := g.mirror.current()
+	has := 0
+	for _, l := range all {
+		switch {
+		case l.Until.Sub(now) <= 0:
+			ok = false
+		case n.training[l.Turn]:
+			has++
+		case !n.others[l.Turn]: // a new task
+			ok = ok && session == r.Session
+		}
+	}
+	if !ok || has < len(n.training) || len(n.pushed) > 0 {
+		if all, err = g.Ledger.Tasks(ctx, agent); err != nil {
+			return nil, g.unavailable(ctx, err)
+		}
+		g.mirror.set(agent, all)
+		return all, nil
+	}
+	slices.SortFunc(all, func(a, b ledger.Task) int {
+		return cmp.Or(cmp.Compare(a.Run, b.Run), cmp.Compare(a.Round, b.Round), cmp.Compare(a.Client, b.Client))
+	})
+	return all, nil
+}
+
+// look returns what there is for an agent now.
+func (g *Gateway) look(ctx context.Context, caller ledger.Caller, r *v1.ExchangeRequest, n named) (*v1.ExchangeResponse, error) {
+	agent, now := caller.ID, g.Ledger.Now()
+	session, _ := g.mirror.current() // before the leases are read
+	leases, err := g.leases(ctx, agent, r, n, now)
+	if err != nil {
+		return nil, err
+	}
+	var fresh []ledger.Task
+	type roundKey struct {
+		run   string
+		round int64
+	}
+	keep := map[roundKey][]string{} // clients whose leases are extended
+	var kept []roundKey             // in the order of the leases
+	asked := make(map[ledger.Turn]bool, len(leases))
+	for _, l := range leases {
+		asked[l.Turn] = true
+		switch left := l.Until.Sub(now); {
+		case left <= 0: // the lease has expired, and the coordinator will withdraw it
+		case n.others[l.Turn]:
+		case !n.training[l.Turn] && !n.pushed[l.Turn]:
+			fresh = append(fresh, l)
+		case left < g.Lease/2:
+			key := roundKey{l.Run, l.Round}
+			if keep[key] == nil {
+				kept = append(kept, key)
+			}
+			keep[key] = append(keep[key], l.Client)
+		}
+	}
+	for _, key := range kept {
+		if err := g.Ledger.Extend(ctx, agent, key.run, key.round, keep[key], now.Add(g.Lease)); err != nil {
+			return nil, g.unavailable(ctx, err)
+		}
+		g.mirror.forget(agent) // a lease that has ended is not extended
+	}
+	verdicts, err := g.verdicts(ctx, agent, r.Pushed, asked)
+	if err != nil {
+		return nil, g.unavailable(ctx, err)
+	}
+	over, err := g.obsolete(ctx, agent, r.Training, n, asked)
+	if err != nil {
+		return nil, g.unavailable(ctx, err)
+	}
+	verdicts = append(verdicts, over...)
+	forked, err := g.forked(ctx, agent, r.Heads)
+	if err != nil {
+		return nil, err
+	}
+	tasks, err := g.tasks(ctx, fresh[:min(len(fresh), turnsOfClient*g.Clients)], r.Heads, now)
+	if err != nil {
+		return nil, g.unavailable(ctx, err)
+	}
+	adapt, err := g.adapt(ctx, agent, r.Heads)
+	if err != nil {
+		return nil, g.unavailable(ctx, err)
+	}
+	open := func(v *v1.Verdict) bool {
+		return v.Outcome == v1.Outcome_OUTCOME_ACCEPTED || v.Outcome == v1.Outcome_OUTCOME_UNKNOWN
+	}
+	busy := len(tasks) > 0 || slices.ContainsFunc(verdicts, open)
+	return &v1.ExchangeResponse{
+		Tasks: tasks, Verdicts: verdicts, NextContactMs: g.pace(busy, agent).Milliseconds(), Announce: !caller.Hosts, Releases: g.releases(r), Adapt: adapt, Forked: forked,
+		Session: session,
+	}, nil
+}
+
+// holdTime returns how long a call is held with a response that has nothing new. An agent that
+// has something to do is not held, and neither is one of a fleet so large that agents close
+// their connections.
+func (g *Gateway) holdTime(r *v1.ExchangeRequest, s *v1.ExchangeResponse) time.Duration {
+	if r.WaitMs <= 0 || namesIn(r) > heavyNames || len(r.Training)+len(r.Pushed)+len(s.Tasks)+len(s.Verdicts)+len(s.Adapt)+len(s.Forked) > 0 || s.Announce || s.Releases != nil {
+		return 0
+	}
+	switch s.GetReceived().GetOutcome() {
+	case v1.Outcome_OUTCOME_UNSPECIFIED, v1.Outcome_OUTCOME_COUNTED, v1.Outcome_OUTCOME_CLOSED:
+	default:
+		return 0 // the agent has more to send or to ask
+	}
+	// A call that begins when the gateway ends would wait in vain.
+	if _, fresh := g.mirror.current(); !fresh || g.ending.Load() || g.Pace.Of(g.agents.Load()) > standing {
+		return 0
+	}
+	return min(time.Duration(min(r.WaitMs, holdFor.Milliseconds()))*time.Millisecond, holdFor)
+}
+
+// wait returns what there is for an agent. If there is nothing new, it holds the call until there
+// is. A call that is held has no slot, no lane and no memory for its message, but counts as one
+// of its agent's calls. It ends when the agent is revoked.
+func (g *Gateway) wait(ctx context.Context, caller ledger.Caller, r *v1.ExchangeRequest, n named, received *v1.Received) (s *v1.ExchangeResponse, err error) {
+	var woken <-chan struct{}
+	if r.WaitMs > 0 { // before looking, so that nothing is missed
+		ch, stop := g.mirror.watch(caller.ID)
+		defer stop()
+		woken = ch
+	}
+	var timer *time.Timer
+	for over := false; ; {
+		if s, err = g.look(ctx, caller, r, n); err != nil {
+			return nil, err
+		}
+		s.Received = received
+		left := g.holdTime(r, s)
+		if over || left == 0 {
+			break
+		}
+		if timer == nil {
+			giveUp(ctx)
+			g.metrics.held.Inc()
+			defer g.metrics.held.Dec()
+			timer = time.NewTimer(left)
+			defer timer.Stop()
+			g.contacts.note(caller.ID, time.Now(), left)
+		}
+		select {
+		case <-woken:
+			over = g.ending.Load()
+		case <-timer.C:
+			over = true
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if caller, err = g.known(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if timer != nil && len(s.Tasks) == 0 && !g.ending.Load() {
+		s.NextContactMs = 1 // it has waited already
+	}
+	g.contacts.note(caller.ID, time.Now(), time.Duration(s.NextContactMs)*time.Millisecond)
+	return s, nil
+}
+
+// giveUp gives up what a call needs while it is served.
+func giveUp(ctx context.Context) {
+	leaveGate(ctx)
+	if leave, ok := ctx.Value(laneKey{}).(func()); ok {
+		leave()
+	}
+	if b, ok := ctx.Value(bodyKey{}).(*body); ok {
+		b.calls.mu.Lock()
+		defer b.calls.mu.Unlock()
+		b.calls.release(b)
+	}
+}
+
+// addBlobs adds the blobs of tasks that an agent does not have, if they are small.
+func (g *Gateway) addBlobs(ctx context.Context, r *v1.ExchangeRequest, s *v1.ExchangeResponse) error {
+	if len(s.Tasks)+len(s.Adapt) == 0 {
+		return nil
+	}
+	has := map[string]bool{"": true}
+	for _, h := range r.Have {
+		has[hex.EncodeToString(h)] = true
+	}
+	bytes := 0
+	for _, tasks := range [][]*v1.Task{s.Tasks, s.Adapt} {
+		for _, t := range tasks {
+			for _, hash := range []string{t.Plan, t.Weights, t.Control} {
+				if has[hash] {
+					continue
+				}
+				has[hash] = true
+				b, err := g.Blobs.Get(ctx, hash)
+				if err != nil {
+					continue // the agent fetches it, and hears why it cannot
+				}
+				if len(b) <= maxInline && bytes+len(b) <= maxBlobs {
+					s.Blobs, bytes = append(s.Blobs, b), bytes+len(b)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// turns returns the set of turns that a request names. It refuses a request with more turns
+// than an agent can have.
+func (g *Gateway) turns(all []*v1.Turns) (map[ledger.Turn]bool, error) {
+	if len(all) > maxRounds {
+		// Limit the number of rounds, because each needs a query.
+		return nil, g.invalid("clients", "a request may name turns of %d rounds, this one names %d", maxRounds, len(all))
+	}
+	set := map[ledger.Turn]bool{}
+	named := 0
+	for _, t := range all {
+		if named += len(t.Clients); len(t.Clients) > g.Clients || named > turnsOfClient*g.Clients {
+			return nil, g.invalid("clients", "a request may not name more turns than %d clients can have", g.Clients)
+		}
+		for _, c := range t.Clients {
+			if !validName(t.Run) || !validName(c) {
+				return nil, g.invalid("name", "a name is empty, longer than %d bytes, or has unprintable characters", nameBytes)
+			}
+			set[ledger.Turn{Run: t.Run, Round: t.Round, Client: c}] = true
+		}
+	}
+	return set, nil
+}
+
+// pace returns the time until an agent's next check-in. A busy agent, which has new tasks
+// or undecided results, checks in sooner. Its interval is shorter if there are fewer busy
+// agents.
+func (g *Gateway) pace(busy bool, agent string) time.Duration {
+	// The interval must be well below the lease, so that an agent checks in before its
+	// leases expire.
+	most := min(g.Lease/4, g.Pace.MaxPoll)
+	p := g.Pace.Of(g.agents.Load())
+	if busy {
+		p = min(g.Pace.Of(min(g.agents.Load(), g.asked.Load())), most)
+	}
+	p = g.gate.stretched(p, most)
+	random := rand.Float64()
+	if g.Random != nil {
+		random = g.Random(agent)
+	}
+	return time.Duration(float64(p) * (0.8 + 0.4*random))
+}
+
+// verdicts returns the outcomes of pushed results. The results of turns that are still open
+// did not arrive, or wait in a gateway; the agent sends them again.
+func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns, asked map[ledger.Turn]bool) (all []*v1.Verdict, err error) {
+	for _, t := range pushed {
+		waiting, over := splitAsked(t, asked)
+		by := map[v1.Outcome][]string{v1.Outcome_OUTCOME_UNKNOWN: waiting}
+		if len(over) > 0 {
+			where, err := g.Ledger.Outcomes(ctx, agent, t.Run, t.Round, over)
+			if err != nil {
+				return nil, err
+			}
+			for _, c := range over {
+				o := outcomes[where[c].State]
+				by[o] = append(by[o], c)
+			}
+		}
+		for o, clients := range by {
+			if len(clients) > 0 {
+				all = append(all, &v1.Verdict{Run: t.Run, Round: t.Round, Clients: clients, Outcome: o})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b *v1.Verdict) int {
+		return cmp.Or(cmp.Compare(a.Run, b.Run), cmp.Compare(a.Round, b.Round), cmp.Compare(a.Outcome, b.Outcome))
+	})
+	return all, nil
+}
+
+// maxEnded limits the runs whose end the gateway remembers.
+const maxEnded = 256
+
+// explainClosed adds to verdicts on closed rounds how their runs ended, for the agents'
+// logs. A run that has ended stays so, so the gateway asks the ledger once. If the ledger
+// does not answer, the verdicts have no reason.
+func (g *Gateway) explainClosed(ctx context.Context, all []*v1.Verdict) {
+	for _, v := range all {
+		if v.Outcome != v1.Outcome_OUTCOME_CLOSED {
+			continue
+		}
+		g.mu.Lock()
+		how, known := g.endings[v.Run]
+		g.mu.Unlock()
+		if !known {
+			var err error
+			if how, err = g.Ledger.Ended(ctx, v.Run); err != nil || how == "" {
+				continue
+			}
+			g.mu.Lock()
+			if g.endings == nil || len(g.endings) >= maxEnded {
+				g.endings = map[string]string{}
+			}
+			g.endings[v.Run] = how
+			g.mu.Unlock()
+		}
+		v.Reason = how
+	}
+}
+
+// outcomes maps the state of a turn that is no longer open to the outcome of its result.
+var outcomes = map[ledger.TurnState]v1.Outcome{
+	ledger.Closed: v1.Outcome_OUTCOME_CLOSED, ledger.Held: v1.Outcome_OUTCOME_ACCEPTED, ledger.Counted: v1.Outcome_OUTCOME_COUNTED,
+}
+
+// splitAsked returns the clients whose turns are open and those whose turns are not.
+func splitAsked(t *v1.Turns, asked map[ledger.Turn]bool) (yes, no []string) {
+	for _, c := range t.Clients {
+		if asked[ledger.Turn{Run: t.Run, Round: t.Round, Client: c}] {
+			yes = append(yes, c)
+		} else {
+			no = append(no, c)
+		}
+	}
+	return yes, no
+}
+
+// obsolete returns verdicts on turns that an agent is training although they are closed or
+// counted, so that the agent stops training them.
+func (g *Gateway) obsolete(ctx context.Context, agent string, training []*v1.Turns, n named, asked map[ledger.Turn]bool) (all []*v1.Verdict, err error) {
+	for _, t := range training {
+		_, over := splitAsked(t, asked)
+		over = slices.DeleteFunc(over, func(c string) bool { return n.others[ledger.Turn{Run: t.Run, Round: t.Round, Client: c}] })
+		if len(over) == 0 {
+			continue
+		}
+		where, err := g.Ledger.Outcomes(ctx, agent, t.Run, t.Round, over)
+		if err != nil {
+			return nil, err
+		}
+		for _, state := range []ledger.TurnState{ledger.Closed, ledger.Counted} {
+			clients := slices.DeleteFunc(slices.Clone(over), func(c string) bool { return where[c].State != state })
+			if len(clients) > 0 {
+				all = append(all, &v1.Verdict{Run: t.Run, Round: t.Round, Clients: clients, Outcome: outcomes[state]})
+			}
+		}
+	}
+	return all, nil
+}
+
+// tasks returns one task per round for the given leases, with the blobs that the agent must
+// fetch and the heads that it has not seen.
+func (g *Gateway) tasks(ctx context.Context, leases []ledger.Task, seen []*v1.SeenHead, now time.Time) (all []*v1.Task, err error) {
+	var last *v1.Task
+	for _, l := range leases {
+		if last == nil || last.Run != l.Run || last.Round != l.Round || last.Version != l.Version {
+			if last, err = g.task(ctx, l, seen, now); err != nil {
+				return nil, err
+			}
+			if last == nil {
+				continue
+			}
+			all = append(all, last)
+		}
+		last.Clients = append(last.Clients, l.Client)
+		last.LeaseMs = min(last.LeaseMs, l.Until.Sub(now).Milliseconds())
+	}
+	return all, nil
+}
+
+// task returns the task of a lease, without clients. It returns nil if the version was
+// deleted, because the lease is then about to be withdrawn.
+func (g *Gateway) task(ctx context.Context, l ledger.Task, seen []*v1.SeenHead, now time.Time) (*v1.Task, error) {
+	t, err := g.Terms.Of(ctx, l.Run)
+	if err != nil {
+		return nil, err
+	}
+	v, err := g.version(ctx, l.Run, l.Version)
+	if errors.Is(err, ledger.ErrNotFound) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	limits, err := terms.DecodeLimits(v.Limits)
+	if err != nil {
+		return nil, err
+	}
+	heads, err := g.headsAfter(ctx, l.Run, l.Version, seen)
+	if err != nil {
+		return nil, err
+	}
+	return &v1.Task{
+		Run: l.Run, Round: l.Round, Version: l.Version, Plan: t.Blob, Weights: v.Weights, Control: v.Control, Limits: limits,
+		LeaseMs: l.Until.Sub(now).Milliseconds(), Fold: t.Folds(), Fleet: int64(t.Fleet), Heads: heads,
+	}, nil
+}
+
+// versionKey identifies a version of a run.
+type versionKey struct {
+	run     string
+	version int64
+}
+
+// maxKnownVersions limits the versions in memory.
+const maxKnownVersions = 256
+
+// version returns a version of a run, from memory if possible, because versions do not change.
+func (g *Gateway) version(ctx context.Context, run string, version int64) (v ledger.Version, err error) {
+	key := versionKey{run, version}
+	g.mu.Lock()
+	v, ok := g.versions[key]
+	g.mu.Unlock()
+	if ok {
+		return v, nil
+	}
+	if v, err = g.Ledger.Version(ctx, run, version); err != nil {
+		return v, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.versions == nil || len(g.versions) >= maxKnownVersions {
+		g.versions = map[versionKey]ledger.Version{}
+	}
+	g.versions[key] = v
+	return v, nil
+}

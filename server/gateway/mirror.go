@@ -1,0 +1,279 @@
+package gateway
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/ledger"
+)
+
+// mirror has a copy of the open leases in memory, so that most calls need no query. The ledger
+// is the only truth: the mirror gives tasks and lets results through to be counted, but no
+// verdict comes from it. An old copy costs an agent work for nothing at worst, because the
+// transaction that counts looks at the leases.
+//
+// A task that was counted must not be given again, because its agent would take the verdict on
+// the first result for one on the second. A gateway knows what it has told an agent, and takes
+// tasks from memory only for an agent that has heard of no other gateway since (see session).
+//
+// A mirror may be dropped at any time.
+type mirror struct {
+	ledger *ledger.Ledger
+	name   func() string
+
+	mu      sync.Mutex
+	session string    // a request that names another one gets its tasks from the ledger
+	read    time.Time // when the stamps were last read, at the begin of reading; zero if nothing is known
+	stamps  ledger.Stamps
+	agents  map[string]*leasesOf
+	// While leases are loaded, what calls learn meanwhile is newer.
+	loading bool
+	gone    map[ledger.Turn]bool // turns that have ended
+	asked   map[string]bool      // agents whose leases were asked from the ledger
+	held    map[string]map[chan struct{}]bool
+}
+
+// leasesOf is what is known about the leases of an agent.
+type leasesOf struct {
+	tasks map[ledger.Turn]ledger.Task
+	// unknown means that the ledger must be asked.
+	unknown bool
+}
+
+const (
+	// readEvery is how often a gateway looks whether its copies are old, if nobody tells it.
+	readEvery = 500 * time.Millisecond
+	// readFor is how long it relies on its copies. A revocation in another process reaches it
+	// within this time.
+	readFor = time.Second
+)
+
+func newMirror(l *ledger.Ledger, name func() string) *mirror {
+	m := &mirror{ledger: l, name: name, held: map[string]map[chan struct{}]bool{}}
+	m.drop()
+	return m
+}
+
+// drop forgets everything.
+func (m *mirror) drop() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.session = m.name()
+	m.read, m.stamps, m.agents = time.Time{}, ledger.Stamps{}, map[string]*leasesOf{}
+	m.gone, m.asked = map[ledger.Turn]bool{}, map[string]bool{}
+}
+
+func (m *mirror) fresh(now time.Time) bool { return now.Sub(m.read) < readFor }
+
+// current returns the name of the mirror, and whether it is up to date.
+func (m *mirror) current() (session string, fresh bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.session, m.fresh(time.Now())
+}
+
+// refresh loads the leases of runs that have new ones, each run with one query. It returns the
+// number that changes with revocations.
+func (m *mirror) refresh(ctx context.Context) (revocations int64, err error) {
+	m.mu.Lock()
+	session := m.session
+	m.mu.Unlock()
+	began := time.Now()
+	stamps, err := m.ledger.Stamps(ctx)
+	if err != nil {
+		return 0, err
+	}
+	m.mu.Lock()
+	old, first := m.stamps, m.read.IsZero()
+	m.loading = true
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.loading = false
+		clear(m.gone)
+		clear(m.asked)
+	}()
+	loaded := map[string][]ledger.OpenLease{}
+	for run, stamp := range stamps.Leases {
+		// A client that is revoked loses its leases.
+		if first || old.Leases[run] != stamp || old.Revocations != stamps.Revocations {
+			if loaded[run], err = m.ledger.OpenLeases(ctx, run); err != nil {
+				return 0, err
+			}
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.session != session { // it was dropped meanwhile
+		return stamps.Revocations, nil
+	}
+	for run := range old.Leases {
+		if _, ok := stamps.Leases[run]; !ok {
+			m.replace(run, nil)
+		}
+	}
+	for run, leases := range loaded {
+		m.replace(run, leases)
+	}
+	m.stamps, m.read = stamps, began
+	return stamps.Revocations, nil
+}
+
+// replace replaces the leases of a run, and wakes the held calls of agents that have some.
+func (m *mirror) replace(run string, leases []ledger.OpenLease) {
+	for agent, of := range m.agents {
+		for t := range of.tasks {
+			if t.Run == run {
+				delete(of.tasks, t)
+			}
+		}
+		if len(of.tasks) == 0 && !of.unknown {
+			delete(m.agents, agent)
+		}
+	}
+	for _, l := range leases {
+		if !m.gone[l.Turn] {
+			m.of(l.Agent).tasks[l.Turn] = l.Task
+			m.wake(l.Agent)
+		}
+	}
+	for agent := range m.asked {
+		m.of(agent).unknown = true // what was asked may be newer or older
+		m.wake(agent)
+	}
+}
+
+func (m *mirror) of(agent string) *leasesOf {
+	x := m.agents[agent]
+	if x == nil {
+		x = &leasesOf{tasks: map[ledger.Turn]ledger.Task{}}
+		m.agents[agent] = x
+	}
+	return x
+}
+
+// tasks returns an agent's open leases. It returns false if the ledger must be asked.
+func (m *mirror) tasks(agent string) (all []ledger.Task, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.fresh(time.Now()) {
+		return nil, false
+	}
+	of := m.agents[agent]
+	if of == nil {
+		return nil, true
+	}
+	if of.unknown {
+		return nil, false
+	}
+	for _, t := range of.tasks {
+		all = append(all, t)
+	}
+	return all, true
+}
+
+// set notes the leases that the ledger has returned for an agent.
+func (m *mirror) set(agent string, tasks []ledger.Task) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.loading {
+		m.asked[agent] = true
+	}
+	of := m.of(agent)
+	of.unknown = false
+	clear(of.tasks)
+	for _, t := range tasks {
+		of.tasks[t.Turn] = t
+	}
+}
+
+// hasLeases reports whether an agent has leases for all turns of a result.
+func (m *mirror) hasLeases(agent string, r *v1.Result) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	of := m.agents[agent]
+	if of == nil || of.unknown || !m.fresh(time.Now()) {
+		return false
+	}
+	for _, s := range r.Shares {
+		if t, ok := of.tasks[ledger.Turn{Run: r.Run, Round: r.Round, Client: s.Client}]; !ok || t.Version != r.Version {
+			return false
+		}
+	}
+	return true
+}
+
+// counted notes that a result was counted.
+func (m *mirror) counted(a *ledger.Arrival, run string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	of := m.agents[a.Agent]
+	for _, s := range a.Shares {
+		t := ledger.Turn{Run: run, Round: a.Round, Client: s.Client}
+		if m.loading {
+			m.gone[t] = true
+		}
+		if of != nil {
+			delete(of.tasks, t)
+		}
+	}
+}
+
+// forget makes the next call of an agent ask the ledger for its leases.
+func (m *mirror) forget(agent string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.loading {
+		m.asked[agent] = true
+	}
+	m.of(agent).unknown = true
+}
+
+// watch returns a channel that gets a value when an agent may have new leases, and a function
+// that ends this.
+func (m *mirror) watch(agent string) (woken <-chan struct{}, stop func()) {
+	ch := make(chan struct{}, 1)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.held[agent] == nil {
+		m.held[agent] = map[chan struct{}]bool{}
+	}
+	m.held[agent][ch] = true
+	return ch, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.held[agent], ch)
+		if len(m.held[agent]) == 0 {
+			delete(m.held, agent)
+		}
+	}
+}
+
+// wake ends the waiting of an agent's held calls. The caller has the lock.
+func (m *mirror) wake(agent string) {
+	for ch := range m.held[agent] {
+		select {
+		case ch <- struct{}{}:
+		default: // it is awake
+		}
+	}
+}
+
+// wakeAll ends the waiting of all held calls.
+func (m *mirror) wakeAll() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for agent := range m.held {
+		m.wake(agent)
+	}
+}
+
+// wakeOne ends the waiting of an agent's held calls.
+func (m *mirror) wakeOne(agent string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.wake(agent)
+}

@@ -1,0 +1,10 @@
+-- Numbers that grow when something changes of which gateways have a copy in memory.
+
+-- +goose Up
+CREATE TABLE stamps (
+    name  TEXT PRIMARY KEY, -- revocations, or leases and a run
+    stamp BIGINT NOT NULL
+);
+
+-- +goose Down
+DROP TABLE stamps;

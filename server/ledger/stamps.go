@@ -1,0 +1,63 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+)
+
+// Gateways have copies of leases and of what agents may do in memory. Stamps tell them that
+// their copies are old: whoever adds leases to a run or revokes something changes a stamp in
+// the same transaction.
+
+const (
+	revocationsStamp = "revocations"
+	leasesStamp      = "leases " // and the run
+)
+
+// touch changes a stamp.
+func touch(ctx context.Context, tx *txn, name string) error {
+	_, err := tx.ExecContext(ctx, "INSERT INTO stamps (name, stamp) VALUES ($1, 1) ON CONFLICT (name) DO UPDATE SET stamp = stamps.stamp + 1", name)
+	return err
+}
+
+// Stamps tell which copies in memory are old. Equal numbers mean that nothing has changed.
+type Stamps struct {
+	Revocations int64
+	Leases      map[string]int64 // by run; runs without leases may be missing
+}
+
+// Stamps returns the stamps.
+func (l *Ledger) Stamps(ctx context.Context) (s Stamps, err error) {
+	defer wrap(&err, "reading stamps")
+	s.Leases = map[string]int64{}
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		var name string
+		var stamp int64
+		err := r.Scan(&name, &stamp)
+		if run, ok := strings.CutPrefix(name, leasesStamp); ok {
+			s.Leases[run] = stamp
+		} else if name == revocationsStamp {
+			s.Revocations = stamp
+		}
+		return err
+	}, "SELECT name, stamp FROM stamps")
+	return s, err
+}
+
+// OpenLease is a lease and the agent that has it.
+type OpenLease struct {
+	Task
+	Agent string
+}
+
+// OpenLeases returns the leases of a run, except declined ones.
+func (l *Ledger) OpenLeases(ctx context.Context, run string) (all []OpenLease, err error) {
+	defer wrap(&err, "reading the leases of run", run)
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		x, err := scanLease(r)
+		all = append(all, OpenLease{x.task(), x.agent})
+		return err
+	}, selectLeases+" WHERE run = $1 AND until <> 0", run)
+	return all, err
+}
