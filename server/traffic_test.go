@@ -68,8 +68,8 @@ func pass(to, from net.Conn, n *atomic.Int64) {
 func TestTraffic(t *testing.T) {
 	t.Parallel()
 	// perCall limits the bytes of a call without its numbers, in either direction:
-	// headers, padding, names of runs and clients, heads of versions, TLS records.
-	const rounds, perCall = 15, 500
+	// headers, padding, names of runs and clients, hashes of blobs, heads of versions, TLS records.
+	const rounds, perCall = 15, 1250
 	st := newStation(t, func(c *Config) { c.Poll, c.MaxPoll = 250*time.Millisecond, 250*time.Millisecond })
 	// Measure the bytes of a new connection with one check-in.
 	connection := st.count()
@@ -104,9 +104,9 @@ func TestTraffic(t *testing.T) {
 		up, down, connections = up+c.up.Load(), down+c.down.Load(), connections+c.connections.Load()
 	}
 	turns := int64(rounds * d.Len())
-	// Every home fetches the plan once and the weights of every round. Stopping an agent
-	// may interrupt a call that the server has not counted.
-	calls := st.calls() - before + turns + 2*int64(d.Len())
+	// Plan and weights come with the tasks. Stopping an agent may interrupt a call that the server
+	// has not counted.
+	calls := st.calls() - before + int64(d.Len())
 	for _, way := range []struct {
 		name                string
 		got, numbers, fixed int64
@@ -120,9 +120,9 @@ func TestTraffic(t *testing.T) {
 			t.Errorf("%s: %d bytes for each of %d calls, want at most %d", way.name, rest/calls, calls, perCall)
 		}
 	}
-	// A client needs three calls per round.
-	if most := want.Up / 15; 3*perCall > most {
-		t.Errorf("calls take %d bytes of a round, want at most %d, which is 7 %% of the numbers", 3*perCall, most)
+	// A client needs one call per round.
+	if most := want.Up / 15; perCall > most {
+		t.Errorf("calls take %d bytes of a round, want at most %d, which is 7 %% of the numbers", perCall, most)
 	}
 	if connections > calls/10 {
 		t.Errorf("%d connections for %d calls: they are not kept open", connections, calls)

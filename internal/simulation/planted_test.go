@@ -29,7 +29,7 @@ var bugs = []struct{ name, file, text, by string }{
 	},
 	{
 		"a result is answered before its commit", "server/gateway/result.go",
-		"counted, err := g.counter.count(within, a)", "go g.counter.count(*g.counter.home.Load(), a)\n\tcounted, err := true, error(nil)",
+		"counted, err := g.counter.count(within, a)", "_ = within\n\tgo g.counter.count(*g.counter.home.Load(), a)\n\tcounted, err := true, error(nil)",
 	},
 	{
 		"a region's gateway says that a result is counted", "server/gateway/result.go",
