@@ -33,7 +33,12 @@ func (g *Gateway) loadNewClients(ctx context.Context) {
 	for _, c := range all {
 		byAgent[c.Agent] = append(byAgent[c.Agent], c)
 	}
-	g.newClients.Store(&byAgent)
+	old := g.newClients.Swap(&byAgent)
+	for agent := range byAgent {
+		if old != nil && len((*old)[agent]) == 0 {
+			g.mirror.wakeOne(agent)
+		}
+	}
 }
 
 // adapt returns the tasks of an agent's held-out clients, one for each run.

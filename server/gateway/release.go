@@ -46,7 +46,9 @@ func (g *Gateway) loadReleases(ctx context.Context) {
 	}
 	// The revision depends only on the list, so all gateways have the same one.
 	o.list.Revision = max(binary.LittleEndian.Uint64(h.Sum(nil)), 1)
-	g.offer.Store(o)
+	if old := g.offer.Swap(o); old != nil && old.list.Revision != o.list.Revision {
+		g.mirror.wakeAll()
+	}
 }
 
 // releases returns the list of releases if the agent uses releases and has another list.

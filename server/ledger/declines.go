@@ -65,7 +65,10 @@ func (l *Ledger) endTurns(ctx context.Context, tx *txn, run, reason string, now 
 		all = append(all, x)
 		return err
 	}, "DELETE FROM leases WHERE run = $1 RETURNING round, client, agent", run)
-	if err != nil {
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	if err := touch(ctx, tx, leasesStamp+run); err != nil { // agents that train them hear of it
 		return err
 	}
 	return l.addDeclines(ctx, tx, all)

@@ -147,7 +147,10 @@ func (d *Drive) Withdraw(now time.Time) (all []Lease, err error) {
 		all, lost = append(all, Lease{No: x.no, Round: x.Round, Version: x.version, Expired: x.until != 0}), append(lost, y)
 		return err
 	}, "DELETE FROM leases WHERE run = $1 AND until <= $2 RETURNING "+storedLease, d.Run.ID, toMillis(now))
-	if err != nil {
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	if err := touch(d.ctx, d.tx, leasesStamp+d.Run.ID); err != nil {
 		return nil, err
 	}
 	return all, d.l.addDeclines(d.ctx, d.tx, lost)

@@ -171,7 +171,19 @@ func (l *Ledger) WithdrawExpired(ctx context.Context, lead Lead, now time.Time) 
 		if err := l.lockRuns(ctx, tx); err != nil {
 			return err
 		}
-		return query(ctx, tx, scanTasks(&all), "DELETE FROM leases WHERE until <= $1 AND run IN (SELECT id FROM runs WHERE state = $2) RETURNING "+storedLease, toMillis(now), Running)
+		if err := query(ctx, tx, scanTasks(&all), "DELETE FROM leases WHERE until <= $1 AND run IN (SELECT id FROM runs WHERE state = $2) RETURNING "+storedLease, toMillis(now), Running); err != nil {
+			return err
+		}
+		touched := map[string]bool{}
+		for _, t := range all {
+			if !touched[t.Run] {
+				touched[t.Run] = true
+				if err := touch(ctx, tx, leasesStamp+t.Run); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
 	})
 	return all, err
 }
@@ -193,7 +205,7 @@ func (l *Ledger) Withdraw(ctx context.Context, lead Lead, run string, round int6
 				return err
 			}
 		}
-		return nil
+		return touch(ctx, tx, leasesStamp+run) // agents that train them hear of it
 	})
 }
 
