@@ -35,6 +35,9 @@ type named struct {
 // returns verdicts and new tasks. If there is nothing new, it is held.
 func (g *Gateway) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.ExchangeResponse, error) {
 	caller, err := g.known(ctx)
+	if err == nil && !caller.Hosts { // it may have announced its clients since
+		caller, err = g.caller(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
