@@ -58,6 +58,9 @@ type Ledger struct {
 
 	notified notifications
 	listener *pgx.ConnConfig // how to connect to receive notifications; nil for SQLite
+	hosts    hosts           // of PostgreSQL
+	// commitFor limits a commit in PostgreSQL.
+	commitFor time.Duration
 
 	// The queries that agents' calls make most often, and the context and goroutines that
 	// answer them.
@@ -281,6 +284,8 @@ func (l *Ledger) Healthy(ctx context.Context) (err error) {
 // update runs do in a transaction. If do fails, the transaction is rolled back. If the
 // commit fails, it is unknown whether it took effect.
 func (l *Ledger) update(ctx context.Context, do func(tx *txn) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	return l.write.transaction(ctx, func() error {
 		begun, err := l.write.BeginTx(ctx, nil)
 		if err != nil {
@@ -295,7 +300,15 @@ func (l *Ledger) update(ctx context.Context, do func(tx *txn) error) error {
 			return err
 		}
 		l.write.work.transactions.Add(1)
-		return tx.Commit()
+		if l.sqlite {
+			return tx.Commit()
+		}
+		late := time.AfterFunc(l.commitFor, cancel)
+		if err = tx.Commit(); err != nil && !late.Stop() && ctx.Err() != nil {
+			l.hosts.doubt()
+			return fmt.Errorf("the commit was not confirmed within %s: %w", l.commitFor, os.ErrDeadlineExceeded)
+		}
+		return err
 	})
 }
 

@@ -149,7 +149,11 @@ func (l *Ledger) listen() {
 }
 
 func (l *Ledger) listenOnce(ctx context.Context, connected func()) error {
-	c, err := pgx.ConnectConfig(context.WithValue(ctx, opening{}, true), l.listener)
+	config := l.listener.Copy()
+	if err := l.hosts.order(ctx, config); err != nil {
+		return err
+	}
+	c, err := pgx.ConnectConfig(context.WithValue(ctx, opening{}, true), config)
 	if err != nil {
 		return err
 	}

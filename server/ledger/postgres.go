@@ -28,6 +28,9 @@ const (
 	// silentFor is how long a statement may take. One that waits longer for a lock fails and
 	// is repeated.
 	silentFor = time.Minute
+	// commitFor is how long a commit may take. A primary that has lost its standby answers no
+	// commit, and another host may have taken over.
+	commitFor = 10 * time.Second
 	// migrateFor replaces silentFor while the schema is migrated.
 	migrateFor = time.Hour
 )
@@ -46,15 +49,15 @@ const session = `SET plan_cache_mode = force_custom_plan;
 	SET tcp_user_timeout = 25000`
 
 func (l *Ledger) openPostgres(at string) error {
-	l.chunk = 64
+	l.chunk, l.commitFor = 64, commitFor
 	config, err := postgresConfig(at)
 	if err != nil {
 		return err
 	}
 	l.limit.Store(int64(migrateFor))
-	config.DialFunc = l.dial
+	config.DialFunc, config.ValidateConnect = l.dial, l.hosts.validate(config.ValidateConnect)
 	l.listener = config
-	c := stdlib.GetConnector(*config, stdlib.OptionAfterConnect(func(ctx context.Context, c *pgx.Conn) error {
+	c := stdlib.GetConnector(*config, stdlib.OptionBeforeConnect(l.hosts.order), stdlib.OptionResetSession(l.hosts.reuse), stdlib.OptionAfterConnect(func(ctx context.Context, c *pgx.Conn) error {
 		_, err := c.Exec(ctx, session)
 		return err
 	}))
@@ -114,6 +117,7 @@ func (l *Ledger) dial(ctx context.Context, network, address string) (net.Conn, e
 	}
 	c, err := d.DialContext(ctx, network, address)
 	if err != nil {
+		l.hosts.fail(address)
 		return nil, err
 	}
 	return &limitedConn{Conn: c, limit: func() time.Duration { return time.Duration(l.limit.Load()) }}, nil

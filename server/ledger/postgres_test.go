@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"loadstar/internal/pgtest"
 )
 
@@ -173,6 +175,53 @@ func link(t *testing.T, to string, silent *atomic.Bool) string {
 // writes, before and after a failover, also if the address does not ask for it.
 func TestFailover(t *testing.T) {
 	t.Parallel()
+	p := pair(t)
+	at := strings.ReplaceAll(p.URL("postgres"), "&target_session_attrs=read-write", "")
+	l := open(t, at)
+	writes(t, l)
+	for i := range 2 {
+		if err := errors.Join(p.Primary().Crash(), p.Promote(), p.Rebuild(i == 0)); err != nil {
+			t.Fatal(err)
+		}
+		writes(t, l)
+	}
+}
+
+// TestFormerPrimary checks that the ledger leaves a primary that still runs and accepts writes
+// after its standby has taken over, and does not return to it.
+func TestFormerPrimary(t *testing.T) {
+	t.Parallel()
+	p := pair(t)
+	l := open(t, p.URL("postgres"))
+	l.commitFor = time.Second
+	writes(t, l)
+	former := p.Primary()
+	if err := p.Promote(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = former.Crash() })
+	// The new primary waits for a standby as well, which the former one cannot be yet.
+	execute(t, plain(t, p.Primary().URL("postgres")+"&synchronous_commit=local"), "ALTER ROLE postgres SET synchronous_commit = local")
+	writes(t, l)
+	if n, err := l.Timeline(t.Context()); err != nil || n != 2 {
+		t.Errorf("timeline %d: %v", n, err)
+	}
+	alone, err := postgresConfig(former.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	alone.ValidateConnect = l.hosts.validate(alone.ValidateConnect)
+	if c, err := pgx.ConnectConfig(t.Context(), alone); err == nil {
+		_ = c.Close(t.Context())
+		t.Error("the former primary was accepted")
+	} else if !strings.Contains(err.Error(), "timeline 1, and another one had 2") {
+		t.Error(err)
+	}
+}
+
+// pair starts a primary with a standby that commits wait for.
+func pair(t *testing.T) *pgtest.Pair {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "pair")
 	if err != nil {
 		t.Fatal(err)
@@ -193,32 +242,25 @@ func TestFailover(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	at := strings.ReplaceAll(p.URL("postgres"), "&target_session_attrs=read-write", "")
-	l := open(t, at)
-	write := func() error {
-		return l.update(t.Context(), func(tx *txn) error {
-			_, err := tx.Exec("UPDATE runs SET name = name")
+	return p
+}
+
+// writes writes to a ledger until this succeeds. All errors before must be worth a retry.
+func writes(t *testing.T, l *Ledger) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		err := l.update(t.Context(), func(tx *txn) error {
+			_, err := tx.Exec("SELECT pg_logical_emit_message(true, 'test', '')")
 			return err
 		})
-	}
-	if err := write(); err != nil {
-		t.Fatal(err)
-	}
-	for i := range 2 {
-		if err := errors.Join(p.Primary().Crash(), p.Promote(), p.Rebuild(i == 0)); err != nil {
-			t.Fatal(err)
+		if err == nil {
+			return
 		}
-		for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
-			err := write()
-			if err == nil {
-				break
-			}
-			if !Unreachable(err) {
-				t.Fatalf("an error that is not taken for an unreachable database: %v", err)
-			}
-			if time.Now().After(end) {
-				t.Fatalf("after failover %d: %v", i+1, err)
-			}
+		if !Unreachable(err) {
+			t.Fatalf("an error that is not taken for an unreachable database: %v", err)
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
 		}
 	}
 }

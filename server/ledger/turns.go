@@ -220,6 +220,11 @@ func (l *Ledger) standingsQuery(text string) func(context.Context, []turnsOf) ([
 				return nil, err
 			}
 		}
+		if len(has) > 0 && text == overTurns {
+			if err := l.confirm(ctx); err != nil {
+				return nil, err
+			}
+		}
 		all := make([]map[string]Standing, len(these))
 		for i, q := range these {
 			all[i] = make(map[string]Standing, len(q.clients))
@@ -231,6 +236,20 @@ func (l *Ledger) standingsQuery(text string) func(context.Context, []turnsOf) ([
 		}
 		return all, nil
 	}
+}
+
+// confirm returns when everything that was read is on the standbys that commits wait for. A
+// commit that waited for them when PostgreSQL crashed is visible after its restart, although they
+// may not have it: a failover would then undo what an agent has heard.
+func (l *Ledger) confirm(ctx context.Context) error {
+	if l.sqlite {
+		return nil
+	}
+	return l.update(ctx, func(tx *txn) error {
+		// Any write will do. This one changes no table.
+		_, err := tx.ExecContext(ctx, "SELECT pg_logical_emit_message(true, 'loadstar', '')")
+		return err
+	})
 }
 
 // Share is one client's part of an arrival.
@@ -285,8 +304,7 @@ type Single struct {
 // receives their indices in ascending order.
 type Fold func(counted []int) ([]Partial, []Single, error)
 
-// countFor is how long counting may take with PostgreSQL. A primary that has lost its standby
-// answers no commit, and results wait behind it while another one may have taken over.
+// countFor is how long counting may take with PostgreSQL. Results wait behind it.
 const countFor = 10 * time.Second
 
 // Count counts the arrivals of one run that have a lease. In the same transaction it stores
