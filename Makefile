@@ -315,8 +315,8 @@ chaos-fedsim: build ## Chaos test with data on the server: kill only coordinator
 
 TIMES ?= 50
 .PHONY: failover
-failover: build ## Kill PostgreSQL's primary TIMES times, promote its standby, and check the result; needs PostgreSQL
-	go run ./internal/chaos -bin bin/loadstar -form cluster -fault failover -kills $(TIMES) $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
+failover: build ## Break the primary of a PostgreSQL cluster under Patroni TIMES times in six ways, and check the result; HOW=-asynchronous or HOW=-etcd3 for clusters that lose updates; needs PostgreSQL, Patroni, etcd, iptables and root
+	go run ./internal/chaos -bin bin/loadstar -form cluster -fault failover$(HOW) -kills $(TIMES) -patience 6m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
 
 JUMPS ?= 12
 .PHONY: clocks

@@ -23,10 +23,10 @@ type postgres struct {
 // startDatabase starts PostgreSQL, opens the ledger in it, and returns the address for the
 // servers.
 func (s *system) startDatabase() (string, error) {
-	if s.standby {
+	if s.standbys {
 		at, err := s.replicated()
 		if err == nil {
-			s.ledger, err = postgresLedger(at)
+			s.ledger, err = postgresLedger(at + "&target_session_attrs=read-write&connect_timeout=2")
 		}
 		return at, err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -10,89 +11,105 @@ import (
 	"loadstar/internal/pgtest"
 )
 
-// replicated starts PostgreSQL with a standby, and returns the address of both.
+// replicated starts PostgreSQL on three machines under Patroni, and returns the address of all.
 func (s *system) replicated() (string, error) {
 	dir := filepath.Join(s.dir, "pg")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	pair, err := pgtest.StartPair(dir, true)
+	all, err := pgtest.StartPatroni(dir, s.replication)
 	if err != nil {
 		return "", err
 	}
-	s.pair = pair
-	s.servers = append(s.servers, pairPart{pair})
-	return pair.URL(database), pair.Primary().Create(database)
+	s.machines = all
+	s.servers = append(s.servers, machinesPart{all})
+	return all.URL(database), all.Create(database)
 }
 
-// pairPart is the part that ends both servers of a pair.
-type pairPart struct{ *pgtest.Pair }
+// machinesPart is the part that ends all machines of a database.
+type machinesPart struct{ *pgtest.Patroni }
 
-func (p pairPart) Kind() string     { return kindPostgres }
-func (p pairPart) Name() string     { return kindPostgres }
-func (p pairPart) Log(n int) string { return tail(p.Pair.Log(), n) }
-func (p pairPart) Start() error     { return nil }
-func (p pairPart) Kill() error      { return p.Crash() }
-func (p pairPart) Stop() error      { return p.Crash() }
+func (p machinesPart) Kind() string { return kindPostgres }
+func (p machinesPart) Name() string { return kindPostgres }
+func (p machinesPart) Start() error { return nil }
+func (p machinesPart) Kill() error  { return p.Crash() }
+func (p machinesPart) Stop() error  { return p.Crash() }
 
-// These are the ways in which the primary ends.
+// These are the ways in which a database fails.
 const (
-	byKill      = "SIGKILL"
-	byImmediate = "immediate stop"
+	postgresKilled = "PostgreSQL killed"
+	patroniKilled  = "Patroni killed"
+	machineKilled  = "machine killed"
+	machinePaused  = "machine paused"
+	machineCut     = "machine cut off"
+	etcdKilled     = "etcd leader killed"
 )
 
-// noticeMost is the longest time that an operator's tool takes to promote the standby. The
-// shortest is 0, so that some failovers happen while servers still reconnect.
-const noticeMost = time.Second
+var failures = []string{postgresKilled, patroniKilled, machineKilled, machinePaused, machineCut, etcdKilled}
 
-// failover kills PostgreSQL's primary, promotes the standby, and makes the former primary
-// the new standby.
+const (
+	// awayLeast and awayMost limit how long a machine stays broken. Another one takes over after
+	// about 20 seconds, so some come back before.
+	awayLeast, awayMost = 5 * time.Second, 45 * time.Second
+	// wholeAgain is how long a cluster may take until it has all standbys.
+	wholeAgain = 5 * time.Minute
+)
+
+// failover breaks the primary of a PostgreSQL cluster, or the etcd that decides which it is.
 type failover struct {
 	*repeated
-	rewound, copied int
-	promoted        []time.Duration // from the kill until the standby accepts writes
-	whole           []time.Duration // from the kill until there is a standby again
+	changes int             // how often another machine became the primary
+	whole   []time.Duration // from the fault until all standbys follow
 }
 
 func newFailover(t *trial, log io.Writer) *failover {
-	f := &failover{repeated: newRepeated(t, log, byKill, byImmediate)}
+	f := &failover{repeated: newRepeated(t, log, failures...)}
 	f.once = f.fail
 	return f
 }
 
-// fail runs failover i.
+// fail injects failure i.
 func (f *failover) fail(ctx context.Context, i int) error {
-	pair := f.system.pair
-	how, end := byKill, pair.Primary().Crash
-	if f.rng.IntN(2) == 0 {
-		how, end = byImmediate, pair.Primary().Quit
+	all := f.system.machines
+	primary, kind := all.Primary(ctx), failures[i%len(failures)]
+	hit := primary
+	if kind == etcdKilled {
+		hit = all.EtcdLeader(ctx)
 	}
-	notice, copied := time.Duration(f.rng.Int64N(int64(noticeMost))), i%5 == 4
-	f.begin(how, "promoted after %d ms, copied %t", notice.Milliseconds(), copied)
+	if hit == "" {
+		return errors.New("the database has no primary")
+	}
+	away := awayLeast + time.Duration(f.rng.Int64N(int64(awayMost-awayLeast)))
+	if f.rng.IntN(3) == 0 {
+		away = 2 * awayMost // until another machine has taken over in any case
+	}
+	f.begin(kind, "on %s for %d s", hit, int(away.Seconds()))
 	begun := time.Now()
-	if err := end(); err != nil {
+	strike := map[string]func(string) error{
+		postgresKilled: all.KillPostgres, patroniKilled: all.KillPatroni, machineKilled: all.Kill, machinePaused: all.Pause, machineCut: all.Cut, etcdKilled: all.KillEtcd,
+	}[kind]
+	if err := strike(hit); err != nil {
 		return err
 	}
-	sleep(ctx, notice) // if the test ends now, it still needs a primary to look at
-	if err := pair.Promote(); err != nil {
+	if kind != postgresKilled { // Patroni starts it again
+		sleep(ctx, away)
+	}
+	if err := all.Repair(hit); err != nil { // also if the test ends: it looks at the database
 		return err
 	}
-	f.promoted = append(f.promoted, time.Since(begun))
-	if err := pair.Rebuild(copied); err != nil {
+	if err := all.Whole(context.WithoutCancel(ctx), wholeAgain); err != nil {
 		return err
 	}
 	f.whole = append(f.whole, time.Since(begun))
-	if copied {
-		f.copied++
-	} else {
-		f.rewound++
+	if all.Primary(ctx) != primary {
+		f.changes++
 	}
 	return nil
 }
 
 // print implements injector.
 func (f *failover) print(out io.Writer) {
-	f.note("former primaries: %d rewound, %d copied; the standby accepted writes after a median of %.2f s (max %.2f s), and had its own standby after %.2f s (max %.2f s)",
-		f.rewound, f.copied, quantile(f.promoted, 0.5).Seconds(), quantile(f.promoted, 1).Seconds(), quantile(f.whole, 0.5).Seconds(), quantile(f.whole, 1).Seconds())
+	f.note("another machine became the primary %d times; all standbys followed again after a median of %.0f s (max %.0f s)",
+		f.changes, quantile(f.whole, 0.5).Seconds(), quantile(f.whole, 1).Seconds())
 	f.repeated.print(out)
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"loadstar/internal/pgtest"
 )
 
 // injector injects faults into a system while it trains.
@@ -90,11 +92,18 @@ var faults = map[string]fault{
 		},
 		inject: func(t *trial, log io.Writer) injector { return newJumps(t, log) },
 	},
-	"failover": {
-		about: "kill PostgreSQL's primary and promote its standby", plural: "failovers", cluster: true,
-		arrange: func(l *layout) { l.standby = true },
+	"failover":              replicated("", pgtest.PatroniOptions{}),
+	"failover-asynchronous": replicated(", without synchronous standbys, which loses updates", pgtest.PatroniOptions{Asynchronous: true}),
+	"failover-etcd3":        replicated(", with the third interface of etcd, with which Patroni before 3.0.3 loses updates", pgtest.PatroniOptions{V3: true}),
+}
+
+// replicated is the fault that breaks a PostgreSQL that replicates.
+func replicated(how string, o pgtest.PatroniOptions) fault {
+	return fault{
+		about: "break the primary of PostgreSQL under Patroni: kill, pause and cut off PostgreSQL, Patroni, machines and etcd" + how, plural: "failovers", cluster: true,
+		arrange: func(l *layout) { l.standbys, l.replication = true, o },
 		inject:  func(t *trial, log io.Writer) injector { return newFailover(t, log) },
-	},
+	}
 }
 
 // faultNames describes all kinds of faults, for the help text.

@@ -39,8 +39,9 @@ type layout struct {
 	data string
 	// own is the prepared dataset of the coordinators, or empty.
 	own string
-	// standby means that PostgreSQL has a standby, which every commit waits for.
-	standby bool
+	// standbys means that PostgreSQL runs on three machines, which replicate as replication says.
+	standbys    bool
+	replication pgtest.PatroniOptions
 	// clocks means that the clocks of servers, agents and PostgreSQL can be set. The binary
 	// must be built with buildWithClock.
 	clocks bool
@@ -70,7 +71,7 @@ type system struct {
 	// hear of what was counted.
 	revoked        map[int]bool
 	revokedClients map[string]bool
-	pair           *pgtest.Pair            // with a standby
+	machines       *pgtest.Patroni         // with standbys
 	store          *badStore               // with s3
 	bad            map[string][]*forwarder // links that can be bad, by what they lead to
 	closers        []io.Closer
