@@ -22,7 +22,7 @@ func eavesdroppers() []Attack {
 type wire struct {
 	address string
 	mu      sync.Mutex
-	sizes   []int // of messages, which end when the server answers on their connection
+	sizes   []*int // of messages, which end when the server answers on their connection
 }
 
 // tap returns a wire to a server.
@@ -44,13 +44,15 @@ func (f *Fleet) tap(to string) (*wire, error) {
 				_ = agent.Close() // the agent tries again
 				continue
 			}
-			open := 0 // bytes of the current message
-			go w.pass(server, agent, func(n int) { open += n })
-			go w.pass(agent, server, func(int) {
-				if open > 0 {
-					w.sizes, open = append(w.sizes, open), 0
+			var open *int // bytes of the current message
+			go w.pass(server, agent, func(n int) {
+				if open == nil {
+					open = new(int)
+					w.sizes = append(w.sizes, open)
 				}
+				*open += n
 			})
+			go w.pass(agent, server, func(int) { open = nil })
 		}
 	}()
 	return w, nil
@@ -75,8 +77,8 @@ func (w *wire) results() (all []int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, n := range w.sizes {
-		if n > 10_000 {
-			all = append(all, n)
+		if *n > 10_000 {
+			all = append(all, *n)
 		}
 	}
 	slices.Sort(all)
