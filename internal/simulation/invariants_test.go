@@ -64,6 +64,17 @@ func (at *site) heard(o v1.Outcome, round int64, clients []string) {
 	}
 }
 
+// given checks that an agent gets no task for a turn that is known to be counted: it would take
+// the verdict on its first result for one on the second.
+func (at *site) given(round int64, clients []string) {
+	at.w.mu.Lock()
+	i := slices.IndexFunc(clients, func(c string) bool { return at.w.marks.counted[turn{round, c}] })
+	at.w.mu.Unlock()
+	if i >= 0 {
+		at.w.violate("%s gives %v, which is counted", at.name, turn{round, clients[i]})
+	}
+}
+
 // committed notes that a part has committed a transaction. The next check looks at it.
 func (at *site) committed(p *part) {
 	at.w.mu.Lock()

@@ -194,6 +194,9 @@ func (l *link) hear(path string, body []byte, answer *httptest.ResponseRecorder)
 	if proto.Unmarshal(body, &q) != nil || proto.Unmarshal(answer.Body.Bytes(), &r) != nil {
 		return
 	}
+	for _, t := range r.Tasks {
+		l.to.given(t.Round, t.Clients)
+	}
 	for _, v := range r.Verdicts {
 		l.to.heard(v.Outcome, v.Round, v.Clients)
 	}

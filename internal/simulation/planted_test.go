@@ -50,6 +50,10 @@ var bugs = []struct{ name, file, text, by string }{
 		"\tif _, fresh := g.mirror.current(); fresh && !g.mirror.hasLeases(agent, r) {\n\t\treturn &v1.Received{Outcome: v1.Outcome_OUTCOME_CLOSED}, nil\n\t}\n\tif !g.mirror.hasLeases(agent, r) {\n",
 	},
 	{
+		"a lease is given twice, by two gateways", "server/gateway/exchange.go",
+		"\t\t\tok = ok && session == r.Session\n", "\t\t\t_ = session\n",
+	},
+	{
 		"a version is deleted while a lease refers to it", "server/ledger/versions.go",
 		"AND version NOT IN (SELECT version FROM leases WHERE run = $1)", "\x00newest - keptVersions + 1\x00newest",
 	},
