@@ -44,6 +44,7 @@ type arrived struct {
 	err     error
 	lead    chan struct{} // closed when the caller of this result is to count for all
 	leads   bool          // the counter's mutex guards it
+	left    bool          // its caller has given up; the counter's mutex guards it
 }
 
 // counter counts results in the ledger, those that wait in one transaction. One of the waiting
@@ -120,6 +121,7 @@ func (c *counter) count(ctx context.Context, a *arrived) (counted bool, err erro
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.waiting = slices.DeleteFunc(c.waiting, func(x *arrived) bool { return x == a })
+	a.left = true
 	if a.leads {
 		c.led = len(c.waiting) > 0
 		if c.led {
@@ -192,10 +194,12 @@ func (c *counter) take(own *arrived) []*arrived {
 	return batch
 }
 
-// putBack lets results wait for another attempt, before those that came later.
+// putBack lets results wait for another attempt, before those that came later. One whose caller
+// has given up must not wait: if it were to count for all, nobody would.
 func (c *counter) putBack(all []*arrived) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	all = slices.DeleteFunc(all, func(a *arrived) bool { return a.left })
 	c.waiting = slices.Concat(all, c.waiting)
 }
 

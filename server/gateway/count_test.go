@@ -191,6 +191,38 @@ func TestCounter(t *testing.T) {
 	}
 }
 
+// A result whose caller gives up while it is being counted must not wait again if the database
+// was away: it would be asked to count for the others, and nobody would.
+func TestCounterLeft(t *testing.T) {
+	t.Parallel()
+	s := plant(t, "fedavg", 3, 3)
+	s.led = true // this test counts
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error)
+	go func() {
+		_, err := s.count(ctx, s.update(0))
+		left <- err
+	}()
+	for end := time.Now().Add(time.Minute); s.length() == 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	batch := s.take(s.update(1))
+	if len(batch) != 2 {
+		t.Fatalf("%d results in a batch", len(batch))
+	}
+	cancel()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	s.putBack(batch[1:])
+	if s.length() != 0 {
+		t.Error("a result without a caller waits")
+	}
+	s.led = false
+	s.all(s.update(2))
+	s.balance(2)
+}
+
 // Results that arrive within the linger share a transaction.
 func TestCounterTogether(t *testing.T) {
 	t.Parallel()
