@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"loadstar/internal/faultfs"
 	"loadstar/internal/pgtest"
 )
 
@@ -35,6 +36,8 @@ type fault struct {
 	cluster bool
 	// disks means that each process has a disk that can fail.
 	disks bool
+	// available returns why the fault cannot be injected on this machine. It may be nil.
+	available func() error
 	// alone is a test of its own, without injector. It may be nil.
 	alone func(ctx context.Context, o options, out io.Writer) error
 	// explains reports whether the fault is why a process ended by itself. If it is nil, no
@@ -60,12 +63,12 @@ var faults = map[string]fault{
 		about: "kill the server and let other programs use its SQLite ledger before it starts again", plural: "uses by other programs", explains: refusesLedger,
 		inject: func(t *trial, log io.Writer) injector { return newForeign(t, log) },
 	},
-	"disk": {about: "make disks full or read-only for a while", plural: "full disks", disks: true, explains: saysFull, inject: func(t *trial, log io.Writer) injector {
+	"disk": {about: "make disks full or read-only for a while", plural: "full disks", disks: true, available: faultfs.Available, explains: saysFull, inject: func(t *trial, log io.Writer) injector {
 		k := newKiller(t.system, t.watcher, fullDisks{}, t.seed, log)
 		k.share = storeShare
 		return k
 	}},
-	"power": {about: "cut the power of machines: kill their processes and lose what was not synced", plural: "cuts", disks: true, inject: func(t *trial, log io.Writer) injector {
+	"power": {about: "cut the power of machines: kill their processes and lose what was not synced", plural: "cuts", disks: true, available: faultfs.Available, inject: func(t *trial, log io.Writer) injector {
 		return newKiller(t.system, t.watcher, cuts{}, t.seed, log)
 	}},
 	"outage": {
@@ -100,7 +103,7 @@ var faults = map[string]fault{
 // replicated is the fault that breaks a PostgreSQL that replicates.
 func replicated(how string, o pgtest.PatroniOptions) fault {
 	return fault{
-		about: "break the primary of PostgreSQL under Patroni: kill, pause and cut off PostgreSQL, Patroni, machines and etcd" + how, plural: "failovers", cluster: true,
+		about: "break the primary of PostgreSQL under Patroni: kill, pause and cut off PostgreSQL, Patroni, machines and etcd" + how, plural: "failovers", cluster: true, available: pgtest.PatroniAvailable,
 		arrange: func(l *layout) { l.standbys, l.replication = true, o },
 		inject:  func(t *trial, log io.Writer) injector { return newFailover(t, log) },
 	}

@@ -100,9 +100,11 @@ func execute(ctx context.Context, o options, out io.Writer) (err error) {
 		return fmt.Errorf("unknown fault %q; the faults are: %s", o.fault, faultNames())
 	} else if f.cluster && o.form != "cluster" {
 		return fmt.Errorf("the fault %s needs -form cluster", o.fault)
-	} else if err := faultfs.Available(); f.disks && err != nil {
-		fmt.Fprintln(out, "skipped:", err)
-		return nil
+	} else if f.available != nil {
+		if err := f.available(); err != nil {
+			fmt.Fprintln(out, "skipped:", err)
+			return nil
+		}
 	}
 	if o.dir == "" {
 		if o.dir, err = os.MkdirTemp("", "chaos"); err != nil {

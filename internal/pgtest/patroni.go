@@ -52,16 +52,24 @@ const (
 	patroniTTL = 20
 )
 
-// StartPatroni creates machines in folders below dir, which other users must be able to enter. It
-// returns when a primary has standbys.
-func StartPatroni(dir string, o PatroniOptions) (*Patroni, error) {
+// PatroniAvailable returns an error if machines cannot be started here.
+func PatroniAvailable() error {
 	for _, name := range []string{"patroni", "etcd", "etcdctl", "iptables"} {
 		if _, err := exec.LookPath(name); err != nil {
-			return nil, fmt.Errorf("%w: %s", ErrMissing, name)
+			return fmt.Errorf("%s is not installed", name)
 		}
 	}
 	if os.Getuid() != 0 {
-		return nil, errors.New("pgtest: Patroni needs root, to cut machines off")
+		return errors.New("cutting machines off needs root")
+	}
+	return nil
+}
+
+// StartPatroni creates machines in folders below dir, which other users must be able to enter. It
+// returns when a primary has standbys.
+func StartPatroni(dir string, o PatroniOptions) (*Patroni, error) {
+	if err := PatroniAvailable(); err != nil {
+		return nil, err
 	}
 	s, err := prepare(dir, 0, nil)
 	if err != nil {

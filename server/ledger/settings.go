@@ -128,6 +128,7 @@ func (l *Ledger) settingsOfPostgres(ctx context.Context) (all finding.List, err 
 	}
 	if err == nil {
 		p.judge(&all)
+		l.judgePatroni(ctx, &all)
 	}
 	return all, err
 }
