@@ -93,7 +93,7 @@ func TestEvaluation(t *testing.T) {
 			}
 			for r := range int64(4) {
 				with, without := pushes[true][r], pushes[false][r]
-				if !bytes.Equal(with.Sha256, without.Sha256) {
+				if with.Checksum != without.Checksum {
 					t.Errorf("round %d: the weights differ", r)
 				}
 				if without.Evaluation != nil || (with.Evaluation != nil) != (r != 1) {

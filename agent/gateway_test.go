@@ -19,6 +19,7 @@ import (
 	"loadstar/fed"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
+	"loadstar/internal/protocol"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
@@ -354,7 +355,7 @@ func (g *gateway) receive(ctx context.Context, r *loadstarv1.Result) (*loadstarv
 	case g.held[r.Shares[0].Client] != nil:
 		return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_ACCEPTED}, nil
 	}
-	key := agent + " " + string(r.Sha256)
+	key := fmt.Sprint(agent, " ", r.Checksum)
 	have := g.uploads[key]
 	if r.Offset != int64(len(have)) {
 		return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_PART, NextOffset: int64(len(have))}, nil
@@ -365,7 +366,7 @@ func (g *gateway) receive(ctx context.Context, r *loadstarv1.Result) (*loadstarv
 		return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_PART, NextOffset: int64(len(have))}, nil
 	}
 	delete(g.uploads, key)
-	if sum := sha256.Sum256(have); !bytes.Equal(sum[:], r.Sha256) {
+	if protocol.Checksum(have) != r.Checksum {
 		return reject("another hash")
 	}
 	r.Chunk = have

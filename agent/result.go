@@ -2,7 +2,6 @@ package agent
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"slices"
 	"sync"
 
@@ -11,6 +10,7 @@ import (
 	"loadstar/agent/state"
 	"loadstar/fed"
 	"loadstar/fed/round"
+	"loadstar/internal/protocol"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
@@ -106,10 +106,9 @@ func (g *group) single(m member, u *fed.Update) error {
 
 // put stores a result and queues it for sending.
 func (g *group) put(form loadstarv1.Form, members []member, numbers []byte) error {
-	sum := sha256.Sum256(numbers)
 	head := &loadstarv1.Result{
 		Run: g.job.GetRun(), Round: g.job.GetRound(), Version: g.job.GetVersion(),
-		Form: form, Sha256: sum[:], Size: int64(len(numbers)),
+		Form: form, Checksum: protocol.Checksum(numbers), Size: int64(len(numbers)),
 	}
 	var staged []state.Staged
 	for _, m := range members {

@@ -5,7 +5,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"database/sql"
@@ -25,6 +24,7 @@ import (
 
 	"loadstar/fed/round"
 	"loadstar/internal/mtls"
+	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/ledger"
 	"loadstar/server/pki"
@@ -279,8 +279,7 @@ func (st *station) sum(task *v1.Task, clients ...string) *v1.Result {
 
 // whole sets the numbers of a result, as a single chunk.
 func whole(q *v1.Result, numbers []byte) *v1.Result {
-	sum := sha256.Sum256(numbers)
-	q.Sha256, q.Size, q.Offset, q.Chunk = sum[:], int64(len(numbers)), 0, numbers
+	q.Checksum, q.Size, q.Offset, q.Chunk = protocol.Checksum(numbers), int64(len(numbers)), 0, numbers
 	return q
 }
 

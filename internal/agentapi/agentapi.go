@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"strings"
 
+	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -71,11 +72,10 @@ func fetch(ctx context.Context, client *http.Client, server, hash string, data *
 }
 
 // Send sends the numbers of a result in chunks and returns what the server did with the complete
-// result. It sets the hash and the size in q. It does not resend chunks that the server already
+// result. It sets the checksum and the size in q. It does not resend chunks that the server already
 // has from an earlier attempt. The server gives no tasks for the turns in training.
 func Send(ctx context.Context, service v1.AgentServiceClient, training []*v1.Turns, q *v1.Result, numbers []byte, chunk int) (*v1.Received, error) {
-	sum := sha256.Sum256(numbers)
-	q.Sha256, q.Size, q.Offset = sum[:], int64(len(numbers)), 0
+	q.Checksum, q.Size, q.Offset = protocol.Checksum(numbers), int64(len(numbers)), 0
 	// A server may lose chunks and request them again. Limit the number of requests.
 	for i := range 16 + 2*(len(numbers)/chunk) {
 		q.Chunk = numbers[q.Offset:min(q.Offset+int64(chunk), q.Size)]

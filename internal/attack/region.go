@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	"loadstar/fed/setup"
+	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -139,8 +139,7 @@ func (a *Agent) claim(ctx context.Context, s *Server, run string, t *v1.Task, l 
 	if err != nil {
 		return 0, err
 	}
-	sum := sha256.Sum256(b)
-	q := &v1.Result{Run: t.Run, Round: t.Round, Version: t.Version, Form: v1.Form_FORM_SUM, Sha256: sum[:], Size: int64(len(b))}
+	q := &v1.Result{Run: t.Run, Round: t.Round, Version: t.Version, Form: v1.Form_FORM_SUM, Checksum: protocol.Checksum(b), Size: int64(len(b))}
 	for _, c := range l.clients {
 		q.Shares = append(q.Shares, &v1.Share{Client: c, Examples: 100, Steps: 4, TrainLoss: 0.1, Loss: 0.1})
 	}

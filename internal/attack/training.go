@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"net/http"
 	"time"
 
+	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -116,10 +116,9 @@ func (a *Agent) answer(ctx context.Context, t *v1.Task, by answer) (kept []strin
 		for _, x := range n {
 			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
 		}
-		sum := sha256.Sum256(b)
 		p, err := a.push(ctx, &v1.Result{
 			Run: t.Run, Round: t.Round, Version: t.Version, Form: v1.Form_FORM_UPDATE, Shares: []*v1.Share{share},
-			Sha256: sum[:], Size: int64(len(b)), Chunk: b,
+			Checksum: protocol.Checksum(b), Size: int64(len(b)), Chunk: b,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("pushing: %w", err)

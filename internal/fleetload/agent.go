@@ -83,7 +83,7 @@ func (a *agent) contact(ctx context.Context) time.Duration {
 			Run: sending.Run, Round: sending.Round, Version: sending.Version, Form: v1.Form_FORM_UPDATE,
 			Shares:     []*v1.Share{{Client: sending.client, Examples: 64 + int64(a.no%1000), Steps: 4, TrainLoss: a.loss(sending.Round)}},
 			Evaluation: a.evaluation(sending.Round),
-			Sha256:     sum[:], Size: int64(sending.size), Chunk: *chunk,
+			Checksum:   sum, Size: int64(sending.size), Chunk: *chunk,
 		}
 	}
 	if len(a.todo) <= 1 && len(a.pushed) == 0 && !a.fleet.Short {

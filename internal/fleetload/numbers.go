@@ -3,94 +3,66 @@ package fleetload
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"hash"
 	"io"
 	"math"
 	"math/rand/v2"
 	"sync"
+
+	"loadstar/internal/protocol"
 )
 
 // numbers generates updates. The random values are generated once for each length; only the
-// last few values differ between pushes. It is safe for concurrent use.
+// first two values differ between pushes. It is safe for concurrent use.
 type numbers struct {
 	mu      sync.Mutex
-	drawn   map[int]*drawn
+	drawn   map[int][]byte // random values, by length
 	checked map[string]int // lengths of the blobs whose hash was verified, by name
 	known   map[string][sha256.Size]byte
 	spare   sync.Pool // of *[]byte
 	scratch sync.Pool // of *[64 << 10]byte
 }
 
-// drawn contains the random values for one length, and the state of the hash before their
-// tail.
-type drawn struct {
-	bytes []byte
-	head  int
-	state []byte
-}
-
-// tail is the minimum number of bytes hashed per push.
-const tail = 64
-
-func draw(size int) (*drawn, error) {
-	d := &drawn{bytes: make([]byte, 0, size), head: max((size-tail)/tail*tail, 0)}
+func draw(size int) []byte {
+	b := make([]byte, 0, size)
 	rng := rand.New(rand.NewPCG(1, uint64(size)))
 	for range size / 4 {
-		d.bytes = binary.LittleEndian.AppendUint32(d.bytes, math.Float32bits(float32(0.001*rng.NormFloat64())))
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(0.001*rng.NormFloat64())))
 	}
-	h := sha256.New()
-	h.Write(d.bytes[:d.head])
-	var err error
-	d.state, err = h.(encoding.BinaryMarshaler).MarshalBinary()
-	return d, err
+	return b
 }
 
-// take returns an update with the given size in bytes, and its hash. The update depends on
+// take returns an update with the given size in bytes, and its checksum. The update depends on
 // the agent and the push. The caller returns the bytes with put.
-func (n *numbers) take(size, agent int, push uint32) (*[]byte, [sha256.Size]byte) {
-	d := n.of(size)
+func (n *numbers) take(size, agent int, push uint32) (*[]byte, uint32) {
 	b, ok := n.spare.Get().(*[]byte)
 	if !ok {
 		b = new([]byte)
 	}
-	*b = append((*b)[:0], d.bytes...)
-	rest := (*b)[d.head:]
+	*b = append((*b)[:0], n.of(size)...)
 	// Write two small values that identify the push, as small as those of a real update.
 	for i, x := range []uint32{uint32(agent), push} {
-		if 4*i < len(rest) {
-			binary.LittleEndian.PutUint32(rest[4*i:], math.Float32bits(float32(x&0xffff)/(1<<24)))
+		if 4*i < size {
+			binary.LittleEndian.PutUint32((*b)[4*i:], math.Float32bits(float32(x&0xffff)/(1<<24)))
 		}
 	}
-	h := sha256.New()
-	if err := h.(encoding.BinaryUnmarshaler).UnmarshalBinary(d.state); err != nil {
-		h = whole((*b)[:d.head])
-	}
-	h.Write(rest)
-	return b, [sha256.Size]byte(h.Sum(nil))
+	return b, protocol.Checksum(*b)
 }
 
-func whole(b []byte) hash.Hash {
-	h := sha256.New()
-	h.Write(b)
-	return h
-}
-
-func (n *numbers) of(size int) *drawn {
+func (n *numbers) of(size int) []byte {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	d := n.drawn[size]
-	if d == nil {
-		d, _ = draw(size) // after an error there is no hash state, and take hashes all bytes
+	b := n.drawn[size]
+	if b == nil {
+		b = draw(size)
 		if n.drawn == nil {
-			n.drawn = map[int]*drawn{}
+			n.drawn = map[int][]byte{}
 		}
-		n.drawn[size] = d
+		n.drawn[size] = b
 	}
-	return d
+	return b
 }
 
 func (n *numbers) put(b *[]byte) { n.spare.Put(b) }

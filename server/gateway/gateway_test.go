@@ -3,7 +3,6 @@ package gateway
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
@@ -37,8 +37,7 @@ func must(t testing.TB, err error) {
 }
 
 func chunk(numbers string, offset, length int) *v1.Result {
-	sum := sha256.Sum256([]byte(numbers))
-	return &v1.Result{Sha256: sum[:], Size: int64(len(numbers)), Offset: int64(offset), Chunk: []byte(numbers)[offset : offset+length]}
+	return &v1.Result{Checksum: protocol.Checksum([]byte(numbers)), Size: int64(len(numbers)), Offset: int64(offset), Chunk: []byte(numbers)[offset : offset+length]}
 }
 
 // Incomplete results are limited in bytes and to one per agent, and are discarded when no
@@ -214,7 +213,6 @@ func FuzzCodec(f *testing.F) {
 // seeds returns valid messages of agents as seeds for the fuzz test.
 func seeds(run string) map[string]proto.Message {
 	numbers := make([]byte, 64)
-	sum := sha256.Sum256(numbers)
 	return map[string]proto.Message{
 		v1.AgentServiceJoinProcedure:     &v1.JoinRequest{Secret: []byte("secret"), Csr: []byte("request"), Name: "name"},
 		v1.AgentServiceRenewProcedure:    &v1.RenewRequest{Csr: []byte("request")},
@@ -224,10 +222,10 @@ func seeds(run string) map[string]proto.Message {
 			Releases: proto.Uint64(7), Reports: []*v1.ClientReport{{Client: "a0", Day: 20000, Shares: []*v1.SourceShare{{Source: "model", Share: 1}}, Findings: []string{"flat"}}},
 			Result: &v1.Result{
 				Run: run, Round: 0, Form: v1.Form_FORM_UPDATE, Shares: []*v1.Share{{Client: "a0", Examples: 3, Steps: 2, TrainLoss: 0.5}}, Evaluation: &v1.Evaluation{Clients: 1, RelativeMae: 500_000},
-				Sha256: sum[:], Size: int64(len(numbers)), Chunk: numbers,
+				Checksum: protocol.Checksum(numbers), Size: int64(len(numbers)), Chunk: numbers,
 			},
 			Declines: []*v1.Decline{{Turns: &v1.Turns{Run: run, Clients: []string{"a2"}}, Reason: "why"}},
-			Have:     [][]byte{sum[:]}, WaitMs: 1, Session: "session",
+			Have:     [][]byte{make([]byte, 32)}, WaitMs: 1, Session: "session",
 		},
 	}
 }
@@ -295,8 +293,7 @@ func FuzzHandler(f *testing.F) {
 		if e, ok := m.(*v1.ExchangeRequest); ok {
 			q := e.Result
 			q.Chunk = make([]byte, x.Rules.UpdateBytes(x.Shared))
-			sum := sha256.Sum256(q.Chunk)
-			q.Size, q.Sha256 = int64(len(q.Chunk)), sum[:]
+			q.Size, q.Checksum = int64(len(q.Chunk)), protocol.Checksum(q.Chunk)
 		}
 		b, err := proto.Marshal(m)
 		must(f, err)

@@ -1,10 +1,8 @@
 package gateway
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,6 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/ledger"
 	"loadstar/server/terms"
@@ -51,8 +50,8 @@ func (g *Gateway) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 		return &v1.Received{Outcome: v1.Outcome_OUTCOME_PART, NextOffset: next}, nil
 	}
 	defer done()
-	if sum := sha256.Sum256(numbers); !bytes.Equal(sum[:], r.Sha256) {
-		return g.reject("hash", "the numbers do not match their hash"), nil
+	if protocol.Checksum(numbers) != r.Checksum {
+		return g.reject("checksum", "the numbers do not match their checksum"), nil
 	}
 	result := terms.Of(r, numbers)
 	result.Limits, err = t.Limits(r.Version, func() ([]byte, error) {
@@ -135,7 +134,7 @@ func (g *Gateway) checkShape(r *v1.Result, t *terms.Terms) string {
 		return "the form of the result is unknown"
 	case len(r.Shares) == 0 || len(r.Shares) > g.Clients:
 		return fmt.Sprintf("the result has %d clients, want 1 to %d", len(r.Shares), g.Clients)
-	case len(r.Sha256) != sha256.Size || len(r.Chunk) > chunkBytes || r.Offset < 0 || r.Offset > r.Size || int64(len(r.Chunk)) > r.Size-r.Offset:
+	case len(r.Chunk) > chunkBytes || r.Offset < 0 || r.Offset > r.Size || int64(len(r.Chunk)) > r.Size-r.Offset:
 		return "the chunk does not fit into the result, or the hash is not a SHA-256"
 	case slices.ContainsFunc(r.Shares, func(s *v1.Share) bool { return !validName(s.GetClient()) }):
 		return "a client's name is not valid"

@@ -19,11 +19,11 @@ type uploads struct {
 }
 
 type upload struct {
-	hash    [32]byte
-	numbers []byte // received so far
-	size    int64
-	begun   time.Time
-	touched time.Time // last progress
+	checksum uint32
+	numbers  []byte // received so far
+	size     int64
+	begun    time.Time
+	touched  time.Time // last progress
 }
 
 // slow reports whether an upload has received so little on average that it would take longer
@@ -52,14 +52,14 @@ func (u *uploads) add(agent string, r *v1.Result, now time.Time) (whole []byte, 
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	x := u.byAgent[agent]
-	if x == nil || x.hash != [32]byte(r.Sha256) || x.size != r.Size {
+	if x == nil || x.checksum != r.Checksum || x.size != r.Size {
 		if x != nil {
 			u.remove(agent)
 		}
 		if !u.room(r.Size, now) {
 			return nil, nil, 0, errUploads
 		}
-		x = &upload{hash: [32]byte(r.Sha256), size: r.Size, numbers: make([]byte, 0, r.Size), begun: now, touched: now}
+		x = &upload{checksum: r.Checksum, size: r.Size, numbers: make([]byte, 0, r.Size), begun: now, touched: now}
 		u.byAgent[agent] = x
 		u.bytes += r.Size
 	}

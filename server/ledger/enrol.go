@@ -111,6 +111,8 @@ const coordinator = "coordinator"
 // epoch fail.
 func (l *Ledger) Lead(ctx context.Context, holder string, ttl time.Duration, now time.Time) (lead Lead, err error) {
 	defer wrap(&err, "taking the lead for", holder)
+	ctx, done := l.promptly(ctx)
+	defer done()
 	err = l.update(ctx, func(tx *txn) error {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO leaders (role, holder, epoch, until) VALUES ($1, '', 0, 0) ON CONFLICT (role) DO NOTHING", coordinator); err != nil {
 			return err

@@ -28,8 +28,8 @@ const (
 	// silentFor is how long a statement may take. One that waits longer for a lock fails and
 	// is repeated.
 	silentFor = time.Minute
-	// commitFor is how long a commit may take. A primary that has lost its standby answers no
-	// commit, and another host may have taken over.
+	// commitFor is how long a commit may take, and what is called promptly. A primary that has
+	// lost its standby answers no commit, and another host may have taken over.
 	commitFor = 10 * time.Second
 	// migrateFor replaces silentFor while the schema is migrated.
 	migrateFor = time.Hour
@@ -121,6 +121,21 @@ func (l *Ledger) dial(ctx context.Context, network, address string) (net.Conn, e
 		return nil, err
 	}
 	return &limitedConn{Conn: c, limit: func() time.Duration { return time.Duration(l.limit.Load()) }}, nil
+}
+
+// promptly limits the time of something that is done again and again, and that must not wait for
+// a host that does not answer: counting, taking the lead, reading stamps. Call done afterwards.
+func (l *Ledger) promptly(ctx context.Context) (limited context.Context, done func()) {
+	if l.sqlite {
+		return ctx, func() {}
+	}
+	limited, cancel := context.WithTimeout(ctx, l.commitFor)
+	return limited, func() {
+		if limited.Err() != nil && ctx.Err() == nil {
+			l.hosts.doubt()
+		}
+		cancel()
+	}
 }
 
 // adaptPostgres adds to the schema what only PostgreSQL has.

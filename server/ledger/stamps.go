@@ -30,6 +30,8 @@ type Stamps struct {
 // Stamps returns the stamps.
 func (l *Ledger) Stamps(ctx context.Context) (s Stamps, err error) {
 	defer wrap(&err, "reading stamps")
+	ctx, done := l.promptly(ctx)
+	defer done()
 	s.Leases = map[string]int64{}
 	err = query(ctx, l.db, func(r *sql.Rows) error {
 		var name string

@@ -304,20 +304,14 @@ type Single struct {
 // receives their indices in ascending order.
 type Fold func(counted []int) ([]Partial, []Single, error)
 
-// countFor is how long counting may take with PostgreSQL. Results wait behind it.
-const countFor = 10 * time.Second
-
 // Count counts the arrivals of one run that have a lease. In the same transaction it stores
 // the sums and updates that fold returns for them. Each arrival counts once, however often
 // it is passed. Count returns the indices of those that it counted. After an error it is
 // unknown whether anything was counted, and the caller must pass all arrivals again.
 func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold Fold) (counted []int, err error) {
 	defer wrap(&err, "counting results of run", run)
-	if !l.sqlite {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, countFor)
-		defer cancel()
-	}
+	ctx, done := l.promptly(ctx)
+	defer done()
 	batch := int64(0)
 	err = l.update(ctx, func(tx *txn) error {
 		if err := l.lockRun(ctx, tx, run, true); err != nil {

@@ -1774,9 +1774,9 @@ type Result struct {
 	Version       int64                  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"` // of the weights that training started from
 	Form          Form                   `protobuf:"varint,4,opt,name=form,proto3,enum=loadstar.v1.Form" json:"form,omitempty"`
 	Shares        []*Share               `protobuf:"bytes,5,rep,name=shares,proto3" json:"shares,omitempty"`
-	Sha256        []byte                 `protobuf:"bytes,6,opt,name=sha256,proto3" json:"sha256,omitempty"`  // of the complete numbers
-	Size          int64                  `protobuf:"varint,7,opt,name=size,proto3" json:"size,omitempty"`     // of the complete numbers, in bytes
-	Offset        int64                  `protobuf:"varint,8,opt,name=offset,proto3" json:"offset,omitempty"` // of this chunk
+	Checksum      uint32                 `protobuf:"fixed32,6,opt,name=checksum,proto3" json:"checksum,omitempty"` // CRC-32C of the complete numbers; the connection protects them from others
+	Size          int64                  `protobuf:"varint,7,opt,name=size,proto3" json:"size,omitempty"`          // of the complete numbers, in bytes
+	Offset        int64                  `protobuf:"varint,8,opt,name=offset,proto3" json:"offset,omitempty"`      // of this chunk
 	Chunk         []byte                 `protobuf:"bytes,9,opt,name=chunk,proto3" json:"chunk,omitempty"`
 	Evaluation    *Evaluation            `protobuf:"bytes,10,opt,name=evaluation,proto3" json:"evaluation,omitempty"` // of all shares; only in rounds that evaluate
 	unknownFields protoimpl.UnknownFields
@@ -1848,11 +1848,11 @@ func (x *Result) GetShares() []*Share {
 	return nil
 }
 
-func (x *Result) GetSha256() []byte {
+func (x *Result) GetChecksum() uint32 {
 	if x != nil {
-		return x.Sha256
+		return x.Checksum
 	}
-	return nil
+	return 0
 }
 
 func (x *Result) GetSize() int64 {
@@ -2150,14 +2150,14 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"Evaluation\x12\x18\n" +
 	"\aclients\x18\x01 \x01(\x03R\aclients\x12!\n" +
-	"\frelative_mae\x18\x02 \x01(\x03R\vrelativeMae\"\xb0\x02\n" +
+	"\frelative_mae\x18\x02 \x01(\x03R\vrelativeMae\"\xb4\x02\n" +
 	"\x06Result\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x03R\x05round\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x03R\aversion\x12%\n" +
 	"\x04form\x18\x04 \x01(\x0e2\x11.loadstar.v1.FormR\x04form\x12*\n" +
-	"\x06shares\x18\x05 \x03(\v2\x12.loadstar.v1.ShareR\x06shares\x12\x16\n" +
-	"\x06sha256\x18\x06 \x01(\fR\x06sha256\x12\x12\n" +
+	"\x06shares\x18\x05 \x03(\v2\x12.loadstar.v1.ShareR\x06shares\x12\x1a\n" +
+	"\bchecksum\x18\x06 \x01(\aR\bchecksum\x12\x12\n" +
 	"\x04size\x18\a \x01(\x03R\x04size\x12\x16\n" +
 	"\x06offset\x18\b \x01(\x03R\x06offset\x12\x14\n" +
 	"\x05chunk\x18\t \x01(\fR\x05chunk\x127\n" +
