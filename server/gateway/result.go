@@ -74,7 +74,7 @@ func (g *Gateway) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 	if t.Folds() {
 		result.Numbers = nil // the prepared result has them
 	}
-	r.Chunk, numbers = nil, nil // their memory is not needed while the result waits
+	r.Chunk = nil // its memory is not needed while the result waits
 	leaveGate(ctx)
 	// While the database is away, the agent gets a clear answer, and keeps its result. Without
 	// the limit it would give up first and could not know why.
