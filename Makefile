@@ -1,7 +1,8 @@
 # `make help` lists the targets.
 
 TOOL    := go tool -modfile=tools/go.mod
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# A tag gives its commit a version. Before the first tag, v0.1.0, versions are 0.1.0-dev with the number and hash of the commit.
+VERSION ?= $(shell git describe --tags --dirty 2>/dev/null || git describe --always --dirty 2>/dev/null | sed "s/^/0.1.0-dev-$$(git rev-list --count HEAD)-g/" | grep . || echo 0.1.0-dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 # Everything is compiled as in a release, so that the tests run what is shipped and nothing is compiled twice.
 export CGO_ENABLED := 0
@@ -17,6 +18,10 @@ help: ## List the targets
 build: ## Build the static binaries into bin/ and print their sizes
 	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/loadstar ./cmd/loadstar-agent
 	@ls -l bin/loadstar bin/loadstar-agent | awk '{ printf "%s %.1f MB\n", $$9, $$5 / 1e6 }'
+
+.PHONY: version
+version: ## Print the version that a build gets
+	@echo $(VERSION)
 
 .PHONY: quick
 quick: format vet-host test-quick ## Check while you edit, within a minute: format, vet, unit tests without servers or child processes
@@ -195,11 +200,12 @@ man: ## Write man pages and shell completions into dist/
 	for shell in bash zsh fish; do $$dir/loadstar completion $$shell > $(DIST)/completions/loadstar.$$shell || exit 1; done
 
 .PHONY: reference
-reference: ## Regenerate docs/reference: commands, agent.yaml, server.yaml, plans
+reference: ## Regenerate docs/reference: commands, agent.yaml, server.yaml, plans, packages
 	go run -tags docs ./cmd/loadstar reference > docs/reference/commands.md.new && mv docs/reference/commands.md.new docs/reference/commands.md
 	go test ./agent/config -run TestReference -rewrite
 	go test ./server/config -run TestReference -rewrite
 	go test ./fed/recipe -run TestReference -rewrite
+	go test ./internal/archtest -run TestReference -rewrite
 
 .PHONY: reference-check
 reference-check: ## Fail if docs/reference/commands.md is not that of the commands

@@ -27,7 +27,7 @@ import (
 )
 
 // version is set by the Makefile.
-var version = "dev"
+var version = "0.1.0-dev"
 
 const usage = `Host clients: forecast their load, and train on their data.
 

@@ -25,7 +25,7 @@ import (
 )
 
 // version is set by the Makefile.
-var version = "dev"
+var version = "0.1.0-dev"
 
 func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
 

@@ -13,6 +13,9 @@ func TestVersion(t *testing.T) {
 	for _, x := range []struct{ described, want string }{
 		{"f5a784a", "0~20261116080000.f5a784a"},
 		{"f5a784a-dirty", "0~20261116080000.f5a784a.dirty"},
+		{"0.1.0-dev-709-ge12278c", "0.1.0~dev+709.ge12278c"},
+		{"0.1.0-dev-709-ge12278c-dirty", "0.1.0~dev+709.ge12278c+dirty"},
+		{"v0.1.0", "0.1.0"},
 		{"v0.2.0-rc1", "0.2.0~rc1"},
 		{"v0.2.0", "0.2.0"},
 		{"v0.2.0-14-gf5a784a", "0.2.0+14.gf5a784a"},
