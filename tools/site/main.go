@@ -173,7 +173,7 @@ func (s *site) read() error {
 	}
 	for _, dir := range []string{"docs", "papers"} {
 		err := filepath.WalkDir(filepath.Join(s.root, dir), func(at string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || !strings.HasSuffix(at, ".md") || strings.HasSuffix(at, ".head.md") {
+			if err != nil || d.IsDir() || !strings.HasSuffix(at, ".md") {
 				return err
 			}
 			rel, err := filepath.Rel(s.root, at)
