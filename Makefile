@@ -360,7 +360,7 @@ leaks: ## Carry out the attacks on readings with a year of real readings and all
 	LOADSTAR_TEST_LONG=1 go test ./internal/attack -run 'TestLeaks|TestWhatRemains' -count=1 -v -timeout 0
 
 .PHONY: floods
-floods: build ## Measure honest check-ins during each flood, on SQLite and PostgreSQL
+floods: build ## Measure honest calls during each flood, on SQLite and PostgreSQL
 	go run ./internal/attack -bin bin/loadstar -only H2,H3,H4,H5,L1,L2
 	go run ./internal/attack -bin bin/loadstar -only H2,H3,H4,H5,L1,L2 -postgres
 

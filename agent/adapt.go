@@ -200,7 +200,7 @@ func (x *adapter) score(ctx context.Context, run, name string, task fed.Task) (f
 	}
 	x.scorer.Leave = s.leaveOut(&task, fed.ClientID(name), data, series.Test)
 	if n := x.scorer.Scored(data, series.Test, 0); n < s.policy.LeastExamples {
-		return 0, fmt.Errorf("the error would be that of %d windows, the least is %d (policy.least_examples)", n, s.policy.LeastExamples)
+		return 0, fmt.Errorf("the error would be that of %d windows, the minimum is %d (policy.least_examples)", n, s.policy.LeastExamples)
 	}
 	p := s.Problem.Partition
 	kept := s.InitialKept(x.worker)

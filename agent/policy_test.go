@@ -126,9 +126,9 @@ func TestSpy(t *testing.T) {
 	s.give(s.task(t, "declined", 0, spy(nil), 9, "meter-00"))
 	reason := s.declined(t, "declined")
 	for _, want := range []string{
-		"client.batch is 1, the least is 32 (policy.least_batch)", "client.steps is 1, the least is 2 (policy.least_steps)",
-		"the number of examples in an update is 1, the least is 64 (policy.least_examples)", "model.lookback is 1, the least is 4 (policy.least_lookback)",
-		"the smallest number of clients in a round is 1, the least is 10 (policy.least_cohort)",
+		"client.batch is 1, the minimum is 32 (policy.least_batch)", "client.steps is 1, the minimum is 2 (policy.least_steps)",
+		"the number of examples in an update is 1, the minimum is 64 (policy.least_examples)", "model.lookback is 1, the minimum is 4 (policy.least_lookback)",
+		"the smallest number of clients in a round is 1, the minimum is 10 (policy.least_cohort)",
 	} {
 		if !strings.Contains(reason, want) {
 			t.Errorf("declined because %q, want %q", reason, want)
@@ -155,7 +155,7 @@ func TestPolicyOfClients(t *testing.T) {
 	stop := start(t, c)
 	plan := small("fedavg", settings{"client.batch": 16, "evaluate.every": 1, "evaluate.windows": 1})
 	s.give(s.task(t, "short", 0, plan, 9, "meter-03"))
-	if reason := s.declined(t, "short"); !strings.Contains(reason, "training examples, the least is 40 (policy.least_examples)") {
+	if reason := s.declined(t, "short"); !strings.Contains(reason, "training examples, the minimum is 40 (policy.least_examples)") {
 		t.Errorf("declined because %q", reason)
 	}
 	s.give(s.task(t, "silent", 0, plan, 9, "meter-00"))

@@ -102,7 +102,7 @@ type Config struct {
 	// LongestTurn is the longest time that a client's turn may take; 0 means no limit.
 	LongestTurn time.Duration
 	// FleetSeen is how long ago an agent may have been seen last for its clients to take part
-	// in runs; 0 means three times the interval between check-ins, and at least ten minutes.
+	// in runs; 0 means three times the interval between calls, and at least ten minutes.
 	FleetSeen time.Duration
 	Rate      float64
 	Log       *slog.Logger
@@ -399,7 +399,7 @@ func (s *server) pruneOnce(ctx context.Context, now time.Time) (deleted int64, e
 	return s.ledger.Prune(ctx, s.Keep, now)
 }
 
-// leastFleetSeen is the least time without a check-in after which an agent's clients do not
+// leastFleetSeen is the minimum time without a call after which an agent's clients do not
 // take part in runs, unless it is configured.
 const leastFleetSeen = 10 * time.Minute
 

@@ -73,7 +73,7 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 		}
 	}
 	if s.c.Intake != nil {
-		e.family("loadstar_readings_total", "counter", "Readings taken in since the start, by source and outcome.")
+		e.family("loadstar_readings_total", "counter", "Readings ingested since the start, by source and outcome.")
 		s.c.Intake.Stats().Each(func(source, outcome string, n int64) {
 			e.sample("loadstar_readings_total", float64(n), "source", source, "outcome", outcome)
 		})

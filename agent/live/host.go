@@ -287,7 +287,7 @@ func promptly(code string) bool {
 	return code == "impossible" || code == "unit-jump" || code == "clock-shift"
 }
 
-// tellEvery is the least time in seconds between two reports of a client's findings.
+// tellEvery is the minimum time in seconds between two reports of a client's findings.
 const tellEvery = 600
 
 // coarse rounds a number to two decimals.

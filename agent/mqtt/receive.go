@@ -89,7 +89,7 @@ func (c *Client) paused(count *counter) {
 }
 
 // stored notes that a message was acknowledged, and asks the intake to store if the window
-// is nearly full all the same.
+// is nearly full anyway.
 func (c *Client) stored(count *counter, stored *bool) {
 	c.mu.Lock()
 	count.done(stored)

@@ -32,7 +32,7 @@ var (
 	ErrFull = errors.New("too many samples wait to be stored")
 )
 
-// Intake takes in readings and samples and stores them, many samples in one transaction. All
+// Intake ingests readings and samples and stores them, many samples in one transaction. All
 // ways in share it. It is safe for concurrent use.
 type Intake struct {
 	c     Config
@@ -95,7 +95,7 @@ func (i *Intake) SetClients(clients map[string]Client) {
 	i.clients = clients
 }
 
-// Stats returns the counts of all that was taken in.
+// Stats returns the counts of all that was ingested.
 func (i *Intake) Stats() *Stats { return &i.stats }
 
 // Err returns the error of the last flush, or nil if it stored everything.

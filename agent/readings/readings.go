@@ -1,4 +1,4 @@
-// Package readings takes in the readings of an agent's clients: from files in an inbox
+// Package readings ingests the readings of an agent's clients: from files in an inbox
 // folder, over HTTP, and as samples that it turns into steps.
 package readings
 
@@ -38,7 +38,7 @@ type Client struct {
 	Limit float64
 }
 
-// Config describes what readings are taken in.
+// Config describes what readings are ingested.
 type Config struct {
 	Store    *store.Store
 	Interval time.Duration
@@ -50,7 +50,7 @@ type Config struct {
 	Flush time.Duration
 	// Now is the time, time.Now if it is nil.
 	Now func() time.Time
-	// Clock returns an error while the system's clock cannot be trusted. Nothing is taken in
+	// Clock returns an error while the system's clock cannot be trusted. Nothing is ingested
 	// then. It may be nil.
 	Clock func() error
 	// Log is told about errors that will be retried. It may be nil.

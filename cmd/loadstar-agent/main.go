@@ -1,4 +1,4 @@
-// Command loadstar-agent hosts clients on small devices: it takes in their readings, makes
+// Command loadstar-agent hosts clients on small devices: it ingests their readings, makes
 // forecasts, and trains for a server. It contains no server or simulator code, to keep the
 // binary small.
 package main
@@ -43,7 +43,7 @@ const usage = `Host clients: forecast their load, and train on their data.
   loadstar-agent model pin|unpin|rollback [-config agent.yaml] CLIENT
   loadstar-agent version
 
-With a configuration, the agent takes in readings and forecasts, alone or with a
+With a configuration, the agent ingests readings and forecasts, alone or with a
 server. Without one, it trains on a prepared file for a server. Create prepared
 files with 'loadstar data prepare'.
 `

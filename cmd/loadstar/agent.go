@@ -72,7 +72,7 @@ func newAgentRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Host clients until stopped",
-		Long: `Host clients until stopped. With --config, the agent takes in the readings of its
+		Long: `Host clients until stopped. With --config, the agent ingests the readings of its
 clients and forecasts, alone or with a server; see docs/agent.md. With --data, it
 only trains for a server, and every meter in the dataset is a client. Readings
 and personal layers never leave this machine; docs/privacy.md says what the
@@ -139,7 +139,7 @@ round.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&c.Dir, "dir", agentDir, "the agent's folder")
-	f.StringVar(&live.Config, "config", "", "the agent's configuration `file`, to take in readings and forecast")
+	f.StringVar(&live.Config, "config", "", "the agent's configuration `file`, to ingest readings and forecast")
 	f.StringVar(&data, "data", "", cli.DatasetUsage)
 	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.StringVar(&part, "part", "", "host only part `K/N` of the meters, such as 1/20")

@@ -92,7 +92,7 @@ func newRestore() *cobra.Command {
 A server lists all revocations in DIR/revocations.jsonl, beside the ledger. Give
 the newest copy of that list with --revocations, and agents, clients, tokens,
 certificates and users that were revoked after the backup stay revoked. If the
-list is lost, --without-revocations restores all the same. Then look into what
+list is lost, --without-revocations restores anyway. Then look into what
 you know of revocations since the backup and repeat them before agents connect.
 
 All join tokens are revoked, because it is not known how often they were used

@@ -33,7 +33,7 @@ func newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run a server for a fleet of agents",
-		Long: `Run a server for a fleet of agents. It hands out tasks and weights, counts each
+		Long: `Run a server for a fleet of agents. It sends out tasks and weights, counts each
 result exactly once, and merges the results into new shared weights.
 
 By default one process does everything, with a SQLite ledger and weights as
@@ -64,7 +64,7 @@ for operator commands on this machine.
 
 The server checks the settings that its promise needs (a counted update is never
 lost, and never counted twice) and does not start if one of them breaks it. See
-docs/reliability.md.`,
+docs/how-to/postgresql.md.`,
 		Example: "  loadstar serve --dir loadstar-data --host server.example.org\n" +
 			"  loadstar serve --roles coordinator --database postgres://… --blobs s3://HOST/BUCKET\n" +
 			"  loadstar serve --set rounds.lease=30m --print-config > server.yaml",

@@ -78,7 +78,7 @@ type Policy struct {
 }
 
 // Default returns the policy of an agent that sets none. Exact reconstruction is published
-// for batches of up to about 25 examples, so the least batch is above that. docs/privacy.md
+// for batches of up to about 25 examples, so the minimum batch is above that. docs/privacy.md
 // says what each limit is against.
 func Default() Policy {
 	return Policy{
@@ -195,7 +195,7 @@ func (p Policy) String() string {
 func (p *Policy) Check(plan *fed.Plan, fleet int) (reasons []string) {
 	below := func(key, setting string, value, least int) {
 		if value < least {
-			reasons = append(reasons, fmt.Sprintf("%s is %d, the least is %d (policy.%s)", setting, value, least, key))
+			reasons = append(reasons, fmt.Sprintf("%s is %d, the minimum is %d (policy.%s)", setting, value, least, key))
 		}
 	}
 	if len(p.Algorithms) > 0 && !slices.Contains(p.Algorithms, plan.Algorithm) {
@@ -257,7 +257,7 @@ func (p *Policy) checkSteps(plan *fed.Plan, d recipe.Draw) (reasons []string) {
 		rate, setting = c.Rate*math.Pow(c.Decay.Factor, float64(plan.Rounds/c.Decay.Every)), "client.lr at the end of its decay"
 	}
 	if rate < p.LeastRate {
-		reasons = append(reasons, fmt.Sprintf("%s is %g, the least is %g (policy.least_lr)", setting, rate, p.LeastRate))
+		reasons = append(reasons, fmt.Sprintf("%s is %g, the minimum is %g (policy.least_lr)", setting, rate, p.LeastRate))
 	}
 	return reasons
 }
@@ -298,14 +298,14 @@ func together(plan *fed.Plan, fleet int) (cohort, merge int) {
 // examples, or nothing.
 func (p *Policy) CheckClient(plan *fed.Plan, examples int) string {
 	if examples < p.LeastClientExamples {
-		return fmt.Sprintf("it has %d training examples, the least is %d (policy.least_client_examples)", examples, p.LeastClientExamples)
+		return fmt.Sprintf("it has %d training examples, the minimum is %d (policy.least_client_examples)", examples, p.LeastClientExamples)
 	}
 	n, of := examples, "training examples"
 	if share := recipe.DrawOf(plan).Share; share < 1 {
 		n, of = int(share*float64(examples)), "training examples in one of the two sets of client.query"
 	}
 	if n < p.LeastExamples {
-		return fmt.Sprintf("it has %d %s, the least is %d (policy.least_examples)", n, of, p.LeastExamples)
+		return fmt.Sprintf("it has %d %s, the minimum is %d (policy.least_examples)", n, of, p.LeastExamples)
 	}
 	if d := recipe.DrawOf(plan); !p.FullPasses && n < undrawn*d.Batch {
 		return fmt.Sprintf("it has %d %s, fewer than %d batches of %d (policy.full_passes)", n, of, undrawn, d.Batch)
@@ -316,7 +316,7 @@ func (p *Policy) CheckClient(plan *fed.Plan, examples int) string {
 	if d := recipe.DrawOf(plan); d.Steps == 0 && d.Batch > 0 {
 		n := recipe.EpochOf(plan, examples)
 		if rest := n % d.Batch; 0 < rest && rest < p.LeastBatch && n/d.Batch < mixed {
-			return fmt.Sprintf("an epoch of %d of its training examples ends with a batch of %d, the least is %d (policy.least_batch)", n, rest, p.LeastBatch)
+			return fmt.Sprintf("an epoch of %d of its training examples ends with a batch of %d, the minimum is %d (policy.least_batch)", n, rest, p.LeastBatch)
 		}
 	}
 	return ""

@@ -17,7 +17,7 @@ const (
 	flagOrigins = 14
 	// A forecast with a flag set may be this many standard deviations of the client's scaling
 	// beyond the minimum and maximum of the readings and of the forecast without it, and this
-	// many away from the latter. Both were set after measuring honest models (ADR 48).
+	// many away from the latter. Both were set after measuring honest models (decision 48).
 	flagRange, flagChange = 1.5, 3.5
 )
 

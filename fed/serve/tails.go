@@ -13,7 +13,7 @@ import (
 const (
 	daySeconds  = 24 * 3600
 	weekSeconds = 7 * daySeconds
-	// tailDays is the least number of days before a cutoff that a forecast may depend on.
+	// tailDays is the minimum number of days before a cutoff that a forecast may depend on.
 	tailDays = feature.TailSeconds / daySeconds
 )
 

@@ -14,7 +14,7 @@ func crowds() []Attack {
 	return []Attack{
 		{ID: "C3a", Name: "made-up clients of one agent, which goes silent, stop all training", Run: ghosts},
 		{ID: "C3b", Name: "one use of a token brings in 9,999 clients", Run: manyNames},
-		{ID: "H1", Name: "one agent holds a round open for ever", Run: holdOpen},
+		{ID: "H1", Name: "one agent holds a round open forever", Run: holdOpen},
 		{ID: "M2", Name: "one agent without inputs takes them from all", Run: stripInputs},
 		{ID: "L4", Name: "runs show hides who was counted in an open round", Run: hideCounted},
 	}

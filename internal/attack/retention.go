@@ -11,7 +11,7 @@ import (
 
 // retentions lists the attacks by growth.
 func retentions() []Attack {
-	return []Attack{{ID: "M8a", Name: "receipts of ended runs are kept for ever", Run: endlessReceipts}}
+	return []Attack{{ID: "M8a", Name: "receipts of ended runs are kept forever", Run: endlessReceipts}}
 }
 
 // endlessReceipts succeeds if the receipts of a finished run are there after the server was

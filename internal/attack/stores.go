@@ -24,7 +24,7 @@ func stores() []Attack {
 	return []Attack{
 		{ID: "H7a", Name: "a server cannot run without the root key in a plain file", Run: rootKeyOnline},
 		{ID: "H10a", Name: "restoring a backup brings a revoked agent back", Run: restoreRevoked},
-		{ID: "H10b", Name: "an agent that joined after the backup ends for ever after a restore", Run: restoreUnknown},
+		{ID: "H10b", Name: "an agent that joined after the backup ends forever after a restore", Run: restoreUnknown},
 		{ID: "M4", Name: "an older program serves a newer schema", Run: newerSchema},
 		{ID: "M5", Name: "the backup has the certificate authority's key for all to read", Run: readableBackup},
 		{ID: "M6", Name: "ledger and weights are for all to read in a folder with mode 0755", Run: readableFiles},

@@ -3,7 +3,7 @@ package demo
 import "fmt"
 
 // The training of the demo. Rounds, steps, rates and decay were chosen on the fleets with the
-// seeds 101, 102 and 103; the demo shows others (ADR 30).
+// seeds 101, 102 and 103; the demo shows others (decision 30).
 const (
 	defaultRounds = 40
 	steps         = 16  // of a client in a round

@@ -33,7 +33,7 @@ func Transport(config *tls.Config) *http.Transport {
 
 // AgentTransport returns a transport for agents, which make individual calls at intervals.
 // It uses HTTP/1.1: for thousands of agents, a server then needs a quarter less CPU time
-// and a third less memory (ADR 13). A response must not pause for more than a minute.
+// and a third less memory (decision 13). A response must not pause for more than a minute.
 func AgentTransport(config *tls.Config) *http.Transport {
 	t := transport(config)
 	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {

@@ -208,7 +208,7 @@ func (w *world) host(name string) *host {
 // settled reports whether the run has ended, and everybody knows.
 func (w *world) settled() bool {
 	if w.marks.state == "waiting" && time.Since(w.start) > faultsFor {
-		// The run waits for ever for the clients of a revoked agent.
+		// The run waits forever for the clients of a revoked agent.
 		return slices.ContainsFunc(w.agents, func(h *host) bool { return !h.revoked.IsZero() })
 	}
 	return w.marks.ended && w.unsettled() == ""

@@ -124,7 +124,7 @@ func (g garbage) run(t *testing.T, b *runner) dirtied {
 }
 
 // TestGarbage measures what 3 % of impossible readings in five of 42 clients do to all, before
-// and after they are left out. It prints the table of ADR 56.
+// and after they are left out. It prints the table of decision 56.
 func TestGarbage(t *testing.T) {
 	if !longtest.Enabled() {
 		t.Skip("trains for half an hour")

@@ -275,7 +275,7 @@ var defences = []string{"none", "bound", "trim", "both"}
 
 // TestPoison measures what hostile clients can do within the limits of norms, on real homes and
 // buildings. The error is that of clients that did not train and take one step of fine-tuning:
-// personal layers hide the harm from members. It prints the tables of ADR 48.
+// personal layers hide the harm from members. It prints the tables of decision 48.
 func TestPoison(t *testing.T) {
 	if !longtest.Enabled() {
 		t.Skip("trains for hours")

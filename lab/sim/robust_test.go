@@ -18,7 +18,7 @@ type attack struct {
 	alter func(u *fed.Update, draw *rand.Rand)
 	// most is the largest permitted error, relative to that without hostile clients. scaffold
 	// is that of scaffold if it is larger: the sum of limited changes of control variates has no
-	// limit itself (ADR 33).
+	// limit itself (decision 33).
 	most, scaffold float64
 	// only is the algorithm against which the attack is, or empty.
 	only string
@@ -84,7 +84,7 @@ func robustness(t *testing.T, b *runner, algorithm string, seed uint64, clip flo
 	case "fedadam":
 		s["server.beta1"], s["server.beta2"] = 0.9, 0.99
 	case "scaffold":
-		// With 0.5 it diverges if control variates are 100-fold: ADR 33, Open.
+		// With 0.5 it diverges if control variates are 100-fold: decision 33, Open.
 		s["client.lr"], s["client.lr_end"] = 0.2, 0.02
 	case "fedbuff":
 		s["rounds"], s["schedule.buffer"] = 2*rounds, meters/2

@@ -6,7 +6,7 @@ package feature
 // older. The first day of a series has replacements of its own, and clocks change.
 const tailDays = 14 + oldestFill + 2
 
-// TailSeconds is the least length of a tail in seconds.
+// TailSeconds is the minimum length of a tail in seconds.
 const TailSeconds = tailDays * 86400
 
 const week = 7 * 86400

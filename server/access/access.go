@@ -1,5 +1,5 @@
 // Package access decides who may do what: it knows users, their roles, sessions and
-// certificates, and the least role of every call of the operators' API.
+// certificates, and the minimum role of every call of the operators' API.
 //
 // A caller is known by a certificate or a session. Both are looked up in the ledger at every
 // call, so that a removed user, a changed role, an ended session and a revoked certificate
@@ -97,7 +97,7 @@ func (c Caller) Again(ctx context.Context) (Caller, error) {
 	return c.gate.certificate(ctx, c.proof, c.Name, time.Now())
 }
 
-// Need returns an error if the caller's role does not include the least role for what.
+// Need returns an error if the caller's role does not include the minimum role for what.
 func (c Caller) Need(least Role, what string) error {
 	if c.Role.Includes(least) {
 		return nil

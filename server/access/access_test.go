@@ -54,7 +54,7 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// Every call of the service has a least role, and nothing else has one.
+// Every call of the service has a minimum role, and nothing else has one.
 func TestEveryCallHasARole(t *testing.T) {
 	methods := v1.File_loadstar_v1_operator_proto.Services().ByName("OperatorService").Methods()
 	if methods.Len() != len(least) {

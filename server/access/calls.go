@@ -11,7 +11,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// least is the least role of every call. A call that is not listed is refused.
+// least is the minimum role of every call. A call that is not listed is refused.
 var least = map[string]Role{
 	v1.OperatorServiceWhoamiProcedure:       Viewer,
 	v1.OperatorServiceGetFleetProcedure:     Viewer,
@@ -54,7 +54,7 @@ var least = map[string]Role{
 	v1.OperatorServiceRevokeCertificateProcedure: Admin,
 }
 
-// Least returns the least role of a procedure such as /loadstar.v1.OperatorService/GetRun. It
+// Least returns the minimum role of a procedure such as /loadstar.v1.OperatorService/GetRun. It
 // returns false if there is no such procedure.
 func Least(procedure string) (Role, bool) {
 	r, ok := least[procedure]

@@ -47,23 +47,23 @@ type Store struct {
 	Blobs        string          `yaml:"blobs" about:"folder for weights, or s3://HOST/BUCKET/PREFIX with keys from the environment; empty means a folder in the server's"`
 	BlobsCA      string          `yaml:"blobs_ca" about:"file with the certificate authorities of the S3 store; empty means the system's"`
 	AllowLoss    bool            `yaml:"allow_loss" about:"start although a setting of the database or the disk can lose counted updates"`
-	KeepReceipts config.Duration `yaml:"keep_receipts" about:"time for which receipts and declines of merged rounds are kept, and members of ended runs; 0s means for ever"`
-	KeepAudit    config.Duration `yaml:"keep_audit" about:"time for which the audit log is kept; 0s means for ever"`
+	KeepReceipts config.Duration `yaml:"keep_receipts" about:"time for which receipts and declines of merged rounds are kept, and members of ended runs; 0s keeps them indefinitely"`
+	KeepAudit    config.Duration `yaml:"keep_audit" about:"time for which the audit log is kept; 0s keeps it indefinitely"`
 	Revocations  string          `yaml:"revocations" about:"file with the list of all revocations, which a restore needs; empty means revocations.jsonl in the server's folder"`
 }
 
 // Agents says how agents take part.
 type Agents struct {
-	Poll         config.Duration `yaml:"poll" about:"interval between an agent's check-ins in a small fleet"`
-	MaxPoll      config.Duration `yaml:"max_poll" about:"longest interval between an agent's check-ins"`
-	Seen         config.Duration `yaml:"seen" about:"a run asks the clients of agents that were seen within this time; 0s means three check-ins, at least 10m"`
+	Poll         config.Duration `yaml:"poll" about:"interval between an agent's calls in a small fleet"`
+	MaxPoll      config.Duration `yaml:"max_poll" about:"longest interval between an agent's calls"`
+	Seen         config.Duration `yaml:"seen" about:"a run asks the clients of agents that were seen within this time; 0s means three intervals between calls, at least 10m"`
 	Certificates config.Duration `yaml:"certificates" about:"validity of agents' certificates"`
 	Grace        config.Duration `yaml:"grace" about:"time after its expiry in which an agent can still renew its certificate"`
 }
 
 // Limits bounds what agents and strangers may ask for.
 type Limits struct {
-	Rate         float64 `yaml:"rate" about:"maximum check-ins per second of the whole fleet"`
+	Rate         float64 `yaml:"rate" about:"maximum calls per second of the whole fleet"`
 	AddressRate  float64 `yaml:"address_rate" about:"new connections per second of one address; 0 turns off all limits by address, for a proxy that hides addresses"`
 	AgentClients int     `yaml:"agent_clients" about:"maximum number of clients of an agent or region"`
 }

@@ -27,12 +27,12 @@ type Config struct {
 	// Name identifies the coordinator. Two running coordinators must not share a name. A
 	// coordinator that restarts with the same name gets its lead back at once.
 	Name string
-	// Lease is how long a turn stays valid without a check-in of its agent, once the agent
-	// has received it. Reach returns the time within which every idle agent checks in,
+	// Lease is how long a turn stays valid without a call of its agent, once the agent
+	// has received it. Reach returns the time within which every idle agent calls,
 	// given the number of agents.
 	Lease time.Duration
 	Reach func(agents int64) time.Duration
-	// Longest is the longest time that a turn may take, however often its agent checks in. A
+	// Longest is the longest time that a turn may take, however often its agent calls. A
 	// plan without a deadline gets one from it. 0 means no limit.
 	Longest time.Duration
 	// Seen returns how long ago an agent may have been seen last for its clients to be asked,
@@ -70,7 +70,7 @@ type coordinator struct {
 	agents    int64         // last count of agents
 	reach     time.Duration // result of Reach for this count
 	lastSeen  time.Time     // when an agent was last seen before this coordinator took the lead
-	settled   time.Time     // from then on, agents that check in have been seen since then
+	settled   time.Time     // from then on, agents that call have been seen since then
 	nextCount time.Time     // when to count agents again
 	latest    time.Time     // at the last tick
 	start     *start        // nil unless the first weights of a run are being trained
@@ -164,7 +164,7 @@ func (k *coordinator) noticeSetBack() {
 // the interval is longer.
 const countEvery = 10 * time.Second
 
-// countAgents counts the agents and updates the time within which each of them checks in.
+// countAgents counts the agents and updates the time within which each of them calls.
 func (k *coordinator) countAgents(ctx context.Context) {
 	now := k.now()
 	if now.Before(k.nextCount) {

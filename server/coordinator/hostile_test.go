@@ -101,7 +101,7 @@ func TestSilentClients(t *testing.T) {
 	})
 }
 
-// An agent that says for ever that it trains does not hold a round open (attack H1). A plan
+// An agent that says forever that it trains does not hold a round open (attack H1). A plan
 // without a deadline and a quorum gets both.
 func TestHeldRound(t *testing.T) {
 	t.Parallel()

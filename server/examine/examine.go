@@ -33,7 +33,7 @@ type Config struct {
 	PKI, Operator string
 	Ledger        *ledger.Ledger
 	Blobs         blob.Store
-	// Quiet returns the time without contact after which an agent is away, for a number of
+	// Quiet returns the time without contact after which an agent is out of contact, for a number of
 	// agents.
 	Quiet func(agents int64) time.Duration
 	// Waits returns a sentence for each run whose round waits for silent agents. It may be nil.

@@ -61,7 +61,7 @@ func (w *Watcher) Register(r prometheus.Registerer) {
 	w.up = gauges("loadstar_store_up", "1 if a store of this process answers.", "store")
 	w.free = gauges("loadstar_disk_free_bytes", "Bytes that can still be written to a folder of this process.", "folder")
 	w.ends = gauges("loadstar_certificate_expiry_timestamp_seconds", "When a certificate of the server ends.", "certificate")
-	w.agents = gauges("loadstar_agents", "Agents that are not revoked: all, those that are away, and those whose certificate ends within a day.", "state")
+	w.agents = gauges("loadstar_agents", "Agents that are not revoked: all, those that are out of contact, and those whose certificate ends within a day.", "state")
 	w.clients = gauges("loadstar_client_findings", "Clients that report a problem with their readings, by its code.", "code")
 	for _, code := range wrongMeter {
 		w.clients.WithLabelValues(code)

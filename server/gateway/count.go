@@ -24,7 +24,7 @@ const (
 	MaxBatchBytes = 24 << 20
 	linger        = 20 * time.Millisecond
 
-	shortPause = 100 * time.Millisecond // first delay between retries while the database is away
+	shortPause = 100 * time.Millisecond // first delay between retries while the database does not respond
 	longPause  = time.Second            // longest delay
 )
 
@@ -58,7 +58,7 @@ type counter struct {
 	// home is the context of the gateway, if it runs. Transactions are not those of one caller.
 	home atomic.Pointer[context.Context]
 	// away means that the database did not answer lately, and tries is the number of calls that
-	// try it all the same.
+	// try it anyway.
 	away  atomic.Bool
 	tries atomic.Int64
 
@@ -72,7 +72,7 @@ func newCounter(c *Config, known *mirror, m *metrics) *counter {
 	return &counter{ledger: c.Ledger, mirror: known, wake: c.Wake, log: c.Log, metrics: m, enough: make(chan struct{}, 1)}
 }
 
-// maxTries is the number of results that a gateway reads at a time while the database is away.
+// maxTries is the number of results that a gateway reads at a time while the database does not respond.
 // The others stay with their agents.
 const maxTries = 16
 
@@ -96,7 +96,7 @@ func (c *counter) failed(err error) {
 }
 
 // count counts a result together with those of other calls. If the caller gives up, the result
-// may be counted all the same.
+// may be counted anyway.
 func (c *counter) count(ctx context.Context, a *arrived) (counted bool, err error) {
 	a.done, a.lead = make(chan struct{}), make(chan struct{})
 	c.mu.Lock()

@@ -1,4 +1,4 @@
-// Package gateway serves the agents' API: it authenticates agents, hands out tasks and
+// Package gateway serves the agents' API: it authenticates agents, sends out tasks and
 // weights, and receives results. It checks everything that an agent sends, so that an
 // accepted result can be counted without further checks. Any number of gateways may run.
 package gateway
@@ -39,10 +39,10 @@ type Config struct {
 	// Certificates is the lifetime of agents' certificates. Grace is how long after its
 	// expiry a certificate can be renewed.
 	Certificates, Grace time.Duration
-	// Lease is how long a turn stays valid without a check-in of its agent.
+	// Lease is how long a turn stays valid without a call of its agent.
 	Lease time.Duration
 	Pace  Pace
-	// SeenEvery is how often the time of an agent's last check-in is stored. 0 means once a
+	// SeenEvery is how often the time of an agent's last call is stored. 0 means once a
 	// minute.
 	SeenEvery time.Duration
 	// Clients is the maximum number of clients of an agent. Uploads limits the total bytes
@@ -69,29 +69,29 @@ type Config struct {
 	Session func() string
 }
 
-// Pace determines how often agents check in.
+// Pace determines how often agents call.
 type Pace struct {
-	// Poll is the interval between check-ins in a small fleet. In a large fleet the
-	// interval is longer, so that all agents together check in Rate times a second, but it
+	// Poll is the interval between calls in a small fleet. In a large fleet the
+	// interval is longer, so that all agents together call Rate times a second, but it
 	// is never longer than MaxPoll. Agents with open tasks have their own interval.
 	Poll, MaxPoll time.Duration
 	Rate          float64
 }
 
-// Of returns the interval between an agent's check-ins in a fleet of the given size.
+// Of returns the interval between an agent's calls in a fleet of the given size.
 func (p Pace) Of(agents int64) time.Duration {
 	every := time.Duration(float64(agents) / p.Rate * float64(time.Second))
 	return min(max(every, p.Poll), p.MaxPoll)
 }
 
-// Latest returns the longest time between two check-ins of an agent if the server is not
+// Latest returns the longest time between two calls of an agent if the server is not
 // overloaded. It includes the jitter that gateway and agent add to the interval.
 func (p Pace) Latest(agents int64) time.Duration {
 	return time.Duration(1.5 * float64(p.Of(agents)))
 }
 
-// Quiet returns after what time without a check-in an agent counts as quiet: three times its
-// interval, and at least two minutes. Check-in times are stored once a minute, so this is
+// Quiet returns after what time without a call an agent counts as quiet: three times its
+// interval, and at least two minutes. Times of calls are stored once a minute, so this is
 // always longer than Latest and that minute. An overloaded server asks busy agents to wait
 // up to a quarter of a lease, so some may count as quiet then.
 func (p Pace) Quiet(agents int64) time.Duration {
@@ -186,7 +186,7 @@ func (g *Gateway) Handler() http.Handler {
 }
 
 // Run does the gateway's periodic work until ctx ends: it counts agents and turns, adjusts
-// the pace, and stores check-in times.
+// the pace, and stores the times of calls.
 func (g *Gateway) Run(ctx context.Context) error {
 	g.counter.home.Store(&ctx)
 	var following sync.WaitGroup

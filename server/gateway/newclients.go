@@ -73,7 +73,7 @@ func (g *Gateway) adapt(ctx context.Context, agent string, seen []*v1.SeenHead) 
 // addAdapted stores the errors of held-out clients.
 func (g *Gateway) addAdapted(ctx context.Context, agent string, answers []*v1.Adapted) error {
 	if len(answers) > maxRounds {
-		return g.invalid("clients", "a check-in may report held-out clients of %d runs, this one has %d", maxRounds, len(answers))
+		return g.invalid("clients", "a call may report held-out clients of %d runs, this one has %d", maxRounds, len(answers))
 	}
 	for _, a := range answers {
 		if len(a.GetClients()) == 0 || len(a.Clients) > maxNewOfAgent || !validName(a.GetRun()) {

@@ -79,7 +79,7 @@ func (g *Gateway) addReports(ctx context.Context, agent string, reports []*v1.Cl
 		return nil
 	}
 	if len(reports) > maxReports {
-		return g.invalid("reports", "a check-in may have %d reports, this one has %d", maxReports, len(reports))
+		return g.invalid("reports", "a call may have %d reports, this one has %d", maxReports, len(reports))
 	}
 	all := make([]ledger.Report, 0, len(reports))
 	for _, r := range reports {

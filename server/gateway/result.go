@@ -76,7 +76,7 @@ func (g *Gateway) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 	}
 	r.Chunk = nil // its memory is not needed while the result waits
 	leaveGate(ctx)
-	// While the database is away, the agent gets a clear answer, and keeps its result. Without
+	// While the database does not respond, the agent gets a clear answer, and keeps its result. Without
 	// the limit it would give up first and could not know why.
 	within, cancel := context.WithTimeout(ctx, countWithin)
 	defer cancel()

@@ -68,6 +68,6 @@ func (g *Gateway) storeSeen(ctx context.Context, agents []string) {
 	if err := g.Ledger.Seen(ctx, agents, g.Ledger.Now()); err != nil && ctx.Err() == nil {
 		// The agents are noted again after an interval, which is shorter than the time after
 		// which they would be left out of runs.
-		g.Log.Warn("cannot store when agents checked in", "error", err)
+		g.Log.Warn("cannot store when agents called", "error", err)
 	}
 }

@@ -137,7 +137,7 @@ func (d *Drive) Withdraw(now time.Time) (all []Lease, err error) {
 	var lost []Decline
 	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
 		x, err := scanLease(r)
-		y := Decline{Turn: x.Turn, Agent: x.agent, Code: CodeLost, Reason: "its agent did not check in before the lease expired", At: now}
+		y := Decline{Turn: x.Turn, Agent: x.agent, Code: CodeLost, Reason: "its agent did not call before the lease expired", At: now}
 		switch x.until {
 		case 0: // if its agent declined it, this is recorded already
 			y.Code, y.Reason = CodeRevoked, "the client or its agent is revoked"

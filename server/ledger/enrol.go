@@ -11,10 +11,10 @@ import (
 // wrong, and does not hold.
 const clockAhead = time.Hour
 
-// Seen stores the time of the last check-in of agents. It uses several short transactions,
+// Seen stores the time of the last call of agents. It uses several short transactions,
 // so that other transactions can run in between.
 func (l *Ledger) Seen(ctx context.Context, agents []string, at time.Time) (err error) {
-	defer wrap(&err, "storing which agents checked in")
+	defer wrap(&err, "storing which agents called")
 	// All transactions lock agents in byte order, so that concurrent calls cannot
 	// deadlock.
 	agents = slices.Sorted(slices.Values(agents))

@@ -9,7 +9,7 @@ import (
 	"loadstar/internal/backoff"
 )
 
-// Retention says how long the ledger keeps what it no longer needs. 0 means for ever.
+// Retention says how long the ledger keeps what it no longer needs. 0 means indefinitely.
 type Retention struct {
 	// Receipts is for the receipts and declines of rounds, after the round was merged, and
 	// for the members of runs and the hub's verdicts on them, after the run has ended.

@@ -40,11 +40,11 @@ type Config struct {
 	Hub string
 	// Version is that of the server's program.
 	Version string
-	// Quiet returns after what time without a check-in an agent counts as quiet in a fleet
+	// Quiet returns after what time without a call an agent counts as quiet in a fleet
 	// of the given size.
 	Quiet func(agents int64) time.Duration
-	// Contact returns when an agent last checked in at this process, and after which time the next
-	// check-in is due. It may be nil.
+	// Contact returns when an agent last called this process, and after which time the next
+	// call is due. It may be nil.
 	Contact func(agent string) (at time.Time, next time.Duration, ok bool)
 	// Refused returns the clients that agents announced and may not have, by agent. It may be nil.
 	Refused func() map[string][]string
@@ -205,7 +205,7 @@ func (o *Operator) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.Sta
 	return answer, nil
 }
 
-// training returns the least number of clients of which n train, without those that the
+// training returns the minimum number of clients of which n train, without those that the
 // plan holds out.
 func training(p *fed.Plan, n int) int64 {
 	all := int(float64(n) / (1 - p.Evaluate.Holdout))

@@ -184,7 +184,7 @@ func TestClients(t *testing.T) {
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	d := newFixture(t)
-	for batch, want := range map[int]string{32: "", 1: "agents with default settings decline this plan: client.batch is 1, the least is 32 (policy.least_batch)"} {
+	for batch, want := range map[int]string{32: "", 1: "agents with default settings decline this plan: client.batch is 1, the minimum is 32 (policy.least_batch)"} {
 		s, err := d.StartRun(t.Context(), &v1.StartRunRequest{Plan: fmt.Sprintf("algorithm: fedavg\nclient: {batch: %d, steps: 64}\n", batch)})
 		must(t, err)
 		if got := strings.Join(s.Warnings, "\n"); got != want {

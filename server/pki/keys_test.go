@@ -17,7 +17,7 @@ import (
 	"loadstar/internal/mtls"
 )
 
-// quick makes encrypting fast. Files that were encrypted slowly are opened all the same.
+// quick makes encrypting fast. Files that were encrypted slowly are opened anyway.
 func quick(t testing.TB) {
 	old := scryptLog2
 	scryptLog2 = 10

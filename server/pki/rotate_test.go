@@ -364,7 +364,7 @@ func TestRetireCompromised(t *testing.T) {
 	}
 }
 
-// Retired issuers are remembered, but not for ever.
+// Retired issuers are remembered, but not forever.
 func TestRetiredAreFew(t *testing.T) {
 	a := open(t)
 	agent := credentials(t, a, Identity{Agent, "a"}, time.Hour)

@@ -268,7 +268,7 @@ func (r *relay) refuse(ctx context.Context, t *v1.Task, why error) error {
 }
 
 // fetch returns a blob and makes sure that the region's store has it. If the blob is not
-// there, fetch copies it from the hub. A blob that was found is stored all the same: it may be
+// there, fetch copies it from the hub. A blob that was found is stored anyway: it may be
 // in this process's cache only, because another process has deleted it.
 func (r *relay) fetch(ctx context.Context, hash string, most int64) ([]byte, error) {
 	b, err := r.Blobs.Get(ctx, hash)

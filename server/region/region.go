@@ -170,7 +170,7 @@ func (r *relay) tick(ctx context.Context) error {
 	// leases, and its verdicts may show that some sums need not be sent.
 	tasks, err := r.checkIn(ctx, now)
 	if err != nil {
-		return fmt.Errorf("checking in with the hub: %w", err)
+		return fmt.Errorf("calling the hub: %w", err)
 	}
 	for _, t := range tasks {
 		if failed := r.adopt(ctx, t, now); failed != nil {

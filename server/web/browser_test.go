@@ -122,7 +122,7 @@ func (b *browser) soon(expression string) {
 }
 
 // A person signs in with a provider on another site, in a real browser and with the real
-// page. The cookie of the session is strict, and works all the same.
+// page. The cookie of the session is strict, and works anyway.
 func TestOIDCInBrowser(t *testing.T) {
 	b := startBrowser(t)
 	s := newSigning(t, nil)

@@ -27,7 +27,7 @@ connection. An agent sends random numbers instead of training as soon as it has
 a task, and lets the server hold the call until the next one; without tasks it
 calls at a fixed pace (--rate). A round needs results from 70 % of the agents
 (--cohort) and selects 10 % more than that. The next round starts at once.
-Measuring begins when all agents have checked in and the first round is over,
+Measuring begins when all agents have called and the first round is over,
 and covers whole rounds.
 
 The shared layers have 24 kB (bose2023 with a personal head), 95 kB (dense, the
@@ -73,7 +73,7 @@ the result; its ratio and calls_per_update are the largest of all sizes.`,
 	f.StringSliceVar(&c.Sizes, "size", []string{"24k", "95k", "170k"}, "sizes of the shared layers: 24k, 95k, 170k")
 	f.IntVar(&c.Turns, "turns", 3, "number of repetitions")
 	f.Float64Var(&c.Seconds, "seconds", 10, "least seconds per server measurement; the bare engines take at most 5 each")
-	f.Float64Var(&c.Rate, "rate", 2000, "check-ins per second of the whole fleet")
+	f.Float64Var(&c.Rate, "rate", 2000, "calls per second of the whole fleet")
 	f.BoolVar(&c.Short, "short-connections", false, "agents close their connections between contacts, so that there can be more of them")
 	f.BoolVar(&asJSON, "json", false, "print one line of JSON")
 	return cmd
@@ -180,7 +180,7 @@ func printFleetBench(w io.Writer, b *fleet.Result) error {
 	if b.Short {
 		how = " that close their connections"
 	}
-	fmt.Fprintf(w, "%d agents%s, %g check-ins a second, rounds of %d; %s; %s of %g s\n\n", b.Agents, how, b.Rate, b.Cohort, b.Engines, cli.Count(b.Turns, "turn"), b.Seconds)
+	fmt.Fprintf(w, "%d agents%s, %g calls a second, rounds of %d; %s; %s of %g s\n\n", b.Agents, how, b.Rate, b.Cohort, b.Engines, cli.Count(b.Turns, "turn"), b.Seconds)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "SIZE\tBYTES\tCPU ms/UPDATE\tHTTP\tCOUNT\tRATIO\tCOUNTED/S\tUPDATES\tROUNDS\tSERVER MB\tLOAD\t")
 	for _, s := range b.Sizes {

@@ -46,6 +46,6 @@ first ten minutes caches are still filling, so a test shorter than that allows
 	cmd.Flags().IntVar(&c.Agents, "agents", 1000, "number of agents, with one client each")
 	cmd.Flags().DurationVar(&c.Length, "for", time.Hour, "duration of the test")
 	cmd.Flags().StringVar(&c.Size, "size", "24k", "size of the shared layers: 24k, 95k or 170k")
-	cmd.Flags().Float64Var(&c.Rate, "rate", 500, "check-ins per second of the whole fleet")
+	cmd.Flags().Float64Var(&c.Rate, "rate", 500, "calls per second of the whole fleet")
 	return cmd
 }

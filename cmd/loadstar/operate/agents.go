@@ -46,7 +46,7 @@ func newAgentsList() *cobra.Command {
 			}, err
 		})
 	cmd.Long = `List agents with what they said about themselves. An agent is quiet if the server
-has not seen it for three times the interval between check-ins, and at least two
+has not seen it for three times the interval between its calls, and at least two
 minutes. An agent reports its clock and version when it announces its clients. The
 token is the one with which it joined last. An agent is copied if two machines
 were seen with its certificates. FINDINGS is the number of its clients that

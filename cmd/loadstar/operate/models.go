@@ -117,10 +117,10 @@ func newModelsWithdraw() *cobra.Command {
 			}
 			r, err := c.WithdrawRelease(cmd.Context(), &v1.WithdrawReleaseRequest{Release: args[0]})
 			return r, func(w io.Writer) {
-				fmt.Fprintf(w, "%s is withdrawn; agents leave it at their next check-in\n", args[0])
+				fmt.Fprintf(w, "%s is withdrawn; agents leave it with their next call\n", args[0])
 			}, err
 		})
-	cmd.Long = `Make agents stop using a release. At its next check-in, each agent returns to
+	cmd.Long = `Make agents stop using a release. With its next call, each agent returns to
 the model that it used before. The release can be repeated later.`
 	return cmd
 }

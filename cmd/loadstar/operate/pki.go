@@ -228,7 +228,7 @@ func newPKIRotate(dir *string) *cobra.Command {
 		Use: "rotate", Short: "Replace the issuer, or the root too", Args: cobra.NoArgs,
 		Long: `Replace the issuer of certificates. Without --root it needs the root's key.
 
-Agents renew their certificates at their next check-in, and learn a new root
+Agents renew their certificates with their next call, and learn a new root
 with them. An agent that has followed another rotation just before waits for a
 third of its certificate's lifetime, at most for an hour. So the agents that
 run follow within 1.5 times 'serve --max-poll', and after two rotations in a
@@ -237,7 +237,7 @@ row within an hour more. Users' certificates are renewed by their next command.
 protocol trust one certificate and cannot follow: update them first.
 
 Until 'loadstar pki retire', the server trusts certificates of both issuers, and
-its own certificate comes from the former one, so that agents which were away
+its own certificate comes from the former one, so that agents that were out of contact
 still trust it. With several gateways, use --in and copy DIR/pki (without the
 root's key) to all of them within that time.
 
@@ -287,8 +287,8 @@ Certificates that it signed are refused from then on. The command asks the
 server how many agents and users still have such certificates, and fails if
 there are any. Unless told otherwise, it uses the credentials in DIR/operator.
 
-With --force it retires the issuer all the same, also while the server does not
-run. An agent that was away all the time must then join again with a new token; it
+With --force it retires the issuer anyway, also while the server does not
+run. An agent that was out of contact all the time must then join again with a new token; it
 proves with its old key that it is the same agent, and keeps its clients. With
 --compromised such proofs are refused as well. Users need new certificates.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -300,7 +300,7 @@ proves with its old key that it is the same agent, and keeps its clients. With
 			if len(all) > 1 && !force {
 				counts, err := o.issuers(cmd.Context(), *dir)
 				if err != nil {
-					return fmt.Errorf("cannot ask the server who has certificates of %s: %w; --force retires it all the same", all[0].Name, err)
+					return fmt.Errorf("cannot ask the server who has certificates of %s: %w; --force retires it anyway", all[0].Name, err)
 				}
 				if err := retirable(all[0], all[1], counts); err != nil {
 					return err

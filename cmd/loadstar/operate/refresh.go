@@ -42,7 +42,7 @@ func (f *refresher) RoundTrip(r *http.Request) (*http.Response, error) {
 	if answer.Header.Get(pki.RenewHeader) != "" || roots != "" && roots != pki.Fingerprint(f.had.Roots()) {
 		f.once.Do(func() {
 			if err := f.refresh(r.Context()); err != nil {
-				fmt.Fprintf(f.warn, "cannot renew the operator's certificate in %s, which the server will not accept for ever: %v\n", f.folder, plain(err))
+				fmt.Fprintf(f.warn, "cannot renew the operator's certificate in %s, which the server will not accept indefinitely: %v\n", f.folder, plain(err))
 			}
 		})
 	}
