@@ -52,10 +52,10 @@ follows from them: the verdicts in claims.yaml, and the generated sections of
 README.md.
 
 With --verify nothing is trained. The command computes every verdict and every
-generated section from ours.tsv and published.tsv, and fails if a file says
-something else. For all papers it also checks docs/papers.md, changes figures to
-see which rules can fail, and ends with one line of counts. --write writes the
-files instead.`,
+generated section from ours.tsv and published.tsv, and fails if a file differs.
+For all papers it also checks docs/reference/papers.md, changes figures to see
+which rules can fail, and ends with one line of counts. --write writes the files
+instead.`,
 		Example: "  loadstar reproduce bose2023 --quick\n  loadstar reproduce bose2023 --save\n  loadstar reproduce all --verify",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -138,7 +138,7 @@ func (r *reproduction) check(cmd *cobra.Command, names []string, all bool) error
 		report(study.Verify(r.write))
 	}
 	if all {
-		report(paper.VerifyOverview(filepath.Join("docs", "papers.md"), papersDir, studies, r.write))
+		report(paper.VerifyOverview(filepath.Join("docs", "reference", "papers.md"), papersDir, studies, r.write))
 	}
 	if wrong != nil {
 		return wrong
