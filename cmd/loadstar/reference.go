@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -67,6 +68,20 @@ func commandReference() string {
 			fmt.Fprintf(&out, "| [`%s`](#%s) | %s |\n", c.CommandPath(), anchor(c.CommandPath()), cell(c.Short))
 		}
 	})
+	shared := map[string]int{}
+	var order []string
+	each(root, func(c *cobra.Command) {
+		if !documented(c) {
+			return
+		}
+		for _, f := range flagRows(c) {
+			if shared[f.row]++; shared[f.row] == sharedBy {
+				order = append(order, f.row)
+			}
+		}
+	})
+	slices.Sort(order)
+	out.WriteString("\n## Shared flags\n\nMany commands have these flags, with the same meaning.\n\n" + flagHead + strings.Join(order, ""))
 	each(root, func(c *cobra.Command) {
 		if !documented(c) {
 			return
@@ -81,32 +96,54 @@ func commandReference() string {
 		if c.Example != "" {
 			fmt.Fprintf(&out, "\n```text\n%s\n```\n", strings.TrimRight(c.Example, "\n"))
 		}
-		flags := c.NonInheritedFlags()
-		flags.AddFlagSet(c.InheritedFlags()) // of pki
-		if !flags.HasAvailableFlags() {
-			return
+		var own, also []string
+		for _, f := range flagRows(c) {
+			if shared[f.row] >= sharedBy {
+				also = append(also, "`--"+f.name+"`")
+			} else {
+				own = append(own, f.row)
+			}
 		}
-		out.WriteString("\n| flag | meaning | default |\n|---|---|---|\n")
-		flags.VisitAll(func(f *pflag.Flag) {
-			if f.Hidden || f.Name == "help" {
-				return
-			}
-			kind, usage := pflag.UnquoteUsage(f)
-			name := "--" + f.Name
-			if kind != "" {
-				name += " " + kind
-			}
-			if f.Shorthand != "" {
-				name = "-" + f.Shorthand + ", " + name
-			}
-			value := ""
-			if f.DefValue != "" && f.DefValue != "[]" && f.DefValue != "false" {
-				value = "`" + strings.Trim(f.DefValue, "[]") + "`"
-			}
-			fmt.Fprintf(&out, "| `%s` | %s | %s |\n", name, cell(usage), value)
-		})
+		if len(own) > 0 {
+			out.WriteString("\n" + flagHead + strings.Join(own, ""))
+		}
+		if len(also) > 0 {
+			fmt.Fprintf(&out, "\n[Shared flags](#shared-flags): %s.\n", strings.Join(also, ", "))
+		}
 	})
 	return out.String()
+}
+
+// sharedBy is the number of commands from which on a flag is described once for all of them.
+const sharedBy = 8
+
+const flagHead = "| flag | meaning | default |\n|---|---|---|\n"
+
+type flagRow struct{ name, row string }
+
+// flagRows returns the rows of a command's flags.
+func flagRows(c *cobra.Command) (rows []flagRow) {
+	flags := c.NonInheritedFlags()
+	flags.AddFlagSet(c.InheritedFlags()) // of pki
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		kind, usage := pflag.UnquoteUsage(f)
+		name := "--" + f.Name
+		if kind != "" {
+			name += " " + kind
+		}
+		if f.Shorthand != "" {
+			name = "-" + f.Shorthand + ", " + name
+		}
+		value := ""
+		if f.DefValue != "" && f.DefValue != "[]" && f.DefValue != "false" {
+			value = "`" + strings.Trim(f.DefValue, "[]") + "`"
+		}
+		rows = append(rows, flagRow{f.Name, fmt.Sprintf("| `%s` | %s | %s |\n", name, cell(usage), value)})
+	})
+	return rows
 }
 
 // each calls do for a command and all its subcommands that users see.

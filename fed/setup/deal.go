@@ -8,8 +8,8 @@ import (
 // HeldOut is the purpose of [Deal] for the clients that a plan holds out.
 const HeldOut = "holdout"
 
-// Deal chooses a random share of n clients, which are in the order of their names, and
-// reports which are chosen. The choice depends on the seed and on the purpose. The simulator
+// Deal chooses a random share of n clients, sorted by name, and returns true for the chosen
+// ones. The choice depends on the seed and on the purpose. The simulator
 // and the fleet both call it.
 func Deal(seed uint64, purpose string, share float64, n int) []bool {
 	chosen := make([]bool, n)

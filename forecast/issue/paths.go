@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// LeastShapes is the number of earlier forecasts from which joint scenarios are possible.
+// LeastShapes is the minimum number of earlier forecasts for joint scenarios.
 const LeastShapes = 10
 
 // AddPaths adds n joint scenarios to the rows of a forecast: number k of all rows is one course

@@ -49,7 +49,7 @@ type Kind struct {
 // maxKinds limits the kinds of clients that are looked at: every agent can make up some.
 const maxKinds = 1000
 
-// Kinds returns the kinds of the clients whose agents were seen since a time, the most
+// Kinds returns the kinds of the clients whose agents were seen since the given time, the most
 // frequent first.
 func (d *Drive) Kinds(seen time.Time) ([]Kind, error) { return d.l.kinds(d.ctx, d.tx, seen) }
 

@@ -74,7 +74,7 @@ the result; its ratio and calls_per_update are the largest of all sizes.`,
 	f.IntVar(&c.Turns, "turns", 3, "number of repetitions")
 	f.Float64Var(&c.Seconds, "seconds", 10, "least seconds per server measurement; the bare engines take at most 5 each")
 	f.Float64Var(&c.Rate, "rate", 2000, "calls per second of the whole fleet")
-	f.BoolVar(&c.Short, "short-connections", false, "agents close their connections between contacts, so that there can be more of them")
+	f.BoolVar(&c.Short, "short-connections", false, "close agents' connections between calls, to allow more agents")
 	f.BoolVar(&asJSON, "json", false, "print one line of JSON")
 	return cmd
 }

@@ -82,6 +82,6 @@ loadstar backtest --weather-error.`,
 	f.UintSliceVar(&seeds, "seeds", []uint{1, 2, 3}, "seeds of the runs")
 	f.StringVar(&peers, "peers", "", "`FOLDER` of the results of boosting")
 	f.BoolVar(&peer, "peer", false, "measure boosting with scikit-learn where --peers has no result")
-	f.StringSliceVar(&weather, "weather-errors", nil, "also score the first seed with these errors of the weather, such as 1,2,3,yesterday")
+	f.StringSliceVar(&weather, "weather-errors", nil, "also score the first seed with these weather errors, such as 1,2,3,yesterday")
 	return cmd
 }
