@@ -18,7 +18,7 @@ type Draws interface {
 	Division(t *Task, n int, c ClientID) *rand.Rand
 }
 
-// Seeded draws from a plan's seed. Whoever has the plan knows what it draws, so only the
+// Seeded draws from a plan's seed. Anyone who has the plan knows what it draws, so only the
 // simulator and the server, with its own data, use it.
 type Seeded uint64
 

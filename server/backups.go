@@ -29,7 +29,7 @@ const (
 
 // BackupInto writes a backup of a server's folder into a folder of backups, verifies it, and
 // removes the oldest ones until keep are left. The list of revocations, which a restore
-// needs, is copied beside them. The outcome is recorded in the server's folder. A backup that
+// needs, is copied to the same folder. The outcome is recorded in the server's folder. A backup that
 // is not whole never gets its name, and removes none.
 func BackupInto(ctx context.Context, dir, into, revocations string, keep int, now time.Time) (b examine.Backup, err error) {
 	if err := hasLedger(dir); err != nil {

@@ -206,7 +206,7 @@ func (s *Server) issueNow(w http.ResponseWriter, r *http.Request) {
 	s.sendForecast(w, r, f)
 }
 
-// forecastJSON is the answer for a forecast. Columns lie beside a column of times, as in the
+// forecastJSON is the answer for a forecast. Columns belong to a column of times, as in the
 // answers of Open-Meteo.
 func forecastJSON(v view, f *live.Issued, score live.Score) object {
 	rows := f.Rows[:min(v.steps, len(f.Rows))]

@@ -55,7 +55,7 @@ func (s *Server) clients(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// issued answers with what was forecast at a lead, beside what happened.
+// issued answers with what was forecast at a lead, and with what happened.
 func (s *Server) issued(w http.ResponseWriter, r *http.Request) {
 	site := s.c.Service.Site()
 	q, err := parameters(r, "from", "to", "lead", "tz")

@@ -1,5 +1,5 @@
-// Package audit attacks the updates of a client, so that whoever hosts it sees what a server
-// could compute from them, beside the truth.
+// Package audit attacks the updates of a client, to show its host what a server could
+// compute from them, compared with the truth.
 //
 // An attack guesses one number at a time, such as the load of one hour. The attacker is given
 // everything else: the plan, the weights, the personal layers, and all other readings. It

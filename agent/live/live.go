@@ -80,7 +80,7 @@ type ModelRef struct {
 	Stale bool
 }
 
-// Said is what was forecast for a step, beside what happened.
+// Said is what was forecast for a step, with what happened.
 type Said struct {
 	Time, Cutoff int64 // Unix seconds
 	Values       []float64

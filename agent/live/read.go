@@ -86,7 +86,7 @@ func (s *Service) Forecast(client string) (*Issued, error) {
 	return x, nil
 }
 
-// Issued returns what was forecast at a lead for the steps in [from, to), beside what
+// Issued returns what was forecast at a lead for the steps in [from, to), with what
 // happened. Issues are kept for 7 days after their last step. A step appears if one was
 // recorded at that lead, or else at the next longer one.
 func (s *Service) Issued(client string, from, to int64, lead time.Duration) ([]Said, error) {

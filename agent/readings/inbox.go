@@ -38,7 +38,7 @@ const (
 // Inbox takes readings from the files of a folder: *.csv and *.csv.gz with the columns
 // unique_id, ds, y and optionally quality and revision; weather*.csv with ds, columns and
 // optionally issued. A file is moved to done/ when its rows are on disk. A file that cannot
-// be read is moved to refused/, beside a text that says why.
+// be read is moved to refused/, with a text file that says why.
 type Inbox struct {
 	i    *Intake
 	dir  string

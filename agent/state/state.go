@@ -3,7 +3,7 @@
 // has not decided yet, and the versions of the weights that the agent has accepted.
 //
 // A client's values change only when the result that was trained with them is counted.
-// Training writes the new values beside the old ones ([Store.Stage]). A result is on
+// Training writes the new values next to the old ones ([Store.Stage]). A result is on
 // disk before it is sent ([Store.Put]). One transaction removes the result and, if it
 // was counted, switches its clients to the new values ([Store.Decide]).
 //

@@ -67,11 +67,12 @@ func newAgentAudit() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Attack a client's own updates and show what they reveal",
-		Long: `Attack the newest updates of an agent's clients, and show what somebody could
-compute from them, beside the truth: the mean load by hour of the day, and single
-readings. The attacker is given everything but the readings that it guesses and
-the agent's secret. Nothing of it leaves the machine. It takes minutes, and
-training waits meanwhile. It is no proof: docs/privacy.md says what remains.`,
+		Long: `Attack the newest updates of an agent's clients, and show what someone could
+compute from them, compared with the truth: the mean load by hour of the day,
+and single readings. The attacker is given everything but the readings that it
+guesses and the agent's secret. None of this leaves the machine. It takes
+minutes, and training pauses in the meantime. It is not a proof: docs/privacy.md
+says what remains.`,
 		Example: "  loadstar agent audit --client main-panel",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -134,9 +135,9 @@ func newAgentAccept() *cobra.Command {
 		Use:   "accept CLIENT",
 		Short: "Accept a client's new scale: use readings that were marked as impossible",
 		Long: `Use the readings of the last 28 days that were marked bad because they are far
-beyond what the client had been, and those of the same scale that follow. Say so
-if the client has really changed, for example because of a new boiler. Without
-this, a new scale is accepted when it has filled half of 28 days.`,
+beyond the client's earlier readings, and later ones of the same scale. Use it if
+the client has really changed, for example because of a new boiler. Otherwise, a
+new scale is accepted when it has filled half of 28 days.`,
 		Example: "  loadstar agent accept main-panel",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -153,7 +154,7 @@ func newAgentModel() *cobra.Command {
 	for _, x := range []struct{ action, short string }{
 		{"pin", "Keep the client's model until it is unpinned"},
 		{"unpin", "Let the client choose its model again"},
-		{"rollback", "Return to the model before, and refuse the present one"},
+		{"rollback", "Return to the previous model, and refuse the current one"},
 	} {
 		var o command.Options
 		c := &cobra.Command{

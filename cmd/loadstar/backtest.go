@@ -63,10 +63,10 @@ issued are scored instead, one every 6 hours over the test split, with correctio
 and intervals that use only what was known then. The command prints the error,
 how often loads are between P10 and P90, and where the forecasts come from. The
 scores of energies, sums and peaks are kept in the run's folder for its report.
---remove takes readings away before, to see what gaps do; the forecasts are still
+--remove removes readings first, to show the effect of gaps; the forecasts are still
 compared with all readings. The weather counts as a forecast without error;
 --weather-error 2 gives the temperature an error of 2 degrees 24 hours ahead and
-half of it an hour ahead, and --weather-error yesterday takes the forecast away.
+half of it an hour ahead, and --weather-error yesterday uses no weather forecast.
 
 With --out every forecast is written to a CSV or Parquet file, with the columns
 unique_id, cutoff, ds, y and one named after the model.`,

@@ -27,12 +27,13 @@ folder.
 
 After a restore, runs continue from the backup. Rounds that were completed after
 the backup are lost: agents do not train them again, the server abandons them,
-and the run goes on with the next round.
+and the run continues with the next round.
 
 With --into the backup gets a name with its time in a folder of backups, is read
 again and verified, and the oldest are removed. The list of revocations, which a
-restore needs, is copied beside it. The server says the age of the newest one in
-its metrics. The timer loadstar-backup of the Debian package does so every hour.
+restore needs, is copied to the same folder. The server reports the age of the
+newest one in its metrics. The timer loadstar-backup of the Debian package does
+this every hour.
 
 Back up PostgreSQL and S3 with their own tools.`,
 		Example: "  loadstar backup --dir loadstar-data -o loadstar.tar\n  loadstar backup --dir loadstar-data --into backups --keep 48",
@@ -89,11 +90,11 @@ func newRestore() *cobra.Command {
 		Short: "Restore a server from a backup",
 		Long: `Restore a server from a backup into a new folder.
 
-A server lists all revocations in DIR/revocations.jsonl, beside the ledger. Give
+A server lists all revocations in DIR/revocations.jsonl, next to the ledger. Give
 the newest copy of that list with --revocations, and agents, clients, tokens,
 certificates and users that were revoked after the backup stay revoked. If the
-list is lost, --without-revocations restores anyway. Then look into what
-you know of revocations since the backup and repeat them before agents connect.
+list is lost, --without-revocations restores anyway. Then repeat
+the revocations since the backup that you know of before agents connect.
 
 All join tokens are revoked, because it is not known how often they were used
 since the backup. Make new ones with 'loadstar token create'.`,

@@ -49,9 +49,9 @@ which the two methods did not forecast the same number of targets do not count.
 Plans of the model dense are trained with model.gaps 0, so that all methods
 forecast the same targets.
 
-Last week's profile, the rolling median and ridge-rich stand beside the plans
-unless --baseline names others, or none. A finished run of the same plan, seed and data in the
-folder that contains --out is not trained again.
+Last week's profile, the rolling median and ridge-rich are shown with the plans
+unless --baseline names others, or none. A finished run of the same plan, seed
+and data in the folder that contains --out is not trained again.
 
 Runs are trained in parallel, one per core. If a comparison was interrupted, run
 the command again to continue it. If it is finished, its tables are printed
@@ -133,7 +133,7 @@ again.`,
 	f.UintSliceVar(&seeds, "seeds", []uint{1}, "seeds that replace those of the plans")
 	f.UintSliceVar(&otherSeeds, "other-seeds", nil, "seeds of the plans other than the subject (default --seeds)")
 	f.StringVar(&subject, "subject", "", "compare this plan with all other methods client by client; `PLAN` is its file name without .yaml")
-	f.StringVar(&peers, "peers", "", "`FOLDER` with results of loadstar bench skill to show beside the baselines")
+	f.StringVar(&peers, "peers", "", "`FOLDER` with results of loadstar bench skill to show with the baselines")
 	f.IntVar(&rounds, "rounds", 0, "number of rounds, except for pooled training (default each plan's)")
 	f.StringVar(&out, "out", "runs/compare", "folder for the runs")
 	f.IntVar(&parallel, "parallel", runtime.NumCPU(), "number of runs in parallel")

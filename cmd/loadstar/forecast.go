@@ -34,7 +34,7 @@ of any meter with at least a day of readings, up to an hour apart. It needs no
 training and knows nothing about your meters: a model that was trained on them
 is better.
 
-MODEL is the folder of a run, or its shared.safetensors with plan.yaml beside
+MODEL is the folder of a run, or its shared.safetensors with plan.yaml next to
 it. The forecasts use the readings before the cutoff, --at, and none after it.
 Weather after the cutoff counts as its forecast.
 
@@ -155,7 +155,7 @@ not from the model.`,
 	f.StringSliceVar(&c.Clients, "client", nil, "forecast only this meter; may be repeated")
 	f.StringVarP(&out, "out", "o", "", "write the rows to this .csv, .parquet or .json file; - is CSV on standard output")
 	f.StringVar(&c.Days, "days", "", "write the energy of each day and the peak of the next 24 hours to this .csv file")
-	f.IntVar(&c.Paths, "paths", 0, "joint scenarios of the next steps to write beside the quantiles, such as 50; they take longer")
+	f.IntVar(&c.Paths, "paths", 0, "joint scenarios of the next steps to write in addition to the quantiles, such as 50; they take longer")
 	f.StringVar(&inputs, "inputs", "", "write the model's inputs and its own forecasts to this .safetensors file, for Python")
 	f.StringVar(&calibrate, "calibrate", "", "days of earlier forecasts that set intervals and corrections, such as 28d (default from the run's folder, or 63d)")
 	f.StringVar(&fit, "fit-head", "auto", "steps to fit personal layers to a meter without them: auto (200), never or a number")

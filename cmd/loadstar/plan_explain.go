@@ -26,7 +26,7 @@ time that they take on this machine, the precision of the sums, and what the
 server sees of a client.
 
 With --data the command counts the clients and examples of a dataset, and with
---clients it assumes a fleet of that size. Without both it prints only sizes.
+--clients it assumes a fleet of that size. Without either it prints only sizes.
 The time is estimated from a half-second measurement of the training engine.`,
 		Example: "  loadstar plan explain plans/plfl-head.yaml --data datasets/sample\n  loadstar plan explain plans/fedbuff.yaml --clients 10000",
 		Args:    cobra.ExactArgs(1),

@@ -24,7 +24,7 @@ import (
 	"loadstar/lab/report"
 )
 
-const baselineUsage = "baselines to show beside the run, or none; may be repeated"
+const baselineUsage = "baselines to show with the run, or none; may be repeated"
 
 func newReport() *cobra.Command {
 	var (
@@ -48,7 +48,7 @@ spread over seeds.
 
 The baselines are backtested on the task of the run, once: the results are in
 the folder baselines of the run. This needs the dataset of the run; without it,
-the report has only what is there already.`,
+the report has only the results that exist already.`,
 		Example: "  loadstar report runs/day-ahead --open\n" +
 			"  loadstar report runs/compare -o compare.html",
 		Args: cobra.MinimumNArgs(1),

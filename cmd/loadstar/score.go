@@ -20,11 +20,11 @@ func newScore() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "score FILE...",
-		Short: "Score forecasts of other programs, beside those of a run",
+		Short: "Score forecasts of other programs, together with those of a run",
 		Long: `Score forecasts that other programs made, in CSV or Parquet files with the columns
 unique_id, cutoff, ds, and one column for each forecast: what 'loadstar backtest
 --out' and cross_validation of Nixtla's libraries write. Bounds of an interval
-are columns such as model-lo-80 and model-hi-80, or P10 and P90 beside P50.
+are columns such as model-lo-80 and model-hi-80, or P10 and P90 in addition to P50.
 
 The loads are those of the dataset. A column y is only compared with them, to
 find files with wrong times. All methods are scored on the same forecasts: those

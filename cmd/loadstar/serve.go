@@ -56,7 +56,7 @@ is store.blobs), from --set and from the other flags; what comes later wins.
 With --web a gateway also serves the dashboard, a page for browsers. 'loadstar
 web login' prints a link that signs in. See docs/dashboard.md.
 
-A new server makes a certificate authority in DIR/pki. Move its root key,
+A new server creates a certificate authority in DIR/pki. Move its root key,
 DIR/pki/root-key.pem, to a safe place offline: no server needs it. Gateways
 share one issuer: copy the rest of DIR/pki from the first one. The other roles
 need no certificates. See 'loadstar pki'. DIR/operator holds the credentials
@@ -82,7 +82,7 @@ docs/how-to/postgresql.md.`,
 	}
 	f := cmd.Flags()
 	given.add(f)
-	f.BoolVar(&print, "print-config", false, "print the configuration that these flags and files give, with what each key means, and end")
+	f.BoolVar(&print, "print-config", false, "print the configuration that these flags and files give, with the meaning of each key, and exit")
 	d := config.Default()
 	for _, x := range serveFlags {
 		x.add(f, d)
@@ -99,7 +99,7 @@ var serveFlags = []serveFlag{
 	{"listen", "listen", "address for agents and operators"},
 	{"host", "hosts", "names and IP addresses of the server, for its certificate"},
 	{"watch", "watch", "address for /metrics, /healthz, /readyz and /limited; empty to disable"},
-	{"notify", "notify", "`address` that is told about faults and their end: https://HOST/PATH gets JSON, ntfy:https://HOST/TOPIC the form of ntfy"},
+	{"notify", "notify", "`address` that is notified when faults begin and end: https://HOST/PATH gets JSON, ntfy:https://HOST/TOPIC the form of ntfy"},
 	{"web", "web.listen", "address for the dashboard, such as 127.0.0.1:7445; empty to disable"},
 	{"database", "store.database", "sqlite:PATH or postgres://… (default SQLite in DIR)"},
 	{"blobs", "store.blobs", "folder for weights, or s3://HOST/BUCKET/PREFIX with keys from the environment (default in DIR)"},

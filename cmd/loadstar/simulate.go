@@ -49,7 +49,7 @@ JSON lines, and a summary. The same plan, data and kernel set give the same
 bytes, with any number of workers.
 
 At the end, the command backtests last week's profile, the rolling median and
-ridge-rich on the same task and prints them beside the run; --baseline none
+ridge-rich on the same task and prints them with the run; --baseline none
 leaves them out, and so does --json.
 
 If a run is interrupted, by Ctrl-C or a crash, --resume continues it from the

@@ -24,7 +24,7 @@ type Job struct {
 	Seed uint64
 	// Draws selects the clients' examples.
 	Draws fed.Draws
-	// Coarse means that the numbers beside an update are those that leave an agent: with two
+	// Coarse means that the numbers sent with an update are those that leave an agent: with two
 	// significant digits, and with the loss of a random half of the examples.
 	Coarse    bool
 	Model     *forecast.Model

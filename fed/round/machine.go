@@ -131,7 +131,7 @@ func (m *Machine) SetAway(clients []int) {
 	}
 }
 
-// TakeBack records that a client that Ask has just returned is away and was not asked.
+// TakeBack records that a client that Ask has just returned is unavailable and was not asked.
 func (m *Machine) TakeBack(a Assignment) {
 	if runs, ok := m.running[a.Client]; !ok || runs != a {
 		return
@@ -141,7 +141,7 @@ func (m *Machine) TakeBack(a Assignment) {
 	m.state.Asked--
 }
 
-// Postpone opens the round now, if nothing has happened in it: all clients were away, and
+// Postpone opens the round now, if nothing has happened in it: all clients were unavailable, and
 // its deadline must not pass before one of them is asked.
 func (m *Machine) Postpone(now time.Duration) {
 	if m.state.Asked == 0 && len(m.running) == 0 && len(m.waiting) == 0 {
@@ -230,7 +230,7 @@ func (m *Machine) Wake(now time.Duration) (time.Duration, bool) {
 // Close must be called once all events that happen at the same time are recorded. If the
 // scheduler decides so, Close closes the round and opens the next one. It also closes a
 // round that carries over, in which no client is training, no client can be asked and no
-// timer is set. If all clients are away, the round stays open until one comes back.
+// timer is set. If all clients are unavailable, the round stays open until one comes back.
 func (m *Machine) Close(now time.Duration) (Outcome, bool) {
 	decision := m.scheduler.Decide(m.Situation(now))
 	exhausted := len(m.running) == 0 && m.idle() == 0 && (len(m.away) == 0 || len(m.lost)+len(m.waiting) > 0)

@@ -15,8 +15,8 @@ var _ fed.Scheduler = Synchronous{}
 // Quorum of them. Otherwise the round is abandoned. Updates that arrive after the round
 // closed are rejected.
 //
-// If fewer clients than wanted can be asked, because the others are away, the round stays
-// open until the deadline for those that come back. Without this, a fleet that is away for
+// If fewer clients than wanted can be asked, because the others are unavailable, the round stays
+// open until the deadline for those that come back. Without this, a fleet that is unavailable for
 // an hour would use up all rounds of its run.
 type Synchronous struct {
 	// Cohort is the number of updates wanted. Asked is the number of clients to ask,

@@ -34,7 +34,7 @@ func (t *Target) reference(plan string) (*setup.Setup, error) {
 	return s.Setup(), nil
 }
 
-// Way is how a plan makes clients train: what an attacker can choose beside model and split.
+// Way is how a plan makes clients train: what an attacker can choose besides model and split.
 type Way struct {
 	Algorithm    string
 	Client       string // the settings of the section client, apart from batch and steps

@@ -5,7 +5,7 @@
 // A field that an older program can ignore needs no new version. A new version is for a
 // change that the other side must know of; Oldest is raised when it cannot do without.
 //
-// Agents pad their calls, because whoever sees the connection sees the size of each message.
+// Agents pad their calls, because an observer of the connection sees the size of each message.
 package protocol
 
 import (

@@ -25,7 +25,7 @@ func Of(d *series.Dataset, p *fed.Plan, workers int) forecast.Backtest {
 	}
 }
 
-// Default are the baselines that stand beside every run: last week's profile, which costs
+// Default are the baselines that are shown with every run: last week's profile, which costs
 // nothing, and the strongest of the baselines, which for homes is the rolling median and for
 // buildings ridge-rich.
 var Default = []string{"naive-week", "rolling-median", "ridge-rich"}
@@ -36,7 +36,7 @@ var Default = []string{"naive-week", "rolling-median", "ridge-rich"}
 const besideClients = 200
 
 // Beside returns the scores, errors by hour and step, and curves of baselines on the task of
-// the finished run in the folder dir. Of a large fleet, it scores evenly spaced clients and
+// the finished run in the folder dir. In a large fleet, it scores evenly spaced clients and
 // those with curves. If the folder has the baselines already, Beside reads them; otherwise it
 // writes them there.
 func Beside(ctx context.Context, d *series.Dataset, p *fed.Plan, dir string, names []string, workers int) (run.Beside, error) {

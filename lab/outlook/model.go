@@ -43,7 +43,7 @@ type fitted struct {
 }
 
 // Open opens a model for the meters of a dataset. Path is the folder of a run, or the file
-// of its shared weights, beside which the plan must be.
+// of its shared weights, whose folder must have the plan.
 func Open(path string, d *series.Dataset, k *kernel.Set) (*Model, error) {
 	if strings.HasPrefix(path, "release:") {
 		return nil, fmt.Errorf("%s: releases of a server cannot be used yet; name the folder of a run", path)

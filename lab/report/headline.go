@@ -324,7 +324,7 @@ func (r *Run) ahead(step int) string {
 }
 
 // Closing returns the sentence and the table that loadstar simulate prints at the end: the run
-// beside the baselines.
+// compared with the baselines.
 func Closing(dir string) (sentence string, rows [][]string, err error) {
 	r, err := ReadRun(dir)
 	if err != nil {

@@ -439,7 +439,7 @@ func (s *dataset) seeds() int {
 	return n
 }
 
-// Representatives returns the best run of each dataset and task. Baselines beside it serve for
+// Representatives returns the best run of each dataset and task. Its baselines serve for
 // the other runs of the task too.
 func Representatives(runs []*Run) []*Run {
 	var to []*Run
@@ -475,7 +475,7 @@ func (r *Run) HasBaselines(names []string) bool {
 	})
 }
 
-// WithoutBaselines removes the baselines beside runs from the report.
+// WithoutBaselines removes the baselines of runs from the report.
 func (r *Report) WithoutBaselines() {
 	r.Baselines = nil
 	for _, one := range r.Runs {

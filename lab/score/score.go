@@ -1,4 +1,4 @@
-// Package score scores forecasts that other programs made, beside those of a run: the same clients
+// Package score scores forecasts that other programs made, together with those of a run: the same clients
 // and hours for all, with the loads of the dataset.
 package score
 

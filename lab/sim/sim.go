@@ -63,7 +63,7 @@ func (c *Config) resolve() (text []byte, err error) {
 	return recipe.Write(c.Plan)
 }
 
-// Replay has what the weights of a fleet's run depend on beside the plan and the data.
+// Replay has what the weights of a fleet's run depend on besides the plan and the data.
 type Replay struct {
 	Run string // name of the run
 	// Secret is that of all agents, from which they draw their clients' examples.

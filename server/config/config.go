@@ -30,7 +30,7 @@ type Config struct {
 	Operators string   `yaml:"operators" about:"address for operators alone, where agents and strangers cannot take connections; empty means that of agents"`
 	Hosts     []string `yaml:"hosts,flow" about:"names and IP addresses of the server, for its certificate"`
 	Watch     string   `yaml:"watch" about:"address for /metrics, /healthz, /readyz and /limited; empty to disable"`
-	Notify    string   `yaml:"notify" about:"address that is told about faults and their end: https://HOST/PATH gets JSON, ntfy:https://HOST/TOPIC the form of ntfy; empty to disable"`
+	Notify    string   `yaml:"notify" about:"address that is notified when faults begin and end: https://HOST/PATH gets JSON, ntfy:https://HOST/TOPIC the form of ntfy; empty to disable"`
 	Store     Store    `yaml:"store"`
 	Agents    Agents   `yaml:"agents"`
 	Limits    Limits   `yaml:"limits"`

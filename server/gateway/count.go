@@ -57,7 +57,7 @@ type counter struct {
 	metrics *metrics
 	// home is the context of the gateway, if it runs. Transactions are not those of one caller.
 	home atomic.Pointer[context.Context]
-	// away means that the database did not answer lately, and tries is the number of calls that
+	// away means that the database did not respond recently, and tries is the number of calls that
 	// try it anyway.
 	away  atomic.Bool
 	tries atomic.Int64

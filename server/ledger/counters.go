@@ -12,7 +12,7 @@ import (
 // the run is driven. With PostgreSQL, counting takes a lock on the run that others may share,
 // and everything that changes the run takes it alone. SQLite has one writer.
 //
-// A batch takes its number under the lock. Whoever has the lock alone therefore knows that all
+// A batch takes its number under the lock. The holder of the exclusive lock therefore knows that all
 // batches up to the newest are there, and that later ones get higher numbers. Between two such
 // transactions the numbers do not follow the order of commits.
 

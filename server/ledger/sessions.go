@@ -45,7 +45,7 @@ func (l *Ledger) Sessions(ctx context.Context, user string, limit int, now time.
 	return all, err
 }
 
-// EndSession ends a session, and the user's login links, because whoever had the session may
+// EndSession ends a session, and the user's login links, because the thief of a session may
 // have created some. It returns ErrNotFound if the session has already ended.
 func (l *Ledger) EndSession(ctx context.Context, id, actor string, now time.Time) error {
 	return l.endSession(ctx, id, actor, now, true)
@@ -185,7 +185,7 @@ func (l *Ledger) UserCertificates(ctx context.Context, limit int, now time.Time)
 }
 
 // RevokeCertificate refuses a certificate permanently, and ends the user's sessions and login
-// codes: whoever stole the key may have opened some. Certificates that it was renewed from or to
+// codes, because a thief of the key may have opened some. Certificates that it was renewed from or to
 // are refused too. The serial number may be shortened to a prefix that only one valid
 // certificate has.
 func (l *Ledger) RevokeCertificate(ctx context.Context, prefix, actor string, now time.Time) (c Certificate, err error) {

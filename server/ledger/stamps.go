@@ -7,7 +7,7 @@ import (
 )
 
 // Gateways have copies of leases and of what agents may do in memory. Stamps tell them that
-// their copies are old: whoever adds or withdraws leases of a run or revokes something changes a
+// their copies are old: a transaction that adds or withdraws leases or revokes something changes a
 // stamp in the same transaction. Counting does not.
 
 const (

@@ -88,7 +88,7 @@ func (o *Operator) RemoveUser(ctx context.Context, r *v1.RemoveUserRequest) (*v1
 }
 
 // CreateLogin creates a login code for the caller, or for another user if the caller is an
-// admin. A session cannot create one for its own user: whoever has stolen the session could
+// admin. A session cannot create one for its own user: a thief of the session could
 // prolong it without end, and beyond the logout.
 func (o *Operator) CreateLogin(ctx context.Context, r *v1.CreateLoginRequest) (*v1.CreateLoginResponse, error) {
 	c, _ := access.From(ctx)

@@ -100,7 +100,7 @@ func floats(h hash.Hash, all []float32) {
 }
 
 const (
-	// leastBatch is the minimum number of examples in a batch. Whoever has the shared weights
+	// leastBatch is the minimum number of examples in a batch. Anyone who has the shared weights
 	// of two versions and the updates between them can compute the gradient on the server's
 	// batch, and the gradient on few examples reveals their readings.
 	leastBatch = 16

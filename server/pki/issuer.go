@@ -25,7 +25,7 @@ import (
 // certificates from its own to the root's.
 const (
 	issuerFile   = "issuer.pem"
-	previousFile = "previous.pem" // the former issuer, while agents go over to the new one
+	previousFile = "previous.pem" // the previous issuer, while agents go over to the new one
 	retiredFile  = "retired.pem"  // certificates of issuers that were replaced
 	rootKeyFile  = "root-key.pem"
 	// legacyFile is the only file of authorities of older versions: the root signs
@@ -120,7 +120,7 @@ func (h *issuers) roots() []*x509.Certificate {
 // read reads the files of an authority.
 func read(dir string, keys Keys) (*issuers, error) {
 	h := &issuers{stamp: stamp(dir), verified: map[[sha256.Size]byte]Identity{}}
-	// A rotation writes the former issuer before the new one, so read them in the other
+	// A rotation writes the previous issuer before the new one, so read them in the other
 	// order.
 	current, err := readIssuer(filepath.Join(dir, issuerFile), keys)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -24,7 +24,7 @@ type Rotation struct {
 	In time.Duration
 }
 
-// Rotate replaces the issuer in a folder. The former issuer stays trusted, and signs the
+// Rotate replaces the issuer in a folder. The previous issuer stays trusted, and signs the
 // server's own certificate, until Retire.
 func Rotate(dir string, keys Keys, r Rotation) error {
 	unlock, err := lock(dir)
@@ -77,7 +77,7 @@ func Rotate(dir string, keys Keys, r Rotation) error {
 			return err
 		}
 	}
-	// A crash after this step leaves the former issuer in both files, and the rotation can
+	// A crash after this step leaves the previous issuer in both files, and the rotation can
 	// be repeated.
 	text, err := mtls.ReadPrivate(file)
 	if err != nil {
@@ -168,9 +168,9 @@ func remove(path string) error {
 	return atomicfile.SyncDir(filepath.Dir(path))
 }
 
-// Retire ends a rotation: certificates of the former issuer are no longer accepted. An agent
+// Retire ends a rotation: certificates of the previous issuer are no longer accepted. An agent
 // that has one can still prove with it, when it joins again, that it is the same agent,
-// unless the former issuer's key was compromised.
+// unless the previous issuer's key was compromised.
 func Retire(dir string, compromised bool) error {
 	unlock, err := lock(dir)
 	if err != nil {
@@ -182,12 +182,12 @@ func Retire(dir string, compromised bool) error {
 		return err
 	}
 	if len(has.all) == 1 {
-		return errors.New("no rotation is under way, so there is no former issuer")
+		return errors.New("no rotation is under way, so there is no previous issuer")
 	}
 	if begins := has.all[1].chain[0].NotBefore; time.Now().Before(begins) {
 		return fmt.Errorf("the new issuer begins to sign on %s", begins.Local().Format(time.DateTime))
 	}
-	// An interrupted call may have listed the former issuer already.
+	// An interrupted call may have listed the previous issuer already.
 	former, had := has.all[0].chain[0], len(has.retired)
 	b := mtls.Bundle{Certificates: slices.DeleteFunc(has.retired, former.Equal)}
 	if !compromised {

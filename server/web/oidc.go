@@ -31,7 +31,7 @@ type OIDC struct {
 	// Claim names the claim of the ID token that decides the role. It is a string or a list
 	// of strings. A name with dots also finds a claim inside others.
 	Claim string
-	// Roles maps values of the claim to roles. Of several, the highest counts. Who has none
+	// Roles maps values of the claim to roles. If a user has several, the highest counts. A user who has none
 	// of the values is refused.
 	Roles map[string]access.Role
 }

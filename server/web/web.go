@@ -39,7 +39,7 @@ type Config struct {
 	OIDC *OIDC
 	// ReadOnly makes every user of the dashboard a viewer.
 	ReadOnly bool
-	// Notice is shown on every page, and Links beside it. They may be empty.
+	// Notice is shown on every page, and Links next to it. They may be empty.
 	Notice string
 	Links  []Link
 	// Ready is called with the address of the page when it listens. It may be nil.

@@ -26,7 +26,7 @@ The agents run in this process, each with its own key, certificate and
 connection. An agent sends random numbers instead of training as soon as it has
 a task, and lets the server hold the call until the next one; without tasks it
 calls at a fixed pace (--rate). A round needs results from 70 % of the agents
-(--cohort) and selects 10 % more than that. The next round starts at once.
+(--cohort) and selects 10 % more than that. The next round starts immediately.
 Measuring begins when all agents have called and the first round is over,
 and covers whole rounds.
 
@@ -34,13 +34,13 @@ The shared layers have 24 kB (bose2023 with a personal head), 95 kB (dense, the
 default model) or 170 kB (bose2023 with all layers shared).
 
 The first table says what a counted update costs the server, in milliseconds of
-CPU time, beside bare engines that are measured after each repetition: an
+CPU time, compared with bare engines that are measured after each repetition: an
 HTTP/1.1 call over mutual TLS with the same bytes both ways over as many
 connections (HTTP), adding up and counting in the ledger by whole batches
-(COUNT). RATIO is the server's time divided by HTTP plus COUNT. CPU time of
-PostgreSQL is in none of them. The second table has what an update takes of
-everything else. PUSH is the time from the arrival of a result at the server
-until it is counted, within a factor of two. TO ANSWER is what its agent waits,
+(COUNT). RATIO is the server's time divided by HTTP plus COUNT. None of them
+includes the CPU time of PostgreSQL. The second table has the other costs of an
+update. PUSH is the time from the arrival of a result at the server until it is
+counted, within a factor of two. TO ANSWER is the time that its agent waits,
 which includes the time that the server holds the answer. Figures are medians
 over the repetitions (--turns), and latencies quantiles of all calls.
 
@@ -49,8 +49,8 @@ Syncs of the disk are counted by the kernel, which needs root and tracefs (mount
 include those of its log.
 
 The command fails if a result is rejected, lost or counted twice, or if an agent
-was told something else than what the ledger has. With --json the last line is
-the result; its ratio and calls_per_update are the largest of all sizes.`,
+was told something that the ledger contradicts. With --json the last line is the
+result; its ratio and calls_per_update are the largest of all sizes.`,
 		Example: "  loadstar bench fleet\n  loadstar bench fleet --agents 200 --seconds 2 --turns 1 --size 24k",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -72,7 +72,7 @@ the result; its ratio and calls_per_update are the largest of all sizes.`,
 	f.Float64Var(&c.Cohort, "cohort", 0.7, "share of the agents that a round needs results from")
 	f.StringSliceVar(&c.Sizes, "size", []string{"24k", "95k", "170k"}, "sizes of the shared layers: 24k, 95k, 170k")
 	f.IntVar(&c.Turns, "turns", 3, "number of repetitions")
-	f.Float64Var(&c.Seconds, "seconds", 10, "least seconds per server measurement; the bare engines take at most 5 each")
+	f.Float64Var(&c.Seconds, "seconds", 10, "minimum seconds per server measurement; the bare engines take at most 5 each")
 	f.Float64Var(&c.Rate, "rate", 2000, "calls per second of the whole fleet")
 	f.BoolVar(&c.Short, "short-connections", false, "close agents' connections between calls, to allow more agents")
 	f.BoolVar(&asJSON, "json", false, "print one line of JSON")

@@ -45,12 +45,13 @@ func newAgentsList() *cobra.Command {
 				}
 			}, err
 		})
-	cmd.Long = `List agents with what they said about themselves. An agent is quiet if the server
-has not seen it for three times the interval between its calls, and at least two
-minutes. An agent reports its clock and version when it announces its clients. The
-token is the one with which it joined last. An agent is copied if two machines
-were seen with its certificates. FINDINGS is the number of its clients that
-reported problems with their readings; the agent's own page shows which.`
+	cmd.Long = `List agents and what they reported about themselves. An agent is quiet if the
+server has not seen it for three times the interval between its calls, and at
+least two minutes. An agent reports its clock and version when it announces its
+clients. The token is the one that it last joined with. An agent is copied if
+two machines were seen with its certificates. FINDINGS is the number of its
+clients that reported problems with their readings; the agent's own page shows
+which.`
 	cmd.Flags().StringVar(&q.After, "after", "", "list agents after this `id`")
 	cmd.Flags().Int32Var(&q.Limit, "limit", 100, "maximum number of agents, up to 1000")
 	cmd.Flags().StringVar(&q.Name, "name", "", "list agents whose name or id begins with this `text`")
@@ -89,7 +90,7 @@ token, and let it have the clients: loadstar clients free --agent %s
 			}
 		}, nil
 	})
-	cmd.Long = "Show an agent: what it said about itself, the token with which it joined, and\nwhether its identity was copied. AGENT is an id, or the beginning of an id or a\nname that only one agent has."
+	cmd.Long = "Show an agent: what it reported about itself, the token that it joined with, and\nwhether its identity was copied. AGENT is an id, or the beginning of an id or a\nname that only one agent has."
 	return cmd
 }
 

@@ -58,9 +58,9 @@ func newAuditExport() *cobra.Command {
 		Long: `Write the audit log as lines of JSON, oldest first. Each line has an id, the
 time, the actor, the action, its subject and a detail.
 
-The id of the last line is the cursor: --after continues behind it, and nothing
+The id of the last line is the cursor: --after continues after it, and nothing
 is left out or repeated. With -o the lines are added to a file, and the export
-continues behind the file's last line by itself. An event is exported ten
+continues after the file's last line automatically. An event is exported ten
 seconds after it happened.`,
 		Example: "  loadstar audit export -o /var/log/loadstar/audit.jsonl\n" +
 			"  loadstar audit export --after 0000019a8f4c2b10-00000001-ABCDEFGH",
@@ -89,7 +89,7 @@ seconds after it happened.`,
 		},
 	}
 	o.add(cmd.Flags())
-	cmd.Flags().StringVar(&after, "after", "", "continue behind the event with this `id`")
+	cmd.Flags().StringVar(&after, "after", "", "continue after the event with this `id`")
 	cmd.Flags().StringVarP(&out, "out", "o", "", "`file` to which the lines are added (default standard output)")
 	return cmd
 }

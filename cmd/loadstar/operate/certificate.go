@@ -38,9 +38,9 @@ func newUsersCertificate() *cobra.Command {
 			fmt.Fprintf(cmd.ErrOrStderr(), "to use it: loadstar whoami --server %s --operator %s\n", c.server, dir)
 		}, nil
 	})
-	cmd.Long = `Create a certificate with which a user can call the server from the command line.
+	cmd.Long = `Create a certificate that lets a user call the server from the command line.
 The private key is created on this machine and is not sent to the server. The
-folder is what --operator takes; give it to the user on a safe way.
+folder is what --operator takes; give it to the user over a secure channel.
 
 After a rotation of the server's certificate authority, the user's next command
 gets a new certificate with the same expiry, and the new roots, and writes them
@@ -112,10 +112,10 @@ func newUsersRevokeCertificate() *cobra.Command {
 			fmt.Fprintf(w, "revoked certificate %s of user %s, and ended the user's sessions and login links\n", r.Certificate.Serial[:12], r.Certificate.User)
 		}, err
 	})
-	cmd.Long = `Revoke a user's certificate. The server refuses it from the next call, also on
-connections that are open, together with those that it was renewed from or to
-after a rotation. It also ends the user's sessions and login links. The user's
-other certificates stay valid. SERIAL may be shortened. A server whose
-own certificate, of the user local, was revoked writes a new one when it starts.`
+	cmd.Long = `Revoke a user's certificate. The server refuses it from the next call, even on
+open connections, together with those that it was renewed from or to after a
+rotation. It also ends the user's sessions and login links. The user's other
+certificates stay valid. SERIAL may be shortened. A server whose own
+certificate, of the user local, was revoked writes a new one when it starts.`
 	return cmd
 }

@@ -110,10 +110,10 @@ func newClientsFree() *cobra.Command {
 				fmt.Fprintf(w, "freed %s of agent %s; the first agent that announces one gets it\n", cli.Count(int(r.Clients), "client"), q.Agent)
 			}, err
 		})
-	cmd.Long = `Let other agents have the clients of a revoked agent, or one of them. The first
-agent that announces a client then gets it, within the limits of its token. A
-client that is revoked itself stays so. An agent announces refused clients again
-within ten minutes, or when it starts.`
+	cmd.Long = `Let other agents take over the clients of a revoked agent, or one of them. The
+first agent that announces a client then gets it, within the limits of its
+token. A client that was itself revoked stays revoked. An agent announces
+refused clients again within ten minutes, or when it starts.`
 	cmd.Example = "  loadstar clients free --agent 3bqk7wq2nd5p\n  loadstar clients free --agent 3bqk7wq2nd5p meter-0042"
 	cmd.Flags().StringVar(&q.Agent, "agent", "", "`id` of the revoked agent")
 	return cmd

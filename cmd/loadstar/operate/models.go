@@ -32,8 +32,8 @@ func newModelsRelease() *cobra.Command {
 		})
 	cmd.Long = `Release a version of a run's weights to all agents. An agent compares a release
 with the model that it uses on its own last days, and refuses it if it is worse.
-The server stores the newest version of a run and all released versions, so an
-earlier release can be repeated with --version.`
+The server stores the newest ten versions of a run and all
+released versions, so an earlier release can be repeated with --version.`
 	cmd.Example = "  loadstar models release k3v9x2ab --name day\n  loadstar models release k3v9x2ab --name day --version 1840"
 	f := cmd.Flags()
 	f.Int64Var(&q.Version, "version", 0, "version of the weights (default the newest)")
@@ -71,7 +71,7 @@ func newModelsList() *cobra.Command {
 
 func newModelsShow() *cobra.Command {
 	var days int32
-	cmd := serverCommand("show RELEASE", "Show a release and how clients fare with it", cobra.ExactArgs(1),
+	cmd := serverCommand("show RELEASE", "Show a release and how well it works for clients", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
 			r, err := c.ListReleases(cmd.Context(), &v1.ListReleasesRequest{Release: args[0]})
 			if err != nil {

@@ -117,7 +117,7 @@ func newPKIShow(dir *string) *cobra.Command {
 		Long: `Show the issuers and roots in DIR/pki. If the server runs, AGENTS is the number
 of agents that are not revoked and used a certificate of the issuer last,
 EXPIRED how many of these certificates have expired, and USERS the number of
-users' certificates. A former issuer can be retired when it has no agents and
+users' certificates. A previous issuer can be retired when it has no agents and
 no users. Unless told otherwise, the command uses the credentials in
 DIR/operator.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -231,15 +231,14 @@ func newPKIRotate(dir *string) *cobra.Command {
 Agents renew their certificates with their next call, and learn a new root
 with them. An agent that has followed another rotation just before waits for a
 third of its certificate's lifetime, at most for an hour. So the agents that
-run follow within 1.5 times 'serve --max-poll', and after two rotations in a
+run follow within 1.5 times agents.max_poll, and after two rotations in a
 row within an hour more. Users' certificates are renewed by their next command.
-'loadstar pki show' counts who has followed. Agents of version 1 of the
-protocol trust one certificate and cannot follow: update them first.
+'loadstar pki show' counts who has followed.
 
 Until 'loadstar pki retire', the server trusts certificates of both issuers, and
-its own certificate comes from the former one, so that agents that were out of contact
-still trust it. With several gateways, use --in and copy DIR/pki (without the
-root's key) to all of them within that time.
+its own certificate comes from the previous one, so that agents that were out of
+contact still trust it. With several gateways, use --in and copy DIR/pki
+(without the root's key) to all of them within that time.
 
 An authority of an older version, whose root signs everything, gets a new root
 and an issuer.`,
@@ -272,7 +271,7 @@ and an issuer.`,
 	f := cmd.Flags()
 	f.BoolVar(&r.Root, "root", false, "create a new root")
 	f.StringVar(&r.RootKey, "root-key", "", "`file` with the root's key (default DIR/pki/root-key.pem)")
-	f.DurationVar(&r.In, "in", 0, "time until the new issuer signs certificates; it is trusted at once")
+	f.DurationVar(&r.In, "in", 0, "time until the new issuer signs certificates; it is trusted immediately")
 	keys.Add(f)
 	return cmd
 }
@@ -281,16 +280,17 @@ func newPKIRetire(dir *string) *cobra.Command {
 	var o operatorFlags
 	var compromised, force bool
 	cmd := &cobra.Command{
-		Use: "retire", Short: "End a rotation: stop trusting the former issuer", Args: cobra.NoArgs,
-		Long: `Stop trusting the former issuer, and its root if that was replaced.
+		Use: "retire", Short: "End a rotation: stop trusting the previous issuer", Args: cobra.NoArgs,
+		Long: `Stop trusting the previous issuer, and its root if that was replaced.
 Certificates that it signed are refused from then on. The command asks the
 server how many agents and users still have such certificates, and fails if
 there are any. Unless told otherwise, it uses the credentials in DIR/operator.
 
-With --force it retires the issuer anyway, also while the server does not
-run. An agent that was out of contact all the time must then join again with a new token; it
-proves with its old key that it is the same agent, and keeps its clients. With
---compromised such proofs are refused as well. Users need new certificates.`,
+With --force it retires the issuer anyway, even while the server is not running.
+An agent that was out of contact all the time must then join again with a new
+token; it proves with its old key that it is the same agent, and keeps its
+clients. With --compromised such proofs are refused as well. Users need new
+certificates.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			at := filepath.Join(*dir, "pki")
 			all, err := pki.Issuers(at)
@@ -309,17 +309,17 @@ proves with its old key that it is the same agent, and keeps its clients. With
 			if err := pki.Retire(at, compromised); err != nil {
 				return err
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), "the former issuer is no longer trusted")
+			fmt.Fprintln(cmd.OutOrStdout(), "the previous issuer is no longer trusted")
 			return nil
 		},
 	}
 	o.add(cmd.Flags())
-	cmd.Flags().BoolVar(&compromised, "compromised", false, "the former issuer's key may have been stolen")
-	cmd.Flags().BoolVar(&force, "force", false, "retire it although agents or users have certificates of it")
+	cmd.Flags().BoolVar(&compromised, "compromised", false, "the previous issuer's key may have been stolen")
+	cmd.Flags().BoolVar(&force, "force", false, "retire it even if agents or users still have its certificates")
 	return cmd
 }
 
-// retirable returns an error if agents or users have certificates of the former issuer.
+// retirable returns an error if agents or users have certificates of the previous issuer.
 func retirable(former, next pki.IssuerInfo, counts map[string]*v1.Issuer) error {
 	has, known := counts[former.ID], counts[next.ID] != nil
 	if has == nil || !known {

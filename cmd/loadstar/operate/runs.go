@@ -32,14 +32,13 @@ func newRunsStart() *cobra.Command {
 		Use:   "start PLAN",
 		Short: "Start training a plan with the fleet",
 		Long: `Start training a plan with the fleet. The run takes the clients whose agents
-were seen lately (agents.seen) and that have the inputs that most of them
-have. The plan file is the same as for the simulator; its
-data and simulate settings have no effect. In every evaluate.every-th round the
-clients also score the weights on their own validation data. Clients that
-evaluate.holdout holds out do not train; when the run has finished they adapt
-the weights and score them. Plans that compute on the server need a coordinator
-with rounds.data. If a fleet cannot train the plan, the command fails and
-prints the reason.`,
+were seen recently (agents.seen) and that have the inputs that most of them
+have. The plan file is the same as for the simulator; its simulate settings have
+no effect. In every evaluate.every-th round the clients also score the weights
+on their own validation data. Clients that evaluate.holdout holds out do not
+train; when the run has finished they adapt the weights and score them. Plans
+that compute on the server need a coordinator with rounds.data. If a fleet
+cannot train the plan, the command fails and prints the reason.`,
 		Example: "  loadstar runs start plans/plfl-head.yaml\n  loadstar runs start plans/fedadam.yaml --rounds 100 --wait-for 200",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -160,9 +159,9 @@ func newRunsWeights() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "weights RUN",
 		Short: "Download a run's newest shared weights",
-		Long: `Download a run's newest shared weights as a .safetensors file. For a synchronous
-run it is byte-identical to the file that loadstar simulate writes for the same
-plan and data.`,
+		Long: `Download a run's newest shared weights as a .safetensors file. For
+a synchronous run whose agents share one secret, it is byte-identical to the file
+that loadstar simulate --run writes for the same plan and data.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.dial()

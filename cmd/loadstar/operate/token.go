@@ -109,9 +109,9 @@ func newTokenList() *cobra.Command {
 			}
 		}, err
 	})
-	cmd.Long = `List join tokens with who created them, how many agents joined with them, and what
-they allow. The tokens themselves are not stored and cannot be shown again. The
-agents that joined with a token: loadstar agents list --token TOKEN.`
+	cmd.Long = `List join tokens with their creators, the number of agents that joined, and
+their limits. The tokens themselves are not stored and cannot be shown again.
+'loadstar agents list --token TOKEN' lists the agents that joined with one.`
 	cmd.Flags().StringVar(&q.After, "after", "", "list tokens after this `id`")
 	cmd.Flags().Int32Var(&q.Limit, "limit", 100, "maximum number of tokens, up to 1000")
 	return cmd
@@ -139,8 +139,9 @@ func newTokenRevoke() *cobra.Command {
 			}
 		}, err
 	})
-	cmd.Long = `Revoke a join token, which 'loadstar token list' names by its id. No agent can join
-with it any more. Agents that have joined with it stay. TOKEN may be shortened.`
+	cmd.Long = `Revoke a join token, which 'loadstar token list' names by its id. No agent can
+join with it any more. Agents that have already joined are not affected. TOKEN
+may be shortened.`
 	cmd.Example = "  loadstar token revoke 3f9c2a71"
 	return cmd
 }

@@ -75,7 +75,7 @@ func newUsersRole() *cobra.Command {
 		r, err := c.PutUser(cmd.Context(), &v1.PutUserRequest{Name: args[0], Role: args[1], Only: "change"})
 		return r, func(w io.Writer) { fmt.Fprintf(w, "user %s has the role %s now\n", r.User.Name, r.User.Role) }, err
 	})
-	cmd.Long = "Change the role of a user to viewer, operator or admin. The change applies from the\nuser's next call, also in sessions that are open."
+	cmd.Long = "Change the role of a user to viewer, operator or admin. The change applies from the\nuser's next call, even in open sessions."
 	cmd.Example = "  loadstar users role anna operator"
 	return cmd
 }
@@ -122,7 +122,7 @@ func newUsersInvite() *cobra.Command {
 			fmt.Fprintf(cmd.ErrOrStderr(), "signs in user %s once, until %s; send it only to that person\n", args[0], stamp(r.Expires))
 		}, nil
 	})
-	cmd.Long = "Create a link with which a user signs in to the dashboard. It works once. Whoever opens\nit first is signed in, so send it only to that person. A session lasts 12 hours."
+	cmd.Long = "Create a link that signs a user in to the dashboard. It works once, for the first person\nwho opens it, so send it only to that user. A session lasts 12 hours."
 	cmd.Example = "  loadstar users invite anna"
 	cmd.Flags().DurationVar(&ttl, "ttl", 24*time.Hour, "time until the link expires, at most 24h")
 	return cmd
@@ -151,7 +151,7 @@ func newUsersSessions() *cobra.Command {
 }
 
 func newWhoami() *cobra.Command {
-	return serverCommand("whoami", "Show who the server takes you for, and your role", cobra.NoArgs, func(cmd *cobra.Command, c *operator, _ []string) (any, func(io.Writer), error) {
+	return serverCommand("whoami", "Show your user name and role on the server", cobra.NoArgs, func(cmd *cobra.Command, c *operator, _ []string) (any, func(io.Writer), error) {
 		r, err := c.Whoami(cmd.Context(), &v1.WhoamiRequest{})
 		return r, func(w io.Writer) {
 			fmt.Fprintf(w, "user %s with the role %s, by a %s that is valid until %s\n", r.Name, r.Role, r.Via, stamp(r.Expires))

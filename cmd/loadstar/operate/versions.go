@@ -48,8 +48,8 @@ func newRunsRollback() *cobra.Command {
 		Short: "Return a run to an earlier version of its weights",
 		Long: `Return a run to an earlier version of its shared weights and of the server's
 state. The weights become a new version, and the versions in between stay
-stored. If the run goes on, its open round is abandoned and the next round
-trains from the new version. Personal layers stay as they are at the clients.
+stored. If the run continues, its open round is abandoned and the next round
+trains from the new version. Personal layers at the clients do not change.
 List the stored versions with loadstar runs versions.`,
 		Example: "  loadstar runs rollback @last 41",
 		Args:    cobra.ExactArgs(2),
