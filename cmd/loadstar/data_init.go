@@ -26,7 +26,7 @@ func newDataInit() *cobra.Command {
 		Use:   "init PATH",
 		Short: "Recognise exported tables and describe them",
 		Long: `Recognise the tables in a folder, or one table, and write a ` + read.FileName + ` that
-describes them: CSV in the forms in which meters are exported, Parquet, or
+describes them: CSV as meter systems export it, Parquet, or
 spreadsheets (.xlsx).
 docs/data.md lists what is recognised, what is asked, and what is refused.
 

@@ -21,7 +21,7 @@ func newDemo() *cobra.Command {
 		Short: "Show a whole fleet on this machine in a minute",
 		Long: `Show a whole fleet on this machine in a minute, without network or data of your
 own. A server and four agents run in this process and talk over mutual TLS. They
-train a model for 42 generated buildings; one agent is killed on the way and
+train a model for 42 generated buildings; one agent is killed during training and
 comes back. Then days arrive that nobody trained on, and the federated model is
 compared with last week's profile, the median of 28 days, ridge regression, and
 each building alone.

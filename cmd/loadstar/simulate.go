@@ -151,7 +151,7 @@ last checkpoint. The results are the same as without the interruption.`,
 	f.StringVar(&data, "data", "", cli.DatasetUsage)
 	f.StringVar(&replay.Run, "run", "", "repeat the `run` of a fleet whose agents all have the secret of --secret-file, for tests of the fleet")
 	f.StringVar(&secretFile, "secret-file", "", "`file` with the agents' secret, from an agent's folder")
-	f.BoolVar(&replay.Blocks, "whole-blocks", false, "with --run: the agents' policy has whole_blocks, as by default")
+	f.BoolVar(&replay.Blocks, "whole-blocks", false, "with --run: assume that the agents' policy sets whole_blocks, which is the default")
 	f.StringVar(&serverData, "server-data", "", "the server's own `dataset`, as in a fleet; without it, the plan's share of the clients is the server's (server.clients)")
 	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.IntVar(&rounds, "rounds", 0, "number of rounds (default the plan's)")

@@ -115,10 +115,10 @@ func newPKIShow(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show", Short: "Show the issuers and roots of a server", Args: cobra.NoArgs,
 		Long: `Show the issuers and roots in DIR/pki. If the server runs, AGENTS is the number
-of agents that are not revoked and used a certificate of the issuer last,
-EXPIRED how many of these certificates have expired, and USERS the number of
-users' certificates. A previous issuer can be retired when it has no agents and
-no users. Unless told otherwise, the command uses the credentials in
+of agents that are not revoked and whose last certificate came from the issuer,
+EXPIRED the number of these certificates that have expired, and USERS the number
+of users' certificates. A previous issuer can be retired when it has no agents
+and no users. Unless told otherwise, the command uses the credentials in
 DIR/operator.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all, err := pki.Issuers(filepath.Join(*dir, "pki"))
@@ -235,9 +235,9 @@ run follow within 1.5 times agents.max_poll, and after two rotations in a
 row within an hour more. Users' certificates are renewed by their next command.
 'loadstar pki show' counts who has followed.
 
-Until 'loadstar pki retire', the server trusts certificates of both issuers, and
-its own certificate comes from the previous one, so that agents that were out of
-contact still trust it. With several gateways, use --in and copy DIR/pki
+ Until 'loadstar pki retire', the server trusts certificates of both issuers,
+and its own certificate comes from the previous one, so that agents that were
+out of contact still trust it. With several gateways, use --in and copy DIR/pki
 (without the root's key) to all of them within that time.
 
 An authority of an older version, whose root signs everything, gets a new root

@@ -144,7 +144,7 @@ func newUsersSessions() *cobra.Command {
 			})
 		}, err
 	})
-	cmd.Long = "List the sessions of the dashboard, newest first: all of them for an admin, and otherwise\none's own."
+	cmd.Long = "List the sessions of the dashboard, newest first: all of them for an admin, otherwise\nyour own."
 	cmd.Example = "  loadstar users sessions\n  loadstar users sessions --end 3bqk7wq2nd5p"
 	cmd.Flags().StringVar(&end, "end", "", "end the session with this `ID`")
 	return cmd
