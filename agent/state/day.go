@@ -18,7 +18,7 @@ type planRecord struct {
 	Days map[string]int64 `json:"days"`
 }
 
-// CountPlan notes that a plan is trained. It returns the number of different plans in seven
+// CountPlan records that a plan is trained. It returns the number of different plans in seven
 // days with this one. If there would be more than most, the plan is not noted. It writes once a
 // day for each plan, although it is called in every round.
 func (s *Store) CountPlan(plan string, most int, now time.Time) (n int, err error) {

@@ -19,7 +19,7 @@ type taskRecord struct {
 // newest removes the oldest records if there are too many.
 func newest[T any](all []T) []T { return all[max(len(all)-tasksKept, 0):] }
 
-// Remember stores a task of a run, unless it is stored. The run must have begun.
+// Remember stores a task of a run, unless it is already stored. The run must have begun.
 func (s *Store) Remember(run string, round int64, task []byte) error {
 	var r runRecord
 	known := false

@@ -80,7 +80,7 @@ updates can reveal. The agent declines plans that its policy does not allow; wit
 --data it is the default one, changed by --policy. If the server is unreachable,
 the agent waits and reconnects. After a restart it continues where it stopped.
 
-The log has a line a minute while the agent trains; --log-level debug has every
+The log has one line per minute while the agent trains; --log-level debug has every
 round.`,
 		Example: "  loadstar agent run --config agent.yaml\n  loadstar agent run --data site.prepared\n  loadstar agent run --data datasets/sample --part 1/2",
 		Args:    cobra.NoArgs,

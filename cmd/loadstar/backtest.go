@@ -170,7 +170,7 @@ unique_id, cutoff, ds, y and one named after the model.`,
 	f.DurationVar(&block, "block", 0, "remove readings in blocks of this length, such as 6h (default single readings)")
 	f.Uint64Var(&removed.Seed, "seed", 1, "seed for the readings to remove")
 	f.IntVar(&horizon, "horizon", 1, "forecast one value, `N` steps after the last known load")
-	f.StringVar(&ahead, "h", "", "forecast all of the next `H` hours, or of a time such as 30m or 2d")
+	f.StringVar(&ahead, "h", "", "forecast all of the next `H` hours, or a duration such as 30m or 2d")
 	f.IntVar(&stride, "stride", 0, "steps between scored origins (default 1, or those of 6 hours with --h)")
 	f.StringVar(&part, "part", "test", "split to score: train, validation, test or all")
 	f.StringVar(&reference, "reference", string(forecast.Auto), "forecast to which the relative MAE refers: auto, last-value, last-day or last-week")

@@ -114,7 +114,7 @@ func commandReference() string {
 	return out.String()
 }
 
-// sharedBy is the number of commands from which on a flag is described once for all of them.
+// sharedBy is the minimum number of commands with the same flag for which it is described only once.
 const sharedBy = 8
 
 const flagHead = "| flag | meaning | default |\n|---|---|---|\n"

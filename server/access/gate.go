@@ -77,7 +77,7 @@ func (g *Gate) unavailable(ctx context.Context, err error) error {
 
 // Certificates puts the user of an operator's certificate into the request's context. It
 // refuses the request if the server does not know the certificate, or it was revoked. It
-// does not touch requests of agents and of strangers. pki.Authority.Middleware must come first.
+// does not touch requests from agents or strangers. pki.Authority.Middleware must come first.
 func (g *Gate) Certificates(next http.Handler) http.Handler {
 	errorWriter := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -23,9 +23,9 @@ func newFleet() *cobra.Command {
 		Short: "Load-test the server with simulated agents",
 		Long: `Load-test the server with simulated agents. The server runs in its own process.
 The agents run in this process, each with its own key, certificate and
-connection. An agent sends random numbers instead of training as soon as it has
-a task, and lets the server hold the call until the next one; without tasks it
-calls at a fixed pace (--rate). A round needs results from 70 % of the agents
+connection. As soon as it has a task, an agent sends random
+numbers instead of training, and the server holds the call until the next task.
+Without tasks, agents call at a fixed rate (--rate). A round needs results from 70 % of the agents
 (--cohort) and selects 10 % more than that. The next round starts immediately.
 Measuring begins when all agents have called and the first round is over,
 and covers whole rounds.

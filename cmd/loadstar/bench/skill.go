@@ -65,7 +65,7 @@ continues there.`,
 	f := cmd.Flags()
 	f.StringVar(&data, "data", "", cli.DatasetUsage)
 	f.StringVar(&root, "root", "", cli.RootUsage)
-	f.StringVar(&h, "h", "", "forecast all of the next `H` hours, or of a time such as 30m or 2d (default the next step)")
+	f.StringVar(&h, "h", "", "forecast all of the next `H` hours, or a duration such as 30m or 2d (default the next step)")
 	f.IntVar(&o.Stride, "stride", 0, "steps between scored origins (default 1, or those of 6 hours for several steps)")
 	f.IntVar(&o.Clients, "clients", 14, "number of clients, evenly spaced; 0 means all")
 	f.BoolVar(&peer, "peer", false, "also measure gradient boosting with scikit-learn")

@@ -10,7 +10,7 @@ import (
 )
 
 // HoursUsage describes a flag --h.
-const HoursUsage = "hours, or a time such as 30m or 2d"
+const HoursUsage = "hours, or a duration such as 30m or 2d"
 
 // ParseHours parses a length of time such as 48, which are hours, 48h, 90m or 2d.
 func ParseHours(s string) (time.Duration, error) {
