@@ -14,7 +14,7 @@
 // Two goroutines share one worklist: one calls the server, one trains. A third fetches the
 // models that the server releases ([loadstar/agent/release]). They do not wait for each other,
 // so calls extend the leases even during a long training. A large result is sent in chunks, each
-// in a call of its own, so they do so over a slow link as well.
+// in a separate call, so leases are extended over a slow link as well.
 package agent
 
 import (

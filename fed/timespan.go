@@ -47,7 +47,7 @@ func (s Timespan) Steps() int {
 // Length returns the duration, or 0 if the span counts steps.
 func (s Timespan) Length() time.Duration { return s.length }
 
-// In returns the number of steps of the given length. A duration that is no multiple of the
+// In returns the number of steps of the given length. A duration that is not a multiple of the
 // step is an error, which follows the name of a setting.
 func (s Timespan) In(step time.Duration) (int, error) {
 	switch {

@@ -89,7 +89,7 @@ type stretch struct{ from, to, shift int }
 
 // lag returns the lag for the given number of days, or nil if the distance is always
 // days·StepsPerDay steps. If the clock time does not exist on the earlier day, package time
-// replaces it by the time an hour later. Steps before the span are negative.
+// replaces it with the time an hour later. Steps before the span are negative.
 func (c *calendar) lag(days int) *lag {
 	if c.steady {
 		return nil

@@ -7,7 +7,7 @@
 // the two results the client's updates are. It lacks only the secret from which the agent
 // draws examples, so it draws its own. The same attack with the agent's draws shows what the
 // secret protects. A real server knows less of the readings. But it can choose the plan and
-// the weights, so an audit is no proof.
+// the weights, so an audit is not a proof.
 package audit
 
 import (

@@ -66,7 +66,7 @@ func checkSite(c *Config, bad func(key, format string, a ...any)) {
 	case c.Site.Zone == "" || c.Site.Zone == "Local":
 		bad("site.zone", "is missing; write the time zone of the meters, such as zone: Europe/Berlin")
 	case err != nil:
-		bad("site.zone", "is %q, which is no time zone; write an IANA name such as Europe/Berlin, or UTC", c.Site.Zone)
+		bad("site.zone", "is %q, which is not a time zone; write an IANA name such as Europe/Berlin, or UTC", c.Site.Zone)
 	default:
 		c.location = zone
 	}
@@ -147,7 +147,7 @@ func checkGroups(c *Config, bad func(key, format string, a ...any)) {
 		}
 		for i, m := range members {
 			if _, ok := c.Clients[m]; !ok && len(c.Clients) > 0 {
-				bad(key, "contains %q, which is no client; %s", m, config.Suggest(m, slices.Sorted(maps.Keys(c.Clients))))
+				bad(key, "contains %q, which is not a client; %s", m, config.Suggest(m, slices.Sorted(maps.Keys(c.Clients))))
 			}
 			if slices.Contains(members[:i], m) {
 				bad(key, "contains %q twice", m)

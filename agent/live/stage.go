@@ -459,7 +459,7 @@ func (s *Service) follow(m *member, now time.Time, cutoff int64) error {
 		days := cutoff/day - from
 		switch {
 		case days >= leastDays && t.ShadowN > 0 && t.Shadow < better*t.ShadowServed && t.ShadowAbs < better*t.Both:
-			s.c.Log.Warn("a client returns to the model before, which is better", "client", m.name,
+			s.c.Log.Warn("a client returns to its previous model, which is better", "client", m.name,
 				"days", days, "pinball_relative", t.Shadow/t.ShadowServed)
 			left := m.champion.model
 			if err := s.rollback(m, now.Unix()); err != nil {

@@ -125,7 +125,7 @@ func (v exact) MarshalJSON() ([]byte, error) {
 }
 
 // summary has the states of the sensors of a client. Energies and powers that are added up
-// are means; the bounds of energies and the peak are forecasts of their own.
+// are means; the bounds of energies and the peak are separate forecasts.
 type summary struct {
 	NextHour       exact         `json:"next_hour"`    // kW
 	EnergyToday    exact         `json:"energy_today"` // kWh

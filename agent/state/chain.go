@@ -78,8 +78,8 @@ func (s *Store) Chain(run string) (c Chain, found bool, err error) {
 	return c, found && err == nil && len(c.Hashes) > 0, err
 }
 
-// Follow stores the trail of a run, which must have begun. It never replaces a trail by an older
-// one, and a fork stays.
+// Follow stores the trail of a run, which must have begun. It never replaces a trail with an older
+// one, and it keeps a recorded fork.
 func (s *Store) Follow(run string, t Trail) error {
 	key := []byte(run)
 	return s.update("follow", func(tx *bolt.Tx) error {

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// describeDefaults replaces defaults that depend on the machine by words, in the help of
+// describeDefaults replaces defaults that depend on the machine with words, in the help of
 // cmd and its subcommands. So help and man pages are the same everywhere.
 func describeDefaults(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

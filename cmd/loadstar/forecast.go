@@ -47,7 +47,7 @@ names it, and reason says why. Add up means: quantiles do not add up.
 With --days the energy of each day (kWh) and the highest step of the next 24
 hours (kW) are written as CSV: unique_id, cutoff, quantity (energy or peak), ds
 (start of the day, or of the step that is most likely the highest, UTC), mean,
-P10, P50, P90. They are forecasts of their own, with their own intervals.
+P10, P50, P90. They are separate forecasts, with their own intervals.
 
 With --paths 50 every row has 50 more columns, path1 to path50. Each of them is
 one course of the load that fits the quantiles of every step and the way in

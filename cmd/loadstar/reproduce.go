@@ -233,7 +233,7 @@ func datasetPath(name string) string {
 	return filepath.Join("datasets", name+".yaml")
 }
 
-// adapt replaces missing datasets of a paper by the sample in the quick form, and otherwise
+// adapt replaces missing datasets of a paper with the sample in the quick form, and otherwise
 // removes them. The paper's note says so.
 func (r *reproduction) adapt(study *paper.Paper) error {
 	var missing, fetch []string

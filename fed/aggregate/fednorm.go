@@ -129,7 +129,7 @@ func (a FedNorm) weights(m *fed.Merge) ([]float64, error) {
 	return f, nil
 }
 
-// bell replaces each element of x by exp(-(element - mean)^2 / (2 std^2)), or by 1 if all
+// bell replaces each element of x with exp(-(element - mean)^2 / (2 std^2)), or by 1 if all
 // elements are equal. The elements must be within [-2, 2].
 func bell(x []float64) []float64 {
 	subtractMean(x)

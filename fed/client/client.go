@@ -201,7 +201,7 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 	return nil
 }
 
-// progress replaces the weights in delta by how far they are from those before the turn, and
+// progress replaces the weights in delta with how far they are from those before the turn, and
 // sets the shared weights that the client stores. own may begin with the same memory as
 // before.
 func (w *Worker) progress(delta, own, before []float32, first bool) {

@@ -23,7 +23,7 @@ type setting struct {
 	// when reports whether a plan has the setting, given its other settings; nil means
 	// always.
 	when func(p *fed.Plan) bool
-	// adjust replaces the default by one that depends on other settings. It is called only
+	// adjust replaces the default with one that depends on other settings. It is called only
 	// if the plan file does not set this setting. given reports whether the plan file sets
 	// the setting at path.
 	adjust func(p *fed.Plan, given func(path string) bool)

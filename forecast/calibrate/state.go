@@ -41,7 +41,7 @@ func (t *Tracker) AppendBinary(b []byte) ([]byte, error) {
 	return append(b, trackerFormat.Wrap(w.State())...), nil
 }
 
-// UnmarshalBinary replaces the tracker's state by one that AppendBinary wrote. It returns
+// UnmarshalBinary replaces the tracker's state with one that AppendBinary wrote. It returns
 // an error, and leaves the tracker as it is, if the state belongs to a tracker of another
 // configuration or is damaged.
 func (t *Tracker) UnmarshalBinary(b []byte) error {

@@ -127,7 +127,7 @@ func (d *Detector) AppendBinary(b []byte) ([]byte, error) {
 	return append(b, detectorFormat.Wrap(w.State())...), nil
 }
 
-// UnmarshalBinary replaces the detector's state by one that AppendBinary wrote. It returns an
+// UnmarshalBinary replaces the detector's state with one that AppendBinary wrote. It returns an
 // error, and leaves the detector as it is, if the state is damaged.
 func (d *Detector) UnmarshalBinary(b []byte) error {
 	_, b, err := detectorFormat.Unwrap(b)

@@ -71,7 +71,7 @@ func readTrack(r *stateformat.Reader, c calibrate.Config, next int) (*track, err
 	return &track{Tracker: t, c: c, first: int(oldest), newest: int(newest)}, nil
 }
 
-// UnmarshalBinary replaces the state by an encoded one. If that belongs to another
+// UnmarshalBinary replaces the state with an encoded one. If that belongs to another
 // configuration, the error is ErrOtherConfig. After an error, the state is as it was.
 func (s *State) UnmarshalBinary(b []byte) error {
 	fresh, err := decode(s.c, s.group, b)

@@ -7,7 +7,7 @@ import (
 	"loadstar/forecast/calibrate"
 )
 
-// Peak is the highest load of the 24 hours after a cutoff. It is a forecast of its own,
+// Peak is the highest load of the 24 hours after a cutoff. It is a separate forecast,
 // because the highest of many medians is far below the median of the highest load.
 type Peak struct {
 	// Time is the start of the step that is most likely the highest, in Unix seconds, or 0.

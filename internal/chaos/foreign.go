@@ -35,7 +35,7 @@ const die = "\n.shell kill -9 $PPID\n"
 // spill makes sqlite3 write pages of a transaction to the log before it is committed.
 const spill = "PRAGMA cache_size = 5; BEGIN; CREATE TABLE other (b BLOB); WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 99) INSERT INTO other SELECT zeroblob(5000) FROM n;"
 
-// replace is the end of a script that replaces the ledger by the file next to it.
+// replace is the end of a script that replaces the ledger with the file next to it.
 const replace = ` && rm -f "$1" "$1-wal" "$1-shm" && mv "$1.new" "$1"`
 
 var foreignCases = []foreignCase{

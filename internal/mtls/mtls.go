@@ -149,7 +149,7 @@ func (c *Credentials) Roots() []*x509.Certificate {
 // maxRoots is the number of roots that fit in a file.
 const maxRoots = 3
 
-// Trust replaces the roots by those that a server sent, in DER. It keeps the present ones if
+// Trust replaces the roots with those that a server sent, in DER. It keeps the present ones if
 // there are none.
 func (c *Credentials) Trust(ders [][]byte) error {
 	if len(ders) > maxRoots {

@@ -492,7 +492,7 @@ var placeholder = regexp.MustCompile(`\$\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}`)
 
 var numberFormat = regexp.MustCompile(`;\s*(%\.[0-9][fg])\s*$`)
 
-// fill replaces each ${expression} of a text by its value.
+// fill replaces each ${expression} of a text with its value.
 func (r *rules) fill(text string) (string, error) {
 	var first error
 	out := placeholder.ReplaceAllStringFunc(text, func(found string) string {

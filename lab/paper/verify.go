@@ -60,7 +60,7 @@ func (p *Paper) Verify(write bool) (difference string, err error) {
 	return difference, err
 }
 
-// update replaces a file by what generate makes of it, if write is true, and otherwise
+// update replaces a file with what generate makes of it, if write is true, and otherwise
 // returns the difference.
 func update(path, name string, write bool, generate func([]byte) ([]byte, error)) (string, error) {
 	before, err := os.ReadFile(path)

@@ -233,7 +233,7 @@ func (s *dataset) disambiguate() {
 // The two settings that a learning-rate grid varies.
 const clientRate, serverRate = "client.lr", "server.lr"
 
-// foldGrids replaces plans that differ only in their learning rates by a heat map and the
+// foldGrids replaces plans that differ only in their learning rates with a heat map and the
 // best of them. The best plan has the lowest error on the validation split if all were
 // evaluated, because the test split must not be used for selection.
 func (s *dataset) foldGrids() {

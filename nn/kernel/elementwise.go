@@ -133,7 +133,7 @@ func (s *Set) Adam(w, g, m, v []float32, at AdamStep) {
 	adamPortable(w[k:], g[k:], m[k:], v[k:], c)
 }
 
-// AMSGrad is like [Set.Adam], but replaces v/(1-β₂ᵏ) by its largest value so far, which it
+// AMSGrad is like [Set.Adam], but replaces v/(1-β₂ᵏ) with its largest value so far, which it
 // stores in vmax (bose2024, "AdamAMS").
 //
 // Deviations: PyTorch stores the largest v and corrects the bias of that value.

@@ -159,7 +159,7 @@ func (c *clock) back(step, days int) int {
 	return step
 }
 
-// ownHolidays replaces the public holidays by the column holiday of the dataset, where it
+// ownHolidays replaces the public holidays with the column holiday of the dataset, where it
 // has values.
 func (c *clock) ownHolidays(d *series.Dataset) {
 	column := d.Weather.Column("holiday")

@@ -116,7 +116,7 @@ func Decode(b *bufio.Reader, encoding string) (io.Reader, error) {
 	return b, nil
 }
 
-// CutOff replaces the error for an unexpected end of file by one that explains it.
+// CutOff replaces the error for an unexpected end of file with one that explains it.
 func CutOff(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
 		return fmt.Errorf("the file is truncated (%w); was it copied completely?", io.ErrUnexpectedEOF)

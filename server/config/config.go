@@ -85,7 +85,7 @@ type Keys struct {
 
 // Region makes the process the server of a region.
 type Region struct {
-	Hub    string          `yaml:"hub" about:"agent folder that 'loadstar agent join' created for the hub; empty means that this is no region"`
+	Hub    string          `yaml:"hub" about:"agent folder that 'loadstar agent join' created for the hub; empty means that this is not a region"`
 	Linger config.Duration `yaml:"linger" about:"time that a region waits for more results before it sends a sum"`
 }
 

@@ -157,7 +157,7 @@ type body struct {
 	cut   bool
 }
 
-// receive replaces the body of a request by one that is limited. The caller must have
+// receive replaces the body of a request with one that is limited. The caller must have
 // entered. Call done when the call has ended.
 func (g *Gateway) receive(w http.ResponseWriter, r *http.Request, who connlimit.Caller, most int64) (b *body, done func()) {
 	kind := r.Header.Get("Content-Type")

@@ -62,7 +62,7 @@ func (k Keys) seal(key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: sealedType, Bytes: out.Bytes()}), nil
 }
 
-// unseal replaces the encrypted key at the beginning of a file by the key. It removes it if
+// unseal replaces the encrypted key at the beginning of a file with the key. It removes it if
 // only certificates are wanted.
 func unseal(text []byte, k Keys) (plain []byte, sealed bool, err error) {
 	block, rest := pem.Decode(text)

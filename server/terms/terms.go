@@ -158,7 +158,7 @@ func derive(p *fed.Plan, fleet int) (*Terms, error) {
 // Setup returns the plan's setup, without a dataset.
 func (t *Terms) Setup() *setup.Setup { return t.setup }
 
-// NeedsServerData reports whether the coordinator computes with data of its own in every
+// NeedsServerData reports whether the coordinator computes with the server's data in every
 // merge. A plan that starts on the server's data may need it only before the first round.
 func (t *Terms) NeedsServerData() bool { return t.Rules.Needs.ServerData }
 

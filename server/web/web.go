@@ -1,5 +1,5 @@
 // Package web serves the dashboard: its page, sessions, events, and the operators' API for
-// browsers. It has a listener of its own, because on the port for agents a browser would be
+// browsers. It has a separate listener, because on the port for agents a browser would be
 // asked for a client certificate.
 package web
 

@@ -24,7 +24,7 @@ func PrintJSON(w io.Writer, v any) error {
 	return enc.Encode(withZeros(v))
 }
 
-// withZeros replaces messages in v, in a slice or in a map by values that encode all fields.
+// withZeros replaces messages in v, in a slice or in a map with values that encode all fields.
 func withZeros(v any) any {
 	if m, ok := v.(proto.Message); ok {
 		if reflect.ValueOf(m).IsNil() {

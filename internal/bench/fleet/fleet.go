@@ -113,7 +113,7 @@ type Figures struct {
 	Load  float64 `json:"load_average"`
 }
 
-// median replaces each figure by the median over turns.
+// median replaces each figure with the median over turns.
 func median(turns []Figures) (m Figures) {
 	to := reflect.ValueOf(&m).Elem()
 	for i := range to.NumField() {
