@@ -57,7 +57,7 @@ func TestMistakes(t *testing.T) {
 	for _, x := range []struct{ name, text, want string }{
 		{"nothing", "", "site.zone is missing"},
 		{"no clients", "site: {zone: UTC}", "there are no clients"},
-		{"zone", "site: {zone: Berlin}\nclients: {a: }", `line 1: site.zone is "Berlin", which is no time zone; write an IANA name`},
+		{"zone", "site: {zone: Berlin}\nclients: {a: }", `line 1: site.zone is "Berlin", which is not a time zone; write an IANA name`},
 		{"local zone", "site: {zone: Local}\nclients: {a: }", `site.zone is missing`},
 		{"interval", "site: {zone: UTC, interval: 7m}\nclients: {a: }", "line 1: site.interval is 7m; write a duration that divides an hour"},
 		{"no duration", "site: {zone: UTC, interval: often}\nclients: {a: }", `"often" is not a duration; write one such as 15m`},
@@ -69,7 +69,7 @@ func TestMistakes(t *testing.T) {
 		{"password in the URL", "site: {zone: UTC}\nmqtt: {broker: \"mqtt://u:p@b\"}\nclients: {a: }", "write mqtt.user and mqtt.password_file"},
 		{"open to all", "site: {zone: UTC}\nhttp: {listen: \":7446\"}\nclients: {a: }", "line 2: http.listen is \":7446\", which other machines can reach; set http.token_file"},
 		{"name", "site: {zone: UTC}\nclients: {a/b: }", `must not contain '/'`},
-		{"group", "site: {zone: UTC}\nclients: {main: , roof: }\ngroups: {g: [main, rof]}", `line 3: groups.g contains "rof", which is no client; did you mean roof?`},
+		{"group", "site: {zone: UTC}\nclients: {main: , roof: }\ngroups: {g: [main, rof]}", `line 3: groups.g contains "rof", which is not a client; did you mean roof?`},
 		{"group of one", "site: {zone: UTC}\nclients: {a: }\ngroups: {g: [a]}", "a group has at least 2"},
 		{"levels", "site: {zone: UTC}\nforecast: {levels: [0.9, 0.1]}\nclients: {a: }", "ascending levels"},
 		{"h", "site: {zone: UTC}\nforecast: {h: 90m}\nclients: {a: }", "forecast.h is 1h30m; write a multiple of the interval"},

@@ -221,7 +221,7 @@ func TestTrial(t *testing.T) {
 		}
 	}
 	m := s.members["a"]
-	if used < 3*24 || used > 6*24-6 || m.champion.model != nil || len(m.rec.Refused) != 1 || !strings.Contains(log.String(), "returns to the model before") {
+	if used < 3*24 || used > 6*24-6 || m.champion.model != nil || len(m.rec.Refused) != 1 || !strings.Contains(log.String(), "returns to its previous model") {
 		t.Errorf("the model served %d hours; %+v\n%s", used, m.rec, log.String())
 	}
 	if x, err := s.IssueNow(t.Context(), "a"); err != nil || x.Rows[0].Reason != issue.Refused {

@@ -13,7 +13,7 @@ import (
 // plansKey is the key of the planRecord in the bucket meta.
 var plansKey = []byte("plans")
 
-// planRecord has the plans that were trained lately, and the last day of each since 1970, UTC.
+// planRecord has the plans that were trained recently, and the last day of each since 1970, UTC.
 type planRecord struct {
 	Days map[string]int64 `json:"days"`
 }
@@ -84,7 +84,7 @@ type dayRecord struct {
 // recentTasks is the maximum number of tasks in a dayRecord.
 const recentTasks = 32
 
-// CountRound counts a task that is about to be trained, unless it was counted lately. It
+// CountRound counts a task that is about to be trained, unless it was counted recently. It
 // returns the number of tasks of the day with this one. If there would be more than most, it
 // stores nothing. The identifier of a task must depend on everything that training depends
 // on: a server could otherwise repeat a round with other weights.

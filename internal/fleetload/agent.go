@@ -27,7 +27,7 @@ type agent struct {
 	pushed    []pendingPush
 	pushes    uint32
 	told      []Told
-	have      [][]byte // hashes of the blobs that it has lately received
+	have      [][]byte // hashes of the blobs that it has recently received
 }
 
 // pendingTurn is a client of a task whose result is not sent yet.

@@ -36,9 +36,9 @@ type driver struct {
 	unfit    bool      // this coordinator does not have the data that the run needs
 	asked    bool      // leases were added of which gateways are not told yet
 
-	silent      map[int]bool  // members whose agents were not seen lately
+	silent      map[int]bool  // members whose agents were not seen recently
 	silentUntil time.Time     // when to look for silent members again
-	benched     map[int]bench // members that did not answer lately
+	benched     map[int]bench // members that did not answer recently
 	wave        string        // why many clients declined the last round, or empty
 }
 
@@ -241,7 +241,7 @@ func (d *driver) open(x *ledger.Drive) error {
 const waits = "waits: "
 
 // ask creates leases for the clients that the machine selects now. It replaces those whose
-// agents were not seen lately by others. If this takes long, it goes on in the next
+// agents were not seen recently by others. If this takes long, it goes on in the next
 // transaction, because no results are counted during this one.
 func (d *driver) ask(x *ledger.Drive, at time.Duration) (asked bool, err error) {
 	d.setAway()

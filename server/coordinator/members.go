@@ -22,17 +22,17 @@ const (
 	named = 5
 )
 
-// membership is the choice of a run's members among the clients that were seen lately.
+// membership is the choice of a run's members among the clients that were seen recently.
 type membership struct {
 	ledger.Filter
-	seen    int64 // number of clients that were seen lately
+	seen    int64 // number of clients that were seen recently
 	clients int64 // number of members, among those
 	inputs  []string
 	leftOut string // which clients and inputs were left out, and why
 }
 
 // members chooses the members of a run: the clients with the inputs and the interval that
-// most clients have. kinds are those of the clients that were seen lately.
+// most clients have. kinds are those of the clients that were seen recently.
 func members(x *ledger.Drive, p *fed.Plan, kinds []ledger.Kind, seen time.Time) (m membership, err error) {
 	m.Filter = ledger.Filter{Seen: seen}
 	all, err := x.Count(m.Filter)

@@ -149,7 +149,7 @@ type body struct {
 	expire          func(time.Time)
 	limited         func(reason string)
 
-	total, lately int64 // bytes read, and those since the deadline was last extended
+	total, recently int64 // bytes read, and those since the deadline was last extended
 	decoded       bool
 
 	// The mutex of calls guards what follows.
@@ -183,7 +183,7 @@ func (g *Gateway) receive(w http.ResponseWriter, r *http.Request, who connlimit.
 
 // extend sets the time by which the next bytes must have arrived.
 func (b *body) extend(now time.Time) {
-	b.lately = 0
+	b.recently = 0
 	at := now.Add(slowest)
 	if end := b.begun.Add(bodyFor); end.Before(at) {
 		at = end
@@ -195,7 +195,7 @@ func (b *body) Read(p []byte) (n int, err error) {
 	n, err = b.ReadCloser.Read(p)
 	first := b.total == 0
 	b.total += int64(n)
-	b.lately += int64(n)
+	b.recently += int64(n)
 	if b.total > b.most {
 		return 0, errSize
 	}
@@ -212,7 +212,7 @@ func (b *body) Read(p []byte) (n int, err error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		b.limited(limitlog.SlowMessage)
 		return 0, errSlow
-	case b.lately >= leastRate*int64(slowest/time.Second):
+	case b.recently >= leastRate*int64(slowest/time.Second):
 		b.extend(time.Now())
 	}
 	return n, err

@@ -301,7 +301,7 @@ func (g *Gateway) caller(ctx context.Context) (c ledger.Caller, err error) {
 	return c, nil
 }
 
-// known returns the calling agent if the ledger allows it, or allowed it lately and there were no
+// known returns the calling agent if the ledger allows it, or allowed it recently and there were no
 // revocations since.
 func (g *Gateway) known(ctx context.Context) (ledger.Caller, error) {
 	id, err := g.identity(ctx)

@@ -166,7 +166,7 @@ type Asking struct {
 }
 
 // Ask adds leases for members of the fleet. It returns the members that can no longer take
-// part, and those whose agents were not seen lately.
+// part, and those whose agents were not seen recently.
 func (d *Drive) Ask(a Asking) (gone, silent []int64, err error) {
 	defer wrap(&err, "adding leases to run", d.Run.ID)
 	for part := range slices.Chunk(a.Members, maxRows) {

@@ -11,7 +11,7 @@ import (
 )
 
 // witnessFile is the end of the name of a file beside a SQLite ledger. It names a batch that
-// was counted lately, so that a ledger that lost its newest transactions is recognised: one
+// was counted recently, so that a ledger that lost its newest transactions is recognised: one
 // that was copied without its log is valid, but older. The file is written after the commit
 // and not synced. It can name an older batch after a power loss, and never one that the ledger
 // did not have.
