@@ -448,7 +448,7 @@ func (t *Target) mean(s Session, run string) (float64, bool) {
 }
 
 // Strides (S4) scores one window at a time, by a stride that fits no other. It returns the
-// correlation and how many readings it is of.
+// correlation and the number of readings that it is based on.
 func Strides(t *Target, w Way, hours int) (float64, int, error) {
 	m := t.meter()
 	var got, truth []float64

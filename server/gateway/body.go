@@ -150,7 +150,7 @@ type body struct {
 	limited         func(reason string)
 
 	total, recently int64 // bytes read, and those since the deadline was last extended
-	decoded       bool
+	decoded         bool
 
 	// The mutex of calls guards what follows.
 	bytes int64 // charged
