@@ -202,7 +202,7 @@ func discover(ctx context.Context, f *flag.FlagSet, args []string, o command.Opt
 	listen := f.Duration("for", 30*time.Second, "how long to listen")
 	f.StringVar(&c.User, "user", "", "user name at the broker")
 	f.StringVar(&c.PasswordFile, "password-file", "", "file with the password")
-	f.StringVar(&c.CAFile, "ca-file", "", "file with the certificates that sign the broker's")
+	f.StringVar(&c.CAFile, "ca-file", "", "file with the certificate authorities of the broker")
 	if err := parse(f, args, -1); err != nil {
 		return err
 	}

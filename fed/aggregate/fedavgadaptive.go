@@ -26,7 +26,7 @@ var (
 // of PerClient, only the signs of the updates matter.
 //
 // It stores 8 bytes per shared weight for every client that ever returned an update: 340
-// KB per client if all layers of bose2023's model are shared, 3.4 GB for 10,000 clients.
+// kB per client if all layers of bose2023's model are shared, 3.4 GB for 10,000 clients.
 //
 // Deviations: the paper prints sqrt(v + epsilon), and it prints sums where it means
 // averages. It moves one copy of the shared weights per client. By the printed sum all

@@ -51,7 +51,7 @@ func Stated(p *fed.Plan) (*fed.Plan, error) {
 }
 
 // Assume resolves a plan that has not met data. If it does not state the step, an hour is
-// assumed, or the longest shorter step of which all its durations are multiples.
+// assumed, or the longest shorter step that divides all its durations.
 func Assume(p *fed.Plan) (*fed.Plan, error) {
 	step := time.Duration(p.Model.Interval)
 	if step == 0 {

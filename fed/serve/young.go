@@ -57,7 +57,7 @@ func NewYoung(name string, p *fed.Plan, shared []float32, k *kernel.Set, wider f
 // Anyone returns what every client needs of a young model.
 func (m *Model) Anyone() Client { return Client{Weights: m.young.weights} }
 
-// Suits reports whether a young model can forecast readings a step apart.
+// Suits reports whether a young model can forecast readings of the given step.
 func (m *Model) Suits(step time.Duration) bool { return step > 0 && step <= m.Step && m.Step%step == 0 }
 
 // YoungProblem returns a problem with the inputs of hourly datasets. Data that the dataset

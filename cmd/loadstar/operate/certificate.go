@@ -101,7 +101,7 @@ func newUsersCertificates() *cobra.Command {
 			})
 		}, err
 	})
-	cmd.Long = "List the certificates that have not expired. The serial numbers are shortened; --json has\nthem whole."
+	cmd.Long = "List the certificates that have not expired. The serial numbers are shortened; --json shows them in full."
 	return cmd
 }
 
@@ -115,7 +115,7 @@ func newUsersRevokeCertificate() *cobra.Command {
 	cmd.Long = `Revoke a user's certificate. The server refuses it from the next call, even on
 open connections, together with those that it was renewed from or to after a
 rotation. It also ends the user's sessions and login links. The user's other
-certificates stay valid. SERIAL may be shortened. A server whose own
-certificate, of the user local, was revoked writes a new one when it starts.`
+certificates stay valid. SERIAL may be shortened. If the server's own certificate, that of the
+user local, was revoked, the server writes a new one when it starts.`
 	return cmd
 }

@@ -229,7 +229,7 @@ func newPKIRotate(dir *string) *cobra.Command {
 		Long: `Replace the issuer of certificates. Without --root it needs the root's key.
 
 Agents renew their certificates with their next call, and learn a new root
-with them. An agent that has followed another rotation just before waits for a
+with them. An agent that has just followed another rotation waits for a
 third of its certificate's lifetime, at most for an hour. So the agents that
 run follow within 1.5 times agents.max_poll, and after two rotations in a
 row within an hour more. Users' certificates are renewed by their next command.
