@@ -28,7 +28,7 @@ const (
 // remain; call RenewIfDue again, at any time: it waits longer after each failure.
 //
 // After a rotation the agent thus renews at its next contact with the server. Only an agent that
-// has followed another rotation a short time before waits for a third of its certificate's
+// has just followed another rotation waits for a third of its certificate's
 // lifetime, but not longer than an hour.
 func (i *Identity) RenewIfDue(ctx context.Context, now time.Time) (bool, error) {
 	if !i.due(now) {

@@ -30,8 +30,8 @@ type Forecast struct {
 }
 
 // Hourly returns the means of whole clock hours of the zone: the mean of a row is that of its
-// steps' means, and each value the mean of the values of the same level in the hour. An hour of which a step is missing has
-// no values. Source, quality and reason are those of the hour's worst row.
+// steps' means, and each value the mean of the values of the same level in the hour. An hour with a missing step
+// has no values. Source, quality and reason are those of the hour's worst row.
 //
 // The mean of a quantile is that quantile of the mean only if errors within an hour move
 // together. Usually they do so in part, so that P10 to P90 of an hour is somewhat wider than

@@ -299,7 +299,7 @@ func (f *file) Write(_ context.Context, data []byte, off int64) (n uint32, errno
 	return n, errno
 }
 
-// Allocate makes a file longer. Other ways of allocating are refused, and callers do without.
+// Allocate makes a file longer. Other ways of allocating are refused, and callers work without them.
 func (f *file) Allocate(_ context.Context, off, size uint64, mode uint32) syscall.Errno {
 	if mode != 0 {
 		return syscall.EOPNOTSUPP

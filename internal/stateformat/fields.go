@@ -69,8 +69,7 @@ type Reader struct {
 // NewReader returns a reader of an encoded state.
 func NewReader(state []byte) *Reader { return &Reader{b: state} }
 
-// Done returns the first error. If there was none, it returns an error if unread bytes are
-// left.
+// Done returns the first error, or one that says that unread bytes are left.
 func (r *Reader) Done() error {
 	if r.err == nil && len(r.b) > 0 {
 		r.err = fmt.Errorf("%w: %d bytes follow the last field", ErrDamaged, len(r.b))

@@ -8,7 +8,7 @@ import (
 const secretSize = 32
 
 // Secret returns a random secret that all processes with this database share. The first one
-// that asks makes it.
+// that asks creates it.
 func (l *Ledger) Secret(ctx context.Context, name string) (value []byte, err error) {
 	defer wrap(&err, "reading secret", name)
 	fresh := make([]byte, secretSize)
