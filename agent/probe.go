@@ -45,7 +45,7 @@ func (p *Probe) Train(ctx context.Context, m series.Meter, t fed.Task) (*fed.Upd
 	return &u, err
 }
 
-// Score returns the relative MAE that leaves for the weights of a task. It is not ok if none
+// Score returns the relative MAE that leaves for the weights of a task. ok is false if none
 // leaves.
 func (p *Probe) Score(m series.Meter, t fed.Task) (relative float64, ok bool) {
 	s := p.session

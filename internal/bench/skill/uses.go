@@ -17,7 +17,7 @@ import (
 	"loadstar/series"
 )
 
-// Uses has the scores of a method in what people do with forecasts: energies of days, sums and
+// Uses has the scores of a method for what people do with forecasts: energies of days, sums and
 // peaks. Those that a method does not have are nil.
 type Uses struct {
 	Method            string
