@@ -150,7 +150,7 @@ var layers = map[string]pkg{
 	"internal/csvcell":        {layer: 1},
 	"internal/config":         {layer: 1, external: "go.yaml.in/yaml/v3"},
 	"internal/datatest":       {layer: 1},
-	"internal/agentapi":       {layer: 1, may: "proto/loadstar/v1"},
+	"internal/agentapi":       {layer: 1, may: "internal/protocol proto/loadstar/v1"},
 	"internal/fleetload":      {layer: 4, may: "internal/jointoken internal/mtls internal/protocol proto/loadstar/v1", external: "golang.org/x/sync google.golang.org/protobuf"},
 	"internal/head":           {layer: 1, may: "internal/mtls"},
 	"internal/jointoken":      {layer: 1},
