@@ -42,7 +42,7 @@ func writeMan(dir string) error {
 	}
 	root := newRoot()
 	root.DisableAutoGenTag = true
-	each(root, func(c *cobra.Command) {
+	visible(root, func(c *cobra.Command) {
 		// The library reads Markdown, in which lines with four spaces keep their form.
 		c.Long = strings.ReplaceAll(c.Long, "\n  ", "\n    ")
 	})
@@ -63,14 +63,14 @@ func commandReference() string {
 	out.WriteString("All commands of `loadstar` with their flags, as `loadstar COMMAND --help` prints them. The [man page of `loadstar-agent`](../../deploy/man/loadstar-agent.1)\nhas the commands of the small binary.\n\n")
 	fmt.Fprintf(&out, "## Exit codes\n\n```text\n%s\n```\n\n`loadstar-agent` uses 0, 1 and 2.\n\n## All commands\n\n", strings.TrimSpace(cli.ExitCodes))
 	out.WriteString("| command | purpose |\n|---|---|\n")
-	each(root, func(c *cobra.Command) {
+	visible(root, func(c *cobra.Command) {
 		if documented(c) {
 			fmt.Fprintf(&out, "| [`%s`](#%s) | %s |\n", c.CommandPath(), anchor(c.CommandPath()), cell(c.Short))
 		}
 	})
 	shared := map[string]int{}
 	var order []string
-	each(root, func(c *cobra.Command) {
+	visible(root, func(c *cobra.Command) {
 		if !documented(c) {
 			return
 		}
@@ -82,7 +82,7 @@ func commandReference() string {
 	})
 	slices.Sort(order)
 	out.WriteString("\n## Shared flags\n\nMany commands have these flags, with the same meaning.\n\n" + flagHead + strings.Join(order, ""))
-	each(root, func(c *cobra.Command) {
+	visible(root, func(c *cobra.Command) {
 		if !documented(c) {
 			return
 		}
@@ -146,12 +146,12 @@ func flagRows(c *cobra.Command) (rows []flagRow) {
 	return rows
 }
 
-// each calls do for a command and all its subcommands that users see.
-func each(c *cobra.Command, do func(*cobra.Command)) {
+// visible calls do for a command and all its subcommands that users see.
+func visible(c *cobra.Command, do func(*cobra.Command)) {
 	do(c)
 	for _, sub := range c.Commands() {
 		if sub.IsAvailableCommand() && sub.Name() != "completion" && sub.Name() != "help" {
-			each(sub, do)
+			visible(sub, do)
 		}
 	}
 }
