@@ -25,7 +25,7 @@ var groups = []struct {
 }{
 	{"Start here:", "demo doctor"},
 	{"Data:", "data"},
-	{"Train here:", "plan model simulate backtest score compare report reproduce"},
+	{"Train here:", "plan model simulate tune backtest score compare report reproduce"},
 	{"Forecast:", "forecast models"},
 	{fleetGroup, ""},
 	{"Machine:", "bench completion glossary help version"},
@@ -62,6 +62,7 @@ var related = map[string]string{
 	"serve":          "loadstar token create, loadstar doctor, docs/how-to/operate.md",
 	"simulate":       "loadstar plan init, loadstar report, docs/simulate.md",
 	"token create":   "loadstar agent join",
+	"tune":           "loadstar plan init, loadstar simulate, docs/how-to/tune.md",
 }
 
 // arrange sorts the commands into groups, and adds what is related to each.

@@ -61,7 +61,7 @@ var layers = map[string]pkg{
 	"agent/live":     {layer: 4, may: "agent/release fed/recipe fed/serve forecast/calibrate forecast/drift forecast/issue internal/boltfile internal/stateformat nn/kernel series series/quality series/store", external: "go.etcd.io/bbolt"},
 	"agent/api":      {layer: 4, may: "agent/audit agent/live agent/readings forecast/issue internal/atomicfile internal/connlimit internal/csvcell internal/graceful internal/port internal/problem internal/webui metric series/store"},
 
-	"lab/experiment": {layer: 4, may: "fed fed/recipe forecast internal/config lab/backtest lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3 golang.org/x/sync"},
+	"lab/experiment": {layer: 4, may: "fed fed/recipe forecast internal/atomicfile internal/config lab/backtest lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3 golang.org/x/sync"},
 	"lab/backtest":   {layer: 4, may: "fed forecast lab/run metric series"},
 	"lab/explain":    {layer: 4, may: "fed fed/recipe internal/cputime nn nn/kernel series"},
 	"lab/paper":      {layer: 4, may: "internal/atomicfile internal/config lab/experiment lab/report", external: "github.com/expr-lang/expr go.yaml.in/yaml/v3"},

@@ -82,38 +82,48 @@ type Progress struct {
 // Run simulates a run to its end. After an interruption, the run can be resumed from its
 // last checkpoint.
 func Run(ctx context.Context, c Config) (*run.Summary, error) {
+	s, err := trained(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	if err := s.finish(ctx); err != nil {
+		return nil, s.interrupted(ctx, err)
+	}
+	return &s.summary, nil
+}
+
+// trained simulates all rounds of a run. The caller must close the simulation.
+func trained(ctx context.Context, c Config) (s *simulation, err error) {
 	plan, err := c.resolve()
 	if err != nil {
 		return nil, err
 	}
 	start := time.Now()
-	s, err := newSimulation(c)
-	if err != nil {
+	if s, err = newSimulation(c); err != nil {
 		return nil, err
 	}
-	defer s.close()
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
 	if c.Resume {
 		s.folder, err = run.Reopen(c.Dir, plan, c.upgradePlan)
 	} else {
 		s.folder, err = run.Create(c.Dir, plan)
 	}
 	if err != nil {
-		return nil, err
+		return s, err
 	}
 	if err := s.begin(ctx); err != nil {
-		return nil, err
+		return s, err
 	}
 	s.summary.Seconds.Prepare = time.Since(start).Seconds()
 	if err := s.train(ctx); err != nil {
-		return nil, err
+		return s, err
 	}
-	if err := s.saving.wait(); err != nil {
-		return nil, err
-	}
-	if err := s.finish(ctx); err != nil {
-		return nil, s.interrupted(ctx, err)
-	}
-	return &s.summary, nil
+	return s, s.saving.wait()
 }
 
 // simulation has the state of a run in progress.

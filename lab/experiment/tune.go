@@ -1,0 +1,668 @@
+package experiment
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/csv"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/sync/errgroup"
+
+	"loadstar/fed"
+	"loadstar/fed/recipe"
+	"loadstar/internal/atomicfile"
+	"loadstar/lab/sim"
+	"loadstar/metric"
+	"loadstar/nn/kernel"
+	"loadstar/series"
+)
+
+// Tuning searches a grid of settings for the plan with the lowest validation loss. It never
+// reads the test split.
+type Tuning struct {
+	// Dir keeps the results of finished trainings, which are not repeated, and the state of
+	// unfinished ones.
+	Dir string
+	// Plan is the text of the plan to improve. It is scored too, with all its rounds.
+	Plan     []byte
+	Axes     []Axis
+	Seeds    []uint64
+	Dataset  *series.Dataset
+	DataPath string
+	Kernel   *kernel.Set
+	Parallel int
+	// Budget is the CPU time of the search, or 0. If the whole grid is more expensive,
+	// plans are first compared after fewer rounds, and only the best third continues.
+	Budget time.Duration
+	// Progress, if not nil, is called with the numbers of finished trainings and of all
+	// trainings of a stage.
+	Progress func(stage, done, of int)
+}
+
+// Tuned is the result of a search.
+type Tuned struct {
+	Dataset   string `json:"dataset"`
+	Generated bool   `json:"generated"`
+	Clients   int    `json:"clients"`
+	// Keys are the settings that vary.
+	Keys []string `json:"keys"`
+	// Stages has the share of a plan's rounds in each stage of the search.
+	Stages []float64 `json:"stages"`
+	Seeds  []uint64  `json:"seeds"`
+	// Candidates are the plans in the order of their rank: those of later stages first, then
+	// by validation loss. Best is the first.
+	Candidates []Candidate   `json:"plans"`
+	CPU        metric.Number `json:"cpu_seconds"`
+	// Plan is the best plan as YAML, with a comment on how it was found.
+	Plan []byte `json:"-"`
+}
+
+// Candidate is a plan of the grid, with its scores on validation as means over seeds.
+type Candidate struct {
+	// Values are those of the settings that vary, or nil for the plan as it is.
+	Values []string `json:"values"`
+	Given  bool     `json:"given"`
+	Stage  int      `json:"stage"`  // the last stage that it reached
+	Rounds int      `json:"rounds"` // of that stage
+	// Loss is the mean loss over clients. It is infinite if training diverged.
+	Loss metric.Number `json:"loss"`
+	// Change is the loss relative to that of the plan as it is, minus 1, or NaN before the
+	// last stage. Lower is the share of the clients whose loss is lower.
+	Change metric.Number `json:"change"`
+	Lower  metric.Number `json:"clients_lower"`
+	Mean   metric.Number `json:"relative_mae_mean"`
+	Median metric.Number `json:"relative_mae_median"`
+	CPU    metric.Number `json:"cpu_seconds"` // of all its stages
+
+	set     Fragment
+	plan    *fed.Plan // resolved
+	clients []float64
+}
+
+const (
+	thin      = 3 // a stage passes one of this many plans on, and the next has as many times the rounds
+	maxStages = 3 // before the last one
+	minRounds = 8 // of a plan in the first stage
+)
+
+// Run searches the grid.
+func (t *Tuning) Run(ctx context.Context) (*Tuned, error) {
+	if len(t.Seeds) == 0 {
+		t.Seeds = []uint64{1}
+	}
+	all, err := t.candidates()
+	if err != nil {
+		return nil, err
+	}
+	results, err := openTrials(t.Dir, t.Dataset.Fingerprint(), t.Kernel.Name())
+	if err != nil {
+		return nil, err
+	}
+	out := &Tuned{Dataset: t.Dataset.Name, Generated: t.Dataset.Generated, Seeds: t.Seeds}
+	for _, a := range t.Axes {
+		out.Keys = append(out.Keys, a.Key)
+	}
+	given, rest := all[:1], all[1:]
+	early := 0
+	if t.Budget > 0 {
+		// The cost of the plan as it is predicts that of the others.
+		if err := t.stage(ctx, results, given, 0, 0); err != nil {
+			return nil, err
+		}
+		if early, err = t.plan(given[0], rest); err != nil {
+			return nil, err
+		}
+	}
+	for stage := range early {
+		out.Stages = append(out.Stages, math.Pow(thin, float64(stage-early)))
+		if err := t.stage(ctx, results, rest, stage, early); err != nil {
+			return nil, err
+		}
+		rest = rest[:(len(rest)+thin-1)/thin]
+	}
+	out.Stages = append(out.Stages, 1)
+	given[0].CPU = 0
+	if err := t.stage(ctx, results, all[:1+len(rest)], early, early); err != nil {
+		return nil, err
+	}
+	out.Clients = len(given[0].clients)
+	first := given[0]
+	for i := range all {
+		c := &all[i]
+		out.CPU += c.CPU
+		if c.Stage < early {
+			continue
+		}
+		c.Change = c.Loss/first.Loss - 1
+		if len(c.clients) != len(first.clients) {
+			continue // another lookback may leave out other clients
+		}
+		n, of := 0.0, 0.0
+		for k, loss := range c.clients {
+			if loss < first.clients[k] {
+				n++
+			}
+			if !math.IsNaN(loss) {
+				of++
+			}
+		}
+		c.Lower = metric.Number(n / of)
+	}
+	slices.SortStableFunc(all, func(a, b Candidate) int {
+		return cmp.Or(cmp.Compare(b.Stage, a.Stage), byLoss(a, b))
+	})
+	out.Candidates = all
+	if out.Plan, err = t.best(out); err != nil {
+		return nil, err
+	}
+	return out, out.write(t.Dir)
+}
+
+// byLoss orders candidates by loss. Plans that diverged come last, and the sort is stable, so
+// that the plan as it is comes before an equal one.
+func byLoss(a, b Candidate) int { return cmp.Compare(a.Loss, b.Loss) }
+
+// candidates returns the plan as it is, and all other points of the grid.
+func (t *Tuning) candidates() ([]Candidate, error) {
+	var base Fragment
+	if err := yaml.Unmarshal(t.Plan, &base); err != nil {
+		return nil, err
+	}
+	var (
+		all   []Candidate
+		texts [][]byte
+	)
+	for i, pt := range append([]point{{}}, (&Part{Grid: t.Axes}).points()...) {
+		c := Candidate{Values: pt.at, Given: i == 0, set: overlay(base, pt.set), Change: metric.Number(math.NaN()), Lower: metric.Number(math.NaN())}
+		text, err := yaml.Marshal(map[string]any(c.set))
+		if err != nil {
+			return nil, err
+		}
+		if c.plan, err = recipe.Read(text); err == nil {
+			c.plan, err = recipe.Resolve(c.plan, t.Dataset.Interval)
+		}
+		if err == nil && i > 0 {
+			err = sameTask(all[0].plan, c.plan)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.name(t.Axes), err)
+		}
+		if text, err = recipe.Write(c.plan); err != nil {
+			return nil, err
+		}
+		if known := slices.IndexFunc(texts, func(k []byte) bool { return bytes.Equal(k, text) }); known >= 0 {
+			if known == 0 {
+				all[0].Values = pt.at // the grid has the plan as it is
+			}
+			continue
+		}
+		all, texts = append(all, c), append(texts, text)
+	}
+	if len(all) == 1 {
+		return nil, errors.New("the grid has no plan but the given one: give other values")
+	}
+	return all, nil
+}
+
+// sameTask returns an error if the validation losses of two plans are not of the same task.
+func sameTask(a, b *fed.Plan) error {
+	type task struct {
+		Horizon, Targets    fed.Timespan
+		Scaling, Loss       string
+		Quantiles           string
+		Split               fed.Split
+		Gaps                float64
+		Holdout             float64
+		Stride              fed.Timespan
+		Seed                uint64
+		Reference, Interval string
+	}
+	of := func(p *fed.Plan) task {
+		m, e := p.Model, p.Evaluate
+		return task{
+			m.Horizon, m.Targets, m.Scaling, m.Loss, fmt.Sprint(m.Quantiles), m.Split, m.Gaps, e.Holdout, e.Stride,
+			p.Seed, e.Reference, m.Interval.String(),
+		}
+	}
+	if of(a) != of(b) {
+		return errors.New("validation losses of this plan and the given one cannot be compared: " +
+			"do not vary the seed, model.horizon, targets, scaling, loss, quantiles, split or gaps, or evaluate.holdout, stride or reference")
+	}
+	return nil
+}
+
+func (c *Candidate) name(axes []Axis) string {
+	if c.Values == nil {
+		return "the plan as it is"
+	}
+	var parts []string
+	for i, a := range axes {
+		parts = append(parts, a.Key+"="+c.Values[i])
+	}
+	return strings.Join(parts, " ")
+}
+
+// rounds returns the rounds of a candidate in a stage, of which early precede the last.
+func (c *Candidate) rounds(stage, early int) int {
+	n := c.plan.Rounds
+	for range early - stage {
+		n = (n + thin - 1) / thin
+	}
+	return n
+}
+
+// plan returns the smallest number of stages before the last with which the search probably
+// stays within the budget.
+func (t *Tuning) plan(given Candidate, rest []Candidate) (early int, err error) {
+	whole, err := t.work(&given)
+	if err != nil {
+		return 0, err
+	}
+	most, fewest := 0.0, math.MaxInt
+	for i := range rest {
+		w, err := t.work(&rest[i])
+		if err != nil {
+			return 0, err
+		}
+		most, fewest = most+w/float64(len(rest)), min(fewest, rest[i].plan.Rounds)
+	}
+	each := float64(given.CPU) * most / whole // CPU time of the mean candidate
+	var cost float64
+	for early = 0; ; early++ {
+		cost = float64(given.CPU)
+		n, share := len(rest), math.Pow(thin, -float64(early))
+		for range early {
+			cost += float64(n) * share * each
+			n, share = (n+thin-1)/thin, share*thin
+		}
+		cost += float64(n) * each
+		next := float64(fewest) * math.Pow(thin, -float64(early+1))
+		if cost <= t.Budget.Seconds() || early == maxStages || next < minRounds {
+			break
+		}
+	}
+	if cost > t.Budget.Seconds() {
+		return 0, fmt.Errorf("the grid needs about %s of CPU time with %d short stages before the last, more than the budget of %s: give fewer values or a larger budget; the plan as it is took %s and is not trained again",
+			seconds(cost), early, t.Budget, seconds(float64(given.CPU)))
+	}
+	return early, nil
+}
+
+// work returns a number to which the time of a candidate's training is roughly proportional:
+// the examples of all gradient steps, times the weights of the model.
+func (t *Tuning) work(c *Candidate) (float64, error) {
+	q, err := recipe.Frame(c.plan, t.Dataset)
+	if err != nil {
+		return 0, err
+	}
+	all := q.Examples(t.Dataset.Meter(0), nil)
+	steps := recipe.StepsOf(c.plan, all.Len(series.Train)*all.PerOrigin())
+	cohort := cmp.Or(c.plan.Schedule.Cohort, t.Dataset.Len())
+	return float64(c.plan.Rounds) * float64(cohort) * float64(steps) * float64(c.plan.Client.Batch) * float64(q.Model.Net().Weights()), nil
+}
+
+func seconds(s float64) time.Duration {
+	return time.Duration(s * float64(time.Second)).Round(time.Second)
+}
+
+// stage trains candidates with the rounds of a stage, adds their scores, and sorts those
+// that are not given by loss.
+func (t *Tuning) stage(ctx context.Context, results *trials, of []Candidate, stage, early int) error {
+	type job struct{ candidate, seed int }
+	var jobs []job
+	scores := make([][]trialResult, len(of))
+	for i := range of {
+		scores[i] = make([]trialResult, len(t.Seeds))
+		for k := range t.Seeds {
+			jobs = append(jobs, job{i, k})
+		}
+	}
+	var (
+		mu   sync.Mutex
+		done int
+	)
+	report := func(n int) {
+		mu.Lock()
+		defer mu.Unlock()
+		done += n
+		if t.Progress != nil {
+			t.Progress(stage, done, len(jobs))
+		}
+	}
+	report(0)
+	outer := ctx
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(max(t.Parallel, 1))
+	for _, j := range jobs {
+		g.Go(func() error {
+			p := *of[j.candidate].plan
+			p.Rounds, p.Seed, p.Name = of[j.candidate].rounds(stage, early), t.Seeds[j.seed], "candidate"
+			r, err := t.trial(ctx, results, &p)
+			if err != nil {
+				return fmt.Errorf("%s: %w", of[j.candidate].name(t.Axes), err)
+			}
+			scores[j.candidate][j.seed] = r
+			report(1)
+			return nil
+		})
+	}
+	if err := g.Wait(); outer.Err() != nil {
+		return outer.Err() // that of the simulator names a flag that this search does not have
+	} else if err != nil {
+		return err
+	}
+	for i := range of {
+		of[i].score(scores[i], stage, of[i].rounds(stage, early))
+	}
+	from := 0
+	if of[0].Given {
+		from = 1
+		if of[0].Loss > metric.Number(math.MaxFloat64) {
+			return fmt.Errorf("the plan as it is: %w", fed.ErrDiverged)
+		}
+	}
+	slices.SortStableFunc(of[from:], byLoss)
+	return nil
+}
+
+// score sets the scores of a stage: means over the seeds.
+func (c *Candidate) score(seeds []trialResult, stage, rounds int) {
+	c.Stage, c.Rounds, c.Loss, c.Mean, c.Median = stage, rounds, 0, 0, 0
+	c.clients = nil
+	n := float64(len(seeds))
+	for _, s := range seeds {
+		c.CPU += metric.Number(s.CPU)
+		losses := floats(s.Loss)
+		loss := float64(metric.NewSpread(losses).Mean)
+		if s.Diverged || math.IsNaN(loss) {
+			loss = math.Inf(1)
+		}
+		relative := metric.NewSpread(floats(s.Relative))
+		c.Loss += metric.Number(loss / n)
+		c.Mean, c.Median = c.Mean+relative.Mean/metric.Number(n), c.Median+relative.Median/metric.Number(n)
+		if c.clients == nil {
+			c.clients = make([]float64, len(losses))
+		}
+		for i := range min(len(c.clients), len(losses)) {
+			c.clients[i] += losses[i] / n
+		}
+	}
+}
+
+// trialResult has the validation scores of one training, by client.
+type trialResult struct {
+	Loss     []metric.Number `json:"loss"`
+	Relative []metric.Number `json:"relative_mae"`
+	Diverged bool            `json:"diverged,omitempty"`
+	// CPU is that of the process that finished the training, in seconds.
+	CPU float64 `json:"cpu_seconds"`
+}
+
+func floats(numbers []metric.Number) []float64 {
+	out := make([]float64, len(numbers))
+	for i, v := range numbers {
+		out[i] = float64(v)
+	}
+	return out
+}
+
+// trial trains a plan, or returns its stored result.
+func (t *Tuning) trial(ctx context.Context, results *trials, p *fed.Plan) (trialResult, error) {
+	text, err := recipe.Write(p)
+	if err != nil {
+		return trialResult{}, err
+	}
+	sum := sha256.Sum256(text)
+	key := hex.EncodeToString(sum[:12])
+	if r, ok := results.get(key); ok {
+		return r, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return trialResult{}, err
+	}
+	c := sim.Config{
+		Plan: p, Dataset: t.Dataset, DataPath: t.DataPath, Dir: filepath.Join(t.Dir, "unfinished", key), Kernel: t.Kernel,
+		Workers: 1, Memory: 512 << 20, Save: 30 * time.Second,
+	}
+	_, state, err := sim.Look(c)
+	if err != nil {
+		return trialResult{}, err
+	}
+	c.Resume = state == sim.Begun
+	rows, cpu, err := sim.Validate(ctx, c)
+	r := trialResult{CPU: cpu, Diverged: errors.Is(err, fed.ErrDiverged)}
+	if err != nil && !r.Diverged {
+		return r, err
+	}
+	known := false // the loss of a client without a validation window is NaN
+	for _, row := range rows {
+		r.Diverged, known = r.Diverged || math.IsInf(row.Loss, 0), known || !math.IsNaN(row.Loss)
+		r.Loss, r.Relative = append(r.Loss, metric.Number(row.Loss)), append(r.Relative, metric.Number(row.RelativeMAE))
+	}
+	if !known && !r.Diverged {
+		return r, errors.New("no client has a complete validation window: use more readings, or enlarge the validation split with model.split in the plan")
+	}
+	if err := results.put(key, r); err != nil {
+		return r, err
+	}
+	return r, os.RemoveAll(c.Dir)
+}
+
+// trials has the results of finished trainings, in a file.
+type trials struct {
+	path string
+	mu   sync.Mutex
+	file struct {
+		Data    string                 `json:"data"` // fingerprint
+		Kernel  string                 `json:"kernel"`
+		Results map[string]trialResult `json:"results"`
+	}
+}
+
+func openTrials(dir, data, kernel string) (*trials, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	t := &trials{path: filepath.Join(dir, "results.json")}
+	t.file.Data, t.file.Kernel, t.file.Results = data, kernel, map[string]trialResult{}
+	text, err := os.ReadFile(t.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return t, nil
+	} else if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(text, &t.file); err != nil {
+		return nil, fmt.Errorf("%s: %w: choose another folder", t.path, err)
+	}
+	if t.file.Data != data || t.file.Kernel != kernel {
+		return nil, fmt.Errorf("%s has results on other data or with other kernels: choose another folder", dir)
+	}
+	return t, nil
+}
+
+func (t *trials) get(key string) (trialResult, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r, ok := t.file.Results[key]
+	return r, ok
+}
+
+func (t *trials) put(key string, r trialResult) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.file.Results[key] = r
+	return atomicfile.Write(t.path, func(f *os.File) error { return json.NewEncoder(f).Encode(t.file) })
+}
+
+// best returns the best plan, with a comment on how it was found.
+func (t *Tuning) best(r *Tuned) ([]byte, error) {
+	b := r.Candidates[0]
+	settings, err := yaml.Marshal(map[string]any(b.set))
+	if err != nil {
+		return nil, err
+	}
+	var to bytes.Buffer
+	fmt.Fprintf(&to, "# The best of %d plans on %s%s, by the validation loss of %s.\n", len(r.Candidates), r.Dataset, map[bool]string{true: " (SYNTHETIC data)"}[r.Generated], clients(r.Clients))
+	for _, a := range t.Axes {
+		var values []string
+		for i := range a.Values {
+			values = append(values, a.Name(i))
+		}
+		fmt.Fprintf(&to, "# Searched: %s = %s\n", a.Key, strings.Join(values, ", "))
+	}
+	fmt.Fprintf(&to, "# %s\n", r.Verdict())
+	fmt.Fprintf(&to, "# The test split was not read. Score this plan on it once: loadstar simulate\n")
+	to.Write(settings)
+	return to.Bytes(), nil
+}
+
+// Verdict compares the best plan with the one that was given.
+func (r *Tuned) Verdict() string {
+	b := r.Candidates[0]
+	seeds := ""
+	if len(r.Seeds) == 1 {
+		seeds = " With one seed, differences below 1 % may be chance."
+	}
+	if b.Given {
+		return fmt.Sprintf("No plan is better than the given one, with a validation loss of %.5g.%s", b.Loss, seeds)
+	}
+	i := slices.IndexFunc(r.Candidates, func(c Candidate) bool { return c.Given })
+	return fmt.Sprintf("Its validation loss is %.5g, that of the given plan %.5g (%+.1f %%), and lower for %.0f %% of the clients.%s",
+		b.Loss, r.Candidates[i].Loss, 100*b.Change, 100*b.Lower, seeds)
+}
+
+// Print prints the plans as a table with a chart of their losses.
+func (r *Tuned) Print(w io.Writer) error {
+	mark := ""
+	if r.Generated {
+		mark = " (SYNTHETIC data, not measurements)"
+	}
+	fmt.Fprintf(w, "%s%s: %s, scored on the validation split; the test split is not read\n\n", r.Dataset, mark, clients(r.Clients))
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, k := range r.Keys {
+		fmt.Fprintf(t, "%s\t", k)
+	}
+	fmt.Fprintln(t, "ROUNDS\tLOSS\tREL. MAE\tMEDIAN\tCPU\tCHANGE\t")
+	most := metric.Number(0)
+	for _, c := range r.Candidates {
+		if v := metric.Number(math.Abs(float64(c.Change))); v > most && !math.IsInf(float64(v), 0) {
+			most = v
+		}
+	}
+	last := len(r.Stages) - 1
+	for _, c := range r.Candidates {
+		for i := range r.Keys {
+			if c.Values == nil {
+				fmt.Fprint(t, "as it is\t")
+			} else {
+				fmt.Fprintf(t, "%s\t", c.Values[i])
+			}
+		}
+		if math.IsInf(float64(c.Loss), 0) {
+			fmt.Fprintf(t, "%d\tdiverged\t-\t-\t%.0f s\t\t\n", c.Rounds, c.CPU)
+			continue
+		}
+		fmt.Fprintf(t, "%d\t%.5f\t%.3f\t%.3f\t%.0f s\t", c.Rounds, c.Loss, c.Mean, c.Median, c.CPU)
+		switch {
+		case c.Stage < last:
+			fmt.Fprint(t, "stopped\t\n")
+		case c.Given:
+			fmt.Fprint(t, "given\t\n")
+		default:
+			fmt.Fprintf(t, "%+.1f %%\t%s\n", 100*c.Change, bar(float64(c.Change/most)))
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\n%s\n%s of CPU time\n", r.Verdict(), seconds(float64(r.CPU)))
+	return err
+}
+
+// bar draws a share from -1 to 1, to the left or to the right of a line.
+func bar(share float64) string {
+	const width = 10
+	n := int(math.Round(math.Abs(share) * width))
+	if share < 0 {
+		return " " + strings.Repeat(" ", width-n) + strings.Repeat("█", n) + "│"
+	}
+	return " " + strings.Repeat(" ", width) + "│" + strings.Repeat("░", min(n, width))
+}
+
+// write writes the table and the best plan to the folder of the search.
+func (r *Tuned) write(dir string) error {
+	err := atomicfile.Write(filepath.Join(dir, "tune.csv"), func(f *os.File) error {
+		w := csv.NewWriter(f)
+		head := append(slices.Clone(r.Keys), "given", "stage", "rounds", "validation_loss", "change", "clients_lower", "relative_mae_mean", "relative_mae_median", "cpu_seconds")
+		if err := w.Write(head); err != nil {
+			return err
+		}
+		number := func(v metric.Number) string {
+			if math.IsNaN(float64(v)) {
+				return ""
+			}
+			return strconv.FormatFloat(float64(v), 'g', 8, 64)
+		}
+		for _, c := range r.Candidates {
+			row := slices.Clone(c.Values)
+			if row == nil {
+				row = make([]string, len(r.Keys))
+			}
+			row = append(row, strconv.FormatBool(c.Given), strconv.Itoa(c.Stage+1), strconv.Itoa(c.Rounds),
+				number(c.Loss), number(c.Change), number(c.Lower), number(c.Mean), number(c.Median), number(c.CPU))
+			if err := w.Write(row); err != nil {
+				return err
+			}
+		}
+		w.Flush()
+		return w.Error()
+	})
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(dir, "best.yaml"), func(f *os.File) error { _, err := f.Write(r.Plan); return err })
+}
+
+// ParseAxis parses a setting and its values, such as client.lr=0.002,0.005. Commas in
+// brackets are part of a value.
+func ParseAxis(s string) (Axis, error) {
+	key, list, ok := strings.Cut(s, "=")
+	if !ok || key == "" || list == "" {
+		return Axis{}, fmt.Errorf("%q is not a setting with values: write one such as client.lr=0.002,0.005", s)
+	}
+	a := Axis{Key: key}
+	depth, from := 0, 0
+	for i := 0; i <= len(list); i++ {
+		switch {
+		case i < len(list) && strings.ContainsRune("[{", rune(list[i])):
+			depth++
+		case i < len(list) && strings.ContainsRune("]}", rune(list[i])):
+			depth--
+		case i == len(list) || list[i] == ',' && depth == 0:
+			text := strings.TrimSpace(list[from:i])
+			var v Scalar
+			if err := yaml.Unmarshal([]byte(text), &v); err != nil || text == "" {
+				return a, fmt.Errorf("%s: %q is not a value", key, text)
+			}
+			a.Values, a.Names, from = append(a.Values, v), append(a.Names, text), i+1
+		}
+	}
+	return a, nil
+}
