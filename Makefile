@@ -229,6 +229,10 @@ site: ## Write the documentation as web pages into dist/site; fails on dead link
 	cd tools && go test ./site
 	cd tools && go run ./site -root .. -out $(abspath $(DIST))/site
 
+.PHONY: python-test
+python-test: build ## Build the wheel, install it in a clean environment, run its tests and its notebook, and compare ONNX models with our forecasts; needs python3-pandas, python3-nbclient, python3-ipykernel and npm
+	tools/python-test.sh
+
 .PHONY: web-test
 web-test: build ## Test the dashboard in a browser, with a real server under load and a real agent; SHORT=1 for two of four looks; needs npm and chromium
 	cd web/dashboard && $(NPM_CI) && npm test --silent

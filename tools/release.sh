@@ -31,6 +31,7 @@ for platform in $PLATFORMS; do
 	cp -r README.md CHANGELOG.md LICENSE docs plans deploy "$DIST/man" "$DIST/completions" "$stage"
 	find "$stage" -exec touch -hd "@$EPOCH" {} +
 	tar -C "$tools" --sort=name --owner=0 --group=0 --numeric-owner --mode=go=rX,u+rw -cf - "$folder" | gzip -9n >"$DIST/release/$folder.tar.gz"
+	[ "$arch" = arm ] || python3 tools/wheel.py --binary "$bin/loadstar$suffix" --platform "$platform" --version "$VERSION" --out "$DIST/release" >/dev/null
 	case $platform in
 	linux-amd64) deb=amd64 ;;
 	linux-arm64) deb=arm64 ;;
