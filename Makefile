@@ -230,7 +230,7 @@ site: ## Write the documentation as web pages into dist/site; fails on dead link
 	cd tools && go run ./site -root .. -out $(abspath $(DIST))/site
 
 .PHONY: python-test
-python-test: build ## Build the wheel, install it in a clean environment, run its tests and its notebook, and compare ONNX models with our forecasts; needs python3-pandas, python3-nbclient, python3-ipykernel and npm
+python-test: build ## Build the wheel, install it in a clean environment, run its tests and its notebook, and compare ONNX models with our forecasts; needs python3-venv, python3-pandas, python3-nbclient, python3-ipykernel, python3-onnx and npm
 	tools/python-test.sh
 
 .PHONY: web-test

@@ -19,7 +19,7 @@ import (
 )
 
 // pages returns README.md and the pages of docs that have blocks to run, in order, in an
-// empty folder. Blocks marked sh are commands, and blocks marked python need NumPy. Other
+// empty folder. Blocks marked sh are commands, and blocks marked python use the Python package. Other
 // blocks show output or are not meant to be run as they are.
 func pages(t *testing.T, root string) map[string]string {
 	out := map[string]string{}
@@ -49,7 +49,7 @@ func pages(t *testing.T, root string) map[string]string {
 	return out
 }
 
-// python is Debian's interpreter, for which NumPy is a package.
+// python is Debian's interpreter, for which pandas is a package.
 const python = "/usr/bin/python3"
 
 // TestDocuments runs the code blocks of the documents, as a reader would.
@@ -157,16 +157,16 @@ func runBlocks(t *testing.T, root, text string) (dir string) {
 		case "sh":
 			cmd = exec.Command("bash", "-euo", "pipefail", "-c", b.code)
 		case "python":
-			if exec.Command(python, "-c", "import numpy").Run() != nil {
+			if exec.Command(python, "-c", "import pandas").Run() != nil {
 				if os.Getenv("CI") != "" {
-					t.Fatal("NumPy is missing: install python3-numpy")
+					t.Fatal("pandas is missing: install python3-pandas")
 				}
-				t.Skip("needs python3-numpy")
+				t.Skip("needs python3-pandas")
 			}
 			cmd = exec.Command(python, "-c", b.code)
 		}
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), fmt.Sprintf("PORT=%d", port))
+		cmd.Env = append(os.Environ(), fmt.Sprintf("PORT=%d", port), "LOADSTAR="+program, "PYTHONPATH="+filepath.Join(root, "python"), "PYTHONDONTWRITEBYTECODE=1")
 		cmd.WaitDelay = time.Second // a service in the background may hold the output
 		out, err := cmd.CombinedOutput()
 		if err != nil {

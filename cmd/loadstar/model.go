@@ -8,11 +8,13 @@ import (
 
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/forecast"
+	"loadstar/lab/outlook"
+	"loadstar/nn/kernel"
 )
 
 func newModel() *cobra.Command {
-	cmd := &cobra.Command{Use: "model", Short: "Show the forecasting models and their layers"}
-	cmd.AddCommand(newModelList(), newModelShow())
+	cmd := &cobra.Command{Use: "model", Short: "Show the forecasting models and their layers, and export trained ones"}
+	cmd.AddCommand(newModelList(), newModelShow(), newModelExport())
 	return cmd
 }
 
@@ -145,5 +147,42 @@ of a forecast one step ahead with weather.`,
 	cmd.Flags().IntVar(&shape.Lookback, "lookback", 0, "steps per window (default as in the paper)")
 	cmd.Flags().IntVar(&shape.Inputs, "inputs", 0, "inputs per step (default as in the paper)")
 	cmd.Flags().IntVar(&shape.Outputs, "outputs", 0, "outputs per window (default as in the paper)")
+	return cmd
+}
+
+func newModelExport() *cobra.Command {
+	var to, client string
+	cmd := &cobra.Command{
+		Use:   "export RUN",
+		Short: "Write the trained models of a run as ONNX",
+		Long: `Write the trained models of a run as ONNX, for other runtimes: that of one client to
+a file, or those of all clients to a folder. A model has the shared and the
+personal layers of the client and its scaling. It reads "inputs", a row for each
+example, and returns "forecast", a row for each step with the quantiles in kW.
+The names of the inputs and the quantiles are in its metadata.
+
+'loadstar forecast --inputs' writes inputs. The forecasts are the model's own:
+those of 'loadstar forecast' are also corrected by the errors of earlier ones.`,
+		Example: "  loadstar model export runs/day-ahead --onnx models\n" +
+			"  loadstar model export runs/day-ahead --client b103 --onnx b103.onnx",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if to == "" {
+				return cli.Usagef("nothing to write: use --onnx with a folder, or with a file and --client")
+			}
+			k, err := kernel.Default()
+			if err != nil {
+				return err
+			}
+			n, err := outlook.ExportONNX(args[0], client, to, k)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", to, cli.Count(n, "model"))
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&to, "onnx", "", "`FOLDER` for the models of all clients, or file for one")
+	cmd.Flags().StringVar(&client, "client", "", "export only this client")
 	return cmd
 }

@@ -70,7 +70,7 @@ var layers = map[string]pkg{
 	"lab/report":     {layer: 4, may: "internal/atomicfile lab/run metric series", external: "go.yaml.in/yaml/v3"},
 	"lab/run":        {layer: 4, may: "internal/atomicfile internal/csvcell internal/filelock metric", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
 	"lab/score":      {layer: 4, may: "forecast/issue lab/outlook metric series series/table series/table/parquet"},
-	"lab/outlook":    {layer: 4, may: "fed/recipe fed/serve forecast/issue internal/atomicfile lab/run metric nn/kernel nn/safetensors series", external: "github.com/guptarohit/asciigraph github.com/parquet-go/parquet-go golang.org/x/sync"},
+	"lab/outlook":    {layer: 4, may: "fed/recipe fed/serve forecast/issue internal/atomicfile lab/run metric nn/kernel nn/onnx nn/safetensors series", external: "github.com/guptarohit/asciigraph github.com/parquet-go/parquet-go golang.org/x/sync"},
 
 	"fed/policy":     {layer: 3, may: "fed fed/recipe internal/config"},
 	"fed/setup":      {layer: 3, may: "fed fed/client fed/limit fed/recipe fed/round nn/kernel series"},
@@ -96,6 +96,7 @@ var layers = map[string]pkg{
 	"nn":             {layer: 1, may: "nn/kernel"},
 	"nn/kernel":      {layer: 1, external: "golang.org/x/sys"},
 	"nn/safetensors": {layer: 1},
+	"nn/onnx":        {layer: 1, may: "nn", external: "google.golang.org/protobuf"},
 	"nn/nntest":      {layer: 1, may: "nn nn/kernel"},
 
 	"series":               {layer: 1, may: "internal/atomicfile internal/mmap"},
