@@ -22,6 +22,8 @@ import (
 	"loadstar/internal/atomicfile"
 	"loadstar/lab/backtest"
 	"loadstar/lab/report"
+	"loadstar/lab/score"
+	"loadstar/series"
 )
 
 const baselineUsage = "baselines to show with the run, or none; may be repeated"
@@ -29,7 +31,7 @@ const baselineUsage = "baselines to show with the run, or none; may be repeated"
 func newReport() *cobra.Command {
 	var (
 		out, title, root string
-		baselines        []string
+		baselines, files []string
 		open             bool
 	)
 	cmd := &cobra.Command{
@@ -48,7 +50,11 @@ spread over seeds.
 
 The baselines are backtested on the task of the run, once: the results are in
 the folder baselines of the run. This needs the dataset of the run; without it,
-the report has only the results that exist already.`,
+the report has only the results that exist already.
+
+With --forecasts the report has forecasts of other programs beside those of the
+run: a table of the scores on the forecasts that all of them have, as loadstar
+score prints it, and the curves of the first file instead of a baseline's.`,
 		Example: "  loadstar report runs/day-ahead --open\n" +
 			"  loadstar report runs/compare -o compare.html",
 		Args: cobra.MinimumNArgs(1),
@@ -72,6 +78,11 @@ the report has only the results that exist already.`,
 				}
 			} else {
 				r.WithoutBaselines()
+			}
+			if len(files) > 0 {
+				if err := compareForecasts(cmd, r.Runs, files, root); err != nil {
+					return err
+				}
 			}
 			var page bytes.Buffer
 			if err := r.Write(&page); err != nil {
@@ -99,6 +110,7 @@ the report has only the results that exist already.`,
 	f.StringVarP(&out, "out", "o", "", "file to write (default report.html in the first folder)")
 	f.StringVar(&title, "title", "", "title of the report (default the methods and datasets)")
 	f.StringSliceVar(&baselines, "baseline", backtest.Default, baselineUsage)
+	f.StringArrayVar(&files, "forecasts", nil, "`FILE=NAME`: forecasts of another program to score and draw beside the run, as in loadstar score; may be repeated")
 	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.BoolVar(&open, "open", false, "open the report in the browser")
 	return cmd
@@ -163,22 +175,70 @@ func besideRun(ctx context.Context, r *report.Run, names []string, root string) 
 	if err != nil {
 		return err
 	}
-	if r.DataPath == "" {
-		return errors.New("the run does not say where its dataset is")
-	}
-	d, closer, err := cli.OpenPlausible(io.Discard, r.DataPath, root)
+	d, closer, err := datasetOf(r, root)
 	if err != nil {
-		return fmt.Errorf("its dataset cannot be opened: %w", err)
+		return err
 	}
 	defer closer.Close()
-	if now := d.Fingerprint(); now != r.Data {
-		return fmt.Errorf("the dataset %s has changed since the run: it has the fingerprint %s, not %s", r.DataPath, now, r.Data)
-	}
 	if plan, err = recipe.Resolve(plan, d.Interval); err != nil {
 		return err
 	}
 	_, err = backtest.Beside(ctx, d, plan, r.Dir, names, runtime.NumCPU())
 	return err
+}
+
+// datasetOf opens the dataset of a run.
+func datasetOf(r *report.Run, root string) (*series.Dataset, io.Closer, error) {
+	if r.DataPath == "" {
+		return nil, nil, errors.New("the run does not say where its dataset is")
+	}
+	d, closer, err := cli.OpenPlausible(io.Discard, r.DataPath, root)
+	if err != nil {
+		return nil, nil, fmt.Errorf("its dataset cannot be opened: %w", err)
+	}
+	if now := d.Fingerprint(); now != r.Data {
+		err = fmt.Errorf("the dataset %s has changed since the run: it has the fingerprint %s, not %s", r.DataPath, now, r.Data)
+		return nil, nil, errors.Join(err, closer.Close())
+	}
+	return d, closer, nil
+}
+
+// compareForecasts adds the forecasts of other programs to the report of a run.
+func compareForecasts(cmd *cobra.Command, runs []*report.Run, files []string, root string) error {
+	best := report.Representatives(runs)
+	if len(best) != 1 {
+		return cli.Usagef("--forecasts: the report has %d datasets or tasks; name runs of one", len(best))
+	}
+	r := best[0]
+	d, closer, err := datasetOf(r, root)
+	if err != nil {
+		return fmt.Errorf("--forecasts: %w", err)
+	}
+	defer closer.Close()
+	var all []*score.Forecasts
+	for _, file := range files {
+		path, name, named := strings.Cut(file, "=")
+		f, err := score.Read(path, d)
+		if err == nil && named {
+			err = f.Rename(name)
+		}
+		if err != nil {
+			return fmt.Errorf("--forecasts %s: %w", file, err)
+		}
+		all = append(all, f)
+	}
+	own, err := forecastsOf(cmd, r.Dir, d, runtime.NumCPU(), all)
+	if err != nil {
+		return err
+	}
+	scores, err := score.Score(d, append([]*score.Forecasts{own}, all...))
+	if err != nil {
+		return fmt.Errorf("--forecasts: %w", err)
+	}
+	o := report.Others{Table: scores.Table()}
+	o.Name, o.Curves = all[0].Curves(d, r.Leads(), r.Drawn())
+	r.Compare(o)
+	return nil
 }
 
 // openPage opens a file in the browser. A machine without one is not an error.

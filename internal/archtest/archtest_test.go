@@ -69,7 +69,7 @@ var layers = map[string]pkg{
 	"lab/kept":       {layer: 4, may: "internal/atomicfile internal/filelock internal/mmap internal/stateformat", external: "golang.org/x/sync"},
 	"lab/report":     {layer: 4, may: "internal/atomicfile lab/run metric series", external: "go.yaml.in/yaml/v3"},
 	"lab/run":        {layer: 4, may: "internal/atomicfile internal/csvcell internal/filelock metric", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
-	"lab/score":      {layer: 4, may: "forecast/issue lab/outlook metric series series/table series/table/parquet"},
+	"lab/score":      {layer: 4, may: "forecast/issue lab/outlook lab/report lab/run metric series series/table series/table/parquet"},
 	"lab/outlook":    {layer: 4, may: "fed/recipe fed/serve forecast/issue internal/atomicfile lab/run metric nn/kernel nn/onnx nn/safetensors series", external: "github.com/guptarohit/asciigraph github.com/parquet-go/parquet-go golang.org/x/sync"},
 
 	"fed/policy":     {layer: 3, may: "fed fed/recipe internal/config"},

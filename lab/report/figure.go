@@ -46,7 +46,7 @@ func (s *dataset) group(i int, share float64) group {
 		g.About += fmt.Sprintf(" Baselines were fitted for %d of %d clients.", n, len(r.Clients))
 	}
 	fan := func() (figure, bool) { return s.forecasts(share) }
-	g.add("forecasts", "Forecasts", s.uses(), fan)
+	g.add("forecasts", "Forecasts", append(s.otherTables(), s.uses()...), fan)
 	g.add("clients", "Error by client", s.worst(), s.skill)
 	g.add("errors", "Error by lead and by hour", s.peaks(), s.byStep, s.byHour)
 	g.add("intervals", "Intervals", nil, s.calibration, s.coverageByHour)

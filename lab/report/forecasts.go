@@ -189,15 +189,18 @@ type baseCurve struct {
 	at   map[string]map[int64][2]float64
 }
 
-// drawnBaseline returns the curves of the strongest baseline, or nil if there are none.
+// drawnBaseline returns the curves of another program or of the strongest baseline, or nil if
+// there are none.
 func (s *dataset) drawnBaseline() *baseCurve {
-	b := s.strongest()
-	if b == nil || s.beside == nil {
-		return nil
+	var curves []run.BaselineCurve
+	c := &baseCurve{at: map[string]map[int64][2]float64{}}
+	if o := s.others(); o != nil {
+		c.Name, curves = o.Name, o.Curves
+	} else if b := s.strongest(); b != nil && s.beside != nil {
+		c.Name, curves = b.name, s.beside.Curves
 	}
-	c := &baseCurve{Name: b.name, at: map[string]map[int64][2]float64{}}
-	for _, row := range s.beside.Curves {
-		if row.Method != b.name {
+	for _, row := range curves {
+		if row.Method != c.Name {
 			continue
 		}
 		if c.at[row.Client] == nil {

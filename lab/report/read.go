@@ -37,6 +37,7 @@ type Run struct {
 	calibration []run.Calibration // by hour and level
 	uses        []run.Use
 	beside      run.Beside        // baselines on the task of this run
+	others      *Others           // forecasts of other programs, or nil
 	settings    map[string]string // the plan with dotted keys, such as client.lr
 	rounds      int
 	steps       int64

@@ -3,6 +3,7 @@
 package score
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -370,6 +371,13 @@ func (m *Method) summarize() {
 	}
 }
 
+// sorted returns the methods, lowest error first.
+func (r *Result) sorted() []Method {
+	all := slices.Clone(r.Methods)
+	slices.SortStableFunc(all, func(a, b Method) int { return cmp.Compare(a.RelativeMAE, b.RelativeMAE) })
+	return all
+}
+
 // Print writes a table, lowest error first, after what was found.
 func (r *Result) Print(w io.Writer) error {
 	mark := ""
@@ -382,14 +390,7 @@ func (r *Result) Print(w io.Writer) error {
 	}
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(t, "METHOD\tRELATIVE MAE\tMEAN\tMAE kW\tBIAS kW\tIN INTERVAL\tBETTER\tWORSE\t\n")
-	sorted := slices.Clone(r.Methods)
-	slices.SortStableFunc(sorted, func(a, b Method) int {
-		if a.RelativeMAE < b.RelativeMAE {
-			return -1
-		}
-		return 1
-	})
-	for _, m := range sorted {
+	for _, m := range r.sorted() {
 		inside, versus := "-", "-\t-"
 		if m.Coverage != nil {
 			inside = fmt.Sprintf("%.1f %% of %.0f", 100**m.Coverage, 100**m.Level)
