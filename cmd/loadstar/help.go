@@ -25,7 +25,7 @@ var groups = []struct {
 }{
 	{"Start here:", "demo doctor"},
 	{"Data:", "data"},
-	{"Train here:", "plan model simulate tune backtest score compare report reproduce"},
+	{"Train here:", "plan model simulate tune advise backtest score compare report reproduce"},
 	{"Forecast:", "forecast models"},
 	{fleetGroup, ""},
 	{"Machine:", "bench completion glossary help version"},
@@ -35,6 +35,7 @@ const fleetGroup = "A fleet:"
 
 // related has what the help of a command names under "See also".
 var related = map[string]string{
+	"advise":         "loadstar compare, docs/how-to/advise.md",
 	"agent":          "loadstar doctor --agent, docs/agent.md",
 	"agent join":     "loadstar token create, loadstar agent run",
 	"agent run":      "loadstar agent check, loadstar doctor --agent, docs/agent.md",

@@ -64,7 +64,7 @@ them.`,
 		SilenceUsage:  true,
 		Version:       version,
 	}
-	root.AddCommand(newDemo(), newData(), newForecast(), newBacktest(), newScore(), newModel(), newPlan(), newSimulate(), newTune(), newCompare(), newReport(), newReproduce(),
+	root.AddCommand(newDemo(), newData(), newForecast(), newBacktest(), newScore(), newModel(), newPlan(), newSimulate(), newTune(), newAdvise(), newCompare(), newReport(), newReproduce(),
 		newServe(), newAgent(), newBackup(), newRestore(), newDoctor(), bench.Command(), newVersion(), newGlossary(),
 		&cobra.Command{Use: "exit-codes", Short: "List the exit codes", Long: cli.ExitCodes})
 	root.AddCommand(operate.Commands()...)
