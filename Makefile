@@ -43,6 +43,7 @@ tidy: ## Fail if go mod tidy would change a go.mod or go.sum
 	go mod tidy -diff
 	go -C tools mod tidy -diff
 	go -C nn/kernel/gen mod tidy -diff
+	go -C tools/helm mod tidy -diff
 
 .PHONY: vet-host
 vet-host:
@@ -232,6 +233,10 @@ site: ## Write the documentation as web pages into dist/site; fails on dead link
 .PHONY: python-test
 python-test: build ## Build the wheel, install it in a clean environment, run its tests and its notebook, and compare ONNX models with our forecasts; needs python3-venv, python3-pandas, python3-nbclient, python3-ipykernel, python3-onnx and npm
 	tools/python-test.sh
+
+.PHONY: helm-test
+helm-test: ## Render the Helm chart with three sets of values, and decode every object strictly
+	go -C tools/helm test ./...
 
 .PHONY: web-test
 web-test: build ## Test the dashboard in a browser, with a real server under load and a real agent; SHORT=1 for two of four looks; needs npm and chromium

@@ -14,6 +14,7 @@ import (
 
 	"loadstar/agent/audit"
 	"loadstar/agent/config"
+	"loadstar/agent/identity"
 	"loadstar/agent/live"
 	"loadstar/agent/mqtt"
 	"loadstar/agent/readings"
@@ -29,7 +30,9 @@ import (
 type Options struct {
 	Config string // path of agent.yaml
 	// Policy changes the policy of the configuration; each is KEY=VALUE or none.
-	Policy  []string
+	Policy []string
+	// Join is the server that the agent joins when it starts for the first time, or zero.
+	Join    identity.Joining
 	Version string // of the program
 	Out     io.Writer
 	Log     *slog.Logger

@@ -45,6 +45,9 @@ func Run(ctx context.Context, o Options) error {
 			return err
 		}
 	}
+	if err := o.Join.Once(ctx, c.Dir, c.Site.Name); err != nil {
+		return err
+	}
 	x, err := open(c, o.Log)
 	if err != nil {
 		return err

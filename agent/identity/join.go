@@ -36,6 +36,31 @@ const (
 	maxName = 128
 )
 
+// Joining is how an agent joins a server when it starts for the first time.
+type Joining struct {
+	Server, TokenFile string
+}
+
+// Once joins a server unless the folder has an identity. Without a server it does nothing, so
+// that the zero value is of use.
+func (j Joining) Once(ctx context.Context, dir, name string) error {
+	if j.Server == "" && j.TokenFile == "" {
+		return nil
+	}
+	if j.Server == "" || j.TokenFile == "" {
+		return errors.New("joining at the start needs both a server and a file with a join token")
+	}
+	if _, err := Open(dir); !errors.Is(err, ErrNotJoined) {
+		return err
+	}
+	token, err := Token("", j.TokenFile, strings.NewReader(""))
+	if err != nil {
+		return err
+	}
+	_, err = Join(ctx, dir, j.Server, token, name)
+	return err
+}
+
 // Join registers the agent of a folder with a server, using a token that an operator of the
 // server created. The name describes the machine to operators. Join sends the token's
 // secret only to the server whose certificate the token names. It fails if the folder already

@@ -32,7 +32,7 @@ var version = "0.1.0-dev"
 const usage = `Host clients: forecast their load, and train on their data.
 
   loadstar-agent join [-dir DIR] [-name NAME] -token-file FILE SERVER
-  loadstar-agent run -config agent.yaml
+  loadstar-agent run -config agent.yaml [-join SERVER -join-token-file FILE]
   loadstar-agent run [-dir DIR] [-workers N] DATA.prepared
   loadstar-agent check [-config agent.yaml] [-plan FILE]
   loadstar-agent status [-config agent.yaml]
@@ -87,6 +87,8 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		withConfig("")
 		dir := f.String("dir", folder, "the agent's folder, without a configuration")
 		workers := f.Int("workers", 1, "number of clients to train in parallel, without a configuration")
+		f.StringVar(&o.Join.Server, "join", "", "`URL` of the server to join at the first start")
+		f.StringVar(&o.Join.TokenFile, "join-token-file", "", "`file` with the join token for -join")
 		usual := policy.Default()
 		f.Func("policy", "change which plans the agent trains: `KEY=VALUE` with a key of policy in agent.yaml, trial for small fleets, or none; may be repeated", func(text string) error {
 			o.Policy = append(o.Policy, text)
@@ -103,6 +105,10 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		}
 		if f.NArg() != 1 {
 			return fmt.Errorf("name a configuration with -config, or a prepared file: %w", errUsage)
+		}
+		host, _ := os.Hostname() // without a name, operators see none
+		if err := o.Join.Once(ctx, *dir, host); err != nil {
+			return err
 		}
 		return run(ctx, *dir, f.Arg(0), *workers, &usual, o.Log)
 	case "check":

@@ -105,6 +105,9 @@ round.`,
 			if data == "" {
 				return cli.Usagef("no configuration and no dataset: use --config or --data")
 			}
+			if err := live.Join.Once(cmd.Context(), c.Dir, hostname()); err != nil {
+				return err
+			}
 			i, err := identity.Open(c.Dir)
 			if err != nil {
 				return err
@@ -144,6 +147,8 @@ round.`,
 	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.StringVar(&part, "part", "", "host only part `K/N` of the meters, such as 1/20")
 	f.StringArrayVar(&live.Policy, "policy", nil, "change which plans the agent trains: `KEY=VALUE` with a key of policy in agent.yaml, trial for small fleets, or none; may be repeated")
+	f.StringVar(&live.Join.Server, "join", "", "`URL` of the server to join at the first start")
+	f.StringVar(&live.Join.TokenFile, "join-token-file", "", "`file` with the join token for --join")
 	f.IntVar(&c.Workers, "workers", runtime.NumCPU(), "number of clients to train in parallel")
 	logging.add(f)
 	return cmd

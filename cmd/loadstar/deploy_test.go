@@ -417,3 +417,72 @@ func scrape(t *testing.T, address string) metrics {
 	}
 	return out
 }
+
+// TestCompose checks deploy/compose.yaml: the files that it mounts exist, the server takes its
+// command, and the agent its configuration. No container is started.
+func TestCompose(t *testing.T) {
+	root := filepath.Join("..", "..", "deploy")
+	text, err := os.ReadFile(filepath.Join(root, "compose.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c struct {
+		Services map[string]struct {
+			Command     []string
+			Environment map[string]string
+			Volumes     []string
+		}
+		Volumes map[string]any
+	}
+	if err := yaml.Unmarshal(text, &c); err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range c.Services {
+		for _, v := range s.Volumes {
+			from, _, _ := strings.Cut(v, ":")
+			if strings.HasPrefix(from, "./") {
+				if _, err := os.Stat(filepath.Join(root, from)); err != nil {
+					t.Errorf("%s mounts %s: %v", name, from, err)
+				}
+			} else if _, ok := c.Volumes[from]; !ok {
+				t.Errorf("%s mounts the volume %s, which is not declared", name, from)
+			}
+		}
+	}
+	server := c.Services["server"]
+	given := regexp.MustCompile(`\$\{([A-Z_0-9]+):[?-]([^}]*)\}`)
+	args := append(slices.Clone(server.Command), "--print-config")
+	for i := range args {
+		args[i] = given.ReplaceAllString(args[i], "$2")
+	}
+	cmd := exec.Command("loadstar", args...)
+	for k, v := range server.Environment {
+		cmd.Env = append(cmd.Environ(), k+"="+given.ReplaceAllString(v, "secret"))
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("loadstar %q: %v\n%s", args, err, out)
+	}
+	for _, want := range []string{"hosts: [localhost, server]", "watch: :7444", "blobs: s3+http://store:9000/loadstar"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("the server's configuration has no %q:\n%s", want, out)
+		}
+	}
+	own := t.TempDir()
+	agent, err := os.ReadFile(filepath.Join(root, "compose", "agent.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := filepath.Join(own, "token")
+	if err := os.WriteFile(token, []byte(strings.Repeat("a", 48)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config := strings.NewReplacer("/data", own, "/run/secrets/http", token, "server: required", "server: none").Replace(string(agent))
+	path := filepath.Join(own, "agent.yaml")
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("loadstar", "agent", "check", "--config", path).CombinedOutput(); err != nil {
+		t.Errorf("agent check: %v\n%s", err, out)
+	}
+}
