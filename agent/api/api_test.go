@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"loadstar/agent/live"
+	"loadstar/agent/readings"
 )
 
 // TestForecast checks units, levels and local times across the 25-hour day.
@@ -510,5 +511,19 @@ func BenchmarkForecast(b *testing.B) {
 	for b.Loop() {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", "http://127.0.0.1:7446/v1/forecasts/main-panel", nil))
+	}
+}
+
+// A meter that sends and has no reading yet is said to be received.
+func TestReceiving(t *testing.T) {
+	api, f := server(t, nil)
+	api.c.Intake.Add([]readings.Sample{{Client: "main-panel", At: now, Value: 1, Kind: readings.Power}}, func(error) {})
+	if got := body(t, ask(api, "GET", "/v1/clients", "")); strings.Contains(got, `"messages"`) {
+		t.Errorf("a client with readings: %s", got)
+	}
+	f.issued.Cutoff = 0
+	want := `"newest_reading":null,"receiving":{"messages":1,"since":"2026-10-25T00:02:04Z","complete":"2026-10-25T00:15:00Z"}`
+	if got := body(t, ask(api, "GET", "/v1/clients", "")); !strings.Contains(got, want) {
+		t.Errorf("%s, want %s", got, want)
 	}
 }

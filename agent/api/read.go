@@ -35,6 +35,7 @@ func (s *Server) clients(w http.ResponseWriter, r *http.Request) {
 		list = append(list, append(
 			o,
 			member{"newest_reading", instant(c.Newest)},
+			member{"receiving", s.receiving(c)},
 			member{"days", number(c.Days)},
 			member{"cutoff", cutoff},
 			member{"release", release},
@@ -53,6 +54,18 @@ func (s *Server) clients(w http.ResponseWriter, r *http.Request) {
 		{"generated", site.Generated},
 		{"clients", list},
 	})
+}
+
+// receiving says what has arrived of a client that has no reading yet, or nil.
+func (s *Server) receiving(c live.ClientStatus) any {
+	if s.c.Intake == nil || c.Newest != 0 || len(c.Members) > 0 {
+		return nil
+	}
+	r, ok := s.c.Intake.Receiving(c.Name)
+	if !ok {
+		return nil
+	}
+	return object{{"messages", r.Messages}, {"since", instant(r.Since.Unix())}, {"complete", instant(r.Complete.Unix())}}
 }
 
 // issued answers with what was forecast at a lead, and with what happened.

@@ -33,7 +33,7 @@ func Status(ctx context.Context, o Options) error {
 	}
 	return ask(ctx, c, http.MethodGet, "/v1/status", o, func(x *site) error {
 		fmt.Fprintln(o.Out, "the agent is not running")
-		return writeStatus(plain{o.Out}, x.service, time.Now())
+		return writeStatus(plain{o.Out}, x.service, nobody, time.Now())
 	})
 }
 
@@ -175,7 +175,7 @@ func control(mux *http.ServeMux, s *live.Service, intake *readings.Intake, refus
 	})
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		var b bytes.Buffer
-		err := writeStatus(&b, s, time.Now())
+		err := writeStatus(&b, s, intake.Receiving, time.Now())
 		if text := refused(); text != nil && *text != "" && err == nil {
 			fmt.Fprintln(&b, *text)
 		}
@@ -209,8 +209,14 @@ func answer(w http.ResponseWriter, b *bytes.Buffer, err error) {
 	}
 }
 
+// receiving returns what has arrived of a client since the agent started.
+type receiving func(client string) (readings.Receiving, bool)
+
+// nobody is the receiving of an agent that is not running.
+func nobody(string) (readings.Receiving, bool) { return readings.Receiving{}, false }
+
 // writeStatus writes a line for each client and group.
-func writeStatus(w io.Writer, s *live.Service, now time.Time) error {
+func writeStatus(w io.Writer, s *live.Service, arrived receiving, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	at := s.Site()
 	refused := map[string]string{}
@@ -223,6 +229,10 @@ func writeStatus(w io.Writer, s *live.Service, now time.Time) error {
 	}
 	clients := s.Clients()
 	for _, c := range clients {
+		if r, ok := arrived(c.Name); ok && c.Newest == 0 {
+			fmt.Fprintf(t, "%s\t%s\n", c.Name, describeReceiving(r, at, now))
+			continue
+		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", c.Name, describeReadings(c, at, now), describeForecast(c, at), describeModel(c, refused[c.Name]), describeScores(c, at))
 	}
 	if err := s.Ready(); err != nil {
@@ -331,6 +341,15 @@ func describeReadings(c live.ClientStatus, at live.Site, now time.Time) string {
 		state = "readings LATE"
 	}
 	return state + " to " + clockTime(c.Newest, at, now)
+}
+
+// describeReceiving describes a meter that sends and has no reading yet.
+func describeReceiving(r readings.Receiving, at live.Site, now time.Time) string {
+	many := "messages"
+	if r.Messages == 1 {
+		many = "message"
+	}
+	return fmt.Sprintf("receiving (%d %s), first step complete at %s", r.Messages, many, clockTime(r.Complete.Unix(), at, now))
 }
 
 // clockTime returns a time of today as hours and minutes, and other times with their day.

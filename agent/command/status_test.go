@@ -12,6 +12,7 @@ import (
 
 	"loadstar/agent/config"
 	"loadstar/agent/live"
+	"loadstar/agent/readings"
 	"loadstar/forecast/issue"
 )
 
@@ -74,6 +75,10 @@ func TestDescribe(t *testing.T) {
 		}
 	}
 	now := time.Date(2026, 11, 16, 3, 50, 0, 0, time.UTC)
+	receiving := readings.Receiving{Messages: 331, Complete: now.Add(10 * time.Minute)}
+	if got := describeReceiving(receiving, live.Site{Zone: time.UTC}, now); got != "receiving (331 messages), first step complete at 04:00" {
+		t.Error(got)
+	}
 	for hours, want := range map[int]string{-1: "02:50", -21: "2026-11-15 06:50", 20: "2026-11-16 23:50"} {
 		if got := clockTime(now.Add(time.Duration(hours)*time.Hour).Unix(), live.Site{Zone: time.UTC}, now); got != want {
 			t.Errorf("%d hours from now: %s, want %s", hours, got, want)

@@ -42,12 +42,13 @@ type Intake struct {
 	documents chan struct{}
 	bounds    bounds
 
-	mu      sync.Mutex
-	clients map[string]Client
-	batch   []message
-	waiting int // samples in the batch
-	failed  error
-	closed  bool
+	mu       sync.Mutex
+	clients  map[string]Client
+	batch    []message
+	waiting  int // samples in the batch
+	failed   error
+	closed   bool
+	received map[string]received
 
 	// Only flush uses what follows, one at a time.
 	flushing sync.Mutex
@@ -78,7 +79,7 @@ func NewIntake(c Config) (*Intake, error) {
 	if c.Log == nil {
 		c.Log = func(string, ...any) {}
 	}
-	i := &Intake{c: c, wake: make(chan struct{}, 1), documents: make(chan struct{}, maxDocuments), clients: c.Clients, tracks: map[string]track{}, arrived: map[string]time.Time{}}
+	i := &Intake{c: c, wake: make(chan struct{}, 1), documents: make(chan struct{}, maxDocuments), clients: c.Clients, tracks: map[string]track{}, arrived: map[string]time.Time{}, received: map[string]received{}}
 	i.bounds = bounds{i: i, of: map[string]bound{}}
 	for name := range c.Clients {
 		if err := store.CheckName(name); err != nil {
@@ -123,6 +124,7 @@ func (i *Intake) Add(samples []Sample, done func(error)) {
 	default:
 		i.batch = append(i.batch, message{slices.Clone(samples), done})
 		i.waiting += len(samples)
+		i.note(samples)
 	}
 	full := i.waiting >= flushValues && i.failed == nil
 	i.mu.Unlock()
@@ -240,7 +242,7 @@ type flushOf struct {
 // take adds one sample.
 func (f *flushOf) take(s Sample) error {
 	c, ok := f.clients[s.Client]
-	if !ok || !usable(s) || s.At.After(f.now.Add(maxAhead)) || s.At.Before(f.now.Add(-maxAge)) {
+	if !ok || !fits(s, f.now) {
 		f.ignored++
 		return nil
 	}
@@ -261,6 +263,11 @@ func (f *flushOf) take(s Sample) error {
 	f.i.arrived[s.Client] = f.now
 	f.tracks[s.Client] = k
 	return nil
+}
+
+// fits reports whether a sample has a possible value and time.
+func fits(s Sample, now time.Time) bool {
+	return usable(s) && !s.At.After(now.Add(maxAhead)) && !s.At.Before(now.Add(-maxAge))
 }
 
 // tick completes the steps that have ended.

@@ -1,6 +1,6 @@
 // The calls of an agent. Its answers are described by /openapi.json of the agent.
 export type AgentClient = {
-  client: string; members?: string[]; newest_reading: string | null; days: number | null; cutoff: string | null; release: string | null;
+  client: string; members?: string[]; newest_reading: string | null; receiving: { messages: number; since: string; complete: string } | null; days: number | null; cutoff: string | null; release: string | null;
   source: string | null; reason: string | null; quality: string | null; drift: boolean; findings: string[]; pinned: boolean;
 };
 export type Clients = { site: string; step: string; timezone: string; generated: boolean; clients: AgentClient[] };

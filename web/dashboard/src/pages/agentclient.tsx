@@ -4,6 +4,7 @@ import { between, get, type Clients as List, type Forecast, type Quality, type S
 import { axis, Chart, colour, Key } from "../chart";
 import { better, count, fixed, load, local, localDay, localHour, n, none, offset, percent, seconds, utc } from "../format";
 import { link } from "../router";
+import { Receiving } from "./agentclients";
 import { Dots, Empty, Failure, Figures, Generated, Section, State, Table, Time, useAsk, useTitle, Waiting } from "../ui";
 
 const week = 7 * 86400;
@@ -121,6 +122,7 @@ function Known({ name, list, heard }: Props) {
           <h1>{name}</h1>
           <p class="sub">
             <Dots parts={[
+              known?.receiving && <Receiving of={known} zone={zone} />,
               known?.quality && <State of={known.quality}>quality {known.quality}</State>,
               known?.source && <>forecast from {sources[known.source] ?? known.source}{f?.model.release ? `, ${f.model.release}` : ""}</>,
               f && <>cutoff <Time ms={Date.parse(f.cutoff)} zone={zone} />, made <Time ms={Date.parse(f.issued)} zone={zone} /></>,

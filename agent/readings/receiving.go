@@ -1,0 +1,62 @@
+package readings
+
+import (
+	"slices"
+	"time"
+)
+
+// Receiving is what has arrived of a client's meter since the agent started. A meter that
+// was just connected has messages long before it has its first reading.
+type Receiving struct {
+	Messages int
+	Since    time.Time // when the first message arrived
+	// Complete is the end of the first step of which enough can be measured.
+	Complete time.Time
+}
+
+// received is what an intake remembers of a client's messages.
+type received struct {
+	messages     int
+	since, first time.Time // arrival and own time of the first message
+}
+
+// storedWithin is the longest time from the end of a step until it is stored, by default: the
+// next flush, and a message on its way.
+const storedWithin = 2 * time.Minute
+
+// Receiving returns what has arrived of a client, and false if nothing usable has.
+func (i *Intake) Receiving(client string) (Receiving, bool) {
+	now := i.c.Now()
+	i.mu.Lock()
+	r, ok := i.received[client]
+	i.mu.Unlock()
+	if !ok {
+		return Receiving{}, false
+	}
+	interval := i.c.Interval.Milliseconds()
+	step := floor(r.first.UnixMilli(), interval)
+	if measured := step + interval - r.first.UnixMilli(); float64(measured) < half*float64(interval) {
+		step += interval
+	}
+	// A step that has ended without becoming a reading had gaps.
+	if now.UnixMilli() > step+interval+storedWithin.Milliseconds() {
+		step = floor(now.UnixMilli(), interval)
+	}
+	return Receiving{Messages: r.messages, Since: r.since, Complete: time.UnixMilli(step + interval)}, true
+}
+
+// note counts a message for each client with a usable sample. The caller holds i.mu.
+func (i *Intake) note(samples []Sample) {
+	now := i.c.Now()
+	for n, s := range samples {
+		if _, ok := i.clients[s.Client]; !ok || !fits(s, now) || slices.ContainsFunc(samples[:n], func(x Sample) bool { return x.Client == s.Client }) {
+			continue
+		}
+		r, ok := i.received[s.Client]
+		if !ok {
+			r.since, r.first = now, s.At
+		}
+		r.messages++
+		i.received[s.Client] = r
+	}
+}
