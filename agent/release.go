@@ -76,7 +76,7 @@ func (a *agent) addReleases(q *loadstarv1.ExchangeRequest) {
 func reportMessage(r release.Report) *loadstarv1.ClientReport {
 	m := &loadstarv1.ClientReport{
 		Client: r.Client, Day: r.Day, Release: r.Release, RelativeMae: known(r.RelativeMAE), Coverage: known(r.Coverage), Findings: r.Findings,
-		Drift: r.Drift, WantsRound: r.WantsRound,
+		Drift: r.Drift, WantsRound: r.WantsRound, Interim: r.Interim,
 	}
 	for source, share := range r.Shares {
 		m.Shares = append(m.Shares, &loadstarv1.SourceShare{Source: source, Share: share})

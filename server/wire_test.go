@@ -417,7 +417,7 @@ func TestWhatLeaves(t *testing.T) {
 	want := strings.Fields(`
 		Adapted.clients Adapted.evaluation Adapted.run
 		AnnounceRequest.clients AnnounceRequest.generated AnnounceRequest.inputs AnnounceRequest.now AnnounceRequest.step_seconds AnnounceRequest.version
-		ClientReport.client ClientReport.coverage ClientReport.day ClientReport.drift ClientReport.findings
+		ClientReport.client ClientReport.coverage ClientReport.day ClientReport.drift ClientReport.findings ClientReport.interim
 		ClientReport.relative_mae ClientReport.release ClientReport.shares ClientReport.wants_round
 		Decline.code Decline.reason Decline.turns Evaluation.clients Evaluation.relative_mae
 		ExchangeRequest.adapted ExchangeRequest.declines ExchangeRequest.have ExchangeRequest.heads ExchangeRequest.pushed ExchangeRequest.releases

@@ -204,7 +204,7 @@ func (h host) Reports() ([]release.Report, func()) {
 		}
 		codes := codes(found)
 		if soon := m.tell(codes); !slices.Equal(soon, m.rec.Told) && (now-m.told >= tellEvery || now < m.told) {
-			reports = append(reports, release.Report{Client: name, Day: now / day, Findings: soon, RelativeMAE: math.NaN(), Coverage: math.NaN()})
+			reports = append(reports, release.Report{Client: name, Day: now / day, Findings: soon, RelativeMAE: math.NaN(), Coverage: math.NaN(), Interim: true})
 			told[name] = soon
 			prompt = append(prompt, name)
 		}

@@ -35,7 +35,7 @@ func TestFindingsNow(t *testing.T) {
 	report := func(want ...string) {
 		t.Helper()
 		all, sent := s.Host().Reports()
-		if len(all) != 1 || !slices.Equal(all[0].Findings, want) || len(all[0].Shares) > 0 || all[0].Day != now.Unix()/day {
+		if len(all) != 1 || !slices.Equal(all[0].Findings, want) || len(all[0].Shares) > 0 || !all[0].Interim || all[0].Day != now.Unix()/day {
 			t.Errorf("reports %+v, want one with %v", all, want)
 		}
 		sent()

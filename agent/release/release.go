@@ -59,4 +59,6 @@ type Report struct {
 	Findings    []string
 	Drift       bool
 	WantsRound  bool
+	// Interim means that the report has only the findings of now, between two weekly reports.
+	Interim bool
 }

@@ -146,7 +146,7 @@ func (g *Gateway) report(r *v1.ClientReport) (x ledger.Report, ok bool) {
 	return ledger.Report{
 		Client: m.Client, Day: m.Day, Message: b, Release: m.Release, RelativeMAE: number(m.RelativeMae), Coverage: number(m.Coverage), Fallback: fallback,
 		Drift: m.Drift, WantsRound: m.WantsRound, Findings: known(m.Findings),
-		FindingsOnly: r.Release == "" && len(m.Shares) == 0 && m.RelativeMae == nil && m.Coverage == nil,
+		Interim: r.Interim,
 	}, err == nil
 }
 

@@ -127,6 +127,12 @@ func TestHostileReports(t *testing.T) {
 	if err := g.addReports(closed, "agent2", []*v1.ClientReport{{Client: "a0", Day: today}}, time.Now()); connect.CodeOf(err) != connect.CodeUnavailable {
 		t.Errorf("%v", err)
 	}
+	// Only the agent's word makes a report one between two weekly ones.
+	for _, interim := range []bool{false, true} {
+		if x, ok := g.report(&v1.ClientReport{Client: "a0", Day: today, Findings: []string{"impossible"}, Interim: interim}); !ok || x.Interim != interim {
+			t.Errorf("interim %v: %+v", interim, x)
+		}
+	}
 	var none *connect.Error
 	if errors.As(send(), &none) {
 		t.Error(none)

@@ -137,9 +137,9 @@ func TestFilters(t *testing.T) {
 		wantEqual(t, "findings", found, []FindingDay{{"gaps", Today(t0), 3}, {"flat", Today(t0), 1}, {"gaps", Today(t0) - 1, 1}})
 		// Findings of now replace those of the last report, of clients that the agent hosts.
 		must(t, l.AddReports(ctx, "a-1", []Report{
-			{Client: "meter-1", Day: Today(t0), Findings: []string{"impossible"}, FindingsOnly: true},
-			{Client: "meter_2", Day: Today(t0), FindingsOnly: true},
-			{Client: "meter-5", Day: Today(t0), Findings: []string{"impossible"}, FindingsOnly: true},
+			{Client: "meter-1", Day: Today(t0), Findings: []string{"impossible"}, Interim: true},
+			{Client: "meter_2", Day: Today(t0), Interim: true},
+			{Client: "meter-5", Day: Today(t0), Findings: []string{"impossible"}, Interim: true},
 		}, false, t0))
 		current, err := l.FindingsNow(ctx)
 		must(t, err)

@@ -21,9 +21,8 @@ type Report struct {
 	Drift, WantsRound               bool
 	// Findings are known codes of problems in the readings.
 	Findings []string
-	// FindingsOnly means that the report has only findings: those of now, between two weekly
-	// reports.
-	FindingsOnly bool
+	// Interim means that only the findings count: those of now, between two weekly reports.
+	Interim bool
 }
 
 // reportDaysKept is the number of days for which histograms of reports are stored.
@@ -117,7 +116,7 @@ func (l *Ledger) AddReports(ctx context.Context, agent string, all []Report, pen
 			if r.Day <= Today(now)-reportDaysKept || r.Day > Today(now)+1 {
 				continue
 			}
-			if r.FindingsOnly {
+			if r.Interim {
 				if err := setFindingsOf(ctx, tx, agent, r); err != nil {
 					return err
 				}

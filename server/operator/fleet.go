@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -145,6 +146,39 @@ func clientOf(c ledger.Client) *v1.Client {
 	}
 }
 
+// complete adds to clients what the ledger's table of clients does not have.
+func (o *Operator) complete(ctx context.Context, clients []*v1.Client) error {
+	if err := o.addReports(ctx, clients); err != nil {
+		return err
+	}
+	return o.addClaims(ctx, clients)
+}
+
+// addClaims names the other agents that announced clients and were refused.
+func (o *Operator) addClaims(ctx context.Context, clients []*v1.Client) error {
+	if o.Refused == nil {
+		return nil
+	}
+	refused := o.Refused()
+	names := map[string]string{} // of agents
+	for _, c := range clients {
+		for _, id := range slices.Sorted(maps.Keys(refused)) {
+			if id == c.Agent || !slices.Contains(refused[id], c.Name) {
+				continue
+			}
+			if names[id] == "" {
+				a, err := o.Ledger.AgentState(ctx, id)
+				if err != nil {
+					return err
+				}
+				names[id] = cmp.Or(a.Name, id)
+			}
+			c.Also = append(c.Also, names[id])
+		}
+	}
+	return nil
+}
+
 // GetClient returns a client with its agent and its turns in the newest rounds.
 func (o *Operator) GetClient(ctx context.Context, r *v1.GetClientRequest) (*v1.GetClientResponse, error) {
 	c, err := o.Ledger.Client(ctx, r.Client)
@@ -164,7 +198,7 @@ func (o *Operator) GetClient(ctx context.Context, r *v1.GetClientRequest) (*v1.G
 		return nil, o.wireError(err)
 	}
 	answer.Agent.Findings = findings[c.Agent]
-	if err := o.addReports(ctx, []*v1.Client{answer.Client}); err != nil {
+	if err := o.complete(ctx, []*v1.Client{answer.Client}); err != nil {
 		return nil, o.wireError(err)
 	}
 	runs, err := o.Ledger.Runs(ctx, turnRuns)

@@ -144,7 +144,7 @@ func (o *Operator) ListClients(ctx context.Context, r *v1.ListClientsRequest) (*
 	for _, c := range all {
 		answer.Clients = append(answer.Clients, clientOf(c))
 	}
-	return answer, o.wireError(o.addReports(ctx, answer.Clients))
+	return answer, o.wireError(o.complete(ctx, answer.Clients))
 }
 
 // Revoke refuses an agent or a client permanently.
@@ -201,6 +201,9 @@ func (o *Operator) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.Sta
 	if warning := policy.Warn(p); warning != "" {
 		answer.Warnings = append(answer.Warnings, warning)
 		o.Log.Warn("a run may be declined", "run", run.ID, "reason", warning)
+	}
+	if n := o.refusedClients(); n > 0 && r.Clients > 0 {
+		answer.Warnings = append(answer.Warnings, several(n, "client")+" refused, because another agent has the name or it is revoked; refused clients do not count, and loadstar agents list shows them")
 	}
 	return answer, nil
 }
@@ -395,7 +398,7 @@ func (o *Operator) run(ctx context.Context, r ledger.Run) *v1.Run {
 		Finished: millis(r.Finished), Clients: r.Fleet, Round: r.Round, Version: r.Version, LeftOut: r.LeftOut, Wanted: r.Wanted,
 	}
 	if n := o.refusedClients(); r.State == ledger.Waiting && n > 0 {
-		x.Reason = strings.TrimPrefix(x.Reason+fmt.Sprintf("; %s refused: see loadstar agents list", several(n, "client")), "; ")
+		x.Reason = strings.TrimPrefix(x.Reason+fmt.Sprintf(", %d refused (loadstar agents list shows which)", n), ", ")
 	}
 	h := o.heads.of(r.Plan)
 	x.Algorithm, x.Rounds, x.Partition, x.SharedWeights, x.PersonalWeights, x.Generated = h.algorithm, h.rounds, h.partition, h.shared, h.personal, r.Generated

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -47,6 +48,39 @@ func TestWaiting(t *testing.T) {
 		for _, a := range list.Agents {
 			if a.Silent != (a.Id == "b") {
 				d.Errorf("agent %s: silent %v", a.Id, a.Silent)
+			}
+		}
+	})
+}
+
+// TestRefusedNames checks that the conflict of two agents that announced one name is shown with
+// the client, and that a run that waits counts it.
+func TestRefusedNames(t *testing.T) {
+	onBoth(t, func(f *fixture) {
+		d := newTown(f)
+		o := New(Config{Ledger: d.ledger, Wake: func(string) {}, Log: slog.New(slog.DiscardHandler)})
+		o.Refused = func() map[string][]string { return map[string][]string{"b": {"a0"}} }
+		list, err := o.ListClients(d.Context(), &v1.ListClientsRequest{})
+		must(d, err)
+		for _, c := range list.Clients {
+			if got := strings.Join(c.Also, " "); (got == "name of b") != (c.Name == "a0") {
+				d.Errorf("%s is also announced by %q", c.Name, got)
+			}
+		}
+		one, err := o.GetClient(d.Context(), &v1.GetClientRequest{Client: "a0"})
+		if err != nil || len(one.GetClient().GetAlso()) != 1 {
+			d.Errorf("%v %v", one.GetClient(), err)
+		}
+		for wait, warns := range map[int64]bool{0: false, 9: true} {
+			s, err := o.StartRun(d.Context(), &v1.StartRunRequest{Plan: plan, Clients: wait})
+			must(d, err)
+			if said := strings.Contains(strings.Join(s.Warnings, " "), "1 client refused"); said != warns {
+				d.Errorf("--wait-for %d: %q", wait, s.Warnings)
+			}
+			r, err := o.GetRun(d.Context(), &v1.GetRunRequest{Run: s.Run})
+			must(d, err)
+			if !strings.Contains(r.Run.Reason, "1 refused (") {
+				d.Errorf("a run that waits says %q", r.Run.Reason)
 			}
 		}
 	})

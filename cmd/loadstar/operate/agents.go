@@ -141,10 +141,14 @@ own page shows how good its forecasts are and what is wrong with its readings.`
 }
 
 func clientState(c *v1.Client) string {
+	state := "may take part"
 	if c.Revoked {
-		return "revoked"
+		state = "revoked"
 	}
-	return "may take part"
+	if len(c.Also) > 0 {
+		state += "; also announced by " + strings.Join(c.Also, ", ") + ", which was refused"
+	}
+	return state
 }
 
 // printTurns prints a table of turns, with the clients or with runs and rounds.

@@ -27,9 +27,9 @@ func newClientsList() *cobra.Command {
 				w := cli.NewTable(out, 0)
 				fmt.Fprintln(w, "CLIENT\tAGENT\tMACHINE\tSEEN\tPROTOCOL\tRELEASE\t")
 				for _, x := range r.Clients {
-					note := ""
-					if x.Revoked {
-						note = "revoked"
+					note := clientState(x)
+					if !x.Revoked && len(x.Also) == 0 {
+						note = "" // usual
 					}
 					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, x.Agent, x.AgentName, ago(x.Seen), protocol(x.Protocol), releaseOf(x), note)
 				}

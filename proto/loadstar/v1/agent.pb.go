@@ -1182,6 +1182,7 @@ type ClientReport struct {
 	Findings      []string               `protobuf:"bytes,7,rep,name=findings,proto3" json:"findings,omitempty"`                                  // codes of problems in the readings
 	Drift         bool                   `protobuf:"varint,9,opt,name=drift,proto3" json:"drift,omitempty"`
 	WantsRound    bool                   `protobuf:"varint,10,opt,name=wants_round,json=wantsRound,proto3" json:"wants_round,omitempty"` // training again might help
+	Interim       bool                   `protobuf:"varint,11,opt,name=interim,proto3" json:"interim,omitempty"`                         // only the findings of now, between two weekly reports
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1275,6 +1276,13 @@ func (x *ClientReport) GetDrift() bool {
 func (x *ClientReport) GetWantsRound() bool {
 	if x != nil {
 		return x.WantsRound
+	}
+	return false
+}
+
+func (x *ClientReport) GetInterim() bool {
+	if x != nil {
+		return x.Interim
 	}
 	return false
 }
@@ -2092,7 +2100,7 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\aversion\x18\x05 \x01(\x03R\aversion\x12\x12\n" +
 	"\x04role\x18\x06 \x01(\tR\x04role\x12\x12\n" +
 	"\x04plan\x18\a \x01(\tR\x04plan\x12\x18\n" +
-	"\aweights\x18\b \x01(\tR\aweights\"\xc4\x02\n" +
+	"\aweights\x18\b \x01(\tR\aweights\"\xde\x02\n" +
 	"\fClientReport\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x10\n" +
 	"\x03day\x18\x02 \x01(\x03R\x03day\x12\x18\n" +
@@ -2104,7 +2112,8 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\x05drift\x18\t \x01(\bR\x05drift\x12\x1f\n" +
 	"\vwants_round\x18\n" +
 	" \x01(\bR\n" +
-	"wantsRoundB\x0f\n" +
+	"wantsRound\x12\x18\n" +
+	"\ainterim\x18\v \x01(\bR\ainterimB\x0f\n" +
 	"\r_relative_maeB\v\n" +
 	"\t_coverageJ\x04\b\b\x10\t\";\n" +
 	"\vSourceShare\x12\x16\n" +

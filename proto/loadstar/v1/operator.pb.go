@@ -2969,6 +2969,7 @@ type Client struct {
 	Protocol      int64                  `protobuf:"varint,10,opt,name=protocol,proto3" json:"protocol,omitempty"` // version of the protocol that its agent speaks; 0 if it is not known
 	Release       string                 `protobuf:"bytes,11,opt,name=release,proto3" json:"release,omitempty"`    // in use, by name, according to the newest report; empty if there is none
 	Reported      int64                  `protobuf:"varint,12,opt,name=reported,proto3" json:"reported,omitempty"` // day of the newest report; 0 if there is none
+	Also          []string               `protobuf:"bytes,13,rep,name=also,proto3" json:"also,omitempty"`          // names of other agents that announced it and were refused
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3078,6 +3079,13 @@ func (x *Client) GetReported() int64 {
 		return x.Reported
 	}
 	return 0
+}
+
+func (x *Client) GetAlso() []string {
+	if x != nil {
+		return x.Also
+	}
+	return nil
 }
 
 type ListClientsRequest struct {
@@ -5659,7 +5667,7 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\"/\n" +
 	"\x13FreeClientsResponse\x12\x18\n" +
-	"\aclients\x18\x01 \x01(\x03R\aclients\"\xb0\x02\n" +
+	"\aclients\x18\x01 \x01(\x03R\aclients\"\xc4\x02\n" +
 	"\x06Client\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\x12\x1d\n" +
@@ -5673,7 +5681,8 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\bprotocol\x18\n" +
 	" \x01(\x03R\bprotocol\x12\x18\n" +
 	"\arelease\x18\v \x01(\tR\arelease\x12\x1a\n" +
-	"\breported\x18\f \x01(\x03R\breportedJ\x04\b\a\x10\b\"p\n" +
+	"\breported\x18\f \x01(\x03R\breported\x12\x12\n" +
+	"\x04also\x18\r \x03(\tR\x04alsoJ\x04\b\a\x10\b\"p\n" +
 	"\x12ListClientsRequest\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\tR\x05after\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x12\n" +

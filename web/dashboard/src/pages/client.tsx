@@ -37,6 +37,7 @@ export function Client({ name }: { name: string }) {
         )}
       </div>
       {agent && n(agent.copied) > 0 && <p class="notice">Two machines have the identity of this client's agent. The runbook of the alert IdentityCopied says what to do (docs/how-to/alerts.md).</p>}
+      {c.also?.length ? <p class="notice">{c.also.join(", ")} announced a client of this name too and was refused: no readings of it are trained on. Rename one of the two, or revoke this client and free it.</p> : null}
       <Generated when={agent?.generated} />
       <Figures label="What it reported" items={[
         { label: "release", value: c.release || none, note: n(c.reported) ? `reported for the week to ${day(n(c.reported))}` : "no report yet" },

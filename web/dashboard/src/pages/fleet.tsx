@@ -140,7 +140,7 @@ function Clients({ query }: { query: URLSearchParams }) {
   const columns: Column<Client>[] = [
     { head: "client", of: (c) => <a href={link(["clients", c.name!])}><b>{c.name}</b></a> },
     { head: "agent", of: (c) => c.agentName || c.agent || none },
-    { head: "state", of: (c) => c.revoked ? <State of="revoked" /> : <Ago ms={n(c.seen)} /> },
+    { head: "state", of: (c) => <>{c.revoked ? <State of="revoked" /> : <Ago ms={n(c.seen)} />}{c.also?.length ? <span class="note"> also announced by {c.also.join(", ")}</span> : null}</> },
     { head: "release", of: (c) => c.release || none },
     { head: "step", of: (c) => (n(c.stepSeconds) ? span(1000 * n(c.stepSeconds)) : none), number: true },
   ];
