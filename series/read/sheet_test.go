@@ -86,6 +86,13 @@ func TestSpreadsheets(t *testing.T) {
 			1,
 			[]string{"left out the last 2 rows, which have no date"},
 		},
+		"one total, and a title in the column of dates": {
+			workbook(t, map[string][][]any{"A": append(rows(func(i int) []any { return []any{at(i), load(i, 0)} },
+				[]any{4711, "number of the meter"}, []any{"Time", "Load kW"}), []any{"Total", 2500.5})}, "A"),
+			Hints{},
+			1,
+			[]string{`left out the last row, which has no date: "Total 2500.5"`},
+		},
 		"dates as text": {
 			workbook(t, map[string][][]any{"A": rows(func(i int) []any { return []any{at(i).Format("02.01.2006 15:04"), load(i, 0)} }, []any{"Time", "Load kW"})}, "A"),
 			Hints{},

@@ -3,6 +3,7 @@
 package sheet
 
 import (
+	"archive/zip"
 	"bytes"
 	"encoding/csv"
 	"errors"
@@ -19,9 +20,9 @@ import (
 
 // Limits of what is read. A spreadsheet is a compressed archive, so a small file can be large.
 const (
-	maxUnpacked = 1 << 30
+	maxUnpacked = 256 << 20
 	maxText     = 256 << 20
-	// looked is the number of rows by which a sheet and its columns of dates are found.
+	// looked is the number of rows by which a sheet and the styles of its columns are found.
 	looked = 200
 )
 
@@ -42,8 +43,11 @@ func Open(r io.ReaderAt, size int64, name string) (*Sheet, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w (%v)", errNot, err)
 	}
-	defer func() { _ = f.Close() }() // it is only read; temporary files are left to the system
+	defer func() { _ = f.Close() }() // it is only read; Close removes the temporary files of large sheets
 	b := book{File: f}
+	if b.parts, err = zip.NewReader(r, size); err != nil {
+		return nil, fmt.Errorf("%w (%v)", errNot, err)
+	}
 	if props, err := f.GetWorkbookProps(); err == nil && props.Date1904 != nil {
 		b.from1904 = *props.Date1904
 	}
@@ -77,8 +81,11 @@ func Open(r io.ReaderAt, size int64, name string) (*Sheet, error) {
 
 type book struct {
 	*excelize.File
+	parts    *zip.Reader
 	from1904 bool
-	styles   map[int]kind
+	kinds    map[int]kind // by style
+	styled   string       // the sheet whose styles follow
+	styles   *styles
 }
 
 // kind is what a number of a style is.
@@ -101,15 +108,15 @@ var (
 
 // style returns what the numbers of a cell's style are.
 func (b *book) style(sheet string, column, row int) (kind, error) {
-	cell, err := excelize.CoordinatesToCellName(column, row)
-	if err != nil {
-		return number, err
+	if b.styled != sheet || b.styles == nil {
+		all, err := readStyles(b.parts, sheet)
+		if err != nil {
+			return number, err
+		}
+		b.styled, b.styles = sheet, all
 	}
-	id, err := b.GetCellStyle(sheet, cell)
-	if err != nil {
-		return number, err
-	}
-	if k, ok := b.styles[id]; ok {
+	id := b.styles.of(column, row)
+	if k, ok := b.kinds[id]; ok {
 		return k, nil
 	}
 	s, err := b.GetStyle(id)
@@ -131,10 +138,10 @@ func (b *book) style(sheet string, column, row int) (kind, error) {
 	case n >= 18 && n <= 21, n >= 45 && n <= 47:
 		k = clock
 	}
-	if b.styles == nil {
-		b.styles = map[int]kind{}
+	if b.kinds == nil {
+		b.kinds = map[int]kind{}
 	}
-	b.styles[id] = k
+	b.kinds[id] = k
 	return k, nil
 }
 
@@ -201,7 +208,6 @@ func (b *book) text(sheet string) (*Sheet, error) {
 	w := csv.NewWriter(&to)
 	column := -1 // of the dates
 	var tail [][]string
-	left := 0
 	err := b.each(sheet, func(row int, cells []string) (bool, error) {
 		line := make([]string, len(cells))
 		dated, empty, timed := false, true, false
@@ -241,7 +247,10 @@ func (b *book) text(sheet string) (*Sheet, error) {
 		}
 		return true, nil
 	})
-	if left = len(tail); left > 0 {
+	switch left := len(tail); {
+	case left == 1:
+		out.Notes = append(out.Notes, fmt.Sprintf("left out the last row, which has no date: %q", strings.Join(tail[0], " ")))
+	case left > 1:
 		out.Notes = append(out.Notes, fmt.Sprintf("left out the last %d rows, which have no date, such as %q", left, strings.Join(tail[0], " ")))
 	}
 	w.Flush()
