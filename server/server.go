@@ -147,6 +147,8 @@ type server struct {
 	// waits says what rounds wait for. It is nil without the role gateway.
 	waits func(context.Context) ([]string, error)
 	page  string // address of the dashboard; empty if there is none
+	// listens has the addresses on which this process listens, by key of server.yaml.
+	listens map[string]string
 }
 
 // Run runs the server until ctx ends, and then shuts down gracefully.
@@ -298,18 +300,21 @@ func (s *server) close() {
 func (s *server) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	s.limited = limitlog.NewReport(s.Log, s.registry)
+	s.listens = map[string]string{}
 	var agents, operators net.Listener
 	if slices.Contains(s.Roles, Gateway) { // before the port for monitoring, which matters less
 		var err error
 		if agents, err = port.Listen("--listen", s.Listen); err != nil {
 			return err
 		}
+		s.listens["listen"] = agents.Addr().String()
 		defer agents.Close()
 		if s.Operators != "" {
 			if operators, err = port.Listen("operators", s.Operators); err != nil {
 				return err
 			}
 			defer operators.Close()
+			s.listens["operators"] = operators.Addr().String()
 		}
 	}
 	if s.Watch != "" {
@@ -317,6 +322,7 @@ func (s *server) serve(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		s.listens["watch"] = l.Addr().String()
 		group.Go(func() error { return serveHTTP(ctx, l, s.monitoring()) })
 	}
 	if slices.Contains(s.Roles, Coordinator) {
@@ -354,6 +360,9 @@ func (s *server) serve(ctx context.Context) error {
 	group.Go(func() error { return watcher.Run(ctx) })
 	if slices.Contains(s.Roles, Coordinator) {
 		group.Go(func() error { return s.prune(ctx) })
+	}
+	if err := s.noteAddresses(); err != nil {
+		s.Log.Warn("cannot note the addresses of this process for loadstar doctor", "error", err)
 	}
 	s.ready.Store(true)
 	s.Log.Info("serving", "roles", strings.Join(s.Roles, ","), "address", address)
@@ -453,6 +462,7 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, agents, ope
 		}
 		w.Page = page.URL()
 		s.page = w.Page
+		s.listens["web.listen"] = page.Address()
 	}
 	o := operator.New(w)
 	s.waits = o.Waits

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -93,10 +94,26 @@ func (s *server) markRunning() (undo func(), err error) {
 	s.running, s.unclean = f, there
 	return func() {
 		if there { // a later start must say it too
-			_ = s.running.Close() // nothing was written to it
+			_ = s.running.Close() // it is only a note
 			s.running = nil
 		}
 	}, nil
+}
+
+// noteAddresses writes the addresses of this process to the file of markRunning, where doctor
+// finds them.
+func (s *server) noteAddresses() error {
+	if s.running == nil {
+		return nil
+	}
+	b, err := json.Marshal(s.listens)
+	if err != nil {
+		return err
+	}
+	if _, err := s.running.WriteAt(b, 0); err != nil {
+		return err
+	}
+	return s.running.Truncate(int64(len(b)))
 }
 
 // endedCleanly removes the file of markRunning.

@@ -103,15 +103,20 @@ last checkpoint. The results are the same as without the interruption.`,
 				out = filepath.Join("runs", plan.Name)
 			}
 			c.Plan, c.Dataset, c.DataPath, c.Dir, c.Memory = plan, d, data, out, memoryMB<<20
+			c.Note = func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), text) }
 			if !quiet {
-				bar := cli.NewProgress(cmd.ErrOrStderr(), plan.Rounds)
+				bar := &cli.Stages{To: cmd.ErrOrStderr()}
 				defer bar.Stop()
 				c.Progress = func(p sim.Progress) {
+					if p.Unasked > 0 {
+						bar.Set(p.Fitted, p.Unasked, ", fitting personal layers")
+						return
+					}
 					note := fmt.Sprintf(", loss %.4g", p.Loss)
 					if !math.IsNaN(p.RelativeMAE) {
 						note += fmt.Sprintf(", relative MAE %.3f", p.RelativeMAE)
 					}
-					bar.Set(p.Round, note)
+					bar.Set(p.Round, p.Rounds, note)
 				}
 			}
 			cli.CollectOften()

@@ -58,7 +58,7 @@ var kinds = []kind{
 // Settings that several schedules have.
 var (
 	scheduleKind = setting{path: "schedule.kind", about: "when updates are merged"}
-	cohort       = setting{path: "schedule.cohort", about: "clients per round, or training at a time; 0 means the whole fleet", must: nonNegative}
+	cohort       = setting{path: "schedule.cohort", about: "clients per round, or training at a time; 0 means the whole fleet, or 200 clients of more than 500", must: nonNegative}
 	buffer       = setting{path: "schedule.buffer", about: "updates per merge", initial: 10, must: atLeastOne}
 )
 
@@ -75,6 +75,25 @@ func (a *algorithm) scheduleSettings() []setting {
 		}
 	}
 	return all
+}
+
+// A plan without a cohort asks the whole fleet up to LargeFleet clients, and usualCohort
+// clients of a larger one.
+const (
+	LargeFleet  = 500
+	usualCohort = 200
+)
+
+// Sized returns the plan for a fleet of which the given number of clients train. If the fleet
+// is large and the plan has no cohort, the returned plan has one, and chosen is true.
+func Sized(p *fed.Plan, fleet int) (sized *fed.Plan, chosen bool) {
+	a := find(p.Algorithm)
+	if a == nil || a.noServer || p.Schedule.Cohort > 0 || fleet <= LargeFleet {
+		return p, false
+	}
+	q := *p
+	q.Schedule.Cohort = max(usualCohort, p.Schedule.Buffer)
+	return &q, true
 }
 
 // newScheduler builds the scheduler of a plan. Plans without a schedule are

@@ -9,6 +9,7 @@ import (
 	"loadstar/fed/client"
 	"loadstar/fed/recipe"
 	"loadstar/forecast"
+	"loadstar/nn/kernel"
 	"loadstar/series"
 )
 
@@ -80,7 +81,7 @@ func (m *Model) fit(ctx context.Context, d *series.Dataset, meter int, cutoff in
 	if _, fitted.Before, err = scorer.Score(c.Weights, series1, data, series.Validation, scoredOrigins, nil); err != nil {
 		return c, fitted, err
 	}
-	personal, err := m.train(ctx, data, fed.ClientID(series1.ID), from, steps)
+	personal, err := FitTo(ctx, m.Plan, m.Problem, m.kernel, m.shared, data, fed.ClientID(series1.ID), from, steps)
 	if err != nil {
 		return c, fitted, err
 	}
@@ -91,24 +92,25 @@ func (m *Model) fit(ctx context.Context, d *series.Dataset, meter int, cutoff in
 	return c, fitted, err
 }
 
-// train returns the personal weights after training.
-func (m *Model) train(ctx context.Context, data series.Examples, id fed.ClientID, from []float32, steps int) ([]float32, error) {
+// FitTo fits the personal layers of a client to examples, while the shared layers stay as they
+// are. From has the personal weights to begin with; the fitted ones are returned.
+func FitTo(ctx context.Context, plan *fed.Plan, q *recipe.Problem, k *kernel.Set, shared []float32, data series.Examples, id fed.ClientID, from []float32, steps int) ([]float32, error) {
 	if steps < 1 {
 		return nil, errors.New("fitting needs at least 1 step")
 	}
-	p := *m.Plan
+	p := *plan
 	if p.Client.Batch < 1 {
 		p.Client.Batch = fitBatch
 	}
 	job := &client.Job{
-		Seed: p.Seed, Draws: fed.Seeded(p.Seed), Model: m.Problem.Model, Partition: m.Problem.Partition, Loss: m.Problem.Loss,
-		Targets: m.Problem.PerExample(), Batch: p.Client.Batch, Noise: p.Client.WeightDecay.Correction > 0,
+		Seed: p.Seed, Draws: fed.Seeded(p.Seed), Model: q.Model, Partition: q.Partition, Loss: q.Loss,
+		Targets: q.PerExample(), Batch: p.Client.Batch, Noise: p.Client.WeightDecay.Correction > 0,
 	}
-	worker := client.NewWorker(job, m.kernel, recipe.NewFitter(&p, m.kernel, steps))
+	worker := client.NewWorker(job, k, recipe.NewFitter(&p, k, steps))
 	c := &client.Client{ID: id, Data: []series.Examples{data}, Kept: make([]float32, worker.Kept()), First: true}
 	n := copy(c.Kept, from)
 	var u fed.Update
-	if err := worker.Train(ctx, c, fed.Task{Shared: m.shared}, &u); err != nil {
+	if err := worker.Train(ctx, c, fed.Task{Shared: shared}, &u); err != nil {
 		return nil, err
 	}
 	return c.Kept[:n], nil

@@ -63,7 +63,7 @@ var layers = map[string]pkg{
 
 	"lab/experiment": {layer: 4, may: "fed fed/recipe forecast internal/atomicfile internal/config lab/backtest lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3 golang.org/x/sync"},
 	"lab/backtest":   {layer: 4, may: "fed forecast lab/run metric series"},
-	"lab/explain":    {layer: 4, may: "fed fed/recipe internal/cputime nn nn/kernel series"},
+	"lab/explain":    {layer: 4, may: "fed fed/recipe internal/cputime lab/kept nn nn/kernel series"},
 	"lab/paper":      {layer: 4, may: "internal/atomicfile internal/config lab/experiment lab/report", external: "github.com/expr-lang/expr go.yaml.in/yaml/v3"},
 	"lab/sim":        {layer: 4, may: "fed fed/client fed/exact fed/limit fed/recipe fed/round fed/serve fed/setup forecast forecast/issue internal/atomicfile internal/cputime internal/proc internal/stateformat internal/stateformat/format0 lab/kept lab/run metric nn/kernel series series/feature", external: "golang.org/x/sync"},
 	"lab/kept":       {layer: 4, may: "internal/atomicfile internal/filelock internal/mmap internal/stateformat", external: "golang.org/x/sync"},

@@ -5,14 +5,18 @@ package doctor
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -121,7 +125,10 @@ func (x *examination) folder() (running bool) {
 	case x.Stores == nil: // otherwise it checks all folders
 		x.disk(x.Dir)
 	}
-	running = x.lock()
+	running, listens := x.lock()
+	if len(listens) > 0 {
+		x.Ports = listens
+	}
 	for _, p := range x.Ports {
 		key, address := p.Key, p.Address
 		if address == "" {
@@ -133,8 +140,12 @@ func (x *examination) folder() (running bool) {
 			_ = l.Close() // nobody has connected
 		}
 		switch {
+		case err == nil && len(listens) > 0:
+			x.Warn("port "+address, "see the server's log, and restart the server", "nobody listens, although the running server noted it as %s", key)
 		case err == nil && running:
 			x.OK("port "+address, "free; the running server does not use it")
+		case len(listens) > 0:
+			x.OK("port "+address, "in use, as the running server noted for %s%s", key, named(holder))
 		case err == nil:
 			x.OK("port "+address, "free for %s of the server", key)
 		case running:
@@ -153,12 +164,14 @@ func named(holder string) string {
 	return " (" + holder + ")"
 }
 
-// lock reports whether a server is using the folder.
-func (x *examination) lock() (running bool) {
+// lock reports whether a server is using the folder, and the addresses that the processes of the
+// server noted there. They may differ from those of its configuration, which is that of the next
+// start.
+func (x *examination) lock() (running bool, listens []Port) {
 	// A server with SQLite has the last one, and every server one of the others.
 	marks, err := filepath.Glob(filepath.Join(x.Dir, "running-*"))
 	if err != nil {
-		return false // the folder's name is a pattern
+		return false, nil // the folder's name is a pattern
 	}
 	left := ""
 	for _, path := range append(marks, filepath.Join(x.Dir, "lock")) {
@@ -167,20 +180,34 @@ func (x *examination) lock() (running bool) {
 			continue // no such server has run here
 		}
 		err = filelock.Try(f)
-		_ = f.Close() // nothing was written to it
 		if errors.Is(err, filelock.ErrLocked) {
-			x.OK("folder", "%s: a server is running", x.Dir)
-			return true
+			running = true
+			listens = append(listens, noted(f)...)
 		}
+		_ = f.Close() // nothing was written to it
 		left = path
 	}
 	switch {
+	case running:
+		x.OK("folder", "%s: a server is running", x.Dir)
 	case len(marks) > 0:
 		x.Warn("folder", "start the server, which checks its ledger", "%s: no server is running, and the last one did not end cleanly", x.Dir)
 	case left != "":
 		x.OK("folder", "%s: no server is running", x.Dir)
 	}
-	return false
+	return running, listens
+}
+
+// noted returns the addresses in a file of a running process. Older servers wrote none.
+func noted(f *os.File) (all []Port) {
+	byKey := map[string]string{}
+	if b, err := io.ReadAll(io.LimitReader(f, 1<<16)); err != nil || json.Unmarshal(b, &byKey) != nil {
+		return nil
+	}
+	for _, key := range slices.Sorted(maps.Keys(byKey)) {
+		all = append(all, Port{key, byKey[key]})
+	}
+	return all
 }
 
 // watch asks the running server whether it is ready, and how many results wait. Its embedded

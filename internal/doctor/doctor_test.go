@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"loadstar/agent/config"
+	"loadstar/internal/filelock"
 	"loadstar/internal/finding"
 )
 
@@ -52,6 +54,32 @@ func TestMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, Run(t.Context(), Config{Dir: file, Operator: file}), "folder", finding.Fail, "is not a folder")
+}
+
+// TestRunning checks that a running server's own addresses count, and not those of the
+// configuration.
+func TestRunning(t *testing.T) {
+	dir := t.TempDir()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ready")) }))
+	watch := s.Listener.Addr().String()
+	f, err := os.Create(filepath.Join(dir, "running-gateway"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString(`{"watch":"` + watch + `"}`); err != nil || filelock.Try(f) != nil {
+		t.Fatal(err)
+	}
+	c := Config{Dir: dir, Operator: dir, Ports: []Port{{"listen", "127.0.0.1:1"}, {"watch", "127.0.0.1:1"}}}
+	all := Run(t.Context(), c)
+	want(t, all, "folder", finding.OK, "a server is running")
+	want(t, all, "port "+watch, finding.OK, "as the running server noted for watch")
+	want(t, all, "ready", finding.OK, "ready")
+	if text := fmt.Sprint(all); strings.Contains(text, "127.0.0.1:1:") {
+		t.Errorf("an address of the configuration was checked: %s", text)
+	}
+	s.Close()
+	want(t, Run(t.Context(), c), "port "+watch, finding.Warn, "nobody listens")
 }
 
 // TestClock compares the clock with that of servers whose clocks are wrong.

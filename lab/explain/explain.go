@@ -11,6 +11,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/recipe"
+	"loadstar/lab/kept"
 	"loadstar/nn"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -69,6 +70,11 @@ type Explanation struct {
 	KeptBytes      int64 `json:"memory_per_client"`
 	ServerBytes    int64 `json:"memory_server,omitempty"`
 	SimulatorBytes int64 `json:"memory_simulator,omitempty"`
+	// DiskBytes is the most that a simulated run's folder takes: three copies of what clients
+	// store between rounds, and the personal weights.
+	DiskBytes int64 `json:"disk_simulator,omitempty"`
+	// Chosen means that the plan has no cohort, and that the fleet is large.
+	Chosen bool `json:"cohort_chosen,omitempty"`
 
 	Kernel    string  `json:"kernel"`
 	StepsPerS float64 `json:"gradients_per_s_per_core"`
@@ -166,6 +172,7 @@ func Dataset(p *fed.Plan, d *series.Dataset) (*Explanation, error) {
 func explain(p *fed.Plan, q *recipe.Problem, data *Data) (*Explanation, error) {
 	e := &Explanation{Data: data}
 	fleet := e.deal(p)
+	p, e.Chosen = recipe.Sized(p, fleet)
 	assumed := fleet
 	if data == nil {
 		assumed = max(p.Schedule.Cohort, p.Schedule.Buffer, 1)
@@ -203,6 +210,7 @@ func explain(p *fed.Plan, q *recipe.Problem, data *Data) (*Explanation, error) {
 			best = 4 * int64(e.Parameters+1)
 		}
 		e.SimulatorBytes = e.ServerBytes + int64(fleet)*(e.KeptBytes+best) + int64(e.Workers)*worker + data.bytes
+		e.DiskBytes = kept.FileSize(fleet, int(e.KeptBytes+best)/4) + int64(fleet)*4*int64(e.Personal) + 4*int64(e.Shared)
 	}
 	return e, nil
 }

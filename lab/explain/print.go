@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+
+	"loadstar/fed/recipe"
 )
 
 // Print prints an explanation for a terminal.
@@ -93,6 +95,9 @@ func Print(w io.Writer, e *Explanation) error {
 		row(t, "per client and round", "%s down, %s up%s", byteSize(e.Down), byteSize(e.Up), control)
 		if e.PerRound > 0 {
 			row(t, "per round", "%s asked, %s", count(e.PerRound, "client"), byteSize(int64(e.PerRound)*(e.Down+e.Up)))
+			if e.Chosen {
+				row(t, "", "(the plan sets no schedule.cohort, and the fleet has more than %d clients)", recipe.LargeFleet)
+			}
 			row(t, "total", "%s", byteSize(e.Traffic))
 		}
 		row(t, "the server sees", "%s", strings.Join(e.Needs, ", "))
@@ -140,6 +145,7 @@ func Print(w io.Writer, e *Explanation) error {
 	}
 	if e.SimulatorBytes > 0 {
 		row(t, "", "%s in the simulator", byteSize(e.SimulatorBytes))
+		row(t, "disk", "up to %s for a simulated run", byteSize(e.DiskBytes))
 	}
 	return t.Flush()
 }

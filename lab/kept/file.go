@@ -92,6 +92,13 @@ func (s *Store) slotSize() int64 {
 	return (int64(4*s.floats) + 4 + page - 1) / page * page
 }
 
+// FileSize returns the size of the file of a store. The file is sparse: it takes less disk
+// space while clients were stored less than three times.
+func FileSize(clients, floats int) int64 {
+	s := Store{floats: floats, clients: make([]entry, clients)}
+	return s.size()
+}
+
 func (s *Store) size() int64 { return page + slotsPerClient*int64(len(s.clients))*s.slotSize() }
 
 // place returns the offset of a slot in the file.

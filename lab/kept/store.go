@@ -165,6 +165,16 @@ func (s *Store) Load(client int, dst []float32) (first bool, err error) {
 	return false, nil
 }
 
+// Stored reports whether a client's values were ever stored.
+func (s *Store) Stored(client int) bool {
+	s.all.RLock()
+	defer s.all.RUnlock()
+	c := &s.clients[client]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.value != nil || c.slot != none
+}
+
 // Put stores a copy of src as the client's values.
 func (s *Store) Put(client int, src []float32) error {
 	s.all.RLock()

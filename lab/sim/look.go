@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"loadstar/fed/recipe"
 	"loadstar/lab/run"
 )
 
@@ -23,14 +24,18 @@ const (
 // Look returns the state of the configured run's folder, and the summary if the run is
 // finished. A folder with a run of a different plan is an error.
 func Look(c Config) (*run.Summary, State, error) {
-	plan, err := c.resolve()
+	var err error
+	if c.Plan, err = recipe.Resolve(c.Plan, c.Dataset.Interval); err != nil {
+		return nil, Empty, err
+	}
+	plan, err := recipe.Write(c.Plan)
 	if err != nil {
 		return nil, Empty, err
 	}
 	if _, err := os.Stat(filepath.Join(c.Dir, "plan.yaml")); errors.Is(err, fs.ErrNotExist) {
 		return nil, Empty, nil
 	}
-	f, err := run.Reopen(c.Dir, plan, c.upgradePlan)
+	f, err := run.Reopen(c.Dir, plan, c.unsizedPlan)
 	if err != nil {
 		return nil, Empty, err
 	}
@@ -45,4 +50,21 @@ func Look(c Config) (*run.Summary, State, error) {
 		return nil, Begun, fmt.Errorf("%s contains a finished run of %s with the %s kernels, not of %s with %s: choose another folder", c.Dir, s.Data, s.Kernel, now, c.Kernel.Name())
 	}
 	return s, Finished, nil
+}
+
+// unsizedPlan returns the plan in a run's folder without the cohort that the simulator chose,
+// because the number of clients that train is known only when all examples are built.
+func (c *Config) unsizedPlan(text []byte) ([]byte, error) {
+	text, err := c.upgradePlan(text)
+	if err != nil {
+		return nil, err
+	}
+	p, err := recipe.Read(text)
+	if err != nil {
+		return nil, err
+	}
+	if sized, chosen := recipe.Sized(c.Plan, c.Dataset.Len()); chosen && p.Schedule.Cohort == sized.Schedule.Cohort {
+		p.Schedule.Cohort = 0
+	}
+	return recipe.Write(p)
 }

@@ -114,6 +114,9 @@ func (s *simulation) finish(ctx context.Context) error {
 	if err := s.folder.Event("trained", map[string]any{"rounds": s.machine.Round(), "steps": s.summary.Steps}); err != nil {
 		return err
 	}
+	if err := s.fitUnasked(ctx); err != nil {
+		return err
+	}
 	scored := s.scored()
 	start := stopwatch()
 	rows := make([]run.Client, len(scored))

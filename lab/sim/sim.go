@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -49,18 +50,12 @@ type Config struct {
 	Save time.Duration
 	// Progress, if not nil, is called before the first round and after every round.
 	Progress func(Progress)
+	// Note, if not nil, is told what the run does that the plan does not say.
+	Note func(string)
 	// Replay, if not nil, is the run of a fleet that the simulation repeats.
 	Replay *Replay
 	// hostile, if not nil, replaces what a client sends. Tests set it.
 	hostile func(fed.Task, *fed.Update)
-}
-
-// resolve resolves the plan by the dataset's step, and returns it as the run's folder has it.
-func (c *Config) resolve() (text []byte, err error) {
-	if c.Plan, err = recipe.Resolve(c.Plan, c.Dataset.Interval); err != nil {
-		return nil, err
-	}
-	return recipe.Write(c.Plan)
 }
 
 // Replay has what the weights of a fleet's run depend on besides the plan and the data.
@@ -77,6 +72,9 @@ type Progress struct {
 	Round, Rounds int
 	Loss          float64 // training loss of the last round
 	RelativeMAE   float64 // median over clients at the last evaluation, or NaN
+	// Fitted of Unasked clients, which no round asked, have fitted personal layers. Unasked is 0
+	// before the last round.
+	Fitted, Unasked int
 }
 
 // Run simulates a run to its end. After an interruption, the run can be resumed from its
@@ -95,8 +93,7 @@ func Run(ctx context.Context, c Config) (*run.Summary, error) {
 
 // trained simulates all rounds of a run. The caller must close the simulation.
 func trained(ctx context.Context, c Config) (s *simulation, err error) {
-	plan, err := c.resolve()
-	if err != nil {
+	if c.Plan, err = recipe.Resolve(c.Plan, c.Dataset.Interval); err != nil {
 		return nil, err
 	}
 	start := time.Now()
@@ -108,6 +105,10 @@ func trained(ctx context.Context, c Config) (s *simulation, err error) {
 			s.close()
 		}
 	}()
+	plan, err := recipe.Write(s.Plan)
+	if err != nil {
+		return nil, err
+	}
 	if c.Resume {
 		s.folder, err = run.Reopen(c.Dir, plan, c.upgradePlan)
 	} else {
@@ -134,6 +135,7 @@ type simulation struct {
 	// trainees has the clients that can train, in the order of their numbers in the round
 	// machine.
 	trainees []trainee
+	chosen   bool // the plan has no cohort, and the fleet is large
 	timing   timing
 	personal []float32 // initial personal weights
 
@@ -160,6 +162,7 @@ type simulation struct {
 	startRound int // first round of this process
 	startFile  []byte
 	startSum   string // SHA-256 of startFile
+	progress   sync.Mutex
 }
 
 // flight is the training of one client in the background. It must be done when the
@@ -191,6 +194,8 @@ func newSimulation(c Config) (*simulation, error) {
 		return nil, err
 	}
 	s.trainees = s.fleet.trainees(recipe.Pooled(c.Plan))
+	c.Plan, s.chosen = recipe.Sized(c.Plan, len(s.trainees))
+	s.Plan = c.Plan
 	if s.setup, err = setup.New(c.Plan, problem, len(s.trainees)); err != nil {
 		return nil, err
 	}
@@ -270,9 +275,13 @@ func (s *simulation) begin(ctx context.Context) error {
 		}
 	}
 	s.startRound, s.saved = s.machine.Round(), time.Now()
+	if s.chosen {
+		s.note("%d clients of %d train in each round, because the plan sets no schedule.cohort and there are more than %d", s.setup.Parts.Turns, len(s.trainees), recipe.LargeFleet)
+	}
 	return s.folder.Event("begin", map[string]any{
 		"plan": s.Plan.Name, "dataset": s.Dataset.Name, "clients": len(s.fleet.clients), "left_out": s.fleet.leftOut,
 		"round": s.startRound, "rounds": s.Plan.Rounds, "workers": s.Workers, "kernel": s.Kernel.Name(),
+		"cohort": s.setup.Parts.Turns, "cohort_chosen": s.chosen,
 	})
 }
 

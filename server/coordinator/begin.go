@@ -43,8 +43,12 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 		return err
 	}
 	fleet := m.clients - int64(len(held)) // the others train
+	given := p
 	if p, err = terms.Settle(p, fleet, m.inputs, steps(kinds, m.Step)); err != nil {
 		return fail(err)
+	}
+	if _, chosen := recipe.Sized(given, int(fleet)); chosen {
+		d.log.Info(fmt.Sprintf("the plan sets no schedule.cohort: a round has %d of %d clients", p.Schedule.Cohort, fleet))
 	}
 	d.setDeadline(p)
 	text, err := recipe.Write(p)

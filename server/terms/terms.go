@@ -54,6 +54,7 @@ func Settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*
 	if err := Federated(p, true); err != nil {
 		return nil, err
 	}
+	p, _ = recipe.Sized(p, int(fleet))
 	q := *p
 	q.Model.Inputs, _ = recipe.Inputs(p, inputs)
 	if q.Schedule.Cohort == 0 {

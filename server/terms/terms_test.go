@@ -180,12 +180,15 @@ func TestRefusals(t *testing.T) {
 		"several steps": {5, []time.Duration{30 * time.Minute, time.Hour}, "30m0s 1h0m0s"},
 		"an odd step":   {5, []time.Duration{7 * time.Second}, "does not divide a day"},
 		"no clients":    {0, nil, "no clients"},
-		// The cohort is the whole fleet, and a sum does not have enough bits for so large a
-		// cohort.
-		"too many clients": {1 << 40, hourly, "too few for training"},
 	} {
 		if _, err := Settle(good, c.fleet, nil, c.steps); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	// Above 500 clients, a plan without a cohort has one.
+	for fleet, want := range map[int64]int{500: 500, 501: 200} {
+		if q, err := Settle(good, fleet, nil, hourly); err != nil || q.Schedule.Cohort != want {
+			t.Errorf("%d clients: cohort %d, %v", fleet, q.Schedule.Cohort, err)
 		}
 	}
 	for _, text := range []string{"", "algorithm: fedavg\nrounds: many\n", "algorithm: fedavg\nschedule: {cohort: 9}\n" + small} {

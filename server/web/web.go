@@ -166,6 +166,9 @@ func (w *Web) address(host string) string {
 // URL returns the address of the page. It ends with a slash.
 func (w *Web) URL() string { return w.Config.URL }
 
+// Address returns the address on which the dashboard listens.
+func (w *Web) Address() string { return w.listener.Addr().String() }
+
 // Close closes the listener of a dashboard that does not run.
 func (w *Web) Close() error { return w.listener.Close() }
 
