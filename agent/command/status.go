@@ -349,7 +349,11 @@ func describeReceiving(r readings.Receiving, at live.Site, now time.Time) string
 	if r.Messages == 1 {
 		many = "message"
 	}
-	return fmt.Sprintf("receiving (%d %s), first step complete at %s", r.Messages, many, clockTime(r.Complete.Unix(), at, now))
+	form, complete := "15:04", r.Complete.In(at.Zone)
+	if complete.YearDay() != now.In(at.Zone).YearDay() {
+		form = "2006-01-02 15:04"
+	}
+	return fmt.Sprintf("receiving (%d %s), first step complete at %s", r.Messages, many, complete.Format(form))
 }
 
 // clockTime returns a time of today as hours and minutes, and other times with their day.

@@ -200,6 +200,6 @@ func printClosing(w io.Writer, dir string) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "\n%s\n", sentence)
+	_, err = fmt.Fprintf(w, "\n%s\n%s\n", sentence, report.ErrorNote)
 	return err
 }

@@ -70,6 +70,7 @@ func (s *story) summary(r *Result, x *show) {
 	for _, m := range r.Methods {
 		s.print("%-24s %9.1f %18.3f %10.3f %10s", m.Name, m.ErrorPercent, m.RelativeMAE, m.MedianRelativeMAE, fmt.Sprintf("%d of %d", m.BestFor, r.Clients))
 	}
+	s.print("error, %% of load: a building's mean absolute error divided by its mean load, as a mean over buildings")
 	s.print("\n%s", verdict(r.Methods))
 	s.print("Between P10 and P90 lie %.0f %% of the loads; 80 %% is right.", 100*r.Coverage)
 	found := "none"

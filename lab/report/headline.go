@@ -18,7 +18,11 @@ type headline struct {
 	Text    string
 	Tiles   []tile
 	Note    string // what a reader must know to compare the tiles
+	Foot    string // what the errors are
 }
+
+// ErrorNote defines the errors in per cent of reports and of what simulate prints.
+const ErrorNote = "Error of the mean load: a client's mean absolute error divided by its mean load, as a mean over clients. Lower by x\u00a0%: the median over clients of the ratio of two errors is 1 − x\u00a0%."
 
 // tile is a number with its meaning.
 type tile struct{ Value, Label, Note string }
@@ -127,10 +131,11 @@ func (s *dataset) headline() headline {
 	if m == nil {
 		return headline{}
 	}
-	share, kw := m.shareOfLoad(), m.mae()
+	share, kw := m.nmae(mean), m.mae()
 	against := comparison{ratio: m.median(), won: m.belowOne(), clients: m.scored()}
 	h := headline{}
-	h.Tiles = append(h.Tiles, tile{percentFine(share), "error, of the mean load", short(kw) + " kW as a mean over clients"})
+	h.Tiles = append(h.Tiles, tile{percentFine(share), "error, of the mean load", "median " + percentFine(m.nmae(median)) + "; " + short(kw) + " kW as a mean over clients"})
+	h.Foot = ErrorNote
 	h.Tiles = append(h.Tiles, tile{signed(against.ratio - 1), "error against " + s.referenceName(), "lower for " + percent(against.won) + " of clients"})
 	text := fmt.Sprintf("%s forecasts %s with an error of %s of the mean load (%s\u00a0kW): %s %s", m.name, m.runs[0].task(), percentFine(share), short(kw), against.differs(), s.referenceName())
 	b := s.strongest()
@@ -231,32 +236,6 @@ func tooHigh(bias float64) string {
 	}
 }
 
-// shareOfLoad returns the errors of all clients as a share of their loads.
-func (m *method) shareOfLoad() float64 {
-	share := func(mae, nmae []float64) float64 {
-		var errors, loads float64
-		for i := range mae {
-			if nmae[i] > 0 && !math.IsInf(nmae[i], 0) {
-				errors += mae[i]
-				loads += mae[i] / nmae[i]
-			}
-		}
-		return errors / loads
-	}
-	if m.baseline {
-		return share(m.column(func(b Baseline) float64 { return b.MAE }), m.column(func(b Baseline) float64 { return b.NMAE }))
-	}
-	var all []float64
-	for _, r := range m.runs {
-		var mae, nmae []float64
-		for _, c := range r.Clients {
-			mae, nmae = append(mae, c.MAE), append(nmae, c.NMAE)
-		}
-		all = append(all, share(mae, nmae))
-	}
-	return mean(all)
-}
-
 // peakErrors has the error and the bias at daily peaks relative to the mean peak load, and
 // the bias of all forecasts relative to the mean load. All are means over clients and seeds.
 type peakErrors struct{ mae, bias, all float64 }
@@ -347,7 +326,7 @@ func (s *dataset) closing() (sentence string, rows [][]string) {
 		if m.baseline && best != nil {
 			ratio = score(compare(best.relative(), m.relative()).ratio)
 		}
-		rows = append(rows, []string{m.name, fmt.Sprint(m.scored()), short(m.mae()), percentFine(m.shareOfLoad()), score(m.median()), percent(m.belowOne()), ratio})
+		rows = append(rows, []string{m.name, fmt.Sprint(m.scored()), short(m.mae()), percentFine(m.nmae(mean)), score(m.median()), percent(m.belowOne()), ratio})
 	}
 	return s.headline().Text, rows
 }

@@ -51,9 +51,9 @@ func TestHeadline(t *testing.T) {
 		verdict, class string
 		text           string
 	}{
-		{0.6, 0.8, "Better than the strongest baseline", "holds", "day forecasts the next 24 hours with an error of 12.8 % of the mean load (3.84 kW): 40 % lower than last week's profile, and 25 % lower than ridge-rich, the strongest baseline (median ratio of errors over 5 clients)."},
-		{0.8, 0.5, "Better than last week's profile, but worse than ridge-rich", "partly", "day forecasts the next 24 hours with an error of 17.1 % of the mean load (5.12 kW): 20 % lower than last week's profile, and 60 % higher than ridge-rich, the strongest baseline (median ratio of errors over 5 clients)."},
-		{1.2, 1.5, "Worse than last week's profile", "fails", "day forecasts the next 24 hours with an error of 25.6 % of the mean load (7.68 kW): 20 % higher than last week's profile, which is the strongest baseline here (median ratio of errors over 5 clients)."},
+		{0.6, 0.8, "Better than the strongest baseline", "holds", "day forecasts the next 24 hours with an error of 12.0 % of the mean load (3.84 kW): 40 % lower than last week's profile, and 25 % lower than ridge-rich, the strongest baseline (median ratio of errors over 5 clients)."},
+		{0.8, 0.5, "Better than last week's profile, but worse than ridge-rich", "partly", "day forecasts the next 24 hours with an error of 16.0 % of the mean load (5.12 kW): 20 % lower than last week's profile, and 60 % higher than ridge-rich, the strongest baseline (median ratio of errors over 5 clients)."},
+		{1.2, 1.5, "Worse than last week's profile", "fails", "day forecasts the next 24 hours with an error of 24.0 % of the mean load (7.68 kW): 20 % higher than last week's profile, which is the strongest baseline here (median ratio of errors over 5 clients)."},
 		{0.8, 0.8, "Level with the strongest baseline", "partly", "20 % lower than last week's profile, and level with ridge-rich, the strongest baseline ("},
 	} {
 		h := groupRuns([]*Run{besideRun(c.ours, c.ridge)}, nil)[0].headline()

@@ -408,11 +408,16 @@ func (m *method) mae() float64 {
 	return mean(m.perRun(mean, func(c run.Client) float64 { return c.MAE }))
 }
 
-func (m *method) nmae() float64 {
-	if m.baseline {
-		return median(m.column(func(b Baseline) float64 { return b.NMAE }))
+// nmae returns the clients' errors divided by their mean loads, as a mean or a median over
+// clients. Clients whose mean load is zero have no such error.
+func (m *method) nmae(over func([]float64) float64) float64 {
+	finite := func(all []float64) float64 {
+		return over(slices.DeleteFunc(slices.Clone(all), func(x float64) bool { return math.IsInf(x, 0) || math.IsNaN(x) }))
 	}
-	return mean(m.perRun(median, func(c run.Client) float64 { return c.NMAE }))
+	if m.baseline {
+		return finite(m.column(func(b Baseline) float64 { return b.NMAE }))
+	}
+	return mean(m.perRun(finite, func(c run.Client) float64 { return c.NMAE }))
 }
 
 // megabytes returns how many megabytes an average client sends and receives in the whole

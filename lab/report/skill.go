@@ -21,7 +21,7 @@ func (s *dataset) skill() (figure, bool) {
 	t := Table{
 		Title:   "Test scores",
 		Note:    "Relative to " + s.referenceName() + ": the mean absolute error divided by that of " + s.about() + ", so a value below 1 is better. The columns 5–95 % and below 1 are over clients.",
-		Columns: []string{"method", "median relative MAE", "mean", "5–95\u00a0%", "below 1", "mean MAE, kW", "median NMAE"},
+		Columns: []string{"method", "median relative MAE", "mean", "5–95\u00a0%", "below 1", "mean MAE, kW", "of the mean load", "median"},
 		Best:    1,
 	}
 	var rows []row
@@ -60,7 +60,7 @@ func (s *dataset) skill() (figure, bool) {
 		}
 		t.Rows = append(t.Rows, []string{
 			m.label(), meanRange(m.medians()), score(mean(all)), formatRange(q[0], q[4]),
-			percent(share), short(m.mae()), percentFine(m.nmae()),
+			percent(share), short(m.mae()), percentFine(m.nmae(mean)), percentFine(m.nmae(median)),
 		})
 	}
 	if len(rows) == 0 {

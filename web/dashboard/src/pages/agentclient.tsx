@@ -73,7 +73,10 @@ function grid(s: Seen, step: number, zone: string): Grid {
   }
   const known = Math.min(Math.round((s.anchor - s.from) / step), size);
   const gaps: [number, number][] = [];
-  for (let i = 0; i < known; i++) {
+  // Before its first reading, nothing of a meter is missing.
+  const begin = s.readings.values.time.findIndex((_t, i) => s.readings.values.load![i] != null);
+  const first = begin < 0 ? known : Math.max(at(s.readings.values.time[begin]!), 0);
+  for (let i = first; i < known; i++) {
     if (actual[i] != null) continue;
     const g = gaps.at(-1);
     if (g && g[1] === i) g[1] = i + 1;
@@ -123,9 +126,9 @@ function Known({ name, list, heard }: Props) {
           <p class="sub">
             <Dots parts={[
               known?.receiving && <Receiving of={known} zone={zone} />,
-              known?.quality && <State of={known.quality}>quality {known.quality}</State>,
-              known?.source && <>forecast from {sources[known.source] ?? known.source}{f?.model.release ? `, ${f.model.release}` : ""}</>,
-              f && <>cutoff <Time ms={Date.parse(f.cutoff)} zone={zone} />, made <Time ms={Date.parse(f.issued)} zone={zone} /></>,
+              known?.quality && !known.receiving && <State of={known.quality}>quality {known.quality}</State>,
+              known?.source && !known.receiving && <>forecast from {sources[known.source] ?? known.source}{f?.model.release ? `, ${f.model.release}` : ""}</>,
+              f && !known?.receiving && <>cutoff <Time ms={Date.parse(f.cutoff)} zone={zone} />, made <Time ms={Date.parse(f.issued)} zone={zone} /></>,
               zone,
               !known?.members && <a href={link([name, "audit"])}>what its updates reveal</a>,
             ]} />
@@ -167,7 +170,8 @@ function Fan({ seen, zone, step, days, lead }: { seen: Seen; zone: string; step:
     scales: { y: { range: (_u, lo, hi) => [Math.min(0, lo), hi > lo ? hi * 1.06 : hi + 1] } },
     axes: [
       axis({
-        size: 42,
+        // Two lines only where there are two.
+        size: (_u, texts) => (texts?.some((t) => t.includes("\n")) ? 40 : 24),
         space: 70,
         values: (_u, v) => v.map((t, i) => {
           const hour = local(1000 * t, zone).slice(-5), date = localDay(1000 * t, zone);
@@ -279,7 +283,7 @@ function Tomorrow({ f, zone }: { f?: Forecast; zone: string }) {
   const peak = f?.peak;
   return (
     <Section title="The next days" note="Energy is the mean forecast; a day that has begun counts what was measured. P10 to P90 comes from the errors of earlier days.">
-      {!f ? <Empty title="No forecast yet."><p class="note">The agent forecasts after a week of readings at the latest.</p></Empty> : (
+      {!f || f.energy.every((d) => d.mean == null) ? <Empty title="No forecast yet."><p class="note">The agent forecasts after a week of readings at the latest.</p></Empty> : (
         <>
           <Table label="The next days" rows={f.energy} id={(d) => d.day} columns={[
             { head: "day", of: (d) => d.day },

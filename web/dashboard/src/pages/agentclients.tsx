@@ -19,7 +19,7 @@ export function Clients({ list }: { list: List }) {
   const all = list.clients;
   const fits = all.filter((c) => c.client.toLowerCase().includes(name.toLowerCase()));
   const having = (f: (c: AgentClient) => boolean) => all.filter(f).length;
-  const forecast = having((c) => c.cutoff != null);
+  const forecast = having((c) => c.cutoff != null && c.source !== "none");
   const sending = having((c) => c.receiving != null);
   return (
     <>
