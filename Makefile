@@ -243,8 +243,11 @@ web-test: build ## Test the dashboard in a browser, with a real server under loa
 	cd web/dashboard && $(NPM_CI) && npm test --silent
 
 .PHONY: drama
-drama: build ## Let things go wrong in a real fleet, and check what pages, commands, metrics and log say within a minute; ONLY=killed,lost for some scenes; needs npm and chromium
-	cd web/dashboard && $(NPM_CI) && ONLY="$(ONLY)" node test/drama.mjs
+drama: build ## Let things go wrong in a real fleet, and check what pages, commands, metrics and log say within a minute; ONLY=killed,lost for some scenes, SHORT=1 for those that take seconds, CLOCK=1 for wrong clocks, whose first build takes minutes; needs npm, chromium, mosquitto and, for a full disk, root
+	cd web/dashboard && $(NPM_CI)
+	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
+	{ test -z "$(CLOCK)" || export LOADSTAR_CLOCK_BIN=$$(go run ./internal/chaos -build-clock $$dir); } && \
+	cd web/dashboard && ONLY="$(ONLY)" SHORT="$(SHORT)" node test/drama.mjs
 
 .PHONY: screenshots
 screenshots: build ## Take docs/pictures/dashboard.webp of a real run on generated data; needs npm and chromium

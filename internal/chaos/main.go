@@ -82,9 +82,19 @@ func main() {
 	flag.DurationVar(&o.away, "for", 20*time.Second, "how long each outage takes")
 	flag.DurationVar(&o.patience, "patience", 90*time.Second, "fail after this time without progress")
 	flag.BoolVar(&o.keep, "keep", false, "keep the working folder")
+	clock := flag.String("build-clock", "", "only build a binary whose clock follows the file in TEST_CLOCK, in this folder")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if *clock != "" {
+		path, err := buildWithClock(ctx, *clock)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "chaos:", err)
+			os.Exit(1)
+		}
+		fmt.Println(path)
+		return
+	}
 	if err := execute(ctx, o, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
 		os.Exit(1)

@@ -36,8 +36,11 @@ export async function until(what, is, within = patience) {
 const children = new Set();
 
 // start runs loadstar until stop is called. out collects what it prints.
-export function start(...args) {
-  const child = spawn(binary, args, { cwd: dir, stdio: ["ignore", "pipe", "pipe"] });
+export const start = (...args) => startAs(binary, {}, ...args);
+
+// startAs is start with another binary, and more variables of the environment.
+export function startAs(program, env, ...args) {
+  const child = spawn(program, args, { cwd: dir, stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, ...env } });
   const p = { child, out: "", err: "", ended: new Promise((done) => child.on("exit", done)) };
   child.stdout.on("data", (b) => (p.out += b));
   child.stderr.on("data", (b) => (p.err = (p.err + b).slice(-4000)));
@@ -76,7 +79,7 @@ export const server = {
   async start() {
     this.listen ??= `127.0.0.1:${await freePort()}`;
     this.web ??= `127.0.0.1:${await freePort()}`;
-    this.process = start("serve", "--dir", "server", "--listen", this.listen, "--watch", this.watch ?? "", "--web", this.web, "--set", "agents.poll=100ms", "--log-level", "warn", ...(this.more ?? []));
+    this.process = start("serve", "--dir", "server", "--listen", this.listen, "--watch", this.watch ?? "", "--web", this.web, ...(this.poll ?? ["--set", "agents.poll=100ms"]), "--log-level", "warn", ...(this.more ?? []));
     const [, address] = await this.process.says(/agents and operators: (\S+)/);
     this.flags = ["--server", address, "--operator", "server/operator"];
     this.url = `http://${this.web}/`;
