@@ -423,7 +423,7 @@ func TestWhatLeaves(t *testing.T) {
 		ExchangeRequest.adapted ExchangeRequest.declines ExchangeRequest.have ExchangeRequest.heads ExchangeRequest.pushed ExchangeRequest.releases
 		ExchangeRequest.reports ExchangeRequest.result ExchangeRequest.session ExchangeRequest.training ExchangeRequest.wait_ms
 		JoinRequest.csr JoinRequest.name JoinRequest.old_certificate JoinRequest.old_signature JoinRequest.secret
-		RenewRequest.csr Result.chunk Result.evaluation Result.form Result.offset Result.round Result.run Result.sha256
+		RenewRequest.csr Result.checksum Result.chunk Result.evaluation Result.form Result.offset Result.round Result.run
 		Result.shares Result.size Result.version
 		SeenHead.hash SeenHead.run SeenHead.version Share.client Share.control_norm Share.examples Share.loss Share.norm Share.steps Share.train_loss SourceShare.share SourceShare.source
 		Turns.clients Turns.round Turns.run`)
