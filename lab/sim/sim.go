@@ -107,7 +107,7 @@ func trained(ctx context.Context, c Config) (s *simulation, err error) {
 	}()
 	plan, err := recipe.Write(s.Plan)
 	if err != nil {
-		return nil, err
+		return s, err
 	}
 	if c.Resume {
 		s.folder, err = run.Reopen(c.Dir, plan, c.upgradePlan)
