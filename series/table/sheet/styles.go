@@ -59,7 +59,7 @@ func readStyles(parts *zip.Reader, sheet string) (*styles, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w (%v)", errNot, err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // nothing was written
 	all := &styles{first: map[[2]int]int{}, usual: map[int]int{}}
 	defer all.summarize()
 	d := xml.NewDecoder(io.LimitReader(f, maxUnpacked))
@@ -146,7 +146,7 @@ func decode(parts *zip.Reader, name string, into any) error {
 	if err != nil {
 		return fmt.Errorf("%w (%v)", errNot, err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // nothing was written
 	if err := xml.NewDecoder(io.LimitReader(f, maxUnpacked)).Decode(into); err != nil {
 		return fmt.Errorf("%w (%s: %v)", errNot, name, err)
 	}
