@@ -142,7 +142,7 @@ type engineTurns struct {
 }
 
 func (e *engineTurns) between(p sim.Progress) {
-	if time.Since(e.last) < 400*time.Millisecond && p.Round < p.Rounds {
+	if time.Since(e.last) < 400*time.Millisecond && p.Round < p.Rounds || p.Unasked > 0 { // training is over when unasked clients are fitted
 		return
 	}
 	start := time.Now()
