@@ -55,8 +55,7 @@ func (a *agent) contact(ctx context.Context) error {
 			return nil
 		case errors.Is(err, errStore), errors.Is(err, ErrRevoked):
 			return err
-		case err == nil && withheld:
-			next = min(max(next, retry.Next()), max(a.worklist.lease()/2, soonest))
+		case err == nil && withheld: // the server answers, and the result may get through as well
 			wake(a.worklist.reached)
 		case err == nil:
 			retry.Reset()
