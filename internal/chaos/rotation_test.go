@@ -47,7 +47,7 @@ func TestRotation(t *testing.T) {
 	r := &rotation{bench: b, stop: make(chan struct{}), begun: time.Now()}
 
 	r.host(0, rotationSteady)
-	steady := small("fedadam", longtest.Pick(220, 600), "partition: head\nschedule: {cohort: 16}\nclient: {steps: 2, batch: 8}\n")
+	steady := small("fedadam", longtest.Pick(700, 1500), "partition: head\nschedule: {cohort: 16}\nclient: {steps: 2, batch: 8}\n")
 	b.runs[steady.name] = reference{steady, b.bin, r.part(rotationSteady), ""}
 	if err := b.submit(t.Context(), b.dir, steady, clients*rotationSteady/rotationHosts, patient); err != nil {
 		t.Fatal(err)
