@@ -77,7 +77,7 @@ func TestWrongResults(t *testing.T) {
 		{"an offset that wraps", func(q *v1.Result) { q.Offset = math.MaxInt64 }, rejected, "shape", "chunk"},
 		{"a chunk too large", func(q *v1.Result) { q.Chunk = make([]byte, 4<<20+1) }, rejected, "shape", "chunk"},
 		{"another's checksum", func(q *v1.Result) { q.Checksum ^= 1 }, rejected, "checksum", "checksum"},
-		{"another's numbers", func(q *v1.Result) { q.Chunk[5] ^= 1 }, rejected, "hash", "hash"},
+		{"another's numbers", func(q *v1.Result) { q.Chunk[5] ^= 1 }, rejected, "checksum", "checksum"},
 		{"a client without a name", share(func(s *v1.Share) { s.Client = "" }), rejected, "shape", "name"},
 		{"an unprintable name", share(func(s *v1.Share) { s.Client = "a0\x00" }), rejected, "shape", "name"},
 		{"a long name", share(func(s *v1.Share) { s.Client = strings.Repeat("a", 1000) }), rejected, "shape", "name"},
@@ -194,8 +194,8 @@ func TestChunks(t *testing.T) {
 			t.Errorf("%v, %v", s, err)
 		}
 	}
-	// Chunks that do not match the hash are discarded.
-	st.unharmed("chunks of another result", "hash", 1, func() {
+	// Chunks that do not match the checksum are discarded.
+	st.unharmed("chunks of another result", "checksum", 1, func() {
 		first.Offset, first.Chunk = 8, make([]byte, n-8)
 		if s, err := a.Push(t.Context(), first); err != nil || s.Outcome != v1.Outcome_OUTCOME_REJECTED {
 			t.Errorf("%v, %v", s, err)
