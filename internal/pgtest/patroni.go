@@ -374,7 +374,7 @@ func (p *Patroni) URL(database string) string {
 	return "postgres://postgres@" + p.addresses("%[2]s:5432") + "/" + database + "?sslmode=disable"
 }
 
-// Create creates an empty database.
+// Create creates an empty database, and returns when all machines have it.
 func (p *Patroni) Create(database string) error {
 	name := p.Primary(context.Background())
 	if name == "" {
@@ -382,6 +382,17 @@ func (p *Patroni) Create(database string) error {
 	}
 	if out, err := exec.Command(filepath.Join(p.bin, "createdb"), "-h", p.named(name).ip, "-U", "postgres", database).CombinedOutput(); err != nil {
 		return fmt.Errorf("pgtest: createdb: %w\n%s", err, out)
+	}
+	for _, m := range p.machines {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+			out, err := exec.Command(filepath.Join(p.bin, "psql"), "-Xqc", "SELECT 1", "-h", m.ip, "-U", "postgres", database).CombinedOutput()
+			if err == nil {
+				break
+			}
+			if time.Now().After(end) {
+				return fmt.Errorf("pgtest: %s does not have the database: %w\n%s", m.name, err, out)
+			}
+		}
 	}
 	return nil
 }
