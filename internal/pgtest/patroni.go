@@ -205,30 +205,20 @@ func (p *Patroni) Repair(name string) (err error) {
 }
 
 // processes returns the processes of a machine, those with a name if it is not empty.
-func (m *machine) processes(name string) (all []int, err error) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
+func (m *machine) processes(name string) ([]int, error) {
+	return processes(func(pid int) bool {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 		if err != nil {
-			continue // it has ended
+			return false // it has ended
 		}
-		is := map[string]string{}
+		has := map[string]string{}
 		for line := range strings.Lines(string(text)) {
 			key, value, _ := strings.Cut(line, ":")
-			is[key] = strings.TrimSpace(value)
+			has[key] = strings.TrimSpace(value)
 		}
-		if group, _, _ := strings.Cut(is["Gid"], "\t"); group == strconv.FormatUint(uint64(m.group), 10) && !strings.HasPrefix(is["State"], "Z") && (name == "" || is["Name"] == name) {
-			all = append(all, pid)
-		}
-	}
-	return all, nil
+		group, _, _ := strings.Cut(has["Gid"], "\t")
+		return group == strconv.FormatUint(uint64(m.group), 10) && !strings.HasPrefix(has["State"], "Z") && (name == "" || has["Name"] == name)
+	})
 }
 
 // signal sends a signal to processes of a machine, all of them if the name is empty. A kill is

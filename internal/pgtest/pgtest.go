@@ -283,17 +283,21 @@ func (s *Server) Crash() error {
 }
 
 // children returns the child processes of a process.
-func children(of int) (pids []int, err error) {
+func children(of int) ([]int, error) {
+	return processes(func(pid int) bool {
+		_, parent, ok := stat(pid)
+		return ok && parent == of
+	})
+}
+
+// processes returns the processes of this machine for which is returns true.
+func processes(is func(pid int) bool) (pids []int, err error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		if _, parent, ok := stat(pid); ok && parent == of {
+		if pid, err := strconv.Atoi(e.Name()); err == nil && is(pid) {
 			pids = append(pids, pid)
 		}
 	}
