@@ -538,7 +538,7 @@ func (r *Tuned) Verdict() string {
 	b := r.Candidates[0]
 	seeds := ""
 	if len(r.Seeds) == 1 {
-		seeds = " With one seed, differences below 1 % may be chance."
+		seeds = " This is one seed: repeat the search with --seeds before you believe a small difference."
 	}
 	if b.Given {
 		return fmt.Sprintf("No plan is better than the given one, with a validation loss of %.5g.%s", b.Loss, seeds)

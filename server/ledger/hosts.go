@@ -5,6 +5,7 @@ import (
 	"context"
 	sqldriver "database/sql/driver"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"sync"
@@ -24,7 +25,8 @@ const avoidFor = 30 * time.Second
 // therefore not enough: connections would go back to it, and wait there.
 type hosts struct {
 	mu       sync.Mutex
-	failed   map[string]time.Time // by address
+	failed   map[string]time.Time // by address, with the host's name
+	names    map[string]string    // of hosts, by their addresses
 	current  string               // address of the newest connection
 	timeline int64                // the highest one of a connection
 	doubted  time.Time            // connections that were opened before are not used again
@@ -33,10 +35,31 @@ type hosts struct {
 // madeKey is the key of a connection's data that has the time when it was opened.
 const madeKey = "loadstar.made"
 
+// maxAddresses limits the addresses whose names are remembered. Those of a cluster may change for ever.
+const maxAddresses = 1000
+
+// lookup returns the addresses of a host and remembers its name: connections know addresses only,
+// and the configuration names.
+func (h *hosts) lookup(ctx context.Context, host string) ([]string, error) {
+	all, err := net.DefaultResolver.LookupHost(ctx, host)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.names == nil || len(h.names) > maxAddresses {
+		h.names = map[string]string{}
+	}
+	for _, ip := range all {
+		h.names[ip] = host
+	}
+	return all, err
+}
+
 // fail notes that a connection to an address failed.
 func (h *hosts) fail(address string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if ip, port, err := net.SplitHostPort(address); err == nil && h.names[ip] != "" {
+		address = net.JoinHostPort(h.names[ip], port)
+	}
 	if h.failed == nil {
 		h.failed = map[string]time.Time{}
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"loadstar/internal/finding"
@@ -18,12 +19,11 @@ const patroniPort = "8008"
 // judgePatroni warns of a Patroni that can lose commits although standbys confirmed them. It says
 // nothing if no host of the database answers as Patroni does.
 func (l *Ledger) judgePatroni(ctx context.Context, all *finding.List) {
-	config := l.listener.Copy()
-	hosts := []string{config.Host}
-	for _, f := range config.Fallbacks {
+	hosts := []string{l.listener.Host}
+	for _, f := range l.listener.Fallbacks {
 		hosts = append(hosts, f.Host)
 	}
-	for _, host := range hosts {
+	for _, host := range slices.Compact(hosts) { // a host with and without TLS is there twice
 		version, ok := patroniVersion(ctx, "http://"+net.JoinHostPort(host, patroniPort)+"/patroni")
 		if !ok {
 			continue

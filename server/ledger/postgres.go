@@ -55,7 +55,7 @@ func (l *Ledger) openPostgres(at string) error {
 		return err
 	}
 	l.limit.Store(int64(migrateFor))
-	config.DialFunc, config.ValidateConnect = l.dial, l.hosts.validate(config.ValidateConnect)
+	config.LookupFunc, config.DialFunc, config.ValidateConnect = l.hosts.lookup, l.dial, l.hosts.validate(config.ValidateConnect)
 	l.listener = config
 	c := stdlib.GetConnector(*config, stdlib.OptionBeforeConnect(l.hosts.order), stdlib.OptionResetSession(l.hosts.reuse), stdlib.OptionAfterConnect(func(ctx context.Context, c *pgx.Conn) error {
 		_, err := c.Exec(ctx, session)
