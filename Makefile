@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 export CGO_ENABLED := 0
 export GOFLAGS += -trimpath
 # Packages whose tests run on emulated ARM: those with numeric code.
-ARM_PACKAGES := ./nn ./nn/kernel ./nn/safetensors ./forecast ./series ./series/synth ./metric ./fed/exact ./fed/limit ./fed/aggregate ./fed/serveropt ./fed/clientopt ./fed/localtrain ./series/feature
+ARM_PACKAGES := ./nn ./nn/kernel ./nn/safetensors ./forecast ./series ./series/synth ./metric ./fed/exact ./fed/mask ./fed/limit ./fed/aggregate ./fed/serveropt ./fed/clientopt ./fed/localtrain ./series/feature
 
 .PHONY: help
 help: ## List the targets

@@ -87,6 +87,7 @@ var layers = map[string]pkg{
 	"fed/localtrain": {layer: 3, may: "fed nn nn/kernel"},
 	"fed":            {layer: 3, may: "fed/exact", external: "go.yaml.in/yaml/v3"},
 	"fed/exact":      {layer: 3},
+	"fed/mask":       {layer: 3},
 
 	"forecast":           {layer: 2, may: "forecast/calibrate nn nn/kernel nn/safetensors series metric", external: "golang.org/x/sync"},
 	"forecast/calibrate": {layer: 2, may: "internal/stateformat"},

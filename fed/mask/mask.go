@@ -1,0 +1,256 @@
+// Package mask hides vectors of integers modulo 2^64 from whoever adds them up.
+//
+// An agent shares a member key with each keeper. The seed of a mask is a pseudo-random function
+// of that key, of what the agent believes about the round ([Context]), and of a nonce that is
+// fresh for each stored result. So a keeper that is told anything else computes another mask, and
+// the sum is noise. The agent adds the masks of all keepers to its vector. Each keeper adds up
+// its own masks of a round, and the server subtracts these sums.
+//
+// Masks are the same on all platforms. Nothing here allocates with the length of a vector.
+package mask
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"math"
+	"sync"
+	"time"
+)
+
+// Key is the key that a member and a keeper share on one day.
+type Key [32]byte
+
+// Nonce makes the mask of a result unlike that of any other result, also if an agent trains the
+// same round twice.
+type Nonce [16]byte
+
+// Seed is expanded to a mask or to random vectors.
+type Seed [32]byte
+
+// NewKey returns a random key.
+func NewKey() (k Key) {
+	_, _ = rand.Read(k[:]) // never fails
+	return k
+}
+
+// NewNonce returns a random nonce.
+func NewNonce() (n Nonce) {
+	_, _ = rand.Read(n[:]) // never fails
+	return n
+}
+
+// Day returns the number of the day, in UTC, by which keys change.
+func Day(t time.Time) int64 {
+	s := t.Unix()
+	day := s / 86400
+	if s%86400 < 0 {
+		day--
+	}
+	return day
+}
+
+// Next returns the key of the next day. The key of the day before cannot be computed from it.
+func (k *Key) Next() (n Key) {
+	derive((*[32]byte)(&n), k, []byte("loadstar/v1/next"))
+	return n
+}
+
+// MAC returns a proof of knowing the key, over a message.
+func (k *Key) MAC(message []byte) (mac [32]byte) {
+	derive(&mac, k, []byte("loadstar/v1/mac"), message)
+	return mac
+}
+
+func derive(out *[32]byte, k *Key, parts ...[]byte) {
+	h := hmac.New(sha256.New, k[:])
+	for _, p := range parts {
+		h.Write(p)
+	}
+	h.Sum(out[:0])
+}
+
+// Context is what an agent masks a result for. Keeper and agent must agree on every field.
+type Context struct {
+	Fleet, Run, Agent      string
+	Round, Version         int64
+	Plan, Weights, Control string // blobs: hexadecimal SHA-256; Control may be empty
+	Part, Clients          int64
+	Length                 int64 // numbers in the vector
+	Day                    int64 // of the key
+	Terms, Limits          [32]byte
+}
+
+// Terms are the promises that an agent relies on: the rules of a keeper's statement and the
+// privacy keys of the plan. Quorums are in thousandths.
+type Terms struct {
+	Identity                 [32]byte // SHA-256 of the keeper's identity
+	Least, Quorum, Cell, Age int64    // rules of the keeper
+	Invited                  bool
+	PlanLeast, PlanQuorum    int64
+	Check, Robust            string
+	Keepers                  [][32]byte // of the whole run, ascending
+}
+
+// Block is a part of a vector whose norm is limited to Limit units for each client. Blocks follow
+// each other and cover the vector.
+type Block struct{ Length, Limit int64 }
+
+// fields is a hash of fields. Each has its length in front, so different fields never look alike.
+type fields struct{ b []byte }
+
+func (f *fields) text(all ...string) {
+	for _, s := range all {
+		f.b = binary.LittleEndian.AppendUint64(f.b, uint64(len(s)))
+		f.b = append(f.b, s...)
+	}
+}
+
+func (f *fields) number(all ...int64) {
+	for _, x := range all {
+		f.b = binary.LittleEndian.AppendUint64(f.b, 8)
+		f.b = binary.LittleEndian.AppendUint64(f.b, uint64(x))
+	}
+}
+
+// Hash returns the hash that goes into a context.
+func (t *Terms) Hash() [32]byte {
+	var f fields
+	f.text("loadstar/v1/terms", string(t.Identity[:]))
+	f.number(t.Least, t.Quorum, t.Cell, t.Age)
+	invited := int64(0)
+	if t.Invited {
+		invited = 1
+	}
+	f.number(invited, t.PlanLeast, t.PlanQuorum)
+	f.text(t.Check, t.Robust)
+	f.number(int64(len(t.Keepers)))
+	for i := range t.Keepers {
+		f.text(string(t.Keepers[i][:]))
+	}
+	return sha256.Sum256(f.b)
+}
+
+// Limits returns the hash of blocks that goes into a context.
+func Limits(blocks []Block) [32]byte {
+	var f fields
+	f.text("loadstar/v1/limits")
+	for _, b := range blocks {
+		f.number(b.Length, b.Limit)
+	}
+	return sha256.Sum256(f.b)
+}
+
+// Append appends the encoded context.
+func (c *Context) Append(b []byte) []byte {
+	f := fields{b}
+	f.text("loadstar/v1/mask", c.Fleet, c.Run, c.Agent)
+	f.number(c.Round, c.Version)
+	f.text(c.Plan, c.Weights, c.Control)
+	f.number(c.Part, c.Clients, c.Length, c.Day)
+	f.text(string(c.Terms[:]), string(c.Limits[:]))
+	return f.b
+}
+
+// Seed returns the seed of a mask. The key must be that of the context's day.
+func (k *Key) Seed(c *Context, n Nonce) (s Seed) {
+	var room [1024]byte
+	derive((*[32]byte)(&s), k, c.Append(room[:0]), n[:])
+	return s
+}
+
+// Add adds the mask of a seed to v, and Sub subtracts it.
+func (s *Seed) Add(v []uint64) { s.stream(v, 1) }
+
+// Sub is the inverse of [Seed.Add].
+func (s *Seed) Sub(v []uint64) { s.stream(v, -1) }
+
+const chunk = 32 << 10
+
+var (
+	zeros   [chunk]byte
+	buffers = sync.Pool{New: func() any { return new([chunk]byte) }}
+)
+
+// expand calls use with the bytes of AES-256-CTR under a seed, in chunks for up to chunk/8
+// numbers. The streams of different counters do not overlap.
+func (s *Seed) expand(counter byte, length int, use func(at int, stream []byte)) {
+	block, err := aes.NewCipher(s[:])
+	if err != nil {
+		panic(err) // the length of the key is right
+	}
+	var iv [aes.BlockSize]byte
+	iv[0] = counter
+	c := cipher.NewCTR(block, iv[:])
+	buf := buffers.Get().(*[chunk]byte)
+	for at := 0; at < length; at += chunk / 8 {
+		b := buf[:8*min(length-at, chunk/8)]
+		c.XORKeyStream(b, zeros[:len(b)])
+		use(at, b)
+	}
+	buffers.Put(buf)
+}
+
+func (s *Seed) stream(v []uint64, sign int) {
+	s.expand(0, len(v), func(at int, b []byte) {
+		part := v[at : at+len(b)/8]
+		if sign > 0 {
+			for i := range part {
+				part[i] += binary.LittleEndian.Uint64(b[8*i:])
+			}
+			return
+		}
+		for i := range part {
+			part[i] -= binary.LittleEndian.Uint64(b[8*i:])
+		}
+	})
+}
+
+// Sketch is the number of products that estimate a norm.
+const Sketch = 32
+
+// Products returns the products of v with the random vectors of a seed, modulo 2^64. Half of the
+// numbers of these vectors are 0, the others are 1 or -1. The zeros matter: with 1 and -1 alone,
+// 2^63 in two places would vanish.
+func (s *Seed) Products(v []uint64) (p [Sketch]uint64) {
+	// The signs of eight vectors fit into a byte. Adding x to the sum of its byte is one addition
+	// for eight vectors; the sums are then added up once.
+	var sums [Sketch / 8][256]uint64
+	s.expand(1, len(v), func(at int, b []byte) {
+		for i, x := range v[at : at+len(b)/8] {
+			w := binary.LittleEndian.Uint64(b[8*i:])
+			use, sign := uint32(w), uint32(w>>Sketch)
+			plus, minus := use&^sign, use&sign
+			sums[0][byte(plus)] += x
+			sums[0][byte(minus)] -= x
+			sums[1][byte(plus>>8)] += x
+			sums[1][byte(minus>>8)] -= x
+			sums[2][byte(plus>>16)] += x
+			sums[2][byte(minus>>16)] -= x
+			sums[3][byte(plus>>24)] += x
+			sums[3][byte(minus>>24)] -= x
+		}
+	})
+	for i := range p {
+		for pattern, x := range sums[i/8] {
+			if pattern>>(i%8)&1 == 1 {
+				p[i] += x
+			}
+		}
+	}
+	return p
+}
+
+// Norm estimates the norm of a vector from its products, which are those of the masked vector
+// less those of the masks. It is off by an eighth on average.
+func Norm(products *[Sketch]uint64) float64 {
+	var sum float64
+	for _, p := range products {
+		x := float64(int64(p))
+		sum += float64(x * x) // the conversion keeps compilers from fusing: same bits everywhere
+	}
+	return math.Sqrt(2 * sum / Sketch)
+}

@@ -1,0 +1,215 @@
+package mask
+
+import (
+	"encoding/hex"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+func known() (Key, Context) {
+	var k Key
+	for i := range k {
+		k[i] = byte(i)
+	}
+	terms := Terms{Identity: [32]byte{1}, Least: 20, Quorum: 700, Cell: 100, Age: 86400, Invited: true, PlanLeast: 30, PlanQuorum: 800, Check: "norm", Robust: "none", Keepers: [][32]byte{{1}, {2}}}
+	return k, Context{
+		Fleet: "f", Run: "r", Agent: "a", Round: 1, Version: 2, Plan: "p", Weights: "w", Control: "", Part: 3, Clients: 4, Length: 5, Day: 6,
+		Terms: terms.Hash(), Limits: Limits([]Block{{4, 1 << 40}, {1, 7}}),
+	}
+}
+
+// TestKnown compares with answers that Python's hmac and hashlib and openssl enc computed.
+func TestKnown(t *testing.T) {
+	k, c := known()
+	s := k.Seed(&c, Nonce{7})
+	v := make([]uint64, 9000)
+	s.Add(v)
+	next, mac, products := k.Next(), k.MAC([]byte("m")), s.Products(v)
+	for _, x := range []struct {
+		name, want string
+		got        []byte
+	}{
+		{"terms", "8487bf2a71a480b75073a86f8a86fea6ed563876ba59d7132a85db169f932513", c.Terms[:]},
+		{"limits", "fe3a17c064aa7463dc0aecdd3b4ee02c0a0d594e73b19c69ba5d5b3bbc297125", c.Limits[:]},
+		{"seed", "68f30f770f0e72606970730ac8c4ddb0277967e396a987981957e0b6dd805cd5", s[:]},
+		{"next", "a2db35b14b7449e7c44cbf6276b11564f592b550b2d71f101dc661b2dac0aed0", next[:]},
+		{"mac", "c0afad08fb546de3fcbb730dd04c9d811653fd1e32137b2c5141d3bd1b305aab", mac[:]},
+	} {
+		if got := hex.EncodeToString(x.got); got != x.want {
+			t.Errorf("%s: got %s, want %s", x.name, got, x.want)
+		}
+	}
+	if v[0] != 0x5b70af4a211fa985 || v[4096] != 0x2e5be666ecfd3b08 || v[8999] != 0x743eaabe9613f8a9 {
+		t.Errorf("mask: %#x, %#x, %#x", v[0], v[4096], v[8999])
+	}
+	if products[0] != 0x7ea7acc1142ae27e || products[31] != 0x4b098afffaf38531 {
+		t.Errorf("products: %#x, %#x", products[0], products[31])
+	}
+	s.Sub(v)
+	for i, x := range v {
+		if x != 0 {
+			t.Fatalf("number %d is %#x after Sub", i, x)
+		}
+	}
+}
+
+// TestContextMatters changes each field: the seed must change. Moving a character from one text to
+// the next is a change too.
+func TestContextMatters(t *testing.T) {
+	k, c := known()
+	seen := map[Seed]string{k.Seed(&c, Nonce{7}): "as it is"}
+	try := func(name string, change func(c *Context)) {
+		changed := c
+		change(&changed)
+		s := k.Seed(&changed, Nonce{7})
+		if other, twice := seen[s]; twice {
+			t.Errorf("%s has the seed of %s", name, other)
+		}
+		seen[s] = name
+	}
+	try("fleet", func(c *Context) { c.Fleet = "g" })
+	try("run", func(c *Context) { c.Run = "s" })
+	try("agent", func(c *Context) { c.Agent = "b" })
+	try("moved", func(c *Context) { c.Fleet, c.Run = "fr", "" })
+	try("round", func(c *Context) { c.Round++ })
+	try("version", func(c *Context) { c.Version++ })
+	try("plan", func(c *Context) { c.Plan = "q" })
+	try("weights", func(c *Context) { c.Weights = "x" })
+	try("control", func(c *Context) { c.Control = "x" })
+	try("part", func(c *Context) { c.Part++ })
+	try("clients", func(c *Context) { c.Clients++ })
+	try("length", func(c *Context) { c.Length++ })
+	try("day", func(c *Context) { c.Day++ })
+	try("terms", func(c *Context) { c.Terms[31]++ })
+	try("limits", func(c *Context) { c.Limits[31]++ })
+	if s := k.Seed(&c, Nonce{8}); seen[s] != "" {
+		t.Error("the nonce does not matter")
+	}
+	next := k.Next()
+	if s := next.Seed(&c, Nonce{7}); seen[s] != "" {
+		t.Error("the key does not matter")
+	}
+}
+
+// TestTermsMatter does the same for what the hash of terms covers.
+func TestTermsMatter(t *testing.T) {
+	seen := map[[32]byte]bool{}
+	for _, x := range []Terms{
+		{},
+		{Identity: [32]byte{1}},
+		{Least: 1},
+		{Quorum: 1},
+		{Cell: 1},
+		{Age: 1},
+		{Invited: true},
+		{PlanLeast: 1},
+		{PlanQuorum: 1},
+		{Check: "norm"},
+		{Robust: "norm"},
+		{Keepers: [][32]byte{{}}},
+		{Keepers: [][32]byte{{1}}},
+		{Keepers: [][32]byte{{}, {}}},
+	} {
+		if h := x.Hash(); seen[h] {
+			t.Errorf("%+v has the hash of other terms", x)
+		} else {
+			seen[h] = true
+		}
+	}
+	if Limits(nil) == Limits([]Block{{}}) || Limits([]Block{{1, 2}}) == Limits([]Block{{2, 1}}) {
+		t.Error("limits do not matter")
+	}
+}
+
+// TestProducts compares with products computed one by one, and adds up products of a sum.
+func TestProducts(t *testing.T) {
+	s, rng := Seed{1}, rand.New(rand.NewPCG(1, 2))
+	a, b := make([]uint64, 10000), make([]uint64, 10000)
+	for i := range a {
+		a[i], b[i] = rng.Uint64(), rng.Uint64()
+	}
+	ofA, ofB := s.Products(a), s.Products(b)
+	for i := range a {
+		one := make([]uint64, i+1)
+		one[i] = 1
+		if i < 3 || i > 9997 || i == chunk/8 {
+			unit := s.Products(one)
+			for _, x := range unit {
+				if x != 0 && x != 1 && x != ^uint64(0) {
+					t.Fatalf("a random vector has %#x", x)
+				}
+			}
+		}
+		a[i] += b[i]
+	}
+	for j, x := range s.Products(a) {
+		if x != ofA[j]+ofB[j] {
+			t.Fatalf("product %d of a sum is not the sum of the products", j)
+		}
+	}
+}
+
+// TestNorm checks that the estimate is right on average, and as far off as it should be.
+func TestNorm(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	var sum, squares float64
+	const tries = 400
+	v := make([]uint64, 3000)
+	for try := range tries {
+		var norm float64
+		for i := range v {
+			x := math.Round(rng.NormFloat64() * 1e9)
+			norm += x * x
+			v[i] = uint64(int64(x))
+		}
+		s := Seed{byte(try), byte(try >> 8), 9}
+		p := s.Products(v)
+		ratio := Norm(&p) / math.Sqrt(norm)
+		sum, squares = sum+ratio, squares+ratio*ratio
+	}
+	mean := sum / tries
+	deviation := math.Sqrt(squares/tries - mean*mean)
+	if mean < 0.97 || mean > 1.01 || deviation < 0.10 || deviation > 0.15 {
+		t.Errorf("the estimate is %.3f of the norm on average, off by %.3f", mean, deviation)
+	}
+}
+
+func TestDay(t *testing.T) {
+	for s, want := range map[int64]int64{0: 0, 86399: 0, 86400: 1, -1: -1, -86400: -1, -86401: -2} {
+		if got := Day(time.Unix(s, 0)); got != want {
+			t.Errorf("%d s: day %d, want %d", s, got, want)
+		}
+	}
+}
+
+func TestRandom(t *testing.T) {
+	if NewKey() == NewKey() || NewNonce() == NewNonce() {
+		t.Error("keys or nonces repeat")
+	}
+}
+
+// The lengths are those of the models dense and bose2023.
+func BenchmarkMask(b *testing.B) {
+	k, c := known()
+	for name, length := range map[string]int{"dense": 26721, "bose2023": 42181} {
+		b.Run(name, func(b *testing.B) {
+			v := make([]uint64, length)
+			b.ReportAllocs()
+			for b.Loop() {
+				s := k.Seed(&c, Nonce{7})
+				s.Add(v)
+			}
+		})
+	}
+}
+
+func BenchmarkProducts(b *testing.B) {
+	s := Seed{1}
+	v := make([]uint64, 26721)
+	s.Add(v)
+	for b.Loop() {
+		s.Products(v)
+	}
+}
