@@ -88,6 +88,7 @@ var layers = map[string]pkg{
 	"fed":            {layer: 3, may: "fed/exact", external: "go.yaml.in/yaml/v3"},
 	"fed/exact":      {layer: 3},
 	"fed/mask":       {layer: 3},
+	"fed/member":     {layer: 3, may: "fed/mask proto/loadstar/v1", external: "google.golang.org/protobuf"},
 
 	"forecast":           {layer: 2, may: "forecast/calibrate nn nn/kernel nn/safetensors series metric", external: "golang.org/x/sync"},
 	"forecast/calibrate": {layer: 2, may: "internal/stateformat"},
