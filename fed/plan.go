@@ -30,6 +30,7 @@ type Plan struct {
 	Client   Client   `yaml:"client"`
 	Server   Server   `yaml:"server"`
 	Schedule Schedule `yaml:"schedule"`
+	Privacy  Privacy  `yaml:"privacy"`
 	Evaluate Evaluate `yaml:"evaluate"`
 	// Simulate sets the behaviour of simulated clients. A real fleet ignores it.
 	Simulate Simulate `yaml:"simulate"`
@@ -187,8 +188,9 @@ type Server struct {
 	// Coordinate limits each number of an update to this multiple of what the client's
 	// optimizer can do: the sum of the learning rates of a round's steps. 0 means no limit.
 	Coordinate float64 `yaml:"coordinate"`
-	// Robust is none or trim: whether the mean of updates leaves out the largest and the
-	// smallest fifth of each coordinate.
+	// Robust is none, trim or nearest: whether the mean of updates leaves out the largest and
+	// the smallest fifth of each coordinate or, in a private plan, the quarter of the results
+	// that is farthest from the median.
 	Robust string `yaml:"robust"`
 	// Bound is the largest permitted magnitude of any number in an update, and MaxExamples
 	// is the largest weight of an update in a sum. Both and the cohort size determine the
@@ -215,6 +217,22 @@ type Schedule struct {
 	Buffer int `yaml:"buffer"`
 	// Period is the time between merges.
 	Period Duration `yaml:"period"`
+}
+
+// Privacy sets what the server learns about single agents.
+type Privacy struct {
+	// Mode is none or private. In a private plan, agents mask their results, and the server
+	// learns the sum of a round.
+	Mode string `yaml:"mode"`
+	// Keepers are the names of the keepers that hold the keys of the masks. The server knows
+	// their addresses, and agents their identities.
+	Keepers []string `yaml:"keepers,flow"`
+	// Least is the smallest number of agents in a sum.
+	Least int `yaml:"least"`
+	// Quorum is the smallest share of the members of each of a keeper's cells in a sum.
+	Quorum float64 `yaml:"quorum"`
+	// Check is none or norm: whether keepers check the norm of each agent's result.
+	Check string `yaml:"check"`
 }
 
 // Evaluate sets when forecasts are scored and for which clients.

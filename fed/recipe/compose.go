@@ -1,6 +1,7 @@
 package recipe
 
 import (
+	"errors"
 	"fmt"
 
 	"loadstar/fed"
@@ -73,7 +74,7 @@ func Compose(p *fed.Plan, fleet int) (*Composition, error) {
 		return nil, fmt.Errorf("schedule.buffer is %d, but only %d clients train, and a merge has at most one update of each", s.Buffer, fleet)
 	}
 	scheduled := newScheduler(p, fleet)
-	if err := checkTrimmed(p, scheduled.turns); err != nil {
+	if err := errors.Join(checkTrimmed(p, scheduled.turns), checkPrivate(p, scheduled.turns)); err != nil {
 		return nil, err
 	}
 	c := &Composition{

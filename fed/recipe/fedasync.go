@@ -17,6 +17,7 @@ var fedasync = algorithm{
 	optimizers: []string{"proxadam", "prox", "adam", "sgd", "amsgrad"},
 	weightings: uniform,
 	schedules:  []string{"buffered"},
+	plain:      "merges each update alone",
 	mergesEach: true,
 	// The default step time is not 0. Otherwise all simulated clients would return at the
 	// same time, and their updates would be merged together.

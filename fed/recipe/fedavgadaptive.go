@@ -20,6 +20,7 @@ var fedavgadaptive = algorithm{
 	optimizers: allOptimizers,
 	weightings: uniform,
 	schedules:  synchronousOnly,
+	plain:      "divides each update by a moment of its client, so it needs each update",
 	begins:     true,
 	defaults:   func(p *fed.Plan) { p.Server.Rate, p.Server.Beta1 = 0.001, 0.9 },
 	gradients:  perStep(1),

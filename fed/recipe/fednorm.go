@@ -20,6 +20,7 @@ var fednorm = algorithm{
 	serverOptimizer: anyOptimizer,
 	weightings:      byClients,
 	schedules:       []string{"periodic", "synchronous", "buffered"},
+	plain:           "compares the distance and the loss of each update",
 	defaults: func(p *fed.Plan) {
 		p.Model.Name = "fekri2023"
 		p.Rounds = 20

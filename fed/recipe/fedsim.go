@@ -24,6 +24,7 @@ var fedsim = algorithm{
 	serverOptimizer: anyOptimizer,
 	weightings:      uniform,
 	schedules:       synchronousOnly,
+	plain:           "corrects the model of each client, so it needs each update",
 	defaults: func(p *fed.Plan) {
 		song2021(p)
 		p.Client.Mu = 1

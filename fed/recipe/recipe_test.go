@@ -68,6 +68,12 @@ func choicesOf(a *algorithm, path string) []string {
 	return nil
 }
 
+// private makes a plan private, and few one for a small fleet.
+const (
+	private = "privacy: {mode: private, keepers: [auditor]}\n"
+	few     = "privacy: {mode: private, keepers: [auditor], least: 2}\n"
+)
+
 // somePlans returns plans of all algorithms with all their choices.
 func somePlans(t *testing.T) []*fed.Plan {
 	var all []*fed.Plan
@@ -96,6 +102,10 @@ func somePlans(t *testing.T) []*fed.Plan {
 					text = fmt.Sprintf("%sclient: {begin: own}\nevaluate: {weights: %s}\n", base, c)
 				case s.path == "client.resample":
 					text = fmt.Sprintf("%sclient: {steps: 2, resample: %s}\n", base, c)
+				case s.path == "privacy.mode" && c == "private":
+					text = base + few
+				case s.path == "server.robust" && c == "nearest":
+					text = base + few + "server: {robust: nearest}\n"
 				case s.path == "simulate.delay" && c != "":
 					if !slices.Contains(a.schedules, "periodic") {
 						continue
@@ -160,7 +170,7 @@ func scramble(rng *rand.Rand, p *fed.Plan, path string) {
 	if rng.IntN(3) > 0 || choicesOf(find(p.Algorithm), path) != nil || path == "partition" || path == "algorithm" {
 		return
 	}
-	if path == "start" && StartsOnServerData(p) {
+	if path == "start" && StartsOnServerData(p) || path == "privacy.mode" || path == "privacy.keepers" {
 		return // other settings depend on it
 	}
 	v := field(p, path)
@@ -207,6 +217,7 @@ func TestDefaults(t *testing.T) {
 			Batch: 64, Steps: 4, Resample: "step", Decay: fed.Decay{Factor: 1}, Moments: "reset", Begin: "received",
 		},
 		Server:   fed.Server{Optimizer: "fedavg", Rate: 1, Decay: "constant", Weighting: "examples", Clip: 1.5, Coordinate: 1.5, Robust: "none", Bound: 16, MaxExamples: 65536},
+		Privacy:  fed.Privacy{Mode: "none"},
 		Schedule: fed.Schedule{Kind: "synchronous"},
 		Evaluate: fed.Evaluate{Every: 100, Clients: 100, Windows: 256, Forecasts: 4, Keep: "last", FineTune: fed.FineTune{Choose: "last"}, Reference: "auto"},
 	}
@@ -324,7 +335,7 @@ func TestRejected(t *testing.T) {
 		{"algorithm: fedavg\nserver: {weighting: uniform, max_examples: 3}", "server.max_examples is not a setting of fedavg with server.weighting uniform"},
 		{"algorithm: scaffold\nserver: {robust: trim}", "server.robust is not a setting of scaffold"},
 		{"algorithm: fedbuff\nserver: {robust: trim}", "server.robust is not a setting of fedbuff"},
-		{"algorithm: fedavg\nserver: {robust: median}", `server.robust is "median"; with fedavg it must be none or trim`},
+		{"algorithm: fedavg\nserver: {robust: median}", `server.robust is "median"; with fedavg it must be none, trim or nearest`},
 		{"algorithm: fedavg\nserver: {robust: trim, weighting: examples}", "server.robust is trim, but server.weighting is examples"},
 		{"algorithm: fedavg\nserver: {robust: trim}\nclient: {moments: averaged}", "server.robust is trim, but client.moments is averaged"},
 		{"algorithm: fedavg\nclient: {optimizer: sgd}\nserver: {coordinate: 1}", "server.coordinate is not a setting of fedavg"},

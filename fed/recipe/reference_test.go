@@ -64,7 +64,7 @@ func reference(t *testing.T) string {
 			byPath[s.path] = s
 		}
 	}
-	for _, section := range []string{"", "model", "client", "server", "schedule", "evaluate", "simulate"} {
+	for _, section := range []string{"", "model", "client", "server", "schedule", "privacy", "evaluate", "simulate"} {
 		title := "Top-level settings"
 		if section != "" {
 			title = "Settings in `" + section + "`"
@@ -80,19 +80,27 @@ func reference(t *testing.T) string {
 			}
 		}
 	}
-	b.WriteString("\n## Defaults of the model `dense`\n\nWith `model: {name: dense}` and `algorithm: fedavg`, these defaults differ.\n\n| setting | default |\n|---|---|\n")
-	dense, err := Read([]byte("algorithm: fedavg\nmodel: {name: dense}"))
+	b.WriteString("\n## Defaults of the model `dense`\n\nWith `model: {name: dense}` and `algorithm: fedavg`, these defaults differ.\n\n")
+	writeDefaults(t, &b, "fedavg", "model: {name: dense}", defaults)
+	b.WriteString("\n## Defaults of private plans\n\nWith `privacy: {mode: private}` and `algorithm: perfedavg`, these defaults differ.\n\n")
+	writeDefaults(t, &b, "perfedavg", private, defaults)
+	return b.String()
+}
+
+// writeDefaults writes the defaults that differ if a plan has the given text.
+func writeDefaults(t *testing.T, b *strings.Builder, algorithm, text string, defaults map[string]*fed.Plan) {
+	b.WriteString("| setting | default |\n|---|---|\n")
+	p, err := Read([]byte("algorithm: " + algorithm + "\n" + text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range find("fedavg").pathsOf(dense) {
-		v := field(dense, path).Interface()
-		if path == "model.name" || reflect.DeepEqual(v, field(defaults["fedavg"], path).Interface()) {
+	for _, path := range find(algorithm).pathsOf(p) {
+		v := field(p, path).Interface()
+		if path == "model.name" || path == "privacy.mode" || path == "privacy.keepers" || reflect.DeepEqual(v, field(defaults[algorithm], path).Interface()) {
 			continue
 		}
-		fmt.Fprintf(&b, "| `%s` | `%v` |\n", path, v)
+		fmt.Fprintf(b, "| `%s` | `%v` |\n", path, v)
 	}
-	return b.String()
 }
 
 // permitted describes the permitted values of a setting.

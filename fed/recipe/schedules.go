@@ -32,8 +32,22 @@ var kinds = []kind{
 		name: "synchronous",
 		settings: []setting{
 			{path: "schedule.over_selection", about: "share of additional clients to ask beyond the cohort", must: nonNegative},
-			{path: "schedule.quorum", about: "share of the cohort below which a round is abandoned at its deadline", must: unitInterval},
-			{path: "schedule.deadline", about: "maximum duration of a round; 0s means no limit"},
+			{
+				path: "schedule.quorum", about: "share of the cohort below which a round is abandoned at its deadline", must: unitInterval,
+				adjust: func(p *fed.Plan, _ func(string) bool) {
+					if Private(p) { // keepers refuse the sum of fewer
+						p.Schedule.Quorum = p.Privacy.Quorum
+					}
+				},
+			},
+			{
+				path: "schedule.deadline", about: "maximum duration of a round; 0s means no limit; a private plan has 12h, and at most 24h",
+				adjust: func(p *fed.Plan, _ func(string) bool) {
+					if Private(p) {
+						p.Schedule.Deadline = fed.Duration(usualDeadline)
+					}
+				},
+			},
 		},
 		build: synchronous,
 	},
@@ -58,8 +72,15 @@ var kinds = []kind{
 // Settings that several schedules have.
 var (
 	scheduleKind = setting{path: "schedule.kind", about: "when updates are merged"}
-	cohort       = setting{path: "schedule.cohort", about: "clients per round, or training at a time; 0 means the whole fleet, or 200 clients of more than 500", must: nonNegative}
-	buffer       = setting{path: "schedule.buffer", about: "updates per merge", initial: 10, must: atLeastOne}
+	cohort       = setting{
+		path: "schedule.cohort", about: "clients per round, or training at a time; 0 means the whole fleet, or 200 clients of more than 500 unless the plan is private", must: nonNegative,
+		adjust: func(p *fed.Plan, _ func(string) bool) {
+			if Private(p) { // keepers demand most members of each cell
+				p.Schedule.Cohort = 0
+			}
+		},
+	}
+	buffer = setting{path: "schedule.buffer", about: "updates per merge", initial: 10, must: atLeastOne}
 )
 
 // scheduleSettings returns the settings of all schedules. A plan has only the settings of
@@ -88,7 +109,8 @@ const (
 // is large and the plan has no cohort, the returned plan has one, and chosen is true.
 func Sized(p *fed.Plan, fleet int) (sized *fed.Plan, chosen bool) {
 	a := find(p.Algorithm)
-	if a == nil || a.noServer || p.Schedule.Cohort > 0 || fleet <= LargeFleet {
+	// The sum of a private plan has most members of each cell.
+	if a == nil || a.noServer || Private(p) || p.Schedule.Cohort > 0 || fleet <= LargeFleet {
 		return p, false
 	}
 	q := *p

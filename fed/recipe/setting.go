@@ -90,6 +90,10 @@ func (a *algorithm) collectSettings() []setting {
 	all = append(all, a.serverOptimizerSettings()...)
 	if !a.noServer {
 		all = append(all, holdout, sample, serverClip, serverCoordinate, serverBound, maxExamples)
+		all = append(all, a.privacyMode())
+		if a.plain == "" {
+			all = append(all, privacySettings...)
+		}
 		if a.aggregator == nil { // trimming replaces the mean of updates, which is always synchronous
 			all = append(all, serverRobust)
 		}

@@ -115,8 +115,8 @@ var (
 	}
 	serverRobust = setting{
 		path:    "server.robust",
-		about:   "none: the mean of updates; trim: their mean without the largest and the smallest fifth of each coordinate, which needs every single update",
-		initial: "none", choices: []string{"none", robustTrim}, quiet: true,
+		about:   "none: the mean of updates; trim: their mean without the largest and the smallest fifth of each coordinate, which needs every single update; nearest: in a private plan, the mean of the three quarters of the results that the keepers find nearest to the median",
+		initial: "none", choices: []string{"none", robustTrim, robustNearest}, quiet: true,
 	}
 	serverBound = setting{path: "server.bound", about: "updates with a coordinate beyond it are rejected", initial: 16, must: positive}
 	maxExamples = setting{

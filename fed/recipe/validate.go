@@ -73,6 +73,9 @@ func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 	validateRate(p, bad, add)
 	validateBegin(p, add)
 	validateRobust(p, add)
+	if !a.noServer {
+		validatePrivacy(a, p, add)
+	}
 	if a.check != nil {
 		a.check(p, add)
 	}

@@ -175,7 +175,7 @@ func explain(p *fed.Plan, q *recipe.Problem, data *Data) (*Explanation, error) {
 	p, e.Chosen = recipe.Sized(p, fleet)
 	assumed := fleet
 	if data == nil {
-		assumed = max(p.Schedule.Cohort, p.Schedule.Buffer, 1)
+		assumed = max(p.Schedule.Cohort, p.Schedule.Buffer, p.Privacy.Least, 1)
 	}
 	c, err := recipe.Compose(p, assumed)
 	if err != nil {
