@@ -250,18 +250,45 @@ func (s *Sum) UnmarshalBinary(b []byte) error {
 		return fmt.Errorf("%w: the sum has %d fractional bits, want %d", ErrShape, f, s.scale.fraction)
 	}
 	n, weight := int64(binary.LittleEndian.Uint64(b[8:])), int64(binary.LittleEndian.Uint64(b[16:]))
+	return s.set(n, weight, func(i int) int64 { return int64(binary.LittleEndian.Uint64(b[header+8*i:])) })
+}
+
+// set replaces the sum after the checks that UnmarshalBinary documents.
+func (s *Sum) set(n, weight int64, number func(i int) int64) error {
 	if n < 0 || n > s.scale.updates || weight < n || weight > n*s.scale.maxWeight {
 		return fmt.Errorf("%w: the scale does not allow %d updates with a total weight of %d", ErrWeight, n, weight)
 	}
 	limit := weight * s.scale.limit()
-	for i := header; i < len(b); i += 8 {
-		if v := int64(binary.LittleEndian.Uint64(b[i:])); v > limit || v < -limit {
-			return fmt.Errorf("%w: number %d of a sum with a total weight of %d", ErrBound, (i-header)/8, weight)
+	for i := range s.v {
+		if v := number(i); v > limit || v < -limit {
+			return fmt.Errorf("%w: number %d of a sum with a total weight of %d", ErrBound, i, weight)
 		}
 	}
 	s.n, s.weight = n, weight
 	for i := range s.v {
-		s.v[i] = int64(binary.LittleEndian.Uint64(b[header+8*i:]))
+		s.v[i] = number(i)
 	}
 	return nil
 }
+
+// AppendNumbers appends the integers of the sum to v, modulo 2^64. Their sum over several sums
+// is that of the merged sum.
+func (s *Sum) AppendNumbers(v []uint64) []uint64 {
+	for _, x := range s.v {
+		v = append(v, uint64(x))
+	}
+	return v
+}
+
+// SetNumbers replaces the sum by one of n updates with the given total weight, from integers
+// that AppendNumbers has appended or a sum of such integers modulo 2^64. It has the checks of
+// UnmarshalBinary. On an error the sum is unchanged.
+func (s *Sum) SetNumbers(n, weight int64, v []uint64) error {
+	if len(v) != len(s.v) {
+		return fmt.Errorf("%w: %d numbers, want %d", ErrShape, len(v), len(s.v))
+	}
+	return s.set(n, weight, func(i int) int64 { return int64(v[i]) })
+}
+
+// MaxWeight returns the largest weight of an update.
+func (s Scale) MaxWeight() int64 { return s.maxWeight }

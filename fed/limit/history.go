@@ -39,6 +39,74 @@ func (t *Tally) Add(u *fed.Update) {
 	t.losses.add(u.TrainLoss)
 }
 
+// Coarse tallies have few counters, so that agents can mask them: four for each power of two, from
+// 2^-20 to 2^20. Numbers outside count as the ends.
+const (
+	perPower             = 4
+	powers               = 40
+	coarsest, coarseLast = 0x1p-20, 0x1p20 * (1 - 0x1p-20)
+	// Counters is the number of counters of a coarse tally.
+	Counters = 4 * perPower * powers
+)
+
+// AddCoarse counts an update as Add does, with sizes rounded down to those of coarse counters.
+func (t *Tally) AddCoarse(u *fed.Update) {
+	t.updates++
+	t.norms.add(coarse(u.Norm))
+	t.controls.add(coarse(u.ControlNorm))
+	t.examples.add(coarse(float64(u.Claimed)))
+	t.losses.add(coarse(u.TrainLoss))
+}
+
+const coarseBits = 52 - 2 // four buckets for each power of two
+
+// coarse rounds a size down to the lower end of its coarse bucket.
+func coarse(x float64) float64 {
+	if !(x > 0) {
+		return 0
+	}
+	return math.Float64frombits(math.Float64bits(min(max(x, coarsest), coarseLast)) >> coarseBits << coarseBits)
+}
+
+// Counters returns the counters of a coarse tally: of norms, of the norms of control variates, of
+// examples and of losses. Counters of several tallies can be added up.
+func (t *Tally) Counters() []uint64 {
+	c := make([]uint64, Counters)
+	for i, h := range t.all() {
+		for b, n := range *h {
+			c[i*perPower*powers+counterOf(b)] += uint64(n)
+		}
+	}
+	return c
+}
+
+// SetCounters replaces the tally by a coarse one of the given number of updates. A counter that
+// these updates cannot have counts as the nearest one that they can have: a client that sends
+// nonsense must not spoil a round.
+func (t *Tally) SetCounters(updates int64, c []uint64) {
+	*t = Tally{updates: updates}
+	for i, h := range t.all() {
+		for j, n := range c[i*perPower*powers : (i+1)*perPower*powers] {
+			if n := min(max(int64(n), 0), updates); n > 0 {
+				if *h == nil {
+					*h = histogram{}
+				}
+				(*h)[bucketOf(j)] = n
+			}
+		}
+	}
+}
+
+// firstCounter is the coarse bucket of the smallest size.
+var firstCounter = int(math.Float64bits(coarsest) >> coarseBits)
+
+// counterOf returns the counter of a bucket, and bucketOf its lowest bucket.
+func counterOf(bucket int) int {
+	return min(max(bucket>>(coarseBits-bucketBits)-firstCounter, 0), perPower*powers-1)
+}
+
+func bucketOf(counter int) int { return (counter + firstCounter) << (coarseBits - bucketBits) }
+
 // Merge counts all updates of another tally.
 func (t *Tally) Merge(o *Tally) {
 	t.updates += o.updates

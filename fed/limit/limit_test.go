@@ -259,3 +259,49 @@ func TestRound(t *testing.T) {
 		}
 	}
 }
+
+// Coarse tallies have the same counters as the sum of their updates' tallies, and limits that are
+// at most a quarter below those of fine ones.
+func TestCoarse(t *testing.T) {
+	draw := rand.New(rand.NewPCG(7, 8))
+	var all, fine Tally
+	sum := make([]uint64, Counters)
+	const n = 300
+	for range n {
+		u := &fed.Update{
+			Norm: math.Exp(8 * draw.NormFloat64()), ControlNorm: draw.Float64(), Claimed: draw.IntN(1 << 19), TrainLoss: math.Exp(4 * draw.NormFloat64()),
+		}
+		all.AddCoarse(u)
+		fine.Add(u)
+		var one Tally
+		one.AddCoarse(u)
+		for i, c := range one.Counters() {
+			sum[i] += c
+		}
+	}
+	if !slices.Equal(sum, all.Counters()) {
+		t.Error("counters of single updates do not add up to those of all")
+	}
+	var back Tally
+	back.SetCounters(n, sum)
+	limits := func(t Tally) fed.Limits {
+		h := History{Factor: 1.5}
+		h.Add(t)
+		return h.Limits()
+	}
+	a, b, f := limits(all), limits(back), limits(fine)
+	if a != b {
+		t.Errorf("limits %+v, after masking %+v", a, b)
+	}
+	for _, x := range [][2]float64{{a.Norm, f.Norm}, {a.Control, f.Control}, {a.Loss, f.Loss}, {float64(a.Examples), float64(f.Examples)}} {
+		if ratio := x[0] / x[1]; ratio > 1 || ratio < 0.75 {
+			t.Errorf("a coarse limit is %g of the fine one", ratio)
+		}
+	}
+	var ends Tally
+	ends.AddCoarse(&fed.Update{Norm: 1e-300, TrainLoss: math.Inf(1), Claimed: 0})
+	c := ends.Counters()
+	if c[0] != 1 || c[Counters-1] != 1 {
+		t.Error("sizes out of range are not at the ends")
+	}
+}

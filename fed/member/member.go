@@ -28,7 +28,7 @@ import (
 const (
 	MaxName      = 128
 	MaxLength    = 1 << 20 // numbers in a vector
-	MaxBlocks    = 4
+	MaxBlocks    = 6
 	MaxKeepers   = 8
 	MaxResults   = 200_000 // in a release
 	MaxChecked   = 64      // in one call

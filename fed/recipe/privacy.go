@@ -84,6 +84,9 @@ func validatePrivacy(a *algorithm, p *fed.Plan, add report) {
 	case ChoosesNearest(p) && p.Privacy.Check != checkNorm:
 		add("server.robust", "server.robust is nearest, which needs privacy.check norm: keepers compare the same products")
 	}
+	if p.Privacy.Check == checkNorm && p.Server.Clip <= 0 {
+		add("privacy.check", "privacy.check is norm, but server.clip is %g, so there is no limit to check; raise server.clip, or use none", p.Server.Clip)
+	}
 	if p.Evaluate.Holdout > 0 {
 		add("evaluate.holdout", "evaluate.holdout is %g, but held-out clients report their test errors unmasked, so a private plan cannot have any", p.Evaluate.Holdout)
 	}

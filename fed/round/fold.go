@@ -21,6 +21,10 @@ type Rules struct {
 	// WeightControl means that changes of control variates have the same weight. Otherwise
 	// all have the weight 1.
 	WeightControl bool
+	// ByExamples means that weights are not all 1. Tallied means that the server limits
+	// updates by the sizes of earlier ones. Coarse means that these sizes are counted coarsely,
+	// as in the vectors of private plans.
+	ByExamples, Tallied, Coarse bool
 }
 
 // ControlWeight returns the weight of the change of a control variate whose update has the
@@ -78,7 +82,11 @@ func (f *Fold) Add(u *fed.Update, from []float32) error {
 		f.updates = append(f.updates, fed.Received{Update: *u, From: from})
 	}
 	f.n++
-	f.tally.Add(u)
+	if f.rules.Coarse {
+		f.tally.AddCoarse(u)
+	} else {
+		f.tally.Add(u)
+	}
 	return nil
 }
 

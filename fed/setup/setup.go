@@ -58,7 +58,10 @@ func New(p *fed.Plan, problem *recipe.Problem, fleet int) (*Setup, error) {
 			Averaged: recipe.Averaged(p), Noise: p.Client.WeightDecay.Correction > 0,
 			Own: recipe.StoresOwn(p), ScoreOwn: recipe.ScoresOwn(p), Copy: copyOf(p),
 		},
-		Rules: round.Rules{Needs: parts.Needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight, WeightControl: parts.WeightControl},
+		Rules: round.Rules{
+			Needs: parts.Needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight, WeightControl: parts.WeightControl,
+			ByExamples: p.Server.Weighting == "examples", Tallied: p.Server.Clip > 0, Coarse: recipe.Private(p),
+		},
 	}, nil
 }
 

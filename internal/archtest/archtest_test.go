@@ -49,7 +49,7 @@ var layers = map[string]pkg{
 	"server/config":      {layer: 4, may: "internal/config", external: "go.yaml.in/yaml/v3"},
 	"server/pki":         {layer: 4, may: "internal/atomicfile internal/filelock internal/jointoken internal/mtls", external: "filippo.io/age"},
 
-	"agent":          {layer: 4, may: "agent/audit agent/release agent/state fed fed/client fed/policy fed/recipe fed/round fed/serve fed/setup forecast internal/backoff internal/head internal/protocol nn nn/kernel proto/loadstar/v1 series series/feature", external: "connectrpc.com/connect google.golang.org/protobuf"},
+	"agent":          {layer: 4, may: "agent/audit agent/release agent/state fed fed/client fed/mask fed/member fed/policy fed/recipe fed/round fed/serve fed/setup forecast internal/backoff internal/head internal/protocol nn nn/kernel proto/loadstar/v1 series series/feature", external: "connectrpc.com/connect google.golang.org/protobuf"},
 	"agent/audit":    {layer: 4, may: "fed fed/client fed/setup metric nn/kernel series"},
 	"agent/state":    {layer: 4, may: "internal/boltfile internal/mtls", external: "go.etcd.io/bbolt"},
 	"agent/identity": {layer: 4, may: "internal/backoff internal/head internal/jointoken internal/mtls internal/protocol proto/loadstar/v1", external: "connectrpc.com/connect"},
@@ -77,7 +77,7 @@ var layers = map[string]pkg{
 	"fed/generic":    {layer: 3, may: "fed fed/recipe fed/serve nn/kernel"},
 	"fed/serve":      {layer: 3, may: "fed fed/client fed/recipe forecast forecast/issue internal/atomicfile internal/stateformat nn nn/kernel nn/safetensors series series/feature"},
 	"fed/recipe":     {layer: 3, may: "fed fed/aggregate fed/clientopt fed/exact fed/localtrain fed/schedule fed/serveropt forecast internal/config nn nn/kernel series series/feature", external: "go.yaml.in/yaml/v3"},
-	"fed/round":      {layer: 3, may: "fed fed/exact fed/limit internal/stateformat nn"},
+	"fed/round":      {layer: 3, may: "fed fed/exact fed/limit fed/mask internal/stateformat nn"},
 	"fed/limit":      {layer: 3, may: "fed internal/stateformat"},
 	"fed/client":     {layer: 3, may: "fed fed/limit forecast nn nn/kernel series"},
 	"fed/aggregate":  {layer: 3, may: "fed internal/stateformat"},
@@ -88,7 +88,7 @@ var layers = map[string]pkg{
 	"fed":            {layer: 3, may: "fed/exact", external: "go.yaml.in/yaml/v3"},
 	"fed/exact":      {layer: 3},
 	"fed/mask":       {layer: 3},
-	"fed/member":     {layer: 3, may: "fed/mask proto/loadstar/v1", external: "google.golang.org/protobuf"},
+	"fed/member":     {layer: 3, may: "fed fed/mask proto/loadstar/v1", external: "google.golang.org/protobuf"},
 
 	"forecast":           {layer: 2, may: "forecast/calibrate nn nn/kernel nn/safetensors series metric", external: "golang.org/x/sync"},
 	"forecast/calibrate": {layer: 2, may: "internal/stateformat"},
