@@ -1,62 +1,30 @@
 package state
 
 import (
-	"encoding/binary"
-	"encoding/json"
 	"fmt"
-	"hash/crc32"
 	"unsafe"
 
 	bolt "go.etcd.io/bbolt"
+
+	"loadstar/internal/boltfile"
 )
 
 // Records are JSON followed by a checksum, because bbolt has no checksums of its own. The
 // checksum includes the key, so it also detects a record under a wrong key.
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+func checksum(key string, data []byte) uint32 { return boltfile.Checksum([]byte(key), data) }
 
-func checksum(key string, data []byte) uint32 {
-	return crc32.Update(crc32.Checksum([]byte(key), castagnoli), castagnoli, data)
-}
-
-func putRecord(b *bolt.Bucket, key []byte, r any) error {
-	data, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	return b.Put(key, binary.LittleEndian.AppendUint32(data, checksum(string(key), data)))
-}
+func putRecord(b *bolt.Bucket, key []byte, r any) error { return boltfile.Put(b, key, r) }
 
 // getRecord decodes the record under a key and reports whether there is one.
-func getRecord(b *bolt.Bucket, key []byte, r any) (bool, error) {
-	data := b.Get(key)
-	if data == nil {
-		return false, nil
-	}
-	return true, decode(key, data, r)
-}
+func getRecord(b *bolt.Bucket, key []byte, r any) (bool, error) { return boltfile.Get(b, key, r) }
 
-func decode(key, data []byte, r any) error {
-	n := len(data) - 4
-	if n < 0 || binary.LittleEndian.Uint32(data[n:]) != checksum(string(key), data[:n]) {
-		return fmt.Errorf("%w: a record does not match its checksum", ErrDamaged)
-	}
-	if err := json.Unmarshal(data[:n], r); err != nil {
-		return fmt.Errorf("%w: %w", ErrDamaged, err)
-	}
-	return nil
-}
+func decode(key, data []byte, r any) error { return boltfile.Decode(key, data, r) }
 
 // eachRecord calls do for each record of a bucket. The bucket must not change during the
 // call.
 func eachRecord[R any](b *bolt.Bucket, do func(key []byte, r *R) error) error {
-	return b.ForEach(func(key, data []byte) error {
-		r := new(R)
-		if err := decode(key, data, r); err != nil {
-			return err
-		}
-		return do(key, r)
-	})
+	return boltfile.Each(b, do)
 }
 
 // value refers to bytes in the values bucket. ID is 0 if there are no bytes.

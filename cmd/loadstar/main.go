@@ -19,6 +19,7 @@ import (
 
 	"loadstar/cmd/loadstar/bench"
 	"loadstar/cmd/loadstar/cli"
+	"loadstar/cmd/loadstar/keeper"
 	"loadstar/cmd/loadstar/operate"
 	"loadstar/internal/nearby"
 	"loadstar/lab/sim"
@@ -65,7 +66,7 @@ them.`,
 		Version:       version,
 	}
 	root.AddCommand(newDemo(), newData(), newForecast(), newBacktest(), newScore(), newModel(), newPlan(), newSimulate(), newTune(), newAdvise(), newCompare(), newReport(), newReproduce(),
-		newServe(), newAgent(), newBackup(), newRestore(), newDoctor(), bench.Command(), newVersion(), newGlossary(),
+		newServe(), keeper.Command(), newAgent(), newBackup(), newRestore(), newDoctor(), bench.Command(), newVersion(), newGlossary(),
 		&cobra.Command{Use: "exit-codes", Short: "List the exit codes", Long: cli.ExitCodes})
 	root.AddCommand(operate.Commands()...)
 	arrange(root)

@@ -31,7 +31,7 @@ const (
 	MaxBlocks    = 6
 	MaxKeepers   = 8
 	MaxResults   = 200_000 // in a release
-	MaxChecked   = 64      // in one call
+	MaxChecked   = 256     // in one call
 	MaxEnrolled  = 64      // likewise
 	maxStatement = 8 << 10
 	maxPart      = 1 << 16

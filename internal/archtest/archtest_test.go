@@ -31,6 +31,7 @@ var layers = map[string]pkg{
 	"cmd/loadstar/cli":     {layer: 5, may: "docs fed fed/recipe internal/config internal/csvcell internal/nearby series series/read", external: "github.com/spf13/cobra github.com/spf13/pflag github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
 	"cmd/loadstar/bench":   {layer: 5, may: "cmd/loadstar/cli forecast internal/bench internal/bench/engine internal/bench/fleet internal/bench/simulate internal/bench/skill lab/outlook nn/kernel series", external: "github.com/spf13/cobra github.com/spf13/pflag"},
 	"cmd/loadstar/operate": {layer: 5, may: "cmd/loadstar/cli fed/recipe fed/round internal/agentapi internal/atomicfile internal/config internal/contexts internal/mtls proto/loadstar/v1 server/pki", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag google.golang.org/protobuf"},
+	"cmd/loadstar/keeper":  {layer: 5, may: "cmd/loadstar/cli internal/atomicfile internal/port internal/sdnotify keeper", external: "github.com/spf13/cobra golang.org/x/sync"},
 	"cmd/loadstar-agent":   {layer: 5, may: "agent agent/command agent/identity agent/mqtt fed/policy internal/sdnotify nn/kernel series"},
 
 	"server":             {layer: 4, may: "internal/atomicfile internal/backoff internal/connlimit internal/filelock internal/finding internal/graceful internal/port proto/loadstar/v1 server/access server/blob server/coordinator server/examine server/gateway server/ledger server/limitlog server/operator server/owndata server/pki server/region server/terms server/web", external: "connectrpc.com/connect github.com/prometheus/client_golang golang.org/x/sync"},
@@ -48,6 +49,8 @@ var layers = map[string]pkg{
 	"server/examine":     {layer: 4, may: "internal/atomicfile internal/backoff internal/disk internal/finding internal/mtls server/blob server/ledger server/pki", external: "github.com/prometheus/client_golang"},
 	"server/config":      {layer: 4, may: "internal/config", external: "go.yaml.in/yaml/v3"},
 	"server/pki":         {layer: 4, may: "internal/atomicfile internal/filelock internal/jointoken internal/mtls", external: "filippo.io/age"},
+
+	"keeper": {layer: 4, may: "fed/mask fed/member internal/atomicfile internal/boltfile internal/config internal/connlimit internal/graceful internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect go.etcd.io/bbolt google.golang.org/protobuf"},
 
 	"agent":          {layer: 4, may: "agent/audit agent/release agent/state fed fed/client fed/mask fed/member fed/policy fed/recipe fed/round fed/serve fed/setup forecast internal/backoff internal/head internal/protocol nn nn/kernel proto/loadstar/v1 series series/feature", external: "connectrpc.com/connect google.golang.org/protobuf"},
 	"agent/audit":    {layer: 4, may: "fed fed/client fed/setup metric nn/kernel series"},

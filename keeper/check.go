@@ -1,0 +1,197 @@
+package keeper
+
+import (
+	"encoding/binary"
+
+	bolt "go.etcd.io/bbolt"
+
+	"loadstar/fed/mask"
+	"loadstar/fed/member"
+	"loadstar/internal/boltfile"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// tolerance is the norm that is accepted, in limits: the estimate of an update at its limit is
+// below it in all but one of ten thousand cases.
+const tolerance = 1.5
+
+// maxChecks bounds the judged results that are stored.
+const maxChecks = 500_000
+
+// Check estimates the norms of results from products with the run's random vectors. A result is
+// judged once: the same products have the same answer, others are refused, so a server learns one
+// bit of each.
+func (k *Keeper) Check(q *v1.KeeperCheckRequest) (*v1.KeeperCheckResponse, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.fresh(); err != nil {
+		return nil, err
+	}
+	if err := k.checkRound(q.GetRound()); err != nil {
+		return nil, err
+	}
+	if q.Round.Terms.Check != "norm" {
+		return nil, refuse(ruleCheck, "the plan has check %s", q.Round.Terms.Check)
+	}
+	if len(q.Results) > member.MaxChecked {
+		return nil, refuse(ruleRequest, "%d results, the maximum is %d", len(q.Results), member.MaxChecked)
+	}
+	newest, err := k.newest(q.Round.Run)
+	if err != nil {
+		return nil, err
+	}
+	if q.Round.Round <= newest {
+		return nil, refuse(ruleOnce, "round %d of run %s was released", newest, q.Round.Run)
+	}
+	rows, err := k.judge(q)
+	if err != nil {
+		return nil, err
+	}
+	a := &v1.KeeperCheckResponse{}
+	for _, r := range rows {
+		a.Accepted = append(a.Accepted, r.Accepted)
+	}
+	a.Signature = member.Sign(k.identity, k.meta.Epoch, q, a)
+	return a, nil
+}
+
+// judge returns the rows of a request's results, and stores those that are new.
+func (k *Keeper) judge(q *v1.KeeperCheckRequest) ([]*checkRow, error) {
+	rows, added := make([]*checkRow, len(q.Results)), map[int]bool{}
+	seen := map[string]bool{}
+	c, directions := member.Context(k.current, q.Round), k.directions(q.Round.Run)
+	for i, x := range q.Results {
+		if err := member.CheckResult(x.GetResult()); err != nil {
+			return nil, refuse(ruleRequest, "%s", err)
+		}
+		if len(x.Products) != mask.Sketch*len(q.Round.Limits) {
+			return nil, refuse(ruleRequest, "%d products, want %d", len(x.Products), mask.Sketch*len(q.Round.Limits))
+		}
+		at := string(checkKey(q.Round, x.Result))
+		if seen[at] {
+			return nil, refuse(ruleTwice, "%s, part %d, is there twice", x.Result.Agent, x.Result.Part)
+		}
+		seen[at] = true
+		key, err := k.maskKey(x.Result.Agent, q.Round.Day)
+		if err != nil {
+			return nil, err
+		}
+		row, err := k.judged(q.Round, x.Result)
+		if err != nil {
+			return nil, err
+		}
+		fresh := &checkRow{Request: resultHash(c, x.Result), Products: productsHash(x.Products), Day: q.Round.Day}
+		switch {
+		case row == nil:
+			k.estimate(fresh, q.Round, x, c, &key, &directions)
+			row, added[i] = fresh, true
+		case string(row.Request) != string(fresh.Request) || string(row.Products) != string(fresh.Products):
+			return nil, refuse(ruleCheck, "%s, part %d, was judged with other products in round %d", x.Result.Agent, x.Result.Part, q.Round.Round)
+		}
+		rows[i] = row
+	}
+	if len(added) == 0 {
+		return rows, nil
+	}
+	if k.checks+len(added) > maxChecks {
+		return nil, refuse(ruleCheck, "%d judged results wait for their rounds, the maximum is %d", k.checks, maxChecks)
+	}
+	return rows, k.update("check", func(c *change) error {
+		for i := range added {
+			if err := boltfile.Put(c.tx.Bucket(checksBucket), checkKey(q.Round, q.Results[i].Result), rows[i]); err != nil {
+				return err
+			}
+		}
+		c.checks += len(added)
+		return nil
+	})
+}
+
+// estimate decides on a result. It takes the products of the mask from those of the masked vector.
+func (k *Keeper) estimate(row *checkRow, q *v1.MaskedRound, x *v1.CheckedResult, c *mask.Context, key *mask.Key, directions *mask.Seed) {
+	member.Of(c, x.Result)
+	seed := key.Seed(c, mask.Nonce(x.Result.Nonce))
+	v := make([]uint64, q.Length)
+	seed.Add(v)
+	row.Accepted = true
+	products := x.Products
+	for _, b := range q.Limits {
+		p := directions.Products(v[:b.Length])
+		for j := range p {
+			p[j] = products[j] - p[j]
+		}
+		if k.on(ruleCheck) && !(mask.Norm(&p) <= tolerance*float64(b.Limit)*float64(x.Result.Clients)) {
+			row.Accepted = false
+		}
+		if q.Terms.Robust == "nearest" {
+			for _, d := range p {
+				row.Sketch = append(row.Sketch, int64(d))
+			}
+		}
+		v, products = v[b.Length:], products[mask.Sketch:]
+	}
+	if !row.Accepted {
+		row.Sketch = nil
+	}
+}
+
+// judged returns what was decided on a result, or nil.
+func (k *Keeper) judged(q *v1.MaskedRound, r *v1.MaskedResult) (row *checkRow, err error) {
+	row = new(checkRow)
+	found := false
+	err = k.db.View(func(tx *bolt.Tx) (err error) {
+		found, err = boltfile.Get(tx.Bucket(checksBucket), checkKey(q, r), row)
+		return err
+	})
+	if !found {
+		row = nil
+	}
+	return row, err
+}
+
+// resultHash covers a result and everything that its mask depends on.
+func resultHash(c *mask.Context, r *v1.MaskedResult) []byte {
+	member.Of(c, r)
+	return sum(c.Append(nil), r.Nonce)
+}
+
+func productsHash(products []uint64) []byte {
+	var b []byte
+	for _, p := range products {
+		b = binary.LittleEndian.AppendUint64(b, p)
+	}
+	return sum(b)
+}
+
+// checkRound refuses rounds that are malformed, of other days, or not for this keeper.
+func (k *Keeper) checkRound(q *v1.MaskedRound) error {
+	if err := member.CheckRound(q); err != nil {
+		return refuse(ruleRequest, "%s", err)
+	}
+	if err := k.checkFleet(q.Fleet); err != nil {
+		return err
+	}
+	mine := false
+	for _, p := range q.Terms.Keepers {
+		mine = mine || string(p) == string(k.pin[:])
+	}
+	if !mine {
+		return refuse(ruleKeepers, "keeper %s is not one of the run's", k.pin)
+	}
+	if today := k.today(); q.Day < today-1 || q.Day > today+1 {
+		return refuse(ruleDay, "the round is of day %d, and today is %d: keys are kept for two days", q.Day, today)
+	}
+	return k.approved(q.Plan)
+}
+
+// maskKey returns the key of a member that may be in a sum now.
+func (k *Keeper) maskKey(agent string, day int64) (mask.Key, error) {
+	m := k.members[agent]
+	if m == nil || m.Revoked {
+		return mask.Key{}, refuse(ruleMember, "%s is not a member", agent)
+	}
+	if key, ok := k.key(agent, day); ok {
+		return key, nil
+	}
+	return mask.Key{}, refuse(ruleMember, "the keeper has no key of %s for day %d: it must enrol again", agent, day)
+}

@@ -1,0 +1,270 @@
+package keeper
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/binary"
+	"errors"
+	"io"
+	"slices"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"loadstar/fed/mask"
+	"loadstar/fed/member"
+	"loadstar/internal/boltfile"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+const (
+	maxMembers = 200_000
+	// oldestDays is how long an enrolment may have been on its way.
+	oldestDays = 40
+)
+
+// Enrol adds members. Each agent has a receipt or the reason of a refusal; a refused one leaves
+// nothing behind. The first key of an agent stays: a server that could replace the keys of all
+// others could isolate one.
+func (k *Keeper) Enrol(q *v1.KeeperEnrolRequest) (*v1.KeeperEnrolResponse, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.fresh(); err != nil {
+		return nil, err
+	}
+	if err := k.checkFleet(q.GetFleet()); err != nil {
+		return nil, err
+	}
+	if len(q.Enrolments) > member.MaxEnrolled {
+		return nil, refuse(ruleRequest, "%d enrolments, the maximum is %d", len(q.Enrolments), member.MaxEnrolled)
+	}
+	a := &v1.KeeperEnrolResponse{}
+	for _, e := range q.Enrolments {
+		r, err := k.enrol(e)
+		if refused := (*Refusal)(nil); errors.As(err, &refused) {
+			r, err = &v1.Receipt{Keeper: k.pin[:], Refused: refused.Error()}, nil
+			k.options.Log.Info("refused an enrolment", "agent", e.GetAgent(), "rule", refused.Rule, "reason", refused.Reason)
+		}
+		if err != nil {
+			return nil, err
+		}
+		a.Receipts = append(a.Receipts, r)
+	}
+	a.Signature = member.Sign(k.identity, k.meta.Epoch, q, a)
+	return a, nil
+}
+
+func (k *Keeper) enrol(e *v1.KeeperEnrolment) (*v1.Receipt, error) {
+	agent := e.GetAgent()
+	if agent == "" || len(agent) > member.MaxName {
+		return nil, refuse(ruleRequest, "the agent's name has %d bytes", len(agent))
+	}
+	number, _ := member.SealedFor(e.Sealed)
+	private := k.ring.sealing[number]
+	if private == nil {
+		return nil, refuse(ruleMember, "the key is sealed for statement %d, which is not in use: enrol with the current one", number)
+	}
+	key, day, code, err := member.Open(private, k.options.Fleet, agent, k.pin, e.Sealed)
+	if err != nil {
+		return nil, refuse(ruleMember, "%s", err)
+	}
+	if today := k.today(); day > today+1 || day < today-oldestDays {
+		return nil, refuse(ruleDay, "the key is of day %d and today is %d: one of the clocks is wrong", day, today)
+	}
+	now, later := key, day
+	for later < k.today()-1 {
+		now, later = now.Next(), later+1
+	}
+	row := keyRow{Day: later, Key: now[:]}
+	m := k.members[agent]
+	if m != nil {
+		if m.Revoked {
+			return nil, refuse(ruleMember, "%s is revoked", agent)
+		}
+		if has, ok := k.ring.keys[agent]; ok && m.Serial != 0 && has.Serial == m.Serial {
+			if !same(&has, &row) {
+				return nil, refuse(ruleMember, "%s has another key: the keeper's people can reset it", agent)
+			}
+			return member.NewReceipt(&key, k.options.Fleet, agent, k.pin, m.Cell, m.Since), nil
+		}
+	}
+	if m, err = k.admit(agent, m, code, row); err != nil {
+		return nil, err
+	}
+	return member.NewReceipt(&key, k.options.Fleet, agent, k.pin, m.Cell, m.Since), nil
+}
+
+// same reports whether two keys are the same on a day that both have.
+func same(a, b *keyRow) bool {
+	day := max(a.Day, b.Day)
+	x, ok1 := a.on(day)
+	y, ok2 := b.on(day)
+	return ok1 && ok2 && subtle.ConstantTimeCompare(x[:], y[:]) == 1
+}
+
+// admit stores a key of a new member, or of one that has none. The key is on disk before the
+// member, so a crash between the two leaves a key that nothing refers to.
+func (k *Keeper) admit(agent string, old *memberRow, code member.Code, row keyRow) (m *memberRow, err error) {
+	if old == nil && len(k.members) >= maxMembers {
+		return nil, refuse(ruleMember, "there are %d members already", len(k.members))
+	}
+	hash := sha256.Sum256(code[:])
+	invited := k.options.Rules.Invited && k.on(ruleInvitation)
+	// The invitation proves that a member is the same after the keeper has lost its keys.
+	returns := old != nil && len(old.Code) > 0 && subtle.ConstantTimeCompare(old.Code, hash[:]) == 1
+	row.Serial = k.meta.Serial + 1
+	if invited && !returns {
+		if err := k.valid(hash[:]); err != nil {
+			return nil, err
+		}
+	}
+	if err := k.ring.put(map[string]keyRow{agent: row}); err != nil {
+		return nil, err
+	}
+	err = k.update("enrolment", func(c *change) error {
+		m = &memberRow{Since: c.at.Unix()}
+		if invited {
+			m.Code = hash[:]
+		}
+		if returns {
+			m.Since = old.Since
+		} else if invited {
+			if err := c.spend(hash[:]); err != nil {
+				return err
+			}
+		}
+		c.meta.Serial++
+		m.Serial = c.meta.Serial
+		if old != nil {
+			m.Cell = old.Cell
+		} else if err := k.draw(c, m); err != nil {
+			return err
+		}
+		c.members[agent] = m
+		return c.log("enrol", "%s, cell %d", agent, m.Cell)
+	})
+	return m, err
+}
+
+// valid refuses an invitation that admit could not spend.
+func (k *Keeper) valid(hash []byte) error {
+	return k.db.View(func(tx *bolt.Tx) error {
+		_, err := findCode(tx, hash, k.seconds())
+		return err
+	})
+}
+
+func findCode(tx *bolt.Tx, hash []byte, now int64) (*codeRow, error) {
+	var r codeRow
+	found, err := boltfile.Get(tx.Bucket(codesBucket), hash, &r)
+	switch {
+	case err != nil:
+		return nil, err
+	case !found || r.Uses < 1:
+		return nil, refuse(ruleInvitation, "the invitation is unknown or used: ask the keeper's people for one")
+	case r.Until < now:
+		return nil, refuse(ruleInvitation, "the invitation ended at %s", time.Unix(r.Until, 0).UTC().Format(time.RFC3339))
+	}
+	return &r, nil
+}
+
+// spend uses an invitation once.
+func (c *change) spend(hash []byte) error {
+	r, err := findCode(c.tx, hash, c.at.Unix())
+	if err != nil {
+		return err
+	}
+	if r.Uses--; r.Uses == 0 {
+		return c.tx.Bucket(codesBucket).Delete(hash)
+	}
+	return boltfile.Put(c.tx.Bucket(codesBucket), hash, r)
+}
+
+// draw puts a new member into a random cell. When the fleet is large enough for another cell,
+// each member moves there with the same probability. So at any time, each member's cell is
+// uniform and independent of the others', whoever chooses the order in which they enrol.
+func (k *Keeper) draw(c *change, m *memberRow) error {
+	count := int64(len(k.members)) + 1
+	if cells := max(1, count/k.options.Rules.Cell); cells > c.meta.Cells {
+		for ; c.meta.Cells < cells; c.meta.Cells++ {
+			moved, err := k.move(c)
+			if err != nil {
+				return err
+			}
+			if err := c.log("cell", "cell %d begins with %d members", c.meta.Cells, moved); err != nil {
+				return err
+			}
+		}
+	}
+	if !k.on(ruleCell) { // a planted mistake: the order of enrolments decides
+		m.Cell = (count - 1) / k.options.Rules.Cell
+		return nil
+	}
+	at, err := k.uniform(c.meta.Cells)
+	m.Cell = at
+	return err
+}
+
+// move lets each member go to the cell that begins, with the probability that makes all cells
+// equally likely.
+func (k *Keeper) move(c *change) (moved int, err error) {
+	if !k.on(ruleCell) {
+		return 0, nil
+	}
+	names := make([]string, 0, len(k.members))
+	for name := range k.members {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, cmp.Compare) // so that tests repeat
+	for _, name := range names {
+		at, err := k.uniform(c.meta.Cells + 1)
+		if err != nil {
+			return 0, err
+		}
+		if at == c.meta.Cells {
+			r := *k.members[name]
+			if changed := c.members[name]; changed != nil {
+				r = *changed
+			}
+			r.Cell = c.meta.Cells
+			c.members[name] = &r
+			moved++
+		}
+	}
+	return moved, nil
+}
+
+// uniform draws a number below n.
+func (k *Keeper) uniform(n int64) (int64, error) {
+	limit := ^uint64(0) - ^uint64(0)%uint64(n)
+	for {
+		var b [8]byte
+		if _, err := io.ReadFull(k.options.random, b[:]); err != nil {
+			return 0, err
+		}
+		if x := binary.LittleEndian.Uint64(b[:]); x < limit {
+			return int64(x % uint64(n)), nil
+		}
+	}
+}
+
+// list returns all members by name.
+func (k *Keeper) list() []*v1.KeeperMember {
+	all := make([]*v1.KeeperMember, 0, len(k.members))
+	for name, m := range k.members {
+		all = append(all, &v1.KeeperMember{Agent: name, Cell: m.Cell, Since: m.Since, Revoked: m.Revoked || m.Serial == 0})
+	}
+	slices.SortFunc(all, func(a, b *v1.KeeperMember) int { return cmp.Compare(a.Agent, b.Agent) })
+	return all
+}
+
+// key returns a member's key of a day.
+func (k *Keeper) key(agent string, day int64) (mask.Key, bool) {
+	m := k.members[agent]
+	row, found := k.ring.keys[agent]
+	if m == nil || !found || m.Serial == 0 || row.Serial != m.Serial {
+		return mask.Key{}, false
+	}
+	return row.on(day)
+}

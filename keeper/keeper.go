@@ -1,0 +1,229 @@
+// Package keeper is the party that holds the keys of masks. Members enrol their keys with it. It
+// releases the sum of the masks of a round once, if its own rules allow it, and never receives a
+// masked vector. With check norm it also estimates the norm of each result from 32 products of it
+// with random vectors.
+//
+// What it must not forget is on disk before its answer leaves: members, judged results and
+// released rounds are in keeper.db, the keys of yesterday in keys.db. A keeper that lost keys.db,
+// or was restored from a backup without it, cannot compute the masks of any earlier round.
+package keeper
+
+import (
+	"crypto/ed25519"
+	"crypto/hmac"
+	crand "crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"loadstar/fed/mask"
+	"loadstar/fed/member"
+	"loadstar/internal/boltfile"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// Keeper is safe for concurrent use. It answers one call after the other.
+type Keeper struct {
+	options  Options
+	identity ed25519.PrivateKey
+	pin      member.Pin
+
+	mu sync.Mutex
+	db *boltfile.File
+	ring
+	state
+	stale bool // a write has failed, so the state in memory may not be that on disk
+	// deferred is what the planted mistake "record" has not written yet.
+	deferred func() error
+}
+
+// Options configure a keeper.
+type Options struct {
+	Fleet string
+	Rules *v1.KeeperRules
+	// Approved is true if a plan needs the approval of the keeper's people.
+	Approved bool
+	// Daily is the number of rounds that are released in a day, over all runs.
+	Daily int64
+	Log   *slog.Logger
+	Now   func() time.Time
+
+	// What follows is for tests.
+
+	off    map[string]bool   // rules that are switched off
+	gate   func(step string) // is called at each write and may not return
+	random io.Reader
+}
+
+// The rules, as refusals name them.
+const (
+	ruleRequest    = "request"
+	ruleOnce       = "once"
+	ruleLeast      = "least"
+	ruleQuorum     = "quorum"
+	ruleCell       = "cell"
+	ruleMember     = "member"
+	ruleInvitation = "invitation"
+	ruleAge        = "age"
+	ruleTwice      = "twice"
+	ruleDay        = "day"
+	rulePlan       = "plan"
+	ruleDaily      = "daily"
+	ruleCheck      = "check"
+	ruleKeepers    = "keepers"
+	ruleRecord     = "record" // an answer leaves after its record; not a rule that can refuse
+)
+
+// Refusal says which rule refused a call. The call has changed nothing.
+type Refusal struct{ Rule, Reason string }
+
+func (r *Refusal) Error() string { return "rule " + r.Rule + ": " + r.Reason }
+
+func refuse(rule, format string, a ...any) error { return &Refusal{rule, fmt.Sprintf(format, a...)} }
+
+// Open opens a keeper's folder, which [Create] has made. Another process cannot open it then.
+func Open(dir string, o Options) (k *Keeper, err error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.random == nil {
+		o.random = crand.Reader
+	}
+	if err := member.CheckRules(o.Rules); err != nil {
+		return nil, err
+	}
+	if o.Fleet == "" || len(o.Fleet) > member.MaxName {
+		return nil, fmt.Errorf("the name of the fleet has %d bytes, want 1 to %d", len(o.Fleet), member.MaxName)
+	}
+	k = &Keeper{options: o}
+	if k.identity, err = readIdentity(dir); err != nil {
+		return nil, err
+	}
+	k.pin = member.PinOf(k.identity.Public().(ed25519.PublicKey))
+	if k.db, err = boltfile.Open(filepath.Join(dir, "keeper.db")); err != nil {
+		return nil, fmt.Errorf("%w: two keepers on one folder would release twice", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, k.Close())
+		}
+	}()
+	if err := k.ring.open(filepath.Join(dir, "keys.db"), o.random); err != nil {
+		return k, err
+	}
+	if err := k.load(); err != nil {
+		return k, err
+	}
+	if err := k.begin(); err != nil {
+		return k, err
+	}
+	return k, k.renew()
+}
+
+// Close closes the keeper's files. All writes are on disk already.
+func (k *Keeper) Close() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return errors.Join(k.db.Close(), k.ring.close())
+}
+
+// Pin returns the pin of the keeper's identity.
+func (k *Keeper) Pin() member.Pin { return k.pin }
+
+func (k *Keeper) on(rule string) bool { return !k.options.off[rule] }
+
+func (k *Keeper) gate(step string) {
+	if k.options.gate != nil {
+		k.options.gate(step)
+	}
+}
+
+func (k *Keeper) seconds() int64 { return k.options.Now().Unix() }
+
+func (k *Keeper) today() int64 { return mask.Day(k.options.Now()) }
+
+// fresh prepares for a call: it reads the state again after a failed write, replaces old keys,
+// and renews the statement.
+func (k *Keeper) fresh() error {
+	if k.deferred != nil {
+		write := k.deferred
+		k.deferred = nil
+		if err := write(); err != nil {
+			return err
+		}
+	}
+	if k.stale {
+		if err := k.load(); err != nil {
+			return err
+		}
+		k.stale = false
+	}
+	if err := k.rotate(); err != nil {
+		return err
+	}
+	return k.renew()
+}
+
+// Rotate replaces keys that are too old, and renews the statement. A keeper does this with each
+// call; one that nobody calls must do it too.
+func (k *Keeper) Rotate() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.fresh()
+}
+
+// State returns the keeper's statement and members.
+func (k *Keeper) State(q *v1.KeeperStateRequest) (*v1.KeeperStateResponse, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.fresh(); err != nil {
+		return nil, err
+	}
+	if err := k.checkFleet(q.GetFleet()); err != nil {
+		return nil, err
+	}
+	a := &v1.KeeperStateResponse{Statement: k.signed(), Revision: binary.BigEndian.AppendUint64(nil, uint64(k.meta.Log)), Newest: -1}
+	if string(q.Members) != string(a.Revision) {
+		a.Members = k.list()
+	}
+	if q.Run != "" {
+		if len(q.Run) > member.MaxName {
+			return nil, refuse(ruleRequest, "the run's name has %d bytes", len(q.Run))
+		}
+		newest, err := k.newest(q.Run)
+		if err != nil {
+			return nil, err
+		}
+		a.Newest = newest
+		directions := k.directions(q.Run)
+		a.Directions = directions[:]
+	}
+	a.Signature = member.Sign(k.identity, k.meta.Epoch, q, a)
+	return a, nil
+}
+
+func (k *Keeper) checkFleet(fleet string) error {
+	if fleet != k.options.Fleet {
+		return refuse(ruleRequest, "this keeper is of fleet %q, not %.128q", k.options.Fleet, fleet)
+	}
+	return nil
+}
+
+// directions returns the seed of a run's random vectors. It is fixed for a run, because new
+// vectors in each round would show the keeper more of the same client. Agents must not learn it:
+// one that knows the vectors can send a long update that is orthogonal to them.
+func (k *Keeper) directions(run string) (s mask.Seed) {
+	h := hmac.New(sha256.New, k.ring.secret)
+	h.Write([]byte("loadstar/v1/directions\x00" + run))
+	h.Sum(s[:0])
+	return s
+}

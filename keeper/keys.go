@@ -1,0 +1,329 @@
+package keeper
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	bolt "go.etcd.io/bbolt"
+
+	"loadstar/fed/mask"
+	"loadstar/internal/atomicfile"
+	"loadstar/internal/boltfile"
+)
+
+// The buckets of keys.db. It has nothing that a backup may contain.
+var (
+	keysBucket    = []byte("keys")
+	sealingBucket = []byte("sealing")
+	secretBucket  = []byte("secret")
+	secretKey     = []byte("directions")
+	lastKey       = []byte("last")
+)
+
+// lastRow announces a release before it is in keeper.db, so that a keeper.db that was restored
+// from a backup is noticed.
+type lastRow struct {
+	Releases int64      `json:"releases"`
+	Run      string     `json:"run"`
+	Round    int64      `json:"round"`
+	Row      releaseRow `json:"row"`
+}
+
+// keyRow is a member's key of a day. The keys of later days follow from it.
+type keyRow struct {
+	Serial int64  `json:"serial"`
+	Day    int64  `json:"day"`
+	Key    []byte `json:"key"`
+}
+
+// sealingRow is the private key of a statement.
+type sealingRow struct {
+	Number int64  `json:"number"`
+	Key    []byte `json:"key"`
+}
+
+// sealingKept is the number of statements whose enrolments can still be opened.
+const sealingKept = 2
+
+// ring holds the keys. They are in memory too, because a release needs all of them.
+type ring struct {
+	path    string
+	file    *boltfile.File
+	keys    map[string]keyRow
+	sealing map[int64][]byte
+	secret  []byte
+	last    lastRow
+	day     int64 // keys are those of this day or later
+}
+
+func (r *ring) open(path string, random io.Reader) (err error) {
+	r.path = path
+	if r.file, err = boltfile.Open(path); err != nil {
+		return err
+	}
+	r.keys, r.sealing = map[string]keyRow{}, map[int64][]byte{}
+	return r.file.Update(func(tx *bolt.Tx) error {
+		for _, name := range [][]byte{keysBucket, sealingBucket, secretBucket} {
+			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+				return err
+			}
+		}
+		found, err := boltfile.Get(tx.Bucket(secretBucket), secretKey, &r.secret)
+		if err != nil {
+			return err
+		}
+		if !found {
+			r.secret = make([]byte, 32)
+			if _, err := io.ReadFull(random, r.secret); err != nil {
+				return err
+			}
+			if err := boltfile.Put(tx.Bucket(secretBucket), secretKey, r.secret); err != nil {
+				return err
+			}
+		}
+		r.last = lastRow{}
+		if _, err := boltfile.Get(tx.Bucket(secretBucket), lastKey, &r.last); err != nil {
+			return err
+		}
+		return errors.Join(
+			boltfile.Each(tx.Bucket(keysBucket), func(name []byte, k *keyRow) error {
+				if len(k.Key) != len(mask.Key{}) {
+					return fmt.Errorf("%w: a key has %d bytes", boltfile.ErrDamaged, len(k.Key))
+				}
+				r.keys[string(name)] = *k
+				return nil
+			}),
+			boltfile.Each(tx.Bucket(sealingBucket), func(_ []byte, s *sealingRow) error {
+				r.sealing[s.Number] = s.Key
+				return nil
+			}))
+	})
+}
+
+func (r *ring) close() error {
+	if r.file == nil {
+		return nil
+	}
+	return r.file.Close()
+}
+
+// put stores keys of members.
+func (r *ring) put(keys map[string]keyRow) error {
+	err := r.file.Update(func(tx *bolt.Tx) error {
+		for name, k := range keys {
+			if err := boltfile.Put(tx.Bucket(keysBucket), []byte(name), &k); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		for name, k := range keys {
+			r.keys[name] = k
+		}
+	}
+	return err
+}
+
+// addSealing stores the private key of a new statement, and removes those of old ones.
+func (r *ring) addSealing(number int64, key []byte) error {
+	err := r.file.Update(func(tx *bolt.Tx) error {
+		b := tx.Bucket(sealingBucket)
+		for old := range r.sealing {
+			if old <= number-sealingKept {
+				if err := b.Delete(fmt.Append(nil, old)); err != nil {
+					return err
+				}
+			}
+		}
+		return boltfile.Put(b, fmt.Append(nil, number), &sealingRow{number, key})
+	})
+	if err != nil {
+		return err
+	}
+	for old := range r.sealing {
+		if old <= number-sealingKept {
+			delete(r.sealing, old)
+		}
+	}
+	r.sealing[number] = key
+	return nil
+}
+
+// on returns the key of a day.
+func (k *keyRow) on(day int64) (key mask.Key, ok bool) {
+	if day < k.Day || day-k.Day > longestAhead {
+		return key, false
+	}
+	key = mask.Key(k.Key)
+	for range day - k.Day {
+		key = key.Next()
+	}
+	return key, true
+}
+
+// longestAhead bounds the days over which a key is derived, for a keeper that was off.
+const longestAhead = 10_000
+
+// rotate replaces all keys by those of a day, unless they are newer. bbolt leaves what it removes
+// in the file, so the keys move to a new file, and the old one is overwritten. Storage that maps
+// blocks, such as an SSD, may still have the old ones: this is a best effort.
+func (r *ring) rotate(day int64, members map[string]*memberRow, gate func(string)) error {
+	if old := func(k keyRow) bool { return k.Day < day }; !slices.ContainsFunc(slices.Collect(maps.Values(r.keys)), old) {
+		r.day = day
+		return nil
+	}
+	next := map[string]keyRow{}
+	for name, k := range r.keys {
+		if m := members[name]; m == nil || m.Serial != k.Serial {
+			continue // of a member that was removed, or of an enrolment that was not finished
+		}
+		if k.Day < day {
+			key, ok := k.on(day)
+			if !ok {
+				continue // older than a keeper can be: the clock was wrong
+			}
+			k = keyRow{k.Serial, day, key[:]}
+		}
+		next[name] = k
+	}
+	r.keys = next
+	if err := r.move(gate); err != nil {
+		return err
+	}
+	r.day = day
+	return nil
+}
+
+// move writes what is in memory to a new file, which takes the place of the file.
+func (r *ring) move(gate func(string)) error {
+	fresh := r.path + ".new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := r.write(fresh, r.keys); err != nil {
+		return err
+	}
+	gate("before rotation")
+	return errors.Join(r.replace(fresh, gate), r.open(r.path, nil))
+}
+
+// replace closes the file, and puts another one in its place.
+func (r *ring) replace(fresh string, gate func(string)) error {
+	old, err := os.OpenFile(r.path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer old.Close()
+	if err := errors.Join(r.file.Close(), os.Rename(fresh, r.path), atomicfile.SyncDir(filepath.Dir(r.path))); err != nil {
+		return err
+	}
+	gate("within rotation")
+	if err := overwrite(old); err != nil {
+		return err
+	}
+	gate("after rotation")
+	return nil
+}
+
+// write stores keys in a new file.
+func (r *ring) write(path string, keys map[string]keyRow) error {
+	f, err := boltfile.Open(path)
+	if err != nil {
+		return err
+	}
+	err = f.Update(func(tx *bolt.Tx) error {
+		for _, name := range [][]byte{keysBucket, sealingBucket, secretBucket} {
+			if _, err := tx.CreateBucket(name); err != nil {
+				return err
+			}
+		}
+		for name, k := range keys {
+			if err := boltfile.Put(tx.Bucket(keysBucket), []byte(name), &k); err != nil {
+				return err
+			}
+		}
+		for number, key := range r.sealing {
+			if err := boltfile.Put(tx.Bucket(sealingBucket), fmt.Append(nil, number), &sealingRow{number, key}); err != nil {
+				return err
+			}
+		}
+		return errors.Join(boltfile.Put(tx.Bucket(secretBucket), secretKey, r.secret), boltfile.Put(tx.Bucket(secretBucket), lastKey, &r.last))
+	})
+	return errors.Join(err, f.Close())
+}
+
+// announce stores which release is next.
+func (r *ring) announce(last lastRow) error {
+	err := r.file.Update(func(tx *bolt.Tx) error { return boltfile.Put(tx.Bucket(secretBucket), lastKey, &last) })
+	if err == nil {
+		r.last = last
+	}
+	return err
+}
+
+// erase removes all keys, also those of statements.
+func (r *ring) erase() error {
+	r.keys, r.sealing, r.last, r.secret = map[string]keyRow{}, map[int64][]byte{}, lastRow{}, make([]byte, 32)
+	_, _ = rand.Read(r.secret) // never fails
+	return r.move(func(string) {})
+}
+
+// overwrite replaces the content of a file that has no name any more.
+func overwrite(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	zeros := make([]byte, 1<<16)
+	for at := int64(0); at < info.Size(); at += int64(len(zeros)) {
+		if _, err := f.WriteAt(zeros[:min(int64(len(zeros)), info.Size()-at)], at); err != nil {
+			return err
+		}
+	}
+	return f.Sync()
+}
+
+// rotate replaces keys that are older than yesterday's, once a day.
+func (k *Keeper) rotate() error {
+	day := k.today() - 1
+	if day <= k.ring.day {
+		return nil
+	}
+	if err := k.ring.rotate(day, k.members, k.gate); err != nil {
+		return fmt.Errorf("replacing the keys of earlier days: %w", err)
+	}
+	return k.update("forget", func(c *change) error { return c.forget(day) })
+}
+
+// forget removes judged results whose keys are gone: their rounds cannot be released.
+func (c *change) forget(day int64) error {
+	b := c.tx.Bucket(checksBucket)
+	var old [][]byte
+	err := boltfile.Each(b, func(key []byte, r *checkRow) error {
+		if r.Day < day {
+			old = append(old, append([]byte(nil), key...))
+		}
+		return nil
+	})
+	for _, key := range old {
+		err = errors.Join(err, b.Delete(key))
+	}
+	c.checks -= len(old)
+	return err
+}
+
+func sum(parts ...[]byte) []byte {
+	h := sha256.New()
+	for _, p := range parts {
+		h.Write(p)
+	}
+	return h.Sum(nil)
+}

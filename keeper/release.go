@@ -1,0 +1,338 @@
+package keeper
+
+import (
+	"encoding/binary"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	bolt "go.etcd.io/bbolt"
+
+	"loadstar/fed/mask"
+	"loadstar/fed/member"
+	"loadstar/internal/boltfile"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// Release returns the sum of the masks of a round. The first request that the rules allow is the
+// only one that is ever answered for its round, and its record is on disk before the answer
+// leaves. A repeated request has the same bytes or is refused.
+func (k *Keeper) Release(q *v1.KeeperReleaseRequest) (*v1.KeeperReleaseResponse, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.fresh(); err != nil {
+		return nil, err
+	}
+	if err := k.checkRequest(q); err != nil {
+		return nil, err
+	}
+	c := member.Context(k.current, q.Round)
+	hash := requestHash(c, q)
+	row, err := k.released(q.Round.Run, q.Round.Round)
+	if err != nil {
+		return nil, err
+	}
+	if row != nil && (k.on(ruleOnce) || string(row.Request) == string(hash)) {
+		return k.again(q, c, hash, row)
+	}
+	keys, agents, err := k.allow(q, c, k.seconds())
+	if err != nil {
+		return nil, err
+	}
+	chosen, err := k.choose(q)
+	if err != nil {
+		return nil, err
+	}
+	masks := compute(q, c, keys, chosen)
+	row = &releaseRow{Request: hash, Answer: sum(masks), At: k.seconds(), Agents: agents, Chosen: chosen}
+	write := func() error { return k.record(q.Round, row) }
+	if k.on(ruleRecord) {
+		if err := write(); err != nil {
+			return nil, err
+		}
+	} else {
+		k.deferred = write
+	}
+	return k.answer(q, masks, chosen), nil
+}
+
+func (k *Keeper) answer(q *v1.KeeperReleaseRequest, masks []byte, chosen []int64) *v1.KeeperReleaseResponse {
+	a := &v1.KeeperReleaseResponse{Masks: masks, Chosen: chosen}
+	a.Signature = member.Sign(k.identity, k.meta.Epoch, q, a)
+	k.gate("answer")
+	return a
+}
+
+// checkRequest refuses what is malformed.
+func (k *Keeper) checkRequest(q *v1.KeeperReleaseRequest) error {
+	if err := k.checkRound(q.GetRound()); err != nil {
+		return err
+	}
+	if len(q.Results) > member.MaxResults {
+		return refuse(ruleRequest, "%d results, the maximum is %d", len(q.Results), member.MaxResults)
+	}
+	for i, r := range q.Results {
+		if err := member.CheckResult(r); err != nil {
+			return refuse(ruleRequest, "%s", err)
+		}
+		if i == 0 {
+			continue
+		}
+		last := q.Results[i-1]
+		switch order := strings.Compare(last.Agent, r.Agent); {
+		case order == 0 && last.Part == r.Part && k.on(ruleTwice):
+			return refuse(ruleTwice, "%s, part %d, is there twice", r.Agent, r.Part)
+		case order > 0 || order == 0 && last.Part > r.Part:
+			return refuse(ruleRequest, "the results are not ordered by agent and part")
+		}
+	}
+	return nil
+}
+
+func requestHash(c *mask.Context, q *v1.KeeperReleaseRequest) []byte {
+	bare := *c
+	bare.Agent, bare.Part, bare.Clients = "", 0, 0
+	b := bare.Append(nil)
+	for _, r := range q.Results {
+		b = append(b, runKey(r.Agent)...)
+		b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, uint64(r.Part)), uint64(r.Clients))
+		b = append(b, r.Nonce...)
+	}
+	return sum(b)
+}
+
+// again repeats a released round. A member that is gone, that has another key, or that was too
+// young at the time, makes the sum another one: then there is no answer any more.
+func (k *Keeper) again(q *v1.KeeperReleaseRequest, c *mask.Context, hash []byte, row *releaseRow) (*v1.KeeperReleaseResponse, error) {
+	if string(row.Request) != string(hash) {
+		return nil, refuse(ruleOnce, "round %d of run %s was released for another request", q.Round.Round, q.Round.Run)
+	}
+	keys, _, err := k.keysOf(q, row.At)
+	if err != nil {
+		return nil, err
+	}
+	masks := compute(q, c, keys, row.Chosen)
+	if string(sum(masks)) != string(row.Answer) {
+		return nil, refuse(ruleOnce, "round %d of run %s was released with keys that have been replaced", q.Round.Round, q.Round.Run)
+	}
+	return k.answer(q, masks, row.Chosen), nil
+}
+
+// keysOf returns the keys of the results, and the number of distinct agents. At is when the
+// round was released.
+func (k *Keeper) keysOf(q *v1.KeeperReleaseRequest, at int64) (keys []mask.Key, agents int64, err error) {
+	keys = make([]mask.Key, len(q.Results))
+	for i, r := range q.Results {
+		if i > 0 && q.Results[i-1].Agent == r.Agent {
+			keys[i] = keys[i-1]
+			continue
+		}
+		agents++
+		if keys[i], err = k.maskKey(r.Agent, q.Round.Day); err != nil {
+			return nil, 0, err
+		}
+		if m := k.members[r.Agent]; k.on(ruleAge) && m.Since+k.current.Rules.Age > at {
+			return nil, 0, refuse(ruleAge, "%s is a member since %d s, the minimum is %d s", r.Agent, at-m.Since, k.current.Rules.Age)
+		}
+	}
+	return keys, agents, nil
+}
+
+// allow applies the rules to a round that was not released.
+func (k *Keeper) allow(q *v1.KeeperReleaseRequest, c *mask.Context, now int64) ([]mask.Key, int64, error) {
+	newest, err := k.newest(q.Round.Run)
+	if err != nil {
+		return nil, 0, err
+	}
+	if k.on(ruleOnce) && q.Round.Round < newest {
+		return nil, 0, refuse(ruleOnce, "round %d of run %s is over: round %d was released", q.Round.Round, q.Round.Run, newest)
+	}
+	if today := k.today(); k.options.Daily > 0 && k.meta.Day == today && k.meta.Count >= k.options.Daily {
+		return nil, 0, refuse(ruleDaily, "%d rounds were released today, the maximum is %d", k.meta.Count, k.options.Daily)
+	}
+	keys, agents, err := k.keysOf(q, now)
+	if err != nil {
+		return nil, 0, err
+	}
+	if least := max(k.current.Rules.Least, q.Round.Terms.Least); k.on(ruleLeast) && agents < least {
+		return nil, 0, refuse(ruleLeast, "%d agents, the minimum is %d", agents, least)
+	}
+	if err := k.quorum(q, now); err != nil {
+		return nil, 0, err
+	}
+	if q.Round.Terms.Check == "norm" && k.on(ruleCheck) {
+		err = k.allJudged(q, c)
+	}
+	return keys, agents, err
+}
+
+// quorum refuses a sum that has less than the quorum of one of its cells. Members that are too
+// young do not count.
+func (k *Keeper) quorum(q *v1.KeeperReleaseRequest, now int64) error {
+	if !k.on(ruleQuorum) {
+		return nil
+	}
+	has, of := map[int64]int64{}, map[int64]int64{}
+	for i, r := range q.Results {
+		if i == 0 || q.Results[i-1].Agent != r.Agent {
+			has[k.members[r.Agent].Cell]++
+		}
+	}
+	for _, m := range k.members {
+		if !m.Revoked && m.Serial != 0 && m.Since+k.current.Rules.Age <= now {
+			of[m.Cell]++
+		}
+	}
+	share := max(k.current.Rules.Quorum, q.Round.Terms.Quorum)
+	for cell, n := range has {
+		if n*1000 < share*of[cell] {
+			return refuse(ruleQuorum, "%d of the %d members of cell %d, the minimum is %d", n, of[cell], cell, (share*of[cell]+999)/1000)
+		}
+	}
+	return nil
+}
+
+// allJudged refuses results that were not accepted by Check.
+func (k *Keeper) allJudged(q *v1.KeeperReleaseRequest, c *mask.Context) error {
+	return k.db.View(func(tx *bolt.Tx) error {
+		b := tx.Bucket(checksBucket)
+		for _, r := range q.Results {
+			var row checkRow
+			if found, err := boltfile.Get(b, checkKey(q.Round, r), &row); err != nil {
+				return err
+			} else if !found || !row.Accepted || string(row.Request) != string(resultHash(c, r)) {
+				return refuse(ruleCheck, "the norm of %s, part %d, was not accepted", r.Agent, r.Part)
+			}
+		}
+		return nil
+	})
+}
+
+// choose returns the places of the three quarters of the results whose sketches are nearest to
+// the median sketch, ascending, or nothing if the plan takes all.
+func (k *Keeper) choose(q *v1.KeeperReleaseRequest) (chosen []int64, err error) {
+	if q.Round.Terms.Robust != "nearest" {
+		return nil, nil
+	}
+	rows := make([][]float64, len(q.Results))
+	for i, r := range q.Results {
+		row, err := k.judged(q.Round, r)
+		if err != nil {
+			return nil, err
+		}
+		if row == nil || len(row.Sketch) == 0 {
+			return nil, refuse(ruleCheck, "the keeper has no products of %s, part %d", r.Agent, r.Part)
+		}
+		for _, x := range row.Sketch {
+			rows[i] = append(rows[i], float64(x)/float64(r.Clients))
+		}
+	}
+	distance := distances(rows)
+	order := make([]int64, len(rows))
+	for i := range order {
+		order[i] = int64(i)
+	}
+	slices.SortStableFunc(order, func(a, b int64) int {
+		switch {
+		case distance[a] < distance[b]:
+			return -1
+		case distance[a] > distance[b]:
+			return 1
+		}
+		return 0
+	})
+	chosen = order[:(3*len(order)+3)/4]
+	slices.Sort(chosen)
+	return chosen, nil
+}
+
+// distances returns the distance of each sketch from the median of all, number by number.
+func distances(rows [][]float64) []float64 {
+	distance, column := make([]float64, len(rows)), make([]float64, len(rows))
+	for j := range rows[0] {
+		for i, r := range rows {
+			column[i] = r[j]
+		}
+		slices.Sort(column)
+		n := len(column)
+		median := (column[(n-1)/2] + column[n/2]) / 2
+		for i, r := range rows {
+			x := r[j] - median
+			distance[i] += float64(x * x) // the conversion keeps compilers from fusing
+		}
+	}
+	for i, x := range distance {
+		distance[i] = math.Sqrt(x)
+	}
+	return distance
+}
+
+// record makes a release durable: first that it comes, in keys.db, then the release itself.
+func (k *Keeper) record(q *v1.MaskedRound, row *releaseRow) error {
+	last := lastRow{Releases: k.meta.Releases + 1, Run: q.Run, Round: q.Round, Row: *row}
+	k.gate("before announcement")
+	if err := k.ring.announce(last); err != nil {
+		return err
+	}
+	return k.update("release", func(c *change) error { return c.release(&last) })
+}
+
+// release stores a release, and forgets what was judged in its run until then.
+func (c *change) release(last *lastRow) error {
+	if day := mask.Day(c.at); c.meta.Day != day {
+		c.meta.Day, c.meta.Count = day, 0
+	}
+	c.meta.Count++
+	c.meta.Releases = last.Releases
+	if err := boltfile.Put(c.tx.Bucket(releasesBucket), roundKey(last.Run, last.Round), &last.Row); err != nil {
+		return err
+	}
+	checks := c.tx.Bucket(checksBucket)
+	prefix, end := runKey(last.Run), string(roundKey(last.Run, last.Round+1))
+	cursor := checks.Cursor()
+	for key, _ := cursor.Seek(prefix); key != nil && string(key) < end; key, _ = cursor.Seek(prefix) {
+		if err := cursor.Delete(); err != nil {
+			return err
+		}
+		c.checks--
+	}
+	return c.log("release", "run %s, round %d: %d agents, request %x", last.Run, last.Round, last.Row.Agents, last.Row.Request)
+}
+
+// compute adds up the masks of a request's results, or of the chosen ones. It is a pure function.
+func compute(q *v1.KeeperReleaseRequest, context *mask.Context, keys []mask.Key, chosen []int64) []byte {
+	places := chosen
+	if len(places) == 0 {
+		places = make([]int64, len(q.Results))
+		for i := range places {
+			places[i] = int64(i)
+		}
+	}
+	workers := min(runtime.GOMAXPROCS(0), len(places))
+	sums := make([][]uint64, workers)
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			v, c := make([]uint64, q.Round.Length), *context
+			for at := w; at < len(places); at += workers {
+				r := q.Results[places[at]]
+				member.Of(&c, r)
+				seed := keys[places[at]].Seed(&c, mask.Nonce(r.Nonce))
+				seed.Add(v)
+			}
+			sums[w] = v
+		})
+	}
+	wg.Wait()
+	masks := make([]byte, 8*q.Round.Length)
+	for i := range q.Round.Length {
+		var x uint64
+		for _, v := range sums {
+			x += v[i]
+		}
+		binary.LittleEndian.PutUint64(masks[8*i:], x)
+	}
+	return masks
+}
