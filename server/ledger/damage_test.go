@@ -38,7 +38,11 @@ func fill(t *testing.T, at string) *site {
 	_, err := s.AddRelease(ctx, Release{ID: "release", Name: "day", Run: "run", Role: "shared", Actor: "test", Created: t0})
 	must(t, err)
 	s.ask(1, 1, 3, 4, 5, 6)
-	s.count(one("agent", 1, 1, "c00003"))
+	with := one("agent", 1, 1, "c00003")
+	with.Masks = []Mask{{"agent", 0, 1, "00"}}
+	s.count(with)
+	s.drive(func(d *Drive) error { return d.OpenPrivate(1, []byte{1}) })
+	s.drive(func(d *Drive) error { _, err := d.FixRequest(1, []byte{2}); return err })
 	arrivals := []Arrival{one("agent", 1, 1, "c00004")}
 	_, err = s.Count(ctx, "run", arrivals, func([]int) ([]Partial, []Single, error) {
 		return nil, []Single{{Client: "c00004", Version: 1, Examples: 10, Steps: 3, Loss: math.Copysign(0, -1), Numbers: []byte{1, 2}}}, nil

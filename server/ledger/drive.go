@@ -357,7 +357,7 @@ func (d *Drive) round(round int64, state string) (r Round, err error) {
 
 // deleteSums deletes the sums and individual updates up to a batch. The receipts stay.
 func (d *Drive) deleteSums(batch int64) error {
-	for _, table := range []string{"partials", "updates"} {
+	for _, table := range []string{"partials", "updates", "masks"} {
 		if _, err := d.tx.ExecContext(d.ctx, "DELETE FROM "+table+" WHERE run = $1 AND batch <= $2", d.Run.ID, batch); err != nil {
 			return err
 		}

@@ -323,7 +323,7 @@ func (s *site) balance() (leases, receipts int) {
 }
 
 // tables lists the tables of the schema.
-var tables = []string{"tokens", "agents", "clients", "runs", "members", "versions", "rounds", "leases", "receipts", "partials", "updates", "relayed", "leaders", "audit", "releases", "reports", "report_days", "server_data", "held_out", "new_clients", "declines", "secrets", "heads", "counters"}
+var tables = []string{"tokens", "agents", "clients", "runs", "members", "versions", "rounds", "leases", "receipts", "partials", "updates", "relayed", "leaders", "audit", "releases", "reports", "report_days", "server_data", "held_out", "new_clients", "declines", "secrets", "heads", "counters", "masks", "private_rounds", "keepers"}
 
 // unnumbered is the batch of what is not counted yet.
 const unnumbered = -1

@@ -30,18 +30,20 @@ const (
 )
 
 var summedTables = map[string]summedTable{
-	"runs":        {runColumns, 1},
-	"machines":    {"run, state", 1},
-	"members":     {"run, no, client", 2},
-	"versions":    {versionColumns, 2},
-	"rounds":      {"run, round, version, state, opened, closed, asked, CASE WHEN state = 'open' THEN 0 ELSE counted END, late, lost, loss, last_batch, evaluated, relative_mae", 2},
-	"leases":      {leaseColumns, 3},
-	"receipts":    {receiptColumns, 3},
-	"partials":    {partialColumns, 3},
-	"updates":     {updateColumns, 4},
-	"server_data": {"run, fingerprint, kept", 1},
-	"releases":    {releaseColumns, 1},
-	"counters":    {"run, slot, batch, receipts", 2},
+	"runs":           {runColumns, 1},
+	"machines":       {"run, state", 1},
+	"members":        {"run, no, client", 2},
+	"versions":       {versionColumns, 2},
+	"rounds":         {"run, round, version, state, opened, closed, asked, CASE WHEN state = 'open' THEN 0 ELSE counted END, late, lost, loss, last_batch, evaluated, relative_mae", 2},
+	"leases":         {leaseColumns, 3},
+	"receipts":       {receiptColumns, 3},
+	"partials":       {partialColumns, 3},
+	"updates":        {updateColumns, 4},
+	"server_data":    {"run, fingerprint, kept", 1},
+	"releases":       {releaseColumns, 1},
+	"counters":       {"run, slot, batch, receipts", 2},
+	"masks":          {maskColumns, 4},
+	"private_rounds": {privateColumns, 2},
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -166,7 +168,8 @@ const sumsFrom = 9
 // were checksums.
 func sumRows(ctx context.Context, tx *sql.Tx) error {
 	for table, t := range summedTables {
-		if table == "counters" { // it came later, with checksums
+		switch table {
+		case "counters", "masks", "private_rounds": // they came later, with checksums
 			continue
 		}
 		where := make([]string, t.keys)

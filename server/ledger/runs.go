@@ -176,7 +176,7 @@ func (l *Ledger) finish(ctx context.Context, tx *txn, r Run, s State, reason str
 	if err := l.endTurns(ctx, tx, r.ID, "the run ended", now); err != nil {
 		return err
 	}
-	for _, text := range []string{"DELETE FROM partials WHERE run = $1", "DELETE FROM updates WHERE run = $1", "DELETE FROM server_data WHERE run = $1"} {
+	for _, text := range []string{"DELETE FROM partials WHERE run = $1", "DELETE FROM updates WHERE run = $1", "DELETE FROM masks WHERE run = $1", "DELETE FROM private_rounds WHERE run = $1", "DELETE FROM server_data WHERE run = $1"} {
 		if _, err := tx.ExecContext(ctx, text, r.ID); err != nil {
 			return err
 		}

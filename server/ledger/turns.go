@@ -269,6 +269,7 @@ type Arrival struct {
 	Round, Version int64
 	Bytes          int64
 	Shares         []Share
+	Masks          []Mask // of a result of a private plan
 }
 
 // Evaluation is a sum of validation errors: the number of clients, and the sum of their
@@ -325,8 +326,10 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 			return nil
 		}
 		var used map[Turn]leaseRow
-		counted, used, err = l.countable(ctx, tx, run, arrivals)
-		if err != nil || len(counted) == 0 {
+		if counted, used, err = l.countable(ctx, tx, run, arrivals); err != nil {
+			return err
+		}
+		if counted, err = l.withFreshMasks(ctx, tx, run, arrivals, counted, used); err != nil || len(counted) == 0 {
 			return err
 		}
 		partials, singles, err := fold(counted)
@@ -337,6 +340,9 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 			return err
 		}
 		if err := l.addReceipts(ctx, tx, run, batch, arrivals, counted, used); err != nil {
+			return err
+		}
+		if err := l.addMasks(ctx, tx, run, batch, arrivals, counted); err != nil {
 			return err
 		}
 		for _, p := range partials {

@@ -131,7 +131,7 @@ func (l *Ledger) restart(ctx context.Context, tx *txn, r *Run, now time.Time) er
 	if err := l.endTurns(ctx, tx, r.ID, "the run was rolled back", now); err != nil {
 		return err
 	}
-	for _, text := range []string{"DELETE FROM partials WHERE run = $1", "DELETE FROM updates WHERE run = $1", "DELETE FROM machines WHERE run = $1"} {
+	for _, text := range []string{"DELETE FROM partials WHERE run = $1", "DELETE FROM updates WHERE run = $1", "DELETE FROM masks WHERE run = $1", "DELETE FROM private_rounds WHERE run = $1", "DELETE FROM machines WHERE run = $1"} {
 		if _, err := tx.ExecContext(ctx, text, r.ID); err != nil {
 			return err
 		}

@@ -1,0 +1,237 @@
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"maps"
+	"slices"
+)
+
+// Mask says which mask a counted result of a private plan has. The keepers compute it from the
+// nonce and their key of the agent.
+type Mask struct {
+	Agent string
+	// Part is the number of the result among those of the agent in the round, and Clients the
+	// number of clients in it.
+	Part, Clients int64
+	Nonce         string // hexadecimal
+}
+
+// PrivateRound has what a round of a private plan must not change: what its tasks say, and the
+// request to the keepers.
+type PrivateRound struct {
+	Privacy []byte // encoded v1.Privacy
+	Request []byte // encoded; nil until the round has closed
+	Refused string // the rule by which a keeper refused the request, or empty
+}
+
+const (
+	privateColumns = "run, round, privacy, request, refused"
+	maskColumns    = "run, round, agent, part, batch, clients, nonce"
+)
+
+// maskTypes has the types of maskColumns and the checksum.
+var maskTypes = []string{"text", "bigint", "text", "bigint", "bigint", "bigint", "text", "bigint"}
+
+// withFreshMasks returns the counted arrivals whose masks no counted result has, and drops the
+// leases of the others. Our agents never use a part twice in a round.
+func (l *Ledger) withFreshMasks(ctx context.Context, tx *txn, run string, arrivals []Arrival, counted []int, used map[Turn]leaseRow) ([]int, error) {
+	type part struct {
+		agent string
+		part  int64
+	}
+	agents := map[int64]map[string]bool{} // by round
+	for _, i := range counted {
+		a := &arrivals[i]
+		for _, m := range a.Masks {
+			if agents[a.Round] == nil {
+				agents[a.Round] = map[string]bool{}
+			}
+			agents[a.Round][m.Agent] = true
+		}
+	}
+	if len(agents) == 0 {
+		return counted, nil
+	}
+	taken := map[int64]map[part]bool{}
+	for round, of := range agents {
+		has := map[part]bool{}
+		taken[round] = has
+		if err := query(ctx, tx, func(r *sql.Rows) error {
+			var p part
+			err := r.Scan(&p.agent, &p.part)
+			has[p] = true
+			return err
+		}, "SELECT agent, part FROM masks WHERE run = $1 AND round = $2 AND agent "+l.anyOf(3), run, round, list(l, slices.Sorted(maps.Keys(of)))); err != nil {
+			return nil, err
+		}
+	}
+	fresh := counted[:0]
+	for _, i := range counted {
+		a := &arrivals[i]
+		has := taken[a.Round]
+		if slices.ContainsFunc(a.Masks, func(m Mask) bool { return has[part{m.Agent, m.Part}] }) {
+			for _, s := range a.Shares {
+				delete(used, Turn{run, a.Round, s.Client})
+			}
+			continue
+		}
+		for _, m := range a.Masks {
+			has[part{m.Agent, m.Part}] = true
+		}
+		fresh = append(fresh, i)
+	}
+	return fresh, nil
+}
+
+// addMasks stores the masks of counted arrivals.
+func (l *Ledger) addMasks(ctx context.Context, tx *txn, run string, batch int64, arrivals []Arrival, counted []int) error {
+	var rows []any
+	for _, i := range counted {
+		for _, m := range arrivals[i].Masks {
+			rows = append(rows, withSum("masks", run, arrivals[i].Round, m.Agent, m.Part, batch, m.Clients, m.Nonce)...)
+		}
+	}
+	for part := range slices.Chunk(rows, len(maskTypes)*maxRows) {
+		text, args := l.insertRows("INSERT INTO masks ("+maskColumns+", checksum)", maskTypes, part)
+		if _, err := tx.ExecContext(ctx, text, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Masks returns the masks in the stored sums of a run up to a batch, in the order of agent and
+// part.
+func (l *Ledger) Masks(ctx context.Context, run string, batch int64) (all []Mask, err error) {
+	defer wrap(&err, "reading the masks of run", run)
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		var run string
+		var m Mask
+		var round, batch, checksum int64
+		if err := r.Scan(&run, &round, &m.Agent, &m.Part, &batch, &m.Clients, &m.Nonce, &checksum); err != nil {
+			return err
+		}
+		all = append(all, m)
+		return checkRow("masks", checksum, run, round, m.Agent, m.Part, batch, m.Clients, m.Nonce)
+	}, "SELECT "+maskColumns+", checksum FROM masks WHERE run = $1 AND batch <= $2", run, batch)
+	slices.SortFunc(all, func(a, b Mask) int { return cmp.Or(cmp.Compare(a.Agent, b.Agent), cmp.Compare(a.Part, b.Part)) })
+	return all, err
+}
+
+// HasMask reports whether a counted result of a round has the part of the agent.
+func (l *Ledger) HasMask(ctx context.Context, run string, round int64, agent string, part int64) (has bool, err error) {
+	defer wrap(&err, "reading a mask of run", run)
+	var n int
+	err = l.db.QueryRowContext(ctx, "SELECT count(*) FROM masks WHERE run = $1 AND round = $2 AND agent = $3 AND part = $4", run, round, agent, part).Scan(&n)
+	return n > 0, err
+}
+
+// PrivateRound returns what is fixed of a round of a private plan. It returns ErrNotFound until
+// a client was asked.
+func (l *Ledger) PrivateRound(ctx context.Context, run string, round int64) (p PrivateRound, err error) {
+	defer wrap(&err, "reading a private round of run", run)
+	p, err = scanPrivateRound(l.db.QueryRowContext(ctx, selectPrivate, run, round))
+	return p, orNotFound(err, "the private round")
+}
+
+const selectPrivate = "SELECT " + privateColumns + ", checksum FROM private_rounds WHERE run = $1 AND round = $2"
+
+func scanPrivateRound(row interface{ Scan(...any) error }) (p PrivateRound, err error) {
+	var run string
+	var round, checksum int64
+	if err := row.Scan(&run, &round, &p.Privacy, &p.Request, &p.Refused, &checksum); err != nil {
+		return p, err
+	}
+	return p, checkRow("private_rounds", checksum, run, round, p.Privacy, p.Request, p.Refused)
+}
+
+// storePrivate stores what is fixed of a round.
+func storePrivate(ctx context.Context, tx *txn, run string, round int64, p PrivateRound) error {
+	values := withSum("private_rounds", run, round, notNil(p.Privacy), notNil(p.Request), p.Refused)
+	_, err := tx.ExecContext(ctx, "INSERT INTO private_rounds ("+privateColumns+", checksum) VALUES "+placeholders(0, 1, len(values))+
+		" ON CONFLICT (run, round) DO UPDATE SET privacy = excluded.privacy, request = excluded.request, refused = excluded.refused, checksum = excluded.checksum", values...)
+	return err
+}
+
+func notNil(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
+// OpenPrivate fixes what the tasks of a round say, unless this was done.
+func (d *Drive) OpenPrivate(round int64, privacy []byte) (err error) {
+	defer wrap(&err, "opening a private round of run", d.Run.ID)
+	_, err = scanPrivateRound(d.tx.QueryRowContext(d.ctx, selectPrivate, d.Run.ID, round))
+	if errors.Is(err, sql.ErrNoRows) {
+		return storePrivate(d.ctx, d.tx, d.Run.ID, round, PrivateRound{Privacy: privacy})
+	}
+	return err
+}
+
+// FixRequest stores the request of a closed round to its keepers, unless there is one, and returns
+// the stored one: keepers answer one request for a round.
+func (d *Drive) FixRequest(round int64, request []byte) (fixed []byte, err error) {
+	defer wrap(&err, "storing the request of a private round of run", d.Run.ID)
+	p, err := scanPrivateRound(d.tx.QueryRowContext(d.ctx, selectPrivate, d.Run.ID, round))
+	if err != nil || len(p.Request) > 0 {
+		return p.Request, err
+	}
+	p.Request = request
+	return request, storePrivate(d.ctx, d.tx, d.Run.ID, round, p)
+}
+
+// Refuse abandons a closed round, because a keeper refused by a rule, and deletes its sums. It
+// stores the state of the machine, which has opened the next round from the same version. It
+// returns how many rounds were refused since the last merge.
+func (d *Drive) Refuse(round Round, why, machine string) (inARow int64, err error) {
+	defer wrap(&err, "abandoning a refused round of run", d.Run.ID)
+	r, err := d.round(round.Round, RoundMerging)
+	if err != nil {
+		return 0, err
+	}
+	r.State = RoundAbandoned
+	if err := storeRound(d.ctx, d.tx, d.Run.ID, r); err != nil {
+		return 0, err
+	}
+	if err := d.deleteSums(round.LastBatch); err != nil {
+		return 0, err
+	}
+	if err := storePrivate(d.ctx, d.tx, d.Run.ID, round.Round, PrivateRound{Refused: why}); err != nil {
+		return 0, err
+	}
+	if err := d.saveMachine(machine); err != nil {
+		return 0, err
+	}
+	err = d.tx.QueryRowContext(d.ctx, "SELECT count(*) FROM private_rounds WHERE run = $1 AND refused <> ''", d.Run.ID).Scan(&inARow)
+	return inARow, err
+}
+
+// Unmasked stores the loss and the evaluation of a closed round, which are known once its sum is
+// unmasked. Call it before Publish. It deletes what was fixed of the round and of those before it.
+func (d *Drive) Unmasked(round Round) (err error) {
+	defer wrap(&err, "storing the sums of a private round of run", d.Run.ID)
+	r, err := d.round(round.Round, RoundMerging)
+	if err != nil {
+		return err
+	}
+	r.Loss, r.Evaluation = round.Loss, round.Evaluation
+	if err := storeRound(d.ctx, d.tx, d.Run.ID, r); err != nil {
+		return err
+	}
+	_, err = d.tx.ExecContext(d.ctx, "DELETE FROM private_rounds WHERE run = $1 AND round <= $2", d.Run.ID, round.Round)
+	return err
+}
+
+// KeeperEpoch notes an epoch that a keeper has signed, and returns the newest one that it ever
+// signed.
+func (l *Ledger) KeeperEpoch(ctx context.Context, identity string, epoch int64) (newest int64, err error) {
+	defer wrap(&err, "storing the epoch of a keeper")
+	err = l.write.QueryRowContext(ctx, `INSERT INTO keepers (identity, epoch) VALUES ($1, $2)
+		ON CONFLICT (identity) DO UPDATE SET epoch = CASE WHEN excluded.epoch > keepers.epoch THEN excluded.epoch ELSE keepers.epoch END RETURNING epoch`, identity, epoch).Scan(&newest)
+	return newest, err
+}

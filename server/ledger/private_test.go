@@ -1,0 +1,102 @@
+package ledger
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// masked returns an arrival of a private plan.
+func masked(agent string, round, part int64, nonce string, clients ...string) Arrival {
+	a := one(agent, round, 0, clients...)
+	a.Masks = []Mask{{Agent: agent, Part: part, Clients: int64(len(clients)), Nonce: strings.Repeat(nonce, 16)}}
+	return a
+}
+
+// TestMasks counts masked results. Their masks are stored with their receipts. A result whose
+// part was used does not count and leaves its lease.
+func TestMasks(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := plant(t, at, 6), t.Context()
+		s.ask(0, 0, 0, 1, 2, 3, 4, 5)
+		wantEqual(t, "counted", s.count(
+			masked("agent", 0, 1, "01", "c00000", "c00001"),
+			masked("agent", 0, 1, "02", "c00002"), // the same part in one batch
+			masked("agent", 0, 0, "03", "c00003"),
+		), []int{0, 2})
+		wantEqual(t, "counted again", s.count(masked("agent", 0, 0, "04", "c00002"), masked("agent", 0, 1, "01", "c00000", "c00001")), nil)
+		leases, receipts := s.balance()
+		wantEqual(t, "leases and receipts", []int{leases, receipts}, []int{3, 3})
+		for part, want := range map[int64]bool{0: true, 1: true, 2: false} {
+			has, err := s.HasMask(ctx, "run", 0, "agent", part)
+			must(t, err)
+			wantEqual(t, "has a part", has, want)
+		}
+		newest := s.newest(t, "run")
+		all, err := s.Masks(ctx, "run", newest)
+		must(t, err)
+		wantEqual(t, "masks", all, []Mask{{"agent", 0, 1, strings.Repeat("03", 16)}, {"agent", 1, 2, strings.Repeat("01", 16)}})
+
+		_, err = s.PrivateRound(ctx, "run", 0)
+		wantIs(t, err, ErrNotFound)
+		s.drive(func(d *Drive) error { return d.OpenPrivate(0, []byte("privacy")) })
+		s.drive(func(d *Drive) error { return d.OpenPrivate(0, []byte("another")) })
+		s.drive(func(d *Drive) error {
+			return d.Close(Round{Round: 0, State: RoundMerging, Closed: after(time.Minute), Counted: 3}, "closed", false)
+		})
+		for _, request := range []string{"request", "another"} {
+			s.drive(func(d *Drive) error {
+				fixed, err := d.FixRequest(0, []byte(request))
+				wantEqual(t, "the request", string(fixed), "request")
+				return err
+			})
+		}
+		p, err := s.PrivateRound(ctx, "run", 0)
+		must(t, err)
+		wantEqual(t, "the round", p, PrivateRound{Privacy: []byte("privacy"), Request: []byte("request")})
+
+		merging := Round{Round: 0, LastBatch: newest}
+		s.drive(func(d *Drive) error {
+			n, err := d.Refuse(merging, "quorum", "restarted")
+			wantEqual(t, "in a row", n, 1)
+			return err
+		})
+		wantEqual(t, "the machine", machine(t, s.Ledger, "run"), "restarted")
+		rounds, err := s.Rounds(ctx, "run", 0, 1)
+		must(t, err)
+		wantEqual(t, "state", rounds[0].State, RoundAbandoned)
+		all, err = s.Masks(ctx, "run", newest)
+		must(t, err)
+		wantEqual(t, "masks that are left", len(all), 0)
+
+		s.ask(1, 0, 4, 5)
+		s.drive(func(d *Drive) error { return d.OpenPrivate(1, []byte("privacy")) })
+		s.count(masked("agent", 1, 0, "05", "c00004"))
+		s.drive(func(d *Drive) error {
+			return d.Close(Round{Round: 1, State: RoundMerging, Counted: 1}, "closed", false)
+		})
+		merging = Round{Round: 1, LastBatch: s.newest(t, "run"), Loss: 0.25, Evaluation: Evaluation{2, 3}}
+		s.drive(func(d *Drive) error {
+			if err := d.Unmasked(merging); err != nil {
+				return err
+			}
+			return d.Publish(merging, Version{Weights: "w1"}, "server 1")
+		})
+		rounds, err = s.Rounds(ctx, "run", 1, 1)
+		must(t, err)
+		wantEqual(t, "what is known now", []any{rounds[0].State, rounds[0].Loss, rounds[0].Evaluation}, []any{RoundMerged, 0.25, Evaluation{2, 3}})
+		wantEqual(t, "what is left", dump(t, s.Ledger, "(SELECT run FROM masks UNION SELECT run FROM private_rounds) x"), "(SELECT run FROM masks UNION SELECT run FROM private_rounds) x [run]\n")
+	})
+}
+
+// TestKeeperEpoch checks that the newest epoch of a keeper stays.
+func TestKeeperEpoch(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l := open(t, at)
+		for _, x := range []struct{ epoch, want int64 }{{0, 0}, {7, 7}, {9, 9}, {8, 9}, {0, 9}} {
+			newest, err := l.KeeperEpoch(t.Context(), "identity", x.epoch)
+			must(t, err)
+			wantEqual(t, "newest epoch", newest, x.want)
+		}
+	})
+}
