@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"loadstar/internal/config"
+	"loadstar/server/keepers"
 )
 
 // Name is the name of the file in a server's folder.
@@ -37,6 +38,7 @@ type Config struct {
 	Rounds    Rounds   `yaml:"rounds"`
 	Keys      Keys     `yaml:"keys"`
 	Region    Region   `yaml:"region"`
+	Keepers   []string `yaml:"keepers,flow" about:"keepers that private plans may name, as 'NAME=https://HOST:PORT sha256:IDENTITY'"`
 	Web       Web      `yaml:"web"`
 	Log       Log      `yaml:"log"`
 }
@@ -251,11 +253,19 @@ func (c *Config) check(keys map[string]int, problems *config.Problems) {
 	if levels := []string{"debug", "info", "warn", "error"}; !slices.Contains(levels, c.Log.Level) {
 		bad("log.level", "is %q; %s", c.Log.Level, config.Suggest(c.Log.Level, levels))
 	}
+	for _, k := range c.Keepers {
+		if _, err := keepers.Parse(k); err != nil {
+			bad("keepers", "cannot be read: %v", err)
+		}
+	}
 	c.checkRoles(bad)
 }
 
 // checkRoles finds settings that this process does not use.
 func (c *Config) checkRoles(bad func(key, format string, a ...any)) {
+	if len(c.Keepers) > 0 && c.Region.Hub != "" {
+		bad("keepers", "has no effect in a region: use it at the hub")
+	}
 	switch {
 	case c.Rounds.Data == "":
 	case c.Region.Hub != "":

@@ -1,0 +1,207 @@
+package keepers
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"loadstar/fed/mask"
+	"loadstar/fed/member"
+	"loadstar/internal/backoff"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// Masks returns the sum of the masks of a round's results, of all keepers. The request is an
+// encoded v1.KeeperReleaseRequest and must be the same whenever it is repeated. Masks waits while a
+// keeper does not answer, and then calls waits with the reason; it calls it with nil when the
+// keeper answers again. An error that is [Refused] is final.
+func (s *Set) Masks(ctx context.Context, names []string, request []byte, waits func(error)) (sum []uint64, chosen []int64, err error) {
+	q := &v1.KeeperReleaseRequest{}
+	if err := proto.Unmarshal(request, q); err != nil {
+		return nil, nil, fmt.Errorf("decoding the request to keepers: %w", err)
+	}
+	these, err := s.find(names)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i, k := range these {
+		a, err := k.release(ctx, q, waits)
+		if err != nil {
+			return nil, nil, err
+		}
+		if i == 0 {
+			chosen = a.Chosen
+			sum = make([]uint64, q.Round.Length)
+		} else if !slices.Equal(chosen, a.Chosen) {
+			return nil, nil, &Refused{k.Name, "chosen", "it has chosen other results than keeper " + these[0].Name}
+		}
+		for j := range sum {
+			sum[j] += binary.LittleEndian.Uint64(a.Masks[8*j:])
+		}
+	}
+	return sum, chosen, nil
+}
+
+// release repeats a request until the keeper answers.
+func (k *keeper) release(ctx context.Context, q *v1.KeeperReleaseRequest, waits func(error)) (*v1.KeeperReleaseResponse, error) {
+	retry := backoff.Backoff{Base: firstPause, Cap: longestPause}
+	for {
+		var a *v1.KeeperReleaseResponse
+		err := k.call(ctx, "release", answerWithin, func(ctx context.Context) (epoch int64, err error) {
+			if a, err = k.client.Release(ctx, q); err != nil {
+				return 0, err
+			}
+			if int64(len(a.Masks)) != 8*q.Round.Length {
+				return 0, fmt.Errorf("it answered with %d bytes, want %d", len(a.Masks), 8*q.Round.Length)
+			}
+			return k.verify(q, a)
+		})
+		if err == nil {
+			waits(nil)
+			return a, nil
+		}
+		var refused *Refused
+		if errors.As(err, &refused) || ctx.Err() != nil {
+			return nil, err
+		}
+		waits(err)
+		if err := retry.Wait(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// enrolWithin limits how long an agent's call waits for a keeper, and sealedBytes a seal.
+const (
+	enrolWithin = 5 * time.Second
+	sealedBytes = 4 << 10
+)
+
+// Enrol passes an agent's seal to its keeper and returns the answer. It is nil if the keeper does
+// not answer now: the agent repeats the seal.
+func (s *Set) Enrol(ctx context.Context, agent string, e *v1.Enrolment) *v1.Receipt {
+	if s == nil || len(e.GetSealed()) > sealedBytes {
+		return nil
+	}
+	for _, k := range s.all {
+		if !slices.Equal(k.Identity[:], e.GetKeeper()) {
+			continue
+		}
+		q := &v1.KeeperEnrolRequest{Fleet: k.fleet(), Enrolments: []*v1.KeeperEnrolment{{Agent: agent, Sealed: e.Sealed}}}
+		var receipt *v1.Receipt
+		err := k.call(ctx, "enrol", enrolWithin, func(ctx context.Context) (int64, error) {
+			a, err := k.client.Enrol(ctx, q)
+			if err != nil {
+				return 0, err
+			}
+			if len(a.Receipts) != 1 {
+				return 0, fmt.Errorf("it answered %d of 1 enrolments", len(a.Receipts))
+			}
+			receipt = a.Receipts[0]
+			return k.verify(q, a)
+		})
+		if err != nil {
+			return nil
+		}
+		return receipt
+	}
+	return nil
+}
+
+func (k *keeper) fleet() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.says.GetFleet()
+}
+
+// MaxChecked is the number of results in a call of Check.
+const MaxChecked = member.MaxChecked
+
+// Directions returns the seed of the random vectors with which a keeper checks the results of a
+// run. Agents must not learn it.
+func (s *Set) Directions(ctx context.Context, name, run string) (seed mask.Seed, err error) {
+	these, err := s.find([]string{name})
+	if err != nil {
+		return seed, err
+	}
+	k := these[0]
+	k.mu.Lock()
+	seed, known := k.directions[run]
+	k.mu.Unlock()
+	if known {
+		return seed, nil
+	}
+	if err := k.away(); err != nil {
+		return seed, err
+	}
+	q := &v1.KeeperStateRequest{Fleet: k.fleet(), Run: run}
+	err = k.call(ctx, "state", stateWithin, func(ctx context.Context) (int64, error) {
+		a, err := k.client.State(ctx, q)
+		if err != nil {
+			return 0, err
+		}
+		epoch, err := k.read(q, a)
+		if err == nil && len(a.Directions) != len(seed) {
+			err = fmt.Errorf("its directions have %d bytes, want %d", len(a.Directions), len(seed))
+		}
+		if err == nil {
+			seed = mask.Seed(a.Directions)
+		}
+		return epoch, err
+	})
+	if err != nil {
+		return seed, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.directions == nil || len(k.directions) >= maxDirections {
+		k.directions = map[string]mask.Seed{}
+	}
+	k.directions[run] = seed
+	return seed, nil
+}
+
+// maxDirections limits the runs whose random vectors are in memory.
+const maxDirections = 64
+
+// away returns an error if the keeper did not answer the last call.
+func (k *keeper) away() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.silent.IsZero() {
+		return nil
+	}
+	return &Away{k.Name, k.silent, k.why}
+}
+
+// Check reports which of some results a keeper accepts. It returns [Away] at once if the keeper did not
+// answer the last call, so that results of other runs do not wait for it.
+func (s *Set) Check(ctx context.Context, name string, q *v1.KeeperCheckRequest) (accepted []bool, err error) {
+	these, err := s.find([]string{name})
+	if err != nil {
+		return nil, err
+	}
+	k := these[0]
+	if err := k.away(); err != nil {
+		return nil, err
+	}
+	err = k.call(ctx, "check", checkWithin, func(ctx context.Context) (int64, error) {
+		a, err := k.client.Check(ctx, q)
+		if err != nil {
+			return 0, err
+		}
+		if accepted = a.Accepted; len(accepted) != len(q.Results) {
+			return 0, fmt.Errorf("it judged %d of %d results", len(accepted), len(q.Results))
+		}
+		return k.verify(q, a)
+	})
+	return accepted, err
+}
+
+// checkWithin is shorter than a result may wait to be counted.
+const checkWithin = 10 * time.Second

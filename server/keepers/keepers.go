@@ -1,0 +1,356 @@
+// Package keepers calls the keepers of private plans. A keeper is another organization's process that holds
+// the keys of agents' masks, see package loadstar/fed/mask. It can be unavailable for hours, so callers
+// get a reason to show, and calls that must succeed wait.
+package keepers
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"loadstar/fed/mask"
+	"loadstar/fed/member"
+	"loadstar/internal/backoff"
+	"loadstar/internal/mtls"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// Config configures the keepers of a server.
+type Config struct {
+	Addresses []Address
+	// Key is the server's key, by which keepers know it.
+	Key ed25519.PrivateKey
+	// Epoch notes an epoch that a keeper has signed, and returns the newest one that it ever
+	// signed.
+	Epoch   func(ctx context.Context, identity string, epoch int64) (newest int64, err error)
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+}
+
+const (
+	stateEvery  = time.Minute
+	stateWithin = 10 * time.Second
+	// answerWithin is for calls that compute: a keeper takes half a minute for 100,000 results.
+	answerWithin = 5 * time.Minute
+	firstPause   = 200 * time.Millisecond
+	longestPause = 15 * time.Second
+	answerBytes  = 64 << 20
+)
+
+// Set is the keepers of a server. It is safe for concurrent use. A nil Set has none.
+type Set struct {
+	Config
+	all     []*keeper
+	silence *prometheus.GaugeVec
+	calls   *prometheus.CounterVec
+	back    *prometheus.CounterVec
+}
+
+// keeper is one keeper.
+type keeper struct {
+	Address
+	client v1.KeeperServiceClient
+	set    *Set
+
+	mu         sync.Mutex
+	statement  []byte               // signed
+	says       *v1.KeeperStatement  // what it says
+	directions map[string]mask.Seed // by run
+	silent     time.Time            // since when it does not answer; zero if it does
+	why        error                // why it does not
+}
+
+// Away means that a keeper does not answer. It may answer later.
+type Away struct {
+	Name  string
+	Since time.Time
+	Why   error
+}
+
+func (a *Away) Error() string {
+	return fmt.Sprintf("keeper %s has not answered since %s: %v", a.Name, a.Since.UTC().Format("2006-01-02 15:04:05 MST"), a.Why)
+}
+
+func (a *Away) Unwrap() error { return a.Why }
+
+// Refused means that a keeper refuses by one of its rules. Repeating the call does not help.
+type Refused struct{ Name, Rule, Reason string }
+
+func (r *Refused) Error() string {
+	return fmt.Sprintf("keeper %s refused: %s: %s", r.Name, r.Rule, r.Reason)
+}
+
+// New returns a set of keepers, or nil if there are no addresses.
+func New(c Config) (*Set, error) {
+	if len(c.Addresses) == 0 {
+		return nil, nil
+	}
+	cert, err := certificate(c.Key)
+	if err != nil {
+		return nil, fmt.Errorf("making the certificate for keepers: %w", err)
+	}
+	s := &Set{
+		Config:  c,
+		silence: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "loadstar_keeper_silent_seconds", Help: "Time since which a keeper has not answered; 0 if it answers."}, []string{"keeper"}),
+		calls:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_keeper_calls_total", Help: "Calls of keepers, by outcome: answered, refused, failed."}, []string{"keeper", "call", "outcome"}),
+		back:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_keeper_copies_total", Help: "Answers of a keeper that was started before another one with its identity: its folder was copied or restored."}, []string{"keeper"}),
+	}
+	names := map[string]bool{}
+	for _, a := range c.Addresses {
+		if names[a.Name] {
+			return nil, fmt.Errorf("there are two keepers %s", a.Name)
+		}
+		names[a.Name] = true
+		k := &keeper{Address: a, set: s, silent: time.Now(), why: errors.New("it was not asked yet")}
+		k.client = v1.NewKeeperServiceClient(mtls.Client(mtls.Transport(k.tls(cert))), a.URL, connect.WithReadMaxBytes(answerBytes))
+		s.all = append(s.all, k)
+		s.silence.WithLabelValues(a.Name)
+		s.back.WithLabelValues(a.Name)
+	}
+	if c.Metrics != nil {
+		c.Metrics.MustRegister(s.silence, s.calls, s.back)
+	}
+	return s, nil
+}
+
+// certificate returns a certificate that the server's key has signed. Keepers look at the key only.
+func certificate(key ed25519.PrivateKey) (tls.Certificate, error) {
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Unix(0, 0), NotAfter: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
+}
+
+// Fingerprint returns the SHA-256 of the server's key, which a keeper's people enter.
+func Fingerprint(key ed25519.PrivateKey) string {
+	return member.PinOf(key.Public().(ed25519.PublicKey)).String()
+}
+
+// tls returns the settings of connections to the keeper: its key is pinned, and names and dates of
+// its certificate do not matter.
+func (k *keeper) tls(cert tls.Certificate) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert},
+		InsecureSkipVerify: true, // VerifyConnection checks more than a chain of signatures would
+		VerifyConnection: func(c tls.ConnectionState) error {
+			if len(c.PeerCertificates) == 0 {
+				return errors.New("it has no certificate")
+			}
+			public, ok := c.PeerCertificates[0].PublicKey.(ed25519.PublicKey)
+			if pin := member.PinOf(public); !ok || pin != k.Identity {
+				return fmt.Errorf("another process answers at %s: its identity is %s", k.URL, pin)
+			}
+			return nil
+		},
+	}
+}
+
+// Run asks all keepers for their statements, and again once a minute, until ctx ends.
+func (s *Set) Run(ctx context.Context) error {
+	if s == nil {
+		<-ctx.Done()
+		return nil
+	}
+	var group sync.WaitGroup
+	for _, k := range s.all {
+		group.Go(func() { k.follow(ctx) })
+	}
+	group.Wait()
+	return nil
+}
+
+func (k *keeper) follow(ctx context.Context) {
+	retry := backoff.Backoff{Base: firstPause, Cap: longestPause}
+	for {
+		pause := stateEvery
+		if err := k.state(ctx); err != nil {
+			pause = retry.Next()
+		} else {
+			retry.Reset()
+		}
+		if backoff.Sleep(ctx, pause) != nil {
+			return
+		}
+	}
+}
+
+// state asks for the keeper's statement.
+func (k *keeper) state(ctx context.Context) error {
+	q := &v1.KeeperStateRequest{}
+	return k.call(ctx, "state", stateWithin, func(ctx context.Context) (int64, error) {
+		a, err := k.client.State(ctx, q)
+		if err != nil {
+			return 0, err
+		}
+		return k.read(q, a)
+	})
+}
+
+// call makes one call, and notes whether the keeper answers. The call returns the epoch that the
+// keeper has signed.
+func (k *keeper) call(ctx context.Context, what string, within time.Duration, do func(context.Context) (epoch int64, err error)) error {
+	limited, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	epoch, err := do(limited)
+	if err == nil {
+		err = k.current(ctx, epoch)
+	}
+	if refused := k.refusal(err); refused != nil {
+		k.answered()
+		k.set.calls.WithLabelValues(k.Name, what, "refused").Inc()
+		return refused
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		k.set.calls.WithLabelValues(k.Name, what, "failed").Inc()
+		return k.failed(err)
+	}
+	k.answered()
+	k.set.calls.WithLabelValues(k.Name, what, "answered").Inc()
+	return nil
+}
+
+// current returns an error if the keeper has signed a later epoch before: then there are two
+// keepers with one identity, or one was restored, and a round could be released twice.
+func (k *keeper) current(ctx context.Context, epoch int64) error {
+	newest, err := k.set.Epoch(ctx, hex.EncodeToString(k.Identity[:]), epoch)
+	if err != nil || newest <= epoch {
+		return err
+	}
+	k.set.back.WithLabelValues(k.Name).Inc()
+	k.set.Log.Error("a keeper has started earlier than one with its identity that answered before: its folder was copied, or restored from a backup", "keeper", k.Name, "epoch", epoch, "newest", newest)
+	return errors.New("its folder was copied, or restored from a backup: a keeper with its identity that started later has answered before")
+}
+
+// refusal returns the rule by which a keeper refuses, or nil if it does not.
+func (k *keeper) refusal(err error) error {
+	var said *connect.Error
+	if !errors.As(err, &said) || said.Code() != connect.CodeFailedPrecondition {
+		return nil
+	}
+	for _, d := range said.Details() {
+		if m, err := d.Value(); err == nil {
+			if r, ok := m.(*v1.KeeperRefusal); ok {
+				return &Refused{k.Name, printable(r.Rule), printable(r.Reason)}
+			}
+		}
+	}
+	return &Refused{k.Name, "unknown", printable(said.Message())}
+}
+
+// printable returns a keeper's text as people may see it.
+func printable(text string) string {
+	if len(text) > 500 {
+		text = text[:500]
+	}
+	clean := []rune(text)
+	for i, r := range clean {
+		if r < ' ' || r == 0x7f || r == '\uFFFD' {
+			clean[i] = '?'
+		}
+	}
+	return string(clean)
+}
+
+func (k *keeper) answered() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.silent.IsZero() && k.statement != nil {
+		k.set.Log.Info("the keeper answers", "keeper", k.Name)
+	}
+	k.silent, k.why = time.Time{}, nil
+	k.set.silence.WithLabelValues(k.Name).Set(0)
+}
+
+func (k *keeper) failed(err error) error {
+	var said *connect.Error
+	if errors.As(err, &said) {
+		err = said.Unwrap() // without the code
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.silent.IsZero() {
+		k.silent = time.Now()
+	}
+	if k.why == nil || k.why.Error() != err.Error() {
+		k.set.Log.Warn("a keeper does not answer", "keeper", k.Name, "error", err)
+	}
+	k.why = err
+	k.set.silence.WithLabelValues(k.Name).Set(time.Since(k.silent).Seconds())
+	return &Away{k.Name, k.silent, err}
+}
+
+// find returns the keepers with the given names.
+func (s *Set) find(names []string) (all []*keeper, err error) {
+	for _, name := range names {
+		var found *keeper
+		if s != nil {
+			for _, k := range s.all {
+				if k.Name == name {
+					found = k
+				}
+			}
+		}
+		if found == nil {
+			return nil, fmt.Errorf("the plan needs keeper %s, which this server does not have: name it under keepers in server.yaml", name)
+		}
+		all = append(all, found)
+	}
+	return all, nil
+}
+
+// Has returns an error if one of the keepers is not configured.
+func (s *Set) Has(names []string) error {
+	_, err := s.find(names)
+	return err
+}
+
+// Statements returns the signed statements of keepers. The error is [Away] if one of them does not
+// answer.
+func (s *Set) Statements(names []string) (all [][]byte, err error) {
+	these, err := s.find(names)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range these {
+		k.mu.Lock()
+		statement, away := k.statement, &Away{k.Name, k.silent, k.why}
+		k.mu.Unlock()
+		if statement == nil || !away.Since.IsZero() {
+			return nil, away
+		}
+		if k.fleet() != these[0].fleet() {
+			return nil, fmt.Errorf("keeper %s is for the fleet %s and keeper %s for the fleet %s", these[0].Name, these[0].fleet(), k.Name, k.fleet())
+		}
+		all = append(all, statement)
+	}
+	return all, nil
+}
+
+// Known returns the signed statements of all keepers that have answered.
+func (s *Set) Known() (all [][]byte) {
+	if s == nil {
+		return nil
+	}
+	for _, k := range s.all {
+		k.mu.Lock()
+		if k.statement != nil {
+			all = append(all, k.statement)
+		}
+		k.mu.Unlock()
+	}
+	return all
+}

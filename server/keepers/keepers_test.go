@@ -1,0 +1,293 @@
+package keepers
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"loadstar/fed/member"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// liar is a keeper that answers what a test tells it to. The real one does not.
+type liar struct {
+	v1.UnimplementedKeeperServiceHandler
+	key    ed25519.PrivateKey
+	number atomic.Int64 // of the statement
+	epoch  atomic.Int64
+	caller atomic.Value // member.Pin
+	wrong  atomic.Bool  // the signature of a release
+	refuse atomic.Bool
+	size   int64
+	at     string
+	server *httptest.Server
+}
+
+func newLiar(t *testing.T, size int64) *liar {
+	l := &liar{size: size}
+	_, key, err := ed25519.GenerateKey(nil)
+	must(t, err)
+	l.key = key
+	l.epoch.Store(5)
+	l.number.Store(1)
+	l.start(t)
+	return l
+}
+
+// start serves at the address of an earlier start.
+func (l *liar) start(t *testing.T) {
+	t.Helper()
+	mux := http.NewServeMux()
+	path, h := v1.NewKeeperServiceHandler(l)
+	mux.Handle(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		l.caller.Store(member.PinOf(r.TLS.PeerCertificates[0].PublicKey.(ed25519.PublicKey)))
+		h.ServeHTTP(w, r)
+	}))
+	s := httptest.NewUnstartedServer(mux)
+	if l.at != "" {
+		again, err := net.Listen("tcp", strings.TrimPrefix(l.at, "https://"))
+		must(t, err)
+		must(t, s.Listener.Close())
+		s.Listener = again
+	}
+	cert, err := certificate(l.key)
+	must(t, err)
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS13}
+	s.StartTLS()
+	l.server, l.at = s, s.URL
+	t.Cleanup(s.Close)
+}
+
+func (l *liar) pin() member.Pin { return member.PinOf(l.key.Public().(ed25519.PublicKey)) }
+
+func (l *liar) State(_ context.Context, q *v1.KeeperStateRequest) (*v1.KeeperStateResponse, error) {
+	_, sealing, err := member.NewSealingKey()
+	if err != nil {
+		return nil, err
+	}
+	text, err := member.SignStatement(&v1.KeeperStatement{
+		Identity: l.key.Public().(ed25519.PublicKey), Fleet: "fleet", SealingKey: sealing, Number: l.number.Load(),
+		NotAfter: time.Now().Add(time.Hour).Unix(), Rules: &v1.KeeperRules{Least: 2, Cell: 100},
+	}, l.key)
+	if err != nil {
+		return nil, err
+	}
+	a := &v1.KeeperStateResponse{Statement: &v1.SignedStatement{}}
+	if err := proto.Unmarshal(text, a.Statement); err != nil {
+		return nil, err
+	}
+	a.Signature = member.Sign(l.key, l.epoch.Load(), q, a)
+	return a, nil
+}
+
+func (l *liar) Release(_ context.Context, q *v1.KeeperReleaseRequest) (*v1.KeeperReleaseResponse, error) {
+	if l.refuse.Load() {
+		err := connect.NewError(connect.CodeFailedPrecondition, errors.New("no"))
+		d, _ := connect.NewErrorDetail(&v1.KeeperRefusal{Rule: "quorum", Reason: "3 of 10\nmembers"})
+		err.AddDetail(d)
+		return nil, err
+	}
+	a := &v1.KeeperReleaseResponse{}
+	for i := range l.size {
+		a.Masks = binary.LittleEndian.AppendUint64(a.Masks, uint64(i)+1)
+	}
+	a.Signature = member.Sign(l.key, l.epoch.Load(), q, a)
+	if l.wrong.Load() {
+		a.Masks[0]++
+	}
+	return a, nil
+}
+
+func (l *liar) Enrol(_ context.Context, q *v1.KeeperEnrolRequest) (*v1.KeeperEnrolResponse, error) {
+	pin := l.pin()
+	a := &v1.KeeperEnrolResponse{Receipts: []*v1.Receipt{{Keeper: pin[:], Refused: "no code for " + q.Enrolments[0].Agent + " of " + q.Fleet}}}
+	a.Signature = member.Sign(l.key, l.epoch.Load(), q, a)
+	return a, nil
+}
+
+// set returns the keepers as a server has them, and the newest epochs that it remembers.
+func set(t *testing.T, epochs map[string]int64, all ...Address) *Set {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(nil)
+	must(t, err)
+	var mu sync.Mutex
+	s, err := New(Config{Addresses: all, Key: key, Log: slog.New(slog.DiscardHandler), Epoch: func(_ context.Context, id string, epoch int64) (int64, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		epochs[id] = max(epochs[id], epoch)
+		return epochs[id], nil
+	}})
+	must(t, err)
+	return s
+}
+
+var names = []string{"auditor"}
+
+func request(t *testing.T, length int64) []byte {
+	t.Helper()
+	b, err := proto.Marshal(&v1.KeeperReleaseRequest{Round: &v1.MaskedRound{Length: length}})
+	must(t, err)
+	return b
+}
+
+// TestMasks asks two keepers, of which one does not answer for a while.
+func TestMasks(t *testing.T) {
+	a, b := newLiar(t, 3), newLiar(t, 3)
+	s := set(t, map[string]int64{}, Address{"auditor", a.at, a.pin()}, Address{"union", b.at, b.pin()})
+	if _, err := s.Statements(names); !errors.As(err, new(*Away)) {
+		t.Errorf("before a keeper was asked: %v", err)
+	}
+	for _, k := range s.all {
+		must(t, k.state(t.Context()))
+	}
+	all, err := s.Statements([]string{"union", "auditor"})
+	must(t, err)
+	for i, want := range []member.Pin{b.pin(), a.pin()} {
+		says, err := member.ReadStatement(all[i])
+		must(t, err)
+		must(t, member.Valid(says, want, time.Now()))
+	}
+	if got := a.caller.Load().(member.Pin).String(); got != Fingerprint(s.Key) {
+		t.Errorf("the keeper saw the key %s", got)
+	}
+	if err := s.Has([]string{"nobody"}); err == nil || !strings.Contains(err.Error(), "needs keeper nobody") {
+		t.Errorf("a keeper that is not configured: %v", err)
+	}
+	pin := a.pin()
+	if r := s.Enrol(t.Context(), "home", &v1.Enrolment{Keeper: pin[:], Sealed: []byte{1}}); r.GetRefused() != "no code for home of fleet" {
+		t.Errorf("the receipt is %v", r)
+	}
+	if r := s.Enrol(t.Context(), "home", &v1.Enrolment{Keeper: make([]byte, 32), Sealed: []byte{1}}); r != nil {
+		t.Errorf("a receipt of an unknown keeper: %v", r)
+	}
+	b.server.Close()
+	waits := make(chan string, 100)
+	type answer struct {
+		sum []uint64
+		err error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		sum, _, err := s.Masks(t.Context(), []string{"auditor", "union"}, request(t, 3), func(why error) {
+			if why != nil {
+				waits <- why.Error()
+			}
+		})
+		done <- answer{sum, err}
+	}()
+	why := <-waits
+	if !strings.HasPrefix(why, "keeper union has not answered since 20") || !strings.Contains(why, "refused") {
+		t.Errorf("it waits: %s", why)
+	}
+	if len(s.Known()) != 2 {
+		t.Error("the statement of a silent keeper is forgotten")
+	}
+	if _, err := s.Statements([]string{"union"}); err == nil || !strings.HasPrefix(err.Error(), "keeper union has not answered since") {
+		t.Errorf("the statement of a silent keeper: %v", err)
+	}
+	b.start(t)
+	got := <-done
+	must(t, got.err)
+	if !slices.Equal(got.sum, []uint64{2, 4, 6}) {
+		t.Errorf("the sum is %v", got.sum)
+	}
+	if _, err := s.Statements([]string{"union"}); err != nil {
+		t.Errorf("after its return: %v", err)
+	}
+}
+
+// TestLies checks that a wrong keeper is not believed.
+func TestLies(t *testing.T) {
+	l, epochs := newLiar(t, 3), map[string]int64{}
+	other := newLiar(t, 3)
+	stranger := set(t, epochs, Address{"auditor", l.at, other.pin()})
+	if err := stranger.all[0].state(t.Context()); err == nil || !strings.Contains(err.Error(), "another process answers at") {
+		t.Errorf("another identity: %v", err)
+	}
+	s := set(t, epochs, Address{"auditor", l.at, l.pin()})
+	k := s.all[0]
+	must(t, k.state(t.Context()))
+	ctx, cancel := context.WithCancel(t.Context())
+	release := func(length int64) string {
+		ctx, cancel := context.WithCancel(ctx)
+		said := ""
+		_, _, err := s.Masks(ctx, names, request(t, length), func(why error) {
+			if why != nil {
+				said = why.Error()
+				cancel()
+			}
+		})
+		if said == "" && err != nil {
+			said = err.Error()
+		}
+		return said
+	}
+	if got := release(3); got != "" {
+		t.Errorf("a good answer: %s", got)
+	}
+	for _, x := range []struct {
+		name, want string
+		do, undo   func()
+		length     int64
+	}{
+		{"a wrong signature", "the keeper's signature of its answer is wrong", func() { l.wrong.Store(true) }, func() { l.wrong.Store(false) }, 3},
+		{"a wrong length", "it answered with 24 bytes, want 16", func() {}, func() {}, 2},
+		{"an older epoch", "its folder was copied, or restored from a backup", func() { l.epoch.Store(4) }, func() { l.epoch.Store(5) }, 3},
+		{"a refusal", "keeper auditor refused: quorum: 3 of 10?members", func() { l.refuse.Store(true) }, func() { l.refuse.Store(false) }, 3},
+	} {
+		x.do()
+		if got := release(x.length); !strings.Contains(got, x.want) {
+			t.Errorf("%s: %s", x.name, got)
+		}
+		x.undo()
+	}
+	l.number.Store(0)
+	if err := k.state(t.Context()); err == nil || !strings.Contains(err.Error(), "its statement is number 0, and it had number 1 before") {
+		t.Errorf("an older statement: %v", err)
+	}
+	cancel()
+}
+
+func TestParse(t *testing.T) {
+	pin := "sha256:" + strings.Repeat("0a", 32)
+	for text, want := range map[string]string{
+		"auditor=https://keeper:7460," + pin:          "",
+		"auditor=https://keeper:7460/ " + pin:         "",
+		"auditor=http://keeper:7460," + pin:           "want https://HOST:PORT",
+		"https://keeper:7460," + pin:                  "is not a keeper",
+		"auditor=https://keeper:7460":                 "is not a keeper",
+		"auditor=https://keeper:7460,sha256:0a":       "is not an identity",
+		"=https://keeper:7460," + pin:                 "is not a keeper",
+		"auditor=https://keeper:7460,sha1:" + pin[7:]: "is not an identity",
+	} {
+		a, err := Parse(text)
+		switch {
+		case want == "" && (err != nil || a.Name != "auditor" || a.URL != "https://keeper:7460" || a.Identity.String() != pin):
+			t.Errorf("%s: %v, %v", text, a, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}

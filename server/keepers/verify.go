@@ -1,0 +1,52 @@
+package keepers
+
+import (
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"loadstar/fed/member"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// read checks an answer with a statement, and adopts the statement.
+func (k *keeper) read(q *v1.KeeperStateRequest, a *v1.KeeperStateResponse) (epoch int64, err error) {
+	text, err := proto.Marshal(a.Statement)
+	if err != nil {
+		return 0, err
+	}
+	says, err := member.ReadStatement(text)
+	if err != nil {
+		return 0, err
+	}
+	if err := member.Valid(says, k.Identity, time.Now()); err != nil {
+		return 0, err
+	}
+	if err := member.Verify(says.Identity, q, a); err != nil {
+		return 0, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.says != nil && says.Number < k.says.Number {
+		return 0, fmt.Errorf("its statement is number %d, and it had number %d before", says.Number, k.says.Number)
+	}
+	k.statement, k.says = text, says
+	return a.Signature.Epoch, nil
+}
+
+// verify checks the signature of an answer and returns the epoch in it.
+func (k *keeper) verify(q proto.Message, a member.Answer) (epoch int64, err error) {
+	k.mu.Lock()
+	identity := ed25519.PublicKey(k.says.GetIdentity())
+	k.mu.Unlock()
+	if identity == nil {
+		return 0, errors.New("it has not sent a statement yet")
+	}
+	if err := member.Verify(identity, q, a); err != nil {
+		return 0, err
+	}
+	return a.GetSignature().Epoch, nil
+}
