@@ -4,6 +4,7 @@ package server
 
 import (
 	"context"
+	"crypto/ed25519"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -30,6 +31,7 @@ import (
 	"loadstar/server/coordinator"
 	"loadstar/server/examine"
 	"loadstar/server/gateway"
+	"loadstar/server/keepers"
 	"loadstar/server/ledger"
 	"loadstar/server/limitlog"
 	"loadstar/server/operator"
@@ -90,6 +92,8 @@ type Config struct {
 	Linger time.Duration
 	// Notify tells people about findings of checks. It may be nil.
 	Notify *examine.Notifier
+	// Keepers are the keepers that private plans may name.
+	Keepers []keepers.Address
 	// AgentClients is the maximum number of clients of an agent or region.
 	AgentClients int
 
@@ -139,6 +143,7 @@ type server struct {
 	blobs     blob.Store
 	rawBlobs  blob.Store // without the cache
 	terms     *terms.Cache
+	keepers   *keepers.Set
 	registry  *prometheus.Registry
 	limited   *limitlog.Report
 	ready     atomic.Bool // all roles have started
@@ -207,6 +212,9 @@ func (s *server) open(ctx context.Context) (err error) {
 	if err := s.checkSettings(ctx); err != nil {
 		return err
 	}
+	if err := s.openKeepers(ctx); err != nil {
+		return err
+	}
 	s.terms = terms.NewCache(func(ctx context.Context, run string) (*terms.Terms, error) {
 		r, err := s.ledger.Run(ctx, run)
 		if err != nil {
@@ -218,6 +226,23 @@ func (s *server) open(ctx context.Context) (err error) {
 		return terms.Read(r.Plan, r.PlanBlob, r.Fleet)
 	})
 	return nil
+}
+
+// openKeepers makes the clients of keepers. All processes of a server have one key.
+func (s *server) openKeepers(ctx context.Context) error {
+	if len(s.Keepers) == 0 {
+		return nil
+	}
+	seed, err := s.ledger.Secret(ctx, "keepers")
+	if err != nil {
+		return err
+	}
+	key := ed25519.NewKeyFromSeed(seed)
+	s.keepers, err = keepers.New(keepers.Config{Addresses: s.Keepers, Key: key, Epoch: s.ledger.KeeperEpoch, Log: s.Log, Metrics: s.registry})
+	if err == nil {
+		s.Log.Info("keepers know this server by its key", "identity", keepers.Fingerprint(key))
+	}
+	return err
 }
 
 // openLedger opens the ledger. It waits for an unreachable database, because after a power
@@ -337,7 +362,7 @@ func (s *server) serve(ctx context.Context) error {
 			}
 			return coordinator.Run(ctx, coordinator.Config{
 				Ledger: s.ledger, Blobs: s.blobs, Name: s.name(), Lease: s.Lease, Reach: s.pace().Latest, Longest: s.LongestTurn, Seen: s.fleetSeen, Lead: s.Lead, Poll: min(s.Poll, time.Second),
-				Data: s.Data, Wake: s.ledger.Wake, Woken: woken, WakeAgents: s.ledger.WakeAgents, Log: s.Log, Metrics: s.registry,
+				Data: s.Data, Keepers: s.keepers, Wake: s.ledger.Wake, Woken: woken, WakeAgents: s.ledger.WakeAgents, Log: s.Log, Metrics: s.registry,
 			})
 		})
 	}
@@ -349,6 +374,7 @@ func (s *server) serve(ctx context.Context) error {
 		address = agents.Addr().String()
 	}
 	group.Go(func() error { return s.revoked.run(ctx, s) })
+	group.Go(func() error { return s.keepers.Run(ctx) })
 	watcher := &examine.Watcher{Config: s.examination(), Log: s.Log, Unclean: s.unclean, Notify: s.Notify}
 	if s.Notify != nil {
 		s.Notify.Log = s.Log
@@ -445,10 +471,10 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, agents, ope
 	g := gateway.New(gateway.Config{
 		Ledger: s.ledger, Blobs: s.blobs, Wake: s.ledger.Wake, Woken: s.ledger.AgentsWoken(ctx), Terms: s.terms, Authority: s.authority,
 		Certificates: s.Certificates, Grace: s.Grace, Lease: s.Lease, Pace: s.pace(), SeenEvery: min(s.FleetSeen/4, time.Minute),
-		Clients: s.AgentClients, Uploads: maxUploads, ByAddress: s.AddressRate > 0, Report: s.limited, Region: s.Hub != nil, Log: s.Log, Metrics: s.registry,
+		Clients: s.AgentClients, Uploads: maxUploads, ByAddress: s.AddressRate > 0, Report: s.limited, Region: s.Hub != nil, Keepers: s.keepers, Log: s.Log, Metrics: s.registry,
 	})
 	users := access.New(s.ledger, s.Log)
-	w := operator.Config{Ledger: s.ledger, Access: users, Authority: s.authority, Wake: s.ledger.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log, Version: s.Version, Quiet: s.pace().Quiet, Contact: g.Contact, Refused: g.Refused}
+	w := operator.Config{Ledger: s.ledger, Access: users, Authority: s.authority, Wake: s.ledger.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log, Version: s.Version, Quiet: s.pace().Quiet, Contact: g.Contact, Refused: g.Refused, Keepers: s.keepers.Has}
 	if s.Hub != nil {
 		w.Hub = s.Hub.Address
 	}

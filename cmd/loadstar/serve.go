@@ -21,6 +21,7 @@ import (
 	"loadstar/server"
 	"loadstar/server/config"
 	"loadstar/server/examine"
+	"loadstar/server/keepers"
 	"loadstar/server/ledger"
 	"loadstar/server/owndata"
 )
@@ -212,6 +213,11 @@ func serverConfig(from *config.Config) server.Config {
 		Rate: from.Limits.Rate, AddressRate: from.Limits.AddressRate, AgentClients: from.Limits.AgentClients,
 		Lease: time.Duration(from.Rounds.Lease), LongestTurn: time.Duration(from.Rounds.LongestTurn), Lead: time.Duration(from.Rounds.Lead),
 		Linger: time.Duration(from.Region.Linger),
+	}
+	for _, k := range from.Keepers {
+		if a, err := keepers.Parse(k); err == nil { // the configuration was checked
+			c.Keepers = append(c.Keepers, a)
+		}
 	}
 	for _, at := range []string{c.Listen, c.Operators} {
 		if host, _, err := net.SplitHostPort(at); err == nil && host != "" && host != "0.0.0.0" && host != "::" && !slices.Contains(c.Hosts, host) {

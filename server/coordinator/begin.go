@@ -50,6 +50,11 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 	if _, chosen := recipe.Sized(given, int(fleet)); chosen {
 		d.log.Info(fmt.Sprintf("the plan sets no schedule.cohort: a round has %d of %d clients", p.Schedule.Cohort, fleet))
 	}
+	if recipe.Private(p) {
+		if err := d.Keepers.Has(p.Privacy.Keepers); err != nil {
+			return fail(err)
+		}
+	}
 	d.setDeadline(p)
 	text, err := recipe.Write(p)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"loadstar/internal/backoff"
 	_ "loadstar/internal/stateformat/format0" // for the states of older programs
 	"loadstar/server/blob"
+	"loadstar/server/keepers"
 	"loadstar/server/ledger"
 	"loadstar/server/owndata"
 )
@@ -47,6 +48,8 @@ type Config struct {
 	// Data is the coordinator's own data, or nil. All coordinators of a server should have
 	// the same: a run that needs other data waits.
 	Data *owndata.Data
+	// Keepers are those of private plans, or nil.
+	Keepers *keepers.Set
 	// Wake notifies other processes of a change in a run, and Woken receives their
 	// notifications. Notifications may be lost.
 	Wake func(run string)
@@ -75,6 +78,8 @@ type coordinator struct {
 	latest    time.Time     // at the last tick
 	start     *start        // nil unless the first weights of a run are being trained
 	trainings sync.WaitGroup
+	// unmaskings has the requests to keepers, by run. They go on if a driver is discarded.
+	unmaskings map[string]*unmasking
 }
 
 // Run drives all runs until ctx ends. While another coordinator has the lead, Run waits.
@@ -96,7 +101,7 @@ func Run(ctx context.Context, c Config) error {
 const gatherFor = 20 * time.Millisecond
 
 func newCoordinator(c Config) *coordinator {
-	return &coordinator{Config: c, metrics: newMetrics(c.Metrics), drivers: map[string]*driver{}}
+	return &coordinator{Config: c, metrics: newMetrics(c.Metrics), drivers: map[string]*driver{}, unmaskings: map[string]*unmasking{}}
 }
 
 // tick does all work that is due now for all active runs.
@@ -116,7 +121,7 @@ func (k *coordinator) tick(ctx context.Context) {
 		open[a.ID] = true
 		d := k.drivers[a.ID]
 		if d == nil {
-			d = &driver{coordinator: k, id: a.ID, log: k.Log.With("run", a.ID), silent: map[int]bool{}, benched: map[int]bench{}}
+			d = &driver{coordinator: k, id: a.ID, log: k.Log.With("run", a.ID), silent: map[int]bool{}, opened: -1, benched: map[int]bench{}}
 			k.drivers[a.ID] = d
 		}
 		if !d.needsLook(a, k.now()) {
@@ -136,6 +141,11 @@ func (k *coordinator) tick(ctx context.Context) {
 	for id := range k.drivers {
 		if !open[id] {
 			delete(k.drivers, id)
+		}
+	}
+	for id := range k.unmaskings {
+		if !open[id] {
+			k.forgetUnmasking(id)
 		}
 	}
 	if k.start != nil && !open[k.start.run] {

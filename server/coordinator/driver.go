@@ -40,6 +40,9 @@ type driver struct {
 	silentUntil time.Time     // when to look for silent members again
 	benched     map[int]bench // members that did not answer recently
 	wave        string        // why many clients declined the last round, or empty
+
+	merging *ledger.Round // closed round whose keepers have not answered, or nil
+	opened  int           // round whose tasks are fixed, in a private run
 }
 
 // errRolledBack means that an operator has returned to an earlier version since the driver
@@ -54,6 +57,9 @@ const lookEvery = time.Second
 func (d *driver) needsLook(a ledger.Activity, now time.Time) bool {
 	if d.unfit {
 		return false // only another coordinator can go on
+	}
+	if d.merging != nil && d.unmaskings[d.id].over() {
+		return true
 	}
 	return d.terms == nil && d.waiting == 0 || a.Batch != d.seen || !now.Before(d.nextLook)
 }
@@ -121,8 +127,19 @@ func (d *driver) work(ctx context.Context) error {
 		}
 	}
 	for {
-		merging, err := d.step(ctx)
+		var merging *ledger.Round
+		var err error
+		if d.merging != nil {
+			err = d.merge(ctx, *d.merging)
+		}
+		if err == nil && d.merging != nil {
+			return nil
+		}
+		if err == nil {
+			merging, err = d.step(ctx)
+		}
 		if errors.Is(err, errRolledBack) {
+			d.merging = nil
 			d.terms = nil
 			return d.load(ctx)
 		} else if err != nil {
@@ -244,6 +261,11 @@ const waits = "waits: "
 // agents were not seen recently by others. If this takes long, it goes on in the next
 // transaction, because no results are counted during this one.
 func (d *driver) ask(x *ledger.Drive, at time.Duration) (asked bool, err error) {
+	if why, err := d.openPrivate(x); err != nil {
+		return false, err
+	} else if why != nil {
+		return false, x.Explain(waits + why.Error())
+	}
 	d.setAway()
 	began := time.Now()
 	for time.Since(began) < askFor {

@@ -24,15 +24,18 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 		}
 	}()
 	start := time.Now()
-	fold, err := d.fold(ctx, r)
-	if err != nil {
+	fold, err := d.fold(ctx, &r)
+	if final(err) {
+		return d.refused(ctx, r, err)
+	}
+	if err != nil || fold == nil {
 		return err
 	}
 	if fold.Len() != int(r.Counted) {
 		why := fmt.Errorf("%w: round %d counted %d updates, but the ledger has %d", ledger.ErrDamaged, r.Round, r.Counted, fold.Len())
 		return d.ifCurrent(ctx, r, func(*ledger.Drive) error { return why })
 	}
-	if d.server.Limits() != (fed.Limits{}) {
+	if d.server.Limits() != (fed.Limits{}) && !d.terms.Private() {
 		var tally limit.Tally
 		err := d.Ledger.Sizes(ctx, d.id, r, func(s ledger.Share) {
 			tally.Add(&fed.Update{Claimed: int(s.Examples), TrainLoss: s.TrainLoss, Norm: s.Norm, ControlNorm: s.ControlNorm})
@@ -62,6 +65,12 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 		if x.Run.State != ledger.Running {
 			return nil
 		}
+		if d.terms.Private() {
+			if err := x.Unmasked(r); err != nil {
+				return err
+			}
+			d.machine.Postpone(d.elapsed(d.now())) // the next round's deadline did not run while the keepers were asked
+		}
 		if err := x.Publish(r, v, state); err != nil {
 			return err
 		}
@@ -81,6 +90,7 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 	if err != nil {
 		return err
 	}
+	d.forgetUnmasking(d.id)
 	d.metrics.merge.Observe(time.Since(start).Seconds())
 	blob.DeleteAll(ctx, d.Blobs, retired, d.log)
 	return nil
@@ -111,8 +121,19 @@ func (d *driver) publish(ctx context.Context, s *round.Server, next int) (v ledg
 	return v, state, nil
 }
 
-// fold adds up the counted results of a round.
-func (d *driver) fold(ctx context.Context, r ledger.Round) (*round.Fold, error) {
+// fold adds up the counted results of a round. It returns nil while the keepers of a private round
+// have not answered.
+func (d *driver) fold(ctx context.Context, r *ledger.Round) (*round.Fold, error) {
+	if d.terms.Private() {
+		u, err := d.masks(ctx, r)
+		if err != nil || u == nil {
+			return nil, err
+		}
+		if u.err != nil {
+			return nil, u.err
+		}
+		return d.unmasked(ctx, r, u)
+	}
 	f := round.NewFold(d.terms.Rules)
 	if d.terms.Folds() {
 		return f, d.Ledger.Partials(ctx, d.id, r.LastBatch, func(p ledger.Partial) error {

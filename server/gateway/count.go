@@ -35,7 +35,9 @@ type arrived struct {
 	terms      *terms.Terms
 	result     *terms.Result
 	evaluation ledger.Evaluation
-	bytes      int // of its numbers
+	bytes      int          // of its numbers
+	mask       *ledger.Mask // of a result of a private plan, or nil
+	check      *checked     // what keepers judge before the result counts, or nil
 
 	done chan struct{} // closed when counted or err is set
 	// counted means that the result is counted. Otherwise, without an error, the ledger has no
@@ -57,6 +59,8 @@ type counter struct {
 	metrics *metrics
 	// home is the context of the gateway, if it runs. Transactions are not those of one caller.
 	home atomic.Pointer[context.Context]
+	// judge asks the keepers of private plans about results.
+	judge func(ctx context.Context, all []*arrived) (accepted, again []*arrived)
 	// away means that the database did not respond recently, and tries is the number of calls that
 	// try it anyway.
 	away  atomic.Bool
@@ -224,21 +228,26 @@ func (c *counter) countAll(ctx context.Context, all []*arrived) (again []*arrive
 // countRound counts results of one round. If this fails although the database answers, it
 // counts them in halves, so that one bad result does not stop the others.
 func (c *counter) countRound(ctx context.Context, all []*arrived) (again []*arrived) {
+	if c.judge != nil {
+		if all, again = c.judge(ctx, all); len(all) == 0 {
+			return again
+		}
+	}
 	err := c.transact(ctx, all)
 	switch {
 	case err == nil:
 		c.away.Store(false)
-		return nil
+		return again
 	case ledger.Unreachable(err):
 		c.failed(err)
-		return all
+		return append(again, all...)
 	case len(all) > 1:
 		half := len(all) / 2
-		return append(c.countRound(ctx, all[:half]), c.countRound(ctx, all[half:])...)
+		return slices.Concat(again, c.countRound(ctx, all[:half]), c.countRound(ctx, all[half:]))
 	}
 	all[0].err = err
 	close(all[0].done)
-	return nil
+	return again
 }
 
 // transact counts results of one round in one transaction and answers their callers.
@@ -250,7 +259,7 @@ func (c *counter) transact(ctx context.Context, all []*arrived) error {
 	arrivals := make([]ledger.Arrival, len(all))
 	for i, a := range all {
 		arrivals[i] = a.forLedger()
-		if !f.terms.Folds() {
+		if !f.terms.Folds() || f.terms.Private() {
 			continue
 		}
 		err := f.terms.Add(f.fold, a.result, nil)
@@ -290,6 +299,9 @@ func (a *arrived) forLedger() ledger.Arrival {
 	for i, s := range a.result.Shares {
 		l.Shares[i] = ledger.Share{Client: s.Client, Examples: int64(s.Examples), Steps: int64(s.Steps), TrainLoss: s.TrainLoss, Norm: s.Norm, ControlNorm: s.ControlNorm}
 	}
+	if a.mask != nil {
+		l.Masks = []ledger.Mask{*a.mask}
+	}
 	return l
 }
 
@@ -313,6 +325,10 @@ func (f *folder) foldSome(numbers []int) (*round.Fold, error) {
 
 // forLedger implements ledger.Fold.
 func (f *folder) forLedger(counted []int) (partials []ledger.Partial, singles []ledger.Single, err error) {
+	if f.terms.Private() {
+		p, err := f.masked(counted)
+		return []ledger.Partial{p}, nil, err
+	}
 	if !f.terms.Folds() {
 		for _, i := range counted {
 			r := f.all[i].result

@@ -156,7 +156,7 @@ func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.Anno
 		g.metrics.refused.WithLabelValues("client").Add(float64(n))
 		g.Log.Warn("an agent announced clients that it may not have", "agent", agent, "clients", n, "reason", refused.Reason)
 	}
-	return &v1.AnnounceResponse{Refused: refused.Clients, Reason: refused.Reason}, nil
+	return &v1.AnnounceResponse{Refused: refused.Clients, Reason: refused.Reason, Statements: g.Keepers.Known()}, nil
 }
 
 // version returns the version of an agent's program, or nothing if it is not one: people read

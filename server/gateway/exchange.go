@@ -56,6 +56,10 @@ func (g *Gateway) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.Exch
 	if err := g.addAdapted(ctx, agent, r.Adapted); err != nil {
 		return nil, err
 	}
+	receipts, err := g.enrol(ctx, agent, r.Enrolments)
+	if err != nil {
+		return nil, err
+	}
 	var received *v1.Received
 	if r.Result != nil {
 		if received, err = g.take(ctx, agent, r.Result); err != nil {
@@ -67,6 +71,7 @@ func (g *Gateway) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.Exch
 	if err != nil {
 		return nil, err
 	}
+	answer.Receipts = receipts
 	g.explainClosed(ctx, answer.Verdicts)
 	return answer, g.addBlobs(ctx, r, answer)
 }
@@ -199,7 +204,7 @@ func (g *Gateway) look(ctx context.Context, caller ledger.Caller, r *v1.Exchange
 // has something to do is not held, and neither is one of a fleet so large that agents close
 // their connections.
 func (g *Gateway) holdTime(r *v1.ExchangeRequest, s *v1.ExchangeResponse) time.Duration {
-	if r.WaitMs <= 0 || namesIn(r) > heavyNames || len(r.Training)+len(r.Pushed)+len(s.Tasks)+len(s.Verdicts)+len(s.Adapt)+len(s.Forked) > 0 || s.Announce || s.Releases != nil {
+	if r.WaitMs <= 0 || len(r.Enrolments) > 0 || namesIn(r) > heavyNames || len(r.Training)+len(r.Pushed)+len(s.Tasks)+len(s.Verdicts)+len(s.Adapt)+len(s.Forked) > 0 || s.Announce || s.Releases != nil {
 		return 0
 	}
 	switch s.GetReceived().GetOutcome() {
@@ -485,8 +490,13 @@ func (g *Gateway) task(ctx context.Context, l ledger.Task, seen []*v1.SeenHead, 
 	if err != nil {
 		return nil, err
 	}
+	privacy, err := g.privacy(ctx, t, l)
+	if err != nil {
+		return nil, err
+	}
 	return &v1.Task{
-		Run: l.Run, Round: l.Round, Version: l.Version, Plan: t.Blob, Weights: v.Weights, Control: v.Control, Limits: limits,
+		Privacy: privacy,
+		Run:     l.Run, Round: l.Round, Version: l.Version, Plan: t.Blob, Weights: v.Weights, Control: v.Control, Limits: limits,
 		LeaseMs: l.Until.Sub(now).Milliseconds(), Fold: t.Folds(), Fleet: int64(t.Fleet), Heads: heads,
 	}, nil
 }

@@ -24,6 +24,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
 	"loadstar/server/blob"
+	"loadstar/server/keepers"
 	"loadstar/server/ledger"
 	"loadstar/server/limitlog"
 	"loadstar/server/pki"
@@ -55,6 +56,8 @@ type Config struct {
 	Report    *limitlog.Report
 	// Region means that a hub decides what counts, and that reports must be sent to it.
 	Region bool
+	// Keepers are those of private plans, or nil.
+	Keepers *keepers.Set
 	// Wake notifies coordinators of a change in a run, and Woken receives a value when a run has
 	// new leases. Notifications may be lost.
 	Wake    func(run string)
@@ -128,6 +131,7 @@ type Gateway struct {
 	reportDay int64
 	endings   map[string]string // runs that have ended, and how
 	versions  map[versionKey]ledger.Version
+	rounds    map[roundKey]*v1.Privacy // private rounds
 }
 
 var _ v1.AgentServiceHandler = (*Gateway)(nil)
@@ -151,7 +155,7 @@ const (
 	// These two limit the parts of a message (see codecs). They are enough for a request that
 	// names all turns, both in training and pushed, and has the sum of all clients and reports.
 	partsOfClient = 2*turnsOfClient + partsOfShare
-	partsOfAll    = 12*maxRounds + (16+3*maxShares+maxFindings)*maxReports + maxHave + 16
+	partsOfAll    = 12*maxRounds + 4*maxEnrolments + (16+3*maxShares+maxFindings)*maxReports + maxHave + 16
 	partsOfShare  = 8
 )
 
@@ -169,6 +173,7 @@ func New(c Config) *Gateway {
 	}
 	g.mirror = newMirror(c.Ledger, c.Session)
 	g.counter = newCounter(&c, g.mirror, g.metrics)
+	g.counter.judge = g.judge
 	g.metrics.showWaiting(c.Metrics, g.counter.length)
 	return g
 }

@@ -71,7 +71,13 @@ func (g *Gateway) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 		run: r.Run, round: r.Round, agent: agent, terms: t, result: result, bytes: len(numbers),
 		evaluation: ledger.Evaluation{Clients: e.GetClients(), RelativeMAE: e.GetRelativeMae()},
 	}
-	if t.Folds() {
+	switch {
+	case t.Private():
+		a.mask = maskOf(agent, r)
+		if a.check, err = g.toCheck(ctx, t, r, numbers); err != nil {
+			return nil, g.unavailable(ctx, err)
+		}
+	case t.Folds():
 		result.Numbers = nil // the prepared result has them
 	}
 	r.Chunk = nil // its memory is not needed while the result waits
@@ -81,6 +87,9 @@ func (g *Gateway) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 	within, cancel := context.WithTimeout(ctx, countWithin)
 	defer cancel()
 	counted, err := g.counter.count(within, a)
+	if refused := (*notAccepted)(nil); errors.As(err, &refused) {
+		return g.reject("check", refused.Error()), nil
+	}
 	if err != nil {
 		return nil, g.unavailable(ctx, err)
 	}
@@ -100,6 +109,11 @@ func (g *Gateway) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 // ended returns what has become of a result whose turns are no longer open.
 func (g *Gateway) ended(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
 	over, err := g.withoutNumbers(ctx, agent, r)
+	if err == nil && over == nil {
+		if over, err = g.samePart(ctx, agent, r); over != nil {
+			return over, nil
+		}
+	}
 	if err == nil && over == nil {
 		err = errors.New("a result that has a lease was not counted; its agent tries again")
 	}
@@ -121,6 +135,9 @@ func (g *Gateway) reject(kind, reason string) *v1.Received {
 // checkShape checks everything about a result except its numbers. It returns what is wrong,
 // or an empty string.
 func (g *Gateway) checkShape(r *v1.Result, t *terms.Terms) string {
+	if wrong := g.checkMasked(r, t); wrong != "" {
+		return wrong
+	}
 	size := int64(t.Rules.UpdateBytes(t.Shared))
 	switch {
 	case r.Form == v1.Form_FORM_UPDATE && len(r.Shares) != 1:
@@ -131,7 +148,7 @@ func (g *Gateway) checkShape(r *v1.Result, t *terms.Terms) string {
 		return "the result is a sum, but this plan needs each update"
 	case r.Form == v1.Form_FORM_SUM && r.Size != t.SumBytes():
 		return fmt.Sprintf("the sum has %d bytes, want %d for this plan", r.Size, t.SumBytes())
-	case r.Form != v1.Form_FORM_UPDATE && r.Form != v1.Form_FORM_SUM:
+	case r.Form != v1.Form_FORM_UPDATE && r.Form != v1.Form_FORM_SUM && r.Form != v1.Form_FORM_MASKED:
 		return "the form of the result is unknown"
 	case len(r.Shares) == 0 || len(r.Shares) > g.Clients:
 		return fmt.Sprintf("the result has %d clients, want 1 to %d", len(r.Shares), g.Clients)

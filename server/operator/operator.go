@@ -48,6 +48,8 @@ type Config struct {
 	Contact func(agent string) (at time.Time, next time.Duration, ok bool)
 	// Refused returns the clients that agents announced and may not have, by agent. It may be nil.
 	Refused func() map[string][]string
+	// Keepers returns an error if the server does not have the named keepers. It may be nil.
+	Keepers func(names []string) error
 	// Wake notifies the coordinator of a change in a run.
 	Wake func(run string)
 	// Revoked is called with the name of a revoked agent before the operator's call
@@ -188,6 +190,11 @@ func (o *Operator) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.Sta
 	}
 	if err := terms.Federated(p, data != "" || !known); err != nil {
 		return nil, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	if recipe.Private(p) && o.Keepers != nil {
+		if err := o.Keepers(p.Privacy.Keepers); err != nil {
+			return nil, connect.NewError(connect.CodeInvalidArgument, err)
+		}
 	}
 	run := ledger.Run{
 		ID: strings.ToLower(rand.Text()[:8]), Name: p.Name, Plan: r.Plan, Wanted: max(r.Clients, training(p, max(p.Schedule.Cohort, p.Schedule.Buffer))),
@@ -399,6 +406,9 @@ func (o *Operator) run(ctx context.Context, r ledger.Run) *v1.Run {
 	}
 	if n := o.refusedClients(); r.State == ledger.Waiting && n > 0 {
 		x.Reason = strings.TrimPrefix(x.Reason+fmt.Sprintf(", %d refused (loadstar agents list shows which)", n), ", ")
+	}
+	if why, waits := strings.CutPrefix(r.Reason, "waits: "); waits && r.State == ledger.Running {
+		x.Waits = why
 	}
 	h := o.heads.of(r.Plan)
 	x.Algorithm, x.Rounds, x.Partition, x.SharedWeights, x.PersonalWeights, x.Generated = h.algorithm, h.rounds, h.partition, h.shared, h.personal, r.Generated

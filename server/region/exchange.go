@@ -2,6 +2,7 @@ package region
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -224,6 +225,9 @@ func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
 	if err != nil {
 		return r.refuse(ctx, t, err)
 	}
+	if known.Private() {
+		return r.refuse(ctx, t, errors.New("private plans do not work through a region yet: let its agents join the hub"))
+	}
 	most := int64(4 * known.Shared)
 	for _, b := range []string{t.Weights, t.Control} {
 		if b == "" {
@@ -258,9 +262,13 @@ func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
 	return r.decline(ctx, back, "", "the clients can no longer take part")
 }
 
+// mostReason is less than the hub's limit on a reason.
+const mostReason = 1000
+
 func (r *relay) refuse(ctx context.Context, t *v1.Task, why error) error {
 	r.Log.Error("cannot use a task of the hub", "run", t.Run, "error", why)
-	err := r.giveBack(ctx, &v1.Decline{Turns: &v1.Turns{Run: t.Run, Round: t.Round, Clients: t.Clients}, Reason: "the region cannot read the plan"})
+	reason := "the region cannot use the plan: " + why.Error()
+	err := r.giveBack(ctx, &v1.Decline{Turns: &v1.Turns{Run: t.Run, Round: t.Round, Clients: t.Clients}, Reason: reason[:min(len(reason), mostReason)]})
 	if err != nil {
 		return fmt.Errorf("declining the task: %w", err)
 	}

@@ -47,7 +47,7 @@ func (b *Cache) Of(ctx context.Context, run string) (*Terms, error) {
 
 // Of returns the result that an agent has sent in one or more chunks, which are numbers.
 func Of(a *v1.Result, numbers []byte) *Result {
-	r := &Result{Version: int(a.Version), Sum: a.Form == v1.Form_FORM_SUM, Numbers: numbers, Shares: make([]Share, len(a.Shares))}
+	r := &Result{Version: int(a.Version), Sum: a.Form == v1.Form_FORM_SUM, Masked: a.Form == v1.Form_FORM_MASKED, Numbers: numbers, Shares: make([]Share, len(a.Shares))}
 	for i, s := range a.Shares {
 		r.Shares[i] = Share{Client: s.Client, Examples: int(s.Examples), Steps: int(s.Steps), TrainLoss: s.TrainLoss, Loss: s.Loss, Norm: s.Norm, ControlNorm: s.ControlNorm}
 	}

@@ -4,6 +4,7 @@
 package terms
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -107,6 +108,8 @@ func Federated(p *fed.Plan, data bool) error {
 		return fmt.Errorf("model.scaling is %s, which would reveal the range of clients' readings; a fleet needs model.scaling: client", p.Model.Scaling)
 	case own && !data:
 		return owndata.Missing(p)
+	case recipe.ChecksNorms(p) && len(p.Privacy.Keepers) > 1:
+		return errors.New("privacy.check is norm, but with several keepers none of them can compute the norm of an update; use privacy.check: none, or one keeper")
 	case t.maxBytes() > maxNumbers:
 		return fmt.Errorf("%d shared weights make results of %d MB, the limit is %d MB; make more layers personal or shorten the lookback", t.Shared, t.maxBytes()>>20, maxNumbers>>20)
 	}
@@ -195,6 +198,9 @@ func (t *Terms) maxBytes() int64 {
 	if t.Folds() {
 		n = max(n, t.SumBytes())
 	}
+	if t.Private() {
+		n = max(n, t.MaskedBytes())
+	}
 	return n
 }
 
@@ -203,10 +209,11 @@ type Result struct {
 	Version int
 	// Limits are those of the version.
 	Limits fed.Limits
-	// Sum reports whether Numbers is the sum of the shares' updates.
-	Sum     bool
-	Shares  []Share
-	Numbers []byte
+	// Sum reports whether Numbers is the sum of the shares' updates, and Masked whether it is a
+	// masked one.
+	Sum, Masked bool
+	Shares      []Share
+	Numbers     []byte
 
 	// What Prepare has made of the numbers: an update, or a sum.
 	update *fed.Update
@@ -228,6 +235,9 @@ type Share struct {
 func (t *Terms) Prepare(r *Result) error {
 	if len(r.Shares) == 0 {
 		return fmt.Errorf("the result has no clients")
+	}
+	if r.Masked {
+		return checkMasked(r)
 	}
 	for _, s := range r.Shares {
 		if s.Examples < 1 || s.Steps < 0 {

@@ -170,6 +170,10 @@ func printTurns(out io.Writer, turns []*v1.Turn, ofRound bool) {
 		}
 		switch t.State {
 		case "counted":
+			if t.Examples == 0 { // of a private plan
+				fmt.Fprintf(w, "%s\t%s\t%d\thidden\thidden\thidden\t%s\t\n", of, t.State, t.Version, at)
+				continue
+			}
 			norm := fmt.Sprintf("%.4g", t.Norm)
 			if t.Clipped {
 				norm += " clipped"

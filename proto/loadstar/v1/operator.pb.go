@@ -3438,6 +3438,7 @@ type Run struct {
 	LeftOut         string                 `protobuf:"bytes,18,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`                          // which clients and inputs its fleet does not have, with the first names, and why
 	Wanted          int64                  `protobuf:"varint,19,opt,name=wanted,proto3" json:"wanted,omitempty"`                                          // number of clients that it waits for
 	Warnings        []string               `protobuf:"bytes,20,rep,name=warnings,proto3" json:"warnings,omitempty"`                                       // why agents may decline its plan; empty if it has ended
+	Waits           string                 `protobuf:"bytes,21,opt,name=waits,proto3" json:"waits,omitempty"`                                             // what a running run waits for, other than agents, such as a keeper that does not answer
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -3610,6 +3611,13 @@ func (x *Run) GetWarnings() []string {
 		return x.Warnings
 	}
 	return nil
+}
+
+func (x *Run) GetWaits() string {
+	if x != nil {
+		return x.Waits
+	}
+	return ""
 }
 
 type Round struct {
@@ -5702,7 +5710,7 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\aclients\x18\x02 \x01(\x03R\aclients\"@\n" +
 	"\x10StartRunResponse\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x1a\n" +
-	"\bwarnings\x18\x02 \x03(\tR\bwarnings\"\x9e\x04\n" +
+	"\bwarnings\x18\x02 \x03(\tR\bwarnings\"\xb4\x04\n" +
 	"\x03Run\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
@@ -5724,7 +5732,8 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x10personal_weights\x18\x11 \x01(\x03R\x0fpersonalWeights\x12\x19\n" +
 	"\bleft_out\x18\x12 \x01(\tR\aleftOut\x12\x16\n" +
 	"\x06wanted\x18\x13 \x01(\x03R\x06wanted\x12\x1a\n" +
-	"\bwarnings\x18\x14 \x03(\tR\bwarnings\"\xc0\x02\n" +
+	"\bwarnings\x18\x14 \x03(\tR\bwarnings\x12\x14\n" +
+	"\x05waits\x18\x15 \x01(\tR\x05waits\"\xc0\x02\n" +
 	"\x05Round\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x03R\x05round\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x14\n" +

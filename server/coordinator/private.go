@@ -1,0 +1,240 @@
+package coordinator
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"loadstar/fed/mask"
+	"loadstar/fed/round"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/keepers"
+	"loadstar/server/ledger"
+	"loadstar/server/terms"
+)
+
+// A closed round of a private plan has a sum of masked results. Its keepers compute the sum of
+// the masks, once. The request goes on in the background, because a keeper can be unavailable for hours and
+// other runs must not wait for it. It is stored before it is sent, so that it is the same after a
+// restart: keepers answer one request for a round.
+
+// unmasking is the request of a closed round to its keepers.
+type unmasking struct {
+	round  int64
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu     sync.Mutex
+	waits  error // why it is not done
+	masks  []uint64
+	chosen []int64
+	err    error
+}
+
+func (u *unmasking) over() bool {
+	if u == nil {
+		return false
+	}
+	select {
+	case <-u.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (u *unmasking) reason() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.waits
+}
+
+// mostRefusals is how many rounds in a row keepers may refuse before the run ends.
+const mostRefusals = 3
+
+// openPrivate fixes what the tasks of the machine's round say, before the first client is asked.
+// It returns why this is not possible now.
+func (d *driver) openPrivate(x *ledger.Drive) (waits error, err error) {
+	if !d.terms.Private() || d.opened == d.machine.Round() {
+		return nil, nil
+	}
+	if s := d.machine.Situation(0); s.Asked == 0 && s.Running == 0 {
+		statements, err := d.Keepers.Statements(d.terms.Plan.Privacy.Keepers)
+		if err != nil {
+			return err, nil
+		}
+		b, err := proto.Marshal(&v1.Privacy{Statements: statements, Day: mask.Day(d.now())})
+		if err != nil {
+			return nil, fmt.Errorf("encoding the statements of keepers: %w", err)
+		}
+		if err := x.OpenPrivate(int64(d.machine.Round()), b); err != nil {
+			return nil, err
+		}
+	}
+	d.opened = d.machine.Round()
+	return nil, nil
+}
+
+// masks returns the masks of a closed round's results, or nil while the keepers have not answered.
+func (d *driver) masks(ctx context.Context, r *ledger.Round) (*unmasking, error) {
+	u := d.unmaskings[d.id]
+	if u == nil || u.round != r.Round {
+		d.forgetUnmasking(d.id)
+		request, err := d.request(ctx, r)
+		if err != nil || request == nil {
+			return nil, err
+		}
+		u = d.unmask(ctx, r.Round, request)
+	}
+	if u.over() {
+		d.merging = nil
+		return u, nil
+	}
+	d.merging, d.nextLook = r, d.now().Add(lookEvery)
+	return nil, d.ifCurrent(ctx, *r, func(x *ledger.Drive) error {
+		if why := u.reason(); why != nil {
+			return x.Explain(waits + why.Error())
+		}
+		return nil
+	})
+}
+
+// unmask begins to ask the keepers of a round.
+func (d *driver) unmask(ctx context.Context, in int64, request []byte) *unmasking {
+	ctx, cancel := context.WithCancel(ctx)
+	u := &unmasking{round: in, cancel: cancel, done: make(chan struct{})}
+	d.unmaskings[d.id] = u
+	names, id := d.terms.Plan.Privacy.Keepers, d.id
+	k := d.coordinator
+	k.trainings.Go(func() {
+		u.masks, u.chosen, u.err = k.Keepers.Masks(ctx, names, request, func(why error) {
+			u.mu.Lock()
+			defer u.mu.Unlock()
+			u.waits = why
+		})
+		close(u.done)
+		k.Wake(id)
+	})
+	return u
+}
+
+// forgetUnmasking stops asking the keepers of a run.
+func (k *coordinator) forgetUnmasking(run string) {
+	if u := k.unmaskings[run]; u != nil {
+		u.cancel()
+		delete(k.unmaskings, run)
+	}
+}
+
+// request returns the stored request of a closed round to its keepers. It stores it first if this
+// was not done. It returns nil if the run has ended.
+func (d *driver) request(ctx context.Context, r *ledger.Round) (request []byte, err error) {
+	p, err := d.Ledger.PrivateRound(ctx, d.id, r.Round)
+	if err != nil || len(p.Request) > 0 {
+		return p.Request, err
+	}
+	q := &v1.KeeperReleaseRequest{}
+	if q.Round, err = d.maskedRound(ctx, r, p.Privacy); err != nil {
+		return nil, err
+	}
+	all, err := d.Ledger.Masks(ctx, d.id, r.LastBatch)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range all {
+		nonce, err := hex.DecodeString(m.Nonce)
+		if err != nil {
+			return nil, fmt.Errorf("%w: a nonce of run %s: %w", ledger.ErrDamaged, d.id, err)
+		}
+		q.Results = append(q.Results, &v1.MaskedResult{Agent: m.Agent, Part: m.Part, Clients: m.Clients, Nonce: nonce})
+	}
+	made, err := proto.MarshalOptions{Deterministic: true}.Marshal(q)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the request to keepers: %w", err)
+	}
+	err = d.ifCurrent(ctx, *r, func(x *ledger.Drive) (err error) {
+		request, err = x.FixRequest(r.Round, made)
+		return err
+	})
+	return request, err
+}
+
+// maskedRound returns what agents have masked a round's results for.
+func (d *driver) maskedRound(ctx context.Context, r *ledger.Round, privacy []byte) (*v1.MaskedRound, error) {
+	p := &v1.Privacy{}
+	if err := proto.Unmarshal(privacy, p); err != nil {
+		return nil, fmt.Errorf("decoding the statements of keepers: %w", err)
+	}
+	v, err := d.Ledger.Version(ctx, d.id, r.Version)
+	if err != nil {
+		return nil, err
+	}
+	limits, err := terms.DecodeLimits(v.Limits)
+	if err != nil {
+		return nil, err
+	}
+	return d.terms.MaskedRound(&v1.Task{Run: d.id, Round: r.Round, Version: r.Version, Weights: v.Weights, Control: v.Control, Limits: limits, Privacy: p})
+}
+
+// unmasked returns the sum of a round's results, and stores in r what is known only now. An error
+// that is terms.ErrSum means that no honest agents and keepers can have sent this.
+func (d *driver) unmasked(ctx context.Context, r *ledger.Round, u *unmasking) (*round.Fold, error) {
+	sum := make([]uint64, d.terms.MaskedLen())
+	err := d.Ledger.Partials(ctx, d.id, r.LastBatch, func(p ledger.Partial) error {
+		if err := round.AddVector(sum, p.Numbers); err != nil {
+			return fmt.Errorf("%w: a masked sum of run %s: %w", ledger.ErrDamaged, d.id, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, m := range u.masks {
+		sum[i] -= m
+	}
+	fold, sizes, err := d.terms.Unmasked(r.Version, r.Counted, sum)
+	if err != nil {
+		return nil, err
+	}
+	r.Loss = sizes.Loss() / float64(r.Counted)
+	r.Evaluation = ledger.Evaluation{Clients: sizes.Evaluated, RelativeMAE: sizes.RelativeMAE}
+	return fold, nil
+}
+
+// refused abandons a closed round that cannot be unmasked. Its clients stay counted, because the
+// agents have been told so.
+func (d *driver) refused(ctx context.Context, r ledger.Round, why error) error {
+	d.forgetUnmasking(d.id)
+	d.merging = nil
+	d.machine.Restart(d.machine.Round(), int(r.Version), d.elapsed(d.now()))
+	text, err := d.machine.MarshalJSON()
+	if err != nil {
+		return fmt.Errorf("encoding the state of the rounds: %w", err)
+	}
+	d.wave = fmt.Sprintf("round %d was abandoned: %v", r.Round+1, why)
+	d.log.Warn("a round is abandoned, because it cannot be unmasked", "round", r.Round+1, "error", why)
+	d.metrics.rounds.WithLabelValues("refused").Inc()
+	return d.ifCurrent(ctx, r, func(x *ledger.Drive) error {
+		n, err := x.Refuse(r, why.Error(), string(text))
+		switch {
+		case err != nil:
+			return err
+		case n >= mostRefusals:
+			_, err := end(x, ledger.Failed, fmt.Sprintf("%d rounds in a row could not be unmasked; %s", n, d.wave), d.now())
+			return err
+		case d.machine.Round() < d.terms.Plan.Rounds:
+			return d.open(x)
+		}
+		return nil
+	})
+}
+
+// final reports whether an error of an unmasking does not go away by itself.
+func final(err error) bool {
+	var refused *keepers.Refused
+	return errors.As(err, &refused) || errors.Is(err, terms.ErrSum)
+}

@@ -1,0 +1,123 @@
+package gateway
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+
+	"loadstar/fed/round"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/keepers"
+	"loadstar/server/ledger"
+	"loadstar/server/terms"
+)
+
+// checked is what a keeper judges of a result.
+type checked struct {
+	keeper string
+	round  *v1.MaskedRound
+	result *v1.CheckedResult
+	done   bool // accepted
+}
+
+// notAccepted means that a keeper does not accept a result.
+type notAccepted struct{ why string }
+
+func (n *notAccepted) Error() string { return n.why }
+
+// toCheck returns what the keeper of a plan judges of a result, or nil if the plan has no check. The
+// products take most of the time of counting, so each call computes its own.
+func (g *Gateway) toCheck(ctx context.Context, t *terms.Terms, r *v1.Result, numbers []byte) (*checked, error) {
+	if !t.Checks() {
+		return nil, nil
+	}
+	c := &checked{keeper: t.Plan.Privacy.Keepers[0]}
+	seed, err := g.Keepers.Directions(ctx, c.keeper, r.Run)
+	if err != nil {
+		return nil, err
+	}
+	if c.round, err = g.maskedRound(ctx, t, r); err != nil {
+		return nil, err
+	}
+	x := make([]uint64, t.MaskedLen())
+	if err := round.AddVector(x, numbers); err != nil {
+		return nil, err
+	}
+	c.result = &v1.CheckedResult{}
+	for _, b := range c.round.Limits {
+		p := seed.Products(x[:b.Length])
+		c.result.Products, x = append(c.result.Products, p[:]...), x[b.Length:]
+	}
+	return c, nil
+}
+
+// maskedRound returns what the results of a round are masked for.
+func (g *Gateway) maskedRound(ctx context.Context, t *terms.Terms, r *v1.Result) (*v1.MaskedRound, error) {
+	v, err := g.version(ctx, r.Run, r.Version)
+	if err != nil {
+		return nil, err
+	}
+	q := &v1.Task{Run: r.Run, Round: r.Round, Version: r.Version, Weights: v.Weights, Control: v.Control}
+	if q.Limits, err = terms.DecodeLimits(v.Limits); err != nil {
+		return nil, err
+	}
+	if q.Privacy, err = g.privacy(ctx, t, ledger.Task{Turn: ledger.Turn{Run: r.Run, Round: r.Round}}); err != nil {
+		return nil, err
+	}
+	return t.MaskedRound(q)
+}
+
+// judge asks the keeper about the results of a round. It returns those that may count, and those
+// that wait for the keeper. The callers of the others hear why.
+func (g *Gateway) judge(ctx context.Context, all []*arrived) (accepted, again []*arrived) {
+	var open []*arrived
+	for _, a := range all {
+		if a.check == nil || a.check.done {
+			accepted = append(accepted, a)
+		} else {
+			open = append(open, a)
+		}
+	}
+	for some := range slices.Chunk(open, keepers.MaxChecked) {
+		yes, wait := g.judgeSome(ctx, some)
+		accepted, again = append(accepted, yes...), append(again, wait...)
+	}
+	return accepted, again
+}
+
+// judgeSome asks with one call. If the keeper refuses the call because of one result, it asks
+// about halves, so that this does not stop the others.
+func (g *Gateway) judgeSome(ctx context.Context, all []*arrived) (accepted, again []*arrived) {
+	q := &v1.KeeperCheckRequest{Round: all[0].check.round}
+	for _, a := range all {
+		nonce, _ := hex.DecodeString(a.mask.Nonce) // encoded from bytes
+		a.check.result.Result = &v1.MaskedResult{Agent: a.mask.Agent, Part: a.mask.Part, Clients: a.mask.Clients, Nonce: nonce}
+		q.Results = append(q.Results, a.check.result)
+	}
+	verdicts, err := g.Keepers.Check(ctx, all[0].check.keeper, q)
+	refused := (*keepers.Refused)(nil)
+	switch {
+	case errors.As(err, &refused) && len(all) > 1:
+		half := len(all) / 2
+		accepted, again = g.judgeSome(ctx, all[:half])
+		yes, wait := g.judgeSome(ctx, all[half:])
+		return append(accepted, yes...), append(again, wait...)
+	case errors.As(err, &refused):
+		all[0].err = &notAccepted{refused.Error()}
+		close(all[0].done)
+		return nil, nil
+	case err != nil:
+		return nil, all
+	}
+	for i, a := range all {
+		if a.check.done = verdicts[i]; a.check.done {
+			accepted = append(accepted, a)
+			continue
+		}
+		a.err = &notAccepted{fmt.Sprintf("keeper %s refused the result: its update is longer than the limits of the round allow, or its mask does not match", a.check.keeper)}
+		close(a.done)
+	}
+	return accepted, nil
+}

@@ -1,0 +1,125 @@
+package gateway
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"loadstar/fed/mask"
+	"loadstar/fed/round"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/ledger"
+	"loadstar/server/terms"
+)
+
+// maxEnrolments limits the enrolments in a request. An agent has one for each of its keepers.
+const maxEnrolments = 4
+
+// enrol passes an agent's enrolments to their keepers and returns the answers. There is none from a
+// keeper that does not answer now: the agent repeats its enrolment.
+func (g *Gateway) enrol(ctx context.Context, agent string, all []*v1.Enrolment) (receipts []*v1.Receipt, err error) {
+	if len(all) > maxEnrolments {
+		return nil, g.invalid("enrolment", "a request may have %d enrolments, this one has %d", maxEnrolments, len(all))
+	}
+	for _, e := range all {
+		if r := g.Keepers.Enrol(ctx, agent, e); r != nil {
+			receipts = append(receipts, r)
+		}
+	}
+	return receipts, nil
+}
+
+// checkMasked checks what results of private plans have and others do not. It returns what is
+// wrong, or an empty string.
+func (g *Gateway) checkMasked(r *v1.Result, t *terms.Terms) string {
+	masked := r.Form == v1.Form_FORM_MASKED
+	switch {
+	case t.Private() && !masked:
+		return "the plan is private, and the result is not masked"
+	case !masked:
+		return ""
+	case !t.Private():
+		return "the result is masked, but the plan is not private"
+	case r.Size != t.MaskedBytes():
+		return fmt.Sprintf("the masked result has %d bytes, want %d for this plan", r.Size, t.MaskedBytes())
+	case len(r.Nonce) != len(mask.Nonce{}):
+		return fmt.Sprintf("the nonce has %d bytes, want %d", len(r.Nonce), len(mask.Nonce{}))
+	case r.Part < 0 || r.Part >= int64(g.Clients):
+		return fmt.Sprintf("the result is number %d of its agent in the round, and an agent has at most %d clients", r.Part, g.Clients)
+	case r.Evaluation != nil:
+		return "a masked result must not have an evaluation beside its numbers"
+	}
+	return ""
+}
+
+// maskOf returns the mask of a result.
+func maskOf(agent string, r *v1.Result) *ledger.Mask {
+	return &ledger.Mask{Agent: agent, Part: r.Part, Clients: int64(len(r.Shares)), Nonce: hex.EncodeToString(r.Nonce)}
+}
+
+// samePart rejects a result that has the number of another one that was counted.
+func (g *Gateway) samePart(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
+	if r.Form != v1.Form_FORM_MASKED {
+		return nil, nil
+	}
+	has, err := g.Ledger.HasMask(ctx, r.Run, r.Round, agent, r.Part)
+	if err != nil || !has {
+		return nil, err
+	}
+	return g.reject("part", fmt.Sprintf("another result of the agent is number %d of the round", r.Part)), nil
+}
+
+// masked returns the sum of the counted results of a private plan.
+func (f *folder) masked(counted []int) (p ledger.Partial, err error) {
+	sum := make([]uint64, f.terms.MaskedLen())
+	for _, i := range counted {
+		r := f.all[i].result
+		p.Version = int64(r.Version) // a round of a private plan has one version
+		if err := round.AddVector(sum, r.Numbers); err != nil {
+			return p, err
+		}
+	}
+	p.Numbers = round.AppendVector(make([]byte, 0, 8*len(sum)), sum)
+	return p, nil
+}
+
+// roundKey identifies a round of a run.
+type roundKey struct {
+	run   string
+	round int64
+}
+
+// maxPrivateRounds limits the private rounds in memory.
+const maxPrivateRounds = 64
+
+// privacy returns what a task of a private plan says about masks, and nil for other plans. It is fixed
+// before a round has leases.
+func (g *Gateway) privacy(ctx context.Context, t *terms.Terms, l ledger.Task) (*v1.Privacy, error) {
+	if !t.Private() {
+		return nil, nil
+	}
+	key := roundKey{l.Run, l.Round}
+	g.mu.Lock()
+	p := g.rounds[key]
+	g.mu.Unlock()
+	if p != nil {
+		return p, nil
+	}
+	r, err := g.Ledger.PrivateRound(ctx, l.Run, l.Round)
+	if err != nil {
+		return nil, err
+	}
+	p = &v1.Privacy{}
+	if err := proto.Unmarshal(r.Privacy, p); err != nil {
+		return nil, fmt.Errorf("decoding the statements of keepers: %w", err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.rounds == nil || len(g.rounds) >= maxPrivateRounds {
+		g.rounds = map[roundKey]*v1.Privacy{}
+	}
+	g.rounds[key] = p
+	return p, nil
+}

@@ -1,0 +1,432 @@
+package server
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"database/sql"
+	"encoding/binary"
+	"errors"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"loadstar/fed"
+	"loadstar/fed/mask"
+	"loadstar/fed/member"
+	"loadstar/fed/round"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/keepers"
+	"loadstar/server/ledger"
+	"loadstar/server/terms"
+)
+
+// open is a keeper whose keys and rules a test changes. All its members have one key.
+type open struct {
+	v1.UnimplementedKeeperServiceHandler
+	identity ed25519.PrivateKey
+	says     *v1.KeeperStatement
+	key      mask.Key
+	server   *httptest.Server
+
+	mu       sync.Mutex
+	refuses  string                               // the rule by which it refuses
+	releases map[int64][]*v1.KeeperReleaseRequest // by round
+}
+
+func newOpen(t testing.TB) *open {
+	_, identity, err := ed25519.GenerateKey(nil)
+	must(t, err)
+	_, sealing, err := member.NewSealingKey()
+	must(t, err)
+	k := &open{identity: identity, key: mask.NewKey(), releases: map[int64][]*v1.KeeperReleaseRequest{}}
+	k.says = &v1.KeeperStatement{
+		Identity: identity.Public().(ed25519.PublicKey), Fleet: "fleet", SealingKey: sealing, Number: 1,
+		NotAfter: time.Now().Add(time.Hour).Unix(), Rules: &v1.KeeperRules{Least: 2, Cell: 100},
+	}
+	k.start(t, "127.0.0.1:0")
+	return k
+}
+
+func (k *open) start(t testing.TB, at string) {
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, k.identity.Public(), k.identity)
+	must(t, err)
+	mux := http.NewServeMux()
+	mux.Handle(v1.NewKeeperServiceHandler(k))
+	k.server = httptest.NewUnstartedServer(mux)
+	must(t, k.server.Listener.Close())
+	k.server.Listener, err = net.Listen("tcp", at)
+	must(t, err)
+	k.server.TLS = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: k.identity}}, ClientAuth: tls.RequireAnyClientCert}
+	k.server.StartTLS()
+	t.Cleanup(k.server.Close)
+}
+
+func (k *open) address(name string) keepers.Address {
+	return keepers.Address{Name: name, URL: k.server.URL, Identity: member.PinOf(k.says.Identity)}
+}
+
+func (k *open) State(_ context.Context, q *v1.KeeperStateRequest) (*v1.KeeperStateResponse, error) {
+	text, err := member.SignStatement(k.says, k.identity)
+	if err != nil {
+		return nil, err
+	}
+	a := &v1.KeeperStateResponse{Statement: &v1.SignedStatement{}}
+	if err := proto.Unmarshal(text, a.Statement); err != nil {
+		return nil, err
+	}
+	if q.Run != "" {
+		a.Directions = k.key[:]
+	}
+	a.Signature = member.Sign(k.identity, 1, q, a)
+	return a, nil
+}
+
+func (k *open) Release(_ context.Context, q *v1.KeeperReleaseRequest) (*v1.KeeperReleaseResponse, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.releases[q.Round.Round] = append(k.releases[q.Round.Round], q)
+	if k.refuses != "" {
+		err := connect.NewError(connect.CodeFailedPrecondition, errors.New("refused"))
+		d, _ := connect.NewErrorDetail(&v1.KeeperRefusal{Rule: k.refuses, Reason: "said the test"})
+		err.AddDetail(d)
+		return nil, err
+	}
+	if err := member.CheckRound(q.Round); err != nil {
+		return nil, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	sum := make([]uint64, q.Round.Length)
+	c := member.Context(k.says, q.Round)
+	for _, r := range q.Results {
+		if err := member.CheckResult(r); err != nil {
+			return nil, connect.NewError(connect.CodeInvalidArgument, err)
+		}
+		member.Of(c, r)
+		seed := k.key.Seed(c, mask.Nonce(r.Nonce))
+		seed.Add(sum)
+	}
+	a := &v1.KeeperReleaseResponse{}
+	for _, x := range sum {
+		a.Masks = binary.LittleEndian.AppendUint64(a.Masks, x)
+	}
+	a.Signature = member.Sign(k.identity, 1, q, a)
+	return a, nil
+}
+
+// Check implements the rule check: norm.
+func (k *open) Check(_ context.Context, q *v1.KeeperCheckRequest) (*v1.KeeperCheckResponse, error) {
+	if err := member.CheckRound(q.Round); err != nil {
+		return nil, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	a := &v1.KeeperCheckResponse{}
+	c := member.Context(k.says, q.Round)
+	for _, r := range q.Results {
+		member.Of(c, r.Result)
+		seed, directions, v := k.key.Seed(c, mask.Nonce(r.Result.Nonce)), mask.Seed(k.key), make([]uint64, q.Round.Length)
+		seed.Add(v)
+		ok, products := true, r.Products
+		for _, b := range q.Round.Limits {
+			p := directions.Products(v[:b.Length])
+			for i := range p {
+				p[i] = products[i] - p[i]
+			}
+			ok = ok && mask.Norm(&p) <= 1.5*float64(b.Limit*r.Result.Clients)
+			v, products = v[b.Length:], products[mask.Sketch:]
+		}
+		a.Accepted = append(a.Accepted, ok)
+	}
+	a.Signature = member.Sign(k.identity, 1, q, a)
+	return a, nil
+}
+
+// masked returns a masked result of clients, whose updates are those of [station.sum].
+func (st *station) masked(task *v1.Task, agent string, part int64, keepers []*open, clients ...string) *v1.Result {
+	st.Helper()
+	return st.maskedTimes(1, task, agent, part, keepers, clients...)
+}
+
+// maskedTimes is masked with the sum multiplied by a factor.
+func (st *station) maskedTimes(factor uint64, task *v1.Task, agent string, part int64, keepers []*open, clients ...string) *v1.Result {
+	st.Helper()
+	t, err := st.terms.Of(st.Context(), task.Run)
+	must(st, err)
+	f, sizes := round.NewFold(t.Rules), &round.Sizes{}
+	for i, c := range clients {
+		x := terms.Share{Client: c, Examples: 10 + i, Steps: 2, TrainLoss: 0.5}
+		must(st, t.Add(f, &terms.Result{Version: int(task.Version), Numbers: st.numbers(task.Run, i), Limits: terms.LimitsOf(task.Limits), Shares: []terms.Share{x}}, nil))
+		sizes.Add(&fed.Update{Claimed: x.Examples, Steps: x.Steps, TrainLoss: x.TrainLoss})
+	}
+	x, err := t.Rules.Vector(t.Shared).Encode(f, sizes)
+	must(st, err)
+	for i := range t.Shared {
+		x[i] *= factor
+	}
+	nonce := mask.NewNonce()
+	believed, err := t.MaskedRound(task)
+	must(st, err)
+	for _, k := range keepers {
+		c := member.Context(k.says, believed)
+		member.Of(c, &v1.MaskedResult{Agent: agent, Part: part, Clients: int64(len(clients))})
+		seed := k.key.Seed(c, nonce)
+		seed.Add(x)
+	}
+	q := &v1.Result{Run: task.Run, Round: task.Round, Version: task.Version, Form: v1.Form_FORM_MASKED, Nonce: nonce[:], Part: part}
+	for _, c := range clients {
+		q.Shares = append(q.Shares, &v1.Share{Client: c})
+	}
+	return whole(q, round.AppendVector(nil, x))
+}
+
+const (
+	plainPlan  = "{algorithm: fedavg, rounds: 3, model: {name: fekri2023, lookback: 1, targets: 1, inputs: [load]}, server: {bound: 2, max_examples: 100, clip: 0, weighting: examples}, schedule: {deadline: 12h, quorum: 0.7}, evaluate: {every: 0}}"
+	hiddenPlan = "{algorithm: fedavg, rounds: 3, model: {name: fekri2023, lookback: 1, targets: 1, inputs: [load]}, server: {bound: 2, max_examples: 100, clip: 0, weighting: examples}, schedule: {deadline: 12h}, privacy: {mode: private, keepers: [auditor, union], least: 2, check: none}, evaluate: {every: 0}}"
+)
+
+// counted pushes a result that must be counted.
+func (a *raw) counted(q *v1.Result) {
+	a.st.Helper()
+	s, err := a.Push(a.ctx, q)
+	must(a.st, err)
+	if s.Outcome != v1.Outcome_OUTCOME_COUNTED {
+		a.st.Fatalf("the result is %v: %s", s.Outcome, s.Reason)
+	}
+}
+
+// weights returns the blob of a version of a run.
+func (st *station) weights(run string, version int64) (hash string) {
+	st.Helper()
+	st.soon("the version is there", func() bool {
+		v, err := st.ledger.Version(st.Context(), run, version)
+		hash = v.Weights
+		return err == nil
+	})
+	return hash
+}
+
+// TestMaskedRounds trains a private plan with two keepers. Its weights are those of the plain plan,
+// also if a keeper is unavailable and the server restarts meanwhile.
+func TestMaskedRounds(t *testing.T) {
+	both := []*open{newOpen(t), newOpen(t)}
+	change := func(c *Config) { c.Keepers = []keepers.Address{both[0].address("auditor"), both[1].address("union")} }
+	st := newStation(t, change)
+	a, b := st.join("a0", "a1"), st.join("b0", "b1", "b2")
+	if s, err := b.Announce(b.ctx, &v1.AnnounceRequest{Clients: []string{"b0", "b1", "b2"}, StepSeconds: 3600}); err != nil || len(s.Statements) != 2 {
+		t.Errorf("%d statements, %v", len(s.GetStatements()), err)
+	}
+	plain, hidden := st.start(plainPlan), st.start(hiddenPlan)
+	for i := range int64(3) {
+		a.counted(st.sum(a.task(plain, i), "a0", "a1"))
+		task := b.task(plain, i)
+		b.counted(st.sum(task, "b0", "b1"))
+		b.counted(st.sum(task, "b2"))
+	}
+	x, y := a.task(hidden, 0), b.task(hidden, 0)
+	wrong := func(what, want string, q *v1.Result, change func(*v1.Result)) {
+		t.Helper()
+		q = proto.CloneOf(q)
+		change(q)
+		s, err := b.Push(b.ctx, q)
+		must(t, err)
+		if s.Outcome != v1.Outcome_OUTCOME_REJECTED || !strings.Contains(s.Reason, want) {
+			t.Errorf("%s: %v, %s", what, s.Outcome, s.Reason)
+		}
+	}
+	q := st.masked(y, b.id, 0, both, "b0", "b1")
+	wrong("a plain update", "the plan is private, and the result is not masked", st.update(y, "b0", 1), func(*v1.Result) {})
+	wrong("a short nonce", "the nonce has 15 bytes", q, func(q *v1.Result) { q.Nonce = q.Nonce[1:] })
+	wrong("a negative part", "the result is number -1", q, func(q *v1.Result) { q.Part = -1 })
+	wrong("a short vector", "bytes, want", q, func(q *v1.Result) { whole(q, q.Chunk[8:]) })
+	wrong("an example", "says more than the name of client b1", q, func(q *v1.Result) { q.Shares[1].Examples = 5 })
+	wrong("an evaluation", "must not have an evaluation", q, func(q *v1.Result) { q.Evaluation = &v1.Evaluation{Clients: 1} })
+	wrong("a client twice", "has the same client twice", q, func(q *v1.Result) { q.Shares[1].Client = "b0" })
+	b.counted(q)
+	b.counted(q) // its answer was lost
+	wrong("the same part", "another result of the agent is number 0 of the round", st.masked(y, b.id, 0, both, "b2"), func(*v1.Result) {})
+	b.counted(st.masked(y, b.id, 1, both, "b2"))
+	a.counted(st.masked(x, a.id, 0, both, "a0", "a1"))
+	same := func(version int64) {
+		t.Helper()
+		if got, want := st.weights(hidden, version), st.weights(plain, version); got != want {
+			t.Errorf("the weights of version %d differ from those of the plain run", version)
+		}
+	}
+	same(1)
+
+	// A keeper does not answer: the round waits, and the server restarts meanwhile.
+	at := strings.TrimPrefix(both[1].server.URL, "https://")
+	send := func(in int64) {
+		t.Helper()
+		a.counted(st.masked(a.task(hidden, in), a.id, 0, both, "a0", "a1"))
+		task := b.task(hidden, in)
+		b.counted(st.masked(task, b.id, 0, both, "b0", "b1"))
+		b.counted(st.masked(task, b.id, 1, both, "b2"))
+	}
+	waits := func() {
+		t.Helper()
+		st.soon("the run waits", func() bool {
+			r, err := st.operator.GetRun(st.Context(), &v1.GetRunRequest{Run: hidden})
+			must(t, err)
+			return strings.HasPrefix(r.Run.Waits, "keeper union has not answered since 20")
+		})
+	}
+	both[1].server.Close()
+	send(1)
+	waits()
+	st.stop()
+	st = newStation(t, func(c *Config) { change(c); c.Dir = st.Dir })
+	waits()
+	both[1].start(t, at)
+	same(2)
+	both[0].mu.Lock()
+	asked := both[0].releases[1]
+	both[0].mu.Unlock()
+	if len(asked) < 2 || !proto.Equal(asked[0], asked[1]) || len(asked[0].Results) != 3 {
+		t.Errorf("the keeper that answers was asked %d times: %v", len(asked), asked)
+	}
+	a, b = st.again(a), st.again(b)
+	send(2)
+	same(3)
+	if r := st.finished(hidden); r.Reason != "" {
+		t.Errorf("the run finished: %s", r.Reason)
+	}
+	rounds, err := st.ledger.Rounds(t.Context(), hidden, 0, 9)
+	must(t, err)
+	for _, r := range rounds {
+		if r.Loss != 0.5 || r.Counted != 5 || r.State != ledger.RoundMerged {
+			t.Errorf("round %d is %s, counted %d, with a loss of %g", r.Round, r.State, r.Counted, r.Loss)
+		}
+	}
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(st.Dir, ledgerFile))
+	must(t, err)
+	defer db.Close()
+	for query, want := range map[string]int64{
+		"SELECT count(*) FROM receipts WHERE run = $1": 15,
+		"SELECT count(*) FROM receipts WHERE run = $1 AND (examples <> 0 OR steps <> 0 OR train_loss <> 0 OR norm <> 0 OR control_norm <> 0)": 0,
+		"SELECT count(*) FROM masks WHERE run = $1":          0,
+		"SELECT count(*) FROM private_rounds WHERE run = $1": 0,
+		"SELECT count(*) FROM partials WHERE run = $1":       0,
+	} {
+		var n int64
+		must(t, db.QueryRow(query, hidden).Scan(&n))
+		if n != want {
+			t.Errorf("%s: %d, want %d", query, n, want)
+		}
+	}
+}
+
+// TestRefusedRounds checks that rounds that a keeper refuses, and those whose sum is impossible,
+// are abandoned, and that the third in a row ends the run.
+func TestRefusedRounds(t *testing.T) {
+	both := []*open{newOpen(t), newOpen(t)}
+	st := newStation(t, func(c *Config) {
+		c.Keepers = []keepers.Address{both[0].address("auditor"), both[1].address("union")}
+	})
+	a := st.join("a0", "a1", "a2")
+	if _, err := st.operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: strings.Replace(hiddenPlan, "union", "nobody", 1)}); err == nil || !strings.Contains(err.Error(), "the plan needs keeper nobody") {
+		t.Errorf("an unknown keeper: %v", err)
+	}
+	run := st.start(strings.Replace(hiddenPlan, "rounds: 3", "rounds: 9", 1))
+	show := func() *v1.Run {
+		r, err := st.operator.GetRun(t.Context(), &v1.GetRunRequest{Run: run})
+		must(t, err)
+		return r.Run
+	}
+	for i, x := range []struct {
+		refuses, want string
+		masks         []*open
+	}{
+		{"", "round 1 was abandoned: the sum of the results is impossible", both[:1]},
+		{"quorum", "round 2 was abandoned: keeper union refused: quorum: said the test", both},
+		{"", "", both},
+		{"", "round 4 was abandoned: the sum of the results is impossible", both[1:]},
+		{"least", "round 5 was abandoned: keeper union refused: least: said the test", both},
+		{"least", "3 rounds in a row could not be unmasked; round 6 was abandoned: keeper union refused: least", both},
+	} {
+		both[1].mu.Lock()
+		both[1].refuses = x.refuses
+		both[1].mu.Unlock()
+		a.counted(st.masked(a.task(run, int64(i)), a.id, 0, x.masks, "a0", "a1", "a2"))
+		st.soon("the round is over", func() bool { r := show(); return r.Round > int64(i) || r.State == "failed" })
+		if r := show(); !strings.HasPrefix(r.Reason, x.want) || x.want == "" && r.Reason != "" {
+			t.Errorf("round %d: %s, %s", i+1, r.State, r.Reason)
+		}
+	}
+	if r := show(); r.State != "failed" || r.Version != 1 {
+		t.Errorf("the run is %s at version %d", r.State, r.Version)
+	}
+}
+
+// TestCheckedResults checks that a result counts only when the keeper has judged its norm.
+func TestCheckedResults(t *testing.T) {
+	k := []*open{newOpen(t)}
+	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
+	a, b := st.join("a0", "a1"), st.join("b0")
+	two := strings.NewReplacer("check: none", "check: norm", "clip: 0", "clip: 1.5")
+	if _, err := st.operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: two.Replace(hiddenPlan)}); err == nil || !strings.Contains(err.Error(), "privacy.check is norm") {
+		t.Errorf("a check by two keepers: %v", err)
+	}
+	run := st.start(strings.Replace(two.Replace(hiddenPlan), ", union", "", 1))
+	x, y := a.task(run, 0), b.task(run, 0)
+	for what, q := range map[string]*v1.Result{
+		"far beyond the limit": st.maskedTimes(1000, y, b.id, 0, k, "b0"),
+		"a wrong mask":         st.masked(y, b.id, 0, []*open{newOpen(t)}, "b0"),
+	} {
+		s, err := b.Push(b.ctx, q)
+		must(t, err)
+		if s.Outcome != v1.Outcome_OUTCOME_REJECTED || !strings.Contains(s.Reason, "keeper auditor refused the result") {
+			t.Errorf("%s: %v, %s", what, s.Outcome, s.Reason)
+		}
+	}
+	a.counted(st.masked(x, a.id, 0, k, "a0", "a1"))
+	b.counted(st.masked(y, b.id, 0, k, "b0"))
+	st.weights(run, 1)
+
+	// While the keeper does not answer, results wait.
+	at := strings.TrimPrefix(k[0].server.URL, "https://")
+	x, y = a.task(run, 1), b.task(run, 1)
+	k[0].server.Close()
+	pushed := make(chan *v1.Received, 1)
+	go func() {
+		s, err := b.Push(b.ctx, st.masked(y, b.id, 0, k, "b0"))
+		if err != nil {
+			t.Error(err)
+		}
+		pushed <- s
+	}()
+	st.soon("the result waits", func() bool { return st.keepers.Known() != nil && st.waiting() == 1 })
+	k[0].start(t, at)
+	if s := <-pushed; s.GetOutcome() != v1.Outcome_OUTCOME_COUNTED {
+		t.Errorf("after the keeper's return: %v", s)
+	}
+	a.counted(st.masked(x, a.id, 0, k, "a0", "a1"))
+	st.weights(run, 2)
+}
+
+// waiting returns the number of results that wait to be counted.
+func (st *station) waiting() (n float64) {
+	families, err := st.registry.Gather()
+	must(st, err)
+	for _, f := range families {
+		if f.GetName() == "loadstar_gateway_waiting" {
+			n = f.Metric[0].GetGauge().GetValue()
+		}
+	}
+	return n
+}
+
+// again returns the agent at another server with the same ledger.
+func (st *station) again(a *raw) *raw {
+	return &raw{v1.NewAgentServiceClient(a.http, st.url), st, a.id, a.http, st.Context()}
+}

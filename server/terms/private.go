@@ -1,0 +1,72 @@
+package terms
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"loadstar/fed/member"
+	"loadstar/fed/recipe"
+	"loadstar/fed/round"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// ErrSum means that no clients of a private round can have the sum of their results.
+var ErrSum = errors.New("the sum of the results is impossible: an agent has sent too large numbers, or masked for something else, or a keeper has sent wrong masks")
+
+// Private reports whether agents mask their results.
+func (t *Terms) Private() bool { return recipe.Private(t.Plan) }
+
+// Checks reports whether a keeper judges the norm of each result before it counts.
+func (t *Terms) Checks() bool { return recipe.ChecksNorms(t.Plan) }
+
+// MaskedLen returns the number of integers in a masked result.
+func (t *Terms) MaskedLen() int { return t.Rules.Vector(t.Shared).Len() }
+
+// MaskedBytes returns the size of a masked result in bytes.
+func (t *Terms) MaskedBytes() int64 { return 8 * int64(t.MaskedLen()) }
+
+// Unmasked returns what the sum of a private round says, without the masks. The error is ErrSum if
+// no clients can have this sum, in particular if a mask is left in it.
+func (t *Terms) Unmasked(version, clients int64, sum []uint64) (*round.Fold, *round.Sizes, error) {
+	f, s, err := t.Rules.Vector(t.Shared).Decode(int(version), clients, sum)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrSum, err)
+	}
+	return f, s, nil
+}
+
+// MaskedRound returns what agents mask the results of a task for.
+func (t *Terms) MaskedRound(q *v1.Task) (*v1.MaskedRound, error) {
+	r := &v1.MaskedRound{
+		Run: q.Run, Round: q.Round, Version: q.Version, Plan: t.Blob, Weights: q.Weights, Control: q.Control,
+		Length: int64(t.MaskedLen()), Day: q.Privacy.GetDay(), Limits: member.Limits(t.Rules.Vector(t.Shared).Blocks(LimitsOf(q.Limits))),
+	}
+	var pins []member.Pin
+	for _, text := range q.Privacy.GetStatements() {
+		s, err := member.ReadStatement(text)
+		if err != nil {
+			return nil, err
+		}
+		r.Fleet = s.Fleet // the same of all
+		pins = append(pins, member.PinOf(s.Identity))
+	}
+	r.Terms = member.PlanTerms(t.Plan, pins)
+	return r, nil
+}
+
+// checkMasked returns an error if a masked result says more than it must.
+func checkMasked(r *Result) error {
+	names := make([]string, len(r.Shares))
+	for i, s := range r.Shares {
+		if s != (Share{Client: s.Client}) {
+			return fmt.Errorf("the masked result says more than the name of client %s", s.Client)
+		}
+		names[i] = s.Client
+	}
+	slices.Sort(names)
+	if len(slices.Compact(names)) < len(r.Shares) {
+		return errors.New("the masked result has the same client twice")
+	}
+	return nil
+}
