@@ -188,8 +188,10 @@ func (k *Keeper) State(q *v1.KeeperStateRequest) (*v1.KeeperStateResponse, error
 	if err := k.fresh(); err != nil {
 		return nil, err
 	}
-	if err := k.checkFleet(q.GetFleet()); err != nil {
-		return nil, err
+	if q.GetFleet() != "" { // a server learns the fleet from the statement
+		if err := k.checkFleet(q.Fleet); err != nil {
+			return nil, err
+		}
 	}
 	a := &v1.KeeperStateResponse{Statement: k.signed(), Revision: binary.BigEndian.AppendUint64(nil, uint64(k.meta.Log)), Newest: -1}
 	if string(q.Members) != string(a.Revision) {

@@ -3,13 +3,9 @@ package server
 import (
 	"context"
 	"crypto/ed25519"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"database/sql"
 	"encoding/binary"
 	"errors"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -26,6 +22,7 @@ import (
 	"loadstar/fed/mask"
 	"loadstar/fed/member"
 	"loadstar/fed/round"
+	"loadstar/internal/mtls"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/keepers"
 	"loadstar/server/ledger"
@@ -60,16 +57,15 @@ func newOpen(t testing.TB) *open {
 }
 
 func (k *open) start(t testing.TB, at string) {
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, k.identity.Public(), k.identity)
-	must(t, err)
 	mux := http.NewServeMux()
 	mux.Handle(v1.NewKeeperServiceHandler(k))
 	k.server = httptest.NewUnstartedServer(mux)
 	must(t, k.server.Listener.Close())
+	var err error
 	k.server.Listener, err = net.Listen("tcp", at)
 	must(t, err)
-	k.server.TLS = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: k.identity}}, ClientAuth: tls.RequireAnyClientCert}
+	k.server.TLS, err = mtls.Pinned(k.identity, func([32]byte) bool { return true })
+	must(t, err)
 	k.server.StartTLS()
 	t.Cleanup(k.server.Close)
 }

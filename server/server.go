@@ -4,7 +4,6 @@ package server
 
 import (
 	"context"
-	"crypto/ed25519"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -228,20 +227,17 @@ func (s *server) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// openKeepers makes the clients of keepers. All processes of a server have one key.
+// openKeepers makes the clients of keepers, and says how keepers know this server.
 func (s *server) openKeepers(ctx context.Context) error {
-	if len(s.Keepers) == 0 {
+	if s.Hub != nil {
 		return nil
 	}
-	seed, err := s.ledger.Secret(ctx, "keepers")
+	key, err := s.ledger.KeepersKey(ctx)
 	if err != nil {
 		return err
 	}
-	key := ed25519.NewKeyFromSeed(seed)
+	s.Log.Info("keepers know this server by its identity", "identity", keepers.Fingerprint(key))
 	s.keepers, err = keepers.New(keepers.Config{Addresses: s.Keepers, Key: key, Epoch: s.ledger.KeeperEpoch, Log: s.Log, Metrics: s.registry})
-	if err == nil {
-		s.Log.Info("keepers know this server by its key", "identity", keepers.Fingerprint(key))
-	}
 	return err
 }
 

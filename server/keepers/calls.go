@@ -139,7 +139,9 @@ func (s *Set) Directions(ctx context.Context, name, run string) (seed mask.Seed,
 	if err := k.away(); err != nil {
 		return seed, err
 	}
-	q := &v1.KeeperStateRequest{Fleet: k.fleet(), Run: run}
+	k.mu.Lock()
+	q := &v1.KeeperStateRequest{Run: run, Members: k.revision}
+	k.mu.Unlock()
 	err = k.call(ctx, "state", stateWithin, func(ctx context.Context) (int64, error) {
 		a, err := k.client.State(ctx, q)
 		if err != nil {

@@ -6,14 +6,10 @@ package keepers
 import (
 	"context"
 	"crypto/ed25519"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/big"
 	"sync"
 	"time"
 
@@ -66,6 +62,7 @@ type keeper struct {
 
 	mu         sync.Mutex
 	statement  []byte               // signed
+	revision   []byte               // of the members, of which a server needs nothing
 	says       *v1.KeeperStatement  // what it says
 	directions map[string]mask.Seed // by run
 	silent     time.Time            // since when it does not answer; zero if it does
@@ -97,10 +94,6 @@ func New(c Config) (*Set, error) {
 	if len(c.Addresses) == 0 {
 		return nil, nil
 	}
-	cert, err := certificate(c.Key)
-	if err != nil {
-		return nil, fmt.Errorf("making the certificate for keepers: %w", err)
-	}
 	s := &Set{
 		Config:  c,
 		silence: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "loadstar_keeper_silent_seconds", Help: "Time since which a keeper has not answered; 0 if it answers."}, []string{"keeper"}),
@@ -114,7 +107,11 @@ func New(c Config) (*Set, error) {
 		}
 		names[a.Name] = true
 		k := &keeper{Address: a, set: s, silent: time.Now(), why: errors.New("it was not asked yet")}
-		k.client = v1.NewKeeperServiceClient(mtls.Client(mtls.Transport(k.tls(cert))), a.URL, connect.WithReadMaxBytes(answerBytes))
+		pinned, err := mtls.Pinned(c.Key, func(sha [32]byte) bool { return sha == a.Identity })
+		if err != nil {
+			return nil, fmt.Errorf("making the certificate for keepers: %w", err)
+		}
+		k.client = v1.NewKeeperServiceClient(mtls.Client(mtls.Transport(pinned)), a.URL, connect.WithReadMaxBytes(answerBytes))
 		s.all = append(s.all, k)
 		s.silence.WithLabelValues(a.Name)
 		s.back.WithLabelValues(a.Name)
@@ -125,35 +122,9 @@ func New(c Config) (*Set, error) {
 	return s, nil
 }
 
-// certificate returns a certificate that the server's key has signed. Keepers look at the key only.
-func certificate(key ed25519.PrivateKey) (tls.Certificate, error) {
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Unix(0, 0), NotAfter: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
-}
-
 // Fingerprint returns the SHA-256 of the server's key, which a keeper's people enter.
 func Fingerprint(key ed25519.PrivateKey) string {
 	return member.PinOf(key.Public().(ed25519.PublicKey)).String()
-}
-
-// tls returns the settings of connections to the keeper: its key is pinned, and names and dates of
-// its certificate do not matter.
-func (k *keeper) tls(cert tls.Certificate) *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert},
-		InsecureSkipVerify: true, // VerifyConnection checks more than a chain of signatures would
-		VerifyConnection: func(c tls.ConnectionState) error {
-			if len(c.PeerCertificates) == 0 {
-				return errors.New("it has no certificate")
-			}
-			public, ok := c.PeerCertificates[0].PublicKey.(ed25519.PublicKey)
-			if pin := member.PinOf(public); !ok || pin != k.Identity {
-				return fmt.Errorf("another process answers at %s: its identity is %s", k.URL, pin)
-			}
-			return nil
-		},
-	}
 }
 
 // Run asks all keepers for their statements, and again once a minute, until ctx ends.
@@ -187,7 +158,9 @@ func (k *keeper) follow(ctx context.Context) {
 
 // state asks for the keeper's statement.
 func (k *keeper) state(ctx context.Context) error {
-	q := &v1.KeeperStateRequest{}
+	k.mu.Lock()
+	q := &v1.KeeperStateRequest{Members: k.revision}
+	k.mu.Unlock()
 	return k.call(ctx, "state", stateWithin, func(ctx context.Context) (int64, error) {
 		a, err := k.client.State(ctx, q)
 		if err != nil {

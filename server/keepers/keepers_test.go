@@ -3,7 +3,6 @@ package keepers
 import (
 	"context"
 	"crypto/ed25519"
-	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"log/slog"
@@ -21,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"loadstar/fed/member"
+	"loadstar/internal/mtls"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -72,9 +72,9 @@ func (l *liar) start(t *testing.T) {
 		must(t, s.Listener.Close())
 		s.Listener = again
 	}
-	cert, err := certificate(l.key)
+	var err error
+	s.TLS, err = mtls.Pinned(l.key, func([32]byte) bool { return true })
 	must(t, err)
-	s.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS13}
 	s.StartTLS()
 	l.server, l.at = s, s.URL
 	t.Cleanup(s.Close)
@@ -223,7 +223,7 @@ func TestLies(t *testing.T) {
 	l, epochs := newLiar(t, 3), map[string]int64{}
 	other := newLiar(t, 3)
 	stranger := set(t, epochs, Address{"auditor", l.at, other.pin()})
-	if err := stranger.all[0].state(t.Context()); err == nil || !strings.Contains(err.Error(), "another process answers at") {
+	if err := stranger.all[0].state(t.Context()); err == nil || !strings.Contains(err.Error(), "not the one that is pinned") {
 		t.Errorf("another identity: %v", err)
 	}
 	s := set(t, epochs, Address{"auditor", l.at, l.pin()})

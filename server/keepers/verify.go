@@ -33,7 +33,7 @@ func (k *keeper) read(q *v1.KeeperStateRequest, a *v1.KeeperStateResponse) (epoc
 	if k.says != nil && says.Number < k.says.Number {
 		return 0, fmt.Errorf("its statement is number %d, and it had number %d before", says.Number, k.says.Number)
 	}
-	k.statement, k.says = text, says
+	k.statement, k.says, k.revision = text, says, a.Revision
 	return a.Signature.Epoch, nil
 }
 

@@ -3,8 +3,10 @@ package ledger
 import (
 	"cmp"
 	"context"
+	"crypto/ed25519"
 	"database/sql"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 )
@@ -234,4 +236,16 @@ func (l *Ledger) KeeperEpoch(ctx context.Context, identity string, epoch int64) 
 	err = l.write.QueryRowContext(ctx, `INSERT INTO keepers (identity, epoch) VALUES ($1, $2)
 		ON CONFLICT (identity) DO UPDATE SET epoch = CASE WHEN excluded.epoch > keepers.epoch THEN excluded.epoch ELSE keepers.epoch END RETURNING epoch`, identity, epoch).Scan(&newest)
 	return newest, err
+}
+
+// KeepersKey returns the key by which keepers know this server. All its processes have the same.
+func (l *Ledger) KeepersKey(ctx context.Context) (ed25519.PrivateKey, error) {
+	seed, err := l.Secret(ctx, "keepers")
+	if err != nil {
+		return nil, err
+	}
+	if len(seed) != ed25519.SeedSize {
+		return nil, fmt.Errorf("%w: the key for keepers has %d bytes", ErrDamaged, len(seed))
+	}
+	return ed25519.NewKeyFromSeed(seed), nil
 }
