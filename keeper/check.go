@@ -15,6 +15,10 @@ import (
 // below it in all but one of ten thousand cases.
 const tolerance = 1.5
 
+// unlimited is the norm that is accepted where there is no limit. All sums that a plan allows are
+// below it, and a vector with a mask left in it is above.
+const unlimited = 1 << 60
+
 // maxChecks bounds the judged results that are stored.
 const maxChecks = 500_000
 
@@ -43,23 +47,40 @@ func (k *Keeper) Check(q *v1.KeeperCheckRequest) (*v1.KeeperCheckResponse, error
 	if q.Round.Round <= newest {
 		return nil, refuse(ruleOnce, "round %d of run %s was released", newest, q.Round.Run)
 	}
-	rows, err := k.judge(q)
+	directions := k.directions(q.Round.Run)
+	if !k.decides(q.Round) {
+		if len(q.Directions) != len(directions) {
+			return nil, refuse(ruleRequest, "another keeper decides, but its directions are missing")
+		}
+		directions = mask.Seed(q.Directions)
+	} else if len(q.Directions) != 0 {
+		return nil, refuse(ruleRequest, "this keeper decides, so it uses its own directions")
+	}
+	rows, err := k.judge(q, &directions)
 	if err != nil {
 		return nil, err
 	}
 	a := &v1.KeeperCheckResponse{}
 	for _, r := range rows {
-		a.Accepted = append(a.Accepted, r.Accepted)
+		if a.Products = append(a.Products, r.reduced...); k.decides(q.Round) {
+			a.Accepted = append(a.Accepted, r.Accepted)
+		}
 	}
 	a.Signature = member.Sign(k.identity, k.meta.Epoch, q, a)
 	return a, nil
 }
 
+// decides reports whether this keeper is the one that sees the products of updates. The others
+// only see products that are still masked.
+func (k *Keeper) decides(q *v1.MaskedRound) bool {
+	return string(q.Terms.Keepers[len(q.Terms.Keepers)-1]) == string(k.pin[:])
+}
+
 // judge returns the rows of a request's results, and stores those that are new.
-func (k *Keeper) judge(q *v1.KeeperCheckRequest) ([]*checkRow, error) {
+func (k *Keeper) judge(q *v1.KeeperCheckRequest, directions *mask.Seed) ([]*checkRow, error) {
 	rows, added := make([]*checkRow, len(q.Results)), map[int]bool{}
 	seen := map[string]bool{}
-	c, directions := member.Context(k.current, q.Round), k.directions(q.Round.Run)
+	c := member.Context(k.current, q.Round)
 	for i, x := range q.Results {
 		if err := member.CheckResult(x.GetResult()); err != nil {
 			return nil, refuse(ruleRequest, "%s", err)
@@ -80,13 +101,15 @@ func (k *Keeper) judge(q *v1.KeeperCheckRequest) ([]*checkRow, error) {
 		if err != nil {
 			return nil, err
 		}
-		fresh := &checkRow{Request: resultHash(c, x.Result), Products: productsHash(x.Products), Day: q.Round.Day}
+		fresh := &checkRow{Request: resultHash(c, x.Result), Products: productsHash(x.Products, directions), Day: q.Round.Day}
 		switch {
 		case row == nil:
-			k.estimate(fresh, q.Round, x, c, &key, &directions)
+			k.estimate(fresh, q.Round, x, c, &key, directions)
 			row, added[i] = fresh, true
 		case string(row.Request) != string(fresh.Request) || string(row.Products) != string(fresh.Products):
 			return nil, refuse(ruleCheck, "%s, part %d, was judged with other products in round %d", x.Result.Agent, x.Result.Part, q.Round.Round)
+		case !k.decides(q.Round): // what it answered is not stored, because it can be computed again
+			k.estimate(row, q.Round, x, c, &key, directions)
 		}
 		rows[i] = row
 	}
@@ -107,20 +130,30 @@ func (k *Keeper) judge(q *v1.KeeperCheckRequest) ([]*checkRow, error) {
 	})
 }
 
-// estimate decides on a result. It takes the products of the mask from those of the masked vector.
+// estimate takes the products of the keeper's mask from those of the masked vector, and decides on
+// the result if this is the keeper for that.
 func (k *Keeper) estimate(row *checkRow, q *v1.MaskedRound, x *v1.CheckedResult, c *mask.Context, key *mask.Key, directions *mask.Seed) {
 	member.Of(c, x.Result)
 	seed := key.Seed(c, mask.Nonce(x.Result.Nonce))
 	v := make([]uint64, q.Length)
 	seed.Add(v)
-	row.Accepted = true
-	products := x.Products
+	decides, products := k.decides(q), x.Products
+	row.Accepted, row.reduced = decides, nil
 	for _, b := range q.Limits {
 		p := directions.Products(v[:b.Length])
 		for j := range p {
 			p[j] = products[j] - p[j]
 		}
-		if k.on(ruleCheck) && !(mask.Norm(&p) <= tolerance*float64(b.Limit)*float64(x.Result.Clients)) {
+		v, products = v[b.Length:], products[mask.Sketch:]
+		if !decides {
+			row.reduced = append(row.reduced, p[:]...)
+			continue
+		}
+		limit := float64(unlimited)
+		if b.Limit > 0 {
+			limit = tolerance * float64(b.Limit) * float64(x.Result.Clients)
+		}
+		if k.on(ruleCheck) && !(mask.Norm(&p) <= limit) {
 			row.Accepted = false
 		}
 		if q.Terms.Robust == "nearest" {
@@ -128,7 +161,6 @@ func (k *Keeper) estimate(row *checkRow, q *v1.MaskedRound, x *v1.CheckedResult,
 				row.Sketch = append(row.Sketch, int64(d))
 			}
 		}
-		v, products = v[b.Length:], products[mask.Sketch:]
 	}
 	if !row.Accepted {
 		row.Sketch = nil
@@ -155,8 +187,8 @@ func resultHash(c *mask.Context, r *v1.MaskedResult) []byte {
 	return sum(c.Append(nil), r.Nonce)
 }
 
-func productsHash(products []uint64) []byte {
-	var b []byte
+func productsHash(products []uint64, directions *mask.Seed) []byte {
+	b := directions[:len(directions):len(directions)]
 	for _, p := range products {
 		b = binary.LittleEndian.AppendUint64(b, p)
 	}

@@ -162,7 +162,7 @@ func (k *Keeper) allow(q *v1.KeeperReleaseRequest, c *mask.Context, now int64) (
 	if err := k.quorum(q, now); err != nil {
 		return nil, 0, err
 	}
-	if q.Round.Terms.Check == "norm" && k.on(ruleCheck) {
+	if q.Round.Terms.Check == "norm" && k.on(ruleCheck) && k.decides(q.Round) {
 		err = k.allJudged(q, c)
 	}
 	return keys, agents, err
@@ -186,6 +186,9 @@ func (k *Keeper) quorum(q *v1.KeeperReleaseRequest, now int64) error {
 		}
 	}
 	share := max(k.current.Rules.Quorum, q.Round.Terms.Quorum)
+	if q.Round.Terms.Robust == "nearest" && !k.decides(q.Round) {
+		share = share * 3 / 4 // these results are those that another keeper has chosen
+	}
 	for cell, n := range has {
 		if n*1000 < share*of[cell] {
 			return refuse(ruleQuorum, "%d of the %d members of cell %d, the minimum is %d", n, of[cell], cell, (share*of[cell]+999)/1000)
@@ -213,7 +216,7 @@ func (k *Keeper) allJudged(q *v1.KeeperReleaseRequest, c *mask.Context) error {
 // choose returns the places of the three quarters of the results whose sketches are nearest to
 // the median sketch, ascending, or nothing if the plan takes all.
 func (k *Keeper) choose(q *v1.KeeperReleaseRequest) (chosen []int64, err error) {
-	if q.Round.Terms.Robust != "nearest" {
+	if q.Round.Terms.Robust != "nearest" || !k.decides(q.Round) {
 		return nil, nil
 	}
 	rows := make([][]float64, len(q.Results))

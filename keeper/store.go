@@ -70,6 +70,7 @@ type checkRow struct {
 	Accepted bool    `json:"accepted"`
 	Sketch   []int64 `json:"sketch,omitempty"` // products of the update; only if the plan chooses by them
 	Day      int64   `json:"day"`
+	reduced  []uint64
 }
 
 // Entry is an entry of the keeper's log. Each has the hash of the one before it, so a copy that

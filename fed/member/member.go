@@ -205,7 +205,7 @@ func CheckRound(q *v1.MaskedRound) error {
 	}
 	var length int64
 	for _, b := range q.Limits {
-		if b.GetLength() < 1 || b.Length > MaxLength || b.Limit < 0 || b.Limit > 1<<62 || b.Limit == 0 && t.Check == "norm" {
+		if b.GetLength() < 1 || b.Length > MaxLength || b.Limit < 0 || b.Limit > 1<<62 {
 			return fmt.Errorf("a limit of %d for %d numbers with check %s", b.GetLimit(), b.GetLength(), t.Check)
 		}
 		length += b.Length

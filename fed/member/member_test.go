@@ -190,7 +190,7 @@ func TestCheckRound(t *testing.T) {
 		"no keeper":   func(q *v1.MaskedRound) { q.Terms.Keepers = nil },
 		"keeper":      func(q *v1.MaskedRound) { q.Terms.Keepers[0] = nil },
 		"keepers":     func(q *v1.MaskedRound) { q.Terms.Keepers = append(q.Terms.Keepers, q.Terms.Keepers[0]) },
-		"limit":       func(q *v1.MaskedRound) { q.Limits[0].Limit = 0 },
+		"limit":       func(q *v1.MaskedRound) { q.Limits[0].Limit = -1 },
 		"no limit":    func(q *v1.MaskedRound) { q.Limits = nil },
 		"nil limit":   func(q *v1.MaskedRound) { q.Limits[0] = nil },
 		"empty block": func(q *v1.MaskedRound) { q.Limits[0].Length = 0 },

@@ -53,7 +53,8 @@ type KeeperServiceClient interface {
 	// Enrol passes on sealed keys of agents. It may be repeated.
 	Enrol(context.Context, *KeeperEnrolRequest) (*KeeperEnrolResponse, error)
 	// Check estimates the norms of masked results from products of theirs with random vectors. It may be repeated with the
-	// same products. A result is judged once.
+	// same products. A result is judged once. If a run has several keepers, the last of PrivacyTerms.keepers decides. The
+	// others are asked first, one after the other: each takes the products of its own masks away.
 	Check(context.Context, *KeeperCheckRequest) (*KeeperCheckResponse, error)
 	// Release returns the sum of the masks of a round's results. It may be repeated with the same request, and has the same
 	// answer then. Any other request for the round is refused.
@@ -149,7 +150,8 @@ type KeeperServiceHandler interface {
 	// Enrol passes on sealed keys of agents. It may be repeated.
 	Enrol(context.Context, *KeeperEnrolRequest) (*KeeperEnrolResponse, error)
 	// Check estimates the norms of masked results from products of theirs with random vectors. It may be repeated with the
-	// same products. A result is judged once.
+	// same products. A result is judged once. If a run has several keepers, the last of PrivacyTerms.keepers decides. The
+	// others are asked first, one after the other: each takes the products of its own masks away.
 	Check(context.Context, *KeeperCheckRequest) (*KeeperCheckResponse, error)
 	// Release returns the sum of the masks of a round's results. It may be repeated with the same request, and has the same
 	// answer then. Any other request for the round is refused.

@@ -320,7 +320,7 @@ func (x *PrivacyTerms) GetKeepers() [][]byte {
 type MaskBlock struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Length        int64                  `protobuf:"varint,1,opt,name=length,proto3" json:"length,omitempty"`
-	Limit         int64                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"` // largest norm of one client's numbers, in units; 0 means no limit, and then check must be none
+	Limit         int64                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"` // largest norm of one client's numbers, in units; 0 means that only noise is too long
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1042,7 +1042,8 @@ func (x *KeeperEnrolResponse) GetSignature() *KeeperSignature {
 type KeeperCheckRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Round         *MaskedRound           `protobuf:"bytes,1,opt,name=round,proto3" json:"round,omitempty"`
-	Results       []*CheckedResult       `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"` // at most 256
+	Results       []*CheckedResult       `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`       // at most 256
+	Directions    []byte                 `protobuf:"bytes,3,opt,name=directions,proto3" json:"directions,omitempty"` // of the keeper that decides; empty in the request to that one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1087,6 +1088,13 @@ func (x *KeeperCheckRequest) GetRound() *MaskedRound {
 func (x *KeeperCheckRequest) GetResults() []*CheckedResult {
 	if x != nil {
 		return x.Results
+	}
+	return nil
+}
+
+func (x *KeeperCheckRequest) GetDirections() []byte {
+	if x != nil {
+		return x.Directions
 	}
 	return nil
 }
@@ -1146,8 +1154,9 @@ func (x *CheckedResult) GetProducts() []uint64 {
 
 type KeeperCheckResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Accepted      []bool                 `protobuf:"varint,1,rep,packed,name=accepted,proto3" json:"accepted,omitempty"` // in the order of the request
+	Accepted      []bool                 `protobuf:"varint,1,rep,packed,name=accepted,proto3" json:"accepted,omitempty"` // in the order of the request; empty unless the keeper decides
 	Signature     *KeeperSignature       `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"`
+	Products      []uint64               `protobuf:"fixed64,3,rep,packed,name=products,proto3" json:"products,omitempty"` // of all results, without the keeper's masks; empty if it decides
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1192,6 +1201,13 @@ func (x *KeeperCheckResponse) GetAccepted() []bool {
 func (x *KeeperCheckResponse) GetSignature() *KeeperSignature {
 	if x != nil {
 		return x.Signature
+	}
+	return nil
+}
+
+func (x *KeeperCheckResponse) GetProducts() []uint64 {
+	if x != nil {
+		return x.Products
 	}
 	return nil
 }
@@ -1251,7 +1267,8 @@ func (x *KeeperReleaseRequest) GetResults() []*MaskedResult {
 type KeeperReleaseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Masks []byte                 `protobuf:"bytes,1,opt,name=masks,proto3" json:"masks,omitempty"` // sum of the masks modulo 2^64, little-endian
-	// With robust nearest: places in the request of the results whose masks are in the sum. Otherwise empty: all are.
+	// With robust nearest: places in the request of the results whose masks are in the sum. Otherwise empty: all are. Only
+	// the last keeper chooses; the request to each other one has the chosen results alone.
 	Chosen        []int64          `protobuf:"varint,2,rep,packed,name=chosen,proto3" json:"chosen,omitempty"`
 	Signature     *KeeperSignature `protobuf:"bytes,3,opt,name=signature,proto3" json:"signature,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1392,16 +1409,20 @@ const file_loadstar_v1_keeper_proto_rawDesc = "" +
 	"\x06sealed\x18\x02 \x01(\fR\x06sealed\"\x83\x01\n" +
 	"\x13KeeperEnrolResponse\x120\n" +
 	"\breceipts\x18\x01 \x03(\v2\x14.loadstar.v1.ReceiptR\breceipts\x12:\n" +
-	"\tsignature\x18\x02 \x01(\v2\x1c.loadstar.v1.KeeperSignatureR\tsignature\"z\n" +
+	"\tsignature\x18\x02 \x01(\v2\x1c.loadstar.v1.KeeperSignatureR\tsignature\"\x9a\x01\n" +
 	"\x12KeeperCheckRequest\x12.\n" +
 	"\x05round\x18\x01 \x01(\v2\x18.loadstar.v1.MaskedRoundR\x05round\x124\n" +
-	"\aresults\x18\x02 \x03(\v2\x1a.loadstar.v1.CheckedResultR\aresults\"^\n" +
+	"\aresults\x18\x02 \x03(\v2\x1a.loadstar.v1.CheckedResultR\aresults\x12\x1e\n" +
+	"\n" +
+	"directions\x18\x03 \x01(\fR\n" +
+	"directions\"^\n" +
 	"\rCheckedResult\x121\n" +
 	"\x06result\x18\x01 \x01(\v2\x19.loadstar.v1.MaskedResultR\x06result\x12\x1a\n" +
-	"\bproducts\x18\x02 \x03(\x06R\bproducts\"m\n" +
+	"\bproducts\x18\x02 \x03(\x06R\bproducts\"\x89\x01\n" +
 	"\x13KeeperCheckResponse\x12\x1a\n" +
 	"\baccepted\x18\x01 \x03(\bR\baccepted\x12:\n" +
-	"\tsignature\x18\x02 \x01(\v2\x1c.loadstar.v1.KeeperSignatureR\tsignature\"{\n" +
+	"\tsignature\x18\x02 \x01(\v2\x1c.loadstar.v1.KeeperSignatureR\tsignature\x12\x1a\n" +
+	"\bproducts\x18\x03 \x03(\x06R\bproducts\"{\n" +
 	"\x14KeeperReleaseRequest\x12.\n" +
 	"\x05round\x18\x01 \x01(\v2\x18.loadstar.v1.MaskedRoundR\x05round\x123\n" +
 	"\aresults\x18\x02 \x03(\v2\x19.loadstar.v1.MaskedResultR\aresults\"\x81\x01\n" +
