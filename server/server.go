@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 
+	"loadstar/fed"
 	"loadstar/internal/backoff"
 	"loadstar/internal/filelock"
 	"loadstar/internal/port"
@@ -81,6 +82,8 @@ type Config struct {
 	// Web configures the dashboard, which processes with the role gateway serve. It is nil
 	// if there is none.
 	Web *web.Config
+	// Explain describes a plan for a number of clients, for operators. It may be nil.
+	Explain func(p *fed.Plan, clients int) (string, error)
 	// Data is the coordinator's own data, or nil.
 	Data *owndata.Data
 	// Hub makes this server a region: instead of driving its own runs, it relays the hub's
@@ -448,13 +451,11 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, agents, ope
 		Clients: s.AgentClients, Uploads: maxUploads, ByAddress: s.AddressRate > 0, Report: s.limited, Region: s.Hub != nil, Log: s.Log, Metrics: s.registry,
 	})
 	users := access.New(s.ledger, s.Log)
-	w := operator.Config{Ledger: s.ledger, Access: users, Authority: s.authority, Wake: s.ledger.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log, Version: s.Version, Quiet: s.pace().Quiet, Contact: g.Contact, Refused: g.Refused}
+	w := operator.Config{Ledger: s.ledger, Access: users, Authority: s.authority, Wake: s.ledger.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log, Version: s.Version, Quiet: s.pace().Quiet, Contact: g.Contact, Refused: g.Refused, Explain: s.Explain}
 	if s.Hub != nil {
 		w.Hub = s.Hub.Address
 	}
-	if operators != nil {
-		w.Agents = s.addressOf(agents)
-	}
+	w.Agents, w.Apart = s.addressOf(agents), operators != nil
 	var page *web.Web
 	if s.Web != nil {
 		if page, err = web.Open(*s.Web); err != nil {

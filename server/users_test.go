@@ -100,7 +100,7 @@ func (st *station) withSession(name string) *person {
 // mayCall lists by hand what each role may call, beside what the roles before it may.
 var mayCall = map[string]string{
 	"viewer":   "ListVersions Whoami GetFleet ListAgents ListClients GetClient ListTurns ListFindings ListRuns GetRun WatchRun ListAudit ListReleases ListReports CreateLogin ListSessions EndSession RenewCertificate",
-	"operator": "CreateToken ListTokens ListIssuers RevokeToken Revoke FreeClients RollBackRun StartRun StopRun CreateRelease WithdrawRelease",
+	"operator": "CreateToken ListTokens ListIssuers RevokeToken Revoke FreeClients RollBackRun ListPlans ExplainPlan StartRun StopRun CreateRelease WithdrawRelease",
 	"admin":    "ListUsers PutUser RemoveUser IssueCertificate ListCertificates RevokeCertificate",
 }
 

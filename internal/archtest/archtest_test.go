@@ -33,12 +33,12 @@ var layers = map[string]pkg{
 	"cmd/loadstar/operate": {layer: 5, may: "cmd/loadstar/cli fed/recipe fed/round internal/agentapi internal/atomicfile internal/config internal/contexts internal/mtls proto/loadstar/v1 server/pki", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag google.golang.org/protobuf"},
 	"cmd/loadstar-agent":   {layer: 5, may: "agent agent/command agent/identity agent/mqtt fed/policy internal/sdnotify nn/kernel series"},
 
-	"server":             {layer: 4, may: "internal/atomicfile internal/backoff internal/connlimit internal/filelock internal/finding internal/graceful internal/port proto/loadstar/v1 server/access server/blob server/coordinator server/examine server/gateway server/ledger server/limitlog server/operator server/owndata server/pki server/region server/terms server/web", external: "connectrpc.com/connect github.com/prometheus/client_golang golang.org/x/sync"},
+	"server":             {layer: 4, may: "fed internal/atomicfile internal/backoff internal/connlimit internal/filelock internal/finding internal/graceful internal/port proto/loadstar/v1 server/access server/blob server/coordinator server/examine server/gateway server/ledger server/limitlog server/operator server/owndata server/pki server/region server/terms server/web", external: "connectrpc.com/connect github.com/prometheus/client_golang golang.org/x/sync"},
 	"server/gateway":     {layer: 4, may: "fed/exact fed/round internal/backoff internal/connlimit internal/head internal/jointoken internal/protocol proto/loadstar/v1 series/quality server/access server/blob server/ledger server/limitlog server/pki server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/limitlog":    {layer: 4, may: "internal/connlimit", external: "github.com/hashicorp/golang-lru github.com/prometheus/client_golang golang.org/x/time"},
 	"server/coordinator": {layer: 4, may: "fed fed/client fed/limit fed/recipe fed/round fed/setup internal/backoff internal/stateformat/format0 server/blob server/ledger server/owndata server/terms", external: "github.com/prometheus/client_golang"},
 	"server/region":      {layer: 4, may: "fed/round internal/agentapi internal/backoff internal/protocol proto/loadstar/v1 server/blob server/ledger server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
-	"server/operator":    {layer: 4, may: "fed fed/policy fed/recipe internal/jointoken proto/loadstar/v1 server/access server/ledger server/pki server/terms series/quality", external: "connectrpc.com/connect google.golang.org/protobuf"},
+	"server/operator":    {layer: 4, may: "fed fed/policy fed/recipe internal/jointoken plans proto/loadstar/v1 server/access server/ledger server/pki server/terms series/quality", external: "connectrpc.com/connect google.golang.org/protobuf"},
 	"server/terms":       {layer: 4, may: "fed fed/exact fed/limit fed/recipe fed/round fed/setup proto/loadstar/v1 series server/owndata", external: "google.golang.org/protobuf"},
 	"server/owndata":     {layer: 4, may: "fed fed/client fed/recipe fed/setup internal/stateformat nn/kernel series"},
 	"server/ledger":      {layer: 4, may: "internal/backoff internal/disk internal/finding internal/head", external: "github.com/jackc/pgx/v5 github.com/pressly/goose/v3 modernc.org/sqlite"},
@@ -115,6 +115,7 @@ var layers = map[string]pkg{
 	"series/write":         {layer: 1, may: "internal/atomicfile internal/csvcell series series/read", external: "github.com/parquet-go/parquet-go"},
 
 	"metric": {layer: 1},
+	"plans":  {layer: 1},
 
 	"internal/stateformat":         {layer: 1},
 	"internal/stateformat/format0": {layer: 1, may: "internal/stateformat"},

@@ -64,6 +64,9 @@ export function run(...args) {
   return r.stdout.trim();
 }
 
+// write writes a file that commands find under its name.
+export const write = (name, text) => writeFileSync(join(dir, name), text);
+
 export function freePort() {
   return new Promise((done) => {
     const s = createServer().listen(0, "127.0.0.1", () => {
