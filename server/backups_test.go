@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/pgtest"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/nn/kernel"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server"

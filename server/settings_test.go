@@ -15,7 +15,7 @@ import (
 
 	"loadstar/internal/finding"
 	"loadstar/internal/finding/findingtest"
-	"loadstar/internal/pgtest"
+	"loadstar/internal/testkit/pgtest"
 )
 
 // opening opens a server, closes it, and returns what was logged and the error.

@@ -25,10 +25,10 @@ var groups = []struct {
 }{
 	{"Start here:", "demo doctor"},
 	{"Data:", "data"},
-	{"Train here:", "plan model simulate tune advise backtest score compare report reproduce"},
+	{"Train here:", "plan model simulate tune advise backtest score compare report"},
 	{"Forecast:", "forecast models"},
 	{fleetGroup, ""},
-	{"Machine:", "bench completion glossary help version"},
+	{"Machine:", "completion glossary help version"},
 }
 
 const fleetGroup = "A fleet:"

@@ -251,11 +251,3 @@ func newLogger(w io.Writer, format, name string) (*slog.Logger, error) {
 	}
 	return nil, fmt.Errorf("the log format must be text or json, not %q", format)
 }
-
-func hostname() string {
-	name, err := os.Hostname()
-	if err != nil {
-		return ""
-	}
-	return name
-}

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/pgtest"
+	"loadstar/internal/testkit/pgtest"
 )
 
 // child is the main function of a second process. Depending on args, it only opens the

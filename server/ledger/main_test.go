@@ -16,7 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"loadstar/internal/pgtest"
+	"loadstar/internal/testkit/pgtest"
 )
 
 // cluster is the PostgreSQL server of all tests that need one.

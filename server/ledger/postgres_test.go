@@ -14,7 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"loadstar/internal/pgtest"
+	"loadstar/internal/testkit/pgtest"
 )
 
 // plain opens connections with the driver's defaults, as psql would.

@@ -12,7 +12,7 @@ import (
 
 	"loadstar/internal/finding"
 	"loadstar/internal/finding/findingtest"
-	"loadstar/internal/pgtest"
+	"loadstar/internal/testkit/pgtest"
 )
 
 func TestSettingsOfSQLite(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/pgtest"
+	"loadstar/internal/testkit/pgtest"
 )
 
 func TestUnverified(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"connectrpc.com/connect"
 	"go.uber.org/goleak"
 
-	"loadstar/internal/pgtest"
+	"loadstar/internal/testkit/pgtest"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
 	"loadstar/server/ledger"
