@@ -68,11 +68,11 @@ var table = map[string]pkg{
 	"rig/bench/engine":     {may: "forecast rig/bench internal/cputime nn/kernel series", external: "golang.org/x/sys"},
 	"rig/bench/simulate":   {may: "fed fed/recipe rig/bench lab/sim nn/kernel"},
 	"rig/bench/skill":      {may: "forecast rig/bench lab/outlook metric nn/kernel series series/feature"},
-	"rig/bench/fleet":      {may: "fed/recipe fed/round internal/cputime internal/freeport internal/jointoken internal/mtls internal/proc proto/loadstar/v1 rig/bench rig/fleetload rig/product server/gateway server/ledger server/terms", external: "golang.org/x/sys"},
+	"rig/bench/fleet":      {may: "fed/recipe fed/round internal/cputime internal/jointoken internal/mtls internal/proc internal/testkit proto/loadstar/v1 rig/bench rig/fleetload rig/product server/gateway server/ledger server/terms", external: "golang.org/x/sys"},
 	"rig/pretrain":         {may: "fed/generic fed/recipe fed/serve forecast forecast/issue rig/bench/skill nn/kernel series series/feature series/read", external: "golang.org/x/sync"},
-	"rig/attack":           {may: "agent fed fed/policy fed/recipe fed/round fed/setup internal/freeport internal/jointoken rig/leak internal/mtls internal/testkit/pgtest internal/proc internal/protocol nn/kernel proto/loadstar/v1 series", external: "connectrpc.com/connect github.com/jackc/pgx/v5 github.com/johannesboyne/gofakes3 github.com/oauth2-proxy/mockoidc github.com/parquet-go/parquet-go golang.org/x/sync google.golang.org/protobuf modernc.org/sqlite"},
+	"rig/attack":           {may: "agent fed fed/policy fed/recipe fed/round fed/setup internal/jointoken internal/mtls internal/proc internal/protocol internal/testkit internal/testkit/pgtest nn/kernel proto/loadstar/v1 rig/leak series", external: "connectrpc.com/connect github.com/jackc/pgx/v5 github.com/johannesboyne/gofakes3 github.com/oauth2-proxy/mockoidc github.com/parquet-go/parquet-go golang.org/x/sync google.golang.org/protobuf modernc.org/sqlite"},
 	"rig/simulation":       {},
-	"rig/chaos":            {may: "agent/identity agent/state internal/freeport internal/mtls internal/proc internal/protocol internal/testkit/pgtest rig/faultfs rig/patroni rig/product server server/blob server/ledger server/pki", external: "github.com/jackc/pgx/v5 github.com/johannesboyne/gofakes3 modernc.org/sqlite"},
+	"rig/chaos":            {may: "agent/identity agent/state internal/mtls internal/proc internal/protocol internal/testkit internal/testkit/pgtest rig/faultfs rig/patroni rig/product server server/blob server/ledger server/pki", external: "github.com/jackc/pgx/v5 github.com/johannesboyne/gofakes3 modernc.org/sqlite"},
 	"rig/fleetload":        {may: "internal/jointoken internal/mtls internal/protocol proto/loadstar/v1", external: "golang.org/x/sync google.golang.org/protobuf"},
 	"rig/leak":             {may: "agent fed fed/client fed/policy fed/recipe fed/setup forecast metric nn nn/kernel series"},
 	"rig/faultfs":          {may: "internal/proc", external: "github.com/hanwen/go-fuse/v2 golang.org/x/sys"},
@@ -172,7 +172,6 @@ var table = map[string]pkg{
 	"internal/stateformat":         {},
 	"internal/stateformat/format0": {may: "internal/stateformat"},
 	"internal/stateformat/golden":  {may: "internal/stateformat internal/stateformat/format0"},
-	"internal/finding/findingtest": {may: "internal/finding"},
 
 	"proto/loadstar/v1": {external: "connectrpc.com/connect google.golang.org/protobuf"},
 
@@ -192,25 +191,23 @@ var table = map[string]pkg{
 	"internal/connlimit":      {external: "github.com/hashicorp/golang-lru golang.org/x/time"},
 	"internal/csvcell":        {},
 	"internal/config":         {external: "go.yaml.in/yaml/v3"},
-	"internal/datatest":       {},
 	"internal/agentapi":       {may: "internal/protocol proto/loadstar/v1"},
 	"internal/head":           {may: "internal/mtls"},
 	"internal/jointoken":      {},
-	"internal/longtest":       {},
 	"internal/mtls":           {may: "internal/atomicfile"},
 	"internal/problem":        {},
 	"internal/proc":           {},
-	"internal/testkit/pgtest": {may: "internal/freeport internal/proc"},
+	"internal/testkit":        {may: "internal/finding"},
+	"internal/testkit/pgtest": {may: "internal/testkit internal/proc"},
 	"internal/protocol":       {external: "connectrpc.com/connect google.golang.org/protobuf"},
 	"internal/sdnotify":       {},
 	"internal/cputime":        {external: "golang.org/x/sys"},
 	"internal/filelock":       {external: "golang.org/x/sys"},
-	"internal/freeport":       {},
 	"internal/mmap":           {external: "golang.org/x/sys"},
 }
 
 // testOnly lists the packages that only tests and the rig may import.
-var testOnly = []string{"nn/nntest", "internal/stateformat/golden", "internal/archtest", "internal/datatest", "internal/longtest", "internal/testkit/pgtest", "internal/finding/findingtest"}
+var testOnly = []string{"nn/nntest", "internal/stateformat/golden", "internal/archtest", "internal/testkit", "internal/testkit/pgtest"}
 
 const module = "loadstar"
 

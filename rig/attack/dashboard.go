@@ -20,7 +20,7 @@ import (
 
 	v1 "loadstar/proto/loadstar/v1"
 
-	"loadstar/internal/freeport"
+	"loadstar/internal/testkit"
 )
 
 // dashboards lists the attacks of the second review on the dashboard and on what its users see.
@@ -45,7 +45,7 @@ type dashboard struct {
 }
 
 func (f *Fleet) dashboard(ctx context.Context, flags ...string) (*dashboard, error) {
-	host, err := freeport.Address()
+	host, err := testkit.FreeAddress()
 	if err != nil {
 		return nil, err
 	}

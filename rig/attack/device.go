@@ -22,7 +22,7 @@ import (
 
 	v1 "loadstar/proto/loadstar/v1"
 
-	"loadstar/internal/freeport"
+	"loadstar/internal/testkit"
 )
 
 // devices lists the attacks of the second review on an agent's machine and on its files.
@@ -53,7 +53,7 @@ type forecaster struct {
 
 // forecaster starts an agent without a server.
 func (f *Fleet) forecaster(ctx context.Context, token string) (*forecaster, error) {
-	host, err := freeport.Address()
+	host, err := testkit.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -387,7 +387,7 @@ func smuggle(ctx context.Context, f *Fleet) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	front, err := freeport.Address()
+	front, err := testkit.FreeAddress()
 	if err != nil {
 		return Result{}, err
 	}

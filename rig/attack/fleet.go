@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"loadstar/internal/freeport"
 	"loadstar/internal/proc"
+	"loadstar/internal/testkit"
 )
 
 // ground has what all attacks share.
@@ -196,16 +196,16 @@ func (f *Fleet) Serve(ctx context.Context, more ...string) (*Server, error) {
 func (f *Fleet) serveAs(ctx context.Context, name string, more ...string) (*Server, error) {
 	s := &Server{fleet: f, Dir: f.path(name)}
 	var err error
-	if s.Host, err = freeport.Address(); err != nil {
+	if s.Host, err = testkit.FreeAddress(); err != nil {
 		return nil, err
 	}
-	if s.Watch, err = freeport.Address(); err != nil {
+	if s.Watch, err = testkit.FreeAddress(); err != nil {
 		return nil, err
 	}
 	s.Operator = s.Host
 	args := []string{"serve", "--dir", s.Dir, "--listen", s.Host, "--watch", s.Watch, "--set", "agents.poll=200ms"}
 	if f.knows("operators") {
-		if s.Operator, err = freeport.Address(); err != nil {
+		if s.Operator, err = testkit.FreeAddress(); err != nil {
 			return nil, err
 		}
 		args = append(args, "--set", "operators="+s.Operator)

@@ -11,8 +11,7 @@ import (
 	"time"
 
 	"loadstar/fed/policy"
-	"loadstar/internal/datatest"
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 	"loadstar/nn/kernel"
 	"loadstar/rig/leak"
 	"loadstar/series"
@@ -22,7 +21,7 @@ import (
 // yearOfHomes returns a year of readings of real homes.
 func yearOfHomes(t *testing.T) *series.Dataset {
 	t.Helper()
-	description, root := datatest.Dataset(t, "sgsc-core19")
+	description, root := testkit.Dataset(t, "sgsc-core19")
 	desc, err := read.Load(description)
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +49,7 @@ func yearOfHomes(t *testing.T) *series.Dataset {
 // readings, with the best plans that the default policy accepts, and prints what they learn. Single
 // hours must stay hidden; means by hour do not.
 func TestLeaks(t *testing.T) {
-	if !longtest.Enabled() {
+	if !testkit.Long() {
 		t.Skip("takes half an hour: make leaks")
 	}
 	k, err := kernel.Default()
@@ -130,7 +129,7 @@ func figures(all []float64) string {
 // TestWhatRemains prints what the same agents do reveal: means, and what weights that are made for
 // it single out.
 func TestWhatRemains(t *testing.T) {
-	if !longtest.Enabled() {
+	if !testkit.Long() {
 		t.Skip("takes minutes: make leaks")
 	}
 	k, err := kernel.Default()

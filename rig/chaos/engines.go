@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"sync"
 
-	"loadstar/internal/freeport"
+	"loadstar/internal/testkit"
 	"loadstar/internal/testkit/pgtest"
 )
 
@@ -47,7 +47,7 @@ func (s *system) postgres() (*postgres, error) {
 	if err := errors.Join(os.MkdirAll(dir, 0o755), s.disk(dir)); err != nil {
 		return nil, err
 	}
-	port, err := freeport.Take()
+	port, err := testkit.FreePort()
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 	"loadstar/internal/testkit/pgtest"
 	"loadstar/rig/faultfs"
 )
@@ -175,7 +175,7 @@ func (b *bench) right(asynchronous map[string]bool) {
 // fleetSize returns the number of clients and agents of a test, and the number of clients
 // that a round asks. In the long form, these are the same as in make chaos.
 func fleetSize() (clients, hosts, asked int) {
-	return longtest.Pick(50, meters), longtest.Pick(5, agents), longtest.Pick(10, cohort)
+	return testkit.Pick(50, meters), testkit.Pick(5, agents), testkit.Pick(10, cohort)
 }
 
 // TestFleet trains a fleet with each form of server. The weights must be byte-identical to
@@ -191,7 +191,7 @@ func TestFleet(t *testing.T) {
 			l.agents = hosts
 			b := newBench(t, l, clients)
 			b.host(0, hosts)
-			b.begin(planOf(0, 7, longtest.Pick(4, 6), asked), clients)
+			b.begin(planOf(0, 7, testkit.Pick(4, 6), asked), clients)
 			b.identical("run-000")
 			b.right(nil)
 		})
@@ -205,7 +205,7 @@ func TestFleetFedSIM(t *testing.T) {
 	b := newBench(t, layout{agents: hosts, own: "generate"}, clients)
 	b.host(0, hosts)
 	for i := range 2 {
-		b.begin(fedsimOf(i, 7, longtest.Pick(3, 6), asked), clients)
+		b.begin(fedsimOf(i, 7, testkit.Pick(3, 6), asked), clients)
 	}
 	b.identical("fedsim-000")
 	b.identical("fedsim-001")
@@ -217,7 +217,7 @@ func TestFleetFedSIM(t *testing.T) {
 // least tests the upgrade test itself.
 func TestUpgrade(t *testing.T) {
 	old := os.Getenv("LOADSTAR_OLD")
-	if old == "" && !longtest.Enabled() {
+	if old == "" && !testkit.Long() {
 		t.Skip("needs an older binary in LOADSTAR_OLD")
 	}
 	o := options{bin: binary(t), old: old, dir: t.TempDir(), seed: 9, patience: patient}

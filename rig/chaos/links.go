@@ -6,7 +6,7 @@ import (
 	"io"
 	"time"
 
-	"loadstar/internal/freeport"
+	"loadstar/internal/testkit"
 )
 
 // These are the links that can be bad.
@@ -21,7 +21,7 @@ func (s *system) via(name, to string) (string, error) {
 	if !s.links {
 		return to, nil
 	}
-	port, err := freeport.Take()
+	port, err := testkit.FreePort()
 	if err != nil {
 		return "", err
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"loadstar/agent/identity"
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 	"loadstar/series"
 )
 
@@ -40,14 +40,14 @@ type rotation struct {
 // trains with agents that are never away and must have the simulator's weights, and further
 // runs train with the whole fleet and must merge all rounds.
 func TestRotation(t *testing.T) {
-	clients := rotationHosts * longtest.Pick(4, 10)
+	clients := rotationHosts * testkit.Pick(4, 10)
 	b := newBench(t, layout{agents: rotationHosts, serve: []string{
 		"--set", "agents.certificates=1m", "--set", "agents.grace=10m", "--set", "agents.poll=500ms", "--set", "limits.address_rate=0",
 	}}, clients)
 	r := &rotation{bench: b, stop: make(chan struct{}), begun: time.Now()}
 
 	r.host(0, rotationSteady)
-	steady := small("fedadam", longtest.Pick(700, 1500), "partition: head\nschedule: {cohort: 16}\nclient: {steps: 2, batch: 8}\n")
+	steady := small("fedadam", testkit.Pick(700, 1500), "partition: head\nschedule: {cohort: 16}\nclient: {steps: 2, batch: 8}\n")
 	b.runs[steady.name] = reference{steady, b.bin, r.part(rotationSteady), ""}
 	if err := b.submit(t.Context(), b.dir, steady, clients*rotationSteady/rotationHosts, patient); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"loadstar/internal/freeport"
+	"loadstar/internal/testkit"
 	"loadstar/rig/faultfs"
 	"loadstar/rig/patroni"
 )
@@ -162,7 +162,7 @@ func (s *system) synced(at string) error {
 // serve returns a server process, which it does not start, and the address of its health
 // checks.
 func (s *system) serve(kind, name string, args ...string) (p *process, watch string, err error) {
-	port, err := freeport.Take()
+	port, err := testkit.FreePort()
 	if err != nil {
 		return nil, "", err
 	}
@@ -188,7 +188,7 @@ func (s *system) ownData() []string {
 
 // one starts a single server that has all roles.
 func (s *system) one(ctx context.Context) error {
-	port, err := freeport.Take()
+	port, err := testkit.FreePort()
 	if err != nil {
 		return err
 	}
@@ -229,7 +229,7 @@ func (s *system) many(ctx context.Context) error {
 		for i := range n {
 			args := append([]string{"--roles", kind}, common...)
 			if kind == kindGateway {
-				port, err := freeport.Take()
+				port, err := testkit.FreePort()
 				if err != nil {
 					return err
 				}
@@ -248,7 +248,7 @@ func (s *system) many(ctx context.Context) error {
 	if err := errors.Join(add(kindGateway, 3), add(kindCoordinator, 2, s.ownData()...)); err != nil {
 		return err
 	}
-	port, err := freeport.Take()
+	port, err := testkit.FreePort()
 	if err != nil {
 		return err
 	}

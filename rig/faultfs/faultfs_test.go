@@ -16,6 +16,8 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	_ "modernc.org/sqlite" // the driver sqlite
+
+	"loadstar/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -54,31 +56,24 @@ func disk(t *testing.T) (*Server, string) {
 	return s, at
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func put(t *testing.T, path, text string, sync bool) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	must(t, err)
+	testkit.Must(t, err)
 	_, err = f.WriteString(text)
-	must(t, err)
+	testkit.Must(t, err)
 	if sync {
-		must(t, f.Sync())
+		testkit.Must(t, f.Sync())
 	}
-	must(t, f.Close())
+	testkit.Must(t, f.Close())
 }
 
 func syncDir(t *testing.T, path string) {
 	t.Helper()
 	d, err := os.Open(path)
-	must(t, err)
-	must(t, d.Sync())
-	must(t, d.Close())
+	testkit.Must(t, err)
+	testkit.Must(t, d.Sync())
+	testkit.Must(t, d.Close())
 }
 
 // cut cuts the power with the first seed whose loss is as wanted.
@@ -89,7 +84,7 @@ func cut(t *testing.T, s *Server, at, kind string, strict bool) {
 		d.choose(seed)
 		if d.lost.Kind == kind && d.lost.Strict == strict {
 			_, err := s.Cut(at, seed)
-			must(t, err)
+			testkit.Must(t, err)
 			return
 		}
 	}
@@ -136,16 +131,16 @@ func TestNames(t *testing.T) {
 	name := func(n string) string { return filepath.Join(at, n) }
 	put(t, name("a"), "1", true)
 	put(t, name("b"), "b", true)
-	must(t, os.Mkdir(name("empty"), 0o700))
+	testkit.Must(t, os.Mkdir(name("empty"), 0o700))
 	syncDir(t, at)
 	replace := func() {
 		put(t, name("a.new"), "2", true)
-		must(t, os.Rename(name("a.new"), name("a")))
+		testkit.Must(t, os.Rename(name("a.new"), name("a")))
 	}
 	replace()
-	must(t, os.Remove(name("b")))
-	must(t, os.Remove(name("empty")))
-	must(t, os.Mkdir(name("sub"), 0o700))
+	testkit.Must(t, os.Remove(name("b")))
+	testkit.Must(t, os.Remove(name("empty")))
+	testkit.Must(t, os.Mkdir(name("sub"), 0o700))
 	put(t, name("sub/c"), "c", true)
 	syncDir(t, name("sub"))
 	cut(t, s, at, "all", true)
@@ -165,7 +160,7 @@ func TestNames(t *testing.T) {
 		t.Errorf("after a sync of a later file, a journal lost a rename: %q", got)
 	}
 	put(t, name("a.new"), "3", false)
-	must(t, os.Rename(name("a.new"), name("a")))
+	testkit.Must(t, os.Rename(name("a.new"), name("a")))
 	syncDir(t, at)
 	cut(t, s, at, "all", true)
 	if got := has(name("a")); got != "" {
@@ -180,10 +175,10 @@ func TestTorn(t *testing.T) {
 	old, fresh := strings.Repeat("o", 64*page), strings.Repeat("n", 64*page)
 	put(t, path, old, true)
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	must(t, err)
+	testkit.Must(t, err)
 	_, err = f.WriteString(fresh)
-	must(t, err)
-	must(t, f.Close())
+	testkit.Must(t, err)
+	testkit.Must(t, f.Close())
 	cut(t, s, at, "torn", false)
 	got := has(path)
 	if n := strings.Count(got, "n"); len(got) != len(old) || n == 0 || n == len(old) || n%page != 0 {
@@ -196,39 +191,39 @@ func TestFaults(t *testing.T) {
 	s, at := disk(t)
 	path := filepath.Join(at, "x")
 	put(t, path, "1234", true)
-	must(t, s.Set(at, Fault{Full: true, Room: 3}))
+	testkit.Must(t, s.Set(at, Fault{Full: true, Room: 3}))
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND, 0)
-	must(t, err)
+	testkit.Must(t, err)
 	defer f.Close()
 	if n, err := f.WriteString("abcde"); n != 3 || !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("wrote %d bytes, %v", n, err)
 	}
 	over, err := os.OpenFile(path, os.O_WRONLY, 0)
-	must(t, err)
+	testkit.Must(t, err)
 	if _, err := over.WriteString("4321"); err != nil {
 		t.Errorf("a full disk refuses to overwrite: %v", err)
 	}
-	must(t, over.Close())
+	testkit.Must(t, over.Close())
 	if err := os.WriteFile(filepath.Join(at, "y"), []byte("y"), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("created a file: %v", err)
 	}
 	var st syscall.Statfs_t
-	if must(t, syscall.Statfs(at, &st)); st.Bavail != 0 {
+	if testkit.Must(t, syscall.Statfs(at, &st)); st.Bavail != 0 {
 		t.Errorf("a full disk has %d free blocks", st.Bavail)
 	}
-	must(t, s.Set(at, Fault{ReadOnly: true}))
+	testkit.Must(t, s.Set(at, Fault{ReadOnly: true}))
 	if _, err := f.WriteString("x"); !errors.Is(err, syscall.EROFS) {
 		t.Errorf("wrote to a read-only disk: %v", err)
 	}
 	if err := os.Remove(path); !errors.Is(err, syscall.EROFS) {
 		t.Errorf("deleted from a read-only disk: %v", err)
 	}
-	must(t, s.Set(at, Fault{Slow: 50 * time.Millisecond}))
+	testkit.Must(t, s.Set(at, Fault{Slow: 50 * time.Millisecond}))
 	begin := time.Now()
 	if _, err := f.WriteString("x"); err != nil || time.Since(begin) < 50*time.Millisecond {
 		t.Errorf("a slow write took %s: %v", time.Since(begin), err)
 	}
-	must(t, s.Set(at, Fault{}))
+	testkit.Must(t, s.Set(at, Fault{}))
 	if got := has(path); got != "4321abcx" {
 		t.Errorf("got %q", got)
 	}
@@ -240,21 +235,21 @@ func TestEngines(t *testing.T) {
 	s, at := disk(t)
 	for seed := range uint64(12) {
 		db, err := sql.Open("sqlite", "file:"+filepath.Join(at, "x.db")+"?_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)")
-		must(t, err)
+		testkit.Must(t, err)
 		_, err = db.Exec("CREATE TABLE IF NOT EXISTS x (n INTEGER PRIMARY KEY, b BLOB)")
-		must(t, err)
+		testkit.Must(t, err)
 		b, err := bolt.Open(filepath.Join(at, "x.bolt"), 0o600, nil)
-		must(t, err)
+		testkit.Must(t, err)
 		var rows int
-		must(t, db.QueryRow("SELECT count(*) FROM x").Scan(&rows))
+		testkit.Must(t, db.QueryRow("SELECT count(*) FROM x").Scan(&rows))
 		if rows != int(seed)*10 {
 			t.Fatalf("%d rows after %d cuts", rows, seed)
 		}
 		for i := range 10 {
 			blob := bytes.Repeat([]byte{byte(i)}, 3000)
 			_, err = db.Exec("INSERT INTO x (b) VALUES (?)", blob)
-			must(t, err)
-			must(t, b.Update(func(tx *bolt.Tx) error {
+			testkit.Must(t, err)
+			testkit.Must(t, b.Update(func(tx *bolt.Tx) error {
 				k, err := tx.CreateBucketIfNotExists([]byte("k"))
 				if err != nil {
 					return err
@@ -266,10 +261,10 @@ func TestEngines(t *testing.T) {
 			}))
 		}
 		// The files are closed with everything synced, except what closing itself writes.
-		must(t, db.Close())
-		must(t, b.Close())
+		testkit.Must(t, db.Close())
+		testkit.Must(t, b.Close())
 		loss, err := s.Cut(at, seed)
-		must(t, err)
+		testkit.Must(t, err)
 		t.Log(loss)
 	}
 }

@@ -13,8 +13,7 @@ import (
 
 	"loadstar/agent/live"
 	"loadstar/fed/serve"
-	"loadstar/internal/datatest"
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 	"loadstar/lab/outlook"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -29,7 +28,7 @@ func TestLiveEqualsBacktest(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains a model")
 	}
-	if !longtest.Enabled() {
+	if !testkit.Long() {
 		d, model := fixture(t)
 		from := start + 7*86400
 		if r := compareLive(t, before(t, d, from+5*86400), model, from); r.same < 3 {
@@ -39,7 +38,7 @@ func TestLiveEqualsBacktest(t *testing.T) {
 	}
 	for _, group := range []string{"sgsc-core19", "resstock-vt-core42", "cambridge-core42-2016-17"} {
 		t.Run(group, func(t *testing.T) {
-			path, root := datatest.Dataset(t, group)
+			path, root := testkit.Dataset(t, group)
 			description, err := read.Load(path)
 			if err != nil {
 				t.Fatal(err)

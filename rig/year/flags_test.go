@@ -7,8 +7,7 @@ import (
 	"time"
 
 	"loadstar/fed/serve"
-	"loadstar/internal/datatest"
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 	"loadstar/nn/kernel"
 	"loadstar/series/read"
 )
@@ -17,7 +16,7 @@ import (
 // trained honestly, because of its forecasts with flags of the calendar set. It also counts the
 // clients that refuse the same model with a planted weight.
 func TestFlagsOfHonestModels(t *testing.T) {
-	if !longtest.Enabled() {
+	if !testkit.Long() {
 		t.Skip("trains for more than half an hour")
 	}
 	k, err := kernel.Default()
@@ -30,7 +29,7 @@ func TestFlagsOfHonestModels(t *testing.T) {
 	} {
 		for _, plan := range []string{"hour-ahead", "day-ahead"} {
 			t.Run(group+"/"+plan, func(t *testing.T) {
-				path, root := datatest.Dataset(t, group)
+				path, root := testkit.Dataset(t, group)
 				description, err := read.Load(path)
 				if err != nil {
 					t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"loadstar/agent/live"
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 	"loadstar/series/store"
@@ -178,7 +178,7 @@ func TestKill(t *testing.T) {
 		t.Skip("starts and kills processes")
 	}
 	dir, model := threeClients(t)
-	end := start + int64(longtest.Pick(10, 60))*86400
+	end := start + int64(testkit.Pick(10, 60))*86400
 	run := func(name string, kill time.Duration) (killed bool) {
 		cmd := exec.CommandContext(t.Context(), os.Args[0])
 		cmd.Env = append(os.Environ(), childDir+"="+filepath.Join(dir, name), childModel+"="+model, childEnd+"="+strconv.FormatInt(end, 10))
@@ -202,7 +202,7 @@ func TestKill(t *testing.T) {
 	}
 	run("whole", 0)
 	kills, random := 0, rand.New(rand.NewPCG(1, 2))
-	for most := longtest.Pick(12, 200); kills < most && run("killed", time.Duration(1+random.IntN(600))*time.Millisecond); {
+	for most := testkit.Pick(12, 200); kills < most && run("killed", time.Duration(1+random.IntN(600))*time.Millisecond); {
 		kills++
 	}
 	run("killed", 0)

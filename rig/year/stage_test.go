@@ -15,7 +15,7 @@ import (
 	"loadstar/fed/recipe"
 	"loadstar/fed/serve"
 	"loadstar/forecast/issue"
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 	"loadstar/series/store"
@@ -173,7 +173,7 @@ func TestTimeBomb(t *testing.T) {
 		t.Skip("trains a model")
 	}
 	// The last 14 days have no holiday.
-	b := newBench(t, longtest.Pick(time.Date(2016, 2, 20, 0, 0, 0, 0, time.UTC), time.Date(2017, 3, 1, 0, 0, 0, 0, time.UTC)).Unix())
+	b := newBench(t, testkit.Pick(time.Date(2016, 2, 20, 0, 0, 0, 0, time.UTC), time.Date(2017, 3, 1, 0, 0, 0, 0, time.UTC)).Unix())
 	if !b.service.Tick() {
 		t.Fatal(b.service.Ready())
 	}

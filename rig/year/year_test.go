@@ -17,8 +17,7 @@ import (
 
 	"loadstar/fed/recipe"
 	"loadstar/fed/serve"
-	"loadstar/internal/datatest"
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 	"loadstar/lab/sim"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -34,9 +33,9 @@ algorithm: fedavg
 // 2017.
 func data(t *testing.T, meters int) *series.Dataset {
 	t.Helper()
-	path, root := datatest.Sample(t), ""
-	if longtest.Enabled() {
-		path, root = datatest.Dataset(t, "cambridge-core42-2016-17")
+	path, root := testkit.Sample(t), ""
+	if testkit.Long() {
+		path, root = testkit.Dataset(t, "cambridge-core42-2016-17")
 	}
 	description, err := read.Load(path)
 	if err != nil {
@@ -51,7 +50,7 @@ func data(t *testing.T, meters int) *series.Dataset {
 		m := d.Meter(i)
 		// Tests need clients that accept a good model. For these two, last week's load is as
 		// good in May.
-		if !longtest.Enabled() && (m.ID == "cam_b9" || m.ID == "cam_b34") {
+		if !testkit.Long() && (m.ID == "cam_b9" || m.ID == "cam_b34") {
 			continue
 		}
 		if len(chosen) < meters {
@@ -128,7 +127,7 @@ func train(t *testing.T, d *series.Dataset, plan, dir string) string {
 }
 
 // start is when agents begin: models are trained on what is before.
-var start = longtest.Pick(time.Date(2016, 5, 2, 0, 0, 0, 0, time.UTC), time.Date(2017, 1, 2, 0, 0, 0, 0, time.UTC)).Unix()
+var start = testkit.Pick(time.Date(2016, 5, 2, 0, 0, 0, 0, time.UTC), time.Date(2017, 1, 2, 0, 0, 0, 0, time.UTC)).Unix()
 
 var shared struct {
 	once  sync.Once
@@ -177,7 +176,7 @@ func TestYear(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains a model and runs it for weeks of virtual time")
 	}
-	meters, weeks := 42, longtest.Pick(8, 51)
+	meters, weeks := 42, testkit.Pick(8, 51)
 	if n, err := strconv.Atoi(os.Getenv("LOADSTAR_YEAR_WEEKS")); err == nil {
 		weeks = n
 	}
@@ -186,7 +185,7 @@ func TestYear(t *testing.T) {
 		d     *series.Dataset
 		model string
 	)
-	if longtest.Enabled() {
+	if testkit.Long() {
 		d = data(t, meters)
 		model = train(t, before(t, d, start), dayAhead, t.TempDir())
 	} else {
@@ -195,7 +194,7 @@ func TestYear(t *testing.T) {
 	var log bytes.Buffer
 	planted := start + int64(weeks)*7*86400*3/5
 	c := Config{
-		Data: d, Model: model, Start: start, End: start + int64(weeks)*7*86400, H: 48, Settled: settled, Canary: longtest.Pick(97, 197), Dir: t.TempDir(),
+		Data: d, Model: model, Start: start, End: start + int64(weeks)*7*86400, H: 48, Settled: settled, Canary: testkit.Pick(97, 197), Dir: t.TempDir(),
 		Log: slog.New(slog.NewTextHandler(&log, nil)),
 		Plants: []Plant{
 			{Client: d.Meter(0).ID, From: planted, Factor: 1000, Kind: "kW became W"},
@@ -230,17 +229,17 @@ func TestYear(t *testing.T) {
 	t.Logf("coverage median %.1f %%, from %.1f to %.1f %%; within 75-85 %%: %.0f %%", 100*coverage[len(coverage)/2], 100*coverage[0], 100*coverage[len(coverage)-1],
 		100*share(coverage, func(v float64) bool { return v >= 0.75 && v <= 0.85 }))
 	t.Logf("served MAE at most 1.02 of the better for %.0f %% of clients, worst %.3f", 100*share(ratio, func(v float64) bool { return v <= 1.02 }), ratio[len(ratio)-1])
-	least, most := longtest.Pick(0.70, 0.78), longtest.Pick(0.92, 0.82)
+	least, most := testkit.Pick(0.70, 0.78), testkit.Pick(0.92, 0.82)
 	if v := coverage[len(coverage)/2]; v < least || v > most {
 		t.Errorf("the median client's coverage is %.1f %%, want %.0f to %.0f", 100*v, 100*least, 100*most)
 	}
-	if v := share(coverage, func(v float64) bool { return v >= 0.75 && v <= 0.85 }); longtest.Enabled() && v < 0.9 {
+	if v := share(coverage, func(v float64) bool { return v >= 0.75 && v <= 0.85 }); testkit.Long() && v < 0.9 {
 		t.Errorf("coverage is 75 to 85 %% for %.0f %% of clients, want 90", 100*v)
 	}
-	if v := share(ratio, func(v float64) bool { return v <= longtest.Pick(1.1, 1.02) }); v < 0.95 {
+	if v := share(ratio, func(v float64) bool { return v <= testkit.Pick(1.1, 1.02) }); v < 0.95 {
 		t.Errorf("the served MAE is at most 1.02 of the better for %.0f %% of clients, want 95", 100*v)
 	}
-	if r.Canaries < 5 || r.Fallback > longtest.Pick(0.5, 0.1) {
+	if r.Canaries < 5 || r.Fallback > testkit.Pick(0.5, 0.1) {
 		t.Errorf("%d checks with readings of the future, %.1f %% fallbacks", r.Canaries, 100*r.Fallback)
 	}
 	for _, line := range strings.Split(log.String(), "\n") {

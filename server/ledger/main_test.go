@@ -16,8 +16,11 @@ import (
 
 	"go.uber.org/goleak"
 
+	"loadstar/internal/testkit"
 	"loadstar/internal/testkit/pgtest"
 )
+
+var must = testkit.Must
 
 // cluster is the PostgreSQL server of all tests that need one.
 var cluster pgtest.Cluster
@@ -80,14 +83,6 @@ func open(t *testing.T, at string) *Ledger {
 		}
 	})
 	return l
-}
-
-// must ends the test if err is not nil.
-func must(t tester, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func wantIs(t tester, err, want error) {

@@ -13,7 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 )
 
 // turn identifies a turn in the model, which has only one run.
@@ -71,7 +71,7 @@ func TestModel(t *testing.T) {
 	for _, on := range []struct {
 		database string
 		cases    int
-	}{{"sqlite", longtest.Pick(8, 25)}, {"postgres", longtest.Pick(4, 8)}} {
+	}{{"sqlite", testkit.Pick(8, 25)}, {"postgres", testkit.Pick(4, 8)}} {
 		t.Run(on.database, func(t *testing.T) {
 			at := "sqlite:" + filepath.Join(t.TempDir(), "ledger.db")
 			if on.database == "postgres" {

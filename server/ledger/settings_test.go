@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"loadstar/internal/finding"
-	"loadstar/internal/finding/findingtest"
+	"loadstar/internal/testkit"
 	"loadstar/internal/testkit/pgtest"
 )
 
@@ -25,14 +25,14 @@ func TestSettingsOfSQLite(t *testing.T) {
 		must(t, err)
 		return all
 	}
-	findingtest.Expect(t, look(), "database's journal", finding.OK, "every commit")
+	testkit.WantFinding(t, look(), "database's journal", finding.OK, "every commit")
 	must(t, do(l.write.DB, "PRAGMA synchronous = NORMAL"))
-	findingtest.Expect(t, look(), "database's journal", finding.Fail, "synchronous=1")
+	testkit.WantFinding(t, look(), "database's journal", finding.Fail, "synchronous=1")
 	must(t, l.Close())
 	// A file system that cannot share memory makes SQLite fall back to another journal.
 	var all finding.List
 	judgeSQLite(&all, "delete", 2)
-	findingtest.Expect(t, all, "database's journal", finding.Fail, "journal_mode=delete")
+	testkit.WantFinding(t, all, "database's journal", finding.Fail, "journal_mode=delete")
 }
 
 func do(db *sql.DB, text string) error {
@@ -46,7 +46,7 @@ func TestIntegrityOfSQLite(t *testing.T) {
 	must(t, err)
 	all, err := l.Integrity(t.Context())
 	must(t, err)
-	findingtest.Expect(t, all, "database's integrity", finding.OK, "no damage")
+	testkit.WantFinding(t, all, "database's integrity", finding.OK, "no damage")
 	must(t, l.Close())
 	data, err := os.ReadFile(path)
 	must(t, err)
@@ -60,7 +60,7 @@ func TestIntegrityOfSQLite(t *testing.T) {
 		defer l.Close()
 		all, err = l.Integrity(t.Context())
 		must(t, err)
-		findingtest.Expect(t, all, "database's integrity", finding.Fail, "is damaged")
+		testkit.WantFinding(t, all, "database's integrity", finding.Fail, "is damaged")
 	} else if !errors.Is(err, ErrDamaged) { // the damage is in the table of versions
 		t.Error(err)
 	}
@@ -132,7 +132,7 @@ func TestSettingsOfPostgres(t *testing.T) {
 	}
 	all := look()
 	for _, check := range []string{"database", "database's fsync", "database's full_page_writes", "database's synchronous_commit", "database's standbys", "database's isolation", "database's connections", "database's checksums"} {
-		findingtest.Expect(t, all, check, finding.OK, "")
+		testkit.WantFinding(t, all, check, finding.OK, "")
 	}
 	for _, k := range []struct {
 		do, undo, check string
@@ -148,10 +148,10 @@ func TestSettingsOfPostgres(t *testing.T) {
 		{"ALTER ROLE postgres SET zero_damaged_pages = on", "ALTER ROLE postgres RESET zero_damaged_pages", "database's checksums", finding.Fail, "damaged pages"},
 	} {
 		set(k.do)
-		findingtest.Expect(t, look(), k.check, k.level, k.text)
+		testkit.WantFinding(t, look(), k.check, k.level, k.text)
 		set(k.undo)
 	}
-	findingtest.Expect(t, look(), "database's synchronous_commit", finding.OK, "on: a commit")
+	testkit.WantFinding(t, look(), "database's synchronous_commit", finding.OK, "on: a commit")
 	l, err := Open(t.Context(), s.URL("ledger"))
 	must(t, err)
 	defer l.Close()
@@ -163,7 +163,7 @@ func TestSettingsOfPostgres(t *testing.T) {
 	}
 	found, err := l.Integrity(t.Context())
 	must(t, err)
-	findingtest.Expect(t, found, "database's integrity", finding.OK, "no page with a wrong checksum")
+	testkit.WantFinding(t, found, "database's integrity", finding.OK, "no page with a wrong checksum")
 }
 
 func TestJudgePostgres(t *testing.T) {
@@ -192,7 +192,7 @@ func TestJudgePostgres(t *testing.T) {
 		k.change(&p)
 		var all finding.List
 		p.judge(&all)
-		findingtest.Expect(t, all, k.check, k.level, k.text)
+		testkit.WantFinding(t, all, k.check, k.level, k.text)
 	}
 }
 
@@ -215,8 +215,8 @@ func TestFsyncOff(t *testing.T) {
 	defer l.Close()
 	all, err := l.Settings(t.Context())
 	must(t, err)
-	findingtest.Expect(t, all, "database's fsync", finding.Fail, "power loss")
-	findingtest.Expect(t, all, "database's connections", finding.Warn, "17 connections")
+	testkit.WantFinding(t, all, "database's fsync", finding.Fail, "power loss")
+	testkit.WantFinding(t, all, "database's connections", finding.Warn, "17 connections")
 }
 
 // TestStandbys checks a pair of servers whose commits wait for the standby or do not.
@@ -247,7 +247,7 @@ func TestStandbys(t *testing.T) {
 			must(t, err)
 			i := slices.IndexFunc(all, func(f finding.Finding) bool { return f.Check == "database's standbys" })
 			if strings.Contains(all[i].Text, k.text) || time.Now().After(end) { // the standby connects
-				findingtest.Expect(t, all, "database's standbys", k.level, k.text)
+				testkit.WantFinding(t, all, "database's standbys", k.level, k.text)
 				break
 			}
 		}

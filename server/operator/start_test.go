@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"loadstar/fed"
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/ledger"
 )
@@ -17,7 +18,7 @@ import (
 func TestListPlans(t *testing.T) {
 	d := newFixture(t)
 	r, err := d.ListPlans(t.Context(), &v1.ListPlansRequest{})
-	must(t, err)
+	testkit.Must(t, err)
 	if len(r.Plans) < 10 || r.Plans[0].Name != "day-ahead" {
 		t.Fatalf("%d plans: %v", len(r.Plans), r.Plans)
 	}
@@ -39,7 +40,7 @@ func TestExplainPlan(t *testing.T) {
 	ctx := t.Context()
 	d.members("a", "x", "y", "z")
 	r, err := d.ExplainPlan(ctx, &v1.ExplainPlanRequest{Plan: "name: p\nalgorithm: fedavg\nrounds: 7\nschedule: {cohort: 2}\nevaluate: {holdout: 0.5}\n"})
-	must(t, err)
+	testkit.Must(t, err)
 	if r.Name != "p" || r.Rounds != 7 || r.Wanted != 4 || r.Clients != 3 || r.Text != "p with 4 clients and 7 rounds" {
 		t.Errorf("%v", r)
 	}
@@ -48,7 +49,7 @@ func TestExplainPlan(t *testing.T) {
 	}
 	// The plan of the answer is the one that was explained.
 	s, err := d.StartRun(ctx, &v1.StartRunRequest{Plan: r.Plan})
-	must(t, err)
+	testkit.Must(t, err)
 	if run, err := d.GetRun(ctx, &v1.GetRunRequest{Run: s.Run}); err != nil || run.Run.Rounds != 9 {
 		t.Error(run, err)
 	}

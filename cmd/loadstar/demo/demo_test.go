@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"loadstar/internal/cputime"
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 )
 
 // mostCPU is the most CPU time of a demo in seconds. It is a budget of CPU time because the
@@ -25,7 +25,7 @@ const mostCPU = 90
 // TestDemo runs the demo as users do, and checks what it claims, for three
 // seeds. None of them was used to choose the plan.
 func TestDemo(t *testing.T) {
-	if !longtest.Enabled() {
+	if !testkit.Long() {
 		t.Skip("trains three fleets; CI runs the command and checks its last line")
 	}
 	for seed := range uint64(3) {

@@ -20,8 +20,8 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/freeport"
 	"loadstar/internal/proc"
+	"loadstar/internal/testkit"
 )
 
 // ErrMissing means that PostgreSQL is not installed.
@@ -166,7 +166,7 @@ func (s *Server) run(name string, args ...string) error {
 // Start starts the server, also after Crash or Stop, and returns when it accepts connections.
 func (s *Server) Start() error {
 	if s.port == 0 {
-		port, err := freeport.Take()
+		port, err := testkit.FreePort()
 		if err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"loadstar/internal/freeport"
+	"loadstar/internal/testkit"
 )
 
 // Pair is a primary and a standby that follows it. Like a Server, it is not safe for
@@ -28,7 +28,7 @@ func StartPair(dir string, synchronous bool, options ...Option) (*Pair, error) {
 	var ports [2]int
 	for i := range ports {
 		var err error
-		if ports[i], err = freeport.Take(); err != nil {
+		if ports[i], err = testkit.FreePort(); err != nil {
 			return nil, err
 		}
 	}

@@ -22,10 +22,10 @@ import (
 	"syscall"
 	"time"
 
-	"loadstar/internal/freeport"
 	"loadstar/internal/jointoken"
 	"loadstar/internal/mtls"
 	"loadstar/internal/proc"
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/rig/bench"
 	"loadstar/rig/fleetload"
@@ -125,8 +125,8 @@ func (b *testbed) open(ctx context.Context, agents int, short bool, progress ben
 	}
 	b.url, b.drop = url, drop
 	// Every server of the testbed has the same address, so that agents reconnect.
-	if b.address, err = freeport.Address(); err == nil {
-		b.watch, err = freeport.Address()
+	if b.address, err = testkit.FreeAddress(); err == nil {
+		b.watch, err = testkit.FreeAddress()
 	}
 	if err != nil {
 		return err

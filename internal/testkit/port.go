@@ -1,5 +1,4 @@
-// Package freeport gives ports to servers that are about to start.
-package freeport
+package testkit
 
 import (
 	"errors"
@@ -16,9 +15,9 @@ const first, ports = 10000, 20000
 
 var taken sync.Map // port to the listener that holds its name, or nil
 
-// Take returns a port of 127.0.0.1 at which nobody listens. No caller gets the port again
+// FreePort returns a port of 127.0.0.1 at which nobody listens. No caller gets the port again
 // while this process lives, neither here nor in another process.
-func Take() (int, error) {
+func FreePort() (int, error) {
 	last := errors.New("no free port")
 	for range 100 {
 		port := first + rand.IntN(ports)
@@ -46,20 +45,20 @@ func Take() (int, error) {
 	return 0, last
 }
 
-// Address returns 127.0.0.1 with a port from [Take].
-func Address() (string, error) {
-	port, err := Take()
+// FreeAddress returns 127.0.0.1 with a port from [FreePort].
+func FreeAddress() (string, error) {
+	port, err := FreePort()
 	return fmt.Sprintf("127.0.0.1:%d", port), err
 }
 
-// ForTest returns an [Address]. It ends the test if there is none.
-func ForTest(t interface {
+// AddressFor returns a [FreeAddress]. It ends the test if there is none.
+func AddressFor(t interface {
 	Helper()
 	Fatal(...any)
 },
 ) string {
 	t.Helper()
-	address, err := Address()
+	address, err := FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package freeport
+package testkit
 
 import (
 	"fmt"
@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-// TestTake checks that no port is given twice, neither by this process nor by another one that
+// TestFreePort checks that no port is given twice, neither by this process nor by another one that
 // runs at the same time, and that somebody can listen on each.
-func TestTake(t *testing.T) {
+func TestFreePort(t *testing.T) {
 	const n = 1500
 	if os.Getenv("LOADSTAR_TAKE") != "" {
 		for range n {
-			port, err := Take()
+			port, err := FreePort()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -25,13 +25,13 @@ func TestTake(t *testing.T) {
 	}
 	given := map[string]bool{}
 	for range n {
-		port, err := Take()
+		port, err := FreePort()
 		if err != nil {
 			t.Fatal(err)
 		}
 		given[fmt.Sprint("port ", port)] = true
 	}
-	other := exec.Command(os.Args[0], "-test.run=^TestTake$")
+	other := exec.Command(os.Args[0], "-test.run=^TestFreePort$")
 	other.Env = append(os.Environ(), "LOADSTAR_TAKE=1")
 	out, err := other.CombinedOutput()
 	if err != nil {
@@ -45,7 +45,7 @@ func TestTake(t *testing.T) {
 	if len(given) != 2*n {
 		t.Errorf("%d different ports, want %d", len(given), 2*n)
 	}
-	address, err := Address()
+	address, err := FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,4 @@
-// Package datatest finds real load data for tests. The repository has a sample; the other
-// groups of datasets/ are too large for it.
-package datatest
+package testkit
 
 import (
 	"os"
@@ -9,14 +7,14 @@ import (
 	"testing"
 )
 
-// Required names the environment variable that makes tests fail instead of skip if their
+// requireData names the environment variable that makes tests fail instead of skip if their
 // data is missing. CI sets it where the data is.
-const Required = "LOADSTAR_DATA_REQUIRED"
+const requireData = "LOADSTAR_DATA_REQUIRED"
 
-// Root returns the folder of the large groups: LOADSTAR_DATA, which may be relative to the
-// repository, or by default shared/data next to the repository. If it does not exist, Root
-// skips the test, or fails it if [Required] is set.
-func Root(t testing.TB) string {
+// DataRoot returns the folder of the large groups: LOADSTAR_DATA, which may be relative to the
+// repository, or by default shared/data next to the repository. If it does not exist, DataRoot
+// skips the test, or fails it if [requireData] is set.
+func DataRoot(t testing.TB) string {
 	t.Helper()
 	return existing(t, rootPath(t), "load data")
 }
@@ -32,9 +30,9 @@ func rootPath(t testing.TB) string {
 	return root
 }
 
-// Group returns the folder of one large group. If it does not exist, Group skips the test
-// like [Root].
-func Group(t testing.TB, name string) string {
+// DataGroup returns the folder of one large group. If it does not exist, DataGroup skips the test
+// like [DataRoot].
+func DataGroup(t testing.TB, name string) string {
 	t.Helper()
 	return existing(t, filepath.Join(rootPath(t), name), "data "+name)
 }
@@ -44,7 +42,7 @@ func existing(t testing.TB, dir, what string) string {
 	t.Helper()
 	if _, err := os.Stat(dir); err != nil {
 		missing := "the " + what + " is missing; get it with loadstar data fetch and set LOADSTAR_DATA"
-		if os.Getenv(Required) != "" {
+		if os.Getenv(requireData) != "" {
 			t.Fatal(missing)
 		}
 		t.Skip(missing)
@@ -55,7 +53,7 @@ func existing(t testing.TB, dir, what string) string {
 var groupOf = regexp.MustCompile(`files: \[([^/]*)/`)
 
 // Dataset returns the path of the description datasets/NAME.yaml and the folder to which its
-// files are relative. If its group is not there, Dataset skips the test like [Root].
+// files are relative. If its group is not there, Dataset skips the test like [DataRoot].
 func Dataset(t testing.TB, name string) (description, root string) {
 	t.Helper()
 	description = filepath.Join(Repository(t), "datasets", name+".yaml")
@@ -67,7 +65,7 @@ func Dataset(t testing.TB, name string) (description, root string) {
 	if group == nil {
 		t.Fatalf("%s names no group", description)
 	}
-	return description, filepath.Dir(Group(t, string(group[1])))
+	return description, filepath.Dir(DataGroup(t, string(group[1])))
 }
 
 // Sample returns the folder of the sample, for tests that need any real readings.
