@@ -90,7 +90,7 @@ arch: ## Run only the architecture test
 # Packages whose tests mostly need servers, databases, emulators or child processes. Slow tests of the other packages
 # skip themselves under -short.
 SLOW_PACKAGES := agent cmd/loadstar cmd/loadstar-agent internal/testkit/pgtest \
-	server server/coordinator server/gateway server/ledger server/operator server/region
+	server server/coordinator server/gateway server/ledger server/operator server/region server/sqlstore
 empty :=
 space := $(empty) $(empty)
 .PHONY: test-quick

@@ -109,7 +109,7 @@ func schemas(t *testing.T, path string) *goose.Provider {
 	db, err := sql.Open("sqlite", "file:"+path)
 	testkit.Must(t, err)
 	t.Cleanup(func() { db.Close() })
-	p, err := goose.NewProvider(goose.DialectSQLite3, db, os.DirFS("ledger/migrations"), goose.WithGoMigrations(goose.NewGoMigration(9, nil, nil))) // the migration in Go has nothing to undo
+	p, err := goose.NewProvider(goose.DialectSQLite3, db, os.DirFS("sqlstore/migrations"), goose.WithGoMigrations(goose.NewGoMigration(9, nil, nil))) // the migration in Go has nothing to undo
 	testkit.Must(t, err)
 	return p
 }

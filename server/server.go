@@ -37,6 +37,7 @@ import (
 	"loadstar/server/owndata"
 	"loadstar/server/pki"
 	"loadstar/server/region"
+	"loadstar/server/sqlstore"
 	"loadstar/server/terms"
 	"loadstar/server/web"
 )
@@ -226,13 +227,13 @@ func (s *server) open(ctx context.Context) (err error) {
 // openLedger opens the ledger. It waits for an unreachable database, because after a power
 // failure the database may start later than this server.
 func (s *server) openLedger(ctx context.Context) (*ledger.Ledger, error) {
-	if at := ledger.Unverified(s.Database); at != "" {
+	if at := sqlstore.Unverified(s.Database); at != "" {
 		s.Log.Warn("the connection to the database does not check who answers: whoever is between can read and change everything; add sslmode=verify-full&sslrootcert=FILE to --database", "database", at)
 	}
 	retry := backoff.Backoff{Base: 100 * time.Millisecond, Cap: 5 * time.Second}
 	for {
 		l, err := ledger.Open(ctx, s.Database)
-		if err == nil || !ledger.Unreachable(err) {
+		if err == nil || !sqlstore.Unreachable(err) {
 			return l, err
 		}
 		s.Log.Warn("waiting for the database", "error", err)
@@ -260,8 +261,8 @@ func (s *server) lockFolder() error {
 // countWork shows what the server asks of its database, which is most of what an update costs.
 func (s *server) countWork() {
 	for name, of := range map[string]func() uint64{
-		"statements":   func() uint64 { n, _ := s.ledger.Work(); return n },
-		"transactions": func() uint64 { _, n := s.ledger.Work(); return n },
+		"statements":   func() uint64 { n, _ := s.ledger.Store.Work(); return n },
+		"transactions": func() uint64 { _, n := s.ledger.Store.Work(); return n },
 	} {
 		s.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "loadstar_ledger_" + name + "_total", Help: "SQL " + name + " of this process.",

@@ -25,7 +25,7 @@ var floors = []floor{
 	{"rig", "a module of its own, which no release contains: `loadstar-lab` (papers, benchmarks), and the tests of the whole product (`chaos`, `attack`, `simulation`, `year`)"},
 	{"cmd", "the programs `loadstar` and `loadstar-agent`"},
 	{"agent", "training for a server; `live` (forecasts at the client), `readings`, `mqtt`, `api`, `state`, `identity`, `audit`"},
-	{"server", "`gateway` (the agents' API: tasks, weights, checking and counting results), `coordinator` (drives rounds from the ledger), `ledger` (SQL), `blob` (weights and plans), `terms` (which updates are valid), `region`, `operator`, `web`, `access`, `pki`, `examine`"},
+	{"server", "`gateway` (the agents' API: tasks, weights, checking and counting results), `coordinator` (drives rounds from the ledger), `ledger` (what counts), `sqlstore` (SQLite and PostgreSQL), `blob` (weights and plans), `terms` (which updates are valid), `region`, `operator`, `web`, `access`, `pki`, `examine`"},
 	{"lab", "`sim` (simulator), `run` (a run's folder), `report`, `outlook` (forecasts from a run), `experiment`"},
 	{"fed", "the federated core without I/O: `recipe` (plans, registry of algorithms), `round`, `client`, `aggregate`, `serveropt`, `clientopt`, `localtrain`, `schedule`, `exact`, `limit`, `policy`; `serve` and `generic` turn trained plans into forecasts"},
 	{"forecast", "models, partitions, scoring, baselines; `issue` (forecasts that people use), `calibrate`, `drift`"},
@@ -72,7 +72,7 @@ var table = map[string]pkg{
 	"rig/pretrain":         {may: "fed/generic fed/recipe fed/serve forecast forecast/issue rig/bench/skill nn/kernel series series/feature series/read", external: "golang.org/x/sync"},
 	"rig/attack":           {may: "agent fed fed/policy fed/recipe fed/round fed/setup internal/jointoken internal/mtls internal/proc internal/protocol internal/testkit internal/testkit/pgtest nn/kernel proto/loadstar/v1 rig/leak series", external: "connectrpc.com/connect github.com/jackc/pgx/v5 github.com/johannesboyne/gofakes3 github.com/oauth2-proxy/mockoidc github.com/parquet-go/parquet-go golang.org/x/sync google.golang.org/protobuf modernc.org/sqlite"},
 	"rig/simulation":       {},
-	"rig/chaos":            {may: "agent/identity agent/state internal/mtls internal/proc internal/protocol internal/testkit internal/testkit/pgtest rig/faultfs rig/patroni rig/product server server/blob server/ledger server/pki", external: "github.com/jackc/pgx/v5 github.com/johannesboyne/gofakes3 modernc.org/sqlite"},
+	"rig/chaos":            {may: "agent/identity agent/state internal/mtls internal/proc internal/protocol internal/testkit internal/testkit/pgtest rig/faultfs rig/patroni rig/product server server/blob server/ledger server/pki server/sqlstore", external: "github.com/jackc/pgx/v5 github.com/johannesboyne/gofakes3 modernc.org/sqlite"},
 	"rig/fleetload":        {may: "internal/jointoken internal/mtls internal/protocol proto/loadstar/v1", external: "golang.org/x/sync google.golang.org/protobuf"},
 	"rig/leak":             {may: "agent fed fed/client fed/policy fed/recipe fed/setup forecast metric nn nn/kernel series"},
 	"rig/faultfs":          {may: "internal/proc", external: "github.com/hanwen/go-fuse/v2 golang.org/x/sys"},
@@ -85,21 +85,23 @@ var table = map[string]pkg{
 	"cmd/loadstar/operate": {may: "cmd/loadstar/cli fed/recipe fed/round internal/agentapi internal/atomicfile internal/config internal/contexts internal/mtls proto/loadstar/v1 server/pki", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag google.golang.org/protobuf"},
 	"cmd/loadstar-agent":   {may: "agent agent/command agent/identity agent/mqtt fed/policy internal/sdnotify nn/kernel series"},
 
-	"server":             {may: "fed internal/atomicfile internal/backoff internal/connlimit internal/filelock internal/finding internal/graceful internal/port proto/loadstar/v1 server/access server/blob server/coordinator server/examine server/gateway server/ledger server/limitlog server/operator server/owndata server/pki server/region server/terms server/web", external: "connectrpc.com/connect github.com/prometheus/client_golang golang.org/x/sync"},
-	"server/gateway":     {may: "fed/exact fed/round internal/backoff internal/connlimit internal/head internal/jointoken internal/protocol proto/loadstar/v1 series/quality server/access server/blob server/ledger server/limitlog server/pki server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
-	"server/limitlog":    {may: "internal/connlimit", external: "github.com/hashicorp/golang-lru github.com/prometheus/client_golang golang.org/x/time"},
-	"server/coordinator": {may: "fed fed/client fed/limit fed/recipe fed/round fed/setup internal/backoff internal/stateformat/format0 server/blob server/ledger server/owndata server/terms", external: "github.com/prometheus/client_golang"},
-	"server/region":      {may: "fed/round internal/agentapi internal/backoff internal/protocol proto/loadstar/v1 server/blob server/ledger server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
-	"server/operator":    {may: "fed fed/policy fed/recipe internal/jointoken plans proto/loadstar/v1 series/quality server/access server/ledger server/pki server/terms", external: "connectrpc.com/connect google.golang.org/protobuf"},
-	"server/terms":       {may: "fed fed/exact fed/limit fed/recipe fed/round fed/setup proto/loadstar/v1 series server/owndata", external: "google.golang.org/protobuf"},
-	"server/owndata":     {may: "fed fed/client fed/recipe fed/setup internal/stateformat nn/kernel series"},
-	"server/ledger":      {may: "internal/backoff internal/disk internal/finding internal/head", external: "github.com/jackc/pgx/v5 github.com/pressly/goose/v3 modernc.org/sqlite"},
-	"server/blob":        {may: "internal/atomicfile", external: "github.com/minio/minio-go/v7 golang.org/x/sync"},
-	"server/access":      {may: "proto/loadstar/v1 server/ledger server/pki", external: "connectrpc.com/connect"},
-	"server/web":         {may: "docs internal/connlimit internal/graceful internal/port internal/webui proto/loadstar/v1 server/access server/ledger server/limitlog server/operator", external: "connectrpc.com/connect github.com/coreos/go-oidc/v3 github.com/prometheus/client_golang golang.org/x/oauth2 google.golang.org/protobuf"},
-	"server/examine":     {may: "internal/atomicfile internal/backoff internal/disk internal/finding internal/mtls server/blob server/ledger server/pki", external: "github.com/prometheus/client_golang"},
-	"server/config":      {may: "internal/config", external: "go.yaml.in/yaml/v3"},
-	"server/pki":         {may: "internal/atomicfile internal/filelock internal/jointoken internal/mtls", external: "filippo.io/age"},
+	"server":                    {may: "fed internal/atomicfile internal/backoff internal/connlimit internal/filelock internal/finding internal/graceful internal/port proto/loadstar/v1 server/access server/blob server/coordinator server/examine server/gateway server/ledger server/limitlog server/operator server/owndata server/pki server/region server/sqlstore server/terms server/web", external: "connectrpc.com/connect github.com/prometheus/client_golang golang.org/x/sync"},
+	"server/gateway":            {may: "fed/exact fed/round internal/backoff internal/connlimit internal/head internal/jointoken internal/protocol proto/loadstar/v1 series/quality server/access server/blob server/ledger server/limitlog server/pki server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
+	"server/limitlog":           {may: "internal/connlimit", external: "github.com/hashicorp/golang-lru github.com/prometheus/client_golang golang.org/x/time"},
+	"server/coordinator":        {may: "fed fed/client fed/limit fed/recipe fed/round fed/setup internal/backoff internal/stateformat/format0 server/blob server/ledger server/owndata server/terms", external: "github.com/prometheus/client_golang"},
+	"server/region":             {may: "fed/round internal/agentapi internal/backoff internal/protocol proto/loadstar/v1 server/blob server/ledger server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
+	"server/operator":           {may: "fed fed/policy fed/recipe internal/jointoken plans proto/loadstar/v1 series/quality server/access server/ledger server/pki server/terms", external: "connectrpc.com/connect google.golang.org/protobuf"},
+	"server/terms":              {may: "fed fed/exact fed/limit fed/recipe fed/round fed/setup proto/loadstar/v1 series server/owndata", external: "google.golang.org/protobuf"},
+	"server/owndata":            {may: "fed fed/client fed/recipe fed/setup internal/stateformat nn/kernel series"},
+	"server/ledger":             {may: "internal/backoff internal/head server/sqlstore"},
+	"server/sqlstore":           {may: "internal/backoff internal/disk internal/finding", external: "github.com/jackc/pgx/v5 github.com/pressly/goose/v3 modernc.org/sqlite"},
+	"server/sqlstore/storetest": {may: "internal/testkit internal/testkit/pgtest"},
+	"server/blob":               {may: "internal/atomicfile", external: "github.com/minio/minio-go/v7 golang.org/x/sync"},
+	"server/access":             {may: "proto/loadstar/v1 server/ledger server/pki", external: "connectrpc.com/connect"},
+	"server/web":                {may: "docs internal/connlimit internal/graceful internal/port internal/webui proto/loadstar/v1 server/access server/ledger server/limitlog server/operator", external: "connectrpc.com/connect github.com/coreos/go-oidc/v3 github.com/prometheus/client_golang golang.org/x/oauth2 google.golang.org/protobuf"},
+	"server/examine":            {may: "internal/atomicfile internal/backoff internal/disk internal/finding internal/mtls server/blob server/ledger server/pki", external: "github.com/prometheus/client_golang"},
+	"server/config":             {may: "internal/config", external: "go.yaml.in/yaml/v3"},
+	"server/pki":                {may: "internal/atomicfile internal/filelock internal/jointoken internal/mtls", external: "filippo.io/age"},
 
 	"agent":          {may: "agent/audit agent/release agent/state fed fed/client fed/policy fed/recipe fed/round fed/serve fed/setup forecast internal/backoff internal/head internal/protocol nn nn/kernel proto/loadstar/v1 series series/feature", external: "connectrpc.com/connect google.golang.org/protobuf"},
 	"agent/audit":    {may: "fed fed/client fed/setup metric nn/kernel series"},
@@ -207,7 +209,7 @@ var table = map[string]pkg{
 }
 
 // testOnly lists the packages that only tests and the rig may import.
-var testOnly = []string{"nn/nntest", "internal/stateformat/golden", "internal/archtest", "internal/testkit", "internal/testkit/pgtest"}
+var testOnly = []string{"nn/nntest", "internal/stateformat/golden", "internal/archtest", "internal/testkit", "internal/testkit/pgtest", "server/sqlstore/storetest"}
 
 const module = "loadstar"
 

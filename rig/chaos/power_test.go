@@ -11,6 +11,7 @@ import (
 	"loadstar/server"
 	serverledger "loadstar/server/ledger"
 	"loadstar/server/pki"
+	"loadstar/server/sqlstore"
 )
 
 // TestPowerAfterRestore cuts the power after a backup was restored, with different losses.
@@ -57,7 +58,7 @@ func TestPowerAfterRestore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := serverledger.VerifyFile(t.Context(), filepath.Join(to, "ledger.db")); err != nil {
+		if err := sqlstore.VerifyFile(t.Context(), filepath.Join(to, "ledger.db")); err != nil {
 			t.Errorf("%s: %v", loss, err)
 		}
 		if _, err := pki.OpenExisting(filepath.Join(to, "pki"), pki.Keys{}); err != nil {

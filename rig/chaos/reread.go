@@ -20,6 +20,7 @@ import (
 	"loadstar/server/blob"
 	serverledger "loadstar/server/ledger"
 	"loadstar/server/pki"
+	"loadstar/server/sqlstore"
 )
 
 // dump adds all rows of a database's tables, by table.
@@ -93,10 +94,10 @@ func readLedger(ctx context.Context, dir string) (map[string]string, error) {
 		return nil, err
 	}
 	copied := filepath.Join(dir, "backup.db")
-	if err := l.Backup(ctx, copied); err != nil {
+	if err := l.Store.Backup(ctx, copied); err != nil {
 		return nil, err
 	}
-	return all, serverledger.VerifyFile(ctx, copied)
+	return all, sqlstore.VerifyFile(ctx, copied)
 }
 
 func readBlobs(ctx context.Context, dir string) (map[string]string, error) {

@@ -258,7 +258,7 @@ func (w *world) restore(at *site, r *rand.Rand) bool {
 	}
 	path := filepath.Join(w.dir, "backup.db")
 	if at.backup == nil {
-		if err := at.ledger.Backup(context.Background(), path); err != nil {
+		if err := at.ledger.Store.Backup(context.Background(), path); err != nil {
 			w.violate("cannot back up: %v", err)
 			return false
 		}

@@ -19,13 +19,13 @@ var bugs = []struct{ name, file, text, by string }{
 	{
 		"a lease is deleted outside the transaction that counts", "server/ledger/turns.go",
 		"\treturn counted, nil\n}\n",
-		"\terr = l.update(ctx, func(tx *txn) error {\n" +
+		"\terr = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {\n" +
 			"\t\t_, err := tx.ExecContext(ctx, \"DELETE FROM leases WHERE until >= 1000000000000000\")\n\t\treturn err\n\t})\n\treturn counted, err\n}\n" +
 			"\x00" + `"DELETE FROM leases WHERE run = $1 AND` + "\x00" + `"UPDATE leases SET until = until + 1000000000000000 WHERE run = $1 AND`,
 	},
 	{
-		"a commit is acknowledged before it is on disk", "server/ledger/ledger.go",
-		"if err := l.write.pass(ctx, Commit, \"\"); err != nil {\n\t\t\treturn err", "if err := l.write.pass(ctx, Commit, \"\"); err != nil {\n\t\t\treturn nil",
+		"a commit is acknowledged before it is on disk", "server/sqlstore/store.go",
+		"if err := s.Write.pass(ctx, Commit, \"\"); err != nil {\n\t\t\treturn err", "if err := s.Write.pass(ctx, Commit, \"\"); err != nil {\n\t\t\treturn nil",
 	},
 	{
 		"a result is answered before its commit", "server/gateway/result.go",

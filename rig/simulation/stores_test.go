@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"loadstar/server/blob"
-	"loadstar/server/ledger"
+	"loadstar/server/sqlstore"
 )
 
 // callKey is the context key of the agent's call that a gateway serves.
@@ -26,33 +26,33 @@ func forCall(ctx context.Context, what string) string {
 
 // ledgerGate holds the calls to a site's ledger. SQLite allows one writer at a time and would
 // sleep in real time, so the schedule has its write lock.
-func (at *site) ledgerGate(ctx context.Context, step ledger.Step, what string) error {
+func (at *site) ledgerGate(ctx context.Context, step sqlstore.Step, what string) error {
 	p := partOf(ctx)
 	if p == nil {
 		return nil
 	}
 	s := p.s
 	switch step {
-	case ledger.RolledBack, ledger.Committed:
+	case sqlstore.RolledBack, sqlstore.Committed:
 		s.mu.Lock()
 		if at.writer == p {
 			at.writer = nil
 		}
 		s.mu.Unlock()
-		if step == ledger.RolledBack {
+		if step == sqlstore.RolledBack {
 			return nil
 		}
 		at.committed(p)
 	}
 	var ready func() bool
-	if step == ledger.Begin {
+	if step == sqlstore.Begin {
 		ready = func() bool { return at.writer == nil }
 	}
 	name := fmt.Sprintf("ledger %s %s", step, shorten(what))
 	if err := p.ask(ctx, forCall(ctx, name), ready); err != nil {
 		return err
 	}
-	if step == ledger.Begin {
+	if step == sqlstore.Begin {
 		s.mu.Lock()
 		at.writer = p
 		s.mu.Unlock()

@@ -27,6 +27,7 @@ import (
 	"loadstar/server/gateway"
 	"loadstar/server/ledger"
 	"loadstar/server/region"
+	"loadstar/server/sqlstore"
 	"loadstar/server/terms"
 )
 
@@ -207,7 +208,7 @@ func (at *site) openLedger() (err error) {
 		defer at.w.mu.Unlock()
 		return time.Now().Add(at.jumped)
 	}
-	if at.ledger, err = ledger.OpenSimulated(context.Background(), "sqlite:"+at.file, ledger.Seams{Gate: at.ledgerGate, Now: now}); err != nil {
+	if at.ledger, err = ledger.OpenSimulated(context.Background(), "sqlite:"+at.file, sqlstore.Seams{Gate: at.ledgerGate, Now: now}); err != nil {
 		return err
 	}
 	at.watch, err = sql.Open("sqlite", "file:"+at.file)

@@ -41,9 +41,9 @@ func exchange(t *testing.T, ctx context.Context, g *Gateway, q *v1.ExchangeReque
 
 // statements returns how many statements a call needs.
 func statements(g *Gateway, call func()) uint64 {
-	before, _ := g.Ledger.Work()
+	before, _ := g.Ledger.Store.Work()
 	call()
-	after, _ := g.Ledger.Work()
+	after, _ := g.Ledger.Store.Work()
 	return after - before
 }
 
