@@ -221,7 +221,12 @@ reference: ## Regenerate docs/reference: commands, agent.yaml, server.yaml, plan
 	go test ./agent/config -run TestReference -rewrite
 	go test ./server/config -run TestReference -rewrite
 	go test ./fed/recipe -run TestReference -rewrite
+	go test ./series/read -run TestForms -rewrite
 	go test ./internal/archtest -run TestReference -rewrite
+
+.PHONY: tables
+tables: ## Read tables as people have them, spreadsheets among them, and print what becomes of each
+	go test ./series/read -run TestForms -v
 
 .PHONY: reference-check
 reference-check: ## Fail if docs/reference/commands.md or lab.md is not that of the commands
