@@ -1,6 +1,8 @@
 # `make help` lists the targets.
 
 TOOL    := go tool -modfile=tools/go.mod
+# The tests of the whole product, its benchmarks and the papers are a module of their own.
+IN_RIG   = cd rig && go tool -modfile=../tools/go.mod $(1)
 # A tag gives its commit a version. Before the first tag, v0.1.0, versions are 0.1.0-dev with the number and hash of the commit.
 VERSION ?= $(shell git describe --tags --dirty 2>/dev/null || git describe --always --dirty 2>/dev/null | sed "s/^/0.1.0-dev-$$(git rev-list --count HEAD)-g/" | grep . || echo 0.1.0-dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
@@ -17,7 +19,8 @@ help: ## List the targets
 .PHONY: build
 build: ## Build the static binaries into bin/ and print their sizes
 	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/loadstar ./cmd/loadstar-agent
-	@ls -l bin/loadstar bin/loadstar-agent | awk '{ printf "%s %.1f MB\n", $$9, $$5 / 1e6 }'
+	go -C rig build -ldflags '$(LDFLAGS)' -o $(CURDIR)/bin/ ./cmd/loadstar-lab
+	@ls -l bin/loadstar bin/loadstar-agent bin/loadstar-lab | awk '{ printf "%s %.1f MB\n", $$9, $$5 / 1e6 }'
 
 .PHONY: version
 version: ## Print the version that a build gets
@@ -41,6 +44,7 @@ fix: ## Format the code
 .PHONY: tidy
 tidy: ## Fail if go mod tidy would change a go.mod or go.sum
 	go mod tidy -diff
+	go -C rig mod tidy -diff
 	go -C tools mod tidy -diff
 	go -C nn/kernel/gen mod tidy -diff
 	go -C tools/helm mod tidy -diff
@@ -48,6 +52,7 @@ tidy: ## Fail if go mod tidy would change a go.mod or go.sum
 .PHONY: vet-host
 vet-host:
 	go vet ./...
+	go -C rig vet ./...
 
 .PHONY: vet
 vet: vet-host ## Run go vet, for arm64 too because of its assembly
@@ -57,15 +62,17 @@ vet: vet-host ## Run go vet, for arm64 too because of its assembly
 .PHONY: lint
 lint: ## Run staticcheck
 	$(TOOL) staticcheck ./...
+	$(call IN_RIG,staticcheck ./...)
 	cd nn/kernel/gen && go tool -modfile=../../../tools/go.mod staticcheck ./...
 
 .PHONY: errcheck
 errcheck: ## Fail if code outside the tests ignores an error; exceptions are in tools/errcheck.txt
 	$(TOOL) errcheck -ignoretests -exclude tools/errcheck.txt ./...
+	$(call IN_RIG,errcheck -ignoretests -exclude ../tools/errcheck.txt ./...)
 
 .PHONY: vulncheck
 vulncheck: ## Check for known vulnerabilities in the code that we call; prints "not checked" if the database cannot be reached
-	@out=$$($(TOOL) govulncheck ./... 2>&1); code=$$?; \
+	@out=$$({ $(TOOL) govulncheck ./... && $(call IN_RIG,govulncheck ./...); } 2>&1); code=$$?; \
 	case "$$out" in \
 	*"fetching vulnerabilities"*) echo "not checked: the Go vulnerability database cannot be reached" ;; \
 	*) echo "$$out"; exit $$code ;; \
@@ -82,24 +89,27 @@ arch: ## Run only the architecture test
 
 # Packages whose tests mostly need servers, databases, emulators or child processes. Slow tests of the other packages
 # skip themselves under -short.
-SLOW_PACKAGES := agent cmd/loadstar cmd/loadstar-agent internal/attack internal/bench/fleet internal/chaos internal/year internal/fleetload internal/pgtest \
-	server server/coordinator server/gateway server/ledger server/operator server/region
+SLOW_PACKAGES := agent cmd/loadstar cmd/loadstar-agent internal/testkit/pgtest \
+	server server/coordinator server/gateway server/ledger server/operator server/region server/sqlstore
 empty :=
 space := $(empty) $(empty)
 .PHONY: test-quick
 test-quick:
+	go -C rig test -short ./bench/engine ./bench/skill ./faultfs ./leak ./paper ./pretrain
 	go test -short $$(go list ./... | sed "s|^$$(go list -m)|.|" | grep -vE '^\./($(subst $(space),|,$(strip $(SLOW_PACKAGES))))$$')
 
 .PHONY: test
 test: ## Run all tests
 	go test -vet=off -timeout 30m ./... # make vet has all checks; a busy machine is slow
+	go -C rig test -vet=off -timeout 30m ./...
 
 # The long forms: more kills, more model steps, larger fleets. $(1) selects tests, $(2) packages.
-LONG = LOADSTAR_TEST_LONG=1 go test -count=1 -timeout 60m $(if $(1),-run '$(1)') $(2)
+LONG = LOADSTAR_TEST_LONG=1 go $(if $(3),-C $(3)) test -count=1 -timeout 60m $(if $(1),-run '$(1)') $(2)
 
 .PHONY: test-long
 test-long: ## Run all tests in their long form; about half an hour on two cores
 	$(call LONG,,./...)
+	$(call LONG,,./...,rig)
 
 .PHONY: test-kills
 test-kills: ## Run the long form of the tests that kill processes
@@ -109,7 +119,7 @@ test-kills: ## Run the long form of the tests that kill processes
 robust: ## Train with hostile clients, three seeds, and print the errors with each defence; hours, and RESULTS=FILE keeps finished runs
 	LOADSTAR_TEST_LONG=1 go test ./lab/sim -run TestRobust -v -timeout 90m
 	LOADSTAR_TEST_LONG=1 LOADSTAR_RESULTS=$(abspath $(RESULTS)) go test ./lab/sim -run 'TestPoison|TestPlantedWeight|TestHonestCost' -v -timeout 0
-	LOADSTAR_TEST_LONG=1 go test ./internal/year -run TestFlagsOfHonestModels -v -timeout 0
+	LOADSTAR_TEST_LONG=1 go -C rig test ./year -run TestFlagsOfHonestModels -v -timeout 0
 
 .PHONY: garbage
 garbage: ## Train with 3 % of garbage readings in 5 of 42 clients, three seeds, with and without it left out; half an hour; RESULTS=FILE keeps finished runs
@@ -121,22 +131,26 @@ test-models: ## Run the long form of the model-based tests
 
 .PHONY: year
 year: ## Run a year of live forecasts of 42 real clients on a virtual clock, and compare live forecasts with the backtest on three groups; about half an hour
-	LOADSTAR_TEST_LONG=1 go test -count=1 -timeout 120m -v -run 'TestYear$$|TestLiveEqualsBacktest' ./internal/year
+	LOADSTAR_TEST_LONG=1 go -C rig test -count=1 -timeout 120m -v -run 'TestYear$$|TestLiveEqualsBacktest' ./year
 
 .PHONY: test-device
 test-device: ## Test the agent on an emulated small device, with a year of readings; needs qemu-user-static
 	$(call LONG,SmallDevice,./cmd/loadstar-agent)
 
 # All packages that share memory between goroutines.
-RACE_PACKAGES := ./agent/... ./server/... ./fed/serve ./series/feature ./internal/simulation ./internal/faultfs ./internal/connlimit ./internal/fleetload ./internal/mtls ./internal/bench/... ./lab/... ./series ./forecast ./nn
+RACE_PACKAGES := ./agent/... ./server/... ./fed/serve ./series/feature ./internal/connlimit ./internal/mtls ./lab/... ./series ./forecast ./nn
 .PHONY: race
 race: ## Test all concurrent packages with the race detector; needs gcc
 	CGO_ENABLED=1 go test -race -timeout 60m $(RACE_PACKAGES)
+	CGO_ENABLED=1 go -C rig test -race -timeout 60m ./simulation ./faultfs ./fleetload ./bench/...
 
+# The translated C code of SQLite is not watched: it has no goroutines, and takes minutes to compile and run when it is.
+RACE_SHORT := CGO_ENABLED=1 go test -race -short -timeout 20m -gcflags='modernc.org/...=-race=false'
 .PHONY: race-short
 race-short: ## Test the packages with the most goroutines with the race detector, without slow tests, for CI
-	CGO_ENABLED=1 go test -race -short -timeout 20m ./agent/... $(addprefix ./server/,blob gateway operator pki region) ./internal/fleetload ./internal/mtls ./lab/outlook
-	CGO_ENABLED=1 go test -race -short -timeout 20m ./lab/sim -run 'Workers|Resume|Best'
+	$(RACE_SHORT) -skip 'TestCheckLog|TestFailover|TestFormerPrimary|TestVerifyFull|TestSilentDatabase|TestCancelledCommit' ./agent/... $(addprefix ./server/,blob coordinator gateway ledger operator pki region) ./internal/mtls ./lab/outlook
+	$(subst go test,go -C rig test,$(RACE_SHORT)) ./fleetload
+	$(RACE_SHORT) ./lab/sim -run 'Workers|Resume|Best'
 
 RUNS    ?= 1
 REPEATS ?= 100
@@ -203,14 +217,21 @@ man: ## Write man pages and shell completions into dist/
 .PHONY: reference
 reference: ## Regenerate docs/reference: commands, agent.yaml, server.yaml, plans, packages
 	go run -tags docs ./cmd/loadstar reference > docs/reference/commands.md.new && mv docs/reference/commands.md.new docs/reference/commands.md
+	go -C rig run -tags docs ./cmd/loadstar-lab reference > docs/reference/lab.md.new && mv docs/reference/lab.md.new docs/reference/lab.md
 	go test ./agent/config -run TestReference -rewrite
 	go test ./server/config -run TestReference -rewrite
 	go test ./fed/recipe -run TestReference -rewrite
+	go test ./series/read -run TestForms -rewrite
 	go test ./internal/archtest -run TestReference -rewrite
 
+.PHONY: tables
+tables: ## Read tables as people have them, spreadsheets among them, and print what becomes of each
+	go test ./series/read -run TestForms -v
+
 .PHONY: reference-check
-reference-check: ## Fail if docs/reference/commands.md is not that of the commands
+reference-check: ## Fail if docs/reference/commands.md or lab.md is not that of the commands
 	@go run -tags docs ./cmd/loadstar reference | diff -u docs/reference/commands.md - || { echo "run make reference"; exit 1; }
+	@go -C rig run -tags docs ./cmd/loadstar-lab reference | diff -u docs/reference/lab.md - || { echo "run make reference"; exit 1; }
 
 .PHONY: release
 release: man ## Build a release into dist/: binaries, Debian packages, images, man pages, SBOMs, checksums; PLATFORMS=linux-amd64 for fewer; SIGN_KEY=path signs the checksums with minisign
@@ -246,7 +267,7 @@ web-test: build ## Test the dashboard in a browser, with a real server under loa
 drama: build ## Let things go wrong in a real fleet, and check what pages, commands, metrics and log say within a minute; ONLY=killed,lost for some scenes, SHORT=1 for those that take seconds, CLOCK=1 for wrong clocks, whose first build takes minutes; needs npm, chromium, mosquitto and, for a full disk, root
 	cd web/dashboard && $(NPM_CI)
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
-	{ test -z "$(CLOCK)" || export LOADSTAR_CLOCK_BIN=$$(go run ./internal/chaos -build-clock $$dir); } && \
+	{ test -z "$(CLOCK)" || export LOADSTAR_CLOCK_BIN=$$(go -C rig run ./chaos -build-clock $$dir); } && \
 	cd web/dashboard && ONLY="$(ONLY)" SHORT="$(SHORT)" node test/drama.mjs
 
 .PHONY: screenshots
@@ -263,8 +284,8 @@ forecast-picture: build ## Draw docs/pictures/forecasts.webp of a run on real da
 	cd web/dashboard && $(NPM_CI) && node test/picture.mjs forecasts ../../docs/pictures/forecasts.webp ../../$$run/report.html
 
 .PHONY: cross
-cross: ## Build the commands without cgo for linux/arm64, linux/arm (v7), darwin/arm64 and windows/amd64
-	for to in linux/arm64 linux/arm darwin/arm64 windows/amd64; do \
+cross: ## Build the commands without cgo for linux/arm64, linux/arm (v7), darwin/arm64 and windows/amd64; TO="linux/arm" for fewer
+	for to in $(or $(TO),linux/arm64 linux/arm darwin/arm64 windows/amd64); do \
 		GOOS=$${to%/*} GOARCH=$${to#*/} GOARM=7 go build -o /dev/null ./cmd/loadstar ./cmd/loadstar-agent || exit; done
 
 .PHONY: test-arm
@@ -293,65 +314,65 @@ fuzz: ## Fuzz every decoder and kernel, each for about FUZZ_SECONDS
 # The last line of the output is the result, so the test binary runs without go test.
 .PHONY: simulation
 simulation: ## Simulate a fleet under faults, on virtual time, for SEEDS seeds (200); SEED=17 repeats one and shrinks its faults
-	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && go test -c -o $$dir/simulation ./internal/simulation && \
+	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && go -C rig test -c -o $$dir/simulation ./simulation && \
 	$$dir/simulation -test.run 'TestSeeds|TestRepeats' -test.timeout 0 $(if $(SEED),-first $(SEED) -seeds 1,-first $(or $(FIRST),1) -seeds $(or $(SEEDS),200))
 
 .PHONY: simulation-planted
 simulation-planted: ## Plant bugs in the product, and check that the simulation finds each within 1,000 seeds; about ten minutes
-	go test -count=1 -timeout 120m -v -run TestPlanted ./internal/simulation -args -planted
+	go -C rig test -count=1 -timeout 120m -v -run TestPlanted ./simulation -args -planted
 
 KILLS ?= 40
 .PHONY: chaos
 chaos: build ## Chaos test: kill a fleet's processes at random, KILLS times per form, and check the result; needs PostgreSQL
-	go run ./internal/chaos -bin bin/loadstar -form one -kills $(KILLS) $(if $(SEED),-seed $(SEED))
-	go run ./internal/chaos -bin bin/loadstar -form cluster -kills $(KILLS) $(if $(SEED),-seed $(SEED))
+	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form one -kills $(KILLS) $(if $(SEED),-seed $(SEED))
+	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form cluster -kills $(KILLS) $(if $(SEED),-seed $(SEED))
 
 CUTS ?= 40
 .PHONY: power
 power: build ## Cut the power of a fleet's machines, CUTS times per form: they lose what was not synced; needs PostgreSQL, root and /dev/fuse
-	go run ./internal/chaos -bin bin/loadstar -fault power -form one -kills $(CUTS) $(if $(SEED),-seed $(SEED))
-	go run ./internal/chaos -bin bin/loadstar -fault power -form cluster -kills $(CUTS) $(if $(SEED),-seed $(SEED))
+	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -fault power -form one -kills $(CUTS) $(if $(SEED),-seed $(SEED))
+	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -fault power -form cluster -kills $(CUTS) $(if $(SEED),-seed $(SEED))
 
 .PHONY: full-disk
 full-disk: build ## Make the disks of a fleet full or read-only for seconds, TIMES times per form; needs PostgreSQL, root and /dev/fuse
-	go run ./internal/chaos -bin bin/loadstar -fault disk -form one -kills $(TIMES) $(if $(SEED),-seed $(SEED))
-	go run ./internal/chaos -bin bin/loadstar -fault disk -form cluster -kills $(TIMES) $(if $(SEED),-seed $(SEED))
+	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -fault disk -form one -kills $(TIMES) $(if $(SEED),-seed $(SEED))
+	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -fault disk -form cluster -kills $(TIMES) $(if $(SEED),-seed $(SEED))
 
 FLIPS ?= 200
 .PHONY: corruption
 corruption: build ## Flip FLIPS bits in the files of a stopped fleet, and cut a fifth as many files short: all damage that matters must be found; needs PostgreSQL
-	go run ./internal/chaos -bin bin/loadstar -fault corruption -kills $(FLIPS) $(if $(SEED),-seed $(SEED))
+	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -fault corruption -kills $(FLIPS) $(if $(SEED),-seed $(SEED))
 
 .PHONY: foreign
 foreign: build ## Kill a server and let Python, sqlite3 and people use its SQLite ledger in 25 ways: it must count right afterwards, or say what is wrong; needs sqlite3 and Python
-	go run ./internal/chaos -bin bin/loadstar -fault foreign $(if $(SEED),-seed $(SEED))
+	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -fault foreign $(if $(SEED),-seed $(SEED))
 
 FORMS ?= one cluster
 .PHONY: chaos-fedsim
 chaos-fedsim: build ## Chaos test with data on the server: kill only coordinators, KILLS times per form; needs PostgreSQL
-	for form in $(FORMS); do go run ./internal/chaos -bin bin/loadstar -fedsim -form $$form -kills $(KILLS) $(if $(SEED),-seed $(SEED)) || exit 1; done
+	for form in $(FORMS); do go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -fedsim -form $$form -kills $(KILLS) $(if $(SEED),-seed $(SEED)) || exit 1; done
 
 TIMES ?= 50
 .PHONY: failover
 failover: build ## Break the primary of a PostgreSQL cluster under Patroni TIMES times in six ways, and check the result; HOW=-asynchronous or HOW=-etcd3 for clusters that lose updates; needs PostgreSQL, Patroni, etcd, iptables and root
-	go run ./internal/chaos -bin bin/loadstar -form cluster -fault failover$(HOW) -kills $(TIMES) -patience 6m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
+	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form cluster -fault failover$(HOW) -kills $(TIMES) -patience 6m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
 
 JUMPS ?= 12
 .PHONY: clocks
 clocks: ## Set the clocks of servers, agents and PostgreSQL by an hour and a year, and check the result; the first build takes minutes; needs PostgreSQL and libfaketime
-	go run ./internal/chaos -form cluster -fault clocks -kills $(JUMPS) -patience 10m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
+	go -C rig run ./chaos -form cluster -fault clocks -kills $(JUMPS) -patience 10m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
 
 LINKS ?= 13
 .PHONY: links
 links: build ## Make the links between agents, servers and PostgreSQL bad in LINKS ways, let the S3 store fail, and check the result; needs PostgreSQL
-	go run ./internal/chaos -bin bin/loadstar -form cluster -fault links -kills $(LINKS) -patience 6m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
-	$(if $(filter 0,$(S3)),,go run ./internal/chaos -bin bin/loadstar -form cluster -fault s3 -kills $(or $(S3),7) -patience 4m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS)))
+	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form cluster -fault links -kills $(LINKS) -patience 6m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
+	$(if $(filter 0,$(S3)),,go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form cluster -fault s3 -kills $(or $(S3),7) -patience 4m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS)))
 
 AWAY ?= 3m
 .PHONY: outages
 outages: build ## Stop PostgreSQL for AWAY, and check the result; then an hour without each store, on virtual time; needs PostgreSQL
-	go run ./internal/chaos -bin bin/loadstar -form cluster -fault outage -kills 2 -for $(AWAY) -patience 10m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
-	go test -count=1 -timeout 60m -v -run TestAway ./internal/simulation -args -away 1h -outages 10
+	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form cluster -fault outage -kills 2 -for $(AWAY) -patience 10m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
+	go -C rig test -count=1 -timeout 60m -v -run TestAway ./simulation -args -away 1h -outages 10
 
 .PHONY: faults
 faults: build ## Run a short form of power, full-disk, corruption, foreign, failover, outages and links; about five minutes
@@ -360,23 +381,23 @@ faults: build ## Run a short form of power, full-disk, corruption, foreign, fail
 	$(MAKE) corruption FLIPS=60
 	$(MAKE) foreign
 	$(MAKE) failover TIMES=2 ROUNDS=4
-	go run ./internal/chaos -bin bin/loadstar -form cluster -fault outage -kills 1 -for 5s -rounds 4
+	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form cluster -fault outage -kills 1 -for 5s -rounds 4
 	$(MAKE) links LINKS=3 S3=2 ROUNDS=6
 
 .PHONY: attacks
 attacks: build ## Carry out the attacks of the security review against the built server; ONLY=C1,H3 for some
-	go run ./internal/attack -bin bin/loadstar $(if $(ONLY),-only $(ONLY))
+	go -C rig run ./attack -bin $(CURDIR)/bin/loadstar $(if $(ONLY),-only $(ONLY))
 
 .PHONY: leaks
 leaks: ## Carry out the attacks on readings with a year of real readings and all defaults, and print what they learn; about half an hour
-	LOADSTAR_TEST_LONG=1 go test ./internal/attack -run 'TestLeaks|TestWhatRemains' -count=1 -v -timeout 0
+	LOADSTAR_TEST_LONG=1 go -C rig test ./attack -run 'TestLeaks|TestWhatRemains' -count=1 -v -timeout 0
 
 .PHONY: floods
 floods: build ## Measure honest calls during each flood, on SQLite and PostgreSQL
-	go run ./internal/attack -bin bin/loadstar -only H2,H3,H4,H5,L1,L2
-	go run ./internal/attack -bin bin/loadstar -only H2,H3,H4,H5,L1,L2 -postgres
+	go -C rig run ./attack -bin $(CURDIR)/bin/loadstar -only H2,H3,H4,H5,L1,L2
+	go -C rig run ./attack -bin $(CURDIR)/bin/loadstar -only H2,H3,H4,H5,L1,L2 -postgres
 
-# The newest commits without the defences, one for each review. internal/attack knows which attacks belong to which.
+# The newest commits without the defences, one for each review. rig/attack knows which attacks belong to which.
 UNDEFENDED := 65e9244 7e11de1
 .PHONY: attacks-before
 attacks-before: ## Carry out the attacks against the servers of the commits that the reviews attacked: each must succeed; UNDEFENDED=commit for one
@@ -384,7 +405,7 @@ attacks-before: ## Carry out the attacks against the servers of the commits that
 		dir=$$(mktemp -d); trap 'git worktree remove --force $$dir/source; rm -rf $$dir' EXIT; \
 		git worktree add --quiet --detach $$dir/source $$commit; \
 		(cd $$dir/source && go build -o $$dir/loadstar ./cmd/loadstar); \
-		go run ./internal/attack -bin $$dir/loadstar -before $$commit $(if $(ONLY),-only $(ONLY)); \
+		go -C rig run ./attack -bin $$dir/loadstar -before $$commit $(if $(ONLY),-only $(ONLY)); \
 		git worktree remove --force $$dir/source; rm -rf $$dir; trap - EXIT; \
 	done
 
@@ -398,16 +419,16 @@ old-state: build ## Begin runs with an older binary and continue them with this 
 		git cat-file -e $(OLD_COMMIT)^{commit} 2>/dev/null || { echo "skipped: this clone has no commit $(OLD_COMMIT) to build the older binary from"; exit 0; }; \
 		mkdir $$dir/source && git archive $(OLD_COMMIT) | tar -x -C $$dir/source && old=$$dir/loadstar && go build -C $$dir/source -o $$old ./cmd/loadstar || exit 1; \
 	fi; \
-	go run ./internal/chaos -bin bin/loadstar -old $$old
+	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -old $$(realpath $$old)
 
 .PHONY: bench-fleet
 bench-fleet: build ## Load-test the server with 10,000 simulated agents, beside bare HTTP and bare counting
-	bin/loadstar bench fleet
+	bin/loadstar-lab bench fleet
 
 SOAK ?= 1h
 .PHONY: soak
 soak: build ## Soak-test the server for SOAK: memory, files and goroutines must not grow
-	bin/loadstar bench soak --for $(SOAK)
+	bin/loadstar-lab bench soak --for $(SOAK)
 
 .PHONY: sample
 sample: build ## Cut datasets/sample again from the group cambridge-estates; needs the data, in ../shared/data or $$LOADSTAR_DATA
@@ -422,22 +443,22 @@ endef
 
 .PHONY: papers
 papers: build ## Train the papers' experiments, one after the other; about 24 hours of CPU time, resumable; needs the data
-	@$(DATA_ROOT); for p in bose2024 bose2023 song2021 fekri2023 reddi2021; do bin/loadstar reproduce $$p --save || exit 1; done; \
-	python3 papers/recompute.py && bin/loadstar reproduce all --verify --write
+	@$(DATA_ROOT); for p in bose2024 bose2023 song2021 fekri2023 reddi2021; do bin/loadstar-lab reproduce $$p --save || exit 1; done; \
+	python3 papers/recompute.py && bin/loadstar-lab reproduce all --verify --write
 
 .PHONY: papers-check
 papers-check: build ## Compute the papers' verdicts again, and twenty of them with numpy if it is installed; ends with a line of counts
 	@if python3 -c 'import numpy' 2>/dev/null; then python3 papers/recompute.py > /dev/null; git diff --exit-code -- papers/recomputed.tsv; fi
-	@bin/loadstar reproduce all --verify
+	@bin/loadstar-lab reproduce all --verify
 
 .PHONY: pretrained
 pretrained: ## Train the model in the binary (fed/generic) on Cambridge and ResStock; about a minute of CPU time; needs the data
-	@$(DATA_ROOT); go run ./internal/pretrain train -o fed/generic/weights.f16 && git diff --stat -- fed/generic/weights.f16
+	@$(DATA_ROOT); go -C rig build -o $(CURDIR)/bin/ ./pretrain && bin/pretrain train -o fed/generic/weights.f16 && git diff --stat -- fed/generic/weights.f16
 
 PEERS ?= 6
 .PHONY: ages
 ages: ## Score the model in the binary by days of readings, on groups that it has not seen; ten minutes of CPU time; needs the data and python3-sklearn
-	@$(DATA_ROOT); go run ./internal/pretrain ages -peer $(PEERS) sgsc-core19 robin-core42 hog-core42
+	@$(DATA_ROOT); go -C rig build -o $(CURDIR)/bin/ ./pretrain && bin/pretrain ages -peer $(PEERS) sgsc-core19 robin-core42 hog-core42
 
 .PHONY: baselines
 baselines: build ## Regenerate docs/reference/baselines.md; needs the data, in ../shared/data or $$LOADSTAR_DATA
@@ -463,7 +484,7 @@ comparison: build ## Regenerate docs/reference/comparison.md: dense, its twins a
 	  echo; echo "## The next hour"; compare hour-ahead; \
 	  echo; echo "## The next 24 hours"; compare day-ahead; \
 	  echo; echo "## Energies, sums and peaks"; \
-	  bin/loadstar bench uses --data $(DATA) --runs runs/comparison/day-ahead --seeds $(or $(SEEDS),$(COMPARISON_SEEDS)) --peers docs/peers --weather-errors 1,2,3,yesterday; \
+	  bin/loadstar-lab bench uses --data $(DATA) --runs runs/comparison/day-ahead --seeds $(or $(SEEDS),$(COMPARISON_SEEDS)) --peers docs/peers --weather-errors 1,2,3,yesterday; \
 	} > docs/reference/comparison.md.new && mv docs/reference/comparison.md.new docs/reference/comparison.md
 
 .PHONY: steps
@@ -489,14 +510,14 @@ coverage: build ## Score the forecasts of runs on seven groups, also with 2 % of
 .PHONY: peers
 peers: build ## Measure gradient boosting on the features of dense into docs/peers; hours; continues; needs python3-sklearn and python3-xgboost
 	@$(DATA_ROOT); export OMP_NUM_THREADS=1; \
-	skill() { bin/loadstar bench skill --data datasets/$$g.yaml --out docs/peers "$$@"; }; \
+	skill() { bin/loadstar-lab bench skill --data datasets/$$g.yaml --out docs/peers "$$@"; }; \
 	for g in $(CORE_GROUPS); do \
 	  skill --h 1 --rows 40000 --peer --loss absolute_error --clients 14 && \
 	  skill --h 1 --rows 40000 --xgboost --pooled --clients 0 && \
 	  skill --h 24 --rows 20000 --peer --loss absolute_error --clients 7 && \
 	  skill --h 24 --rows 20000 --xgboost --pooled --clients 20 || exit 1; \
 	done; \
-	bin/loadstar bench uses --data $(DATA) --runs runs/comparison/day-ahead --seeds 1 --peers docs/peers --peer >/dev/null
+	bin/loadstar-lab bench uses --data $(DATA) --runs runs/comparison/day-ahead --seeds 1 --peers docs/peers --peer >/dev/null
 
 .PHONY: pictures
 pictures: comparison ## Draw docs/pictures/skill.svg from the comparison
@@ -516,8 +537,8 @@ large-fleet: build ## Simulate 10,000 synthetic clients, 100 in each of 300 roun
 
 .PHONY: bench-simulate
 bench-simulate: build ## Benchmark the simulator against the bare training engine
-	bin/loadstar bench simulate
+	bin/loadstar-lab bench simulate
 
 .PHONY: bench
 bench: build ## Benchmark the training engine against PyTorch; needs python3-torch and libopenblas0
-	bin/loadstar bench engine --peer
+	bin/loadstar-lab bench engine --peer

@@ -22,7 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"loadstar/agent/state"
-	"loadstar/internal/freeport"
+	"loadstar/internal/testkit"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
@@ -172,7 +172,7 @@ func expired() context.Context {
 func TestServerAway(t *testing.T) {
 	d := meters(t, 1)
 	s := newStub(t)
-	address := freeport.ForTest(t)
+	address := testkit.AddressFor(t)
 	stop := start(t, config(t, "a", "http://"+address, t.TempDir(), d))
 	for i := range int64(3) {
 		time.Sleep(60 * time.Millisecond)

@@ -6,8 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/datatest"
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 	"loadstar/series"
 	"loadstar/series/read"
 )
@@ -51,11 +50,11 @@ func TestBaselinesAgainstScikitLearn(t *testing.T) {
 		t.Skip("it reads a core group")
 	}
 	for i := range oneAhead {
-		if i > 0 && !longtest.Enabled() {
+		if i > 0 && !testkit.Long() {
 			break
 		}
 		t.Run(oneAhead[i].dataset, func(t *testing.T) {
-			path, root := datatest.Dataset(t, oneAhead[i].dataset)
+			path, root := testkit.Dataset(t, oneAhead[i].dataset)
 			desc, err := read.Load(path)
 			if err != nil {
 				t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"loadstar/internal/datatest"
+	"loadstar/internal/testkit"
 	"loadstar/metric"
 	"loadstar/series"
 	"loadstar/series/read"
@@ -434,7 +434,7 @@ func TestPersistenceOfCoreGroups(t *testing.T) {
 		{"sgsc-core19", 19, 0.35, 0.01},
 	} {
 		t.Run(c.dataset, func(t *testing.T) {
-			path, root := datatest.Dataset(t, c.dataset)
+			path, root := testkit.Dataset(t, c.dataset)
 			desc, err := read.Load(path)
 			if err != nil {
 				t.Fatal(err)

@@ -236,7 +236,7 @@ func TestGradients(t *testing.T) {
 
 // TestGolden compares outputs, losses, the gradient, and the weights after 1 and 20 Adam
 // steps with those of PyTorch. The tolerance is 1e-4 of each tensor's largest value. To
-// write the files, run `python3 internal/bench/engine/peer.py golden forecast/testdata`.
+// write the files, run `python3 rig/bench/engine/peer.py golden forecast/testdata`.
 // Weights differ most, because Adam's first steps move every weight by the sign of its
 // gradient, even if the gradient is almost zero.
 func TestGolden(t *testing.T) {

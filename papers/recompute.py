@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Computes the outcome of twenty rules of claims.yaml again, from ours.tsv and the rules' words, with numpy.
 
-It shares no code with `loadstar reproduce`. It prints a line for each rule and writes papers/recomputed.tsv: what the rule
-says, and of how many runs that it looks at the last evaluation was the best. A test of lab/paper compares the file with the
+It shares no code with `loadstar-lab reproduce`. It prints a line for each rule and writes papers/recomputed.tsv: what the rule
+says, and of how many runs that it looks at the last evaluation was the best. A test of rig/paper compares the file with the
 program's own outcome. Run it in the repository: python3 papers/recompute.py
 """
 import collections

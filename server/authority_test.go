@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"loadstar/internal/testkit"
 	"loadstar/server/pki"
 )
 
@@ -27,7 +28,7 @@ func TestEmptyAuthority(t *testing.T) {
 		root := st.authority.Roots()[0]
 		st.stop()
 		dir := filepath.Join(st.Dir, pkiDir)
-		must(t, os.Rename(dir, dir+".lost"))
+		testkit.Must(t, os.Rename(dir, dir+".lost"))
 		open := func() (*server, error) {
 			s := &server{Config: st.Config, registry: prometheus.NewRegistry()}
 			s.Roles = []string{Gateway}
@@ -43,17 +44,17 @@ func TestEmptyAuthority(t *testing.T) {
 			t.Errorf("%s: files were created: %v", name, err)
 		}
 		// An empty folder is no better than none.
-		must(t, os.Mkdir(dir, 0o700))
+		testkit.Must(t, os.Mkdir(dir, 0o700))
 		if _, err := open(); err == nil {
 			t.Errorf("%s: the server opened", name)
 		}
-		must(t, pki.Init(dir, pki.Keys{}))
+		testkit.Must(t, pki.Init(dir, pki.Keys{}))
 		s, err := open()
 		if err != nil || string(s.authority.Roots()[0]) == string(root) {
 			t.Errorf("%s: after pki init: %v", name, err)
 		}
-		must(t, os.RemoveAll(dir))
-		must(t, os.Rename(dir+".lost", dir))
+		testkit.Must(t, os.RemoveAll(dir))
+		testkit.Must(t, os.Rename(dir+".lost", dir))
 		s, err = open()
 		if err != nil || string(s.authority.Roots()[0]) != string(root) {
 			t.Errorf("%s: with the folder again: %v", name, err)

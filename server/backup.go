@@ -20,6 +20,7 @@ import (
 	"loadstar/internal/filelock"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
+	"loadstar/server/sqlstore"
 )
 
 // The files and folders in a backup. Results that are not counted are on their agents' disks.
@@ -36,7 +37,7 @@ func Backup(ctx context.Context, dir string, to io.Writer) error {
 	if err := hasLedger(dir); err != nil {
 		return err
 	}
-	l, err := ledger.OpenForBackup(ctx, filepath.Join(dir, ledgerFile))
+	l, err := sqlstore.OpenForBackup(ctx, filepath.Join(dir, ledgerFile))
 	if err != nil {
 		return err
 	}
@@ -271,7 +272,7 @@ func restore(ctx context.Context, from io.Reader, dir string, then func(temp str
 	if err := hasLedger(temp); err != nil {
 		return err
 	}
-	if err := ledger.VerifyFile(ctx, filepath.Join(temp, ledgerFile)); err != nil {
+	if err := sqlstore.VerifyFile(ctx, filepath.Join(temp, ledgerFile)); err != nil {
 		return fmt.Errorf("the backup is damaged, use an older one: %w", err)
 	}
 	l, err := ledger.Open(ctx, "sqlite:"+filepath.Join(temp, ledgerFile))

@@ -19,6 +19,7 @@ import (
 	"loadstar/internal/atomicfile"
 	"loadstar/server/examine"
 	"loadstar/server/ledger"
+	"loadstar/server/sqlstore"
 )
 
 // Backups of a folder are called loadstar-TIME.tar, so that their names sort by age.
@@ -144,7 +145,7 @@ func VerifyBackup(ctx context.Context, from io.Reader, temp string) error {
 	if !issuer {
 		return errors.New("the backup has no certificate authority")
 	}
-	if err := ledger.VerifyFile(ctx, copied); err != nil {
+	if err := sqlstore.VerifyFile(ctx, copied); err != nil {
 		return fmt.Errorf("the ledger in the backup: %w", err)
 	}
 	hashes, err := ledger.BlobsOf(ctx, copied)

@@ -13,13 +13,14 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/pgtest"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/nn/kernel"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server"
 	"loadstar/server/blob"
 	"loadstar/server/examine"
 	"loadstar/server/ledger"
+	"loadstar/server/sqlstore"
 )
 
 func need(t testing.TB, err error) {
@@ -215,10 +216,10 @@ func copyPostgres(t *testing.T, from, to *pgtest.Server, dir, into, run string) 
 // storedRun reads a run from the database of a server that does not run.
 func storedRun(t *testing.T, database, id string) ledger.Run {
 	t.Helper()
-	l, _, err := ledger.OpenToLook(t.Context(), database)
+	store, _, err := sqlstore.OpenToLook(t.Context(), database)
 	need(t, err)
-	r, err := l.Run(t.Context(), id)
-	need(t, errors.Join(err, l.Close()))
+	r, err := ledger.On(store).Run(t.Context(), id)
+	need(t, errors.Join(err, store.Close()))
 	return r
 }
 

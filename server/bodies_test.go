@@ -18,6 +18,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "loadstar/proto/loadstar/v1"
+
+	"loadstar/internal/testkit"
 )
 
 // post sends a request body of the given content type to a procedure and returns the
@@ -25,16 +27,16 @@ import (
 func (st *station) post(h *http.Client, procedure, kind string, body io.Reader, more ...string) *http.Response {
 	st.Helper()
 	q, err := http.NewRequestWithContext(st.Context(), http.MethodPost, st.url+procedure, body)
-	must(st, err)
+	testkit.Must(st, err)
 	q.Header.Set("Content-Type", kind)
 	for i := 0; i < len(more); i += 2 {
 		q.Header.Set(more[i], more[i+1])
 	}
 	r, err := h.Do(q)
-	must(st, err)
+	testkit.Must(st, err)
 	defer r.Body.Close()
 	_, err = io.Copy(io.Discard, io.LimitReader(r.Body, 1<<20))
-	must(st, err)
+	testkit.Must(st, err)
 	return r
 }
 
@@ -47,7 +49,7 @@ func TestBodies(t *testing.T) {
 		var b bytes.Buffer
 		w := gzip.NewWriter(&b)
 		_, err := w.Write(make([]byte, n))
-		must(t, errors.Join(err, w.Close()))
+		testkit.Must(t, errors.Join(err, w.Close()))
 		return &b
 	}
 	unsized := func(b []byte) io.Reader { return io.MultiReader(bytes.NewReader(b)) }
@@ -126,7 +128,7 @@ func TestMutatedBodies(t *testing.T) {
 	rng := mathrand.New(mathrand.NewPCG(1, 2))
 	for procedure, m := range seeds {
 		good, err := proto.Marshal(m)
-		must(t, err)
+		testkit.Must(t, err)
 		for i := range 60 {
 			b := slices.Clone(good)
 			for range 1 + rng.IntN(3) {
@@ -168,20 +170,20 @@ func TestBlobs(t *testing.T) {
 	a := st.join("a0")
 	task := a.task(st.start(small), 0)
 	want, err := st.blobs.Get(t.Context(), task.Weights)
-	must(t, err)
+	testkit.Must(t, err)
 	get := func(h *http.Client, path, span string) (int, []byte) {
 		t.Helper()
 		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, st.url, nil)
-		must(t, err)
+		testkit.Must(t, err)
 		q.URL.Opaque = "//" + q.URL.Host + path // prevents the client from cleaning the path
 		if span != "" {
 			q.Header.Set("Range", span)
 		}
 		r, err := h.Do(q)
-		must(t, err)
+		testkit.Must(t, err)
 		defer r.Body.Close()
 		b, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
-		must(t, err)
+		testkit.Must(t, err)
 		return r.StatusCode, b
 	}
 	for _, h := range []*http.Client{a.http, st.operatorHTTP()} {
@@ -217,9 +219,9 @@ func TestBlobs(t *testing.T) {
 	}
 	for _, method := range []string{http.MethodPut, http.MethodPost, http.MethodDelete, http.MethodPatch} {
 		q, err := http.NewRequestWithContext(t.Context(), method, st.url+"/v1/blobs/"+task.Weights, strings.NewReader("other"))
-		must(t, err)
+		testkit.Must(t, err)
 		r, err := a.http.Do(q)
-		must(t, err)
+		testkit.Must(t, err)
 		r.Body.Close()
 		if r.StatusCode < 400 || r.StatusCode >= 500 {
 			t.Errorf("%s: %s", method, r.Status)

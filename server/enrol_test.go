@@ -19,6 +19,7 @@ import (
 
 	"loadstar/agent/identity"
 	"loadstar/internal/jointoken"
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -33,7 +34,7 @@ func TestOthersClients(t *testing.T) {
 	mine := []*v1.Turns{{Run: run, Clients: []string{"b0"}}}
 	st.unharmed("a check-in", "closed", 0, func() {
 		s, err := a.Exchange(t.Context(), &v1.ExchangeRequest{Training: mine, Pushed: mine})
-		must(t, err)
+		testkit.Must(t, err)
 		for _, v := range s.Verdicts {
 			if v.Outcome != v1.Outcome_OUTCOME_CLOSED {
 				t.Errorf("%v", v)
@@ -50,7 +51,7 @@ func TestOthersClients(t *testing.T) {
 	})
 	st.unharmed("a decline", "closed", 0, func() {
 		_, err := a.Decline(t.Context(), &v1.Decline{Turns: mine[0]})
-		must(t, err)
+		testkit.Must(t, err)
 	})
 	st.unharmed("an announcement", "client", 1, func() {
 		s, err := a.Announce(t.Context(), &v1.AnnounceRequest{Clients: []string{"b0"}, StepSeconds: 60})
@@ -65,7 +66,7 @@ func TestOthersClients(t *testing.T) {
 	if s, err := b.Push(t.Context(), st.update(task, "b0", 1)); err != nil || s.Outcome != v1.Outcome_OUTCOME_COUNTED {
 		t.Errorf("%v, %v", s, err)
 	}
-	st.soon("the result is counted", func() bool { return b.heard(run, 0, "b0") == v1.Outcome_OUTCOME_COUNTED })
+	testkit.Eventually(st, "the result is counted", func() bool { return b.heard(run, 0, "b0") == v1.Outcome_OUTCOME_COUNTED })
 	if o := a.heard(run, 0, "b0"); o != v1.Outcome_OUTCOME_CLOSED {
 		t.Errorf("another agent gets %v", o)
 	}
@@ -81,7 +82,7 @@ func TestRevocation(t *testing.T) {
 	b.task(run, 0)
 
 	_, err := st.operator.Revoke(t.Context(), &v1.RevokeRequest{Client: "a0"})
-	must(t, err)
+	testkit.Must(t, err)
 	before := st.refused()["closed"]
 	for what, q := range map[string]*v1.Result{"an update": st.update(task, "a0", 1), "a sum": st.sum(task, "a0", "a1")} {
 		if s, err := a.Push(t.Context(), q); err != nil || s.Outcome != v1.Outcome_OUTCOME_CLOSED {
@@ -102,7 +103,7 @@ func TestRevocation(t *testing.T) {
 		t.Fatal(r, err)
 	}
 	_, err = st.operator.Revoke(t.Context(), &v1.RevokeRequest{Agent: a.id})
-	must(t, err)
+	testkit.Must(t, err)
 	// Test Push first. Push does not look up an agent that has just checked in, so only the
 	// revocation can end the cached trust.
 	calls := []struct {
@@ -126,7 +127,7 @@ func TestRevocation(t *testing.T) {
 	if n := st.refused()["revoked"] - before; n != float64(len(calls)) {
 		t.Errorf("%g of %d calls were counted as refused", n, len(calls))
 	}
-	st.soon("the coordinator has withdrawn the leases", func() bool { return !strings.Contains(st.dump(), `"a1" %!q(int64=1)`) && leases(st) == 1 })
+	testkit.Eventually(st, "the coordinator has withdrawn the leases", func() bool { return !strings.Contains(st.dump(), `"a1" %!q(int64=1)`) && leases(st) == 1 })
 	st.unharmed("a revoked agent", "revoked", float64(len(calls)+1), func() {
 		for _, c := range calls {
 			st.wantCode(c.what, c.call(), connect.CodePermissionDenied)
@@ -168,7 +169,7 @@ func TestRevocation(t *testing.T) {
 // leases returns the number of leases in the ledger.
 func leases(st *station) int {
 	all, err := st.ledger.Leased(st.Context())
-	must(st, err)
+	testkit.Must(st, err)
 	return len(all)
 }
 
@@ -199,11 +200,11 @@ func TestTokens(t *testing.T) {
 		t.Errorf("%d agents, %v", n, err)
 	}
 	good, err := jointoken.Parse(st.token(1))
-	must(t, err)
+	testkit.Must(t, err)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
+	testkit.Must(t, err)
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-	must(t, err)
+	testkit.Must(t, err)
 	nobody := v1.NewAgentServiceClient(st.nobody(), st.url)
 	for what, c := range map[string]struct {
 		q      *v1.JoinRequest
@@ -246,10 +247,10 @@ func TestForgotten(t *testing.T) {
 	for _, clients := range [][]string{nil, {"a0"}} {
 		if len(clients) > 0 {
 			_, err := a.Announce(t.Context(), &v1.AnnounceRequest{Clients: clients, StepSeconds: 3600})
-			must(t, err)
+			testkit.Must(t, err)
 		}
 		s, err := a.Exchange(t.Context(), &v1.ExchangeRequest{})
-		must(t, err)
+		testkit.Must(t, err)
 		if s.Announce != (len(clients) == 0) {
 			t.Errorf("with clients %v, announce is %v", clients, s.Announce)
 		}
@@ -328,7 +329,7 @@ func TestAnnouncements(t *testing.T) {
 	}
 	// A client may take part in eight runs at a time.
 	_, err := a.Exchange(t.Context(), &v1.ExchangeRequest{Training: turns(8, many[:10_000]...), Pushed: turns(8, many[:10_000]...)})
-	must(t, err)
+	testkit.Must(t, err)
 	// An agent may announce the maximum number of clients with any printable names, and may
 	// repeat the announcement.
 	fine := append(slices.Clone(many[:9_998]), "Zähler 7 / Süd", "'; DROP TABLE clients; --")

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"loadstar/fed/recipe"
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 	"loadstar/lab/sim"
 	"loadstar/nn/kernel"
 	v1 "loadstar/proto/loadstar/v1"
@@ -54,7 +54,7 @@ func TestFedSIM(t *testing.T) {
 		agents = 4
 	}
 	d, own := manyMeters(t, "meter", 2*agents), manyMeters(t, "own", 3)
-	rounds := longtest.Pick(6, 20)
+	rounds := testkit.Pick(6, 20)
 	for name, plan := range map[string]string{
 		"shared":   "{algorithm: fedsim, rounds: %d, client: {steps: 2, batch: 8}, server: {batch: 16}, schedule: {cohort: 6}, evaluate: {every: 0}, model: {name: fekri2023, lookback: 6, targets: 2}}",
 		"personal": "{algorithm: fedsim, partition: head, rounds: %d, client: {steps: 2, batch: 8, optimizer: proxadam, moments: kept}, server: {batch: 16}, schedule: {cohort: 6}, evaluate: {every: 0}, model: {name: fekri2023, lookback: 6, targets: 2}}",

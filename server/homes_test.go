@@ -12,6 +12,7 @@ import (
 	"loadstar/agent"
 	"loadstar/agent/identity"
 	"loadstar/agent/release"
+	"loadstar/internal/testkit"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 	"loadstar/series/synth"
@@ -23,7 +24,7 @@ import (
 func homes(t *testing.T, n int) *series.Dataset {
 	t.Helper()
 	g, err := synth.New(synth.Config{Seed: 5, Meters: n, Start: time.Date(2018, 2, 20, 0, 0, 0, 0, time.UTC), Days: 30, Zone: "UTC"})
-	must(t, err)
+	testkit.Must(t, err)
 	all := make([]series.Meter, n)
 	for i := range all {
 		load := make([]float32, g.Len())
@@ -37,7 +38,7 @@ func homes(t *testing.T, n int) *series.Dataset {
 		Name: "homes", Generated: true, Interval: time.Hour, Clock: time.UTC, StaticNames: []string{"floor_area", "wall_area", "window_area"},
 		Weather: series.Weather{Start: g.Time(0).Unix(), Names: []string{"temperature", "wind"}, Columns: [][]float32{g.Weather().Temperature, g.Weather().Wind}},
 	}, all)
-	must(t, err)
+	testkit.Must(t, err)
 	return d
 }
 
@@ -48,7 +49,7 @@ func firstHomes(t *testing.T, d *series.Dataset, from, to int) *series.Dataset {
 		some = append(some, d.Meter(i))
 	}
 	made, err := series.NewDataset(*d, some)
-	must(t, err)
+	testkit.Must(t, err)
 	return made
 }
 
@@ -68,9 +69,9 @@ func (st *station) hostFor(name, address string, d *series.Dataset, releases rel
 	if err != nil {
 		i, err = identity.Join(st.Context(), dir, st.url, st.token(1), name)
 	}
-	must(st, err)
+	testkit.Must(st, err)
 	k, err := kernel.Default()
-	must(st, err)
+	testkit.Must(st, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
@@ -97,7 +98,7 @@ func (st *station) finished(run string) ledger.Run {
 	for end := time.Now().Add(patient); !r.State.Ended(); time.Sleep(20 * time.Millisecond) {
 		var err error
 		r, err = st.ledger.Run(st.Context(), run)
-		must(st, err)
+		testkit.Must(st, err)
 		if time.Now().After(end) {
 			st.Fatalf("the run is %s, in round %d", r.State, r.Round)
 		}

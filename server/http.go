@@ -49,7 +49,7 @@ func (s *server) monitoring() http.Handler {
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
 		defer cancel()
-		if err := s.ledger.Healthy(ctx); err != nil {
+		if err := s.ledger.Store.Healthy(ctx); err != nil {
 			http.Error(w, "ledger: "+err.Error(), http.StatusServiceUnavailable)
 			return
 		}

@@ -17,6 +17,7 @@ import (
 
 	"loadstar/internal/jointoken"
 	"loadstar/internal/mtls"
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -33,9 +34,9 @@ type machine struct {
 func request(st *station) (*ecdsa.PrivateKey, []byte) {
 	st.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(st, err)
+	testkit.Must(st, err)
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-	must(st, err)
+	testkit.Must(st, err)
 	return key, csr
 }
 
@@ -43,7 +44,7 @@ func request(st *station) (*ecdsa.PrivateKey, []byte) {
 func (st *station) machine(id string, key *ecdsa.PrivateKey, leaf []byte) *machine {
 	st.Helper()
 	operator, err := mtls.ReadFolder(filepath.Join(st.Dir, "operator"))
-	must(st, err)
+	testkit.Must(st, err)
 	shown := tls.Certificate{Certificate: [][]byte{leaf}, PrivateKey: key}
 	h := st.patient(mtls.AgentTransport(&tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: mtls.Pool(operator.Roots()...),
@@ -60,11 +61,11 @@ func (st *station) enrol(token string, old *machine) *machine {
 	if old != nil {
 		digest := sha256.Sum256(csr)
 		signature, err := ecdsa.SignASN1(rand.Reader, old.key, digest[:])
-		must(st, err)
+		testkit.Must(st, err)
 		q.OldCertificate, q.OldSignature = old.leaf, signature
 	}
 	s, err := v1.NewAgentServiceClient(st.nobody(), st.url).Join(st.Context(), q)
-	must(st, err)
+	testkit.Must(st, err)
 	return st.machine(s.Agent, key, s.Certificates[0])
 }
 
@@ -87,7 +88,7 @@ func (m *machine) checkIn() error {
 func (st *station) copied(id string) bool {
 	st.Helper()
 	s, err := st.operator.ListAgents(st.Context(), &v1.ListAgentsRequest{Name: id})
-	must(st, err)
+	testkit.Must(st, err)
 	if len(s.Agents) != 1 {
 		st.Fatalf("%d agents are named %s", len(s.Agents), id)
 	}
@@ -102,21 +103,21 @@ func TestCopiedIdentity(t *testing.T) {
 	fetch := func(m *machine) int {
 		t.Helper()
 		r, err := m.http.Get(st.url + "/v1/blobs/" + strings.Repeat("0", 64))
-		must(t, err)
-		must(t, r.Body.Close())
+		testkit.Must(t, err)
+		testkit.Must(t, r.Body.Close())
 		return r.StatusCode
 	}
 	t.Run("renews beside the original", func(t *testing.T) {
 		own := st.enrol(st.token(1), nil)
 		thief := st.machine(own.id, own.key, own.leaf)
-		must(t, own.checkIn())
-		must(t, thief.checkIn())
+		testkit.Must(t, own.checkIn())
+		testkit.Must(t, thief.checkIn())
 		next, err := own.renew()
-		must(t, err)
+		testkit.Must(t, err)
 		stolen, err := thief.renew() // the original may not have got its answer, so this is allowed
-		must(t, err)
-		must(t, own.checkIn())
-		must(t, next.checkIn())
+		testkit.Must(t, err)
+		testkit.Must(t, own.checkIn())
+		testkit.Must(t, next.checkIn())
 		if st.copied(own.id) {
 			t.Error("an identity counts as copied before two certificates were used")
 		}
@@ -128,10 +129,10 @@ func TestCopiedIdentity(t *testing.T) {
 		if !st.copied(own.id) {
 			t.Error("nobody sees that the identity was copied")
 		}
-		must(t, next.checkIn())
+		testkit.Must(t, next.checkIn())
 		next, err = next.renew()
-		must(t, err)
-		must(t, next.checkIn())
+		testkit.Must(t, err)
+		testkit.Must(t, next.checkIn())
 		s, err := st.operator.ListAudit(t.Context(), &v1.ListAuditRequest{Action: "identity copied"})
 		if err != nil || len(s.Events) != 1 || s.Events[0].Subject != own.id {
 			t.Errorf("%v, %v", s, err)
@@ -141,8 +142,8 @@ func TestCopiedIdentity(t *testing.T) {
 		own := st.enrol(st.token(1), nil)
 		thief := st.machine(own.id, own.key, own.leaf)
 		next, err := own.renew()
-		must(t, err)
-		must(t, next.checkIn())
+		testkit.Must(t, err)
+		testkit.Must(t, next.checkIn())
 		if code := fetch(own); code != http.StatusNotFound {
 			t.Errorf("a call that was in progress during the renewal: %d", code)
 		}
@@ -152,7 +153,7 @@ func TestCopiedIdentity(t *testing.T) {
 		if n := st.refused()["copied"] - before; n != 1 || !st.copied(own.id) {
 			t.Errorf("counted %g times, copied %v", n, st.copied(own.id))
 		}
-		must(t, next.checkIn())
+		testkit.Must(t, next.checkIn())
 	})
 }
 
@@ -189,11 +190,11 @@ func TestRejoin(t *testing.T) {
 	key, csr := request(st)
 	digest := sha256.Sum256([]byte("another request"))
 	signature, err := ecdsa.SignASN1(rand.Reader, again.key, digest[:])
-	must(t, err)
+	testkit.Must(t, err)
 	s, err := v1.NewAgentServiceClient(st.nobody(), st.url).Join(t.Context(), &v1.JoinRequest{
 		Secret: must2(jointoken.Parse(st.token(1))).Secret(), Csr: csr, OldCertificate: again.leaf, OldSignature: signature,
 	})
-	must(t, err)
+	testkit.Must(t, err)
 	if s.Agent == first.id {
 		t.Error("joined as the same agent with the signature of another request")
 	}
@@ -201,14 +202,14 @@ func TestRejoin(t *testing.T) {
 
 	// A revoked agent joins as a new one, and its clients stay bound until they are freed.
 	_, err = st.operator.Revoke(t.Context(), &v1.RevokeRequest{Agent: first.id})
-	must(t, err)
+	testkit.Must(t, err)
 	anew := st.enrol(st.token(1), again)
 	if anew.id == first.id {
 		t.Error("a revoked agent has joined again as itself")
 	}
 	announce(anew, "a0", "a1")
 	_, err = st.operator.FreeClients(t.Context(), &v1.FreeClientsRequest{Agent: first.id})
-	must(t, err)
+	testkit.Must(t, err)
 	announce(anew)
 }
 
@@ -217,7 +218,7 @@ func TestTokenBounds(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
 	made, err := st.operator.CreateToken(t.Context(), &v1.CreateTokenRequest{Uses: 3, TtlSeconds: 3600, Clients: 2, Pattern: "m-*"})
-	must(t, err)
+	testkit.Must(t, err)
 	m := st.enrol(made.Token, nil)
 	s, err := m.Announce(t.Context(), &v1.AnnounceRequest{Clients: []string{"m-1", "m-2", "m-3", "x"}, StepSeconds: 3600})
 	if err != nil || !slices.Equal(s.Refused, []string{"m-3", "x"}) || !strings.Contains(s.Reason, "m-3 is one too many: the token with which this agent joined allows 2 clients") {
@@ -228,7 +229,7 @@ func TestTokenBounds(t *testing.T) {
 		t.Errorf("%v, %v", with, err)
 	}
 	_, err = st.operator.RevokeToken(t.Context(), &v1.RevokeTokenRequest{Id: made.Id})
-	must(t, err)
+	testkit.Must(t, err)
 	list, err := st.operator.ListTokens(t.Context(), &v1.ListTokensRequest{})
 	if err != nil || len(list.Tokens) != 1 || list.Tokens[0].Revoked == 0 || list.Tokens[0].Joined != 1 || list.Tokens[0].Uses != 2 {
 		t.Errorf("%v, %v", list, err)
@@ -244,5 +245,5 @@ func TestTokenBounds(t *testing.T) {
 		_, err := st.operator.CreateToken(t.Context(), q)
 		st.wantCode("limits that are not valid", err, connect.CodeInvalidArgument)
 	}
-	must(t, m.checkIn())
+	testkit.Must(t, m.checkIn())
 }

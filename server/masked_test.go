@@ -23,6 +23,7 @@ import (
 	"loadstar/fed/member"
 	"loadstar/fed/round"
 	"loadstar/internal/mtls"
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/keepers"
 	"loadstar/server/ledger"
@@ -44,9 +45,9 @@ type open struct {
 
 func newOpen(t testing.TB) *open {
 	_, identity, err := ed25519.GenerateKey(nil)
-	must(t, err)
+	testkit.Must(t, err)
 	_, sealing, err := member.NewSealingKey()
-	must(t, err)
+	testkit.Must(t, err)
 	k := &open{identity: identity, key: mask.NewKey(), releases: map[int64][]*v1.KeeperReleaseRequest{}}
 	k.says = &v1.KeeperStatement{
 		Identity: identity.Public().(ed25519.PublicKey), Fleet: "fleet", SealingKey: sealing, Number: 1,
@@ -60,12 +61,12 @@ func (k *open) start(t testing.TB, at string) {
 	mux := http.NewServeMux()
 	mux.Handle(v1.NewKeeperServiceHandler(k))
 	k.server = httptest.NewUnstartedServer(mux)
-	must(t, k.server.Listener.Close())
+	testkit.Must(t, k.server.Listener.Close())
 	var err error
 	k.server.Listener, err = net.Listen("tcp", at)
-	must(t, err)
+	testkit.Must(t, err)
 	k.server.TLS, err = mtls.Pinned(k.identity, func([32]byte) bool { return true })
-	must(t, err)
+	testkit.Must(t, err)
 	k.server.StartTLS()
 	t.Cleanup(k.server.Close)
 }
@@ -157,21 +158,21 @@ func (st *station) masked(task *v1.Task, agent string, part int64, keepers []*op
 func (st *station) maskedTimes(factor uint64, task *v1.Task, agent string, part int64, keepers []*open, clients ...string) *v1.Result {
 	st.Helper()
 	t, err := st.terms.Of(st.Context(), task.Run)
-	must(st, err)
+	testkit.Must(st, err)
 	f, sizes := round.NewFold(t.Rules), &round.Sizes{}
 	for i, c := range clients {
 		x := terms.Share{Client: c, Examples: 10 + i, Steps: 2, TrainLoss: 0.5}
-		must(st, t.Add(f, &terms.Result{Version: int(task.Version), Numbers: st.numbers(task.Run, i), Limits: terms.LimitsOf(task.Limits), Shares: []terms.Share{x}}, nil))
+		testkit.Must(st, t.Add(f, &terms.Result{Version: int(task.Version), Numbers: st.numbers(task.Run, i), Limits: terms.LimitsOf(task.Limits), Shares: []terms.Share{x}}, nil))
 		sizes.Add(&fed.Update{Claimed: x.Examples, Steps: x.Steps, TrainLoss: x.TrainLoss})
 	}
 	x, err := t.Rules.Vector(t.Shared).Encode(f, sizes)
-	must(st, err)
+	testkit.Must(st, err)
 	for i := range t.Shared {
 		x[i] *= factor
 	}
 	nonce := mask.NewNonce()
 	believed, err := t.MaskedRound(task)
-	must(st, err)
+	testkit.Must(st, err)
 	for _, k := range keepers {
 		c := member.Context(k.says, believed)
 		member.Of(c, &v1.MaskedResult{Agent: agent, Part: part, Clients: int64(len(clients))})
@@ -194,7 +195,7 @@ const (
 func (a *raw) counted(q *v1.Result) {
 	a.st.Helper()
 	s, err := a.Push(a.ctx, q)
-	must(a.st, err)
+	testkit.Must(a.st, err)
 	if s.Outcome != v1.Outcome_OUTCOME_COUNTED {
 		a.st.Fatalf("the result is %v: %s", s.Outcome, s.Reason)
 	}
@@ -203,7 +204,7 @@ func (a *raw) counted(q *v1.Result) {
 // weights returns the blob of a version of a run.
 func (st *station) weights(run string, version int64) (hash string) {
 	st.Helper()
-	st.soon("the version is there", func() bool {
+	testkit.Eventually(st, "the version is there", func() bool {
 		v, err := st.ledger.Version(st.Context(), run, version)
 		hash = v.Weights
 		return err == nil
@@ -234,7 +235,7 @@ func TestMaskedRounds(t *testing.T) {
 		q = proto.CloneOf(q)
 		change(q)
 		s, err := b.Push(b.ctx, q)
-		must(t, err)
+		testkit.Must(t, err)
 		if s.Outcome != v1.Outcome_OUTCOME_REJECTED || !strings.Contains(s.Reason, want) {
 			t.Errorf("%s: %v, %s", what, s.Outcome, s.Reason)
 		}
@@ -271,9 +272,9 @@ func TestMaskedRounds(t *testing.T) {
 	}
 	waits := func() {
 		t.Helper()
-		st.soon("the run waits", func() bool {
+		testkit.Eventually(st, "the run waits", func() bool {
 			r, err := st.operator.GetRun(st.Context(), &v1.GetRunRequest{Run: hidden})
-			must(t, err)
+			testkit.Must(t, err)
 			return strings.HasPrefix(r.Run.Waits, "keeper union has not answered since 20")
 		})
 	}
@@ -298,14 +299,14 @@ func TestMaskedRounds(t *testing.T) {
 		t.Errorf("the run finished: %s", r.Reason)
 	}
 	rounds, err := st.ledger.Rounds(t.Context(), hidden, 0, 9)
-	must(t, err)
+	testkit.Must(t, err)
 	for _, r := range rounds {
 		if r.Loss != 0.5 || r.Counted != 5 || r.State != ledger.RoundMerged {
 			t.Errorf("round %d is %s, counted %d, with a loss of %g", r.Round, r.State, r.Counted, r.Loss)
 		}
 	}
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(st.Dir, ledgerFile))
-	must(t, err)
+	testkit.Must(t, err)
 	defer db.Close()
 	for query, want := range map[string]int64{
 		"SELECT count(*) FROM receipts WHERE run = $1": 15,
@@ -315,7 +316,7 @@ func TestMaskedRounds(t *testing.T) {
 		"SELECT count(*) FROM partials WHERE run = $1":       0,
 	} {
 		var n int64
-		must(t, db.QueryRow(query, hidden).Scan(&n))
+		testkit.Must(t, db.QueryRow(query, hidden).Scan(&n))
 		if n != want {
 			t.Errorf("%s: %d, want %d", query, n, want)
 		}
@@ -336,7 +337,7 @@ func TestRefusedRounds(t *testing.T) {
 	run := st.start(strings.Replace(hiddenPlan, "rounds: 3", "rounds: 9", 1))
 	show := func() *v1.Run {
 		r, err := st.operator.GetRun(t.Context(), &v1.GetRunRequest{Run: run})
-		must(t, err)
+		testkit.Must(t, err)
 		return r.Run
 	}
 	for i, x := range []struct {
@@ -354,7 +355,7 @@ func TestRefusedRounds(t *testing.T) {
 		both[1].refuses = x.refuses
 		both[1].mu.Unlock()
 		a.counted(st.masked(a.task(run, int64(i)), a.id, 0, x.masks, "a0", "a1", "a2"))
-		st.soon("the round is over", func() bool { r := show(); return r.Round > int64(i) || r.State == "failed" })
+		testkit.Eventually(st, "the round is over", func() bool { r := show(); return r.Round > int64(i) || r.State == "failed" })
 		if r := show(); !strings.HasPrefix(r.Reason, x.want) || x.want == "" && r.Reason != "" {
 			t.Errorf("round %d: %s, %s", i+1, r.State, r.Reason)
 		}
@@ -380,7 +381,7 @@ func TestCheckedResults(t *testing.T) {
 		"a wrong mask":         st.masked(y, b.id, 0, []*open{newOpen(t)}, "b0"),
 	} {
 		s, err := b.Push(b.ctx, q)
-		must(t, err)
+		testkit.Must(t, err)
 		if s.Outcome != v1.Outcome_OUTCOME_REJECTED || !strings.Contains(s.Reason, "keeper auditor refused the result") {
 			t.Errorf("%s: %v, %s", what, s.Outcome, s.Reason)
 		}
@@ -401,7 +402,7 @@ func TestCheckedResults(t *testing.T) {
 		}
 		pushed <- s
 	}()
-	st.soon("the result waits", func() bool { return st.keepers.Known() != nil && st.waiting() == 1 })
+	testkit.Eventually(st, "the result waits", func() bool { return st.keepers.Known() != nil && st.waiting() == 1 })
 	k[0].start(t, at)
 	if s := <-pushed; s.GetOutcome() != v1.Outcome_OUTCOME_COUNTED {
 		t.Errorf("after the keeper's return: %v", s)
@@ -413,7 +414,7 @@ func TestCheckedResults(t *testing.T) {
 // waiting returns the number of results that wait to be counted.
 func (st *station) waiting() (n float64) {
 	families, err := st.registry.Gather()
-	must(st, err)
+	testkit.Must(st, err)
 	for _, f := range families {
 		if f.GetName() == "loadstar_gateway_waiting" {
 			n = f.Metric[0].GetGauge().GetValue()

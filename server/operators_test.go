@@ -10,8 +10,8 @@ import (
 	"connectrpc.com/connect"
 	dto "github.com/prometheus/client_model/go"
 
-	"loadstar/internal/freeport"
 	"loadstar/internal/protocol"
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/pki"
 )
@@ -20,12 +20,12 @@ import (
 // the operators'. The hint of a new token has the agents' address.
 func TestOperatorsAddress(t *testing.T) {
 	t.Parallel()
-	at := freeport.ForTest(t)
+	at := testkit.AddressFor(t)
 	st := newStation(t, func(c *Config) { c.Operators = at })
 	theirs := v1.NewOperatorServiceClient(st.operatorHTTP(), "https://"+at)
 
 	token, err := theirs.CreateToken(t.Context(), &v1.CreateTokenRequest{Uses: 1, TtlSeconds: 3600})
-	must(t, err)
+	testkit.Must(t, err)
 	if token.Server != st.url {
 		t.Errorf("agents are to join %q, want %q", token.Server, st.url)
 	}
@@ -54,7 +54,7 @@ func TestSharedAddress(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
 	token, err := st.operator.CreateToken(t.Context(), &v1.CreateTokenRequest{Uses: 1, TtlSeconds: 3600})
-	must(t, err)
+	testkit.Must(t, err)
 	if token.Server != "" {
 		t.Errorf("agents are to join %q", token.Server)
 	}
@@ -76,9 +76,9 @@ func TestCountedReasons(t *testing.T) {
 	}
 	for code, want := range map[string]string{"policy": "policy", "a code of the future": "other"} {
 		_, err := a.Decline(t.Context(), &v1.Decline{Turns: &v1.Turns{Run: "run", Clients: []string{"a0"}}, Reason: "test", Code: code})
-		must(t, err)
+		testkit.Must(t, err)
 		families, err := st.registry.Gather()
-		must(t, err)
+		testkit.Must(t, err)
 		i := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "loadstar_gateway_declined_total" })
 		if i < 0 || !slices.ContainsFunc(families[i].Metric, func(m *dto.Metric) bool {
 			return m.Label[0].GetValue() == want && m.GetCounter().GetValue() == 1
@@ -99,14 +99,14 @@ func TestShowsLeftOut(t *testing.T) {
 		names = append(names, fmt.Sprint("rich", i))
 	}
 	_, err := rich.Announce(t.Context(), &v1.AnnounceRequest{Clients: names, Inputs: []string{"temperature"}, StepSeconds: 3600})
-	must(t, err)
+	testkit.Must(t, err)
 	_, err = poor.Announce(t.Context(), &v1.AnnounceRequest{Clients: []string{"poor"}, StepSeconds: 3600})
-	must(t, err)
+	testkit.Must(t, err)
 	run := st.start("{algorithm: fedavg, model: {name: bose2023}, client: {batch: 1}, schedule: {cohort: 4}}")
 	rich.task(run, 0)
 	show := func() *v1.Run {
 		r, err := st.operator.GetRun(t.Context(), &v1.GetRunRequest{Run: run})
-		must(t, err)
+		testkit.Must(t, err)
 		return r.Run
 	}
 	r := show()
@@ -117,7 +117,7 @@ func TestShowsLeftOut(t *testing.T) {
 		t.Errorf("warnings %q", r.Warnings)
 	}
 	_, err = st.operator.StopRun(t.Context(), &v1.StopRunRequest{Run: run})
-	must(t, err)
+	testkit.Must(t, err)
 	if r := show(); len(r.Warnings) != 0 {
 		t.Errorf("a stopped run warns: %q", r.Warnings)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pressly/goose/v3"
 
+	"loadstar/internal/testkit"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
 )
@@ -23,33 +24,33 @@ import (
 func TestPrivateFiles(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"blobs", "blobs/aa"} {
-		must(t, os.MkdirAll(filepath.Join(dir, name), 0o755))
+		testkit.Must(t, os.MkdirAll(filepath.Join(dir, name), 0o755))
 	}
-	must(t, os.Chmod(dir, 0o755))
-	must(t, os.WriteFile(filepath.Join(dir, "ledger.db"), nil, 0o644))
+	testkit.Must(t, os.Chmod(dir, 0o755))
+	testkit.Must(t, os.WriteFile(filepath.Join(dir, "ledger.db"), nil, 0o644))
 	newStation(t, func(c *Config) { c.Dir = dir })
 	for _, name := range []string{"ledger.db", "ledger.db-wal", "ledger.db-shm", "blobs", "lock"} {
 		info, err := os.Stat(filepath.Join(dir, name))
-		must(t, err)
+		testkit.Must(t, err)
 		if mode := info.Mode().Perm(); mode&0o077 != 0 {
 			t.Errorf("%s has mode %v", name, mode)
 		}
 	}
 	store, err := blob.Files(filepath.Join(dir, "blobs"))
-	must(t, err)
+	testkit.Must(t, err)
 	hash, err := store.Put(t.Context(), []byte("weights"))
-	must(t, err)
+	testkit.Must(t, err)
 	info, err := os.Stat(filepath.Join(dir, "blobs", filepath.FromSlash(blob.Name(hash))))
-	must(t, err)
+	testkit.Must(t, err)
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("a blob has mode %v", info.Mode().Perm())
 	}
 	// A killed backup left a snapshot.
 	left := filepath.Join(dir, "backup", "ledger.db")
-	must(t, os.MkdirAll(filepath.Dir(left), 0o755))
-	must(t, os.WriteFile(left, []byte("old"), 0o644))
+	testkit.Must(t, os.MkdirAll(filepath.Dir(left), 0o755))
+	testkit.Must(t, os.WriteFile(left, []byte("old"), 0o644))
 	var file bytes.Buffer
-	must(t, Backup(t.Context(), dir, &file))
+	testkit.Must(t, Backup(t.Context(), dir, &file))
 	if _, err := os.Stat(filepath.Dir(left)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the backup left its folder: %v", err)
 	}
@@ -59,7 +60,7 @@ func TestPrivateFiles(t *testing.T) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		must(t, err)
+		testkit.Must(t, err)
 		names += h.Name + " "
 		if h.Mode != 0o600 {
 			t.Errorf("%s has mode %o in the backup", h.Name, h.Mode)
@@ -76,24 +77,24 @@ func TestBackupDoesNotMigrate(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "ledger.db")
 	l, err := ledger.Open(t.Context(), "sqlite:"+path)
-	must(t, err)
-	must(t, l.Close())
+	testkit.Must(t, err)
+	testkit.Must(t, l.Close())
 	_, err = schemas(t, path).DownTo(t.Context(), 5)
-	must(t, err)
-	must(t, os.Mkdir(filepath.Join(dir, "pki"), 0o700))
+	testkit.Must(t, err)
+	testkit.Must(t, os.Mkdir(filepath.Join(dir, "pki"), 0o700))
 	var file bytes.Buffer
-	must(t, Backup(t.Context(), dir, &file))
+	testkit.Must(t, Backup(t.Context(), dir, &file))
 	if v := schemaOf(t, path); v != 5 {
 		t.Errorf("the ledger has schema %d after a backup", v)
 	}
 	copied := filepath.Join(t.TempDir(), "ledger.db")
 	for r := tar.NewReader(&file); ; {
 		h, err := r.Next()
-		must(t, err)
+		testkit.Must(t, err)
 		if h.Name == "ledger.db" {
 			data, err := io.ReadAll(r)
-			must(t, err)
-			must(t, os.WriteFile(copied, data, 0o600))
+			testkit.Must(t, err)
+			testkit.Must(t, os.WriteFile(copied, data, 0o600))
 			break
 		}
 	}
@@ -106,16 +107,16 @@ func TestBackupDoesNotMigrate(t *testing.T) {
 func schemas(t *testing.T, path string) *goose.Provider {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+path)
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { db.Close() })
-	p, err := goose.NewProvider(goose.DialectSQLite3, db, os.DirFS("ledger/migrations"), goose.WithGoMigrations(goose.NewGoMigration(9, nil, nil))) // the migration in Go has nothing to undo
-	must(t, err)
+	p, err := goose.NewProvider(goose.DialectSQLite3, db, os.DirFS("sqlstore/migrations"), goose.WithGoMigrations(goose.NewGoMigration(9, nil, nil))) // the migration in Go has nothing to undo
+	testkit.Must(t, err)
 	return p
 }
 
 func schemaOf(t *testing.T, path string) int64 {
 	t.Helper()
 	v, err := schemas(t, path).GetDBVersion(t.Context())
-	must(t, err)
+	testkit.Must(t, err)
 	return v
 }

@@ -12,6 +12,7 @@ import (
 
 	"loadstar/agent/identity"
 	"loadstar/internal/agentapi"
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
@@ -21,7 +22,7 @@ import (
 func newRegion(t testing.TB, hub *station, change func(*Config)) *station {
 	t.Helper()
 	i, err := identity.Join(t.Context(), t.TempDir(), hub.url, hub.token(1), "region")
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(i.HTTPClient().CloseIdleConnections)
 	return newStation(t, func(c *Config) {
 		c.Hub = &Hub{Address: hub.url, Client: i.HTTPClient(), Renew: i.RenewIfDue}
@@ -35,7 +36,7 @@ func newRegion(t testing.TB, hub *station, change func(*Config)) *station {
 func (st *station) begin(plan string, clients int64) string {
 	st.Helper()
 	s, err := st.operator.StartRun(st.Context(), &v1.StartRunRequest{Plan: plan, Clients: clients})
-	must(st, err)
+	testkit.Must(st, err)
 	return s.Run
 }
 
@@ -60,13 +61,13 @@ func TestRegionCannotDriveRuns(t *testing.T) {
 	}
 	// If the folder belonged to a standalone server before, it may contain a waiting run.
 	// Such a run does not block the hub's runs.
-	must(t, region.ledger.AddRun(t.Context(), ledger.Run{ID: "old", Plan: small, Wanted: 9, Created: time.Now()}, "test"))
+	testkit.Must(t, region.ledger.AddRun(t.Context(), ledger.Run{ID: "old", Plan: small, Wanted: 9, Created: time.Now()}, "test"))
 	for i, c := range task.Clients {
 		_, err := a.Push(t.Context(), region.update(task, c, i))
-		must(t, err)
+		testkit.Must(t, err)
 	}
 	a.task(run, 1)
-	must(t, region.ledger.StopRun(t.Context(), "old", "test", time.Now()))
+	testkit.Must(t, region.ledger.StopRun(t.Context(), "old", "test", time.Now()))
 }
 
 // When the hub closes turns, the region closes them too, so that its agents stop training.
@@ -78,18 +79,18 @@ func TestRegionClosesWithHub(t *testing.T) {
 	run := hub.begin(small, 2)
 	task := a.task(run, 0)
 	_, err := a.Push(t.Context(), region.update(task, "a", 1)) // the sum waits for b
-	must(t, err)
+	testkit.Must(t, err)
 	_, err = hub.operator.StopRun(t.Context(), &v1.StopRunRequest{Run: run})
-	must(t, err)
-	region.soon("a turn in training is closed", func() bool {
+	testkit.Must(t, err)
+	testkit.Eventually(region, "a turn in training is closed", func() bool {
 		s, err := a.Exchange(t.Context(), &v1.ExchangeRequest{Training: []*v1.Turns{{Run: run, Clients: []string{"b"}}}})
-		must(t, err)
+		testkit.Must(t, err)
 		return len(s.Verdicts) == 1 && s.Verdicts[0].Outcome == v1.Outcome_OUTCOME_CLOSED
 	})
 	if n := leases(region); n != 0 {
 		t.Errorf("%d leases", n)
 	}
-	region.soon("a result is closed", func() bool { return a.heard(run, 0, "a") == v1.Outcome_OUTCOME_CLOSED })
+	testkit.Eventually(region, "a result is closed", func() bool { return a.heard(run, 0, "a") == v1.Outcome_OUTCOME_CLOSED })
 }
 
 // A region stores the versions that clients are training from, and deletes older ones.
@@ -105,7 +106,7 @@ func TestRegionRetires(t *testing.T) {
 		weights = append(weights, task.Weights)
 		for i, c := range task.Clients {
 			_, err := a.Push(t.Context(), region.update(task, c, i))
-			must(t, err)
+			testkit.Must(t, err)
 		}
 	}
 	newest := a.task(run, 4)
@@ -114,13 +115,13 @@ func TestRegionRetires(t *testing.T) {
 		if !errors.Is(err, ledger.ErrNotFound) {
 			t.Errorf("version %d: %v", v, err)
 		}
-		region.soon("the weights of the version are deleted", func() bool {
+		testkit.Eventually(region, "the weights of the version are deleted", func() bool {
 			_, err := region.blobs.Get(t.Context(), hash)
 			return errors.Is(err, blob.ErrNotFound)
 		})
 	}
 	_, err := region.blobs.Get(t.Context(), newest.Weights)
-	must(t, err)
+	testkit.Must(t, err)
 }
 
 // scales is a client of the agents' API that counts the bytes of pushed results.
@@ -149,11 +150,11 @@ func TestPushResumes(t *testing.T) {
 	c := &scales{AgentServiceClient: a}
 	for range 2 { // the second push sends no numbers
 		s, err := agentapi.Send(t.Context(), c, nil, q, numbers, len(numbers)/5)
-		must(t, err)
+		testkit.Must(t, err)
 		if want := len(numbers) - len(numbers)/2; s.Outcome != v1.Outcome_OUTCOME_ACCEPTED && s.Outcome != v1.Outcome_OUTCOME_COUNTED || c.bytes != want {
 			t.Errorf("%v after %d bytes, want %d", s, c.bytes, want)
 		}
-		st.soon("the result is counted", func() bool { return a.heard(task.Run, 0, "a") == v1.Outcome_OUTCOME_COUNTED })
+		testkit.Eventually(st, "the result is counted", func() bool { return a.heard(task.Run, 0, "a") == v1.Outcome_OUTCOME_COUNTED })
 	}
 }
 
@@ -170,11 +171,11 @@ func TestRegionWithoutOne(t *testing.T) {
 	for _, q := range []*v1.Result{region.sum(task, "a", "b"), region.update(task, "c", 2), region.update(task, "d", 3)} {
 		if counted += len(q.Shares); counted == 4 {
 			_, err := hub.operator.Revoke(t.Context(), &v1.RevokeRequest{Client: "a"})
-			must(t, err)
+			testkit.Must(t, err)
 		}
 		_, err := a.Push(t.Context(), q)
-		must(t, err)
-		region.soon("the result is counted in the region", func() bool { return leases(region) == 4-counted })
+		testkit.Must(t, err)
+		testkit.Eventually(region, "the result is counted in the region", func() bool { return leases(region) == 4-counted })
 	}
 	next := a.task(run, 1)
 	if !slices.Equal(next.Clients, []string{"b", "c", "d"}) {
@@ -183,10 +184,10 @@ func TestRegionWithoutOne(t *testing.T) {
 	for c, want := range map[string]v1.Outcome{
 		"a": v1.Outcome_OUTCOME_CLOSED, "b": v1.Outcome_OUTCOME_CLOSED, "c": v1.Outcome_OUTCOME_COUNTED, "d": v1.Outcome_OUTCOME_COUNTED,
 	} {
-		region.soon("the agent has its verdict", func() bool { return a.heard(run, 0, c) == want })
+		testkit.Eventually(region, "the agent has its verdict", func() bool { return a.heard(run, 0, c) == want })
 	}
 	rounds, err := hub.ledger.Rounds(t.Context(), run, 0, 9)
-	must(t, err)
+	testkit.Must(t, err)
 	if r := rounds[len(rounds)-1]; r.Counted != 2 || r.Lost != 2 {
 		t.Errorf("%+v", r)
 	}

@@ -17,6 +17,7 @@ import (
 	"loadstar/agent/identity"
 	"loadstar/agent/release"
 	"loadstar/fed/round"
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/ledger"
 )
@@ -95,19 +96,19 @@ func (h *shelf) names() string {
 func (st *station) release(run string, version int64) *v1.Release {
 	st.Helper()
 	r, err := st.operator.CreateRelease(st.Context(), &v1.CreateReleaseRequest{Run: run, Version: version, Name: "day"})
-	must(st, err)
+	testkit.Must(st, err)
 	return r.Release.Release
 }
 
 func (st *station) withdraw(name string) {
 	st.Helper()
 	_, err := st.operator.WithdrawRelease(st.Context(), &v1.WithdrawReleaseRequest{Release: name})
-	must(st, err)
+	testkit.Must(st, err)
 }
 
 func (st *station) onShelf(h *shelf, want string) {
 	st.Helper()
-	st.soon("the agent has "+want, func() bool { return h.names() == want })
+	testkit.Eventually(st, "the agent has "+want, func() bool { return h.names() == want })
 }
 
 const accurate = "{algorithm: fedavg, partition: head, rounds: 6, seed: %d, model: {name: fekri2023, lookback: 6, targets: 2, inputs: [load, time_of_day@target], split: {train: 0.7, validation: 0.15}}, client: {steps: 20, batch: 32, lr: 0.01}, evaluate: {every: 2}}"
@@ -122,14 +123,14 @@ func TestReleases(t *testing.T) {
 	one, rest := newShelf(), newShelf()
 	stop := st.hostFor("one", st.url, firstHomes(t, d, 0, 1), one)
 	st.hostFor("rest", st.url, firstHomes(t, d, 1, 3), rest)
-	st.soon("the clients are announced", func() bool { n, err := st.ledger.CountClients(t.Context(), time.Time{}); return err == nil && n == 3 })
+	testkit.Eventually(st, "the clients are announced", func() bool { n, err := st.ledger.CountClients(t.Context(), time.Time{}); return err == nil && n == 3 })
 	var runs []string
 	for seed := range 2 {
 		run := st.start(fmt.Sprintf(accurate, seed))
 		st.finished(run)
 		runs = append(runs, run)
 		rounds, err := st.ledger.Rounds(t.Context(), run, 0, 100)
-		must(t, err)
+		testkit.Must(t, err)
 		slices.Reverse(rounds)
 		for i, r := range rounds {
 			if want := map[bool]int64{true: 3, false: 0}[i%2 == 0 || i == 5]; r.Evaluation.Clients != want {
@@ -147,16 +148,16 @@ func TestReleases(t *testing.T) {
 		st.onShelf(h, "day@1")
 		got := h.has[a.Id]
 		b, err := st.blobs.Get(t.Context(), a.Weights)
-		must(t, err)
+		testkit.Must(t, err)
 		r, err := st.ledger.Run(t.Context(), runs[0])
-		must(t, err)
+		testkit.Must(t, err)
 		if !bytes.Equal(round.AppendFloats(nil, got.Weights), b) || string(got.Plan) != r.Plan || got.Version != 6 || got.Role != release.Personal || got.Run != runs[0] {
 			t.Errorf("another release: %v", got.Version)
 		}
 	}
-	st.soon("the client's layers are final", func() bool {
+	testkit.Eventually(st, "the client's layers are final", func() bool {
 		k, ok, err := one.loaders[a.Id]("home-0")
-		must(t, err)
+		testkit.Must(t, err)
 		return ok && len(k.Scaling) > 0 && len(k.Personal) > 0
 	})
 	// Rollback: a newer release is withdrawn, the earlier version is released again.
@@ -189,10 +190,10 @@ func TestReleases(t *testing.T) {
 	for range 2 {
 		one.report(report("home-0", 0.52), report("home-1", 9))
 		rest.report(report("home-1", 0.62), release.Report{Client: "home-2", Day: today, RelativeMAE: math.NaN(), Coverage: math.NaN(), Release: "unknown"})
-		st.soon("the reports are sent", func() bool { return one.reported() && rest.reported() })
+		testkit.Eventually(st, "the reports are sent", func() bool { return one.reported() && rest.reported() })
 	}
 	days, err := st.operator.ListReports(t.Context(), &v1.ListReportsRequest{Release: again.Id})
-	must(t, err)
+	testkit.Must(t, err)
 	if len(days.Days) != 1 {
 		t.Fatalf("%v", days)
 	}
@@ -200,14 +201,14 @@ func TestReleases(t *testing.T) {
 		t.Errorf("%v", x)
 	}
 	clients, err := st.operator.ListClients(t.Context(), &v1.ListClientsRequest{})
-	must(t, err)
+	testkit.Must(t, err)
 	for i, want := range []string{"day@3", "day@3", ""} {
 		if x := clients.Clients[i]; x.Release != want || x.Reported != today {
 			t.Errorf("%v", x)
 		}
 	}
 	agents, err := st.operator.ListAgents(t.Context(), &v1.ListAgentsRequest{Findings: true})
-	must(t, err)
+	testkit.Must(t, err)
 	if len(agents.Agents) != 2 || agents.Agents[0].Findings != 1 || agents.Agents[1].Findings != 1 {
 		t.Errorf("%v", agents)
 	}
@@ -218,7 +219,7 @@ func TestRegionReleases(t *testing.T) {
 	t.Parallel()
 	hub := newStation(t, nil)
 	id, err := identity.Join(t.Context(), filepath.Join(hub.Dir, "region"), hub.url, hub.token(1), "region")
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(id.HTTPClient().CloseIdleConnections)
 	region := newStation(t, func(c *Config) {
 		c.Hub, c.Linger = &Hub{Address: hub.url, Client: id.HTTPClient()}, 50*time.Millisecond
@@ -227,11 +228,11 @@ func TestRegionReleases(t *testing.T) {
 	far := newShelf()
 	region.hostFor("far", region.url, firstHomes(t, d, 0, 3), far)
 	hub.host("near", hub.url, firstHomes(t, d, 3, 4))
-	hub.soon("the clients are announced", func() bool { n, err := hub.ledger.CountClients(t.Context(), time.Time{}); return err == nil && n == 4 })
+	testkit.Eventually(hub, "the clients are announced", func() bool { n, err := hub.ledger.CountClients(t.Context(), time.Time{}); return err == nil && n == 4 })
 	run := hub.start(strings.Replace(fmt.Sprintf(accurate, 1), "rounds: 6", "rounds: 3", 1))
 	hub.finished(run)
 	rounds, err := hub.ledger.Rounds(t.Context(), run, 0, 100)
-	must(t, err)
+	testkit.Must(t, err)
 	for _, r := range rounds {
 		if want := map[bool]int64{true: 4, false: 0}[r.Round != 1]; r.Evaluation.Clients != want || want > 0 && (r.Evaluation.Mean() <= 0 || r.Evaluation.Mean() > 10) {
 			t.Errorf("round %d: %+v", r.Round, r.Evaluation)
@@ -249,9 +250,9 @@ func TestRegionReleases(t *testing.T) {
 	}
 	far.report(reports...)
 	for _, st := range []*station{region, hub} {
-		st.soon("the reports arrive", func() bool {
+		testkit.Eventually(st, "the reports arrive", func() bool {
 			days, err := st.operator.ListReports(t.Context(), &v1.ListReportsRequest{Release: a.Id})
-			must(t, err)
+			testkit.Must(t, err)
 			return len(days.Days) == 1 && days.Days[0].Clients == 3 && days.Days[0].Drifting == 3
 		})
 	}

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/ledger"
 )
@@ -134,7 +135,7 @@ func TestWrongResults(t *testing.T) {
 			t.Errorf("%v, %v", s, err)
 		}
 	}
-	st.soon("the results are counted", func() bool {
+	testkit.Eventually(st, "the results are counted", func() bool {
 		return a.heard(run, 0, "a1") == v1.Outcome_OUTCOME_COUNTED && a.heard(run, 0, "a3") == v1.Outcome_OUTCOME_COUNTED
 	})
 	// If the algorithm needs individual updates, sums are refused.
@@ -161,7 +162,7 @@ func TestChunks(t *testing.T) {
 		t.Helper()
 		q.Offset, q.Chunk = int64(from), all[from:to]
 		s, err := a.Push(t.Context(), q)
-		must(t, err)
+		testkit.Must(t, err)
 		return s.Outcome, s.NextOffset
 	}
 	const part = v1.Outcome_OUTCOME_PART
@@ -185,7 +186,7 @@ func TestChunks(t *testing.T) {
 			t.Fatalf("bytes %d to %d: %v, next %d; want %v, %d", c.from, c.to, o, next, c.outcome, c.next)
 		}
 	}
-	st.soon("the result is counted", func() bool { return a.heard(task.Run, 0, "a0") == v1.Outcome_OUTCOME_COUNTED })
+	testkit.Eventually(st, "the result is counted", func() bool { return a.heard(task.Run, 0, "a0") == v1.Outcome_OUTCOME_COUNTED })
 	// Another result of the same agent replaces an incomplete one.
 	first, second := st.update(task, "a1", 2), st.update(task, "a1", 3)
 	for _, q := range []*v1.Result{first, second, first} {
@@ -248,7 +249,7 @@ func TestReplays(t *testing.T) {
 			t.Errorf("after the round: %v", o)
 		}
 	})
-	must(t, st.ledger.Drive(t.Context(), st.lead(), run, func(d *ledger.Drive) error {
+	testkit.Must(t, st.ledger.Drive(t.Context(), st.lead(), run, func(d *ledger.Drive) error {
 		all, err := d.Receipts(0)
 		if len(all) != 2 {
 			t.Errorf("%+v", all)
@@ -257,12 +258,12 @@ func TestReplays(t *testing.T) {
 	}))
 	// The first two updates must have changed the weights, once each.
 	x, err := st.terms.Of(t.Context(), run)
-	must(t, err)
+	testkit.Must(t, err)
 	before := x.Server().Shared()
 	v, err := st.ledger.Version(t.Context(), run, 1)
-	must(t, err)
+	testkit.Must(t, err)
 	after, err := st.blobs.Get(t.Context(), v.Weights)
-	must(t, err)
+	testkit.Must(t, err)
 	for i := range before {
 		want := before[i] + float32((math.Sin(float64(i+31))+math.Sin(float64(i+93)))/2)
 		if got := math.Float32frombits(binary.LittleEndian.Uint32(after[4*i:])); math.Abs(float64(got-want)) > 1e-5 {
@@ -275,7 +276,7 @@ func TestReplays(t *testing.T) {
 func (st *station) lead() ledger.Lead {
 	st.Helper()
 	l, err := st.ledger.Lead(st.Context(), soleCoordinator, time.Minute, time.Now())
-	must(st, err)
+	testkit.Must(st, err)
 	return l
 }
 
@@ -297,7 +298,7 @@ func TestObsoleteTraining(t *testing.T) {
 	}
 	a.task(run, 1)
 	s, err := a.Exchange(t.Context(), busy)
-	must(t, err)
+	testkit.Must(t, err)
 	got := map[v1.Outcome][]string{}
 	for _, v := range s.Verdicts {
 		if v.Run == run && v.Round == 0 {

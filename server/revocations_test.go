@@ -14,6 +14,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/ledger"
 )
@@ -25,15 +26,15 @@ func TestRestoreKeepsRevocations(t *testing.T) {
 	st := newStation(t, nil)
 	honest, thief := st.join("a"), st.join("b")
 	var file bytes.Buffer
-	must(t, Backup(t.Context(), st.Dir, &file))
+	testkit.Must(t, Backup(t.Context(), st.Dir, &file))
 	late := st.join("c")
 	lateThief := st.join("d")
 	for _, agent := range []string{thief.id, lateThief.id} {
 		_, err := st.operator.Revoke(t.Context(), &v1.RevokeRequest{Agent: agent})
-		must(t, err)
+		testkit.Must(t, err)
 	}
 	list := filepath.Join(st.Dir, revocationsFile)
-	st.soon("the revocations are listed", func() bool {
+	testkit.Eventually(st, "the revocations are listed", func() bool {
 		events, _, _, err := readRevocations(list)
 		return err == nil && len(events) == 2
 	})
@@ -41,16 +42,16 @@ func TestRestoreKeepsRevocations(t *testing.T) {
 	// A killed server leaves half a line. The revocation that it names must not be undone
 	// without a word.
 	whole, err := os.ReadFile(list)
-	must(t, err)
-	must(t, os.WriteFile(list, append(whole, `{"id": "half`...), 0o600))
+	testkit.Must(t, err)
+	testkit.Must(t, os.WriteFile(list, append(whole, `{"id": "half`...), 0o600))
 	if _, err := Restore(t.Context(), bytes.NewReader(file.Bytes()), filepath.Join(t.TempDir(), "half"), list); err == nil || !strings.Contains(err.Error(), "cut off") {
 		t.Errorf("a list that is cut off: %v", err)
 	}
-	must(t, os.WriteFile(list, whole, 0o600))
+	testkit.Must(t, os.WriteFile(list, whole, 0o600))
 
 	dir := filepath.Join(t.TempDir(), "restored")
 	done, err := Restore(t.Context(), bytes.NewReader(file.Bytes()), dir, list)
-	must(t, err)
+	testkit.Must(t, err)
 	if done.Revocations != 2 {
 		t.Errorf("%+v", done)
 	}
@@ -73,13 +74,13 @@ func TestRestoreKeepsRevocations(t *testing.T) {
 	// server repeat it when it starts, also on PostgreSQL.
 	undone := filepath.Join(t.TempDir(), "undone")
 	_, err = Restore(t.Context(), bytes.NewReader(file.Bytes()), undone, "")
-	must(t, err)
+	testkit.Must(t, err)
 	if revoked(t, undone, thief.id) {
 		t.Error("a backup has revocations that were made after it")
 	}
 	text, err := os.ReadFile(list)
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(undone, revocationsFile), text, 0o644))
+	testkit.Must(t, err)
+	testkit.Must(t, os.WriteFile(filepath.Join(undone, revocationsFile), text, 0o644))
 	newStation(t, func(c *Config) { c.Dir = undone }).stop()
 	if !revoked(t, undone, thief.id) {
 		t.Error("the server did not repeat the revocation")
@@ -92,10 +93,10 @@ func TestRestoreKeepsRevocations(t *testing.T) {
 func revoked(t *testing.T, dir, agent string) bool {
 	t.Helper()
 	l, err := ledger.Open(t.Context(), "sqlite:"+filepath.Join(dir, ledgerFile))
-	must(t, err)
+	testkit.Must(t, err)
 	defer l.Close()
 	c, err := l.Caller(t.Context(), agent)
-	must(t, err)
+	testkit.Must(t, err)
 	return c.Revoked
 }
 
@@ -104,7 +105,7 @@ var aRevocation = ledger.Event{ID: "1", At: time.UnixMilli(1_700_000_000_000).UT
 // TestRevocationsAreJSONLines checks the form of the list, which other programs read too.
 func TestRevocationsAreJSONLines(t *testing.T) {
 	line, err := encodeRevocation(aRevocation)
-	must(t, err)
+	testkit.Must(t, err)
 	old := `{"id":"1","time":"2023-11-14T22:13:20Z","actor":"user anna","action":"revoke agent","subject":"x","detail":""`
 	if want := old + `,"crc32c":"38590a1a"}` + "\n"; string(line) != want {
 		t.Errorf("%s, want %s", line, want)
@@ -126,19 +127,19 @@ func TestDamagedRevocations(t *testing.T) {
 		e := aRevocation
 		e.ID = id
 		line, err := encodeRevocation(e)
-		must(t, err)
+		testkit.Must(t, err)
 		text, events = append(text, line...), append(events, e)
 	}
 	for i := range text {
 		for bit := range 8 {
 			damaged := bytes.Clone(text)
 			damaged[i] ^= 1 << bit
-			must(t, os.WriteFile(path, damaged, 0o600))
+			testkit.Must(t, os.WriteFile(path, damaged, 0o600))
 			if got, _, torn, err := readRevocations(path); err == nil && len(torn) == 0 && !slices.Equal(got, events) {
 				t.Fatalf("bit %d of byte %d: %v", bit, i, got)
 			}
 		}
-		must(t, os.WriteFile(path, text[:i], 0o600))
+		testkit.Must(t, os.WriteFile(path, text[:i], 0o600))
 		if got, whole, torn, err := readRevocations(path); err != nil || len(whole)+len(torn) != i || !slices.Equal(got, events[:len(got)]) {
 			t.Fatalf("the first %d bytes: %v, %q, %q, %v", i, got, whole, torn, err)
 		}
@@ -150,17 +151,17 @@ func TestDamagedRevocations(t *testing.T) {
 func TestRevocationsOfWrongClocks(t *testing.T) {
 	st := newStation(t, nil)
 	r := &revocations{path: filepath.Join(t.TempDir(), revocationsFile), known: map[string]bool{}}
-	must(t, os.WriteFile(r.path, nil, 0o600))
+	testkit.Must(t, os.WriteFile(r.path, nil, 0o600))
 	for i, x := range []struct {
 		off  time.Duration
 		scan bool
 		want int
 	}{{24 * time.Hour, false, 1}, {0, false, 2}, {-time.Hour, false, 2}, {0, true, 4}} {
-		must(t, st.ledger.RevokeAgent(t.Context(), st.join(string(rune('a'+i))).id, "user anna", time.Now().Add(x.off)))
+		testkit.Must(t, st.ledger.RevokeAgent(t.Context(), st.join(string(rune('a'+i))).id, "user anna", time.Now().Add(x.off)))
 		if x.scan {
 			r.scanned = r.scanned.Add(-revocationsScan)
 		}
-		must(t, r.follow(t.Context(), st.ledger))
+		testkit.Must(t, r.follow(t.Context(), st.ledger))
 		if events, _, _, err := readRevocations(r.path); len(events) != x.want || err != nil {
 			t.Errorf("revocation %d: %d are listed, want %d: %v", i, len(events), x.want, err)
 		}
@@ -179,15 +180,15 @@ func (f halfWritten) Write(p []byte) (int, error) {
 func TestRevocationsOnAFullDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), revocationsFile)
 	line, err := encodeRevocation(aRevocation)
-	must(t, err)
+	testkit.Must(t, err)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	must(t, err)
+	testkit.Must(t, err)
 	defer f.Close()
-	must(t, appendWhole(f, line))
+	testkit.Must(t, appendWhole(f, line))
 	if err := appendWhole(halfWritten{f}, line); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("a full disk: %v", err)
 	}
-	must(t, appendWhole(f, line))
+	testkit.Must(t, appendWhole(f, line))
 	if events, _, torn, err := readRevocations(path); len(events) != 2 || len(torn) > 0 || err != nil {
 		t.Errorf("%d events, %q, %v", len(events), torn, err)
 	}
@@ -198,10 +199,10 @@ func TestPruneWithWrongClock(t *testing.T) {
 	st := newStation(t, nil)
 	a := st.join("a")
 	_, err := a.Exchange(t.Context(), &v1.ExchangeRequest{})
-	must(t, err)
+	testkit.Must(t, err)
 	s := &server{ledger: st.ledger}
 	s.Log, s.Keep = slog.New(slog.DiscardHandler), ledger.Retention{Audit: time.Hour}
-	st.soon("the agent is seen", func() bool {
+	testkit.Eventually(st, "the agent is seen", func() bool {
 		seen, err := st.ledger.LastSeen(t.Context())
 		return err == nil && !seen.IsZero()
 	})

@@ -14,6 +14,7 @@ import (
 
 	"loadstar/internal/mtls"
 	"loadstar/internal/protocol"
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/ledger"
 	"loadstar/server/pki"
@@ -24,10 +25,10 @@ func (st *station) expired(id string) *machine {
 	st.Helper()
 	key, csr := request(st)
 	issued, err := st.authority.Issue(csr, pki.Identity{Role: pki.Agent, ID: id}, time.Second)
-	must(st, err)
+	testkit.Must(st, err)
 	now := time.Now()
-	must(st, st.ledger.AddToken(st.Context(), []byte(id), ledger.Token{Uses: 1, Expires: now.Add(time.Hour)}, "test", now))
-	must(st, st.ledger.Join(st.Context(), []byte(id), ledger.Agent{
+	testkit.Must(st, st.ledger.AddToken(st.Context(), []byte(id), ledger.Token{Uses: 1, Expires: now.Add(time.Hour)}, "test", now))
+	testkit.Must(st, st.ledger.Join(st.Context(), []byte(id), ledger.Agent{
 		ID: id, Expires: issued.Leaf.NotAfter, Credential: ledger.Credential{Serial: pki.Serial(issued.Leaf), Issued: issued.Leaf.NotBefore},
 	}, now))
 	// A certificate's times have whole seconds.
@@ -60,15 +61,15 @@ func TestGrace(t *testing.T) {
 		says("a check-in", err, "renew it, which is possible for 1h")
 		st.wantCode("an announcement", second(old.Announce(t.Context(), &v1.AnnounceRequest{Clients: []string{"a0"}, StepSeconds: 3600})), connect.CodeUnauthenticated)
 		next, err := old.renew()
-		must(t, err)
-		must(t, next.checkIn())
+		testkit.Must(t, err)
+		testkit.Must(t, next.checkIn())
 		announce(next)
 		if n := st.refused()["expired"]; n != 2 {
 			t.Errorf("%g calls were refused because the certificate had expired, want 2", n)
 		}
 		revoked := st.expired("revoked")
 		_, err = st.operator.Revoke(t.Context(), &v1.RevokeRequest{Agent: "revoked"})
-		must(t, err)
+		testkit.Must(t, err)
 		_, err = revoked.renew()
 		st.wantCode("a revoked agent", err, connect.CodePermissionDenied)
 	})
@@ -113,9 +114,9 @@ func roots(st *station, ders [][]byte) (all []*x509.Certificate) {
 func (f folder) renew() (folder, bool) {
 	f.st.Helper()
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, f.Key)
-	must(f.st, err)
+	testkit.Must(f.st, err)
 	r, err := f.call().RenewCertificate(f.st.Context(), &v1.RenewCertificateRequest{Csr: csr})
-	must(f.st, err)
+	testkit.Must(f.st, err)
 	trusted := roots(f.st, r.Roots)
 	f.Root, f.More = trusted[0], trusted[1:]
 	if len(r.Certificates) > 0 {
@@ -133,27 +134,27 @@ func TestUserFollowsARotation(t *testing.T) {
 	st.addUser("anna", "viewer")
 	key, csr := request(st)
 	r, err := st.operator.IssueCertificate(t.Context(), &v1.IssueCertificateRequest{User: "anna", Csr: csr})
-	must(t, err)
+	testkit.Must(t, err)
 	first := folder{st, mtls.Credentials{Key: key, Leaf: must2(x509.ParseCertificate(r.Certificates[0])), Root: roots(st, r.Roots)[0]}}
-	must(t, first.whoami())
+	testkit.Must(t, first.whoami())
 	if _, renewed := first.renew(); renewed {
 		t.Error("a certificate was renewed without a rotation")
 	}
 	agent := st.enrol(st.token(1), nil)
-	must(t, agent.checkIn())
+	testkit.Must(t, agent.checkIn())
 
 	dir := filepath.Join(st.Dir, pkiDir)
 	// change changes the authority and waits until the server uses it.
 	change := func(do func() error) {
 		t.Helper()
-		must(t, do())
+		testkit.Must(t, do())
 		want := fmt.Sprint(must2(pki.Issuers(dir)))
-		st.soon("the server uses the new files", func() bool { return fmt.Sprint(st.authority.Issuers()) == want })
+		testkit.Eventually(st, "the server uses the new files", func() bool { return fmt.Sprint(st.authority.Issuers()) == want })
 	}
 	counts := func(want string) {
 		t.Helper()
 		s, err := st.operator.ListIssuers(t.Context(), &v1.ListIssuersRequest{})
-		must(t, err)
+		testkit.Must(t, err)
 		got := ""
 		for _, i := range s.Issuers {
 			got += fmt.Sprintf("%d/%d/%d ", i.Agents, i.Expired, i.Certificates)
@@ -169,22 +170,22 @@ func TestUserFollowsARotation(t *testing.T) {
 	if !renewed || len(next.Roots()) != 2 || !next.Leaf.NotAfter.Equal(first.Leaf.NotAfter) || next.Leaf.Subject.CommonName != "anna" || !next.Leaf.PublicKey.(*ecdsa.PublicKey).Equal(key.Public()) {
 		t.Fatalf("renewed: %v, %d roots, until %v, want until %v", renewed, len(next.Roots()), next.Leaf.NotAfter, first.Leaf.NotAfter)
 	}
-	must(t, next.whoami())
-	must(t, first.whoami()) // a command that has read the old file
+	testkit.Must(t, next.whoami())
+	testkit.Must(t, first.whoami()) // a command that has read the old file
 	counts("1/0/0 0/0/1 0/0/0")
 	old, err := agent.renew() // as an agent of version 1 of the protocol, which cannot learn a root
-	must(t, err)
-	must(t, old.checkIn())
+	testkit.Must(t, err)
+	testkit.Must(t, old.checkIn())
 	counts("1/0/0 0/0/1 0/0/0")
 	old.AgentServiceClient = v1.NewAgentServiceClient(old.http, st.url, protocol.Client())
 	follows, err := old.renew()
-	must(t, err)
-	must(t, follows.checkIn())
+	testkit.Must(t, err)
+	testkit.Must(t, follows.checkIn())
 	counts("0/0/0 1/0/1 0/0/0")
 
 	change(func() error { return pki.Retire(dir, false) })
 	st.operator = v1.NewOperatorServiceClient(st.operatorHTTP(), st.url)
-	must(t, next.whoami())
+	testkit.Must(t, next.whoami())
 	if err := first.whoami(); err == nil {
 		t.Error("a certificate of the retired issuer is accepted")
 	}
@@ -199,9 +200,9 @@ func TestUserFollowsARotation(t *testing.T) {
 	if !renewed {
 		t.Error("not renewed after the second rotation")
 	}
-	must(t, newest.whoami())
+	testkit.Must(t, newest.whoami())
 	_, err = st.operator.RevokeCertificate(t.Context(), &v1.RevokeCertificateRequest{Serial: pki.Serial(last.Leaf)})
-	must(t, err)
+	testkit.Must(t, err)
 	for what, f := range map[string]folder{"the revoked certificate": last, "the one that it was renewed to": newest} {
 		if err := f.whoami(); err == nil {
 			t.Errorf("%s is accepted", what)

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 
+	"loadstar/fed"
 	"loadstar/internal/backoff"
 	"loadstar/internal/filelock"
 	"loadstar/internal/port"
@@ -37,6 +38,7 @@ import (
 	"loadstar/server/owndata"
 	"loadstar/server/pki"
 	"loadstar/server/region"
+	"loadstar/server/sqlstore"
 	"loadstar/server/terms"
 	"loadstar/server/web"
 )
@@ -82,6 +84,8 @@ type Config struct {
 	// Web configures the dashboard, which processes with the role gateway serve. It is nil
 	// if there is none.
 	Web *web.Config
+	// Explain describes a plan for a number of clients, for operators. It may be nil.
+	Explain func(p *fed.Plan, clients int) (string, error)
 	// Data is the coordinator's own data, or nil.
 	Data *owndata.Data
 	// Hub makes this server a region: instead of driving its own runs, it relays the hub's
@@ -244,13 +248,13 @@ func (s *server) openKeepers(ctx context.Context) error {
 // openLedger opens the ledger. It waits for an unreachable database, because after a power
 // failure the database may start later than this server.
 func (s *server) openLedger(ctx context.Context) (*ledger.Ledger, error) {
-	if at := ledger.Unverified(s.Database); at != "" {
+	if at := sqlstore.Unverified(s.Database); at != "" {
 		s.Log.Warn("the connection to the database does not check who answers: whoever is between can read and change everything; add sslmode=verify-full&sslrootcert=FILE to --database", "database", at)
 	}
 	retry := backoff.Backoff{Base: 100 * time.Millisecond, Cap: 5 * time.Second}
 	for {
 		l, err := ledger.Open(ctx, s.Database)
-		if err == nil || !ledger.Unreachable(err) {
+		if err == nil || !sqlstore.Unreachable(err) {
 			return l, err
 		}
 		s.Log.Warn("waiting for the database", "error", err)
@@ -278,8 +282,8 @@ func (s *server) lockFolder() error {
 // countWork shows what the server asks of its database, which is most of what an update costs.
 func (s *server) countWork() {
 	for name, of := range map[string]func() uint64{
-		"statements":   func() uint64 { n, _ := s.ledger.Work(); return n },
-		"transactions": func() uint64 { _, n := s.ledger.Work(); return n },
+		"statements":   func() uint64 { n, _ := s.ledger.Store.Work(); return n },
+		"transactions": func() uint64 { _, n := s.ledger.Store.Work(); return n },
 	} {
 		s.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "loadstar_ledger_" + name + "_total", Help: "SQL " + name + " of this process.",
@@ -470,13 +474,11 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, agents, ope
 		Clients: s.AgentClients, Uploads: maxUploads, ByAddress: s.AddressRate > 0, Report: s.limited, Region: s.Hub != nil, Keepers: s.keepers, Log: s.Log, Metrics: s.registry,
 	})
 	users := access.New(s.ledger, s.Log)
-	w := operator.Config{Ledger: s.ledger, Access: users, Authority: s.authority, Wake: s.ledger.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log, Version: s.Version, Quiet: s.pace().Quiet, Contact: g.Contact, Refused: g.Refused, Keepers: s.keepers.Has}
+	w := operator.Config{Ledger: s.ledger, Access: users, Authority: s.authority, Wake: s.ledger.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log, Version: s.Version, Quiet: s.pace().Quiet, Contact: g.Contact, Refused: g.Refused, Explain: s.Explain, Keepers: s.keepers.Has}
 	if s.Hub != nil {
 		w.Hub = s.Hub.Address
 	}
-	if operators != nil {
-		w.Agents = s.addressOf(agents)
-	}
+	w.Agents, w.Apart = s.addressOf(agents), operators != nil
 	var page *web.Web
 	if s.Web != nil {
 		if page, err = web.Open(*s.Web); err != nil {

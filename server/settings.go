@@ -15,6 +15,7 @@ import (
 	"loadstar/internal/finding"
 	"loadstar/server/examine"
 	"loadstar/server/ledger"
+	"loadstar/server/sqlstore"
 )
 
 // runningFile begins the name of a file that a process has in its folder while it runs. It
@@ -167,12 +168,12 @@ func (s *server) lookAtLedger(ctx context.Context, e *examine.Config) (all findi
 	const check = "database's schema"
 	call, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	l, schema, err := ledger.OpenToLook(call, s.Database)
+	store, schema, err := sqlstore.OpenToLook(call, s.Database)
 	switch {
 	case errors.Is(err, os.ErrNotExist) && strings.HasPrefix(s.Database, "sqlite:"): // not a missing socket
 		all.OK(check, "there is no database yet; loadstar serve makes it")
 		return all
-	case errors.Is(err, ledger.ErrDamaged):
+	case errors.Is(err, sqlstore.ErrDamaged):
 		all.Fail("database's integrity", "stop the server, keep a copy of its folder, restore the newest backup, and replace the disk", "%v", err)
 		return all
 	case err != nil:
@@ -180,16 +181,16 @@ func (s *server) lookAtLedger(ctx context.Context, e *examine.Config) (all findi
 		return all
 	case schema.Version == 0:
 		all.OK(check, "the database is empty; loadstar serve makes the tables")
-		_ = l.Close() // it was only read
+		_ = store.Close() // it was only read
 		return all
 	case schema.Version < schema.Known:
 		all.Warn(check, "start the server, which migrates it; make a backup before", "version %d, and this program has %d", schema.Version, schema.Known)
 	default:
 		all.OK(check, "version %d", schema.Version)
 	}
-	e.Ledger = l
-	if l.SQLitePath() != "" {
-		found, err := l.Integrity(ctx)
+	e.Ledger = ledger.On(store)
+	if store.SQLitePath() != "" {
+		found, err := store.Integrity(ctx)
 		if err != nil {
 			all.Fail("database's integrity", "check the disk, and restore the newest backup", "%v", err)
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"loadstar/internal/finding"
-	"loadstar/internal/finding/findingtest"
-	"loadstar/internal/pgtest"
+	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 )
 
 // opening opens a server, closes it, and returns what was logged and the error.
@@ -45,10 +45,10 @@ func TestUnsafeDatabaseIsRefused(t *testing.T) {
 		t.Fatalf("%v\n%s", err, said)
 	}
 	db, err := sql.Open("pgx", pg.URL("postgres"))
-	must(t, err)
+	testkit.Must(t, err)
 	defer db.Close()
 	_, err = db.Exec("ALTER ROLE postgres SET synchronous_commit = off")
-	must(t, err)
+	testkit.Must(t, err)
 	for _, role := range Roles() {
 		one := c
 		one.Roles = []string{role}
@@ -61,14 +61,14 @@ func TestUnsafeDatabaseIsRefused(t *testing.T) {
 		t.Errorf("with store.allow_loss: %v\n%s", err, said)
 	}
 	all := Examine(t.Context(), c)
-	findingtest.Expect(t, all, "database's synchronous_commit", finding.Fail, "off")
-	findingtest.Expect(t, all, "database's schema", finding.OK, "version")
-	findingtest.Expect(t, all, "clock and the database", finding.OK, "the database's")
-	findingtest.Expect(t, all, "agents", finding.OK, "1 of 1")
-	must(t, pg.Stop())
+	testkit.WantFinding(t, all, "database's synchronous_commit", finding.Fail, "off")
+	testkit.WantFinding(t, all, "database's schema", finding.OK, "version")
+	testkit.WantFinding(t, all, "clock and the database", finding.OK, "the database's")
+	testkit.WantFinding(t, all, "agents", finding.OK, "1 of 1")
+	testkit.Must(t, pg.Stop())
 	all = Examine(t.Context(), c)
-	findingtest.Expect(t, all, "database's answer", finding.Fail, "connect")
-	findingtest.Expect(t, all, "issuer of certificates", finding.OK, "days left")
+	testkit.WantFinding(t, all, "database's answer", finding.Fail, "connect")
+	testkit.WantFinding(t, all, "issuer of certificates", finding.OK, "days left")
 }
 
 // A process that did not end cleanly is noticed by the next one. A server does not start on a
@@ -84,7 +84,7 @@ func TestUncleanEnd(t *testing.T) {
 		t.Fatalf("%v\n%s", err, said)
 	}
 	marker := filepath.Join(st.Dir, runningFile+strings.Join(Roles(), "-"))
-	must(t, os.WriteFile(marker, nil, 0o600))
+	testkit.Must(t, os.WriteFile(marker, nil, 0o600))
 	if said, err := opening(t, st.Config); err != nil || !strings.Contains(said, "did not end cleanly") {
 		t.Fatalf("%v\n%s", err, said)
 	}
@@ -92,18 +92,18 @@ func TestUncleanEnd(t *testing.T) {
 		t.Fatalf("a clean end after it: %v\n%s", err, said)
 	}
 
-	must(t, os.WriteFile(marker, nil, 0o600))
+	testkit.Must(t, os.WriteFile(marker, nil, 0o600))
 	path := filepath.Join(st.Dir, ledgerFile)
 	data, err := os.ReadFile(path)
-	must(t, err)
+	testkit.Must(t, err)
 	data[4*4096] ^= 0x10 // the type of the fifth page
-	must(t, os.WriteFile(path, data, 0o600))
+	testkit.Must(t, os.WriteFile(path, data, 0o600))
 	for range 2 {
 		if said, err := opening(t, st.Config); err == nil || !strings.Contains(err.Error(), "is damaged") || !strings.Contains(err.Error(), "restore the newest backup") {
 			t.Fatalf("%v\n%s", err, said)
 		}
 	}
-	findingtest.Expect(t, Examine(t.Context(), st.Config), "database's integrity", finding.Fail, "is damaged")
+	testkit.WantFinding(t, Examine(t.Context(), st.Config), "database's integrity", finding.Fail, "is damaged")
 }
 
 // A server's folder is examined before, while and after a server runs in it. The examination
@@ -114,16 +114,16 @@ func TestExamine(t *testing.T) {
 	st.Version = "test"
 	all := Examine(t.Context(), st.Config)
 	for _, check := range []string{"database's schema", "database's integrity", "database's journal", "blobs", "disk of the server", "writing for the server", "issuer of certificates", "root certificate", "agents", "agents' versions"} {
-		findingtest.Expect(t, all, check, finding.OK, "")
+		testkit.WantFinding(t, all, check, finding.OK, "")
 	}
 	st.stop()
 	before := listing(t, st.Dir)
-	findingtest.Expect(t, Examine(t.Context(), st.Config), "blobs", finding.OK, "deleted")
+	testkit.WantFinding(t, Examine(t.Context(), st.Config), "blobs", finding.OK, "deleted")
 	if after := listing(t, st.Dir); after != before {
 		t.Errorf("the folder had\n%s\nand has\n%s", before, after)
 	}
 	dir := filepath.Join(t.TempDir(), "none")
-	findingtest.Expect(t, Examine(t.Context(), Config{Dir: dir}), "database's schema", finding.OK, "no database yet")
+	testkit.WantFinding(t, Examine(t.Context(), Config{Dir: dir}), "database's schema", finding.OK, "no database yet")
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("the folder was made: %v", err)
 	}
@@ -131,7 +131,7 @@ func TestExamine(t *testing.T) {
 
 func listing(t *testing.T, dir string) string {
 	var all []string
-	must(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+	testkit.Must(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
 			all = append(all, path)
 		}

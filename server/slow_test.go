@@ -17,6 +17,7 @@ import (
 
 	"loadstar/agent/identity"
 	"loadstar/internal/mtls"
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -26,7 +27,7 @@ func (st *station) half(h *http.Client, procedure string, length, sent int64) (a
 	st.Helper()
 	r, w := io.Pipe()
 	q, err := http.NewRequestWithContext(st.Context(), http.MethodPost, st.url+procedure, r)
-	must(st, err)
+	testkit.Must(st, err)
 	q.ContentLength = length
 	q.Header.Set("Content-Type", "application/proto")
 	answer = make(chan int, 1)
@@ -107,7 +108,7 @@ func TestHalfOpen(t *testing.T) {
 	free = nil
 	all = begin(a.http, v1.AgentServiceExchangeProcedure, 5<<20, 5<<20-1, 4)
 	// Two that reach the limit at the same time may both be refused.
-	st.soon("the last of four are refused", func() bool { return refused(all) > 0 })
+	testkit.Eventually(st, "the last of four are refused", func() bool { return refused(all) > 0 })
 	if n := refused(all); n > 2 {
 		t.Errorf("%d of four are refused", n)
 	}
@@ -115,9 +116,9 @@ func TestHalfOpen(t *testing.T) {
 		f()
 	}
 	free = nil
-	st.soon("the cancelled calls have ended", func() bool { _, err := a.Exchange(t.Context(), &v1.ExchangeRequest{}); return err == nil })
+	testkit.Eventually(st, "the cancelled calls have ended", func() bool { _, err := a.Exchange(t.Context(), &v1.ExchangeRequest{}); return err == nil })
 	all = begin(a.http, v1.AgentServiceExchangeProcedure, 1<<20, 512<<10, 20)
-	st.soon("all but eight are refused", func() bool { return refused(all) == 12 })
+	testkit.Eventually(st, "all but eight are refused", func() bool { return refused(all) == 12 })
 	_, err := a.Exchange(t.Context(), &v1.ExchangeRequest{})
 	st.wantCode("another call", err, connect.CodeResourceExhausted)
 	if r, err := a.http.Get(st.url + "/v1/blobs/" + strings.Repeat("0", 64)); err != nil || r.StatusCode != tooMany {
@@ -129,7 +130,7 @@ func TestHalfOpen(t *testing.T) {
 		begin(st.nobody(), v1.AgentServiceJoinProcedure, 1<<30, 8<<10, 30)
 	}
 	_, err = identity.Join(t.Context(), t.TempDir(), st.url, st.token(1), "newcomer")
-	must(t, err)
+	testkit.Must(t, err)
 	runtime.GC()
 	runtime.GC() // the second collection empties pools
 	runtime.ReadMemStats(&after)
@@ -148,7 +149,7 @@ func TestHalfOpen(t *testing.T) {
 	for _, f := range free {
 		f()
 	}
-	st.soon("all calls are admitted again", func() bool {
+	testkit.Eventually(st, "all calls are admitted again", func() bool {
 		_, err := a.Exchange(t.Context(), &v1.ExchangeRequest{})
 		return err == nil
 	})
@@ -164,10 +165,10 @@ func TestSlowloris(t *testing.T) {
 	st := newStation(t, nil)
 	at := strings.TrimPrefix(st.url, "https://")
 	operator, err := mtls.ReadFolder(st.Dir + "/operator")
-	must(t, err)
+	testkit.Must(t, err)
 	secure := func(c net.Conn, protocols ...string) net.Conn {
 		s := tls.Client(c, &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: mtls.Pool(operator.Root), ServerName: "127.0.0.1", NextProtos: protocols})
-		must(t, s.Handshake())
+		testkit.Must(t, s.Handshake())
 		return s
 	}
 	var wg sync.WaitGroup
@@ -179,11 +180,11 @@ func TestSlowloris(t *testing.T) {
 	} {
 		wg.Go(func() {
 			c, err := net.Dial("tcp", at)
-			must(t, err)
+			testkit.Must(t, err)
 			defer c.Close()
 			s := begin(c)
 			// Shorter than one minute, after which the server closes any idle connection.
-			must(t, s.SetReadDeadline(time.Now().Add(50*time.Second)))
+			testkit.Must(t, s.SetReadDeadline(time.Now().Add(50*time.Second)))
 			if _, err := io.Copy(io.Discard, s); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("%s: the connection is still open", name)
 			}

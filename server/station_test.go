@@ -25,6 +25,7 @@ import (
 	"loadstar/fed/round"
 	"loadstar/internal/mtls"
 	"loadstar/internal/protocol"
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/ledger"
 	"loadstar/server/pki"
@@ -34,13 +35,6 @@ import (
 // small is a plan with few weights, for tests that send made-up updates instead of
 // training.
 const small = "{algorithm: fedavg, rounds: 50, model: {name: fekri2023, lookback: 1, targets: 1, inputs: [load]}, server: {bound: 2, max_examples: 100, clip: 0}, evaluate: {every: 0}}"
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // station is a server with its real handler on a real port. Tests can also reach its
 // internals.
@@ -80,7 +74,7 @@ func newStation(t testing.TB, change func(*Config)) *station {
 	}
 	st.server = &server{Config: c, registry: prometheus.NewRegistry()}
 	ctx, cancel := context.WithCancel(context.Background())
-	must(t, st.open(ctx))
+	testkit.Must(t, st.open(ctx))
 	ended := make(chan error, 1)
 	go func() { ended <- st.serve(ctx) }()
 	st.stop = sync.OnceFunc(func() {
@@ -108,7 +102,7 @@ func newStation(t testing.TB, change func(*Config)) *station {
 func (st *station) operatorHTTP() *http.Client {
 	st.Helper()
 	c, err := mtls.ReadFolder(filepath.Join(st.Dir, "operator"))
-	must(st, err)
+	testkit.Must(st, err)
 	return st.http(c.TLS())
 }
 
@@ -128,7 +122,7 @@ func (st *station) patient(t *http.Transport) *http.Client {
 // nobody returns a client without a certificate.
 func (st *station) nobody() *http.Client {
 	c, err := mtls.ReadFolder(filepath.Join(st.Dir, "operator"))
-	must(st, err)
+	testkit.Must(st, err)
 	return st.http(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: mtls.Pool(c.Root)})
 }
 
@@ -144,7 +138,7 @@ type raw struct {
 func (st *station) token(uses int64) string {
 	st.Helper()
 	s, err := st.operator.CreateToken(st.Context(), &v1.CreateTokenRequest{Uses: uses, TtlSeconds: 3600})
-	must(st, err)
+	testkit.Must(st, err)
 	return s.Token
 }
 
@@ -159,13 +153,13 @@ func (st *station) join(clients ...string) *raw {
 func (st *station) joinFor(life time.Duration, clients ...string) *raw {
 	st.Helper()
 	id := strings.ToLower(rand.Text()[:16])
-	must(st, st.ledger.AddToken(st.Context(), []byte(id), ledger.Token{Uses: 1, Expires: time.Now().Add(time.Hour)}, "test", time.Now()))
-	must(st, st.ledger.Join(st.Context(), []byte(id), ledger.Agent{ID: id, Name: "raw"}, time.Now()))
+	testkit.Must(st, st.ledger.AddToken(st.Context(), []byte(id), ledger.Token{Uses: 1, Expires: time.Now().Add(time.Hour)}, "test", time.Now()))
+	testkit.Must(st, st.ledger.Join(st.Context(), []byte(id), ledger.Agent{ID: id, Name: "raw"}, time.Now()))
 	h := st.patient(mtls.AgentTransport(st.certified(st.authority, pki.Identity{Role: pki.Agent, ID: id}, life)))
 	a := &raw{v1.NewAgentServiceClient(h, st.url), st, id, h, st.Context()}
 	if len(clients) > 0 {
 		s, err := a.Announce(a.ctx, &v1.AnnounceRequest{Clients: clients, StepSeconds: 3600})
-		must(st, err)
+		testkit.Must(st, err)
 		if len(s.Refused) > 0 {
 			st.Fatalf("refused: %v", s.Refused)
 		}
@@ -177,13 +171,13 @@ func (st *station) joinFor(life time.Duration, clients ...string) *raw {
 func (st *station) certified(a *pki.Authority, who pki.Identity, ttl time.Duration) *tls.Config {
 	st.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(st, err)
+	testkit.Must(st, err)
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-	must(st, err)
+	testkit.Must(st, err)
 	issued, err := a.Issue(csr, who, ttl)
-	must(st, err)
+	testkit.Must(st, err)
 	operator, err := mtls.ReadFolder(filepath.Join(st.Dir, "operator"))
-	must(st, err)
+	testkit.Must(st, err)
 	shown := tls.Certificate{Certificate: issued.Chain[:1], PrivateKey: key}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: mtls.Pool(operator.Root),
@@ -195,23 +189,13 @@ func (st *station) certified(a *pki.Authority, who pki.Identity, ttl time.Durati
 func (st *station) start(plan string) string {
 	st.Helper()
 	s, err := st.operator.StartRun(st.Context(), &v1.StartRunRequest{Plan: plan})
-	must(st, err)
+	testkit.Must(st, err)
 	return s.Run
 }
 
 // patient is how long a test waits for an event that must happen. It is long enough for a
 // machine under heavy load.
 const patient = 5 * time.Minute
-
-// soon waits until ok returns true.
-func (st *station) soon(what string, ok func() bool) {
-	st.Helper()
-	for end := time.Now().Add(patient); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			st.Fatalf("timed out waiting until %s", what)
-		}
-	}
-}
 
 // Push sends a result and returns what became of it.
 func (a *raw) Push(ctx context.Context, q *v1.Result) (*v1.Received, error) {
@@ -227,9 +211,9 @@ func (a *raw) Decline(ctx context.Context, q *v1.Decline) (*v1.ExchangeResponse,
 // task checks in until the agent gets its task in a round of a run.
 func (a *raw) task(run string, round int64) (task *v1.Task) {
 	a.st.Helper()
-	a.st.soon("there is a task", func() bool {
+	testkit.Eventually(a.st, "there is a task", func() bool {
 		s, err := a.Exchange(a.ctx, &v1.ExchangeRequest{})
-		must(a.st, err)
+		testkit.Must(a.st, err)
 		i := slices.IndexFunc(s.Tasks, func(t *v1.Task) bool { return t.Run == run && t.Round == round })
 		if i >= 0 {
 			task = s.Tasks[i]
@@ -243,7 +227,7 @@ func (a *raw) task(run string, round int64) (task *v1.Task) {
 func (st *station) numbers(run string, seed int) []byte {
 	st.Helper()
 	t, err := st.terms.Of(st.Context(), run)
-	must(st, err)
+	testkit.Must(st, err)
 	x := make([]float32, t.Shared)
 	for i := range x {
 		x[i] = float32(math.Sin(float64(i + 31*seed)))
@@ -264,16 +248,16 @@ func (st *station) update(task *v1.Task, client string, seed int) *v1.Result {
 func (st *station) sum(task *v1.Task, clients ...string) *v1.Result {
 	st.Helper()
 	t, err := st.terms.Of(st.Context(), task.Run)
-	must(st, err)
+	testkit.Must(st, err)
 	q := &v1.Result{Run: task.Run, Round: task.Round, Version: task.Version, Form: v1.Form_FORM_SUM}
 	f := round.NewFold(t.Rules)
 	for i, c := range clients {
 		x := terms.Share{Client: c, Examples: 10 + i, Steps: 2}
-		must(st, t.Add(f, &terms.Result{Version: int(task.Version), Numbers: st.numbers(task.Run, i), Shares: []terms.Share{x}}, nil))
+		testkit.Must(st, t.Add(f, &terms.Result{Version: int(task.Version), Numbers: st.numbers(task.Run, i), Shares: []terms.Share{x}}, nil))
 		q.Shares = append(q.Shares, &v1.Share{Client: c, Examples: int64(x.Examples), Steps: int64(x.Steps)})
 	}
 	b, err := round.AppendSums(nil, &f.Sums()[0])
-	must(st, err)
+	testkit.Must(st, err)
 	return whole(q, b)
 }
 
@@ -287,7 +271,7 @@ func whole(q *v1.Result, numbers []byte) *v1.Result {
 func (a *raw) heard(run string, round int64, client string) v1.Outcome {
 	a.st.Helper()
 	s, err := a.Exchange(a.ctx, &v1.ExchangeRequest{Pushed: []*v1.Turns{{Run: run, Round: round, Clients: []string{client}}}})
-	must(a.st, err)
+	testkit.Must(a.st, err)
 	for _, v := range s.Verdicts {
 		if v.Run == run && v.Round == round && slices.Contains(v.Clients, client) {
 			return v.Outcome
@@ -301,7 +285,7 @@ func (st *station) refused() map[string]float64 {
 	st.Helper()
 	all := map[string]float64{}
 	families, err := st.registry.Gather()
-	must(st, err)
+	testkit.Must(st, err)
 	for _, f := range families {
 		if f.GetName() != "loadstar_gateway_refused_total" {
 			continue
@@ -318,26 +302,26 @@ func (st *station) refused() map[string]float64 {
 func (st *station) dump() string {
 	st.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(st.Dir, ledgerFile)+"?_pragma=busy_timeout(10000)")
-	must(st, err)
+	testkit.Must(st, err)
 	defer db.Close()
 	var b strings.Builder
 	for _, table := range []string{
 		"tokens", "(SELECT id, name, revoked FROM agents)", "clients", "runs", "members", "versions", "rounds", "leases", "receipts", "partials", "updates",
 	} {
 		rows, err := db.Query("SELECT * FROM " + table)
-		must(st, err)
+		testkit.Must(st, err)
 		columns, err := rows.Columns()
-		must(st, err)
+		testkit.Must(st, err)
 		var lines []string
 		for rows.Next() {
 			values, into := make([]any, len(columns)), make([]any, len(columns))
 			for i := range values {
 				into[i] = &values[i]
 			}
-			must(st, rows.Scan(into...))
+			testkit.Must(st, rows.Scan(into...))
 			lines = append(lines, fmt.Sprintf("%.200q\n", values))
 		}
-		must(st, rows.Err())
+		testkit.Must(st, rows.Err())
 		rows.Close()
 		slices.Sort(lines)
 		fmt.Fprintf(&b, "%s\n%s", table, strings.Join(lines, ""))

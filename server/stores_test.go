@@ -24,7 +24,8 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"loadstar/internal/pgtest"
+	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 )
 
 // certify writes a new certificate authority, and a certificate for 127.0.0.1 that servers and
@@ -34,18 +35,18 @@ func certify(t *testing.T) (ca, cert, key string) {
 	dir, now := t.TempDir(), time.Now()
 	write := func(file, kind string, der []byte) string {
 		path := filepath.Join(dir, file)
-		must(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+		testkit.Must(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 		return path
 	}
 	of := func(template, parent *x509.Certificate, by *ecdsa.PrivateKey) (*ecdsa.PrivateKey, []byte) {
 		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		must(t, err)
+		testkit.Must(t, err)
 		if by == nil {
 			by = k
 		}
 		template.NotBefore, template.NotAfter, template.BasicConstraintsValid = now.Add(-time.Hour), now.Add(time.Hour), true
 		der, err := x509.CreateCertificate(rand.Reader, template, parent, k.Public(), by)
-		must(t, err)
+		testkit.Must(t, err)
 		return k, der
 	}
 	root := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: rand.Text()}, IsCA: true, KeyUsage: x509.KeyUsageCertSign}
@@ -55,7 +56,7 @@ func certify(t *testing.T) (ca, cert, key string) {
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}, root, rootKey)
 	keyDER, err := x509.MarshalPKCS8PrivateKey(leafKey)
-	must(t, err)
+	testkit.Must(t, err)
 	return write("ca.pem", "CERTIFICATE", rootDER), write("cert.pem", "CERTIFICATE", leafDER), write("key.pem", "PRIVATE KEY", keyDER)
 }
 
@@ -69,16 +70,16 @@ func TestSecuredStores(t *testing.T) {
 	otherCA, _, _ := certify(t)
 
 	pg := pgtest.Single(t)
-	must(t, pg.UseTLS(cert, key))
+	testkit.Must(t, pg.UseTLS(cert, key))
 	database := func(ca string) string {
 		return "postgres://postgres@" + pg.Addr() + "/postgres?sslmode=verify-full&sslrootcert=" + url.QueryEscape(ca)
 	}
 
 	memory := s3mem.New()
-	must(t, memory.CreateBucket("weights"))
+	testkit.Must(t, memory.CreateBucket("weights"))
 	s3 := httptest.NewUnstartedServer(gofakes3.New(memory).Server())
 	pair, err := tls.LoadX509KeyPair(cert, key)
-	must(t, err)
+	testkit.Must(t, err)
 	s3.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
 	s3.StartTLS()
 	t.Cleanup(s3.Close)

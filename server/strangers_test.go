@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/pki"
 )
@@ -32,7 +33,7 @@ func TestStrangers(t *testing.T) {
 	st := newStation(t, nil)
 	a := st.join("a0")
 	other, err := pki.Open(t.TempDir(), pki.Keys{})
-	must(t, err)
+	testkit.Must(t, err)
 	who := pki.Identity{Role: pki.Agent, ID: a.id}
 
 	for name, h := range map[string]*http.Client{"no certificate": st.nobody(), "an operator": st.operatorHTTP()} {
@@ -139,7 +140,7 @@ func TestExpires(t *testing.T) {
 		c = v1.NewAgentServiceClient(h, st.url)
 		_, err = c.Exchange(t.Context(), &v1.ExchangeRequest{})
 	}
-	st.soon("the certificate expires", func() bool {
+	testkit.Eventually(st, "the certificate expires", func() bool {
 		_, err = c.Exchange(t.Context(), &v1.ExchangeRequest{})
 		return err != nil
 	})

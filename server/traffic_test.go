@@ -11,6 +11,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/recipe"
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -25,7 +26,7 @@ func (st *station) count() *counter {
 	st.Helper()
 	c := &counter{}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(st, err)
+	testkit.Must(st, err)
 	c.url = "https://" + l.Addr().String()
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -75,7 +76,7 @@ func TestTraffic(t *testing.T) {
 	connection := st.count()
 	a := st.join()
 	_, err := v1.NewAgentServiceClient(a.http, connection.url).Exchange(t.Context(), &v1.ExchangeRequest{})
-	must(t, err)
+	testkit.Must(t, err)
 	before := st.calls()
 
 	d := homes(t, 2)
@@ -88,16 +89,16 @@ func TestTraffic(t *testing.T) {
 	}
 	plan := fmt.Sprintf("{algorithm: fedavg, partition: head, rounds: %d, model: {name: bose2023}, client: {steps: 1, batch: 8}, evaluate: {every: 0}}", rounds)
 	s, err := st.operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: int64(d.Len())})
-	must(t, err)
+	testkit.Must(t, err)
 	r := st.finished(s.Run)
 	for _, stop := range stops {
 		stop()
 	}
 
 	p, err := recipe.Read([]byte(plan))
-	must(t, err)
+	testkit.Must(t, err)
 	problem, err := recipe.Frame(p, d)
-	must(t, err)
+	testkit.Must(t, err)
 	want := recipe.TrafficOf(problem, fed.Needs{})
 	var up, down, connections int64
 	for _, c := range all {
@@ -134,7 +135,7 @@ func TestTraffic(t *testing.T) {
 func (st *station) calls() (n int64) {
 	st.Helper()
 	families, err := st.registry.Gather()
-	must(st, err)
+	testkit.Must(st, err)
 	for _, f := range families {
 		if f.GetName() != "loadstar_gateway_call_seconds" {
 			continue

@@ -20,6 +20,7 @@ import (
 	"connectrpc.com/connect"
 
 	"loadstar/internal/mtls"
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/web"
 )
@@ -36,10 +37,10 @@ type person struct {
 func (p *person) call(procedure, body string) (code, text string) {
 	p.st.Helper()
 	r, err := p.http.Post(p.base+procedure, "application/json", strings.NewReader(body))
-	must(p.st, err)
+	testkit.Must(p.st, err)
 	defer r.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
-	must(p.st, err)
+	testkit.Must(p.st, err)
 	if r.StatusCode == http.StatusOK {
 		return "ok", string(b)
 	}
@@ -58,24 +59,24 @@ func folk(t *testing.T) *station {
 func (st *station) addUser(name, role string) {
 	st.Helper()
 	_, err := st.operator.PutUser(st.Context(), &v1.PutUserRequest{Name: name, Role: role})
-	must(st, err)
+	testkit.Must(st, err)
 }
 
 // withCertificate returns a user who calls with a new certificate, and its serial number.
 func (st *station) withCertificate(name string) (*person, string) {
 	st.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(st, err)
+	testkit.Must(st, err)
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-	must(st, err)
+	testkit.Must(st, err)
 	r, err := st.operator.IssueCertificate(st.Context(), &v1.IssueCertificateRequest{User: name, Csr: csr})
-	must(st, err)
+	testkit.Must(st, err)
 	leaf, err := x509.ParseCertificate(r.Certificates[0])
-	must(st, err)
+	testkit.Must(st, err)
 	local, err := mtls.ReadFolder(filepath.Join(st.Dir, "operator"))
-	must(st, err)
+	testkit.Must(st, err)
 	c := mtls.Credentials{Key: key, Leaf: leaf, Root: local.Root}
-	must(st, c.Check())
+	testkit.Must(st, c.Check())
 	return &person{st, st.http(c.TLS()), st.url}, fmt.Sprintf("%032x", leaf.SerialNumber)
 }
 
@@ -83,9 +84,9 @@ func (st *station) withCertificate(name string) (*person, string) {
 func (st *station) withSession(name string) *person {
 	st.Helper()
 	r, err := st.operator.CreateLogin(st.Context(), &v1.CreateLoginRequest{User: name})
-	must(st, err)
+	testkit.Must(st, err)
 	jar, err := cookiejar.New(nil)
-	must(st, err)
+	testkit.Must(st, err)
 	p := &person{st, &http.Client{Jar: jar}, strings.TrimSuffix(r.Page, "/") + "/api"}
 	st.Cleanup(p.http.CloseIdleConnections)
 	if code, text := p.call("/login", fmt.Sprintf("{%q:%q}", "code", r.Code)); code != "ok" {
@@ -100,7 +101,7 @@ func (st *station) withSession(name string) *person {
 // mayCall lists by hand what each role may call, beside what the roles before it may.
 var mayCall = map[string]string{
 	"viewer":   "ListVersions Whoami GetFleet ListAgents ListClients GetClient ListTurns ListFindings ListRuns GetRun WatchRun ListAudit ListReleases ListReports CreateLogin ListSessions EndSession RenewCertificate",
-	"operator": "CreateToken ListTokens ListIssuers RevokeToken Revoke FreeClients RollBackRun StartRun StopRun CreateRelease WithdrawRelease",
+	"operator": "CreateToken ListTokens ListIssuers RevokeToken Revoke FreeClients RollBackRun ListPlans ExplainPlan StartRun StopRun CreateRelease WithdrawRelease",
 	"admin":    "ListUsers PutUser RemoveUser IssueCertificate ListCertificates RevokeCertificate",
 }
 
@@ -189,7 +190,7 @@ func TestOthers(t *testing.T) {
 	sessions := func(p *person) (all []struct{ Id, User string }) {
 		var answer struct{ Sessions []struct{ Id, User string } }
 		_, text := p.call(service+"ListSessions", "{}")
-		must(t, json.Unmarshal([]byte(text), &answer))
+		testkit.Must(t, json.Unmarshal([]byte(text), &answer))
 		return answer.Sessions
 	}
 	berts := sessions(bert)
@@ -218,7 +219,7 @@ func TestOthers(t *testing.T) {
 	}
 	// An admin sees and ends all sessions. The end takes effect with the next call.
 	all, err := st.operator.ListSessions(t.Context(), &v1.ListSessionsRequest{})
-	must(t, err)
+	testkit.Must(t, err)
 	if len(all.Sessions) != 2 {
 		t.Error(all)
 	}
@@ -226,16 +227,16 @@ func TestOthers(t *testing.T) {
 	links := func() (n int) {
 		t.Helper()
 		db, err := sql.Open("sqlite", "file:"+filepath.Join(st.Dir, ledgerFile)+"?mode=ro")
-		must(t, err)
+		testkit.Must(t, err)
 		defer db.Close()
-		must(t, db.QueryRow("SELECT count(*) FROM logins WHERE person = 'bert'").Scan(&n))
+		testkit.Must(t, db.QueryRow("SELECT count(*) FROM logins WHERE person = 'bert'").Scan(&n))
 		return n
 	}
 	if _, err := st.operator.CreateLogin(t.Context(), &v1.CreateLoginRequest{User: "bert"}); err != nil || links() == 0 {
 		t.Error(err)
 	}
 	_, err = st.operator.EndSession(t.Context(), &v1.EndSessionRequest{Id: berts[0].Id})
-	must(t, err)
+	testkit.Must(t, err)
 	if n := links(); n > 0 {
 		t.Errorf("%d login links are left", n)
 	}
@@ -269,7 +270,7 @@ func TestLosingAccess(t *testing.T) {
 	blob := func(p *person, want int) {
 		t.Helper()
 		r, err := p.http.Get(st.url + "/v1/blobs/" + weights)
-		must(t, err)
+		testkit.Must(t, err)
 		r.Body.Close()
 		if r.StatusCode != want {
 			t.Errorf("weights: %s, want %d", r.Status, want)
@@ -287,7 +288,7 @@ func TestLosingAccess(t *testing.T) {
 	watch := func(p *person) chan error {
 		ended := make(chan error, 1)
 		s, err := v1.NewOperatorServiceClient(p.http, st.url).WatchRun(t.Context(), &v1.WatchRunRequest{Run: run})
-		must(t, err)
+		testkit.Must(t, err)
 		if !s.Receive() {
 			t.Fatal(s.Err())
 		}
@@ -301,13 +302,13 @@ func TestLosingAccess(t *testing.T) {
 	}
 	first, second := watch(certified), watch(other)
 	events, err := browser.http.Get(browser.base + "/events?topics=runs")
-	must(t, err)
+	testkit.Must(t, err)
 	defer events.Body.Close()
 	if events.StatusCode != http.StatusOK {
 		t.Fatal(events.Status)
 	}
 	_, err = st.operator.RevokeCertificate(t.Context(), &v1.RevokeCertificateRequest{Serial: serial[:10]})
-	must(t, err)
+	testkit.Must(t, err)
 	can(certified, "Whoami", "unauthenticated")
 	blob(certified, http.StatusUnauthorized)
 	can(other, "Whoami", "ok")
@@ -323,7 +324,7 @@ func TestLosingAccess(t *testing.T) {
 	}
 	defer events.Body.Close()
 	_, err = st.operator.RemoveUser(t.Context(), &v1.RemoveUserRequest{Name: "anna"})
-	must(t, err)
+	testkit.Must(t, err)
 	can(other, "Whoami", "unauthenticated")
 	can(browser, "Whoami", "unauthenticated")
 	st.wantCode("watching", <-second, connect.CodeUnauthenticated)
@@ -341,10 +342,10 @@ func TestLosingAccess(t *testing.T) {
 func forget(t *testing.T, st *station) {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(st.Dir, ledgerFile)+"?_pragma=busy_timeout(10000)")
-	must(t, err)
+	testkit.Must(t, err)
 	defer db.Close()
 	_, err = db.Exec("DELETE FROM certificates")
-	must(t, err)
+	testkit.Must(t, err)
 }
 
 // The server records the certificate that it finds in its folder, as an older server wrote
@@ -355,7 +356,7 @@ func TestOldFolder(t *testing.T) {
 	begin := func() *station { return newStation(t, func(c *Config) { c.Dir = dir }) }
 	st := begin()
 	had, err := mtls.ReadFolder(filepath.Join(dir, "operator"))
-	must(t, err)
+	testkit.Must(t, err)
 	// As after an upgrade: the folder has a certificate, the ledger has none.
 	forget(t, st)
 	_, err = st.operator.ListRuns(t.Context(), &v1.ListRunsRequest{})
@@ -369,17 +370,17 @@ func TestOldFolder(t *testing.T) {
 		t.Error("another certificate", err)
 	}
 	_, err = st.operator.ListRuns(t.Context(), &v1.ListRunsRequest{})
-	must(t, err)
+	testkit.Must(t, err)
 	// Another gateway of the same authority and ledger has a folder of its own.
 	second, err := st.authority.WriteOperator(filepath.Join(t.TempDir(), "operator"), time.Hour, func(string) (bool, error) { return false, nil })
-	must(t, err)
+	testkit.Must(t, err)
 	if second.Equal(had.Leaf) {
 		t.Error("the same certificate")
 	}
 	// A revoked certificate of local stays refused after a restart, which writes a new one.
 	serial := fmt.Sprintf("%032x", had.Leaf.SerialNumber)
 	_, err = st.operator.RevokeCertificate(t.Context(), &v1.RevokeCertificateRequest{Serial: serial})
-	must(t, err)
+	testkit.Must(t, err)
 	st.stop()
 	st = begin()
 	old := v1.NewOperatorServiceClient(st.http(had.TLS()), st.url)

@@ -32,6 +32,7 @@ import (
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	"loadstar/fed/setup"
+	"loadstar/internal/testkit"
 	"loadstar/nn/kernel"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
@@ -57,9 +58,9 @@ func (st *station) record(forward func() *http.Client) *recorder {
 	st.Helper()
 	rec := &recorder{tasks: map[int64]string{}, blobs: map[string][]byte{}}
 	settings, err := st.authority.TLS([]string{"127.0.0.1"})
-	must(st, err)
+	testkit.Must(st, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(st, err)
+	testkit.Must(st, err)
 	rec.url = "https://" + l.Addr().String()
 	s := &http.Server{TLSConfig: settings, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := rec.pass(w, r, st.url, forward()); err != nil {
@@ -265,7 +266,7 @@ func TestWire(t *testing.T) {
 	for name, part := range parts {
 		rec := st.record(sync.OnceValue(func() *http.Client {
 			i, err := identity.Open(filepath.Join(st.Dir, name))
-			must(t, err)
+			testkit.Must(t, err)
 			t.Cleanup(i.HTTPClient().CloseIdleConnections)
 			return i.HTTPClient()
 		}))
@@ -280,32 +281,32 @@ func TestWire(t *testing.T) {
 	}
 	run := func() string {
 		s, err := st.operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: 4})
-		must(t, err)
+		testkit.Must(t, err)
 		return s.Run
 	}()
 	r := st.finished(run)
 	for name, rec := range recorders {
 		before := rec.checkIns()
-		st.soon(name+" knows what was counted", func() bool { return rec.checkIns() > before+1 && rec.settled() })
+		testkit.Eventually(st, name+" knows what was counted", func() bool { return rec.checkIns() > before+1 && rec.settled() })
 	}
 	for _, stop := range stops {
 		stop()
 	}
 
 	p, err := recipe.Read([]byte(r.Plan))
-	must(t, err)
+	testkit.Must(t, err)
 	problem, err := recipe.Frame(p, d)
-	must(t, err)
+	testkit.Must(t, err)
 	plain, err := setup.New(p, problem, int(r.Fleet))
-	must(t, err)
+	testkit.Must(t, err)
 	k, err := kernel.Default()
-	must(t, err)
+	testkit.Must(t, err)
 	agents := map[string]*setup.Setup{}
 	for name := range parts {
 		key, err := state.Secret(filepath.Join(st.Dir, name))
-		must(t, err)
+		testkit.Must(t, err)
 		agents[name], err = plain.OfAgent(key)
-		must(t, err)
+		testkit.Must(t, err)
 	}
 	rules := plain.Rules
 	personal := problem.Partition.PersonalLen()
@@ -342,7 +343,7 @@ func TestWire(t *testing.T) {
 			before := slices.Clone(c.Kept[:personal])
 			task := fed.Task{Run: run, Round: int(n), Version: int(n), Shared: round.ReadFloats(nil, rec.blobs[rec.tasks[n]])}
 			var u fed.Update
-			must(t, w.Train(t.Context(), &c, task, &u))
+			testkit.Must(t, w.Train(t.Context(), &c, task, &u))
 			if i == 0 {
 				updates = append(updates, rules.AppendUpdate(nil, &u))
 			}
@@ -356,12 +357,12 @@ func TestWire(t *testing.T) {
 			secret.neighbours("the change of a personal weight", change)
 		}
 		store, err := state.Open(filepath.Join(st.Dir, name))
-		must(t, err)
+		testkit.Must(t, err)
 		kept := make([]float32, len(c.Kept))
 		if _, err := store.Load(run, m.ID, kept); err != nil || !slices.Equal(kept, c.Kept) {
 			t.Fatalf("%s has other personal layers than the repeated training: %v", m.ID, err)
 		}
-		must(t, store.Close())
+		testkit.Must(t, store.Close())
 	}
 
 	for name, rec := range recorders {
@@ -374,7 +375,7 @@ func TestWire(t *testing.T) {
 	}
 	// Evaluations and reports were sent, so the search has seen them.
 	rounds, err := st.ledger.Rounds(t.Context(), run, 0, 10)
-	must(t, err)
+	testkit.Must(t, err)
 	for _, r := range rounds {
 		if r.Evaluation.Clients != 4 {
 			t.Errorf("round %d: %d clients evaluated", r.Round, r.Evaluation.Clients)

@@ -22,11 +22,17 @@ while read -r package _; do
 	case $package in '' | '#'*) continue ;; esac
 	[ -z "$ONLY" ] || [ "$package" = "$ONLY" ] || continue
 	binary=$dir/${package//\//_}.test
-	[ -e "$binary" ] || go test -c -o "$binary" "./$package"
+	[ -e "$binary" ] || (cd "$package" && go test -c -o "$binary" .)
 done <tools/repeat.txt
-suite=./...
-[ -z "$ONLY" ] || suite=./$ONLY
-go test -run '^$' "$suite" >/dev/null
+# suite FLAG... tests the suite, or the package that was chosen.
+suite() {
+	if [ -n "$ONLY" ]; then
+		(cd "$ONLY" && go test "$@" .)
+	else
+		go test "$@" ./... && go -C rig test "$@" ./...
+	fi
+}
+suite -run '^$' >/dev/null
 
 for _ in 1 2; do
 	(while :; do :; done) &
@@ -48,10 +54,10 @@ record() {
 for ((run = 1; run <= RUNS; run++)); do
 	log=$dir/suite-$run.log
 	begin=$SECONDS code=0
-	go test -count=1 -timeout 60m "$suite" >"$log" 2>&1 || code=$?
+	suite -count=1 -timeout 60m >"$log" 2>&1 || code=$?
 	failures=$(grep -c '^--- FAIL\|^FAIL.*\[' "$log" || true)
 	[ "$code" = 0 ] || [ "$failures" -gt 0 ] || failures=1
-	record "$suite" "run $run of $RUNS" 1 "$failures" $((SECONDS - begin)) "$log"
+	record "${ONLY:-all}" "run $run of $RUNS" 1 "$failures" $((SECONDS - begin)) "$log"
 done
 
 while read -r package tests most; do

@@ -8,8 +8,7 @@ import (
 	"loadstar/fed/client"
 	"loadstar/fed/recipe"
 	"loadstar/fed/setup"
-	"loadstar/internal/datatest"
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 	"loadstar/series/read"
@@ -18,10 +17,10 @@ import (
 // TestRealHomes audits real homes in a run of plans/hour-ahead.yaml with ten of them, for the
 // figures of docs/privacy.md.
 func TestRealHomes(t *testing.T) {
-	if !longtest.Enabled() {
+	if !testkit.Long() {
 		t.Skip("takes minutes; set LOADSTAR_TEST_LONG")
 	}
-	path, root := datatest.Dataset(t, "sgsc-core19")
+	path, root := testkit.Dataset(t, "sgsc-core19")
 	described, err := read.Load(path)
 	if err != nil {
 		t.Fatal(err)

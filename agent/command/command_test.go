@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/freeport"
+	"loadstar/internal/testkit"
 )
 
 // buffer is written by an agent while the test reads it.
@@ -38,7 +38,7 @@ func (b *buffer) String() string {
 // TestAlone runs an agent without a model and without a server: readings arrive over HTTP,
 // forecasts come out, and the commands work while it runs and afterwards.
 func TestAlone(t *testing.T) {
-	address := freeport.ForTest(t)
+	address := testkit.AddressFor(t)
 	path := filepath.Join(t.TempDir(), "agent.yaml")
 	write := func(clients string) {
 		text := fmt.Sprintf("site: {zone: Europe/Berlin, interval: 15m}\nserver: none\nhttp: {listen: %q}\nforecast: {drop: drop}\nclients: %s\n", address, clients)
@@ -81,7 +81,7 @@ func TestAlone(t *testing.T) {
 		text, _ := io.ReadAll(r.Body) // a cut answer fails the test below
 		return r.StatusCode, string(text)
 	}
-	eventually(t, "the HTTP interface", func() bool { code, _ := post("/v1/readings", rows); return code == http.StatusOK })
+	testkit.Eventually(t, "the HTTP interface", func() bool { code, _ := post("/v1/readings", rows); return code == http.StatusOK })
 	audited := func() string {
 		if err := Audit(t.Context(), Options{Config: path, Out: io.Discard, Log: logger}, "a", false); err != nil {
 			return err.Error()
@@ -95,7 +95,7 @@ func TestAlone(t *testing.T) {
 		t.Errorf("%d: %s", code, text)
 	}
 	status := func(o Options) error { return Status(t.Context(), o) }
-	eventually(t, "the status", func() bool { return strings.Count(said(status), "readings OK to") == 2 })
+	testkit.Eventually(t, "the status", func() bool { return strings.Count(said(status), "readings OK to") == 2 })
 	if text := said(func(o Options) error { return Model(t.Context(), o, "pin", "a") }); !strings.Contains(text, "keeps its model") {
 		t.Error(text)
 	}
@@ -109,7 +109,7 @@ func TestAlone(t *testing.T) {
 		if err := p.Signal(reloadSignal); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the new client", func() bool { return strings.Contains(said(status), "c  ") })
+		testkit.Eventually(t, "the new client", func() bool { return strings.Contains(said(status), "c  ") })
 	}
 	stop()
 	if err := <-done; err != nil {
@@ -120,14 +120,5 @@ func TestAlone(t *testing.T) {
 	}
 	if text := said(status); !strings.Contains(text, "the agent is not running") || !strings.Contains(text, "pinned") {
 		t.Error(text)
-	}
-}
-
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !is(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within two minutes", what)
-		}
 	}
 }

@@ -87,6 +87,9 @@ func (x *site) run(outer context.Context, o Options) error {
 		}
 		p.start("inbox", inbox.Run)
 	}
+	if x.c.Weather.Address != "" {
+		p.start("weather", func(ctx context.Context) error { return x.fetchWeather(ctx, intake, o.Log) })
+	}
 	var client *mqtt.Client
 	if x.c.MQTT.Broker != "" {
 		if client, err = mqtt.New(broker(x.c, o.Version, o.Log), intake, published{x.service, x.store}); err != nil {

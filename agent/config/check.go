@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"loadstar/internal/config"
+	"loadstar/series/openmeteo"
 )
 
 // Limits on what a file may ask for.
@@ -52,6 +53,7 @@ func check(c *Config, keys map[string]int, problems *config.Problems) {
 	}
 	checkGroups(c, bad)
 	checkAddresses(c, bad, choice)
+	checkWeather(c.Weather, bad)
 	checkForecast(c, bad, choice)
 	if c.Train.Workers < 1 || c.Train.Workers > 64 {
 		bad("train.workers", "is %d; write 1 to 64", c.Train.Workers)
@@ -153,6 +155,24 @@ func checkGroups(c *Config, bad func(key, format string, a ...any)) {
 				bad(key, "contains %q twice", m)
 			}
 		}
+	}
+}
+
+func checkWeather(w Weather, bad func(key, format string, a ...any)) {
+	if w.Address == "" {
+		return
+	}
+	if _, err := openmeteo.New(w.Address); err != nil {
+		bad("weather.address", "is wrong: %v", err)
+	}
+	if err := (openmeteo.Place{Latitude: w.Latitude, Longitude: w.Longitude}).Check(); err != nil {
+		bad("weather.latitude", "and weather.longitude: %v", err)
+	}
+	if !(w.Precision >= 0 && w.Precision <= 5) {
+		bad("weather.precision", "is %g; write 0 to 5 degrees", w.Precision)
+	}
+	if d := time.Duration(w.Every); d < 15*time.Minute || d > 24*time.Hour {
+		bad("weather.every", "is %s; write a duration from 15m to 24h", w.Every)
 	}
 }
 

@@ -33,6 +33,7 @@ type Config struct {
 	Groups map[string][]string `yaml:"groups"`
 	// Inbox is a folder in which files with readings and weather arrive.
 	Inbox    string   `yaml:"inbox"`
+	Weather  Weather  `yaml:"weather"`
 	MQTT     MQTT     `yaml:"mqtt"`
 	HTTP     HTTP     `yaml:"http"`
 	Forecast Forecast `yaml:"forecast"`
@@ -87,6 +88,23 @@ type Client struct {
 	// Limit is the highest plausible power in kW; 0 means that it is derived from the
 	// readings.
 	Limit float64 `yaml:"limit"`
+}
+
+// Weather is a service that the agent asks for weather. There is none if Address is empty.
+type Weather struct {
+	// Address is a service with the interface of Open-Meteo, such as https://api.open-meteo.com.
+	// Without it the agent asks nobody. The service learns the rounded coordinates and the
+	// agent's internet address, and nothing else.
+	Address string `yaml:"address"`
+	// Latitude is that of the site, in degrees.
+	Latitude float64 `yaml:"latitude"`
+	// Longitude is that of the site, in degrees.
+	Longitude float64 `yaml:"longitude"`
+	// Precision is the number of degrees to which both are rounded before they are sent; 0 means
+	// that they are sent as they are. 0.1 is about 11 km.
+	Precision float64 `yaml:"precision"`
+	// Every is the time between two questions.
+	Every Duration `yaml:"every"`
 }
 
 // MQTT is the connection to a broker. There is none if Broker is empty.
@@ -168,6 +186,7 @@ func Default() Config {
 		Site:     Site{Name: host, Interval: Duration(time.Hour)},
 		Server:   ServerOptional,
 		Store:    Store{Keep: Duration(800 * 24 * time.Hour), Flush: Duration(time.Minute)},
+		Weather:  Weather{Precision: 0.1, Every: Duration(time.Hour)},
 		MQTT:     MQTT{Prefix: "loadstar"},
 		HTTP:     HTTP{Listen: "127.0.0.1:7446"},
 		Forecast: Forecast{H: Duration(48 * time.Hour), Levels: []float64{0.1, 0.5, 0.9}, Delay: Duration(2 * time.Minute), Fallback: "generic"},

@@ -22,6 +22,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/listeners"
 
 	"loadstar/agent/readings"
+	"loadstar/internal/testkit"
 )
 
 // embedded starts a broker in this process and returns its URL.
@@ -168,20 +169,10 @@ func start(t testing.TB, c Config, intake Intake, f Forecasts) (client *Client, 
 	return client, stop
 }
 
-// until waits for a condition.
-func until(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited two minutes for %s", what)
-		}
-	}
-}
-
 // ready waits until a client has subscribed and its backlog is over.
 func ready(t testing.TB, c *Client) {
 	t.Helper()
-	until(t, "the subscriptions", func() bool {
+	testkit.Eventually(t, "the subscriptions", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.link != nil && !c.link.backlog && len(c.topics) >= len(c.decoder.sources)+2

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"loadstar/internal/testkit"
 )
 
 const meterTopic = "meters/a"
@@ -34,12 +36,12 @@ func TestAcknowledgedAfterStored(t *testing.T) {
 	p := newPeer(t, c)
 	payload, line := dated(1)
 	p.publish(t, meterTopic, payload, false)
-	until(t, "the first message", func() bool { return client.Status().Messages[Taken] == 1 })
+	testkit.Eventually(t, "the first message", func() bool { return client.Status().Messages[Taken] == 1 })
 	first.store()
 	lost, lostLine := dated(2)
 	p.publish(t, meterTopic, lost, false)
 	p.publish(t, "meters/b", "7.5", false)
-	until(t, "two more messages", func() bool { return client.Status().Messages[Taken] == 3 })
+	testkit.Eventually(t, "two more messages", func() bool { return client.Status().Messages[Taken] == 3 })
 	stop() // nothing stored the two
 
 	if got := lines(t, path); len(got) != 1 || !got[line] {
@@ -52,7 +54,7 @@ func TestAcknowledgedAfterStored(t *testing.T) {
 	client, _ = start(t, c, second, noForecasts{})
 	ready(t, client)
 	p.publish(t, "meters/b", "9.5", false)
-	until(t, "the messages", func() bool { m := client.Status().Messages; return m[Taken] == 3 && m[Undated] == 2 })
+	testkit.Eventually(t, "the messages", func() bool { m := client.Status().Messages; return m[Taken] == 3 && m[Undated] == 2 })
 	second.store()
 	got := lines(t, path)
 	if !got[line] || !got[lostLine] || !got[awayLine] || len(got) != 4 {
@@ -79,11 +81,11 @@ func TestRetained(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j := newJournal(t, path, 10*time.Millisecond)
 	client, _ := start(t, c, j, noForecasts{})
-	until(t, "both messages", func() bool { m := client.Status().Messages; return m[Taken] >= 1 && m[Undated] >= 1 })
-	until(t, "the journal", func() bool { return lines(t, path)[line] })
+	testkit.Eventually(t, "both messages", func() bool { m := client.Status().Messages; return m[Taken] >= 1 && m[Undated] >= 1 })
+	testkit.Eventually(t, "the journal", func() bool { return lines(t, path)[line] })
 	// A message that is retained and new counts. QoS 1 may deliver the ones before again.
 	p.publish(t, "meters/b", "8.5", true)
-	until(t, "the new message", func() bool {
+	testkit.Eventually(t, "the new message", func() bool {
 		return slices.ContainsFunc(slices.Collect(maps.Keys(lines(t, path))), func(l string) bool { return strings.HasSuffix(l, " 8.500") })
 	})
 }
@@ -100,11 +102,11 @@ func TestStoreFails(t *testing.T) {
 	ready(t, client)
 	payload, line := dated(1)
 	newPeer(t, c).publish(t, meterTopic, payload, false)
-	until(t, "two deliveries", func() bool { return client.Status().Messages[Taken] >= 2 })
+	testkit.Eventually(t, "two deliveries", func() bool { return client.Status().Messages[Taken] >= 2 })
 	j.mu.Lock()
 	j.fail = nil
 	j.mu.Unlock()
-	until(t, "the journal", func() bool { return lines(t, path)[line] })
+	testkit.Eventually(t, "the journal", func() bool { return lines(t, path)[line] })
 }
 
 // TestSetSources checks that topics change while the connection stays.
@@ -116,7 +118,7 @@ func TestSetSources(t *testing.T) {
 	if err := client.SetSources([]Source{{Client: "b", Topic: "meters/b", Unit: "kWh"}}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the subscription", func() bool {
+	testkit.Eventually(t, "the subscription", func() bool {
 		client.mu.Lock()
 		defer client.mu.Unlock()
 		return client.topics["meters/b"]
@@ -125,7 +127,7 @@ func TestSetSources(t *testing.T) {
 	payload, _ := dated(1)
 	p.publish(t, meterTopic, payload, false)
 	p.publish(t, "meters/b", "1", false)
-	until(t, "the message", func() bool { return client.Status().Messages[Taken] == 1 })
+	testkit.Eventually(t, "the message", func() bool { return client.Status().Messages[Taken] == 1 })
 	if m := client.Status().Messages; m[UnknownTopic] != 0 {
 		t.Errorf("%d messages of a topic that was left", m[UnknownTopic])
 	}
@@ -163,7 +165,7 @@ func TestBadBrokers(t *testing.T) {
 				t.Errorf("error %v, want %s", err, x.want)
 			}
 			client, _ := start(t, c, newJournal(t, filepath.Join(t.TempDir(), "j"), 0), noForecasts{})
-			until(t, "the problem", func() bool { return strings.Contains(client.Status().Problem, x.want) })
+			testkit.Eventually(t, "the problem", func() bool { return strings.Contains(client.Status().Problem, x.want) })
 		})
 	}
 }

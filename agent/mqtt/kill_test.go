@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"loadstar/agent/readings"
-	"loadstar/internal/longtest"
 	"loadstar/internal/proc"
+	"loadstar/internal/testkit"
 	"loadstar/series/store"
 )
 
@@ -102,10 +102,10 @@ func TestAgentKilled(t *testing.T) {
 	}
 	child := launch()
 	// The session exists once the agent has subscribed. What is published before is nobody's.
-	until(t, "the subscription", func() bool { return strings.Contains(m.log(), "gw 1 "+meterTopic) })
+	testkit.Eventually(t, "the subscription", func() bool { return strings.Contains(m.log(), "gw 1 "+meterTopic) })
 	// The messages last for all kills.
-	stop := sender(t, m.config, message, len(values), longtest.Pick(500*time.Microsecond, 3*time.Millisecond))
-	kills := longtest.Pick(3, 40)
+	stop := sender(t, m.config, message, len(values), testkit.Pick(500*time.Microsecond, 3*time.Millisecond))
+	kills := testkit.Pick(3, 40)
 	for range kills {
 		time.Sleep(time.Duration(50+rand.IntN(250)) * time.Millisecond)
 		if err := child.Kill(); err != nil {
@@ -142,7 +142,7 @@ func TestAgentKilled(t *testing.T) {
 
 	// Wait until the broker has nothing more for the agent.
 	done := fmt.Sprintf("%d messages", sent)
-	until(t, done, func() bool {
+	testkit.Eventually(t, done, func() bool {
 		time.Sleep(500 * time.Millisecond)
 		if err := child.Kill(); err != nil { // so that the store can be opened
 			t.Fatal(err)

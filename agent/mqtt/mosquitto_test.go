@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/freeport"
 	"loadstar/internal/proc"
+	"loadstar/internal/testkit"
 )
 
 // mosquitto is a Mosquitto broker in a process of its own.
@@ -48,7 +48,7 @@ func newMosquitto(t testing.TB, secure bool, lines ...string) *mosquitto {
 		}
 		t.Skip("mosquitto is missing")
 	}
-	m := &mosquitto{dir: t.TempDir(), path: path, address: freeport.ForTest(t)}
+	m := &mosquitto{dir: t.TempDir(), path: path, address: testkit.AddressFor(t)}
 	_, port, _ := net.SplitHostPort(m.address)
 	if err := os.Chmod(m.dir, 0o777); err != nil { // Mosquitto gives up root's rights
 		t.Fatal(err)

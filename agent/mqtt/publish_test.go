@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"loadstar/forecast/issue"
+	"loadstar/internal/testkit"
 )
 
 // board has forecasts to publish.
@@ -196,7 +197,7 @@ func TestPublish(t *testing.T) {
 	j := newJournal(t, filepath.Join(t.TempDir(), "j"), 0)
 	client, stop := start(t, c, j, b)
 	status, topic := client.statusTopic(), client.forecastTopic("main-panel")
-	until(t, "the forecast", func() bool { return p.got(topic) != "" && p.got(status) == "online" })
+	testkit.Eventually(t, "the forecast", func() bool { return p.got(topic) != "" && p.got(status) == "online" })
 	configs := func(client string) (n int) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -212,18 +213,18 @@ func TestPublish(t *testing.T) {
 	}
 	b.set("büro", ramp(cutoff, cutoff, 15*time.Minute, 192, "Europe/Berlin"))
 	client.Publish("büro")
-	until(t, "the second client", func() bool { return configs(level("büro")) == 7 && p.got(client.forecastTopic(level("büro"))) != "" })
+	testkit.Eventually(t, "the second client", func() bool { return configs(level("büro")) == 7 && p.got(client.forecastTopic(level("büro"))) != "" })
 	stop()
-	until(t, "the end", func() bool { return p.got(status) == "offline" })
+	testkit.Eventually(t, "the end", func() bool { return p.got(status) == "offline" })
 
 	// After a restart with another configuration, the first client is gone.
 	b.mu.Lock()
 	delete(b.all, "main-panel")
 	b.mu.Unlock()
 	client, _ = start(t, c, j, b)
-	until(t, "the removal", func() bool { return configs("main-panel") == 0 && p.got(topic) == "" && p.got(status) == "online" })
+	testkit.Eventually(t, "the removal", func() bool { return configs("main-panel") == 0 && p.got(topic) == "" && p.got(status) == "online" })
 	late := newPeer(t, c, "loadstar/#", "homeassistant/#")
-	until(t, "retained messages", func() bool {
+	testkit.Eventually(t, "retained messages", func() bool {
 		return late.got(client.forecastTopic(level("büro"))) != "" && late.got(status) == "online"
 	})
 	if late.got(topic) != "" {
@@ -234,5 +235,5 @@ func TestPublish(t *testing.T) {
 	clear(b.all)
 	b.mu.Unlock()
 	client.Publish()
-	until(t, "the second removal", func() bool { return late.got(client.forecastTopic(level("büro"))) == "" })
+	testkit.Eventually(t, "the second removal", func() bool { return late.got(client.forecastTopic(level("büro"))) == "" })
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 	broker "github.com/mochi-mqtt/server/v2"
 
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 )
 
 // TestBrokerRestart restarts a broker with TLS and passwords while a meter publishes. All
@@ -28,7 +28,7 @@ func TestBrokerRestart(t *testing.T) {
 	client, _ := start(t, c, newJournal(t, path, 50*time.Millisecond), noForecasts{})
 	ready(t, client)
 	stop := sender(t, c, dated, 1<<30, 500*time.Microsecond)
-	for range longtest.Pick(2, 20) {
+	for range testkit.Pick(2, 20) {
 		time.Sleep(time.Duration(100+rand.IntN(300)) * time.Millisecond)
 		m.restart(t, time.Duration(rand.IntN(300))*time.Millisecond)
 	}
@@ -61,7 +61,7 @@ func sender(t *testing.T, c Config, message func(i int) (payload, line string), 
 		}
 	})
 	return func() int {
-		until(t, "100 acknowledged messages", func() bool { return sent.Load() >= 100 })
+		testkit.Eventually(t, "100 acknowledged messages", func() bool { return sent.Load() >= 100 })
 		end.Store(true)
 		wg.Wait()
 		return int(sent.Load())
@@ -72,7 +72,7 @@ func sender(t *testing.T, c Config, message func(i int) (payload, line string), 
 func complete(t *testing.T, path string, sent int) {
 	t.Helper()
 	missing := ""
-	until(t, "the messages", func() bool {
+	testkit.Eventually(t, "the messages", func() bool {
 		got := lines(t, path)
 		for i := range sent {
 			if _, line := dated(i); !got[line] {
@@ -116,7 +116,7 @@ func TestWindow(t *testing.T) {
 				}
 				p.publish(t, meterTopic, payload, false)
 			}
-			until(t, "all messages", func() bool { m := client.Status().Messages; return m[Taken] == n/10 && m[NoValue] == n*9/10 })
+			testkit.Eventually(t, "all messages", func() bool { m := client.Status().Messages; return m[Taken] == n/10 && m[NoValue] == n*9/10 })
 			j.mu.Lock()
 			defer j.mu.Unlock()
 			if j.flushes > x.flushes {
@@ -177,7 +177,7 @@ func TestSmallWindow(t *testing.T) {
 			p.publish(t, meterTopic, payload, false)
 		}
 		_, last := dated(to - 2)
-		until(t, "the journal", func() bool { return lines(t, path)[last] })
+		testkit.Eventually(t, "the journal", func() bool { return lines(t, path)[last] })
 	}
 	begin := time.Now()
 	send(0, 8)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"loadstar/series/openmeteo"
 	"loadstar/series/store"
 )
 
@@ -186,7 +187,20 @@ func (i *Intake) takeWeather(source string, r io.Reader, asJSON bool) (Answer, e
 	if err != nil {
 		return Answer{}, err
 	}
-	result, err := i.c.Store.PutWeather(d.now, w.names, w.rows)
+	return d.storeWeather(w)
+}
+
+// TakeHours stores the weather that a service answered.
+func (i *Intake) TakeHours(h *openmeteo.Hours) (Answer, error) {
+	if err := i.c.Clock(); err != nil {
+		return Answer{}, err
+	}
+	d, _ := i.document("service")
+	return d.storeWeather(hoursOf(h, d.now.Unix()))
+}
+
+func (d *document) storeWeather(w *weatherRows) (Answer, error) {
+	result, err := d.i.c.Store.PutWeather(d.now, w.names, w.rows)
 	if err != nil {
 		return Answer{}, err
 	}

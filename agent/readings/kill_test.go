@@ -21,7 +21,7 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 	"loadstar/series/store"
 )
 
@@ -234,7 +234,7 @@ func TestKill(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	dir := t.TempDir()
 	var next [4]int
-	for range longtest.Pick(20, 200) {
+	for range testkit.Pick(20, 200) {
 		if code := run(t, dir, &next, time.Duration(30+rng.IntN(250))*time.Millisecond); code != -1 {
 			t.Fatalf("the child ended by itself with %d", code)
 		}

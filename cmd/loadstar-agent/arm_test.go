@@ -15,8 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/freeport"
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 )
 
 const (
@@ -59,15 +58,15 @@ func TestSmallDevice(t *testing.T) {
 		}
 		return strings.TrimSpace(string(out))
 	}
-	meters, days := longtest.Pick("3", "10"), longtest.Pick("60", "365")
+	meters, days := testkit.Pick("3", "10"), testkit.Pick("60", "365")
 	do(t, in("loadstar"), "data", "generate", "--meters", meters, "--days", days, "-o", "data")
 	do(t, in("loadstar"), "data", "prepare", "data", "-o", "data.prepared")
 
-	address := freeport.ForTest(t)
+	address := testkit.AddressFor(t)
 	url := "https://" + address
 	start(t, dir, in("loadstar"), "serve", "--dir", "server", "--listen", address, "--watch", "", "--set", "agents.poll=200ms", "--log-level", "warn")
 	operator := []string{"--server", url, "--operator", "server/operator"}
-	wait(t, "the server", 30*time.Second, func() bool {
+	testkit.Within(t, 30*time.Second, "the server", func() bool {
 		_, err := os.Stat(in("server/operator/cert.pem"))
 		c, dialled := net.Dial("tcp", address)
 		if dialled == nil {
@@ -93,7 +92,7 @@ func TestSmallDevice(t *testing.T) {
 			began, most, asked := time.Now(), int64(0), time.Now()
 			do(t, in("loadstar"), append([]string{"runs", "start", "plan.yaml", "--wait-for", meters}, operator...)...)
 			finished++
-			wait(t, "two rounds on the device", 10*time.Minute, func() bool {
+			testkit.Within(t, 10*time.Minute, "two rounds on the device", func() bool {
 				now, err := resident(agent.Pid)
 				if err != nil {
 					t.Fatal(err)
@@ -139,13 +138,13 @@ func TestSmallDeviceForecasts(t *testing.T) {
 		}
 		return string(out)
 	}
-	meters := longtest.Pick(1, 10)
+	meters := testkit.Pick(1, 10)
 	begin := time.Now().AddDate(0, 0, -34).UTC().Format(time.DateOnly)
 	do(in("loadstar"), "data", "generate", "--meters", strconv.Itoa(meters), "--days", "35", "--interval", "15m", "--start", begin, "-o", "data")
 	do(in("loadstar"), "data", "prepare", "data", "-o", "site.prepared")
-	address := freeport.ForTest(t)
+	address := testkit.AddressFor(t)
 	for name, text := range map[string]string{
-		"plan.yaml":  "name: small\nalgorithm: fedavg\nrounds: 8\nmodel: {name: dense, targets: " + longtest.Pick("24", "96") + "}\n",
+		"plan.yaml":  "name: small\nalgorithm: fedavg\nrounds: 8\nmodel: {name: dense, targets: " + testkit.Pick("24", "96") + "}\n",
 		"agent.yaml": "site: {zone: America/Chicago, interval: 15m}\nmodel: run\nhistory: site.prepared\ninbox: inbox\nforecast: {drop: drop}\nhttp: {listen: \"" + address + "\"}\n",
 	} {
 		if err := os.WriteFile(in(name), []byte(text), 0o600); err != nil {
@@ -155,7 +154,7 @@ func TestSmallDeviceForecasts(t *testing.T) {
 	do(in("loadstar"), "simulate", "plan.yaml", "--data", "site.prepared", "--out", "run", "--quiet")
 	agent := start(t, dir, emulator, in("agent"), "run", "-config", "agent.yaml")
 	most := int64(0)
-	wait(t, "forecasts of all meters", 10*time.Minute, func() bool {
+	testkit.Within(t, 10*time.Minute, "forecasts of all meters", func() bool {
 		now, err := resident(agent.Pid)
 		if err != nil {
 			t.Fatal(err)
@@ -180,7 +179,7 @@ func TestSmallDeviceForecasts(t *testing.T) {
 // TestSmallDeviceIssue measures the CPU time of the forecasts of ten meters on the device, in
 // the long form only.
 func TestSmallDeviceIssue(t *testing.T) {
-	if !longtest.Enabled() {
+	if !testkit.Long() {
 		t.Skip("takes a minute; agent/live has the same test without an emulator")
 	}
 	if _, err := exec.LookPath(emulator); err != nil {
@@ -227,15 +226,6 @@ func start(t *testing.T, dir, name string, args ...string) *os.Process {
 		}
 	})
 	return cmd.Process
-}
-
-func wait(t *testing.T, what string, most time.Duration, ready func() bool) {
-	t.Helper()
-	for end := time.Now().Add(most); !ready(); time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, most)
-		}
-	}
 }
 
 // resident returns the resident memory of an emulated program. The emulator reserves one

@@ -57,7 +57,7 @@ shell's history.`,
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", agentDir, "the agent's folder")
-	cmd.Flags().StringVar(&name, "name", hostname(), "name of the machine, shown to operators")
+	cmd.Flags().StringVar(&name, "name", cli.Hostname(), "name of the machine, shown to operators")
 	cmd.Flags().StringVar(&file, "token-file", "", "`file` with the join token, or - for standard input")
 	return cmd
 }
@@ -105,7 +105,7 @@ round.`,
 			if data == "" {
 				return cli.Usagef("no configuration and no dataset: use --config or --data")
 			}
-			if err := live.Join.Once(cmd.Context(), c.Dir, hostname()); err != nil {
+			if err := live.Join.Once(cmd.Context(), c.Dir, cli.Hostname()); err != nil {
 				return err
 			}
 			i, err := identity.Open(c.Dir)

@@ -133,7 +133,7 @@ again.`,
 	f.UintSliceVar(&seeds, "seeds", []uint{1}, "seeds that replace those of the plans")
 	f.UintSliceVar(&otherSeeds, "other-seeds", nil, "seeds of the plans other than the subject (default --seeds)")
 	f.StringVar(&subject, "subject", "", "compare this plan with all other methods client by client; `PLAN` is its file name without .yaml")
-	f.StringVar(&peers, "peers", "", "`FOLDER` with results of loadstar bench skill to show with the baselines")
+	f.StringVar(&peers, "peers", "", "`FOLDER` with results of loadstar-lab bench skill to show with the baselines")
 	f.IntVar(&rounds, "rounds", 0, "number of rounds, except for pooled training (default each plan's)")
 	f.StringVar(&out, "out", "runs/compare", "folder for the runs")
 	f.IntVar(&parallel, "parallel", runtime.NumCPU(), "number of runs in parallel")

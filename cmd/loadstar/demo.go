@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"loadstar/cmd/loadstar/cli"
-	"loadstar/internal/demo"
+	"loadstar/cmd/loadstar/demo"
 )
 
 func newDemo() *cobra.Command {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"loadstar/internal/testkit"
 )
 
 // metrics are the names of metrics with the names and values of their labels.
@@ -344,14 +346,6 @@ func scrapeFleet(t *testing.T) (server, agent metrics) {
 			}
 		})
 	}
-	until := func(what string, ok func() bool) {
-		t.Helper()
-		for end := time.Now().Add(3 * time.Minute); !ok(); time.Sleep(100 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%s: not within three minutes", what)
-			}
-		}
-	}
 	begin := time.Now().AddDate(0, 0, -39).UTC().Format(time.DateOnly)
 	do("data", "generate", "--meters", "2", "--days", "40", "--start", begin, "-o", "data")
 	do("data", "prepare", "data", "-o", "site.prepared")
@@ -365,7 +359,7 @@ func scrapeFleet(t *testing.T) (server, agent metrics) {
 	start("serve", "--dir", "server", "--listen", listen, "--watch", watch, "--web", "127.0.0.1:0", "--set", "agents.poll=100ms")
 	operator := []string{"--server", "https://" + listen, "--operator", "server/operator"}
 	var token string
-	until("a token", func() bool {
+	testkit.Eventually(t, "a token", func() bool {
 		out, err := run(append([]string{"token", "create"}, operator...)...)
 		token = regexp.MustCompile(`ls1-\S+`).FindString(out)
 		return err == nil && token != ""
@@ -376,11 +370,11 @@ func scrapeFleet(t *testing.T) (server, agent metrics) {
 	}
 	start("agent", "run", "--config", "agent.yaml")
 	do(append([]string{"runs", "start", "plan.yaml", "--wait-for", "2"}, operator...)...)
-	until("a run", func() bool {
+	testkit.Eventually(t, "a run", func() bool {
 		out, _ := run(append([]string{"runs", "list"}, operator...)...)
 		return strings.Contains(out, "finished")
 	})
-	until("forecasts", func() bool { return scrape(t, http)["loadstar_forecast_kilowatts"] != nil })
+	testkit.Eventually(t, "forecasts", func() bool { return scrape(t, http)["loadstar_forecast_kilowatts"] != nil })
 	return scrape(t, watch), scrape(t, http)
 }
 

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/freeport"
+	"loadstar/internal/testkit"
 )
 
 // pages returns README.md and the pages of docs that have blocks to run, in order, in an
@@ -132,7 +132,7 @@ func endServices(dir string) {
 func runBlocks(t *testing.T, root, text string) (dir string) {
 	dir = t.TempDir()
 	t.Cleanup(func() { endServices(dir) })
-	port, err := freeport.Take() // for a page that needs one
+	port, err := testkit.FreePort() // for a page that needs one
 	if err != nil {
 		t.Fatal(err)
 	}

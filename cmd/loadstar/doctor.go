@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"loadstar/cmd/loadstar/cli"
+	"loadstar/cmd/loadstar/doctor"
 	"loadstar/cmd/loadstar/operate"
-	"loadstar/internal/doctor"
 	"loadstar/internal/finding"
 	"loadstar/server"
 )

@@ -24,11 +24,11 @@ var groups = []struct {
 	names string
 }{
 	{"Start here:", "demo doctor"},
-	{"Data:", "data"},
-	{"Train here:", "plan model simulate tune advise backtest score compare report reproduce"},
+	{"Data:", "data weather"},
+	{"Train here:", "plan model simulate tune advise backtest score compare report"},
 	{"Forecast:", "forecast models"},
 	{fleetGroup, ""},
-	{"Machine:", "bench completion glossary help version"},
+	{"Machine:", "completion glossary help version"},
 }
 
 const fleetGroup = "A fleet:"
@@ -63,6 +63,7 @@ var related = map[string]string{
 	"serve":          "loadstar token create, loadstar doctor, docs/how-to/operate.md",
 	"simulate":       "loadstar plan init, loadstar report, docs/simulate.md",
 	"token create":   "loadstar agent join",
+	"weather fetch":  "docs/how-to/weather.md, docs/agent.md",
 	"tune":           "loadstar plan init, loadstar simulate, docs/how-to/tune.md",
 }
 

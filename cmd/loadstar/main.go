@@ -7,22 +7,14 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
-	"loadstar/cmd/loadstar/bench"
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/cmd/loadstar/keeper"
 	"loadstar/cmd/loadstar/operate"
-	"loadstar/internal/nearby"
-	"loadstar/lab/sim"
 )
 
 // version is set by the Makefile.
@@ -31,26 +23,7 @@ var version = "0.1.0-dev"
 func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func execute(args []string, stdout, stderr io.Writer) int {
-	root := newRoot()
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	err := root.ExecuteContext(ctx)
-	if err == nil {
-		return 0
-	}
-	// Do not replace the error of an interrupted simulation, because it says how to resume.
-	if own := (&sim.Interrupted{}); ctx.Err() != nil && !errors.As(err, &own) {
-		err = errors.New("interrupted")
-	}
-	fmt.Fprintln(stderr, "loadstar:", nearby.Explain(err))
-	code, hint := cli.Exit(err)
-	if hint != "" {
-		fmt.Fprintln(stderr, hint)
-	}
-	return code
+	return cli.Main(newRoot(), args, stdout, stderr)
 }
 
 func newRoot() *cobra.Command {
@@ -61,18 +34,14 @@ func newRoot() *cobra.Command {
 without collecting their readings. Every client keeps its data and its personal
 layers. Only the shared model layers are sent to the server, which combines
 them.`,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Version:       version,
+		Version: version,
 	}
-	root.AddCommand(newDemo(), newData(), newForecast(), newBacktest(), newScore(), newModel(), newPlan(), newSimulate(), newTune(), newAdvise(), newCompare(), newReport(), newReproduce(),
-		newServe(), keeper.Command(), newAgent(), newBackup(), newRestore(), newDoctor(), bench.Command(), newVersion(), newGlossary(),
+	root.AddCommand(newDemo(), newData(), newWeather(), newForecast(), newBacktest(), newScore(), newModel(), newPlan(), newSimulate(), newTune(), newAdvise(), newCompare(), newReport(),
+		newServe(), keeper.Command(), newAgent(), newBackup(), newRestore(), newDoctor(), newVersion(), newGlossary(),
 		&cobra.Command{Use: "exit-codes", Short: "List the exit codes", Long: cli.ExitCodes})
 	root.AddCommand(operate.Commands()...)
 	arrange(root)
 	completeValues(root)
-	cli.Help(root)
-	describeDefaults(root)
-	cli.Wrap(root)
+	cli.Prepare(root)
 	return root
 }

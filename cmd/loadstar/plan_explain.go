@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -72,4 +73,16 @@ func explainPlan(p *fed.Plan, data, root string, clients int) (*explain.Explanat
 	}
 	defer closer.Close()
 	return explain.Dataset(p, d)
+}
+
+// explainFleet explains a plan to operators of a server, for its fleet.
+func explainFleet(p *fed.Plan, clients int) (string, error) {
+	e, err := explain.Fleet(p, clients)
+	if err != nil {
+		return "", err
+	}
+	e.File = p.Name
+	var text strings.Builder
+	err = explain.Print(&text, e)
+	return text.String(), err
 }

@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/freeport"
+	"loadstar/internal/testkit"
 	"loadstar/series"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
@@ -45,16 +45,6 @@ type forecaster struct {
 // patience limits every wait of the test. On an idle machine, none takes longer than two
 // seconds.
 const patience = time.Minute
-
-// within waits until a condition holds.
-func (f *town) within(what string, holds func() bool) {
-	f.Helper()
-	for end := time.Now().Add(patience); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			f.Fatalf("not within %s: %s", patience, what)
-		}
-	}
-}
 
 // loadstar runs a command and returns its standard output.
 func (f *town) loadstar(args ...string) string {
@@ -118,7 +108,7 @@ func newFleet(t *testing.T, agents, days int) *town {
 	}
 	defer closer.Close()
 	var address string
-	f.within("the server has an address", func() bool {
+	testkit.Within(f, patience, "the server has an address", func() bool {
 		found := regexp.MustCompile(`agents and operators: (https://\S+)`).FindStringSubmatch(f.read("server.log"))
 		if found != nil {
 			address = found[1]
@@ -130,7 +120,7 @@ func newFleet(t *testing.T, agents, days int) *town {
 	token := f.loadstar("token", "create", "--uses", fmt.Sprint(agents))
 	now := time.Now().Unix() / 3600 * 3600
 	for i := range agents {
-		a := &forecaster{fleet: f, name: fmt.Sprintf("agent%d", i+1), address: freeport.ForTest(t)}
+		a := &forecaster{fleet: f, name: fmt.Sprintf("agent%d", i+1), address: testkit.AddressFor(t)}
 		var own []series.Meter
 		for k := range meters {
 			m := d.Meter(meters*i + k)
@@ -256,7 +246,7 @@ func (f *town) all(agents []*forecaster, release, run string) (out map[string]sa
 	f.Helper()
 	out = map[string]said{}
 	for _, a := range agents {
-		f.within(a.name+" serves "+release, func() bool { return slices.Equal(a.model(release).Serving, a.clients) })
+		testkit.Within(f, patience, a.name+" serves "+release, func() bool { return slices.Equal(a.model(release).Serving, a.clients) })
 		for _, c := range a.clients {
 			s := a.forecast(c)
 			if s.Model.Release != release || s.Model.Run != run || len(s.Values.Source) != 48 || s.Values.Source[0] != "model" || s.Values.Source[23] != "model" {

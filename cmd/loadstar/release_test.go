@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 )
 
 const dayPlan = `name: day
@@ -39,10 +39,10 @@ func TestReleases(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server and agents")
 	}
-	f := newFleet(t, longtest.Pick(3, 6), longtest.Pick(70, 200))
+	f := newFleet(t, testkit.Pick(3, 6), testkit.Pick(70, 200))
 
 	// The watched run shows how the validation error falls, and the time left.
-	run, watched := f.train(longtest.Pick(6, 20))
+	run, watched := f.train(testkit.Pick(6, 20))
 	found := regexp.MustCompile(`(?m)^round (\d+) of \d+ merged: .*, relative MAE ([0-9.]+)`).FindAllStringSubmatch(watched, -1)
 	if len(found) < 3 {
 		t.Fatalf("runs watch:\n%s", watched)
@@ -65,8 +65,8 @@ func TestReleases(t *testing.T) {
 	if got := f.loadstar("models", "release", run, "--name", "day"); got != "day@1" {
 		t.Errorf("released %q", got)
 	}
-	f.within("the release arrives", func() bool { return strings.Contains(f.read(victim.name+".log"), "received a model") })
-	for k := range longtest.Pick(3, 30) {
+	testkit.Within(f, patience, "the release arrives", func() bool { return strings.Contains(f.read(victim.name+".log"), "received a model") })
+	for k := range testkit.Pick(3, 30) {
 		if k > 0 {
 			victim.start()
 			time.Sleep(time.Duration(k*k) * 20 * time.Millisecond)
@@ -83,7 +83,7 @@ func TestReleases(t *testing.T) {
 	f.spoil(bad, 3)
 	f.loadstar("models", "release", bad, "--name", "day")
 	for _, a := range f.agents {
-		f.within(a.name+" refuses day@2", func() bool { return reflect.DeepEqual(a.model("day@2").Refused, a.clients) })
+		testkit.Within(f, patience, a.name+" refuses day@2", func() bool { return reflect.DeepEqual(a.model("day@2").Refused, a.clients) })
 		if text := a.status(); strings.Count(text, "; refused day@2, which would be worse") != len(a.clients) {
 			t.Errorf("status of %s:\n%s", a.name, text)
 		}

@@ -207,8 +207,9 @@ func serverConfig(from *config.Config) server.Config {
 	c := server.Config{
 		Dir: from.Dir, Roles: from.Roles, Listen: from.Listen, Operators: from.Operators, Hosts: from.Hosts, Watch: from.Watch, Version: version,
 		Database: from.Store.Database, Blobs: from.Store.Blobs, BlobsCA: from.Store.BlobsCA, AllowLoss: from.Store.AllowLoss, Revocations: from.Store.Revocations,
-		Keep: ledger.Retention{Receipts: time.Duration(from.Store.KeepReceipts), Audit: time.Duration(from.Store.KeepAudit)},
-		Poll: time.Duration(from.Agents.Poll), MaxPoll: time.Duration(from.Agents.MaxPoll), FleetSeen: time.Duration(from.Agents.Seen),
+		Keep:    ledger.Retention{Receipts: time.Duration(from.Store.KeepReceipts), Audit: time.Duration(from.Store.KeepAudit)},
+		Explain: explainFleet,
+		Poll:    time.Duration(from.Agents.Poll), MaxPoll: time.Duration(from.Agents.MaxPoll), FleetSeen: time.Duration(from.Agents.Seen),
 		Certificates: time.Duration(from.Agents.Certificates), Grace: time.Duration(from.Agents.Grace),
 		Rate: from.Limits.Rate, AddressRate: from.Limits.AddressRate, AgentClients: from.Limits.AgentClients,
 		Lease: time.Duration(from.Rounds.Lease), LongestTurn: time.Duration(from.Rounds.LongestTurn), Lead: time.Duration(from.Rounds.Lead),
@@ -255,12 +256,4 @@ func newLogger(w io.Writer, format, name string) (*slog.Logger, error) {
 		return slog.New(slog.NewTextHandler(w, o)), nil
 	}
 	return nil, fmt.Errorf("the log format must be text or json, not %q", format)
-}
-
-func hostname() string {
-	name, err := os.Hostname()
-	if err != nil {
-		return ""
-	}
-	return name
 }

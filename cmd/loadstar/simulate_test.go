@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 )
 
 // killPlans are plans whose checkpoints contain different kinds of state. Each trains for
@@ -46,7 +46,7 @@ func TestKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts hundreds of processes")
 	}
-	kills := longtest.Pick(4, 20)
+	kills := testkit.Pick(4, 20)
 	if s := os.Getenv("LOADSTAR_KILLS"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil {

@@ -26,7 +26,7 @@ func TestThreatModel(t *testing.T) {
 			}
 			return err
 		}
-		attack := strings.Contains(filepath.ToSlash(path), "internal/attack/")
+		attack := strings.Contains(filepath.ToSlash(path), "rig/attack/")
 		if !attack && !strings.HasSuffix(path, "_test.go") {
 			return nil
 		}

@@ -7,7 +7,7 @@ import (
 
 	"loadstar/fed/serve"
 	"loadstar/forecast/issue"
-	"loadstar/internal/datatest"
+	"loadstar/internal/testkit"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 	"loadstar/series/read"
@@ -41,7 +41,7 @@ func TestSkill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	desc, err := read.Load(datatest.Sample(t))
+	desc, err := read.Load(testkit.Sample(t))
 	if err != nil {
 		t.Fatal(err)
 	}

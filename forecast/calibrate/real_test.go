@@ -16,8 +16,7 @@ import (
 	"loadstar/forecast"
 	"loadstar/forecast/calibrate"
 	"loadstar/forecast/drift"
-	"loadstar/internal/datatest"
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 	"loadstar/lab/sim"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -35,7 +34,7 @@ type trained struct {
 // train trains a plan's model, or takes a run from the folder LOADSTAR_RUNS.
 func train(t *testing.T, group, settings string) *trained {
 	t.Helper()
-	path, root := datatest.Dataset(t, group)
+	path, root := testkit.Dataset(t, group)
 	desc, err := read.Load(path)
 	if err != nil {
 		t.Fatal(err)
@@ -310,7 +309,7 @@ func coverage(results []result) (median, mean, within2, within5, worse, pinball 
 // folder with finished runs of plans/day-ahead.yaml, one for each group; without it the test
 // trains.
 func TestRealCoverage(t *testing.T) {
-	if !longtest.Enabled() {
+	if !testkit.Long() {
 		t.Skip("trains models for minutes: LOADSTAR_TEST_LONG=1")
 	}
 	all := map[string][]result{}
@@ -343,7 +342,7 @@ func TestRealCoverage(t *testing.T) {
 // honest test, and checks that hardly a client is worse off than with the better of the model
 // and last week's load.
 func TestRealYear(t *testing.T) {
-	if !longtest.Enabled() || os.Getenv("LOADSTAR_RUNS") != "" {
+	if !testkit.Long() || os.Getenv("LOADSTAR_RUNS") != "" {
 		t.Skip("trains models for minutes: LOADSTAR_TEST_LONG=1, without LOADSTAR_RUNS")
 	}
 	var all []result
@@ -361,7 +360,7 @@ func TestRealYear(t *testing.T) {
 // TestRealDrift plants changes at the start of the test split and counts the days until an
 // alarm. A change of level need not raise one: many models follow it.
 func TestRealDrift(t *testing.T) {
-	if !longtest.Enabled() {
+	if !testkit.Long() {
 		t.Skip("trains models for minutes: LOADSTAR_TEST_LONG=1")
 	}
 	for _, group := range groups[:3] {

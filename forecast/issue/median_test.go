@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/datatest"
+	"loadstar/internal/testkit"
 	"loadstar/series/read"
 )
 
@@ -72,7 +72,7 @@ func TestMedianOnRealMeters(t *testing.T) {
 		{"hog-core42", 0, 0.5, 1.02},
 		{"robin-core42", 0, 0.5, 1.02},
 	} {
-		path, root := datatest.Dataset(t, x.group)
+		path, root := testkit.Dataset(t, x.group)
 		desc, err := read.Load(path)
 		if err != nil {
 			t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"loadstar/forecast/issue"
-	"loadstar/internal/datatest"
+	"loadstar/internal/testkit"
 	"loadstar/series"
 	"loadstar/series/read"
 )
@@ -17,7 +17,7 @@ import (
 // contain about 80 % of what was measured. Draws that are independent from hour to hour contain
 // far less, because their errors cancel.
 func TestPathsOfHomes(t *testing.T) {
-	path, root := datatest.Dataset(t, "sgsc-core19")
+	path, root := testkit.Dataset(t, "sgsc-core19")
 	description, err := read.Load(path)
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,7 @@ package issue
 // Advice is a finding in plain words, and what to do.
 type Advice struct{ Message, Advice string }
 
-const postWeather = "Give a weather forecast for the place of the meter: docs/how-to/weather.md says how."
+const postWeather = "Give a weather forecast for the place of the meter, for example with weather.address in agent.yaml: docs/how-to/weather.md says how."
 
 // weatherCosts are what rows lose whose model was trained with weather that is not known. The
 // figures are those of trained day-ahead models with the weather of the day before; see

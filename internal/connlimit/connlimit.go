@@ -62,7 +62,7 @@ type Config struct {
 }
 
 // Limits on connections. A connection needs about 100 kB of memory while an agent sends
-// (loadstar bench fleet), and less before the caller is known.
+// (loadstar-lab bench fleet), and less before the caller is known.
 const (
 	// burstSeconds is the time for which an address may open connections in advance. After a
 	// power failure, all agents behind an address connect at once.

@@ -13,16 +13,11 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"loadstar/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // named takes an agent's name from a header.
 func named(r *http.Request) (Caller, bool) {
@@ -89,7 +84,7 @@ func newRoom(t *testing.T, c Config) *room {
 }
 
 func (r *room) end() {
-	must(r.T, r.l.Close())
+	testkit.Must(r.T, r.l.Close())
 	for _, c := range r.all {
 		c.Close()
 	}
@@ -239,8 +234,8 @@ func TestFull(t *testing.T) {
 		if _, k := r.connect("192.0.2.1:1"); k != nil {
 			t.Fatal("one too many")
 		}
-		must(t, first.Close())
-		must(t, first.Close()) // counts once
+		testkit.Must(t, first.Close())
+		testkit.Must(t, first.Close()) // counts once
 		r.all = append(r.all, <-r.accepted)
 		if r.Limiter.open != 2 {
 			t.Errorf("%d are open", r.Limiter.open)
@@ -293,7 +288,7 @@ func TestAnonymousCall(t *testing.T) {
 	s.Start()
 	defer s.Close()
 	r, err := s.Client().Get(s.URL)
-	must(t, err)
+	testkit.Must(t, err)
 	r.Body.Close()
 	if !r.Close {
 		t.Error("the connection stays open")

@@ -48,7 +48,7 @@ func readPeers(dir, dataset string, targets int, r forecast.Reference) (peers []
 			continue
 		}
 		if len(fields) < 6 {
-			return nil, nil, fmt.Errorf("%s:%d: %d fields; want a table of loadstar bench skill", path, n, len(fields))
+			return nil, nil, fmt.Errorf("%s:%d: %d fields; want a table of loadstar-lab bench skill", path, n, len(fields))
 		}
 		client, method := fields[0], fields[1]
 		mae, err := strconv.ParseFloat(fields[5], 64)
@@ -81,7 +81,7 @@ func comparePeer(p peer, reference map[string]float64, own [][]run.Client) (Comp
 	if len(own) > 0 {
 		var others []string
 		if c.Paired, others = pairPeer(p.mae, reference, own); len(others) > 0 {
-			return c, fmt.Errorf("the error of the reference for client %s is another one in the peer's table than in the run, so their targets differ: measure the peer again with loadstar bench skill", others[0])
+			return c, fmt.Errorf("the error of the reference for client %s is another one in the peer's table than in the run, so their targets differ: measure the peer again with loadstar-lab bench skill", others[0])
 		}
 	}
 	return c, nil

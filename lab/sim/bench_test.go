@@ -12,7 +12,7 @@ import (
 )
 
 // BenchmarkRounds is for profiling whole rounds. To compare the simulator with the
-// training engine alone, use loadstar bench simulate.
+// training engine alone, use loadstar-lab bench simulate.
 func BenchmarkRounds(b *testing.B) {
 	for _, clients := range []int{42, 2000} {
 		b.Run(fmt.Sprint(clients), func(b *testing.B) {

@@ -11,8 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"loadstar/internal/datatest"
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 	"loadstar/series"
 	"loadstar/series/read"
 )
@@ -62,7 +61,7 @@ func plant(load []float32, perDay int, draw *rand.Rand) {
 // dirtyData returns the first 42 clients of a dataset, and the names of those with garbage.
 func (g garbage) dirtyData(t *testing.T) (*series.Dataset, []string) {
 	t.Helper()
-	path, root := datatest.Dataset(t, g.Data)
+	path, root := testkit.Dataset(t, g.Data)
 	desc, err := read.Load(path)
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +125,7 @@ func (g garbage) run(t *testing.T, b *runner) dirtied {
 // TestGarbage measures what 3 % of impossible readings in five of 42 clients do to all, before
 // and after they are left out. It prints the table of decision 56.
 func TestGarbage(t *testing.T) {
-	if !longtest.Enabled() {
+	if !testkit.Long() {
 		t.Skip("trains for half an hour")
 	}
 	const rounds, seeds = 160, 3

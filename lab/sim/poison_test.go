@@ -15,8 +15,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/recipe"
-	"loadstar/internal/datatest"
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 	"loadstar/nn"
 	"loadstar/series"
 	"loadstar/series/read"
@@ -108,7 +107,7 @@ func (p poisoning) plan(t *testing.T) *fed.Plan {
 
 func (p poisoning) dataset(t *testing.T) *series.Dataset {
 	t.Helper()
-	path, root := datatest.Dataset(t, p.Data)
+	path, root := testkit.Dataset(t, p.Data)
 	d, err := read.Load(path)
 	if err != nil {
 		t.Fatal(err)
@@ -277,7 +276,7 @@ var defences = []string{"none", "bound", "trim", "both"}
 // buildings. The error is that of clients that did not train and take one step of fine-tuning:
 // personal layers hide the harm from members. It prints the tables of decision 48.
 func TestPoison(t *testing.T) {
-	if !longtest.Enabled() {
+	if !testkit.Long() {
 		t.Skip("trains for hours")
 	}
 	const rounds, seeds = 160, 3
@@ -320,7 +319,7 @@ func TestPlantedWeight(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains for more than a second")
 	}
-	rounds := longtest.Pick(8, 160)
+	rounds := testkit.Pick(8, 160)
 	b, all := newRunner(t), openResults(t)
 	for _, defence := range defences {
 		p := poisoning{
@@ -338,7 +337,7 @@ func TestPlantedWeight(t *testing.T) {
 // TestHonestCost measures what the defences cost without hostile clients. All clients train and
 // are scored.
 func TestHonestCost(t *testing.T) {
-	if !longtest.Enabled() {
+	if !testkit.Long() {
 		t.Skip("trains for hours")
 	}
 	const seeds, most = 3, 0.005

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"loadstar/fed"
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 )
 
 // attack is what hostile clients send instead of their updates.
@@ -130,7 +130,7 @@ func TestRobust(t *testing.T) {
 		t.Skip("trains for more than a second")
 	}
 	algorithms, seeds := []string{"fedavg"}, []uint64{1}
-	if longtest.Enabled() {
+	if testkit.Long() {
 		algorithms, seeds = []string{"fedavg", "fedadam", "scaffold", "fednorm", "fedbuff"}, []uint64{1, 2, 3}
 	}
 	const off, usual = 0, -1
@@ -146,7 +146,7 @@ func TestRobust(t *testing.T) {
 			}
 			clean := measured(usual, nil)
 			t.Logf("no hostile clients: with limits%s", numbers(clean))
-			if longtest.Enabled() {
+			if testkit.Long() {
 				free := measured(off, nil)
 				t.Logf("no hostile clients: without limits%s: %+.0f %%", numbers(free), 100*(average(free)/average(clean)-1))
 			}
@@ -164,7 +164,7 @@ func TestRobust(t *testing.T) {
 				if !(average(with) <= most) {
 					t.Errorf("%s: the error with limits is %.3f, want at most %.3f", a.name, average(with), most)
 				}
-				if i > 0 && !longtest.Enabled() {
+				if i > 0 && !testkit.Long() {
 					continue
 				}
 				without := measured(off, a)

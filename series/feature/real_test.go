@@ -3,7 +3,7 @@ package feature_test
 import (
 	"testing"
 
-	"loadstar/internal/datatest"
+	"loadstar/internal/testkit"
 	"loadstar/series"
 	"loadstar/series/feature"
 	"loadstar/series/read"
@@ -26,9 +26,9 @@ func TestRealData(t *testing.T) {
 		{"sgsc-core19", 133}, // no weather
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			path, root := datatest.Sample(t), ""
+			path, root := testkit.Sample(t), ""
 			if c.name != "sample" {
-				path, root = datatest.Dataset(t, c.name)
+				path, root = testkit.Dataset(t, c.name)
 			}
 			description, err := read.Load(path)
 			if err != nil {

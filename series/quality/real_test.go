@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/datatest"
+	"loadstar/internal/testkit"
 	"loadstar/series/quality"
 	"loadstar/series/read"
 )
@@ -62,7 +62,7 @@ func TestCheckRealSets(t *testing.T) {
 	}
 	run := func(t *testing.T, name, dir string) result {
 		t.Helper()
-		path, root := datatest.Dataset(t, name)
+		path, root := testkit.Dataset(t, name)
 		desc, err := read.Load(path)
 		if err != nil {
 			t.Fatal(err)

@@ -6,8 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"loadstar/internal/datatest"
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 	"loadstar/series/quality"
 	"loadstar/series/read"
 )
@@ -80,10 +79,10 @@ func TestRecentReal(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads load data")
 	}
-	groups := longtest.Pick([]string{"sgsc-core19"}, []string{"hog-core42", "sgsc-core19", "cambridge-core42-2016-17", "robin-core42", "resstock-ca-core42", "resstock-tx-core42", "resstock-vt-core42"})
+	groups := testkit.Pick([]string{"sgsc-core19"}, []string{"hog-core42", "sgsc-core19", "cambridge-core42-2016-17", "robin-core42", "resstock-ca-core42", "resstock-tx-core42", "resstock-vt-core42"})
 	for _, group := range groups {
 		t.Run(group, func(t *testing.T) {
-			path, root := datatest.Dataset(t, group)
+			path, root := testkit.Dataset(t, group)
 			desc, err := read.Load(path)
 			if err != nil {
 				t.Fatal(err)

@@ -138,7 +138,7 @@ func (s *Survey) describeLoad() error {
 
 // tableOf returns a table with the format of a file.
 func tableOf(f *recognize.Finding) Table {
-	t := Table{Encoding: f.Format.Encoding, Header: f.Format.Header, Skip: f.Format.Skip, Sheet: f.Format.Sheet}
+	t := Table{Encoding: f.Format.Encoding, Header: f.Format.Header, Skip: f.Format.Skip, Footer: f.Format.Footer, Sheet: f.Format.Sheet}
 	if b := f.Format.Decimal; b != 0 {
 		t.Decimal = string(b)
 	}

@@ -98,6 +98,8 @@ type Table struct {
 	Sheet string `yaml:"sheet,omitempty"`
 	// Skip is the number of lines between the header and the first row.
 	Skip int `yaml:"skip,omitempty"`
+	// Footer is the number of lines at the end that are not rows, such as totals.
+	Footer int `yaml:"footer,omitempty"`
 	// Decimal is a point or a comma. Numbers may then have thousands separators.
 	Decimal string `yaml:"decimal,omitempty"`
 	// Date is the form of dates, such as dd.mm.yyyy. The default is yyyy-mm-dd.

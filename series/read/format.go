@@ -13,7 +13,7 @@ var delimiterNames = map[string]byte{"": 0, ",": ',', ";": ';', "|": '|', "tab":
 
 // format returns how the table's files are written, and the form of its dates.
 func (t *Table) format() (table.Format, table.Dates, error) {
-	f := table.Format{Encoding: t.Encoding, Header: t.Header, Skip: t.Skip, Sheet: t.Sheet}
+	f := table.Format{Encoding: t.Encoding, Header: t.Header, Skip: t.Skip, Footer: t.Footer, Sheet: t.Sheet}
 	var ok bool
 	if f.Delimiter, ok = delimiterNames[t.Delimiter]; !ok {
 		return f, table.Dates{}, fmt.Errorf("delimiter is %q; it must be a comma, a semicolon, a bar or tab", t.Delimiter)

@@ -13,7 +13,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress/zstd"
 
-	"loadstar/internal/datatest"
+	"loadstar/internal/testkit"
 	"loadstar/series"
 )
 
@@ -249,7 +249,7 @@ func TestDataPack(t *testing.T) {
 		{"sgsc-core19", 19, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			path, root := datatest.Dataset(t, c.name)
+			path, root := testkit.Dataset(t, c.name)
 			d, err := Load(path)
 			if err != nil {
 				t.Fatal(err)

@@ -47,7 +47,7 @@ func TestRefusals(t *testing.T) {
 		{"no unit and no zone", "time;a;b\n" + hoursOf(1, iso, ";", func(int) string { return "1.5;2.5" }), nil, []string{"use --zone, --unit (or --yes for kW)"}},
 		{"decimals or thousands", "time;kW\n" + hoursOf(1, iso, ";", func(i int) string { return fmt.Sprintf("1,%03d", i) }), map[string]string{"zone": "UTC"}, []string{"use --decimal (or --yes for ,)"}},
 		{"one row", "time;kW\n2020-04-01 00:00;1\n", nil, []string{"x.csv: no meter has two rows", "--interval"}},
-		{"total below", "time;kW\n" + hoursOf(1, iso, ";", plainValue) + ";99.5\n", map[string]string{"zone": "UTC"}, []string{"x.csv: line 26: the time is missing; delete the line if it is a total", "nothing was written"}},
+		{"total between rows", "time;kW\n" + hoursOf(1, iso, ";", plainValue) + ";99.5\n2020-04-02 00:00;1\n", map[string]string{"zone": "UTC", "stamp": "start"}, []string{"x.csv: line 26: the time is missing; delete the line if it is a total", "nothing was written"}},
 		{"unknown column", "time;kW\n" + hoursOf(1, iso, ";", plainValue), map[string]string{"load": "Last"}, []string{"x.csv: line 1: there is no column Last for load; the columns are time, kW"}},
 		{"unknown zone", "time;kW\n" + hoursOf(1, iso, ";", plainValue), map[string]string{"zone": "Berlin"}, []string{`zone "Berlin" is unknown`}},
 	} {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -214,11 +215,23 @@ func (s *Survey) lines() []string {
 		}
 		out = append(out, fmt.Sprintf("quality: column %s (%s)", q, marks))
 	}
+	if f.Wide && len(f.Meters) > 1 && sameButTariff(f.Meters) {
+		out = append(out, fmt.Sprintf("%s and %s look like tariffs of one meter; each is a meter of its own, so add them up before if they belong together", f.Meters[0], f.Meters[1]))
+	}
 	ignored := f.Ignored
 	if len(ignored) > 0 {
 		out = append(out, "columns that are not read: "+shorten(ignored, 8))
 	}
 	return out
+}
+
+// tariff matches the end of a heading that names a tariff.
+var tariff = regexp.MustCompile(`(?i)[ _.-]*(t ?[1-4]|tarif+ ?[1-4]|ht|nt|hp|hc|dag|nacht|tag|day|night|peak|off-?peak)$`)
+
+// sameButTariff reports whether names are equal except for the tariffs at their ends.
+func sameButTariff(names []string) bool {
+	first := tariff.ReplaceAllString(names[0], "")
+	return !slices.ContainsFunc(names, func(n string) bool { return !tariff.MatchString(n) || tariff.ReplaceAllString(n, "") != first })
 }
 
 func (s *Survey) timeLine() string {

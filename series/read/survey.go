@@ -229,7 +229,7 @@ func examine(path string, h recognize.Hints) (*recognize.Finding, error) {
 		head := s.Text[:min(len(s.Text), headBytes)]
 		f, err := recognize.Table(recognize.Sample{Head: head, Whole: len(head) == len(s.Text), Tail: s.Text[max(len(head), len(s.Text)-tailBytes):]}, h)
 		if err == nil {
-			f.Spreadsheet, f.Format.Sheet, f.Notes = true, h.Sheet, s.Notes
+			f.Spreadsheet, f.Format.Sheet, f.Notes = true, h.Sheet, append(s.Notes, f.Notes...)
 		}
 		return f, err
 	}
@@ -329,8 +329,8 @@ func (l *looker) agree(f *recognize.Finding) error {
 			x.AsWide()
 		}
 	}
-	if a, b := first.Format, f.Format; a.Skip != b.Skip || a.Delimiter != b.Delimiter {
-		return fmt.Errorf("it is not written like %s, which is also a load table (delimiter, lines below the header); choose the load files with --load", other)
+	if a, b := first.Format, f.Format; a.Skip != b.Skip || a.Footer != b.Footer || a.Delimiter != b.Delimiter {
+		return fmt.Errorf("it is not written like %s, which is also a load table (delimiter, lines below the header, totals at the end); choose the load files with --load", other)
 	}
 	var both []table.Dates
 	for _, d := range s.dates {

@@ -3,6 +3,7 @@ package recognize
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -113,15 +114,46 @@ func (f *Finding) findColumns(h Hints) error {
 			return kinds[i] != blank && is(f.Names[i], meterWords) && !is(f.Names[i], powerWords)
 		})
 	}
-	pick("quality", func(i int) bool { return kinds[i] != dateTime && is(f.Names[i], qualityWords) })
+	// A single column of numbers is the load, even if it is called state.
+	numbers := 0
+	for _, i := range rest {
+		if kinds[i] == number {
+			numbers++
+		}
+	}
+	pick("quality", func(i int) bool {
+		return kinds[i] != dateTime && !(kinds[i] == number && numbers == 1) && is(f.Names[i], qualityWords)
+	})
 	if f.Columns["time"] == "" {
 		delete(f.Columns, "quality")
+		if err := f.namedMonths(); err != nil {
+			return err
+		}
 		if f.Columns["meter"] != "" {
 			f.Kind = Meters
 		}
 		return nil
 	}
 	return f.findLoad(h, rest, kinds)
+}
+
+// monthName matches dates with the name of a month in the five languages of headings.
+var monthName = regexp.MustCompile(`(?i)^\W*(\d{1,2}|\pL{2,}\.?,?)[ ./-]*\d{0,2}[ ,./-]*(jan|feb|fév|mar|mär|mrt|apr|avr|abr|may|mai|mei|jun|juin|jul|juil|aug|aoû|ago|sep|oct|okt|nov|dec|déc|dez|dic|ene)\pL*[ ,./-]+\d{1,4}`)
+
+// namedMonths returns an error if a column has dates with names of months.
+func (f *Finding) namedMonths() error {
+	for i, name := range f.Names {
+		n, example := 0, ""
+		for _, v := range f.grid.column(i) {
+			if monthName.MatchString(v) {
+				n, example = n+1, v
+			}
+		}
+		if n > 0 && 2*n > len(f.grid.rows) {
+			return fmt.Errorf("line %d: column %s has names of months (%s), which are not read; write months as numbers, such as 2024-03-01 00:00", f.Line, name, clip(example))
+		}
+	}
+	return nil
 }
 
 // findTimeColumns finds the column of the time, and that of the date if it is another one.

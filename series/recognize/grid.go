@@ -29,6 +29,7 @@ type grid struct {
 	rows     [][]string
 	lines    []int    // the line numbers of the rows, from 1
 	last     []string // the last lines, if the rows end before
+	end      []string // the last lines of the file, if they are not among the rows
 	line     int      // the line number of the header
 	marked   bool     // the text has a byte-order mark
 	whole    bool     // the sample is the whole file
@@ -100,8 +101,14 @@ func splitLines(text []byte, whole bool) []string {
 // ErrNoTable means that a file does not look like a table.
 var ErrNoTable = errors.New("this is not a table with rows of equal length")
 
+// compound begins files of old and of encrypted spreadsheets.
+var compound = []byte("\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
+
 // newGrid finds the delimiter, the header and the rows of a text.
 func newGrid(text []byte, whole bool, h Hints) (*grid, error) {
+	if bytes.HasPrefix(text, compound) {
+		return nil, errors.New("this is a spreadsheet of Excel 97 to 2003, or one with a password; save it as .xlsx without a password, or export it as CSV")
+	}
 	decoded, encoding, err := decode(text, h.Encoding)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ package recognize
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -126,7 +127,8 @@ func Table(s Sample, h Hints) (*Finding, error) {
 	if g.header == nil {
 		return nil, g.noHeader()
 	}
-	return g.find(h, g.tailRows(s))
+	g.end = g.tailLines(s)
+	return g.find(h, g.tailRows())
 }
 
 // Rows examines a table that is not a text file, by its first rows.
@@ -157,6 +159,7 @@ func (g *grid) find(h Hints, tail [][]string) (*Finding, error) {
 	if f.Kind == Other || f.Kind == Meters {
 		return f, nil
 	}
+	tail = f.findFooter(tail)
 	if err := f.findDates(h, tail); err != nil {
 		return nil, err
 	}
@@ -164,6 +167,9 @@ func (g *grid) find(h Hints, tail [][]string) (*Finding, error) {
 		return nil, err
 	}
 	f.findInterval(h)
+	if err := f.hoursAsColumns(); err != nil {
+		return nil, err
+	}
 	f.findStamp(tail)
 	if f.Kind == Load {
 		if err := f.findUnit(); err != nil {
@@ -173,6 +179,25 @@ func (g *grid) find(h Hints, tail [][]string) (*Finding, error) {
 		f.findQuality()
 	}
 	return f, nil
+}
+
+// hourName matches headings that are times of day, such as 00:15, H01 or Hora 24.
+var hourName = regexp.MustCompile(`^(\d{1,2}[:.]\d{2}(:\d{2})?( ?- ?\d{1,2}[:.]\d{2})?|(?i:h|hour|hora|stunde|std|uur|heure|hr)[ _.]?\d{1,2})$`)
+
+// hoursAsColumns returns an error if each row is a day and each column a time of day: such columns
+// are no meters.
+func (f *Finding) hoursAsColumns() error {
+	if !f.Wide || f.Interval < 24*time.Hour || len(f.Meters) < 23 {
+		return nil
+	}
+	numbered := slices.Contains([]int{24, 25, 48, 96, 100}, len(f.Meters))
+	for _, m := range f.Meters {
+		if !hourName.MatchString(m) && !(numbered && allDigits(m)) {
+			return nil
+		}
+	}
+	return fmt.Errorf("line %d: each row is a day, and the columns %s to %s are times of day, not meters; rearrange the table to a row per time, with date and time in one column (melt in pandas, unpivot in a spreadsheet)",
+		f.Line, f.Meters[0], f.Meters[len(f.Meters)-1])
 }
 
 // headerName returns a name by which the header can be told from the lines above it.
@@ -185,8 +210,8 @@ func (f *Finding) headerName() string {
 	return f.Names[0]
 }
 
-// tailRows splits the end of the file into rows.
-func (g *grid) tailRows(s Sample) [][]string {
+// tailLines returns the lines at the end of the file, if they are not among the rows.
+func (g *grid) tailLines(s Sample) []string {
 	lines := g.last
 	if !s.Whole && len(s.Tail) > 0 {
 		text, _, err := decode(s.Tail, orUTF8(g.format.Encoding))
@@ -198,8 +223,63 @@ func (g *grid) tailRows(s Sample) [][]string {
 	} else if !s.Whole {
 		return nil
 	}
+	return lines
+}
+
+// findFooter leaves out lines at the end that have no date, such as totals and remarks. It returns
+// the rows at the end without them.
+func (f *Finding) findFooter(tail [][]string) [][]string {
+	g := f.grid
+	end := g.rows
+	if g.end != nil {
+		end = nil
+		for _, l := range g.end {
+			row, err := table.Split([]byte(l), g.format.Delimiter)
+			if err != nil {
+				row = []string{l}
+			}
+			if strings.TrimSpace(l) != "" {
+				end = append(end, row)
+			}
+		}
+	} else if !g.whole {
+		return tail // the end is not known
+	}
+	n := len(end)
+	for n > 0 && !f.dated(end[n-1]) {
+		n--
+	}
+	left := len(end) - n
+	if n == 0 || left == 0 || left > table.MaxFooter {
+		return tail
+	}
+	text := clip(strings.Join(end[n], " "))
+	note := fmt.Sprintf("left out the last line, which has no date: %q", text)
+	if left > 1 {
+		note = fmt.Sprintf("left out the last %d lines, which have no date, such as %q", left, text)
+	}
+	f.Format.Footer, f.Notes = left, append(f.Notes, note)
+	if g.end == nil {
+		g.rows, g.lines = g.rows[:n], g.lines[:n]
+	}
+	for len(tail) > 0 && !f.dated(tail[len(tail)-1]) {
+		tail = tail[:len(tail)-1]
+	}
+	return tail
+}
+
+// dated reports whether a row begins a date where rows have one. A date that cannot be read is a
+// mistake that must not be left out.
+func (f *Finding) dated(row []string) bool {
+	day, _ := f.times(row)
+	day = strings.TrimSpace(day)
+	return day != "" && day[0] >= '0' && day[0] <= '9'
+}
+
+// tailRows splits the end of the file into rows.
+func (g *grid) tailRows() [][]string {
 	var rows [][]string
-	for _, l := range lines {
+	for _, l := range g.end {
 		if row, err := table.Split([]byte(l), g.format.Delimiter); err == nil && len(row) >= len(g.header)-1 && strings.TrimSpace(l) != "" {
 			rows = append(rows, row)
 		}

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"loadstar/internal/datatest"
+	"loadstar/internal/testkit"
 	"loadstar/series/table"
 )
 
@@ -35,7 +35,7 @@ func contentSum(t *testing.T, path string) string {
 func TestSampleInRepository(t *testing.T) {
 	size := int64(0)
 	for name, want := range sample.sums {
-		path := filepath.Join(datatest.Repository(t), "datasets", "sample", name)
+		path := filepath.Join(testkit.Repository(t), "datasets", "sample", name)
 		if got := contentSum(t, path); got != want {
 			t.Errorf("%s has contents %s, want %s", path, got, want)
 		}
@@ -56,7 +56,7 @@ func TestSample(t *testing.T) {
 		t.Skip("reads all data of a group")
 	}
 	to := t.TempDir()
-	files, err := sample.Convert(datatest.Group(t, cambridge.Folder), to)
+	files, err := sample.Convert(testkit.DataGroup(t, cambridge.Folder), to)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestSample(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, err := os.ReadFile(filepath.Join(datatest.Repository(t), "datasets", "sample", f.Name))
+		want, err := os.ReadFile(filepath.Join(testkit.Repository(t), "datasets", "sample", f.Name))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,8 +4,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"loadstar/internal/datatest"
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 )
 
 // TestGroups converts each source from files that were made from our group of it, and
@@ -19,10 +18,10 @@ func TestGroups(t *testing.T) {
 		write  func(t *testing.T, group, dir string)
 	}
 	usual := []form{{bdg2, writeBDG2}}
-	for _, c := range longtest.Pick(usual, append(usual, form{cambridge, writeCambridge}, form{resstock, writeResStock}, form{sgsc, writeSGSC})) {
+	for _, c := range testkit.Pick(usual, append(usual, form{cambridge, writeCambridge}, form{resstock, writeResStock}, form{sgsc, writeSGSC})) {
 		t.Run(c.source.Name, func(t *testing.T) {
 			from, to := t.TempDir(), t.TempDir()
-			group := datatest.Group(t, c.source.Folder)
+			group := testkit.DataGroup(t, c.source.Folder)
 			c.write(t, group, from)
 			files, err := c.source.Convert(from, to)
 			if err != nil {

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
 )
 
 const (
@@ -125,7 +125,7 @@ func TestKill(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	path := filepath.Join(t.TempDir(), "readings.db")
 	var next int64
-	for range longtest.Pick(15, 200) {
+	for range testkit.Pick(15, 200) {
 		last, code := run(t, path, time.Duration(20+rng.IntN(100))*time.Millisecond)
 		if code != -1 {
 			t.Fatalf("the child ended by itself with %d", code)

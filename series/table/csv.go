@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 )
 
 // maxLine limits the length of a line, so that a file without line breaks need not fit
@@ -19,7 +20,10 @@ type CSV struct {
 	delimiter byte
 	decimal   byte
 	header    []string
-	line      int
+	line      int // of the line that was returned last
+	scanned   int // lines
+	footer    int
+	held      []heldLine // the last lines, as many as the footer has
 	fields    [][]byte
 	unquoted  []byte // the contents of the quoted fields of a line
 }
@@ -44,6 +48,7 @@ func OpenCSV(r io.Reader, f Format) (*CSV, error) {
 	if err := t.readHeader(f); err != nil {
 		return nil, err
 	}
+	t.footer = f.Footer
 	for range f.Skip {
 		if _, err := t.next(); err != nil && !errors.Is(err, io.EOF) {
 			return nil, err
@@ -102,14 +107,65 @@ func Delimiter(header []byte) byte {
 	return best
 }
 
-// next returns the next line that is not empty, or io.EOF.
+// heldLine is a line that may be part of the footer.
+type heldLine struct {
+	text []byte
+	line int
+}
+
+// next returns the next line that is not empty and not part of the footer, or io.EOF.
 func (t *CSV) next() ([]byte, error) {
+	if t.footer == 0 {
+		line, err := t.scan()
+		t.line = t.scanned
+		return line, err
+	}
+	for {
+		line, err := t.scan()
+		if errors.Is(err, io.EOF) {
+			return nil, t.checkFooter()
+		}
+		if err != nil {
+			return nil, err
+		}
+		t.held = append(t.held, heldLine{bytes.Clone(line), t.scanned})
+		if len(t.held) <= t.footer {
+			continue
+		}
+		first := t.held[0]
+		t.line = first.line
+		t.held = append(t.held[:0], t.held[1:]...)
+		return first.text, nil
+	}
+}
+
+// dateLike matches fields that begin with a date.
+var dateLike = regexp.MustCompile(`^\s*(\d{4}[-/]\d{1,2}[-/]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{8})\b`)
+
+// checkFooter returns io.EOF, or an error if a line of the footer has a date: the file is then
+// another one than that for which the footer was counted, and a reading would be lost.
+func (t *CSV) checkFooter() error {
+	for _, h := range t.held {
+		if err := t.split(h.text); err != nil {
+			continue // no row
+		}
+		for _, f := range t.fields {
+			if dateLike.Match(f) {
+				return fmt.Errorf("line %d has a date (%s), but footer: %d says that it is not a row; correct footer, or delete the line", h.line, Clip(f), t.footer)
+			}
+		}
+	}
+	return io.EOF
+}
+
+// scan returns the next line that is not empty, or io.EOF.
+func (t *CSV) scan() ([]byte, error) {
 	for {
 		line, err := t.r.ReadSlice('\n')
-		t.line++
+		t.scanned++
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
-			return nil, fmt.Errorf("line %d is longer than %d bytes; is this a table?", t.line, maxLine)
+			return nil, fmt.Errorf("line %d is longer than %d bytes; is this a table?", t.scanned, maxLine)
 		case err == io.EOF && len(line) == 0:
 			return nil, io.EOF
 		case err != nil && err != io.EOF:

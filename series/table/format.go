@@ -30,6 +30,8 @@ type Format struct {
 	// Skip is the number of lines between the header and the first row, such as one with
 	// units.
 	Skip int
+	// Footer is the number of lines at the end that are not rows, such as totals.
+	Footer int
 	// Decimal is '.' or ','. Numbers may then have thousands separators. If it is 0, the
 	// decimal separator is a point, and there are no thousands separators.
 	Decimal byte
@@ -63,8 +65,14 @@ func (f Format) Check() error {
 	if f.Skip < 0 || f.Skip > maxSkip {
 		return fmt.Errorf("skip is %d; it must be from 0 to %d", f.Skip, maxSkip)
 	}
+	if f.Footer < 0 || f.Footer > MaxFooter {
+		return fmt.Errorf("footer is %d; it must be from 0 to %d", f.Footer, MaxFooter)
+	}
 	return nil
 }
+
+// MaxFooter limits the number of lines at the end that are not rows.
+const MaxFooter = 20
 
 // maxSkip limits the number of lines between the header and the first row.
 const maxSkip = 20

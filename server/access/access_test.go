@@ -15,24 +15,18 @@ import (
 	"connectrpc.com/connect"
 	"go.uber.org/goleak"
 
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/ledger"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func newGate(t testing.TB) *Gate {
 	t.Helper()
 	l, err := ledger.Open(context.Background(), "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
-	must(t, err)
-	t.Cleanup(func() { must(t, l.Close()) })
+	testkit.Must(t, err)
+	t.Cleanup(func() { testkit.Must(t, l.Close()) })
 	return New(l, slog.New(slog.DiscardHandler))
 }
 
@@ -100,7 +94,7 @@ func TestNames(t *testing.T) {
 func TestSessions(t *testing.T) {
 	g, ctx, now := newGate(t), t.Context(), time.Now()
 	code, expires, err := g.CreateLogin(ctx, "local", time.Minute, "test", now)
-	must(t, err)
+	testkit.Must(t, err)
 	if !expires.Equal(now.Add(time.Minute)) || len(code) != 43 {
 		t.Error(expires, code)
 	}
@@ -110,7 +104,7 @@ func TestSessions(t *testing.T) {
 		}
 	}
 	cookie, until, err := g.Login(ctx, code, now)
-	must(t, err)
+	testkit.Must(t, err)
 	if cookie == code || !until.Equal(now.Add(12*time.Hour)) {
 		t.Error(cookie, until)
 	}
@@ -122,7 +116,7 @@ func TestSessions(t *testing.T) {
 		t.Error(err)
 	}
 	c, err := g.Session(ctx, cookie, now)
-	must(t, err)
+	testkit.Must(t, err)
 	if c.Name != "local" || c.Role != Admin || c.String() != "user local via web" || c.Session == "" {
 		t.Errorf("%+v", c)
 	}
@@ -132,9 +126,9 @@ func TestSessions(t *testing.T) {
 	if _, err := g.Session(ctx, cookie, now.Add(12*time.Hour)); connect.CodeOf(err) != connect.CodeUnauthenticated {
 		t.Errorf("a session did not end: %v", err)
 	}
-	must(t, g.Logout(ctx, cookie))
-	must(t, g.Logout(ctx, cookie))
-	must(t, g.Logout(ctx, "nonsense"))
+	testkit.Must(t, g.Logout(ctx, cookie))
+	testkit.Must(t, g.Logout(ctx, cookie))
+	testkit.Must(t, g.Logout(ctx, "nonsense"))
 	for _, err := range []error{second(g.Session(ctx, cookie, now)), second(c.Again(ctx)), second(Caller{Name: "forged", Role: Admin, Via: ViaWeb}.Again(ctx))} {
 		if connect.CodeOf(err) != connect.CodeUnauthenticated {
 			t.Error(err)
@@ -174,11 +168,11 @@ func TestCertificatesPass(t *testing.T) {
 func TestCertificateRefusals(t *testing.T) {
 	g, ctx, now := newGate(t), t.Context(), time.Now()
 	_, err := g.ledger.PutUser(ctx, "anna", "viewer", "test", now)
-	must(t, err)
-	must(t, g.ledger.AddCertificate(ctx, ledger.Certificate{Serial: "aaaa", User: "anna", Issued: now, Expires: now.Add(time.Hour)}, "test"))
-	must(t, g.ledger.RecordLocal(ctx, ledger.Certificate{Serial: "bbbb", User: "local", Issued: now, Expires: now.Add(time.Hour)}, now))
+	testkit.Must(t, err)
+	testkit.Must(t, g.ledger.AddCertificate(ctx, ledger.Certificate{Serial: "aaaa", User: "anna", Issued: now, Expires: now.Add(time.Hour)}, "test"))
+	testkit.Must(t, g.ledger.RecordLocal(ctx, ledger.Certificate{Serial: "bbbb", User: "local", Issued: now, Expires: now.Add(time.Hour)}, now))
 	c, err := g.certificate(ctx, "aaaa", "anna", now)
-	must(t, err)
+	testkit.Must(t, err)
 	if c.String() != "user anna via certificate" || c.Role != Viewer || c.Session != "" {
 		t.Errorf("%+v", c)
 	}
@@ -197,9 +191,9 @@ func TestCertificateRefusals(t *testing.T) {
 	refused("unknown", "cccc", "anna", now, "ask an admin for a new one")
 	refused("unknown of local", "cccc", "local", now, "restart that gateway")
 	_, err = g.ledger.RevokeCertificate(ctx, "aaaa", "test", now)
-	must(t, err)
+	testkit.Must(t, err)
 	_, err = g.ledger.RevokeCertificate(ctx, "bbbb", "test", now)
-	must(t, err)
+	testkit.Must(t, err)
 	refused("revoked", "aaaa", "anna", now, "was revoked; ask an admin")
 	refused("revoked of local", "bbbb", "local", now, "was revoked; restart the server")
 	if _, err := c.Again(ctx); connect.CodeOf(err) != connect.CodeUnauthenticated {
@@ -217,7 +211,7 @@ func TestConcurrently(t *testing.T) {
 	for i := range 6 {
 		name := fmt.Sprint("user", i%3)
 		_, err := g.ledger.PutUser(ctx, name, "viewer", "test", time.Now())
-		must(t, err)
+		testkit.Must(t, err)
 		wg.Go(func() {
 			for range 8 {
 				code, _, err := g.CreateLogin(ctx, name, time.Minute, "test", time.Now())

@@ -40,6 +40,8 @@ var least = map[string]Role{
 	v1.OperatorServiceRevokeTokenProcedure:     Operator,
 	v1.OperatorServiceRevokeProcedure:          Operator,
 	v1.OperatorServiceFreeClientsProcedure:     Operator,
+	v1.OperatorServiceListPlansProcedure:       Operator,
+	v1.OperatorServiceExplainPlanProcedure:     Operator,
 	v1.OperatorServiceStartRunProcedure:        Operator,
 	v1.OperatorServiceStopRunProcedure:         Operator,
 	v1.OperatorServiceRollBackRunProcedure:     Operator,

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"loadstar/internal/testkit"
 )
 
 // counting is a store that counts Get calls and can delay their answers.
@@ -82,7 +84,7 @@ func TestCachedLoadsOnce(t *testing.T) {
 		_, err := s.Get(ctx, hash)
 		gone <- err
 	}()
-	eventually(t, "the load begins", func() bool { return under.gets.Load() == 1 })
+	testkit.Eventually(t, "the load begins", func() bool { return under.gets.Load() == 1 })
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
@@ -113,7 +115,7 @@ func TestCachedDeleteDuringLoad(t *testing.T) {
 			t.Error(err) // the blob still existed when the load began
 		}
 	})
-	eventually(t, "the load begins", func() bool { return under.gets.Load() == 1 })
+	testkit.Eventually(t, "the load begins", func() bool { return under.gets.Load() == 1 })
 	if err := s.Delete(t.Context(), hash); err != nil {
 		t.Fatal(err)
 	}

@@ -12,10 +12,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
 )
 
 // backing is a folder or bucket with blobs, which a test can open as a Store several times.
@@ -250,15 +250,5 @@ func calledOff(t *testing.T, b backing) {
 func TestIsHash(t *testing.T) {
 	if !IsHash(strings.Repeat("0123456789abcdef", 4)) || IsHash(strings.Repeat("0123456789abcdeF", 4)) || IsHash("") {
 		t.Error("wrong")
-	}
-}
-
-// eventually waits until ok returns true, for conditions that another goroutine fulfils.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(5 * time.Minute); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within five minutes: %s", what)
-		}
 	}
 }

@@ -84,7 +84,7 @@ type coordinator struct {
 
 // Run drives all runs until ctx ends. While another coordinator has the lead, Run waits.
 func Run(ctx context.Context, c Config) error {
-	c.now = c.Ledger.Now
+	c.now = c.Ledger.Store.Now
 	k := newCoordinator(c)
 	defer k.trainings.Wait()
 	defer k.resign(ctx)

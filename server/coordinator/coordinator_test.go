@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"loadstar/fed/recipe"
+	"loadstar/internal/testkit"
 	"loadstar/server/ledger"
 )
 
@@ -35,7 +36,7 @@ func TestBegin(t *testing.T) {
 	s.announce(3, 9) // announced after the run began, so not in its fleet
 	r := s.run("run")
 	p, err := recipe.Read([]byte(r.Plan))
-	must(t, err)
+	testkit.Must(t, err)
 	if r.Fleet != 3 || p.Schedule.Cohort != 3 || strings.Join(p.Model.Inputs, " ") != "load time_of_day day_of_week temperature" {
 		t.Errorf("a fleet of %d, and the plan\n%s", r.Fleet, r.Plan)
 	}
@@ -69,7 +70,7 @@ func TestCannotBegin(t *testing.T) {
 	s.wantState("unreadable", ledger.Failed, "fedmagic")
 	s.wantState("good", ledger.Running, "")
 	_, err := s.Announce(t.Context(), ledger.Announcement{Agent: agent, Clients: []string{"quick"}, Step: time.Minute, Most: 1000}, s.clock)
-	must(t, err)
+	testkit.Must(t, err)
 	s.add("mixed", "algorithm: fedavg\n"+small, 0)
 	s.turn()
 	s.wantState("mixed", ledger.Failed, "1m0s 1h0m0s")
@@ -204,7 +205,7 @@ func TestLostTurns(t *testing.T) {
 	if !bytes.Equal(s.weights("run"), before) || s.run("run").Version != 0 {
 		t.Error("an abandoned round changed the weights")
 	}
-	must(t, s.Partials(t.Context(), "run", 1<<60, func(ledger.Partial) error {
+	testkit.Must(t, s.Partials(t.Context(), "run", 1<<60, func(ledger.Partial) error {
 		t.Error("an update of an abandoned round is kept")
 		return nil
 	}))
@@ -265,7 +266,7 @@ func TestDeadline(t *testing.T) {
 		t.Error("a late update was counted")
 	}
 	where, err := s.Standings(t.Context(), agent, "run", 0, []string{asked[4].Client, asked[5].Client})
-	must(t, err)
+	testkit.Must(t, err)
 	if where[asked[4].Client].State != ledger.Counted || where[asked[5].Client].State != ledger.Closed {
 		t.Errorf("%+v", where)
 	}
@@ -288,8 +289,8 @@ func TestRevoked(t *testing.T) {
 	s.announce(0, 3)
 	s.add("run", "algorithm: fedavg\nrounds: 2\n"+small, 0)
 	s.turn()
-	must(t, s.RevokeClient(t.Context(), client(0), "test", s.clock))
-	must(t, s.Decline(t.Context(), agent, "run", 0, []string{client(1)}, "", ""))
+	testkit.Must(t, s.RevokeClient(t.Context(), client(0), "test", s.clock))
+	testkit.Must(t, s.Decline(t.Context(), agent, "run", 0, []string{client(1)}, "", ""))
 	s.count(s.tasks("run")...)
 	s.turn()
 	s.wantRounds("run",
@@ -298,7 +299,7 @@ func TestRevoked(t *testing.T) {
 	if tasks := s.tasks("run"); len(tasks) != 2 {
 		t.Errorf("a revoked client is asked: %+v", tasks)
 	}
-	must(t, s.RevokeAgent(t.Context(), agent, "test", s.clock))
+	testkit.Must(t, s.RevokeAgent(t.Context(), agent, "test", s.clock))
 	s.clock = s.clock.Add(lookEvery)
 	s.turn()
 	s.turn()
@@ -373,7 +374,7 @@ func TestRun(t *testing.T) {
 		}
 	}
 	cancel()
-	must(t, <-ended)
+	testkit.Must(t, <-ended)
 	if wakes.Load() < 3 {
 		t.Errorf("sent %d notifications", wakes.Load())
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"loadstar/internal/testkit"
 	"loadstar/server/ledger"
 )
 
@@ -33,7 +34,7 @@ func TestStop(t *testing.T) {
 		t.Fatal(got)
 	}
 	for _, id := range []string{"waiting", "open", "merging"} {
-		must(t, s.StopRun(t.Context(), id, "test", s.clock))
+		testkit.Must(t, s.StopRun(t.Context(), id, "test", s.clock))
 	}
 	s.restart()
 	for range 3 {
@@ -61,7 +62,7 @@ func TestStopDuringMerge(t *testing.T) {
 	s.count(s.tasks("run")...)
 	s.current.Blobs = stopper{s.faults, func() {
 		if s.run("run").State == ledger.Running {
-			must(t, s.StopRun(t.Context(), "run", "test", s.clock))
+			testkit.Must(t, s.StopRun(t.Context(), "run", "test", s.clock))
 		}
 	}}
 	s.current.tick(t.Context())
@@ -82,13 +83,13 @@ func TestStopBeforeSumsAreRead(t *testing.T) {
 	s.count(s.tasks("run")...)
 	d := s.current.drivers["run"]
 	merging, err := d.step(t.Context())
-	must(t, err)
+	testkit.Must(t, err)
 	if merging == nil {
 		t.Fatal("the round is not due")
 	}
-	must(t, s.StopRun(t.Context(), "run", "test", s.clock))
+	testkit.Must(t, s.StopRun(t.Context(), "run", "test", s.clock))
 	stopped := s.run("run")
-	must(t, d.merge(t.Context(), *merging))
+	testkit.Must(t, d.merge(t.Context(), *merging))
 	s.wantState("run", stopped.State, stopped.Reason)
 }
 
@@ -116,10 +117,10 @@ func TestFails(t *testing.T) {
 		s.count(s.tasks(id)...)
 	}
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(s.dir, "ledger.db")+"?_pragma=busy_timeout(10000)")
-	must(t, err)
+	testkit.Must(t, err)
 	defer db.Close()
 	_, err = db.Exec("DELETE FROM partials WHERE run = 'tampered'")
-	must(t, err)
+	testkit.Must(t, err)
 	s.turn()
 	s.wantState("diverges", ledger.Failed, "training diverges")
 	s.wantState("tampered", ledger.Running, "counted 3 updates, but the ledger has 0")
@@ -143,7 +144,7 @@ func TestRetires(t *testing.T) {
 	kept := func(id string) (all []int64) {
 		t.Helper()
 		versions, err := s.Versions(t.Context(), id)
-		must(t, err)
+		testkit.Must(t, err)
 		for _, v := range versions {
 			all = append(all, v.Version)
 			if _, err := s.blobs.Get(t.Context(), v.Weights); err != nil {
@@ -191,7 +192,7 @@ func TestRetires(t *testing.T) {
 	s.wantState("two", ledger.Finished, "")
 	// The ledger names exactly the blobs that are left.
 	needed, err := s.Blobs(t.Context())
-	must(t, err)
+	testkit.Must(t, err)
 	slices.Sort(needed)
 	if got := s.allBlobs(); !slices.Equal(got, needed) || len(kept("one")) != 10 || len(kept("two")) != 10 {
 		t.Errorf("%d blobs are left, %d are needed", len(got), len(needed))

@@ -10,15 +10,16 @@ import (
 	"time"
 
 	"loadstar/fed/recipe"
+	"loadstar/internal/testkit"
 	"loadstar/server/ledger"
 )
 
 // other joins another agent and announces clients for it.
 func (s *site) other(id string, inputs []string, clients ...string) {
 	s.Helper()
-	must(s, s.Join(s.Context(), []byte("token"), ledger.Agent{ID: id}, s.clock))
+	testkit.Must(s, s.Join(s.Context(), []byte("token"), ledger.Agent{ID: id}, s.clock))
 	_, err := s.Announce(s.Context(), ledger.Announcement{Agent: id, Clients: clients, Inputs: inputs, Step: time.Hour, Most: 10_000}, s.clock)
-	must(s, err)
+	testkit.Must(s, err)
 }
 
 func ghosts(n int) (all []string) {
@@ -36,7 +37,7 @@ func TestSilentClients(t *testing.T) {
 	// A slow machine makes the coordinator look less often.
 	finish := func(s *site) {
 		for looks := 0; looks < 1000 && s.run("run").State != ledger.Finished; looks++ {
-			must(t, s.Seen(t.Context(), []string{agent}, s.clock))
+			testkit.Must(t, s.Seen(t.Context(), []string{agent}, s.clock))
 			s.turn()
 			s.count(s.tasks("run")...)
 			s.turn()
@@ -57,7 +58,7 @@ func TestSilentClients(t *testing.T) {
 		s.announce(0, 4)
 		s.other("silent", nil, ghosts(1000)...)
 		s.clock = s.clock.Add(time.Hour)
-		must(t, s.Seen(t.Context(), []string{agent}, s.clock))
+		testkit.Must(t, s.Seen(t.Context(), []string{agent}, s.clock))
 		s.add("run", plan, 0)
 		finish(s)
 		merged(s)
@@ -117,7 +118,7 @@ func TestHeldRound(t *testing.T) {
 		s.count(asked[:3]...)
 		for range 60 { // a minute in which the last one says that it trains
 			s.clock = s.clock.Add(time.Second)
-			must(t, s.Extend(t.Context(), agent, "run", 0, []string{asked[3].Client}, s.clock.Add(lease)))
+			testkit.Must(t, s.Extend(t.Context(), agent, "run", 0, []string{asked[3].Client}, s.clock.Add(lease)))
 			s.turn()
 		}
 		return s
@@ -128,7 +129,7 @@ func TestHeldRound(t *testing.T) {
 		t.Errorf("the first round: %s", rounds[0])
 	}
 	p, err := recipe.Read([]byte(s.run("run").Plan))
-	must(t, err)
+	testkit.Must(t, err)
 	if time.Duration(p.Schedule.Deadline) != longest+lease || p.Schedule.Quorum != 0.5 {
 		t.Errorf("a deadline of %v and a quorum of %v", p.Schedule.Deadline, p.Schedule.Quorum)
 	}
@@ -143,7 +144,7 @@ func TestInputsOfMost(t *testing.T) {
 	const plan = "algorithm: fedavg\nschedule: {cohort: 4}\nmodel: {name: bose2023}\n"
 	inputs := func(s *site) string {
 		p, err := recipe.Read([]byte(s.run("run").Plan))
-		must(t, err)
+		testkit.Must(t, err)
 		return strings.Join(p.Model.Inputs, " ")
 	}
 	s := newSite(t)
@@ -205,7 +206,7 @@ func TestRollBackRunning(t *testing.T) {
 			s.turn() // the coordinator has seen one batch and not the next
 			s.count(open[2])
 			v, err := s.RollBack(t.Context(), "run", 0, "test", s.clock)
-			must(t, err)
+			testkit.Must(t, err)
 			if v != 3 || s.run("run").Version != 3 || !bytes.Equal(s.weights("run"), first) {
 				t.Fatalf("version %d is not the first", v)
 			}
@@ -231,7 +232,7 @@ func TestRollBackRunning(t *testing.T) {
 			if r := s.run("run"); r.Version != 5 {
 				t.Errorf("the last version is %d, want 5", r.Version)
 			}
-			must(t, s.Partials(t.Context(), "run", 1<<60, func(ledger.Partial) error { t.Error("a sum is left"); return nil }))
+			testkit.Must(t, s.Partials(t.Context(), "run", 1<<60, func(ledger.Partial) error { t.Error("a sum is left"); return nil }))
 			states := s.rounds("run")
 			if strings.Count(states, "merged asked 4 counted 4") != 4 || strings.Count(states, "abandoned asked 4 counted 3") != 1 {
 				t.Errorf("the rounds are\n%s", states)
@@ -248,7 +249,7 @@ func TestRollBackRunning(t *testing.T) {
 				again.turn()
 			}
 			_, err = again.RollBack(t.Context(), "run", 0, "test", again.clock)
-			must(t, err)
+			testkit.Must(t, err)
 			again.restart()
 			again.turn()
 			for range 2 {
@@ -278,11 +279,11 @@ func TestRollBackDuringMerge(t *testing.T) {
 			s.count(s.tasks("run")...)
 			back := sync.OnceFunc(func() {
 				_, err := s.RollBack(t.Context(), "run", 0, "test", s.clock)
-				must(t, err)
+				testkit.Must(t, err)
 			})
 			d := s.current.drivers["run"]
 			merging, err := d.step(t.Context())
-			must(t, err)
+			testkit.Must(t, err)
 			if merging == nil {
 				t.Fatal("the round is not due")
 			}

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"loadstar/fed/round"
+	"loadstar/internal/testkit"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
 	"loadstar/server/owndata"
@@ -32,13 +33,6 @@ const (
 
 // small is a model with few weights.
 const small = "model: {name: fekri2023, lookback: 1, targets: 1, inputs: [load]}\nevaluate: {every: 0}\n"
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // site is a coordinator with its ledger, its blobs and a clock that the test sets.
 type site struct {
@@ -61,13 +55,13 @@ func newSite(t *testing.T) *site {
 	s := &site{T: t, dir: t.TempDir(), clock: time.UnixMilli(1_700_000_000_000), name: "first", data: ownData(t, 0)}
 	var err error
 	s.Ledger, err = ledger.Open(t.Context(), "sqlite:"+filepath.Join(s.dir, "ledger.db"))
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { s.Close() })
 	s.blobs, err = blob.Files(filepath.Join(s.dir, "blobs"))
-	must(t, err)
+	testkit.Must(t, err)
 	s.faults = &faults{Store: s.blobs}
-	must(t, s.AddToken(t.Context(), []byte("token"), ledger.Token{Uses: 9, Expires: s.clock.Add(1000 * time.Hour)}, "test", s.clock))
-	must(t, s.Join(t.Context(), []byte("token"), ledger.Agent{ID: agent}, s.clock))
+	testkit.Must(t, s.AddToken(t.Context(), []byte("token"), ledger.Token{Uses: 9, Expires: s.clock.Add(1000 * time.Hour)}, "test", s.clock))
+	testkit.Must(t, s.Join(t.Context(), []byte("token"), ledger.Agent{ID: agent}, s.clock))
 	s.restart()
 	return s
 }
@@ -95,14 +89,14 @@ func (s *site) announce(from, to int) {
 		names = append(names, client(i))
 	}
 	_, err := s.Announce(s.Context(), ledger.Announcement{Agent: agent, Clients: names, Inputs: []string{"temperature"}, Step: time.Hour, Most: 1000}, s.clock)
-	must(s, err)
+	testkit.Must(s, err)
 }
 
 func client(i int) string { return fmt.Sprintf("c%03d", i) }
 
 func (s *site) add(id, plan string, wanted int64) {
 	s.Helper()
-	must(s, s.AddRun(s.Context(), ledger.Run{ID: id, Name: id, Plan: plan, Wanted: wanted, Created: s.clock}, "test"))
+	testkit.Must(s, s.AddRun(s.Context(), ledger.Run{ID: id, Name: id, Plan: plan, Wanted: wanted, Created: s.clock}, "test"))
 }
 
 // turn runs one tick of the coordinator. If a fault kills it, a new one takes over.
@@ -178,7 +172,7 @@ func (f *faults) Delete(ctx context.Context, hash string) error {
 func (s *site) run(id string) ledger.Run {
 	s.Helper()
 	r, err := s.Run(s.Context(), id)
-	must(s, err)
+	testkit.Must(s, err)
 	return r
 }
 
@@ -190,7 +184,7 @@ func (s *site) Run(ctx context.Context, id string) (ledger.Run, error) { return 
 func (s *site) rounds(id string) string {
 	s.Helper()
 	all, err := s.Rounds(s.Context(), id, 0, 1000)
-	must(s, err)
+	testkit.Must(s, err)
 	slices.Reverse(all)
 	var b strings.Builder
 	for _, r := range all {
@@ -221,7 +215,7 @@ func (s *site) wantState(id string, state ledger.State, reason string) {
 func (s *site) tasks(id string) []ledger.Task {
 	s.Helper()
 	all, err := s.Tasks(s.Context(), agent)
-	must(s, err)
+	testkit.Must(s, err)
 	return slices.DeleteFunc(all, func(t ledger.Task) bool { return t.Run != id || !t.Until.After(s.clock) })
 }
 
@@ -229,7 +223,7 @@ func (s *site) terms(id string) *terms.Terms {
 	s.Helper()
 	r := s.run(id)
 	t, err := terms.Read(r.Plan, r.PlanBlob, r.Fleet)
-	must(s, err)
+	testkit.Must(s, err)
 	return t
 }
 
@@ -289,7 +283,7 @@ func (s *site) count(tasks ...ledger.Task) (counted int) {
 		}
 		return partials, singles, nil
 	})
-	must(s, err)
+	testkit.Must(s, err)
 	return len(which)
 }
 
@@ -297,16 +291,16 @@ func (s *site) count(tasks ...ledger.Task) (counted int) {
 func (s *site) weights(id string) []byte {
 	s.Helper()
 	v, err := s.Version(s.Context(), id, s.run(id).Version)
-	must(s, err)
+	testkit.Must(s, err)
 	b, err := s.blobs.Get(s.Context(), v.Weights)
-	must(s, err)
+	testkit.Must(s, err)
 	return b
 }
 
 // allBlobs returns the hashes of all blobs.
 func (s *site) allBlobs() (all []string) {
 	s.Helper()
-	must(s, filepath.WalkDir(filepath.Join(s.dir, "blobs"), func(_ string, d os.DirEntry, err error) error {
+	testkit.Must(s, filepath.WalkDir(filepath.Join(s.dir, "blobs"), func(_ string, d os.DirEntry, err error) error {
 		if err == nil && blob.IsHash(d.Name()) {
 			all = append(all, d.Name())
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"loadstar/internal/stateformat"
+	"loadstar/internal/testkit"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
 )
@@ -31,10 +32,10 @@ func oldSite(t *testing.T) *site {
 		t.Fatalf("%v: %s", err, out)
 	}
 	s.Ledger, err = ledger.Open(t.Context(), "sqlite:"+filepath.Join(s.dir, "ledger.db"))
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { s.Close() })
 	s.blobs, err = blob.Files(filepath.Join(s.dir, "blobs"))
-	must(t, err)
+	testkit.Must(t, err)
 	s.faults = &faults{Store: s.blobs}
 	s.restart()
 	return s

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"loadstar/fed/round"
+	"loadstar/internal/testkit"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 	"loadstar/server/ledger"
@@ -21,7 +22,7 @@ import (
 func ownData(t *testing.T, number int) *owndata.Data {
 	t.Helper()
 	k, err := kernel.Default()
-	must(t, err)
+	testkit.Must(t, err)
 	return owndata.New(dataset(t, number), k)
 }
 
@@ -37,7 +38,7 @@ func dataset(t *testing.T, number int) *series.Dataset {
 		all[i] = series.Meter{ID: fmt.Sprintf("own-%d", i), Start: 1_499_997_600, Load: load}
 	}
 	d, err := series.NewDataset(series.Dataset{Name: "own", Interval: time.Hour, Clock: time.UTC}, all)
-	must(t, err)
+	testkit.Must(t, err)
 	return d
 }
 
@@ -50,8 +51,8 @@ const (
 func (s *site) kept(id string) (b []byte) {
 	s.Helper()
 	l, err := s.Lead(s.Context(), s.name, lead, s.clock)
-	must(s, err)
-	must(s, s.Drive(s.Context(), l, id, func(x *ledger.Drive) error {
+	testkit.Must(s, err)
+	testkit.Must(s, s.Drive(s.Context(), l, id, func(x *ledger.Drive) error {
 		d, err := x.ServerData()
 		b = d.Kept
 		return err
@@ -129,7 +130,7 @@ func TestServersLayersStay(t *testing.T) {
 	s.count(s.tasks("run")...)
 	s.turn()
 	kept, err := owndata.Decode(s.kept("run"))
-	must(t, err)
+	testkit.Must(t, err)
 	setup := s.terms("run").Setup()
 	if n := setup.Problem.Partition.PersonalLen(); len(kept) < n || n < 8 {
 		t.Fatalf("%d numbers are kept, %d of them personal", len(kept), n)
@@ -140,7 +141,7 @@ func TestServersLayersStay(t *testing.T) {
 	secret := round.AppendFloats(nil, kept)
 	for _, hash := range s.allBlobs() {
 		b, err := s.blobs.Get(t.Context(), hash)
-		must(t, err)
+		testkit.Must(t, err)
 		for i := 0; i+16 <= len(secret); i += 16 {
 			if bytes.Contains(b, secret[i:i+16]) {
 				t.Fatalf("blob %s has the server's personal weights from number %d on", hash, i/4)
@@ -153,7 +154,7 @@ func TestServersLayersStay(t *testing.T) {
 	}
 	s.wantState("run", ledger.Finished, "")
 	l, err := s.Lead(t.Context(), s.name, lead, s.clock)
-	must(t, err)
+	testkit.Must(t, err)
 	err = s.Drive(t.Context(), l, "run", func(x *ledger.Drive) error {
 		_, err := x.ServerData()
 		return err
@@ -174,7 +175,7 @@ func TestLeadDuringMerge(t *testing.T) {
 	if !a.holdsLead(t.Context()) {
 		t.Fatal("no lead")
 	}
-	must(t, a.leading(t.Context(), func(ctx context.Context) error {
+	testkit.Must(t, a.leading(t.Context(), func(ctx context.Context) error {
 		for end := time.Now().Add(6 * a.Lead); time.Now().Before(end); time.Sleep(a.Lead / 10) {
 			if _, err := s.Lead(ctx, "b", b.Lead, time.Now()); !errors.Is(err, ledger.ErrRefused) && ctx.Err() == nil {
 				t.Skip("this machine is too slow to renew the lead in time")
@@ -187,7 +188,7 @@ func TestLeadDuringMerge(t *testing.T) {
 	}
 	err := a.leading(t.Context(), func(ctx context.Context) error {
 		_, err := s.Lead(ctx, "b", time.Hour, time.Now().Add(time.Hour))
-		must(t, err)
+		testkit.Must(t, err)
 		<-ctx.Done()
 		return ctx.Err()
 	})
@@ -207,7 +208,7 @@ func TestInterruptedMerge(t *testing.T) {
 	d := s.current.drivers["run"]
 	ctx, cancel := context.WithCancel(t.Context())
 	merging, err := d.step(ctx)
-	must(t, err)
+	testkit.Must(t, err)
 	cancel()
 	if err := d.merge(ctx, *merging); !errors.Is(err, context.Canceled) {
 		t.Errorf("merge: %v", err)

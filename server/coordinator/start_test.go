@@ -3,9 +3,9 @@ package coordinator
 import (
 	"bytes"
 	"testing"
-	"time"
 
 	"loadstar/fed/round"
+	"loadstar/internal/testkit"
 	"loadstar/nn/kernel"
 	"loadstar/server/ledger"
 )
@@ -14,13 +14,14 @@ import (
 // real time.
 func (s *site) until(what string, ok func() bool) {
 	s.Helper()
-	for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			s.Fatalf("timed out waiting until %s", what)
+	testkit.Eventually(s, what, func() bool {
+		if ok() {
+			return true
 		}
 		s.clock = s.clock.Add(lookEvery)
 		s.turn()
-	}
+		return false
+	})
 }
 
 // A run that starts on the server's data waits until its first weights are trained. Other
@@ -42,7 +43,7 @@ func TestStartOnServerData(t *testing.T) {
 	s.wantState("long", ledger.Waiting, "training the first weights on the server's data")
 	s.wantState("short", ledger.Waiting, "training the first weights on the server's data")
 	training := s.current.start
-	must(t, s.StopRun(t.Context(), "long", "test", s.clock))
+	testkit.Must(t, s.StopRun(t.Context(), "long", "test", s.clock))
 	s.until("the short run begins", func() bool { return s.run("short").State == ledger.Running })
 	<-training.done
 	if training.err == nil {
@@ -50,12 +51,12 @@ func TestStartOnServerData(t *testing.T) {
 	}
 	s.wantState("short", ledger.Running, "")
 	k, err := kernel.Default()
-	must(t, err)
+	testkit.Must(t, err)
 	x := s.terms("short").Setup()
 	examples, err := x.ServerExamples(dataset(t, 0), nil)
-	must(t, err)
+	testkit.Must(t, err)
 	want, err := x.TrainStart(t.Context(), k, examples)
-	must(t, err)
+	testkit.Must(t, err)
 	if !bytes.Equal(s.weights("short"), round.AppendFloats(nil, want)) {
 		t.Error("version 0 does not have the trained weights")
 	}

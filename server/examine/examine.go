@@ -56,7 +56,7 @@ const (
 // fails, a counted update can be lost. An error means that a store did not say.
 func (c *Config) Settings(ctx context.Context) (all finding.List, err error) {
 	if c.Ledger != nil {
-		if all, err = c.Ledger.Settings(ctx); err != nil {
+		if all, err = c.Ledger.Store.Settings(ctx); err != nil {
 			return all, err
 		}
 	}
@@ -86,7 +86,7 @@ func (c *Config) State(ctx context.Context) (all finding.List) {
 			all.OK("blobs", "a blob was written, read and deleted")
 		}
 	}
-	if c.Ledger != nil && c.Ledger.SQLitePath() != "" {
+	if c.Ledger != nil && c.Ledger.Store.SQLitePath() != "" {
 		c.backup(&all)
 	}
 	return all
@@ -109,8 +109,8 @@ func (c *Config) folders() (all []folder) {
 		}
 	}
 	add("server", c.Dir)
-	if c.Ledger != nil && c.Ledger.SQLitePath() != "" {
-		add("database", filepath.Dir(c.Ledger.SQLitePath()))
+	if c.Ledger != nil && c.Ledger.Store.SQLitePath() != "" {
+		add("database", filepath.Dir(c.Ledger.Store.SQLitePath()))
 	}
 	add("blobs", c.BlobsDir)
 	return all
@@ -154,14 +154,14 @@ func (c *Config) certificates(all *finding.List) {
 }
 
 func (c *Config) database(ctx context.Context, all *finding.List) {
-	if err := c.Ledger.Healthy(ctx); err != nil {
+	if err := c.Ledger.Store.Healthy(ctx); err != nil {
 		all.Fail("database's answer", "check that the database runs, its address, and the network", "%v", err)
 		return
 	}
 	all.OK("database's answer", "it answers")
-	if c.Ledger.SQLitePath() == "" { // SQLite has no clock of its own
-		all.Clock("clock and the database", c.Ledger.ClockOffset(), "the database's")
-		if found, err := c.Ledger.Integrity(ctx); err == nil {
+	if c.Ledger.Store.SQLitePath() == "" { // SQLite has no clock of its own
+		all.Clock("clock and the database", c.Ledger.Store.ClockOffset(), "the database's")
+		if found, err := c.Ledger.Store.Integrity(ctx); err == nil {
 			*all = append(*all, found...)
 		}
 	}

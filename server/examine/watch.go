@@ -80,7 +80,7 @@ func (w *Watcher) Register(r prometheus.Registerer) {
 		}
 	}
 	r.MustRegister(w.findings, w.up, w.free, w.ends, w.agents, w.clients, w.offset, w.timeline, unclean)
-	if w.Ledger.SQLitePath() != "" { // other databases are backed up by their own tools
+	if w.Ledger.Store.SQLitePath() != "" { // other databases are backed up by their own tools
 		r.MustRegister(w.backupAt, w.backupBad)
 	}
 }
@@ -130,11 +130,11 @@ func (w *Watcher) once(ctx context.Context) {
 
 // integrity checks a SQLite ledger for damage, now and then, unless it is large.
 func (w *Watcher) integrity(ctx context.Context) finding.List {
-	info, err := os.Stat(w.Ledger.SQLitePath())
+	info, err := os.Stat(w.Ledger.Store.SQLitePath())
 	if err != nil || info.Size() > largestCheck || time.Since(w.checked) < checkEvery {
 		return nil
 	}
-	found, err := w.Ledger.Integrity(ctx)
+	found, err := w.Ledger.Store.Integrity(ctx)
 	if err != nil {
 		w.Log.Warn("cannot check the ledger for damage", "error", err)
 		return nil
@@ -192,8 +192,8 @@ func (w *Watcher) measure(ctx context.Context, state finding.List) {
 	for name, at := range w.expiries() {
 		w.ends.WithLabelValues(name).Set(float64(at.Unix()))
 	}
-	w.offset.Set(w.Ledger.ClockOffset().Seconds())
-	if n, err := w.Ledger.Timeline(ctx); err == nil {
+	w.offset.Set(w.Ledger.Store.ClockOffset().Seconds())
+	if n, err := w.Ledger.Store.Timeline(ctx); err == nil {
 		w.timeline.Set(float64(n))
 	}
 	if b, err := LastBackup(w.Dir); err == nil {

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"loadstar/internal/protocol"
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
@@ -27,14 +28,9 @@ import (
 	"loadstar/server/terms"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+var must = testkit.Must
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func chunk(numbers string, offset, length int) *v1.Result {
 	return &v1.Result{Checksum: protocol.Checksum([]byte(numbers)), Size: int64(len(numbers)), Offset: int64(offset), Chunk: []byte(numbers)[offset : offset+length]}

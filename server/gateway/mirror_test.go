@@ -10,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/ledger"
 	"loadstar/server/pki"
@@ -26,17 +27,8 @@ func follow(t *testing.T, g *Gateway) context.Context {
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = g.Run(ctx) }) // it returns nil
 	t.Cleanup(func() { cancel(); wg.Wait() })
-	soon(t, "the gateway knows the leases", func() bool { _, fresh := g.mirror.current(); return fresh })
+	testkit.Eventually(t, "the gateway knows the leases", func() bool { _, fresh := g.mirror.current(); return fresh })
 	return pki.With(ctx, pki.Identity{Role: pki.Agent, ID: "agent"})
-}
-
-func soon(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !so(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("timed out waiting until %s", what)
-		}
-	}
 }
 
 // exchange calls the gateway and fails the test on an error.
@@ -49,9 +41,9 @@ func exchange(t *testing.T, ctx context.Context, g *Gateway, q *v1.ExchangeReque
 
 // statements returns how many statements a call needs.
 func statements(g *Gateway, call func()) uint64 {
-	before, _ := g.Ledger.Work()
+	before, _ := g.Ledger.Store.Work()
 	call()
-	after, _ := g.Ledger.Work()
+	after, _ := g.Ledger.Store.Work()
 	return after - before
 }
 
@@ -90,7 +82,7 @@ func TestHeld(t *testing.T) {
 		}
 		answers <- s
 	}()
-	soon(t, "the call is held", func() bool { g.mirror.mu.Lock(); defer g.mirror.mu.Unlock(); return len(g.mirror.held) == 1 })
+	testkit.Eventually(t, "the call is held", func() bool { g.mirror.mu.Lock(); defer g.mirror.mu.Unlock(); return len(g.mirror.held) == 1 })
 	ask(t, g.Ledger, 1, 0)
 	s := <-answers
 	if len(s.GetTasks()) != 1 || !slices.Equal(s.Tasks[0].Clients, []string{"a0"}) || s.Tasks[0].Round != 1 {
@@ -135,7 +127,7 @@ func TestHeldRevoked(t *testing.T) {
 				_, err := g.Exchange(ctx, &v1.ExchangeRequest{WaitMs: time.Hour.Milliseconds(), Session: session})
 				failed <- err
 			}()
-			soon(t, "the call is held", func() bool { g.mirror.mu.Lock(); defer g.mirror.mu.Unlock(); return len(g.mirror.held) == 1 })
+			testkit.Eventually(t, "the call is held", func() bool { g.mirror.mu.Lock(); defer g.mirror.mu.Unlock(); return len(g.mirror.held) == 1 })
 			must(t, g.Ledger.RevokeAgent(t.Context(), "agent", "test", time.Now()))
 			revoked(g)
 			if err := <-failed; connect.CodeOf(err) != connect.CodePermissionDenied {
@@ -151,7 +143,7 @@ func TestHeldUntilTheEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = g.Run(ctx) }) // it returns nil
-	soon(t, "the gateway knows the leases", func() bool { _, fresh := g.mirror.current(); return fresh })
+	testkit.Eventually(t, "the gateway knows the leases", func() bool { _, fresh := g.mirror.current(); return fresh })
 	caller := pki.With(t.Context(), pki.Identity{Role: pki.Agent, ID: "agent"})
 	session := idle(t, caller, g)
 	wg.Go(func() {
@@ -159,7 +151,7 @@ func TestHeldUntilTheEnd(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	soon(t, "the call is held", func() bool { g.mirror.mu.Lock(); defer g.mirror.mu.Unlock(); return len(g.mirror.held) == 1 })
+	testkit.Eventually(t, "the call is held", func() bool { g.mirror.mu.Lock(); defer g.mirror.mu.Unlock(); return len(g.mirror.held) == 1 })
 	cancel()
 	wg.Wait()
 	// A call that comes later, on a connection that is still open, is not held either.
@@ -174,7 +166,7 @@ func TestMirror(t *testing.T) {
 	if len(first.Tasks) != 1 || len(first.Tasks[0].Clients) != 3 {
 		t.Fatalf("the tasks are %v", first.Tasks)
 	}
-	soon(t, "a call needs no query", func() bool {
+	testkit.Eventually(t, "a call needs no query", func() bool {
 		return statements(g, func() {
 			if s := exchange(t, ctx, g, &v1.ExchangeRequest{Session: first.Session}); len(s.Tasks) != 1 || len(s.Tasks[0].Clients) != 3 {
 				t.Fatalf("the tasks from memory are %v", s.Tasks)

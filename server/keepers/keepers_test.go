@@ -21,15 +21,9 @@ import (
 
 	"loadstar/fed/member"
 	"loadstar/internal/mtls"
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // liar is a keeper that answers what a test tells it to. The real one does not.
 type liar struct {
@@ -48,7 +42,7 @@ type liar struct {
 func newLiar(t *testing.T, size int64) *liar {
 	l := &liar{size: size}
 	_, key, err := ed25519.GenerateKey(nil)
-	must(t, err)
+	testkit.Must(t, err)
 	l.key = key
 	l.epoch.Store(5)
 	l.number.Store(1)
@@ -68,13 +62,13 @@ func (l *liar) start(t *testing.T) {
 	s := httptest.NewUnstartedServer(mux)
 	if l.at != "" {
 		again, err := net.Listen("tcp", strings.TrimPrefix(l.at, "https://"))
-		must(t, err)
-		must(t, s.Listener.Close())
+		testkit.Must(t, err)
+		testkit.Must(t, s.Listener.Close())
 		s.Listener = again
 	}
 	var err error
 	s.TLS, err = mtls.Pinned(l.key, func([32]byte) bool { return true })
-	must(t, err)
+	testkit.Must(t, err)
 	s.StartTLS()
 	l.server, l.at = s, s.URL
 	t.Cleanup(s.Close)
@@ -131,7 +125,7 @@ func (l *liar) Enrol(_ context.Context, q *v1.KeeperEnrolRequest) (*v1.KeeperEnr
 func set(t *testing.T, epochs map[string]int64, all ...Address) *Set {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(nil)
-	must(t, err)
+	testkit.Must(t, err)
 	var mu sync.Mutex
 	s, err := New(Config{Addresses: all, Key: key, Log: slog.New(slog.DiscardHandler), Epoch: func(_ context.Context, id string, epoch int64) (int64, error) {
 		mu.Lock()
@@ -139,7 +133,7 @@ func set(t *testing.T, epochs map[string]int64, all ...Address) *Set {
 		epochs[id] = max(epochs[id], epoch)
 		return epochs[id], nil
 	}})
-	must(t, err)
+	testkit.Must(t, err)
 	return s
 }
 
@@ -148,7 +142,7 @@ var names = []string{"auditor"}
 func request(t *testing.T, length int64) []byte {
 	t.Helper()
 	b, err := proto.Marshal(&v1.KeeperReleaseRequest{Round: &v1.MaskedRound{Length: length}})
-	must(t, err)
+	testkit.Must(t, err)
 	return b
 }
 
@@ -160,14 +154,14 @@ func TestMasks(t *testing.T) {
 		t.Errorf("before a keeper was asked: %v", err)
 	}
 	for _, k := range s.all {
-		must(t, k.state(t.Context()))
+		testkit.Must(t, k.state(t.Context()))
 	}
 	all, err := s.Statements([]string{"union", "auditor"})
-	must(t, err)
+	testkit.Must(t, err)
 	for i, want := range []member.Pin{b.pin(), a.pin()} {
 		says, err := member.ReadStatement(all[i])
-		must(t, err)
-		must(t, member.Valid(says, want, time.Now()))
+		testkit.Must(t, err)
+		testkit.Must(t, member.Valid(says, want, time.Now()))
 	}
 	if got := a.caller.Load().(member.Pin).String(); got != Fingerprint(s.Key) {
 		t.Errorf("the keeper saw the key %s", got)
@@ -209,7 +203,7 @@ func TestMasks(t *testing.T) {
 	}
 	b.start(t)
 	got := <-done
-	must(t, got.err)
+	testkit.Must(t, got.err)
 	if !slices.Equal(got.sum, []uint64{2, 4, 6}) {
 		t.Errorf("the sum is %v", got.sum)
 	}
@@ -228,7 +222,7 @@ func TestLies(t *testing.T) {
 	}
 	s := set(t, epochs, Address{"auditor", l.at, l.pin()})
 	k := s.all[0]
-	must(t, k.state(t.Context()))
+	testkit.Must(t, k.state(t.Context()))
 	ctx, cancel := context.WithCancel(t.Context())
 	release := func(length int64) string {
 		ctx, cancel := context.WithCancel(ctx)

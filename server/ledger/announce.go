@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 // Announcement is an agent's list of clients and their data.
@@ -55,7 +57,7 @@ const (
 // Announce first reads what the ledger has, and writes only what differs, so an agent that
 // repeats its announcement costs no writes.
 func (l *Ledger) Announce(ctx context.Context, a Announcement, now time.Time) (refused Refused, err error) {
-	defer wrap(&err, "storing the clients of agent", a.Agent)
+	defer sqlstore.Wrap(&err, "storing the clients of agent", a.Agent)
 	inputs := strings.Join(slices.Compact(slices.Sorted(slices.Values(a.Inputs))), " ")
 	d, err := l.announced(ctx, a, inputs)
 	if err != nil {
@@ -63,7 +65,7 @@ func (l *Ledger) Announce(ctx context.Context, a Announcement, now time.Time) (r
 	}
 	refused = d.refused
 	for part := range slices.Chunk(d.write, announcedAtOnce) {
-		err := l.update(ctx, func(tx *txn) error { return l.announcePart(ctx, tx, a, d, part, inputs, now, &refused) })
+		err := l.Store.Update(ctx, func(tx *sqlstore.Txn) error { return l.announcePart(ctx, tx, a, d, part, inputs, now, &refused) })
 		if err != nil {
 			return Refused{}, err
 		}
@@ -71,7 +73,7 @@ func (l *Ledger) Announce(ctx context.Context, a Announcement, now time.Time) (r
 	if len(d.write) == 0 && !d.agent {
 		return refused, nil
 	}
-	return refused, l.update(ctx, func(tx *txn) error { return l.announceAgent(ctx, tx, a, d.clients, now) })
+	return refused, l.Store.Update(ctx, func(tx *sqlstore.Txn) error { return l.announceAgent(ctx, tx, a, d.clients, now) })
 }
 
 // difference is what an announcement changes.
@@ -90,11 +92,11 @@ func (l *Ledger) announced(ctx context.Context, a Announcement, inputs string) (
 	var pattern string
 	var revoked, most, generated int64
 	var skew sql.NullInt64
-	err = l.db.QueryRowContext(ctx, "SELECT revoked, most_clients, pattern, clients, version, protocol, skew, generated FROM agents WHERE id = $1", a.Agent).
+	err = l.Store.DB.QueryRowContext(ctx, "SELECT revoked, most_clients, pattern, clients, version, protocol, skew, generated FROM agents WHERE id = $1", a.Agent).
 		Scan(&revoked, &most, &pattern, &d.clients, &has.Version, &has.Protocol, &skew, &generated)
 	switch {
 	case err != nil:
-		return d, orNotFound(err, "agent "+a.Agent)
+		return d, sqlstore.OrNotFound(err, "agent "+a.Agent)
 	case revoked != 0:
 		return d, fmt.Errorf("agent %s is revoked: %w", a.Agent, ErrRefused)
 	}
@@ -104,7 +106,7 @@ func (l *Ledger) announced(ctx context.Context, a Announcement, inputs string) (
 		revoked int64
 	}
 	mine, valid := map[string]row{}, int64(0)
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		var name string
 		var x row
 		err := r.Scan(&name, &x.inputs, &x.step, &x.revoked)
@@ -119,7 +121,7 @@ func (l *Ledger) announced(ctx context.Context, a Announcement, inputs string) (
 	names := slices.Compact(slices.Sorted(slices.Values(a.Clients)))
 	other := map[string]string{} // why the agent cannot have a client of another agent
 	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, ok := mine[name]; return ok })
-	err = queryIn(ctx, l, func(r *sql.Rows) error {
+	err = sqlstore.QueryIn(ctx, l.Store, func(r *sql.Rows) error {
 		var name string
 		var revoked, freed int64
 		err := r.Scan(&name, &revoked, &freed)
@@ -178,27 +180,27 @@ func tooMany(a Announcement, has int) error {
 
 // announcePart writes clients that are new or that differ. Another agent may have announced
 // some of them since they were compared.
-func (l *Ledger) announcePart(ctx context.Context, tx *txn, a Announcement, d difference, clients []string, inputs string, now time.Time, refused *Refused) error {
+func (l *Ledger) announcePart(ctx context.Context, tx *sqlstore.Txn, a Announcement, d difference, clients []string, inputs string, now time.Time, refused *Refused) error {
 	// The lock makes announcements of the same agent wait for each other, so that together
 	// they keep the limit on its clients.
-	if _, err := tx.ExecContext(ctx, "SELECT 1 FROM agents WHERE id = $1"+l.lockClause("UPDATE"), a.Agent); err != nil {
+	if _, err := tx.ExecContext(ctx, "SELECT 1 FROM agents WHERE id = $1"+l.Store.LockClause("UPDATE"), a.Agent); err != nil {
 		return err
 	}
 	if err := checkAllowed(ctx, tx, a.Agent); err != nil {
 		return err
 	}
-	for part := range slices.Chunk(clients, l.chunk) {
+	for part := range slices.Chunk(clients, l.Store.Chunk) {
 		args := make([]any, 0, 5*len(part))
 		for _, c := range part {
-			args = append(args, c, a.Agent, inputs, int64(a.Step/time.Second), toMillis(now))
+			args = append(args, c, a.Agent, inputs, int64(a.Step/time.Second), sqlstore.ToMillis(now))
 		}
 		mine := map[string]bool{}
-		err := query(ctx, tx, func(r *sql.Rows) error {
+		err := sqlstore.Query(ctx, tx, func(r *sql.Rows) error {
 			var name string
 			err := r.Scan(&name)
 			mine[name] = true
 			return err
-		}, "INSERT INTO clients (name, agent, inputs, step, announced) VALUES "+placeholders(0, len(part), 5)+` ON CONFLICT (name) DO UPDATE
+		}, "INSERT INTO clients (name, agent, inputs, step, announced) VALUES "+sqlstore.Placeholders(0, len(part), 5)+` ON CONFLICT (name) DO UPDATE
 			SET agent = excluded.agent, inputs = excluded.inputs, step = excluded.step, announced = excluded.announced, freed = 0
 			WHERE clients.revoked = 0 AND (clients.agent = excluded.agent OR clients.freed <> 0)
 			RETURNING name`, args...)
@@ -226,7 +228,7 @@ func (l *Ledger) announcePart(ctx context.Context, tx *txn, a Announcement, d di
 
 // announceAgent stores what the agent says about itself, and the number of its clients. The
 // audit log gets an event if the number has changed.
-func (l *Ledger) announceAgent(ctx context.Context, tx *txn, a Announcement, before int64, now time.Time) error {
+func (l *Ledger) announceAgent(ctx context.Context, tx *sqlstore.Txn, a Announcement, before int64, now time.Time) error {
 	var skew sql.NullInt64
 	if a.Skew != nil {
 		skew = sql.NullInt64{Int64: a.Skew.Milliseconds(), Valid: true}
@@ -250,16 +252,16 @@ func (l *Ledger) announceAgent(ctx context.Context, tx *txn, a Announcement, bef
 // FreeClients lets other agents announce the clients of a revoked agent, or one of them. It
 // returns the number of clients. A client that is revoked itself stays so.
 func (l *Ledger) FreeClients(ctx context.Context, agent, client, actor string, now time.Time) (n int64, err error) {
-	defer wrap(&err, "freeing the clients of agent", agent)
-	err = l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "freeing the clients of agent", agent)
+	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		var revoked int64
 		if err := tx.QueryRowContext(ctx, "SELECT revoked FROM agents WHERE id = $1", agent).Scan(&revoked); err != nil {
-			return orNotFound(err, "agent "+agent)
+			return sqlstore.OrNotFound(err, "agent "+agent)
 		}
 		if revoked == 0 {
 			return fmt.Errorf("agent %s is not revoked and keeps its clients; revoke it first: %w", agent, ErrRefused)
 		}
-		r, err := tx.ExecContext(ctx, "UPDATE clients SET freed = $2 WHERE agent = $1 AND revoked = 0 AND freed = 0 AND ($3 = '' OR name = $3)", agent, toMillis(now), client)
+		r, err := tx.ExecContext(ctx, "UPDATE clients SET freed = $2 WHERE agent = $1 AND revoked = 0 AND freed = 0 AND ($3 = '' OR name = $3)", agent, sqlstore.ToMillis(now), client)
 		if err != nil {
 			return err
 		}

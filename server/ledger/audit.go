@@ -6,6 +6,8 @@ import (
 	"database/sql"
 	"fmt"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 // Event is an action of an operator or an agent, for the audit log.
@@ -21,13 +23,13 @@ type Event struct {
 // AddEvent adds an event to the audit log. Methods that change the ledger add their own
 // events.
 func (l *Ledger) AddEvent(ctx context.Context, e Event) (err error) {
-	defer wrap(&err, "adding an audit event")
-	return l.update(ctx, func(tx *txn) error { return l.audit(ctx, tx, e.At, e.Actor, e.Action, e.Subject, e.Detail) })
+	defer sqlstore.Wrap(&err, "adding an audit event")
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error { return l.audit(ctx, tx, e.At, e.Actor, e.Action, e.Subject, e.Detail) })
 }
 
-func (l *Ledger) audit(ctx context.Context, tx *txn, at time.Time, actor, action, subject, detail string) error {
+func (l *Ledger) audit(ctx context.Context, tx *sqlstore.Txn, at time.Time, actor, action, subject, detail string) error {
 	_, err := tx.ExecContext(ctx, "INSERT INTO audit (id, at, actor, action, subject, detail) VALUES ($1, $2, $3, $4, $5, $6)",
-		fmt.Sprintf("%016x-%08x-%s", toMillis(at), l.events.Add(1), rand.Text()[:8]), toMillis(at), actor, action, subject, detail)
+		fmt.Sprintf("%016x-%08x-%s", sqlstore.ToMillis(at), l.events.Add(1), rand.Text()[:8]), sqlstore.ToMillis(at), actor, action, subject, detail)
 	return err
 }
 
@@ -50,7 +52,7 @@ type AuditQuery struct {
 // Audit returns the newest events that a query selects, newest first, or the oldest ones if
 // After is set.
 func (l *Ledger) Audit(ctx context.Context, q AuditQuery) (all []Event, err error) {
-	defer wrap(&err, "reading the audit log")
+	defer sqlstore.Wrap(&err, "reading the audit log")
 	text, args := "SELECT id, at, actor, action, subject, detail FROM audit WHERE true", []any{}
 	if q.Before != "" {
 		args = append(args, q.Before)
@@ -62,25 +64,25 @@ func (l *Ledger) Audit(ctx context.Context, q AuditQuery) (all []Event, err erro
 		text += fmt.Sprintf(" AND id > $%d", len(args))
 	}
 	if !q.Until.IsZero() {
-		args = append(args, toMillis(q.Until))
+		args = append(args, sqlstore.ToMillis(q.Until))
 		text += fmt.Sprintf(" AND at < $%d", len(args))
 	}
 	for column, values := range map[string][]string{"actor": q.Actors, "action": q.Actions} {
 		if len(values) > 0 {
-			text += " AND " + column + " IN " + inList(len(args), len(values))
+			text += " AND " + column + " IN " + sqlstore.InList(len(args), len(values))
 			for _, v := range values {
 				args = append(args, v)
 			}
 		}
 	}
 	args = append(args, q.Limit)
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		var e Event
 		var at int64
 		if err := r.Scan(&e.ID, &at, &e.Actor, &e.Action, &e.Subject, &e.Detail); err != nil {
 			return err
 		}
-		e.At = fromMillis(at)
+		e.At = sqlstore.FromMillis(at)
 		all = append(all, e)
 		return nil
 	}, text+fmt.Sprintf(" ORDER BY id %s LIMIT $%d", order, len(args)), args...)

@@ -4,6 +4,10 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore"
+	"loadstar/server/sqlstore/storetest"
 )
 
 // Two machines with wrong clocks agree on the time if their ledger is PostgreSQL, so neither
@@ -11,9 +15,9 @@ import (
 func TestNowIsTheDatabasesTime(t *testing.T) {
 	at := cluster.Database(t)
 	by := func(wrong time.Duration) *Ledger {
-		l, err := openBy(t.Context(), at, func() time.Time { return time.Now().Add(wrong) })
-		must(t, err)
-		t.Cleanup(func() { must(t, l.Close()) })
+		l, err := OpenSimulated(t.Context(), at, sqlstore.Seams{Now: func() time.Time { return time.Now().Add(wrong) }})
+		testkit.Must(t, err)
+		t.Cleanup(func() { testkit.Must(t, l.Close()) })
 		return l
 	}
 	ahead, behind := by(time.Hour), by(-time.Hour)
@@ -31,16 +35,16 @@ func TestNowIsTheDatabasesTime(t *testing.T) {
 
 func TestNowFollowsTheMachineWithSQLite(t *testing.T) {
 	t.Parallel()
-	l, err := openBy(t.Context(), "sqlite:"+t.TempDir()+"/ledger.db", func() time.Time { return t0 })
-	must(t, err)
-	t.Cleanup(func() { must(t, l.Close()) })
-	wantEqual(t, "time", l.Now(), t0)
+	l, err := OpenSimulated(t.Context(), "sqlite:"+t.TempDir()+"/ledger.db", sqlstore.Seams{Now: func() time.Time { return t0 }})
+	testkit.Must(t, err)
+	t.Cleanup(func() { testkit.Must(t, l.Close()) })
+	storetest.Equal(t, "time", l.Now(), t0)
 }
 
 // TestClockWasAhead checks that a lead and a check-in of a time when the clock was a year
 // ahead do not hold for a year.
 func TestClockWasAhead(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)
 		ctx, year := t.Context(), 365*24*time.Hour
 		first, err := l.Lead(ctx, "first", time.Minute, after(year))
@@ -54,7 +58,7 @@ func TestClockWasAhead(t *testing.T) {
 		if _, err := l.Lead(ctx, "third", time.Minute, after(time.Second)); !errors.Is(err, ErrRefused) {
 			t.Errorf("while another coordinator has the lead: %v", err)
 		}
-		if _, err := l.write.ExecContext(ctx, "INSERT INTO agents (id, name, joined, expires, seen) VALUES ('a', 'a', 0, 0, $1)", toMillis(after(year))); err != nil {
+		if _, err := l.Store.Write.ExecContext(ctx, "INSERT INTO agents (id, name, joined, expires, seen) VALUES ('a', 'a', 0, 0, $1)", sqlstore.ToMillis(after(year))); err != nil {
 			t.Fatal(err)
 		}
 		for want, now := range []time.Duration{0, time.Second, 0} {

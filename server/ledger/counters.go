@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+
+	"loadstar/server/sqlstore"
 )
 
 // Results of a run are counted by several processes at a time, and none may be counted while
@@ -16,34 +18,13 @@ import (
 // batches up to the newest are there, and that later ones get higher numbers. Between two such
 // transactions the numbers do not follow the order of commits.
 
-// runLock distinguishes the locks of runs from others that use the same function.
-const runLock = 0x72756e // "run"
-
-// lockText returns the statement that locks a run, given by $1.
-func lockText(shared bool) string {
-	if shared {
-		return fmt.Sprintf("SELECT pg_advisory_xact_lock_shared(hashtextextended($1, %d))", runLock)
-	}
-	return fmt.Sprintf("SELECT pg_advisory_xact_lock(hashtextextended($1, %d))", runLock)
-}
-
-// lockRun makes sure that no results of a run are counted until the transaction ends, or, with
-// shared, that nobody else changes the run.
-func (l *Ledger) lockRun(ctx context.Context, tx *txn, run string, shared bool) error {
-	if l.sqlite {
-		return nil
-	}
-	_, err := tx.ExecContext(ctx, lockText(shared), run)
-	return err
-}
-
 // slots is the number of rows that a run has for the processes that count. Two processes may
 // have the same row by chance; they then wait for each other.
 const slots = 256
 
 // newSlot chooses the slot of a process.
 func (l *Ledger) newSlot() int64 {
-	if l.sqlite {
+	if l.Store.SQLite {
 		return 0
 	}
 	return rand.Int64N(slots)
@@ -63,14 +44,14 @@ func scanCounter(row interface{ Scan(...any) error }) (c counterRow, err error) 
 	if err := row.Scan(&run, &c.slot, &c.batch, &c.receipts, &c.round, &c.counted, &c.bytes, &checksum); err != nil {
 		return c, err
 	}
-	return c, checkRow("counters", checksum, run, c.slot, c.batch, c.receipts)
+	return c, sqlstore.CheckRow("counters", checksum, run, c.slot, c.batch, c.receipts)
 }
 
 // newestBatch returns the newest batch of a run that is locked: the one that its row has, or a
 // later one that was counted.
-func newestBatch(ctx context.Context, tx *txn, r *Run) (newest int64, err error) {
+func newestBatch(ctx context.Context, tx *sqlstore.Txn, r *Run) (newest int64, err error) {
 	newest = r.Batch
-	err = query(ctx, tx, func(rows *sql.Rows) error {
+	err = sqlstore.Query(ctx, tx, func(rows *sql.Rows) error {
 		c, err := scanCounter(rows)
 		newest = max(newest, c.batch)
 		return err
@@ -79,8 +60,8 @@ func newestBatch(ctx context.Context, tx *txn, r *Run) (newest int64, err error)
 }
 
 // nextBatch returns the number of a new batch. The transaction must have locked the run.
-func (l *Ledger) nextBatch(ctx context.Context, tx *txn, r *Run) (next int64, err error) {
-	if l.sqlite {
+func (l *Ledger) nextBatch(ctx context.Context, tx *sqlstore.Txn, r *Run) (next int64, err error) {
+	if l.Store.SQLite {
 		newest, err := newestBatch(ctx, tx, r)
 		return newest + 1, err
 	}
@@ -88,22 +69,22 @@ func (l *Ledger) nextBatch(ctx context.Context, tx *txn, r *Run) (next int64, er
 		return 0, err
 	}
 	if next <= r.Batch {
-		return 0, fmt.Errorf("%w: the sequence batches is at %d, but run %s has batch %d", ErrDamaged, next, r.ID, r.Batch)
+		return 0, fmt.Errorf("%w: the sequence batches is at %d, but run %s has batch %d", sqlstore.ErrDamaged, next, r.ID, r.Batch)
 	}
 	return next, nil
 }
 
 // note stores in the row of this process that it counts a batch.
-func (l *Ledger) note(ctx context.Context, tx *txn, run string, round, batch, counted, bytes int64) error {
+func (l *Ledger) note(ctx context.Context, tx *sqlstore.Txn, run string, round, batch, counted, bytes int64) error {
 	own := func() (counterRow, error) {
-		return scanCounter(tx.QueryRowContext(ctx, selectCounters+" WHERE run = $1 AND slot = $2"+l.lockClause("UPDATE"), run, l.slot))
+		return scanCounter(tx.QueryRowContext(ctx, selectCounters+" WHERE run = $1 AND slot = $2"+l.Store.LockClause("UPDATE"), run, l.slot))
 	}
 	c, err := own()
 	if errors.Is(err, sql.ErrNoRows) {
 		// Another transaction may add the row too. The second one waits for the first, and then
 		// reads what it has stored.
 		if _, err := tx.ExecContext(ctx, "INSERT INTO counters (run, slot, batch, receipts, round, counted, bytes, checksum) VALUES ($1, $2, 0, 0, $3, 0, 0, $4) ON CONFLICT (run, slot) DO NOTHING",
-			run, l.slot, round, rowSum("counters", run, l.slot, int64(0), int64(0))); err != nil {
+			run, l.slot, round, sqlstore.RowSum("counters", run, l.slot, int64(0), int64(0))); err != nil {
 			return err
 		}
 		c, err = own()
@@ -121,6 +102,6 @@ func (l *Ledger) note(ctx context.Context, tx *txn, run string, round, batch, co
 	}
 	c.batch, c.receipts = max(c.batch, batch), c.receipts+counted
 	_, err = tx.ExecContext(ctx, "UPDATE counters SET batch = $3, receipts = $4, round = $5, counted = $6, bytes = $7, checksum = $8 WHERE run = $1 AND slot = $2",
-		run, l.slot, c.batch, c.receipts, c.round, c.counted+counted, c.bytes+bytes, rowSum("counters", run, l.slot, c.batch, c.receipts))
+		run, l.slot, c.batch, c.receipts, c.round, c.counted+counted, c.bytes+bytes, sqlstore.RowSum("counters", run, l.slot, c.batch, c.receipts))
 	return err
 }

@@ -15,7 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/pgtest"
+	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
+	"loadstar/server/sqlstore"
+	"loadstar/server/sqlstore/storetest"
 )
 
 // child is the main function of a second process. Depending on args, it only opens the
@@ -24,7 +27,7 @@ import (
 func child(at string, args []string) error {
 	ctx := context.Background()
 	l, err := Open(ctx, at)
-	for tries := 0; Unreachable(err) && tries < 1000; tries++ {
+	for tries := 0; sqlstore.Unreachable(err) && tries < 1000; tries++ {
 		time.Sleep(10 * time.Millisecond)
 		l, err = Open(ctx, at)
 	}
@@ -56,7 +59,7 @@ func child(at string, args []string) error {
 		}
 		counted, err := l.Count(ctx, "run", batch, sums(batch))
 		if err != nil {
-			if !Unreachable(err) || time.Now().After(deadline) {
+			if !sqlstore.Unreachable(err) || time.Now().After(deadline) {
 				return fmt.Errorf("not away: %w", err)
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -102,8 +105,8 @@ func count(t *testing.T, at string, turns int, seed uint64) *counter {
 	var trouble bytes.Buffer
 	c.cmd.Stderr = &trouble
 	out, err := c.cmd.StdoutPipe()
-	must(t, err)
-	must(t, c.cmd.Start())
+	testkit.Must(t, err)
+	testkit.Must(t, c.cmd.Start())
 	t.Cleanup(func() { c.cmd.Process.Kill() }) // it has already ended unless the test failed
 	go func() {
 		first := sync.OnceFunc(func() { close(c.some) })
@@ -125,7 +128,7 @@ func (s *site) kept(said []string) {
 	s.t.Helper()
 	for part := range slices.Chunk(said, 500) {
 		where, err := s.Standings(context.Background(), "agent", "run", 0, part)
-		must(s.t, err)
+		testkit.Must(s.t, err)
 		for _, c := range part {
 			if where[c].State != Counted {
 				s.t.Errorf("%s was counted, but is %v", c, where[c])
@@ -141,11 +144,11 @@ func TestKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		const turns, kills = 1500, 4
 		s := plant(t, at, turns)
 		s.ask(0, 0, upTo(turns)...)
-		must(t, s.Close()) // so that the next reader must recover from the killed process
+		testkit.Must(t, s.Close()) // so that the next reader must recover from the killed process
 		rng := rand.New(rand.NewPCG(rand.Uint64(), 1))
 		receipts := 0
 		for k := range uint64(kills) {
@@ -154,14 +157,14 @@ func TestKill(t *testing.T) {
 			for _, c := range both {
 				time.Sleep(time.Duration(rng.IntN(30)) * time.Millisecond)
 				if err := c.cmd.Process.Kill(); !errors.Is(err, os.ErrProcessDone) {
-					must(t, err)
+					testkit.Must(t, err)
 				}
 			}
 			for _, c := range both {
 				<-c.done
 			}
 			l, err := Open(t.Context(), at)
-			must(t, err)
+			testkit.Must(t, err)
 			now := &site{l, t, s.lead, s.run}
 			leases, n := now.balance()
 			now.kept(slices.Concat(both[0].said, both[1].said))
@@ -169,7 +172,7 @@ func TestKill(t *testing.T) {
 				t.Errorf("%d leases, %d receipts, and %d before", leases, n, receipts)
 			}
 			receipts = n
-			must(t, l.Close())
+			testkit.Must(t, l.Close())
 		}
 		if receipts == 0 || receipts == turns {
 			t.Logf("the kills tested little: %d of %d turns were already counted", receipts, turns)
@@ -193,23 +196,23 @@ func TestPostgresCrashes(t *testing.T) {
 	}
 	t.Parallel()
 	server := pgtest.Single(t)
-	must(t, server.Create("ledger"))
+	testkit.Must(t, server.Create("ledger"))
 	at := server.URL("ledger")
 	const turns = 1500
 	s := plant(t, at, turns)
 	s.ask(0, 0, upTo(turns)...)
-	must(t, s.Close())
+	testkit.Must(t, s.Close())
 	both := []*counter{count(t, at, turns, 1), count(t, at, turns, 2)}
 	<-both[0].some
 	for range 2 {
 		time.Sleep(time.Duration(20+rand.IntN(100)) * time.Millisecond)
-		must(t, server.Crash())
-		must(t, server.Start())
-		wantEqual(t, "where the server is", server.URL("ledger"), at)
+		testkit.Must(t, server.Crash())
+		testkit.Must(t, server.Start())
+		storetest.Equal(t, "where the server is", server.URL("ledger"), at)
 		l, err := Open(t.Context(), at)
-		must(t, err)
+		testkit.Must(t, err)
 		(&site{l, t, s.lead, s.run}).balance()
-		must(t, l.Close())
+		testkit.Must(t, l.Close())
 	}
 	for _, c := range both {
 		if err := <-c.done; err != nil {

@@ -13,12 +13,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore"
+	"loadstar/server/sqlstore/storetest"
 )
 
 // resum makes the checksums of all rows right, after a test has changed some.
 func resum(t *testing.T, l *Ledger) {
 	t.Helper()
-	must(t, l.update(t.Context(), func(tx *txn) error { return sumRows(t.Context(), tx.Tx) }))
+	testkit.Must(t, l.Store.Update(t.Context(), func(tx *sqlstore.Txn) error { return sqlstore.SumRows(t.Context(), tx.Tx) }))
 }
 
 // fill makes a ledger that has rows in all tables with checksums.
@@ -36,7 +40,7 @@ func fill(t *testing.T, at string) *site {
 		return d.Publish(Round{Round: 0, LastBatch: 1}, Version{Weights: "w1", Limits: []byte{7}}, "server 1")
 	})
 	_, err := s.AddRelease(ctx, Release{ID: "release", Name: "day", Run: "run", Role: "shared", Actor: "test", Created: t0})
-	must(t, err)
+	testkit.Must(t, err)
 	s.ask(1, 1, 3, 4, 5, 6)
 	with := one("agent", 1, 1, "c00003")
 	with.Masks = []Mask{{"agent", 0, 1, "00"}}
@@ -47,18 +51,18 @@ func fill(t *testing.T, at string) *site {
 	_, err = s.Count(ctx, "run", arrivals, func([]int) ([]Partial, []Single, error) {
 		return nil, []Single{{Client: "c00004", Version: 1, Examples: 10, Steps: 3, Loss: math.Copysign(0, -1), Numbers: []byte{1, 2}}}, nil
 	})
-	must(t, err)
+	testkit.Must(t, err)
 	return s
 }
 
 // TestChangedRows changes each column that a checksum covers, of one row of each table, and
 // checks that the change is found and its row named. It deletes a receipt, too.
 func TestChangedRows(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := fill(t, at), t.Context()
-		must(t, checkRows(ctx, s.db, true))
-		for table, x := range summedTables {
-			columns := strings.Split(x.columns, ", ")
+		testkit.Must(t, sqlstore.CheckRows(ctx, s.Store.DB, true))
+		for table, x := range sqlstore.SummedTables {
+			columns := strings.Split(x.Columns, ", ")
 			// The columns in the checksum and the expression that no statement can set.
 			if table == "rounds" {
 				columns = slices.DeleteFunc(columns, func(c string) bool { return strings.HasPrefix(c, "CASE") })
@@ -68,13 +72,13 @@ func TestChangedRows(t *testing.T) {
 				if foreign := map[string]bool{"runs id": true, "machines run": true, "members run": true, "versions run": true, "rounds run": true, "server_data run": true}; foreign[table+" "+column] {
 					continue // other rows refer to it, or it refers to them
 				}
-				tx, err := s.write.BeginTx(ctx, nil)
-				must(t, err)
+				tx, err := s.Store.Write.BeginTx(ctx, nil)
+				testkit.Must(t, err)
 				// The value of a text is another text, and of a number another number.
 				change := "CAST(" + column + " AS TEXT) || 'x'"
 				var value any
 				where := map[string]string{"rounds": " WHERE round = 0", "versions": " WHERE version = 1"}[table]
-				must(t, tx.QueryRow("SELECT "+column+" FROM "+table+where+" ORDER BY 1 LIMIT 1").Scan(&value))
+				testkit.Must(t, tx.QueryRow("SELECT "+column+" FROM "+table+where+" ORDER BY 1 LIMIT 1").Scan(&value))
 				switch value.(type) {
 				case nil:
 					change = "5"
@@ -88,26 +92,26 @@ func TestChangedRows(t *testing.T) {
 					args = append(args, append([]byte{9}, value.([]byte)...))
 				}
 				_, err = tx.Exec("UPDATE "+table+" SET "+column+" = "+change+where, args...)
-				must(t, err)
-				if err := checkRows(ctx, tx, true); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "table "+table+", row ") {
+				testkit.Must(t, err)
+				if err := sqlstore.CheckRows(ctx, tx, true); !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), "table "+table+", row ") {
 					t.Errorf("%s.%s: %v", table, column, err)
 				}
-				must(t, tx.Rollback())
+				testkit.Must(t, tx.Rollback())
 			}
 		}
 		// A server that starts does not read the receipts of merged rounds, and a backup does.
 		for client, atStart := range map[string]bool{"c00000": false, "c00003": true} {
-			tx, err := s.write.BeginTx(ctx, nil)
-			must(t, err)
+			tx, err := s.Store.Write.BeginTx(ctx, nil)
+			testkit.Must(t, err)
 			_, err = tx.Exec("UPDATE receipts SET norm = 7 WHERE client = $1", client)
-			must(t, err)
-			wantEqual(t, "damage at the start", errors.Is(checkRows(ctx, tx, false), ErrDamaged), atStart)
-			wantIs(t, checkRows(ctx, tx, true), ErrDamaged)
-			must(t, tx.Rollback())
+			testkit.Must(t, err)
+			storetest.Equal(t, "damage at the start", errors.Is(sqlstore.CheckRows(ctx, tx, false), sqlstore.ErrDamaged), atStart)
+			wantIs(t, sqlstore.CheckRows(ctx, tx, true), sqlstore.ErrDamaged)
+			testkit.Must(t, tx.Rollback())
 		}
-		_, err := s.write.Exec("DELETE FROM receipts WHERE client = 'c00001'")
-		must(t, err)
-		if err := checkRows(ctx, s.db, false); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "has counted 4 updates, and 3 receipts are stored") {
+		_, err := s.Store.Write.Exec("DELETE FROM receipts WHERE client = 'c00001'")
+		testkit.Must(t, err)
+		if err := sqlstore.CheckRows(ctx, s.Store.DB, false); !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), "has counted 4 updates, and 3 receipts are stored") {
 			t.Errorf("a deleted receipt: %v", err)
 		}
 	})
@@ -115,7 +119,7 @@ func TestChangedRows(t *testing.T) {
 
 // TestReadsChecked checks that reading a changed row reports damage.
 func TestReadsChecked(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := fill(t, at), t.Context()
 		drive := func(do func(d *Drive) error) error { return s.Drive(ctx, s.lead, "run", do) }
 		for _, x := range []struct {
@@ -161,12 +165,12 @@ func TestReadsChecked(t *testing.T) {
 		} {
 			exec := func(text string) {
 				t.Helper()
-				_, err := s.write.Exec(text)
-				must(t, err)
+				_, err := s.Store.Write.Exec(text)
+				testkit.Must(t, err)
 			}
 			exec("CREATE TABLE saved AS SELECT * FROM " + x.table)
 			exec("UPDATE " + x.table + " SET " + x.change)
-			if err := x.read(); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "table "+x.table+", row ") {
+			if err := x.read(); !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), "table "+x.table+", row ") {
 				t.Errorf("%s, %s: %v", x.table, x.change, err)
 			}
 			if x.table != "runs" { // others refer to it, and it comes last
@@ -184,29 +188,29 @@ func TestDamage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	s := fill(t, "sqlite:"+path)
 	log, err := exec.Command("cat", path+"-wal").Output() // closing the file here would release locks
-	must(t, err)
+	testkit.Must(t, err)
 	want := content(t, s.Ledger)
-	must(t, s.Close())
+	testkit.Must(t, s.Close())
 	whole, err := os.ReadFile(path)
-	must(t, err)
+	testkit.Must(t, err)
 
 	other := filepath.Join(t.TempDir(), "ledger.db")
 	read := func(flip int) (string, error) {
 		damaged := bytes.Clone(whole)
 		damaged[flip] ^= 0x10
-		must(t, os.WriteFile(other, damaged, 0o600))
+		testkit.Must(t, os.WriteFile(other, damaged, 0o600))
 		l, err := Open(t.Context(), "sqlite:"+other)
 		if err != nil {
 			return "", err
 		}
 		got := content(t, l)
-		must(t, l.Close())
-		return got, VerifyFile(t.Context(), other) // as the next backup does
+		testkit.Must(t, l.Close())
+		return got, sqlstore.VerifyFile(t.Context(), other) // as the next backup does
 	}
 	found := 0
 	for off := 0; off < len(whole); off += 4999 {
 		got, err := read(off)
-		if errors.Is(err, ErrDamaged) {
+		if errors.Is(err, sqlstore.ErrDamaged) {
 			found++
 		} else if err != nil || got != want {
 			t.Errorf("a flip at byte %d: %v", off, err)
@@ -216,22 +220,22 @@ func TestDamage(t *testing.T) {
 		t.Errorf("%d flips were found", found)
 	}
 	whole[bytes.Index(whole, []byte("server 1"))]++
-	must(t, os.WriteFile(other, whole, 0o600))
-	wantIs(t, VerifyFile(t.Context(), other), ErrDamaged)
+	testkit.Must(t, os.WriteFile(other, whole, 0o600))
+	wantIs(t, sqlstore.VerifyFile(t.Context(), other), sqlstore.ErrDamaged)
 
-	must(t, os.WriteFile(other, whole, 0o600))
+	testkit.Must(t, os.WriteFile(other, whole, 0o600))
 	log[5000] ^= 1
-	must(t, os.WriteFile(other+"-wal", log, 0o600))
+	testkit.Must(t, os.WriteFile(other+"-wal", log, 0o600))
 	_, err = Open(t.Context(), "sqlite:"+other)
-	wantIs(t, err, ErrDamaged)
+	wantIs(t, err, sqlstore.ErrDamaged)
 }
 
 // content returns what the checksums cover.
 func content(t *testing.T, l *Ledger) string {
 	t.Helper()
 	var all strings.Builder
-	for _, table := range slices.Sorted(maps.Keys(summedTables)) {
-		must(t, eachSummed(t.Context(), l.db, table, "", func(values []any, _ int64) error {
+	for _, table := range slices.Sorted(maps.Keys(sqlstore.SummedTables)) {
+		testkit.Must(t, sqlstore.EachSummed(t.Context(), l.Store.DB, table, "", func(values []any, _ int64) error {
 			fmt.Fprintln(&all, table, values)
 			return nil
 		}))
@@ -255,20 +259,20 @@ func TestLockedWhileOpen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	for i := range 2 { // the file is new, and then not
 		l, err := Open(t.Context(), "sqlite:"+path)
-		must(t, err)
+		testkit.Must(t, err)
 		join(t, l, fmt.Sprint("a", i))
 		run("python3", "-c", "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM agents').fetchall(); c.close()", path)
 		join(t, l, fmt.Sprint("b", i))
 		crashed := t.TempDir()
 		// Another process copies the files: closing them here would release the locks.
 		run("sh", "-c", `cp "$0"* "$1"`, path, crashed)
-		must(t, l.Close())
+		testkit.Must(t, l.Close())
 		c, err := Open(t.Context(), "sqlite:"+filepath.Join(crashed, "ledger.db"))
-		must(t, err)
+		testkit.Must(t, err)
 		if n, err := c.Agents(t.Context()); n != int64(2*(i+1)) || err != nil {
 			t.Errorf("%d agents, want %d: %v", n, 2*(i+1), err)
 		}
-		must(t, c.Close())
+		testkit.Must(t, c.Close())
 	}
 }
 
@@ -279,20 +283,20 @@ func TestCopyWithoutLog(t *testing.T) {
 	s := plant(t, "sqlite:"+path, 3)
 	s.ask(0, 0, 0, 1)
 	s.count(one("agent", 0, 0, "c00000"))
-	_, err := s.write.Exec("PRAGMA wal_checkpoint(TRUNCATE)")
-	must(t, err)
+	_, err := s.Store.Write.Exec("PRAGMA wal_checkpoint(TRUNCATE)")
+	testkit.Must(t, err)
 	s.count(one("agent", 0, 0, "c00001"))
 	crashed := filepath.Join(t.TempDir(), "ledger.db")
 	// Another process copies the files: closing them here would release the locks.
-	for _, suffix := range []string{"", "-wal", witnessFile} {
+	for _, suffix := range []string{"", "-wal", sqlstore.WitnessFile} {
 		if out, err := exec.Command("cp", path+suffix, crashed+suffix).CombinedOutput(); err != nil {
 			t.Fatal(string(out))
 		}
 	}
-	must(t, os.Rename(crashed+"-wal", crashed+".log"))
+	testkit.Must(t, os.Rename(crashed+"-wal", crashed+".log"))
 	_, err = Open(t.Context(), "sqlite:"+crashed)
-	wantIs(t, err, ErrOlder)
-	must(t, os.Rename(crashed+".log", crashed+"-wal"))
+	wantIs(t, err, sqlstore.ErrOlder)
+	testkit.Must(t, os.Rename(crashed+".log", crashed+"-wal"))
 	l := open(t, "sqlite:"+crashed)
-	wantEqual(t, "batches", l.newest(t, "run"), 2)
+	storetest.Equal(t, "batches", l.newest(t, "run"), 2)
 }

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"slices"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 // Codes of declines. Agents have further ones.
@@ -25,9 +27,9 @@ type Decline struct {
 // withdraws them. It skips leases that another transaction has locked. Only turns with a
 // lease get a row, so an agent cannot fill the table.
 func (l *Ledger) Decline(ctx context.Context, agent, run string, round int64, clients []string, code, reason string) (err error) {
-	defer wrap(&err, "declining leases of agent", agent, "in run", run)
+	defer sqlstore.Wrap(&err, "declining leases of agent", agent, "in run", run)
 	now := l.Now()
-	return l.update(ctx, func(tx *txn) error {
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		declined, err := l.setExpiry(ctx, tx, "until <> $4", "$4", agent, run, round, clients, time.Time{})
 		if err != nil {
 			return err
@@ -42,14 +44,14 @@ func (l *Ledger) Decline(ctx context.Context, agent, run string, round int64, cl
 
 // addDeclines stores declines, except those of turns that have one. The transaction must
 // have locked the leases of the turns before, so that two transactions cannot deadlock.
-func (l *Ledger) addDeclines(ctx context.Context, tx *txn, all []Decline) error {
+func (l *Ledger) addDeclines(ctx context.Context, tx *sqlstore.Txn, all []Decline) error {
 	const columns = 7
-	for part := range slices.Chunk(all, l.chunk) {
+	for part := range slices.Chunk(all, l.Store.Chunk) {
 		args := make([]any, 0, columns*len(part))
 		for _, x := range part {
-			args = append(args, x.Run, x.Round, x.Client, x.Agent, x.Code, x.Reason, toMillis(x.At))
+			args = append(args, x.Run, x.Round, x.Client, x.Agent, x.Code, x.Reason, sqlstore.ToMillis(x.At))
 		}
-		if _, err := tx.ExecContext(ctx, "INSERT INTO declines (run, round, client, agent, code, reason, at) VALUES "+placeholders(0, len(part), columns)+" ON CONFLICT (run, round, client) DO NOTHING", args...); err != nil {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO declines (run, round, client, agent, code, reason, at) VALUES "+sqlstore.Placeholders(0, len(part), columns)+" ON CONFLICT (run, round, client) DO NOTHING", args...); err != nil {
 			return err
 		}
 	}
@@ -57,9 +59,9 @@ func (l *Ledger) addDeclines(ctx context.Context, tx *txn, all []Decline) error 
 }
 
 // endTurns deletes all leases of a run and records the reason.
-func (l *Ledger) endTurns(ctx context.Context, tx *txn, run, reason string, now time.Time) error {
+func (l *Ledger) endTurns(ctx context.Context, tx *sqlstore.Txn, run, reason string, now time.Time) error {
 	var all []Decline
-	err := query(ctx, tx, func(r *sql.Rows) error {
+	err := sqlstore.Query(ctx, tx, func(r *sql.Rows) error {
 		x := Decline{Turn: Turn{Run: run}, Code: CodeLost, Reason: reason, At: now}
 		err := r.Scan(&x.Round, &x.Client, &x.Agent)
 		all = append(all, x)
@@ -68,7 +70,7 @@ func (l *Ledger) endTurns(ctx context.Context, tx *txn, run, reason string, now 
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	if err := touch(ctx, tx, leasesStamp+run); err != nil { // agents that train them hear of it
+	if err := sqlstore.Touch(ctx, tx, leasesStamp+run); err != nil { // agents that train them hear of it
 		return err
 	}
 	return l.addDeclines(ctx, tx, all)
@@ -77,8 +79,8 @@ func (l *Ledger) endTurns(ctx context.Context, tx *txn, run, reason string, now 
 // Wave returns the most frequent reason with which agents declined turns of a round, and the
 // number of these turns.
 func (d *Drive) Wave(round int64) (reason string, turns int64, err error) {
-	defer wrap(&err, "reading the declined turns of run", d.Run.ID)
-	err = query(d.ctx, d.tx, func(r *sql.Rows) error { return r.Scan(&reason, &turns) },
+	defer sqlstore.Wrap(&err, "reading the declined turns of run", d.Run.ID)
+	err = sqlstore.Query(d.ctx, d.tx, func(r *sql.Rows) error { return r.Scan(&reason, &turns) },
 		`SELECT reason, count(*) FROM declines WHERE run = $1 AND round = $2 AND code NOT IN ($3, $4) GROUP BY reason ORDER BY count(*) DESC, reason LIMIT 1`,
 		d.Run.ID, round, CodeLost, CodeRevoked)
 	return reason, turns, err

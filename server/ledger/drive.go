@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 // Drive is a coordinator's transaction on one run. No results of the run are counted during
@@ -14,7 +16,7 @@ import (
 type Drive struct {
 	l   *Ledger
 	ctx context.Context
-	tx  *txn
+	tx  *sqlstore.Txn
 	// Run is the run's state at the start of the transaction.
 	Run Run
 	now Run // with what the transaction has changed
@@ -27,10 +29,10 @@ func (l *Ledger) Drive(ctx context.Context, lead Lead, run string, do func(d *Dr
 	var failed error // the error of do, which already names its operation
 	defer func() {
 		if failed == nil {
-			wrap(&err, "driving run", run)
+			sqlstore.Wrap(&err, "driving run", run)
 		}
 	}()
-	return l.update(ctx, func(tx *txn) error {
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		if err := l.checkLead(ctx, tx, lead); err != nil {
 			return err
 		}
@@ -47,12 +49,12 @@ func (l *Ledger) Drive(ctx context.Context, lead Lead, run string, do func(d *Dr
 // that are held out. It numbers them in the byte order of their names. It stores version 0
 // and r's Plan, PlanBlob, Server and LeftOut. It returns the size of the fleet.
 func (d *Drive) Begin(r Run, v Version, members Filter, now time.Time) (fleet int64, err error) {
-	defer wrap(&err, "beginning run", d.Run.ID)
+	defer sqlstore.Wrap(&err, "beginning run", d.Run.ID)
 	args := []any{d.Run.ID}
 	which := d.l.selects(members, &args)
 	var clients []string
 	generated := int64(0)
-	if err := query(d.ctx, d.tx, func(r *sql.Rows) error {
+	if err := sqlstore.Query(d.ctx, d.tx, func(r *sql.Rows) error {
 		var name string
 		var synthetic int64
 		var heldOut bool
@@ -68,14 +70,14 @@ func (d *Drive) Begin(r Run, v Version, members Filter, now time.Time) (fleet in
 	slices.Sort(clients)
 	fleet = int64(len(clients))
 	no := int64(0)
-	for part := range slices.Chunk(clients, d.l.chunk) {
+	for part := range slices.Chunk(clients, d.l.Store.Chunk) {
 		const columns = 4
 		rows := make([]any, 0, columns*len(part))
 		for _, c := range part {
-			rows = append(rows, withSum("members", d.Run.ID, no, c)...)
+			rows = append(rows, sqlstore.WithSum("members", d.Run.ID, no, c)...)
 			no++
 		}
-		if _, err := d.tx.ExecContext(d.ctx, "INSERT INTO members (run, no, client, checksum) VALUES "+placeholders(0, len(part), columns), rows...); err != nil {
+		if _, err := d.tx.ExecContext(d.ctx, "INSERT INTO members (run, no, client, checksum) VALUES "+sqlstore.Placeholders(0, len(part), columns), rows...); err != nil {
 			return 0, err
 		}
 	}
@@ -89,7 +91,7 @@ func (d *Drive) Begin(r Run, v Version, members Filter, now time.Time) (fleet in
 
 // End ends the run with the given state and reason.
 func (d *Drive) End(s State, reason string, now time.Time) (err error) {
-	defer wrap(&err, "ending run", d.Run.ID)
+	defer sqlstore.Wrap(&err, "ending run", d.Run.ID)
 	return d.l.finish(d.ctx, d.tx, d.now, s, reason, now)
 }
 
@@ -102,12 +104,12 @@ type Receipt struct {
 // Receipts returns the receipts of all batches after the given one, in the order of
 // batches.
 func (d *Drive) Receipts(after int64) (all []Receipt, err error) {
-	defer wrap(&err, "reading the receipts of run", d.Run.ID)
-	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading the receipts of run", d.Run.ID)
+	err = sqlstore.Query(d.ctx, d.tx, func(r *sql.Rows) error {
 		x, _, err := scanReceipt(r)
 		all = append(all, x)
 		return err
-	}, "SELECT "+receiptColumns+", checksum FROM receipts WHERE run = $1 AND batch > $2 ORDER BY batch, no", d.Run.ID, after)
+	}, "SELECT "+sqlstore.ReceiptColumns+", checksum FROM receipts WHERE run = $1 AND batch > $2 ORDER BY batch, no", d.Run.ID, after)
 	return all, err
 }
 
@@ -120,7 +122,7 @@ func scanReceipt(r *sql.Rows, others ...any) (x Receipt, s Share, err error) {
 	if x.TrainLoss = s.TrainLoss; err != nil {
 		return x, s, err
 	}
-	return x, s, checkRow("receipts", checksum, run, x.Round, s.Client, x.No, x.Version, x.Batch, s.Examples, s.Steps, s.TrainLoss, counted, s.Norm, s.ControlNorm)
+	return x, s, sqlstore.CheckRow("receipts", checksum, run, x.Round, s.Client, x.No, x.Version, x.Batch, s.Examples, s.Steps, s.TrainLoss, counted, s.Norm, s.ControlNorm)
 }
 
 // Lease permits a member's update to be counted in a round.
@@ -133,9 +135,9 @@ type Lease struct {
 
 // Withdraw deletes expired leases and returns them. It records why they end.
 func (d *Drive) Withdraw(now time.Time) (all []Lease, err error) {
-	defer wrap(&err, "withdrawing expired leases of run", d.Run.ID)
+	defer sqlstore.Wrap(&err, "withdrawing expired leases of run", d.Run.ID)
 	var lost []Decline
-	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
+	err = sqlstore.Query(d.ctx, d.tx, func(r *sql.Rows) error {
 		x, err := scanLease(r)
 		y := Decline{Turn: x.Turn, Agent: x.agent, Code: CodeLost, Reason: "its agent did not call before the lease expired", At: now}
 		switch x.until {
@@ -146,11 +148,11 @@ func (d *Drive) Withdraw(now time.Time) (all []Lease, err error) {
 		}
 		all, lost = append(all, Lease{No: x.no, Round: x.Round, Version: x.version, Expired: x.until != 0}), append(lost, y)
 		return err
-	}, "DELETE FROM leases WHERE run = $1 AND until <= $2 RETURNING "+storedLease, d.Run.ID, toMillis(now))
+	}, "DELETE FROM leases WHERE run = $1 AND until <= $2 RETURNING "+storedLease, d.Run.ID, sqlstore.ToMillis(now))
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
-	if err := touch(d.ctx, d.tx, leasesStamp+d.Run.ID); err != nil {
+	if err := sqlstore.Touch(d.ctx, d.tx, leasesStamp+d.Run.ID); err != nil {
 		return nil, err
 	}
 	return all, d.l.addDeclines(d.ctx, d.tx, lost)
@@ -168,25 +170,25 @@ type Asking struct {
 // Ask adds leases for members of the fleet. It returns the members that can no longer take
 // part, and those whose agents were not seen recently.
 func (d *Drive) Ask(a Asking) (gone, silent []int64, err error) {
-	defer wrap(&err, "adding leases to run", d.Run.ID)
-	for part := range slices.Chunk(a.Members, maxRows) {
+	defer sqlstore.Wrap(&err, "adding leases to run", d.Run.ID)
+	for part := range slices.Chunk(a.Members, sqlstore.MaxRows) {
 		here := map[int64]bool{}
 		var leases []leaseRow
-		err := query(d.ctx, d.tx, func(r *sql.Rows) error {
-			x := leaseRow{Turn: Turn{Run: d.Run.ID, Round: a.Round}, version: a.Version, until: toMillis(a.Until), latest: toMillis(a.Latest)}
+		err := sqlstore.Query(d.ctx, d.tx, func(r *sql.Rows) error {
+			x := leaseRow{Turn: Turn{Run: d.Run.ID, Round: a.Round}, version: a.Version, until: sqlstore.ToMillis(a.Until), latest: sqlstore.ToMillis(a.Latest)}
 			var checksum, seen int64
 			if err := r.Scan(&x.no, &x.Client, &checksum, &x.agent, &seen); err != nil {
 				return err
 			}
 			here[x.no] = true
-			if seen >= toMillis(a.Seen) {
+			if seen >= sqlstore.ToMillis(a.Seen) {
 				leases = append(leases, x)
 			} else {
 				silent = append(silent, x.no)
 			}
-			return checkRow("members", checksum, d.Run.ID, x.no, x.Client)
+			return sqlstore.CheckRow("members", checksum, d.Run.ID, x.no, x.Client)
 		}, `SELECT m.no, m.client, m.checksum, c.agent, a.seen FROM members m JOIN clients c ON c.name = m.client JOIN agents a ON a.id = c.agent
-			WHERE m.run = $1 AND c.revoked = 0 AND a.revoked = 0 AND m.no `+d.l.anyOf(2), d.Run.ID, list(d.l, part))
+			WHERE m.run = $1 AND c.revoked = 0 AND a.revoked = 0 AND m.no `+d.l.Store.AnyOf(2), d.Run.ID, sqlstore.List(d.l.Store, part))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -213,7 +215,7 @@ type leaseRow struct {
 }
 
 func (x *leaseRow) sum() int64 {
-	return rowSum("leases", x.Run, x.Round, x.Client, x.no, x.agent, x.version, x.latest)
+	return sqlstore.RowSum("leases", x.Run, x.Round, x.Client, x.no, x.agent, x.version, x.latest)
 }
 
 func scanLease(r *sql.Rows) (x leaseRow, err error) {
@@ -221,14 +223,14 @@ func scanLease(r *sql.Rows) (x leaseRow, err error) {
 	if err := r.Scan(&x.Run, &x.Round, &x.Client, &x.no, &x.agent, &x.version, &x.latest, &x.until, &checksum); err != nil {
 		return x, err
 	}
-	return x, checkRow("leases", checksum, x.Run, x.Round, x.Client, x.no, x.agent, x.version, x.latest)
+	return x, sqlstore.CheckRow("leases", checksum, x.Run, x.Round, x.Client, x.no, x.agent, x.version, x.latest)
 }
 
 // leaseTypes has the types of storedLease.
 var leaseTypes = []string{"text", "bigint", "text", "bigint", "text", "bigint", "bigint", "bigint", "bigint"}
 
 // addLeases adds leases of one run with one statement. orElse is its end, for leases that exist.
-func (l *Ledger) addLeases(ctx context.Context, tx *txn, all []leaseRow, orElse string) error {
+func (l *Ledger) addLeases(ctx context.Context, tx *sqlstore.Txn, all []leaseRow, orElse string) error {
 	if len(all) == 0 {
 		return nil
 	}
@@ -236,33 +238,33 @@ func (l *Ledger) addLeases(ctx context.Context, tx *txn, all []leaseRow, orElse 
 	for _, x := range all {
 		rows = append(rows, x.Run, x.Round, x.Client, x.no, x.agent, x.version, x.latest, x.until, x.sum())
 	}
-	text, args := l.insertRows("INSERT INTO leases ("+storedLease+")", leaseTypes, rows)
+	text, args := l.Store.InsertRows("INSERT INTO leases ("+storedLease+")", leaseTypes, rows)
 	if _, err := tx.ExecContext(ctx, text+orElse, args...); err != nil {
 		return err
 	}
-	return touch(ctx, tx, leasesStamp+all[0].Run)
+	return sqlstore.Touch(ctx, tx, leasesStamp+all[0].Run)
 }
 
 // Machine returns the stored state of the run's round.Machine.
 func (d *Drive) Machine() (state string, err error) {
-	defer wrap(&err, "reading the round state of run", d.Run.ID)
+	defer sqlstore.Wrap(&err, "reading the round state of run", d.Run.ID)
 	var checksum int64
 	err = d.tx.QueryRowContext(d.ctx, "SELECT state, checksum FROM machines WHERE run = $1", d.Run.ID).Scan(&state, &checksum)
 	if err != nil {
-		return "", orNotFound(err, "the round state of run "+d.Run.ID)
+		return "", sqlstore.OrNotFound(err, "the round state of run "+d.Run.ID)
 	}
-	return state, checkRow("machines", checksum, d.Run.ID, state)
+	return state, sqlstore.CheckRow("machines", checksum, d.Run.ID, state)
 }
 
 func (d *Drive) saveMachine(state string) error {
 	_, err := d.tx.ExecContext(d.ctx, "INSERT INTO machines (run, state, checksum) VALUES ($1, $2, $3) ON CONFLICT (run) DO UPDATE SET state = excluded.state, checksum = excluded.checksum",
-		withSum("machines", d.Run.ID, state)...)
+		sqlstore.WithSum("machines", d.Run.ID, state)...)
 	return err
 }
 
 // Save stores the state of the run's round.Machine and the open round.
 func (d *Drive) Save(machine string, open Round) (err error) {
-	defer wrap(&err, "saving the round state of run", d.Run.ID)
+	defer sqlstore.Wrap(&err, "saving the round state of run", d.Run.ID)
 	if err := d.saveMachine(machine); err != nil {
 		return err
 	}
@@ -287,7 +289,7 @@ func (d *Drive) Save(machine string, open Round) (err error) {
 // in later rounds. It also stores the state of the machine, which has advanced to the next
 // round.
 func (d *Drive) Close(r Round, machine string, carries bool) (err error) {
-	defer wrap(&err, "closing a round of run", d.Run.ID)
+	defer sqlstore.Wrap(&err, "closing a round of run", d.Run.ID)
 	has, err := d.round(r.Round, RoundOpen)
 	if err != nil {
 		return err
@@ -313,7 +315,7 @@ func (d *Drive) Close(r Round, machine string, carries bool) (err error) {
 // Publish stores the version that a round's merge has produced, and deletes the sums and
 // updates that were merged.
 func (d *Drive) Publish(round Round, v Version, server string) (err error) {
-	defer wrap(&err, "publishing a version of run", d.Run.ID)
+	defer sqlstore.Wrap(&err, "publishing a version of run", d.Run.ID)
 	r, err := d.round(round.Round, RoundMerging)
 	if err != nil {
 		return err
@@ -335,8 +337,8 @@ func (d *Drive) Publish(round Round, v Version, server string) (err error) {
 // Evaluation returns the sum of the evaluations of all results that are counted and not
 // merged. It does not verify checksums, because the merge does, which reads the numbers too.
 func (d *Drive) Evaluation() (e Evaluation, err error) {
-	defer wrap(&err, "reading the evaluation of run", d.Run.ID)
-	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading the evaluation of run", d.Run.ID)
+	err = sqlstore.Query(d.ctx, d.tx, func(r *sql.Rows) error {
 		var x Evaluation
 		err := r.Scan(&x.Clients, &x.RelativeMAE)
 		e.Add(x)
@@ -367,8 +369,8 @@ func (d *Drive) deleteSums(batch int64) error {
 
 // Merging returns the round that is closed and has no new version yet, if there is one.
 func (d *Drive) Merging() (r Round, found bool, err error) {
-	defer wrap(&err, "reading the closed round of run", d.Run.ID)
-	err = query(d.ctx, d.tx, func(rows *sql.Rows) (err error) {
+	defer sqlstore.Wrap(&err, "reading the closed round of run", d.Run.ID)
+	err = sqlstore.Query(d.ctx, d.tx, func(rows *sql.Rows) (err error) {
 		found = true
 		r, err = scanRound(rows)
 		return err
@@ -379,48 +381,48 @@ func (d *Drive) Merging() (r Round, found bool, err error) {
 
 // LastBatch returns the last batch that the newest closed round includes.
 func (d *Drive) LastBatch() (batch int64, err error) {
-	defer wrap(&err, "reading the last batch of run", d.Run.ID)
+	defer sqlstore.Wrap(&err, "reading the last batch of run", d.Run.ID)
 	err = d.tx.QueryRowContext(d.ctx, "SELECT COALESCE(max(last_batch), 0) FROM rounds WHERE run = $1", d.Run.ID).Scan(&batch)
 	return batch, err
 }
 
 // Partials calls each with every stored sum of a run up to a batch.
 func (l *Ledger) Partials(ctx context.Context, run string, batch int64, each func(Partial) error) (err error) {
-	defer wrap(&err, "reading the sums of run", run)
-	return query(ctx, l.db, func(r *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading the sums of run", run)
+	return sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		p, err := scanPartial(r)
 		if err != nil {
 			return err
 		}
 		return each(p)
-	}, "SELECT "+partialColumns+", checksum FROM partials WHERE run = $1 AND batch <= $2 ORDER BY batch, version", run, batch)
+	}, "SELECT "+sqlstore.PartialColumns+", checksum FROM partials WHERE run = $1 AND batch <= $2 ORDER BY batch, version", run, batch)
 }
 
 // Sizes calls each with the sizes of every update that the merge of a round includes, in no
 // particular order.
 func (l *Ledger) Sizes(ctx context.Context, run string, r Round, each func(Share)) (err error) {
-	defer wrap(&err, "reading the sizes of the updates of run", run)
-	return query(ctx, l.db, func(rows *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading the sizes of the updates of run", run)
+	return sqlstore.Query(ctx, l.Store.DB, func(rows *sql.Rows) error {
 		_, s, err := scanReceipt(rows)
 		if err != nil {
 			return err
 		}
 		each(s)
 		return nil
-	}, "SELECT "+receiptColumns+`, checksum FROM receipts
+	}, "SELECT "+sqlstore.ReceiptColumns+`, checksum FROM receipts
 		WHERE run = $1 AND batch > (SELECT COALESCE(max(last_batch), 0) FROM rounds WHERE run = $1 AND round < $2) AND batch <= $3`, run, r.Round, r.LastBatch)
 }
 
 // Singles calls each with every stored individual update of a run up to a batch.
 func (l *Ledger) Singles(ctx context.Context, run string, batch int64, each func(Single) error) (err error) {
-	defer wrap(&err, "reading the updates of run", run)
-	return query(ctx, l.db, func(r *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading the updates of run", run)
+	return sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		s, err := scanSingle(r)
 		if err != nil {
 			return err
 		}
 		return each(s)
-	}, "SELECT "+updateColumns+", checksum FROM updates WHERE run = $1 AND batch <= $2 ORDER BY batch, client, version", run, batch)
+	}, "SELECT "+sqlstore.UpdateColumns+", checksum FROM updates WHERE run = $1 AND batch <= $2 ORDER BY batch, client, version", run, batch)
 }
 
 func scanPartial(r *sql.Rows) (p Partial, err error) {
@@ -429,7 +431,7 @@ func scanPartial(r *sql.Rows) (p Partial, err error) {
 	if err := r.Scan(&run, &batch, &p.Version, &p.Evaluation.Clients, &p.Evaluation.RelativeMAE, &p.Numbers, &checksum); err != nil {
 		return p, err
 	}
-	return p, checkRow("partials", checksum, p.values(run, batch)...)
+	return p, sqlstore.CheckRow("partials", checksum, p.values(run, batch)...)
 }
 
 // values returns the values of partialColumns.
@@ -443,7 +445,7 @@ func scanSingle(r *sql.Rows) (s Single, err error) {
 	if err := r.Scan(&run, &batch, &s.Client, &s.Version, &s.Examples, &s.Steps, &s.Loss, &s.Evaluation.Clients, &s.Evaluation.RelativeMAE, &s.Numbers, &checksum); err != nil {
 		return s, err
 	}
-	return s, checkRow("updates", checksum, s.values(run, batch)...)
+	return s, sqlstore.CheckRow("updates", checksum, s.values(run, batch)...)
 }
 
 // values returns the values of updateColumns.

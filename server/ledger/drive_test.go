@@ -7,38 +7,41 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore/storetest"
 )
 
 // TestBegin checks that members are numbered in the byte order of their names, whatever
 // the database's collation.
 func TestBegin(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a", "b", "revoked")
 		names := []string{"a", "B", "é", "Z-1", "z 10", "z 9", "Z1", "e", "É", "\u65e5\u672c", "a b", "ab", "-", "\U0001f4a1", "\ufb01"}
 		announce(t, l, "a", names[:7]...)
 		announce(t, l, "b", append(names[7:], "out")...)
 		announce(t, l, "revoked", "out of reach")
-		must(t, l.RevokeClient(ctx, "out", "operator", t0))
-		must(t, l.RevokeAgent(ctx, "revoked", "operator", t0))
+		testkit.Must(t, l.RevokeClient(ctx, "out", "operator", t0))
+		testkit.Must(t, l.RevokeAgent(ctx, "revoked", "operator", t0))
 		s := begin(t, l, "run")
 		r, err := l.Run(ctx, "run")
-		must(t, err)
-		wantEqual(t, "fleet", r.Fleet, int64(len(names)))
+		testkit.Must(t, err)
+		storetest.Equal(t, "fleet", r.Fleet, int64(len(names)))
 		s.ask(0, 0, upTo(len(names))...)
 		announce(t, l, "a", "later") // announced too late to be in this run
-		rows, err := l.db.Query("SELECT client FROM members WHERE run = 'run' ORDER BY no")
-		must(t, err)
+		rows, err := l.Store.DB.Query("SELECT client FROM members WHERE run = 'run' ORDER BY no")
+		testkit.Must(t, err)
 		defer rows.Close()
 		var got []string
 		for rows.Next() {
 			var name string
-			must(t, rows.Scan(&name))
+			testkit.Must(t, rows.Scan(&name))
 			got = append(got, name)
 		}
-		must(t, rows.Err())
+		testkit.Must(t, rows.Err())
 		slices.SortFunc(names, strings.Compare)
-		wantEqual(t, "members", strings.Join(got, "|"), strings.Join(names, "|"))
+		storetest.Equal(t, "members", strings.Join(got, "|"), strings.Join(names, "|"))
 		err = l.Drive(ctx, s.lead, "run", func(d *Drive) error {
 			_, err := d.Begin(Run{}, Version{}, Filter{}, t0)
 			return err
@@ -52,71 +55,71 @@ func TestBegin(t *testing.T) {
 // Members are the clients of agents that were seen lately and that have the inputs and the
 // interval of the run. The others are named.
 func TestFilter(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		lead, err := l.Lead(ctx, "test", time.Hour, t0)
-		must(t, err)
-		must(t, l.AddRun(ctx, Run{ID: "run", Created: t0}, "operator"))
+		testkit.Must(t, err)
+		testkit.Must(t, l.AddRun(ctx, Run{ID: "run", Created: t0}, "operator"))
 		join(t, l, "a", "b", "c", "silent", "revoked")
 		say := func(agent string, clients []string, step time.Duration, inputs ...string) {
 			t.Helper()
 			_, err := l.Announce(ctx, Announcement{Agent: agent, Clients: clients, Inputs: inputs, Step: step, Most: 1000}, t0)
-			must(t, err)
+			testkit.Must(t, err)
 		}
 		say("a", named("a", 700), time.Hour, "wind", "temperature", "load", "wind")
 		say("b", []string{"b1", "b2"}, time.Hour, "load", "wind_speed")
 		say("c", []string{"c1"}, 15*time.Minute, "load", "temperature", "wind")
 		say("silent", named("s", 900), time.Hour, "load", "temperature", "wind")
 		say("revoked", named("r", 900), time.Hour, "load")
-		must(t, l.RevokeAgent(ctx, "revoked", "operator", t0))
-		must(t, l.Seen(ctx, []string{"a", "b", "c"}, after(time.Hour)))
+		testkit.Must(t, l.RevokeAgent(ctx, "revoked", "operator", t0))
+		testkit.Must(t, l.Seen(ctx, []string{"a", "b", "c"}, after(time.Hour)))
 		f := Filter{Seen: after(time.Minute), Inputs: []string{"wind", "temperature"}, Step: time.Hour}
-		must(t, l.Drive(ctx, lead, "run", func(d *Drive) error {
+		testkit.Must(t, l.Drive(ctx, lead, "run", func(d *Drive) error {
 			kinds, err := d.Kinds(f.Seen)
-			must(t, err)
-			wantEqual(t, "kinds", kinds, []Kind{
+			testkit.Must(t, err)
+			storetest.Equal(t, "kinds", kinds, []Kind{
 				{Inputs: []string{"load", "temperature", "wind"}, Step: time.Hour, Clients: 700},
 				{Inputs: []string{"load", "wind_speed"}, Step: time.Hour, Clients: 2},
 				{Inputs: []string{"load", "temperature", "wind"}, Step: 15 * time.Minute, Clients: 1},
 			})
 			n, err := d.Count(f)
-			must(t, err)
-			wantEqual(t, "members", n, 700)
+			testkit.Must(t, err)
+			storetest.Equal(t, "members", n, 700)
 			who, err := d.Lacking(f, 2)
-			must(t, err)
-			wantEqual(t, "first that lacks something", who[0].Name, "b1")
-			wantEqual(t, "number", len(who), 2)
+			testkit.Must(t, err)
+			storetest.Equal(t, "first that lacks something", who[0].Name, "b1")
+			storetest.Equal(t, "number", len(who), 2)
 			all, err := d.Names(f)
-			must(t, err)
-			wantEqual(t, "names", len(all), 700)
+			testkit.Must(t, err)
+			storetest.Equal(t, "names", len(all), 700)
 			fleet, err := d.Begin(Run{Plan: "plan", LeftOut: "b1 lacks wind"}, Version{}, f, t0)
-			wantEqual(t, "fleet", fleet, 700)
+			storetest.Equal(t, "fleet", fleet, 700)
 			return err
 		}))
 		n, err := l.CountClients(ctx, f.Seen)
-		must(t, err)
-		wantEqual(t, "clients seen lately", n, 703)
+		testkit.Must(t, err)
+		storetest.Equal(t, "clients seen lately", n, 703)
 		r, err := l.Run(ctx, "run")
-		must(t, err)
-		wantEqual(t, "left out", r.LeftOut, "b1 lacks wind")
+		testkit.Must(t, err)
+		storetest.Equal(t, "left out", r.LeftOut, "b1 lacks wind")
 		last, err := l.LastSeen(ctx)
-		must(t, err)
-		wantEqual(t, "last seen", last, after(time.Hour))
-		must(t, l.Drive(ctx, lead, "run", func(d *Drive) error { // agent a has become silent
+		testkit.Must(t, err)
+		storetest.Equal(t, "last seen", last, after(time.Hour))
+		testkit.Must(t, l.Drive(ctx, lead, "run", func(d *Drive) error { // agent a has become silent
 			gone, silent, err := d.Ask(Asking{Members: []int64{3, 4, 5000}, Until: after(3 * time.Hour), Seen: after(2 * time.Hour)})
-			wantEqual(t, "gone and silent", fmt.Sprint(gone, silent), "[5000] [3 4]")
+			storetest.Equal(t, "gone and silent", fmt.Sprint(gone, silent), "[5000] [3 4]")
 			return err
 		}))
 	})
 }
 
 func TestAskAndWithdraw(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 1300), t.Context()
 		s.drive(func(d *Drive) error {
 			// Enough for more than one statement; 5000 is unknown.
 			gone, _, err := d.Ask(Asking{Round: 0, Version: 0, Members: append(upTo(1300), 5000), Until: after(time.Minute)})
-			wantEqual(t, "gone", gone, []int64{5000})
+			storetest.Equal(t, "gone", gone, []int64{5000})
 			return err
 		})
 		// A member cannot get a second lease for the same round.
@@ -126,15 +129,15 @@ func TestAskAndWithdraw(t *testing.T) {
 		}); err == nil {
 			t.Error("the same turn got two leases")
 		}
-		must(t, s.Extend(ctx, "agent", "run", 0, named("c", 600), after(time.Hour)))
+		testkit.Must(t, s.Extend(ctx, "agent", "run", 0, named("c", 600), after(time.Hour)))
 		s.drive(func(d *Drive) error {
 			none, err := d.Withdraw(after(time.Minute - time.Millisecond))
-			wantEqual(t, "too early", len(none), 0)
+			storetest.Equal(t, "too early", len(none), 0)
 			return err
 		})
 		s.drive(func(d *Drive) error {
 			lost, err := d.Withdraw(after(time.Minute))
-			wantEqual(t, "withdrawn", len(lost), 700)
+			storetest.Equal(t, "withdrawn", len(lost), 700)
 			for _, x := range lost {
 				if x.No < 600 {
 					t.Errorf("%d was extended", x.No)
@@ -143,34 +146,34 @@ func TestAskAndWithdraw(t *testing.T) {
 			return err
 		})
 		leases, _ := s.balance()
-		wantEqual(t, "leases", leases, 600)
+		storetest.Equal(t, "leases", leases, 600)
 	})
 }
 
 func TestSave(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 2), t.Context()
 		s.drive(func(d *Drive) error { return d.Save("one", Round{Round: 3, Version: 2, Opened: t0, Asked: 5}) })
 		s.drive(func(d *Drive) error {
 			return d.Save("two", Round{Round: 3, Version: 9, Opened: after(time.Hour), Asked: 8, Lost: 2})
 		})
 		r, err := s.Run(ctx, "run")
-		must(t, err)
-		wantEqual(t, "saved", fmt.Sprint(machine(t, s.Ledger, "run"), r.Round), fmt.Sprint("two", 3))
+		testkit.Must(t, err)
+		storetest.Equal(t, "saved", fmt.Sprint(machine(t, s.Ledger, "run"), r.Round), fmt.Sprint("two", 3))
 		rounds, err := s.Rounds(ctx, "run", 0, 9)
-		must(t, err)
-		wantEqual(t, "rounds", rounds, []Round{{Round: 3, Version: 2, State: RoundOpen, Opened: after(time.Hour), Asked: 8, Lost: 2}})
+		testkit.Must(t, err)
+		storetest.Equal(t, "rounds", rounds, []Round{{Round: 3, Version: 2, State: RoundOpen, Opened: after(time.Hour), Asked: 8, Lost: 2}})
 	})
 }
 
 // TestClose checks rounds that are merged and rounds that are abandoned, with leases that
 // carry over and leases that do not.
 func TestClose(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 4), t.Context()
 		sum := func(batch int64) (got int64) {
 			t.Helper()
-			must(t, s.Partials(ctx, "run", batch, func(p Partial) error {
+			testkit.Must(t, s.Partials(ctx, "run", batch, func(p Partial) error {
 				got++
 				return nil
 			}))
@@ -191,8 +194,8 @@ func TestClose(t *testing.T) {
 		s.ask(0, 0, 0, 1, 2)
 		s.count(one("agent", 0, 0, "c00000"))
 		s.count(one("agent", 0, 0, "c00001"))
-		must(t, closeIt(0, RoundMerging, true))
-		wantEqual(t, "carried", leases(), 1)
+		testkit.Must(t, closeIt(0, RoundMerging, true))
+		storetest.Equal(t, "carried", leases(), 1)
 		wantIs(t, closeIt(0, RoundMerging, true), ErrRefused)
 
 		// From now on, updates count for the next round.
@@ -200,32 +203,32 @@ func TestClose(t *testing.T) {
 		s.count(one("agent", 0, 0, "c00002"))
 		s.drive(func(d *Drive) error {
 			r, ok, err := d.Merging()
-			wantEqual(t, "merging", fmt.Sprint(r.Round, r.LastBatch, ok), fmt.Sprint(0, 2, true))
+			storetest.Equal(t, "merging", fmt.Sprint(r.Round, r.LastBatch, ok), fmt.Sprint(0, 2, true))
 			last, err2 := d.LastBatch()
-			wantEqual(t, "last batch", last, 2)
+			storetest.Equal(t, "last batch", last, 2)
 			since, err3 := d.Receipts(last)
-			wantEqual(t, "since", since, []Receipt{{No: 2, Batch: 3, TrainLoss: 0.5}})
+			storetest.Equal(t, "since", since, []Receipt{{No: 2, Batch: 3, TrainLoss: 0.5}})
 			return errors.Join(err, err2, err3)
 		})
-		wantEqual(t, "sums of the round", sum(2), 2)
+		storetest.Equal(t, "sums of the round", sum(2), 2)
 		s.drive(func(d *Drive) error {
 			return d.Publish(Round{Round: 0, Version: 0, LastBatch: 2}, Version{Weights: "w1", Control: "c1"}, "server 1")
 		})
-		wantEqual(t, "sums left", sum(99), 1)
+		storetest.Equal(t, "sums left", sum(99), 1)
 		wantIs(t, s.Drive(ctx, s.lead, "run", func(d *Drive) error {
 			return d.Publish(Round{Round: 0, Version: 0, LastBatch: 2}, Version{Weights: "w1", Control: "c1"}, "server 1")
 		}), ErrRefused)
 		r, err := s.Run(ctx, "run")
-		must(t, err)
-		wantEqual(t, "published", fmt.Sprint(r.Version, r.Server, machine(t, s.Ledger, "run"), r.Batch), fmt.Sprint(1, "server 1", "machine", 3))
+		testkit.Must(t, err)
+		storetest.Equal(t, "published", fmt.Sprint(r.Version, r.Server, machine(t, s.Ledger, "run"), r.Batch), fmt.Sprint(1, "server 1", "machine", 3))
 
-		must(t, closeIt(1, RoundAbandoned, false))
-		wantEqual(t, "carried", leases(), 0)
-		wantEqual(t, "sums of an abandoned round", sum(99), 0)
-		wantEqual(t, "receipts", len(s.receipts()), 3)
+		testkit.Must(t, closeIt(1, RoundAbandoned, false))
+		storetest.Equal(t, "carried", leases(), 0)
+		storetest.Equal(t, "sums of an abandoned round", sum(99), 0)
+		storetest.Equal(t, "receipts", len(s.receipts()), 3)
 		s.drive(func(d *Drive) error {
 			_, ok, err := d.Merging()
-			wantEqual(t, "merging", ok, false)
+			storetest.Equal(t, "merging", ok, false)
 			return err
 		})
 	})
@@ -234,7 +237,7 @@ func TestClose(t *testing.T) {
 // TestRetire checks that Retire keeps the versions that a lease, a sum or an update needs,
 // and the blobs that something else refers to.
 func TestRetire(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 8), t.Context()
 		other := begin(t, s.Ledger, "other") // has the same weights and server state
 		round := int64(0)
@@ -278,42 +281,42 @@ func TestRetire(t *testing.T) {
 		s.ask(0, 0, 0)
 		// Version 0 stays because member 0 has a lease on it. The initial server state
 		// stays because the other run has the same one.
-		wantEqual(t, "blobs", publish(Version{Weights: "w1", Control: "c0"}, "server 1", 1, 2), nil)
+		storetest.Equal(t, "blobs", publish(Version{Weights: "w1", Control: "c0"}, "server 1", 1, 2), nil)
 		s.count(one("agent", 0, 0, "c00000"))
 		s.drive(func(d *Drive) error { // now version 0 stays because of member 0's sum
 			blobs, err := d.retire(1)
-			wantEqual(t, "blobs while a sum is not merged", blobs, nil)
+			storetest.Equal(t, "blobs while a sum is not merged", blobs, nil)
 			return err
 		})
-		wantEqual(t, "versions", versions(), []int64{0, 1})
+		storetest.Equal(t, "versions", versions(), []int64{0, 1})
 		// After the merge nothing needs version 0, but its blobs stay because other
 		// versions of this run and of the other run refer to them. Version 1 stays with its
 		// server state because of its leases.
-		wantEqual(t, "blobs", publish(Version{Weights: "w2", Control: ""}, "server 2"), nil)
-		wantEqual(t, "versions", versions(), []int64{1, 2})
+		storetest.Equal(t, "blobs", publish(Version{Weights: "w2", Control: ""}, "server 2"), nil)
+		storetest.Equal(t, "versions", versions(), []int64{1, 2})
 
 		// An individual update needs its version, as a sum does.
 		arrivals := []Arrival{one("agent", 1, 1, "c00001"), one("agent", 1, 1, "c00002")}
 		_, err := s.Count(ctx, "run", arrivals, func([]int) ([]Partial, []Single, error) {
 			return nil, []Single{{Client: "c00001", Version: 1, Numbers: []byte{1}}, {Client: "c00002", Version: 1, Numbers: []byte{2}}}, nil
 		})
-		must(t, err)
+		testkit.Must(t, err)
 		s.drive(func(d *Drive) error {
 			blobs, err := d.retire(2)
-			wantEqual(t, "blobs while an update is not merged", blobs, nil)
+			storetest.Equal(t, "blobs while an update is not merged", blobs, nil)
 			return err
 		})
-		wantEqual(t, "blobs", publish(Version{Weights: "w2", Control: "c3"}, "server 2"), []string{"server 1", "w1"})
-		wantEqual(t, "versions", versions(), []int64{3})
-		wantEqual(t, "blobs", publish(Version{Weights: "w4", Control: "c4"}, "server 4"), []string{"c3", "server 2", "w2"})
-		wantEqual(t, "versions", versions(), []int64{4})
+		storetest.Equal(t, "blobs", publish(Version{Weights: "w2", Control: "c3"}, "server 2"), []string{"server 1", "w1"})
+		storetest.Equal(t, "versions", versions(), []int64{3})
+		storetest.Equal(t, "blobs", publish(Version{Weights: "w4", Control: "c4"}, "server 4"), []string{"c3", "server 2", "w2"})
+		storetest.Equal(t, "versions", versions(), []int64{4})
 		_, err = s.Version(ctx, other.run, 0)
-		must(t, err)
+		testkit.Must(t, err)
 	})
 }
 
 func TestSingles(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 600), t.Context()
 		s.ask(0, 0, upTo(600)...)
 		var want []Single
@@ -330,24 +333,24 @@ func TestSingles(t *testing.T) {
 				want = append(want, all...)
 				return []Partial{{Version: 1, Numbers: []byte{2}}, {Version: 0, Numbers: []byte{}}}, all, nil
 			})
-			must(t, err)
+			testkit.Must(t, err)
 		}
 		read := func(batch int64) (got []Single) {
 			t.Helper()
-			must(t, s.Singles(ctx, "run", batch, func(x Single) error {
+			testkit.Must(t, s.Singles(ctx, "run", batch, func(x Single) error {
 				got = append(got, x)
 				return nil
 			}))
 			return got
 		}
-		wantEqual(t, "all updates", read(3), want)
-		wantEqual(t, "updates up to a batch", read(2), want[:500])
+		storetest.Equal(t, "all updates", read(3), want)
+		storetest.Equal(t, "updates up to a batch", read(2), want[:500])
 		var partials []string
-		must(t, s.Partials(ctx, "run", 2, func(p Partial) error {
+		testkit.Must(t, s.Partials(ctx, "run", 2, func(p Partial) error {
 			partials = append(partials, fmt.Sprint(p.Version, p.Numbers))
 			return nil
 		}))
-		wantEqual(t, "partials up to a batch", partials, []string{"0 []", "1 [2]", "0 []", "1 [2]"})
+		storetest.Equal(t, "partials up to a batch", partials, []string{"0 []", "1 [2]", "0 []", "1 [2]"})
 		stop := errors.New("enough")
 		wantIs(t, s.Partials(ctx, "run", 2, func(Partial) error { return stop }), stop)
 		wantIs(t, s.Singles(ctx, "run", 2, func(Single) error { return stop }), stop)

@@ -10,6 +10,10 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore"
+	"loadstar/server/sqlstore/storetest"
 )
 
 // entry is the stored state of an agent.
@@ -21,46 +25,46 @@ type entry struct {
 func stored(t *testing.T, l *Ledger, agent string) (e entry) {
 	t.Helper()
 	var joined, expires, seen int64
-	must(t, l.db.QueryRow("SELECT name, joined, expires, seen FROM agents WHERE id = $1", agent).Scan(&e.Name, &joined, &expires, &seen))
-	e.Joined, e.Expires, e.Seen = fromMillis(joined), fromMillis(expires), fromMillis(seen)
+	testkit.Must(t, l.Store.DB.QueryRow("SELECT name, joined, expires, seen FROM agents WHERE id = $1", agent).Scan(&e.Name, &joined, &expires, &seen))
+	e.Joined, e.Expires, e.Seen = sqlstore.FromMillis(joined), sqlstore.FromMillis(expires), sqlstore.FromMillis(seen)
 	return e
 }
 
 func TestJoin(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
-		must(t, l.AddToken(ctx, []byte{0, 1, 255}, Token{Note: "for the depot", Uses: 2, Expires: after(time.Hour)}, "test", t0))
+		testkit.Must(t, l.AddToken(ctx, []byte{0, 1, 255}, Token{Note: "for the depot", Uses: 2, Expires: after(time.Hour)}, "test", t0))
 		if err := l.AddToken(ctx, []byte{0, 1, 255}, Token{Note: "again", Uses: 2, Expires: after(time.Hour)}, "test", t0); err == nil {
 			t.Error("a token twice")
 		}
 		wantIs(t, l.Join(ctx, []byte{0, 1}, Agent{ID: "x"}, t0), ErrRefused)
-		must(t, l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "a", Name: "é", Expires: after(time.Minute)}, t0))
+		testkit.Must(t, l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "a", Name: "é", Expires: after(time.Minute)}, t0))
 		if err := l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "a"}, t0); err == nil {
 			t.Error("an agent twice")
 		}
 		// Failed attempts have not used the token.
 		wantIs(t, l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "late"}, after(time.Hour)), ErrRefused)
-		must(t, l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "b"}, after(time.Hour-time.Millisecond)))
+		testkit.Must(t, l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "b"}, after(time.Hour-time.Millisecond)))
 		wantIs(t, l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "c"}, t0), ErrRefused)
 
-		wantEqual(t, "agent", stored(t, l, "a"), entry{Name: "é", Joined: t0, Expires: after(time.Minute), Seen: t0})
+		storetest.Equal(t, "agent", stored(t, l, "a"), entry{Name: "é", Joined: t0, Expires: after(time.Minute), Seen: t0})
 		for _, id := range []string{"c", "late", "x"} {
 			_, err := l.Caller(ctx, id)
 			wantIs(t, err, ErrNotFound)
 		}
 		n, err := l.Agents(ctx)
-		must(t, err)
-		wantEqual(t, "agents", n, 2)
+		testkit.Must(t, err)
+		storetest.Equal(t, "agents", n, 2)
 	})
 }
 
 // TestJoinReasons checks that a refused token comes with the reason and the time.
 func TestJoinReasons(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
-		must(t, l.AddToken(ctx, []byte("once"), Token{Uses: 1, Expires: after(time.Hour)}, "test", t0))
-		must(t, l.Join(ctx, []byte("once"), Agent{ID: "reasons"}, after(0)))
-		must(t, l.AddToken(ctx, []byte("short"), Token{Uses: 1, Expires: after(time.Minute)}, "test", t0))
+		testkit.Must(t, l.AddToken(ctx, []byte("once"), Token{Uses: 1, Expires: after(time.Hour)}, "test", t0))
+		testkit.Must(t, l.Join(ctx, []byte("once"), Agent{ID: "reasons"}, after(0)))
+		testkit.Must(t, l.AddToken(ctx, []byte("short"), Token{Uses: 1, Expires: after(time.Minute)}, "test", t0))
 		const form = "2006-01-02 15:04 MST"
 		for token, want := range map[string]string{
 			"nobody's": "does not know the token",
@@ -77,10 +81,10 @@ func TestJoinReasons(t *testing.T) {
 
 // TestJoinConcurrently checks that a token admits exactly as many agents as it has uses.
 func TestJoinConcurrently(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		ledgers := []*Ledger{open(t, at), open(t, at)}
 		const uses, tries = 7, 30
-		must(t, ledgers[0].AddToken(t.Context(), []byte("token"), Token{Uses: int64(uses), Expires: after(time.Hour)}, "test", t0))
+		testkit.Must(t, ledgers[0].AddToken(t.Context(), []byte("token"), Token{Uses: int64(uses), Expires: after(time.Hour)}, "test", t0))
 		var joined, refused atomic.Int64
 		var wg sync.WaitGroup
 		for i := range tries {
@@ -98,7 +102,7 @@ func TestJoinConcurrently(t *testing.T) {
 		}
 		wg.Wait()
 		n, err := ledgers[0].Agents(t.Context())
-		must(t, err)
+		testkit.Must(t, err)
 		if joined.Load() != uses || refused.Load() != tries-uses || n != uses {
 			t.Errorf("%d joined, %d were refused; %d agents", joined.Load(), refused.Load(), n)
 		}
@@ -106,23 +110,23 @@ func TestJoinConcurrently(t *testing.T) {
 }
 
 func TestRenewedAndSeen(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a", "b", "c")
-		must(t, l.Renewed(ctx, "a", Credential{}, after(48*time.Hour)))
-		must(t, l.Seen(ctx, []string{"nobody", "a"}, after(9*time.Second)))
-		must(t, l.Seen(ctx, []string{"a"}, after(4*time.Second)))
-		must(t, l.Seen(ctx, []string{"b"}, after(-time.Second)))
-		must(t, l.Seen(ctx, nil, after(time.Hour)))
+		testkit.Must(t, l.Renewed(ctx, "a", Credential{}, after(48*time.Hour)))
+		testkit.Must(t, l.Seen(ctx, []string{"nobody", "a"}, after(9*time.Second)))
+		testkit.Must(t, l.Seen(ctx, []string{"a"}, after(4*time.Second)))
+		testkit.Must(t, l.Seen(ctx, []string{"b"}, after(-time.Second)))
+		testkit.Must(t, l.Seen(ctx, nil, after(time.Hour)))
 		for id, want := range map[string]entry{
 			"a": {Expires: after(48 * time.Hour), Seen: after(9 * time.Second)},
 			"b": {Expires: after(time.Hour), Seen: t0},
 		} {
 			want.Name, want.Joined = "name of "+id, t0
-			wantEqual(t, id, stored(t, l, id), want)
+			storetest.Equal(t, id, stored(t, l, id), want)
 		}
 		wantIs(t, l.Renewed(ctx, "nobody", Credential{}, t0), ErrNotFound)
-		must(t, l.RevokeAgent(ctx, "a", "operator", t0))
+		testkit.Must(t, l.RevokeAgent(ctx, "a", "operator", t0))
 		wantIs(t, l.Renewed(ctx, "a", Credential{}, after(time.Hour)), ErrRefused)
 	})
 }
@@ -130,7 +134,7 @@ func TestRenewedAndSeen(t *testing.T) {
 // TestSeenConcurrently checks that two processes can store check-ins of the same agents at
 // the same time.
 func TestSeenConcurrently(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		ledgers := []*Ledger{open(t, at), open(t, at)}
 		ids := named("a", 600) // enough for two transactions of several statements in SQLite
 		join(t, ledgers[0], ids...)
@@ -160,45 +164,45 @@ func TestSeenConcurrently(t *testing.T) {
 					newest = i + 1
 				}
 			}
-			wantEqual(t, ids[k], a.Seen, after(time.Duration(newest)*time.Second))
+			storetest.Equal(t, ids[k], a.Seen, after(time.Duration(newest)*time.Second))
 		}
 	})
 }
 
 func TestAnnounceTooMany(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a", "b")
 		say := func(agent string, clients ...string) error {
 			_, err := l.Announce(ctx, Announcement{Agent: agent, Clients: clients, Step: time.Hour, Most: 3}, t0)
 			return err
 		}
-		must(t, say("a", "1", "2"))
-		must(t, say("a", "2", "3")) // clients that are announced again do not count twice
+		testkit.Must(t, say("a", "1", "2"))
+		testkit.Must(t, say("a", "2", "3")) // clients that are announced again do not count twice
 		wantIs(t, say("a", "3", "4"), ErrTooMany)
 		// The refused announcement stored nothing, and clients of other agents do not count
 		// towards the limit.
-		must(t, say("b", "4", "5", "1"))
+		testkit.Must(t, say("b", "4", "5", "1"))
 		n, err := l.CountClients(ctx, time.Time{})
-		must(t, err)
-		wantEqual(t, "clients", n, 5)
+		testkit.Must(t, err)
+		storetest.Equal(t, "clients", n, 5)
 	})
 }
 
 func TestClients(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a", "b")
 		names := []string{"a", "B", "é", "Z-1", "z 10", "Z", "zz", "\u00df", "☂ 1", "-"}
 		announce(t, l, "a", names[:5]...)
 		announce(t, l, "b", names[5:]...)
-		must(t, l.Seen(ctx, []string{"b"}, after(time.Minute)))
-		must(t, l.RevokeClient(ctx, "zz", "operator", t0))
-		must(t, l.RevokeAgent(ctx, "a", "operator", t0))
+		testkit.Must(t, l.Seen(ctx, []string{"b"}, after(time.Minute)))
+		testkit.Must(t, l.RevokeClient(ctx, "zz", "operator", t0))
+		testkit.Must(t, l.RevokeAgent(ctx, "a", "operator", t0))
 		var got []Client
 		for last := ""; ; {
 			page, err := l.Clients(ctx, ClientQuery{After: last, Limit: 3})
-			must(t, err)
+			testkit.Must(t, err)
 			if len(page) == 0 {
 				break
 			}
@@ -220,32 +224,32 @@ func TestClients(t *testing.T) {
 		byName := func(a, b Client) int { return strings.Compare(a.Name, b.Name) }
 		slices.SortFunc(got, byName)
 		slices.SortFunc(want, byName)
-		wantEqual(t, "clients", got, want)
+		storetest.Equal(t, "clients", got, want)
 	})
 }
 
 func TestRevoke(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a", "b")
 		announce(t, l, "a", named("a", 3)...)
 		announce(t, l, "b", named("b", 3)...)
 		s := begin(t, l, "run")
 		s.ask(0, 0, upTo(6)...)
-		must(t, l.RevokeAgent(ctx, "a", "operator", after(time.Second)))
-		must(t, l.RevokeClient(ctx, "b00001", "operator", after(time.Second)))
+		testkit.Must(t, l.RevokeAgent(ctx, "a", "operator", after(time.Second)))
+		testkit.Must(t, l.RevokeClient(ctx, "b00001", "operator", after(time.Second)))
 		wantIs(t, l.RevokeAgent(ctx, "a", "operator", t0), ErrNotFound)
 		wantIs(t, l.RevokeAgent(ctx, "nobody", "operator", t0), ErrNotFound)
 		wantIs(t, l.RevokeClient(ctx, "b00001", "operator", t0), ErrNotFound)
 		wantIs(t, l.RevokeClient(ctx, "nobody", "operator", t0), ErrNotFound)
 
-		wantEqual(t, "a's tasks", len(tasks(t, l, "a", t0)), 0)
+		storetest.Equal(t, "a's tasks", len(tasks(t, l, "a", t0)), 0)
 		// The withdrawn leases can no longer be extended, and their updates no longer
 		// count.
-		must(t, l.Extend(ctx, "a", "run", 0, named("a", 3), after(5*time.Hour)))
-		wantEqual(t, "counted", s.count(one("a", 0, 0, "a00000"), one("b", 0, 0, "b00001"), one("b", 0, 0, "b00000")), []int{2})
+		testkit.Must(t, l.Extend(ctx, "a", "run", 0, named("a", 3), after(5*time.Hour)))
+		storetest.Equal(t, "counted", s.count(one("a", 0, 0, "a00000"), one("b", 0, 0, "b00001"), one("b", 0, 0, "b00000")), []int{2})
 		where, err := l.Standings(ctx, "a", "run", 0, named("a", 3))
-		must(t, err)
+		testkit.Must(t, err)
 		for c, is := range where {
 			if is.State != Closed {
 				t.Errorf("%s of a revoked agent is %v", c, is)
@@ -254,12 +258,12 @@ func TestRevoke(t *testing.T) {
 		s.drive(func(d *Drive) error {
 			lost, err := d.Withdraw(t0)
 			slices.SortFunc(lost, func(a, b Lease) int { return int(a.No - b.No) })
-			wantEqual(t, "withdrawn", lost, []Lease{{No: 0}, {No: 1}, {No: 2}, {No: 4}})
+			storetest.Equal(t, "withdrawn", lost, []Lease{{No: 0}, {No: 1}, {No: 2}, {No: 4}})
 			return err
 		})
 		s.drive(func(d *Drive) error {
 			gone, _, err := d.Ask(Asking{Round: 1, Version: 0, Members: upTo(6), Until: after(time.Hour)})
-			wantEqual(t, "gone", gone, []int64{0, 1, 2, 4})
+			storetest.Equal(t, "gone", gone, []int64{0, 1, 2, 4})
 			return err
 		})
 	})
@@ -269,7 +273,7 @@ func TestRevoke(t *testing.T) {
 // counted. Whatever the order, a revoked agent has no usable lease afterwards, and none of
 // its updates is counted any more.
 func TestRevokeConcurrently(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		agents := named("a", 12)
 		join(t, l, agents...)
@@ -320,14 +324,14 @@ func TestRevokeConcurrently(t *testing.T) {
 		receipts := map[string]int{}
 		counted := func(agent string) (n int) {
 			t.Helper()
-			must(t, l.db.QueryRow("SELECT count(*) FROM receipts WHERE client LIKE $1", agent+"-%").Scan(&n))
+			testkit.Must(t, l.Store.DB.QueryRow("SELECT count(*) FROM receipts WHERE client LIKE $1", agent+"-%").Scan(&n))
 			return n
 		}
 		for _, a := range agents {
 			time.Sleep(5 * time.Millisecond)
-			must(t, l.RevokeAgent(ctx, a, "operator", t0))
+			testkit.Must(t, l.RevokeAgent(ctx, a, "operator", t0))
 			var n int
-			must(t, l.db.QueryRow("SELECT count(*) FROM leases WHERE agent = $1 AND until > 0", a).Scan(&n))
+			testkit.Must(t, l.Store.DB.QueryRow("SELECT count(*) FROM leases WHERE agent = $1 AND until > 0", a).Scan(&n))
 			if n > 0 {
 				t.Errorf("revoked, %s has %d leases", a, n)
 			}
@@ -336,45 +340,45 @@ func TestRevokeConcurrently(t *testing.T) {
 		close(stop)
 		wg.Wait()
 		for _, a := range agents {
-			wantEqual(t, "what was counted of "+a, counted(a), receipts[a])
+			storetest.Equal(t, "what was counted of "+a, counted(a), receipts[a])
 		}
 		s.balance()
 	})
 }
 
 func TestLead(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		wantIs(t, l.Drive(ctx, Lead{1}, "run", nil), ErrNotFound)
 		a, err := l.Lead(ctx, "a", time.Minute, t0)
-		must(t, err)
+		testkit.Must(t, err)
 		b, err := l.Lead(ctx, "b", time.Minute, after(time.Minute-time.Millisecond))
 		wantIs(t, err, ErrRefused)
-		wantEqual(t, "a refused lead", b, Lead{})
+		storetest.Equal(t, "a refused lead", b, Lead{})
 		again, err := l.Lead(ctx, "a", time.Minute, after(30*time.Second))
-		must(t, err)
-		wantEqual(t, "the same holder's", again, a)
+		testkit.Must(t, err)
+		storetest.Equal(t, "the same holder's", again, a)
 		_, err = l.Lead(ctx, "b", time.Minute, after(time.Minute))
 		wantIs(t, err, ErrRefused) // coordinator a still has the lead
 		b, err = l.Lead(ctx, "b", time.Minute, after(90*time.Second))
-		must(t, err)
+		testkit.Must(t, err)
 		if b.Epoch <= a.Epoch {
 			t.Errorf("epoch %d after %d", b.Epoch, a.Epoch)
 		}
-		must(t, l.AddRun(ctx, Run{ID: "run", Created: t0}, "operator"))
+		testkit.Must(t, l.AddRun(ctx, Run{ID: "run", Created: t0}, "operator"))
 		nothing := func(*Drive) error { return nil }
 		wantIs(t, l.Drive(ctx, a, "run", nothing), ErrDeposed)
-		must(t, l.Drive(ctx, b, "run", nothing))
+		testkit.Must(t, l.Drive(ctx, b, "run", nothing))
 		wantIs(t, l.Drive(ctx, b, "another", nothing), ErrNotFound)
 
-		must(t, l.Resign(ctx, a)) // has no effect, because a has lost the lead
+		testkit.Must(t, l.Resign(ctx, a)) // has no effect, because a has lost the lead
 		_, err = l.Lead(ctx, "a", time.Minute, after(91*time.Second))
 		wantIs(t, err, ErrRefused)
-		must(t, l.Resign(ctx, b))
+		testkit.Must(t, l.Resign(ctx, b))
 		// A released lead stays valid until another coordinator takes it.
-		must(t, l.Drive(ctx, b, "run", nothing))
+		testkit.Must(t, l.Drive(ctx, b, "run", nothing))
 		c, err := l.Lead(ctx, "c", time.Minute, after(91*time.Second))
-		must(t, err)
+		testkit.Must(t, err)
 		if c.Epoch <= b.Epoch {
 			t.Errorf("epoch %d after %d", c.Epoch, b.Epoch)
 		}
@@ -384,7 +388,7 @@ func TestLead(t *testing.T) {
 
 // TestLeadConcurrently checks that only one of many concurrent callers gets the lead.
 func TestLeadConcurrently(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		ledgers := []*Ledger{open(t, at), open(t, at)}
 		last := int64(0)
 		for turn := range 4 {

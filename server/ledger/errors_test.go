@@ -7,6 +7,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore"
+	"loadstar/server/sqlstore/storetest"
 )
 
 // operations lists calls of exported methods and the operation that their errors must name.
@@ -51,12 +55,12 @@ var operations = []struct {
 		_, err := l.Sendings(ctx, "one")
 		return err
 	}},
-	{"checking the database", func(ctx context.Context, l *Ledger) error { return l.Healthy(ctx) }},
+	{"checking the database", func(ctx context.Context, l *Ledger) error { return l.Store.Healthy(ctx) }},
 }
 
 func openLite(t *testing.T) *Ledger {
 	l, err := Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = l.Close() }) // some tests close it themselves
 	return l
 }
@@ -74,7 +78,7 @@ func TestErrorsNameTheOperation(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	closed := openLite(t)
-	must(t, closed.Close())
+	testkit.Must(t, closed.Close())
 	for _, op := range operations {
 		t.Run(op.name, func(t *testing.T) {
 			wantOperation(t, op.do(t.Context(), closed), op.name)
@@ -90,15 +94,15 @@ func TestErrorsNameTheOperation(t *testing.T) {
 func TestErrorsOfCallbacks(t *testing.T) {
 	l := openLite(t)
 	lead, err := l.Lead(t.Context(), "me", time.Hour, t0)
-	must(t, err)
-	must(t, l.AddRun(t.Context(), Run{ID: "one"}, "operator"))
+	testkit.Must(t, err)
+	testkit.Must(t, l.AddRun(t.Context(), Run{ID: "one"}, "operator"))
 	own := errors.New("the disk is full")
 	// The error must be identical, not wrapped.
 	if err := l.Drive(t.Context(), lead, "one", func(*Drive) error { return own }); err != own {
 		t.Errorf("got %v, want the callback's error", err)
 	}
 	err = l.Drive(t.Context(), lead, "one", func(d *Drive) error {
-		must(t, d.tx.Rollback())
+		testkit.Must(t, d.tx.Rollback())
 		_, err := d.Receipts(0)
 		return err
 	})
@@ -112,7 +116,7 @@ func TestErrorsOfCallbacks(t *testing.T) {
 func TestAnswersStayPlain(t *testing.T) {
 	l := openLite(t)
 	_, err := l.Run(t.Context(), "one")
-	wantEqual(t, "text", err.Error(), "run one: not found")
+	storetest.Equal(t, "text", err.Error(), "run one: not found")
 	wantIs(t, err, ErrNotFound)
 	err = l.Join(t.Context(), []byte("?"), Agent{ID: "a"}, t0)
 	wantIs(t, err, ErrRefused)
@@ -125,9 +129,9 @@ func TestWrapAllocatesNothingOnSuccess(t *testing.T) {
 	agent := strings.Repeat("a", 8)
 	allocs := testing.AllocsPerRun(100, func() {
 		_ = func() (err error) {
-			defer wrap(&err, "extending leases of agent", agent, "in run", agent)
+			defer sqlstore.Wrap(&err, "extending leases of agent", agent, "in run", agent)
 			return nil
 		}()
 	})
-	wantEqual(t, "allocations", allocs, 0)
+	storetest.Equal(t, "allocations", allocs, 0)
 }

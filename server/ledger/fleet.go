@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 // Client is a registered meter or building.
@@ -33,14 +35,14 @@ func scanClient(row interface{ Scan(...any) error }) (c Client, err error) {
 	var announced, seen, revoked, step int64
 	var inputs string
 	err = row.Scan(&c.Name, &c.Agent, &c.AgentName, &announced, &seen, &revoked, &inputs, &step, &c.Protocol)
-	c.Announced, c.Seen, c.Revoked = fromMillis(announced), fromMillis(seen), revoked != 0
+	c.Announced, c.Seen, c.Revoked = sqlstore.FromMillis(announced), sqlstore.FromMillis(seen), revoked != 0
 	c.Inputs, c.Step = strings.Fields(inputs), time.Duration(step)*time.Second
 	return c, err
 }
 
 // Clients returns clients in the order of their names.
 func (l *Ledger) Clients(ctx context.Context, q ClientQuery) (all []Client, err error) {
-	defer wrap(&err, "reading clients")
+	defer sqlstore.Wrap(&err, "reading clients")
 	// Every form begins with an index that finds few rows, or walks the names in order.
 	args := []any{q.After}
 	text := "SELECT " + clientColumns + " FROM clients c JOIN agents a ON a.id = c.agent WHERE c.name > $1"
@@ -49,10 +51,10 @@ func (l *Ledger) Clients(ctx context.Context, q ClientQuery) (all []Client, err 
 		text += fmt.Sprintf(" AND c.agent = $%d", len(args))
 	}
 	if q.Prefix != "" {
-		text += " AND " + l.prefixClause("c.name", q.Prefix, &args)
+		text += " AND " + l.Store.PrefixClause("c.name", q.Prefix, &args)
 	}
 	args = append(args, q.Limit)
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		c, err := scanClient(r)
 		all = append(all, c)
 		return err
@@ -62,9 +64,9 @@ func (l *Ledger) Clients(ctx context.Context, q ClientQuery) (all []Client, err 
 
 // Client returns a client.
 func (l *Ledger) Client(ctx context.Context, name string) (c Client, err error) {
-	defer wrap(&err, "reading client", name)
-	c, err = scanClient(l.db.QueryRowContext(ctx, "SELECT "+clientColumns+" FROM clients c JOIN agents a ON a.id = c.agent WHERE c.name = $1", name))
-	return c, orNotFound(err, "client "+name)
+	defer sqlstore.Wrap(&err, "reading client", name)
+	c, err = scanClient(l.Store.DB.QueryRowContext(ctx, "SELECT "+clientColumns+" FROM clients c JOIN agents a ON a.id = c.agent WHERE c.name = $1", name))
+	return c, sqlstore.OrNotFound(err, "client "+name)
 }
 
 // AgentState is an agent and what it said about itself.
@@ -86,8 +88,8 @@ func scanAgent(row interface{ Scan(...any) error }) (a AgentState, err error) {
 	var joined, expires, seen, revoked, generated, copied int64
 	var skew sql.NullInt64
 	err = row.Scan(&a.ID, &a.Name, &joined, &expires, &seen, &revoked, &a.Clients, &a.Version, &skew, &generated, &a.Protocol, &a.Token, &copied)
-	a.Joined, a.Expires, a.Seen, a.Revoked, a.Generated = fromMillis(joined), fromMillis(expires), fromMillis(seen), fromMillis(revoked), generated != 0
-	a.Copied = fromMillis(copied)
+	a.Joined, a.Expires, a.Seen, a.Revoked, a.Generated = sqlstore.FromMillis(joined), sqlstore.FromMillis(expires), sqlstore.FromMillis(seen), sqlstore.FromMillis(revoked), generated != 0
+	a.Copied = sqlstore.FromMillis(copied)
 	if skew.Valid {
 		d := time.Duration(skew.Int64) * time.Millisecond
 		a.Skew = &d
@@ -107,7 +109,7 @@ type AgentQuery struct {
 
 // AgentStates returns agents in the order of their ids.
 func (l *Ledger) AgentStates(ctx context.Context, q AgentQuery) (all []AgentState, err error) {
-	defer wrap(&err, "reading agents")
+	defer sqlstore.Wrap(&err, "reading agents")
 	args := []any{q.After, q.Limit}
 	part := func(where string) string {
 		if q.Findings {
@@ -121,10 +123,10 @@ func (l *Ledger) AgentStates(ctx context.Context, q AgentQuery) (all []AgentStat
 		text, args = part(" AND token = $3"), append(args, q.Token)
 	case q.Name != "":
 		// Two queries with an index each, because OR would walk all agents.
-		text = "SELECT * FROM (" + part(" AND "+l.prefixClause("name", q.Name, &args)) + ") AS named UNION SELECT * FROM (" +
-			part(" AND "+l.prefixClause("id", q.Name, &args)) + ") AS identified ORDER BY id LIMIT $2"
+		text = "SELECT * FROM (" + part(" AND "+l.Store.PrefixClause("name", q.Name, &args)) + ") AS named UNION SELECT * FROM (" +
+			part(" AND "+l.Store.PrefixClause("id", q.Name, &args)) + ") AS identified ORDER BY id LIMIT $2"
 	}
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		a, err := scanAgent(r)
 		all = append(all, a)
 		return err
@@ -134,9 +136,9 @@ func (l *Ledger) AgentStates(ctx context.Context, q AgentQuery) (all []AgentStat
 
 // AgentState returns an agent.
 func (l *Ledger) AgentState(ctx context.Context, id string) (a AgentState, err error) {
-	defer wrap(&err, "reading agent", id)
-	a, err = scanAgent(l.db.QueryRowContext(ctx, "SELECT "+agentColumns+" FROM agents WHERE id = $1", id))
-	return a, orNotFound(err, "agent "+id)
+	defer sqlstore.Wrap(&err, "reading agent", id)
+	a, err = scanAgent(l.Store.DB.QueryRowContext(ctx, "SELECT "+agentColumns+" FROM agents WHERE id = $1", id))
+	return a, sqlstore.OrNotFound(err, "agent "+id)
 }
 
 // FleetCounts are numbers of agents, and the number of their clients.
@@ -151,12 +153,12 @@ type FleetCounts struct {
 // CountFleet counts agents. It reads all of them, so it must not be called often if there
 // are many.
 func (l *Ledger) CountFleet(ctx context.Context, quiet, expiring time.Time) (c FleetCounts, err error) {
-	defer wrap(&err, "counting the fleet")
+	defer sqlstore.Wrap(&err, "counting the fleet")
 	var generated int64
-	err = l.db.QueryRowContext(ctx, `SELECT COALESCE(SUM(CASE WHEN revoked = 0 THEN 1 ELSE 0 END), 0), CAST(COALESCE(SUM(CASE WHEN revoked = 0 THEN clients ELSE 0 END), 0) AS BIGINT),
+	err = l.Store.DB.QueryRowContext(ctx, `SELECT COALESCE(SUM(CASE WHEN revoked = 0 THEN 1 ELSE 0 END), 0), CAST(COALESCE(SUM(CASE WHEN revoked = 0 THEN clients ELSE 0 END), 0) AS BIGINT),
 		COALESCE(SUM(CASE WHEN revoked = 0 AND seen < $1 THEN 1 ELSE 0 END), 0), COALESCE(SUM(CASE WHEN revoked = 0 AND expires < $2 THEN 1 ELSE 0 END), 0),
 		COALESCE(SUM(CASE WHEN revoked = 0 THEN 0 ELSE 1 END), 0), COALESCE(MAX(CASE WHEN revoked = 0 THEN generated ELSE 0 END), 0) FROM agents`,
-		toMillis(quiet), toMillis(expiring)).Scan(&c.Agents, &c.Clients, &c.Quiet, &c.Expiring, &c.Revoked, &generated)
+		sqlstore.ToMillis(quiet), sqlstore.ToMillis(expiring)).Scan(&c.Agents, &c.Clients, &c.Quiet, &c.Expiring, &c.Revoked, &generated)
 	c.Generated = generated != 0
 	return c, err
 }
@@ -187,16 +189,16 @@ const (
 func (t *TurnRecord) scan(r *sql.Rows, first any) error {
 	var at int64
 	err := r.Scan(first, &t.Agent, &t.State, &t.Version, &t.Reason, &at, &t.Examples, &t.Steps, &t.TrainLoss, &t.Norm)
-	t.At = fromMillis(at)
+	t.At = sqlstore.FromMillis(at)
 	return err
 }
 
 // Turns returns up to limit turns of a round, in the order of clients, starting after the
 // given client.
 func (l *Ledger) Turns(ctx context.Context, run string, round int64, after string, limit int) (all []TurnRecord, err error) {
-	defer wrap(&err, "reading the turns of run", run)
+	defer sqlstore.Wrap(&err, "reading the turns of run", run)
 	const these = "run = $1 AND round = $2 AND client > $3"
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		t := TurnRecord{Turn: Turn{Run: run, Round: round}}
 		err := t.scan(r, &t.Client)
 		all = append(all, t)
@@ -213,13 +215,13 @@ func (l *Ledger) Turns(ctx context.Context, run string, round int64, after strin
 // TurnsOf returns the turns of a client in some rounds of a run, in any order. It finds each
 // of them by its key.
 func (l *Ledger) TurnsOf(ctx context.Context, run, client string, rounds []int64) (all []TurnRecord, err error) {
-	defer wrap(&err, "reading the turns of client", client)
+	defer sqlstore.Wrap(&err, "reading the turns of client", client)
 	for _, text := range []string{
 		"SELECT r.round, '', " + turnCounted + " FROM receipts r WHERE r.run = $1 AND r.client = $2 AND r.round IN ",
 		"SELECT round, agent, " + turnAsked + " FROM leases WHERE run = $1 AND client = $2 AND until <> 0 AND round IN ",
 		"SELECT round, agent, " + turnDeclined + " FROM declines WHERE run = $1 AND client = $2 AND round IN ",
 	} {
-		err := queryIn(ctx, l, func(r *sql.Rows) error {
+		err := sqlstore.QueryIn(ctx, l.Store, func(r *sql.Rows) error {
 			t := TurnRecord{Turn: Turn{Run: run, Client: client}}
 			err := t.scan(r, &t.Round)
 			all = append(all, t)
@@ -233,7 +235,7 @@ func (l *Ledger) TurnsOf(ctx context.Context, run, client string, rounds []int64
 }
 
 // setFindings replaces the findings of a client.
-func setFindings(ctx context.Context, tx *txn, client string, codes []string) error {
+func setFindings(ctx context.Context, tx *sqlstore.Txn, client string, codes []string) error {
 	if _, err := tx.ExecContext(ctx, "DELETE FROM findings WHERE client = $1", client); err != nil {
 		return err
 	}
@@ -246,7 +248,7 @@ func setFindings(ctx context.Context, tx *txn, client string, codes []string) er
 }
 
 // setFindingsOf replaces the findings of a client, if it is the agent's.
-func setFindingsOf(ctx context.Context, tx *txn, agent string, r Report) error {
+func setFindingsOf(ctx context.Context, tx *sqlstore.Txn, agent string, r Report) error {
 	var one int
 	err := tx.QueryRowContext(ctx, "SELECT 1 FROM clients WHERE name = $1 AND agent = $2", r.Client, agent).Scan(&one)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -260,9 +262,9 @@ func setFindingsOf(ctx context.Context, tx *txn, agent string, r Report) error {
 // FindingsOf counts the clients of agents whose newest report has findings. Agents without one
 // are not in the result.
 func (l *Ledger) FindingsOf(ctx context.Context, agents []string) (count map[string]int64, err error) {
-	defer wrap(&err, "counting findings")
+	defer sqlstore.Wrap(&err, "counting findings")
 	count = map[string]int64{}
-	err = queryIn(ctx, l, func(r *sql.Rows) error {
+	err = sqlstore.QueryIn(ctx, l.Store, func(r *sql.Rows) error {
 		var agent, client string
 		err := r.Scan(&agent, &client)
 		count[agent]++
@@ -279,8 +281,8 @@ type FindingDay struct {
 
 // FindingsNow counts the clients that have a finding now, the most frequent first. Day is 0.
 func (l *Ledger) FindingsNow(ctx context.Context) (all []FindingDay, err error) {
-	defer wrap(&err, "reading findings")
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading findings")
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		var f FindingDay
 		err := r.Scan(&f.Code, &f.Clients)
 		all = append(all, f)
@@ -292,10 +294,10 @@ func (l *Ledger) FindingsNow(ctx context.Context) (all []FindingDay, err error) 
 // FindingDays counts the clients with findings on the newest days on which a client
 // reported: newest day first, then by the number of clients.
 func (l *Ledger) FindingDays(ctx context.Context, days int) (all []FindingDay, err error) {
-	defer wrap(&err, "reading findings")
+	defer sqlstore.Wrap(&err, "reading findings")
 	args := []any{days}
-	begins := l.prefixClause("metric", metricFinding, &args)
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	begins := l.Store.PrefixClause("metric", metricFinding, &args)
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		var f FindingDay
 		err := r.Scan(&f.Code, &f.Day, &f.Clients)
 		f.Code = strings.TrimPrefix(f.Code, metricFinding)
@@ -303,5 +305,19 @@ func (l *Ledger) FindingDays(ctx context.Context, days int) (all []FindingDay, e
 		return err
 	}, `SELECT metric, day, CAST(SUM(clients) AS BIGINT) FROM report_days WHERE day IN (SELECT DISTINCT day FROM report_days ORDER BY day DESC LIMIT $1) AND `+begins+`
 		GROUP BY day, metric ORDER BY day DESC, SUM(clients) DESC, metric`, args...)
+	return all, err
+}
+
+// AgentVersions counts the agents that are not revoked by the version of their program.
+func (l *Ledger) AgentVersions(ctx context.Context) (all map[string]int64, err error) {
+	defer sqlstore.Wrap(&err, "reading the versions of agents")
+	all = map[string]int64{}
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
+		var version string
+		var n int64
+		err := r.Scan(&version, &n)
+		all[version] = n
+		return err
+	}, "SELECT version, COUNT(*) FROM agents WHERE revoked = 0 GROUP BY version")
 	return all, err
 }

@@ -7,48 +7,52 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore"
+	"loadstar/server/sqlstore/storetest"
 )
 
 // The counts of a fleet follow announcements and revocations.
 func TestCountFleet(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		count := func() FleetCounts {
 			t.Helper()
 			c, err := l.CountFleet(ctx, after(time.Minute), after(2*time.Hour))
-			must(t, err)
+			testkit.Must(t, err)
 			return c
 		}
-		wantEqual(t, "nobody", count(), FleetCounts{})
+		storetest.Equal(t, "nobody", count(), FleetCounts{})
 		join(t, l, "a", "b", "c")
 		announce(t, l, "a", named("a", 3)...)
 		announce(t, l, "b", named("b", 2)...)
-		must(t, l.Seen(ctx, []string{"a"}, after(time.Hour)))
-		must(t, l.Renewed(ctx, "b", Credential{}, after(3*time.Hour)))
-		wantEqual(t, "three agents", count(), FleetCounts{Agents: 3, Clients: 5, Quiet: 2, Expiring: 2})
-		must(t, l.RevokeClient(ctx, "a00001", "operator", t0))
-		must(t, l.RevokeAgent(ctx, "b", "operator", t0))
-		wantEqual(t, "after revocations", count(), FleetCounts{Agents: 2, Clients: 2, Quiet: 1, Expiring: 2, Revoked: 1})
+		testkit.Must(t, l.Seen(ctx, []string{"a"}, after(time.Hour)))
+		testkit.Must(t, l.Renewed(ctx, "b", Credential{}, after(3*time.Hour)))
+		storetest.Equal(t, "three agents", count(), FleetCounts{Agents: 3, Clients: 5, Quiet: 2, Expiring: 2})
+		testkit.Must(t, l.RevokeClient(ctx, "a00001", "operator", t0))
+		testkit.Must(t, l.RevokeAgent(ctx, "b", "operator", t0))
+		storetest.Equal(t, "after revocations", count(), FleetCounts{Agents: 2, Clients: 2, Quiet: 1, Expiring: 2, Revoked: 1})
 		_, err := l.FreeClients(ctx, "b", "", "operator", t0)
-		must(t, err)
+		testkit.Must(t, err)
 		announce(t, l, "c", "b00000") // a client of the revoked agent moves
-		wantEqual(t, "after a move", count(), FleetCounts{Agents: 2, Clients: 3, Quiet: 1, Expiring: 2, Revoked: 1})
+		storetest.Equal(t, "after a move", count(), FleetCounts{Agents: 2, Clients: 3, Quiet: 1, Expiring: 2, Revoked: 1})
 		behind := -90 * time.Second
 		_, err = l.Announce(ctx, Announcement{Agent: "c", Clients: []string{"b00000"}, Step: time.Hour, Most: 9, Version: "0.3.0", Skew: &behind, Generated: true}, t0)
-		must(t, err)
+		testkit.Must(t, err)
 		if c := count(); !c.Generated || c.Clients != 3 {
 			t.Errorf("%+v", c)
 		}
 		x, err := l.AgentState(ctx, "c")
-		must(t, err)
+		testkit.Must(t, err)
 		if x.Version != "0.3.0" || x.Skew == nil || *x.Skew != behind || !x.Generated || x.Clients != 1 || x.Name != "name of c" || !x.Joined.Equal(t0) || !x.Revoked.IsZero() {
 			t.Errorf("%+v", x)
 		}
 		kinds, err := l.Kinds(ctx, time.Time{})
-		must(t, err)
+		testkit.Must(t, err)
 		s := begin(t, l, "run")
 		r, err := l.Run(ctx, s.run)
-		must(t, err)
+		testkit.Must(t, err)
 		if !slices.ContainsFunc(kinds, func(k Kind) bool { return k.Generated }) || !r.Generated {
 			t.Errorf("the fleet's data is not marked: %+v, %+v", kinds, r)
 		}
@@ -61,18 +65,18 @@ func TestCountFleet(t *testing.T) {
 // Filters of agents and clients select by the bytes of names, whatever the database thinks
 // of their order, and pages follow each other.
 func TestFilters(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a-1", "a-2", "b-1")
 		announce(t, l, "a-1", "meter-1", "meter-10", "meter_2", "METER-3", "meter%4", "mete")
 		announce(t, l, "b-1", "meter-5", "zähler-1", "zähler-2")
-		must(t, l.AddReports(ctx, "a-1", []Report{
+		testkit.Must(t, l.AddReports(ctx, "a-1", []Report{
 			{Client: "meter-1", Message: []byte("report"), Day: Today(t0), Findings: []string{"gaps", "flat"}},
 			{Client: "meter-10", Message: []byte("report"), Day: Today(t0), Findings: []string{"gaps"}},
 			{Client: "mete", Message: []byte("report"), Day: Today(t0) - 1, Findings: []string{"gaps"}},
 		}, false, t0))
-		must(t, l.AddReports(ctx, "a-1", []Report{{Client: "mete", Message: []byte("report"), Day: Today(t0)}}, false, t0)) // the problem is over
-		must(t, l.AddReports(ctx, "b-1", []Report{{Client: "meter-5", Message: []byte("report"), Day: Today(t0), Findings: []string{"gaps"}}}, false, t0))
+		testkit.Must(t, l.AddReports(ctx, "a-1", []Report{{Client: "mete", Message: []byte("report"), Day: Today(t0)}}, false, t0)) // the problem is over
+		testkit.Must(t, l.AddReports(ctx, "b-1", []Report{{Client: "meter-5", Message: []byte("report"), Day: Today(t0), Findings: []string{"gaps"}}}, false, t0))
 		for want, q := range map[string]ClientQuery{
 			"meter-1 meter-10 meter-5":  {Prefix: "meter-"},
 			"meter%4":                   {Prefix: "meter%"},
@@ -86,7 +90,7 @@ func TestFilters(t *testing.T) {
 			q.Limit = 2
 			for {
 				page, err := l.Clients(ctx, q)
-				must(t, err)
+				testkit.Must(t, err)
 				for _, c := range page {
 					names = append(names, c.Name)
 				}
@@ -104,7 +108,7 @@ func TestFilters(t *testing.T) {
 			var ids []string
 			for last := ""; ; {
 				page, err := l.AgentStates(ctx, AgentQuery{Name: prefix, After: last, Limit: 2})
-				must(t, err)
+				testkit.Must(t, err)
 				for _, a := range page {
 					ids = append(ids, a.ID)
 				}
@@ -120,7 +124,7 @@ func TestFilters(t *testing.T) {
 		for want, q := range map[string]AgentQuery{"a-1 b-1": {Findings: true}, "b-1": {Findings: true, Name: "b"}, "": {Findings: true, Name: "a-2"}} {
 			q.Limit = 9
 			page, err := l.AgentStates(ctx, q)
-			must(t, err)
+			testkit.Must(t, err)
 			var ids []string
 			for _, a := range page {
 				ids = append(ids, a.ID)
@@ -130,20 +134,20 @@ func TestFilters(t *testing.T) {
 			}
 		}
 		counts, err := l.FindingsOf(ctx, []string{"a-1", "a-2", "b-1"})
-		must(t, err)
-		wantEqual(t, "clients with findings", counts, map[string]int64{"a-1": 2, "b-1": 1})
+		testkit.Must(t, err)
+		storetest.Equal(t, "clients with findings", counts, map[string]int64{"a-1": 2, "b-1": 1})
 		found, err := l.FindingDays(ctx, 2)
-		must(t, err)
-		wantEqual(t, "findings", found, []FindingDay{{"gaps", Today(t0), 3}, {"flat", Today(t0), 1}, {"gaps", Today(t0) - 1, 1}})
+		testkit.Must(t, err)
+		storetest.Equal(t, "findings", found, []FindingDay{{"gaps", Today(t0), 3}, {"flat", Today(t0), 1}, {"gaps", Today(t0) - 1, 1}})
 		// Findings of now replace those of the last report, of clients that the agent hosts.
-		must(t, l.AddReports(ctx, "a-1", []Report{
+		testkit.Must(t, l.AddReports(ctx, "a-1", []Report{
 			{Client: "meter-1", Day: Today(t0), Findings: []string{"impossible"}, Interim: true},
 			{Client: "meter_2", Day: Today(t0), Interim: true},
 			{Client: "meter-5", Day: Today(t0), Findings: []string{"impossible"}, Interim: true},
 		}, false, t0))
 		current, err := l.FindingsNow(ctx)
-		must(t, err)
-		wantEqual(t, "findings now", current, []FindingDay{{"gaps", 0, 2}, {"impossible", 0, 1}})
+		testkit.Must(t, err)
+		storetest.Equal(t, "findings now", current, []FindingDay{{"gaps", 0, 2}, {"impossible", 0, 1}})
 		if c, err := l.Client(ctx, "meter_2"); err != nil || c.Agent != "a-1" || c.Step != time.Hour || !slices.Equal(c.Inputs, []string{"load"}) {
 			t.Errorf("%+v, %v", c, err)
 		}
@@ -155,14 +159,14 @@ func TestFilters(t *testing.T) {
 // The turns of a round are those that are open and those that are counted, in pages. A round
 // knows how many are counted while it is open.
 func TestTurnRecords(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := plant(t, at, 7)
 		ctx := t.Context()
 		all := func() (names []string, counted int) {
 			t.Helper()
 			for after := ""; ; {
 				page, err := s.Turns(ctx, s.run, 0, after, 3)
-				must(t, err)
+				testkit.Must(t, err)
 				for _, x := range page {
 					names = append(names, x.Client)
 					if x.State == "counted" {
@@ -192,23 +196,23 @@ func TestTurnRecords(t *testing.T) {
 			t.Errorf("%v", names)
 		}
 		first, err := s.Turns(ctx, s.run, 0, "", 1)
-		must(t, err)
+		testkit.Must(t, err)
 		agent := first[0].Agent
 		s.count(one(agent, 0, 0, names[1], names[4]), one(agent, 0, 0, names[5]))
 		again, counted := all()
-		wantEqual(t, "clients", again, names)
-		wantEqual(t, "counted", counted, 3)
+		storetest.Equal(t, "clients", again, names)
+		storetest.Equal(t, "counted", counted, 3)
 		rounds, err := s.Rounds(ctx, s.run, 0, 1)
-		must(t, err)
-		wantEqual(t, "counted in the open round", rounds[0].Counted, 3)
+		testkit.Must(t, err)
+		storetest.Equal(t, "counted in the open round", rounds[0].Counted, 3)
 		for i, name := range names {
 			mine, err := s.TurnsOf(ctx, s.run, name, []int64{0, 1, 2})
-			must(t, err)
+			testkit.Must(t, err)
 			if len(mine) != 1 || (mine[0].State == "counted") != slices.Contains([]int{1, 4, 5}, i) || mine[0].Round != 0 {
 				t.Errorf("%s: %+v", name, mine)
 			}
 		}
-		must(t, s.Decline(ctx, agent, s.run, 0, names[6:], "policy", "client.batch is 1"))
+		testkit.Must(t, s.Decline(ctx, agent, s.run, 0, names[6:], "policy", "client.batch is 1"))
 		for what, read := range map[string]func() ([]TurnRecord, error){
 			"of the round":  func() ([]TurnRecord, error) { return s.Turns(ctx, s.run, 0, names[5], 3) },
 			"of the client": func() ([]TurnRecord, error) { return s.TurnsOf(ctx, s.run, names[6], []int64{0}) },
@@ -225,28 +229,28 @@ func TestTurnRecords(t *testing.T) {
 
 // recorder notes the statements that pass through it.
 type recorder struct {
-	querier
+	sqlstore.Querier
 	texts []string
 	args  [][]any
 }
 
 func (r *recorder) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
 	r.texts, r.args = append(r.texts, text), append(r.args, args)
-	return r.querier.QueryContext(ctx, text, args...)
+	return r.Querier.QueryContext(ctx, text, args...)
 }
 
 // The turns of a client are found by their keys: a run has a receipt for every client and
 // round.
 func TestTurnsByKey(t *testing.T) {
 	l, ctx := open(t, "sqlite:"+t.TempDir()+"/ledger.db"), t.Context()
-	r := &recorder{querier: l.read}
-	l.read = r
+	r := &recorder{Querier: l.Store.Cached}
+	l.Store.Cached = r
 	_, err := l.TurnsOf(ctx, "run", "client", []int64{1, 2, 3})
-	must(t, err)
-	wantEqual(t, "statements", len(r.texts), 3)
+	testkit.Must(t, err)
+	storetest.Equal(t, "statements", len(r.texts), 3)
 	for i, text := range r.texts {
 		var plan string
-		must(t, query(ctx, l.db, func(rows *sql.Rows) error {
+		testkit.Must(t, sqlstore.Query(ctx, l.Store.DB, func(rows *sql.Rows) error {
 			var a, b, c int
 			var line string
 			err := rows.Scan(&a, &b, &c, &line)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	"loadstar/internal/head"
+	"loadstar/server/sqlstore"
 )
 
 // headSecret is the name of the secret that is the seed of the key for heads.
@@ -16,7 +17,7 @@ const headSecret = "heads"
 
 // HeadKey returns the public key of the heads that this ledger signs.
 func (l *Ledger) HeadKey(ctx context.Context) (ed25519.PublicKey, error) {
-	seed, err := l.Secret(ctx, headSecret)
+	seed, err := l.Store.Secret(ctx, headSecret)
 	if err != nil {
 		return nil, err
 	}
@@ -27,8 +28,8 @@ func headKey(seed []byte) ed25519.PrivateKey { return ed25519.NewKeyFromSeed(see
 
 // addHead signs the head of a version that is being added. It does nothing if the run has a head
 // of this or a newer version: a region can be asked for an older version later.
-func addHead(ctx context.Context, tx *txn, run string, version int64, weights string) error {
-	fresh := make([]byte, secretSize)
+func addHead(ctx context.Context, tx *sqlstore.Txn, run string, version int64, weights string) error {
+	fresh := make([]byte, sqlstore.SecretSize)
 	_, _ = rand.Read(fresh) // never fails
 	if _, err := tx.ExecContext(ctx, "INSERT INTO secrets (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING", headSecret, fresh); err != nil {
 		return err
@@ -37,8 +38,8 @@ func addHead(ctx context.Context, tx *txn, run string, version int64, weights st
 	if err := tx.QueryRowContext(ctx, "SELECT value FROM secrets WHERE name = $1", headSecret).Scan(&seed); err != nil {
 		return err
 	}
-	if len(seed) != secretSize {
-		return fmt.Errorf("%w: the key of heads has %d bytes", ErrDamaged, len(seed))
+	if len(seed) != sqlstore.SecretSize {
+		return fmt.Errorf("%w: the key of heads has %d bytes", sqlstore.ErrDamaged, len(seed))
 	}
 	key := headKey(seed)
 	h, last := head.Head{Run: run, Version: version, Weights: weights, Previous: []byte{}}, head.Head{Run: run}
@@ -49,7 +50,7 @@ func addHead(ctx context.Context, tx *txn, run string, version int64, weights st
 		return err
 	case !last.Valid(key.Public().(ed25519.PublicKey)):
 		// A head that follows a damaged one would look like another story.
-		return fmt.Errorf("%w: table heads, row %s %d: it does not match its signature", ErrDamaged, run, last.Version)
+		return fmt.Errorf("%w: table heads, row %s %d: it does not match its signature", sqlstore.ErrDamaged, run, last.Version)
 	case last.Version >= version:
 		return nil
 	default:
@@ -64,8 +65,8 @@ const selectHeads = "SELECT version, weights, previous, signature FROM heads"
 
 // Heads returns the heads of a run after a version, oldest first, and at most limit of them.
 func (l *Ledger) Heads(ctx context.Context, run string, after int64, limit int) (all []head.Head, err error) {
-	defer wrap(&err, "reading the heads of run", run)
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading the heads of run", run)
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		h := head.Head{Run: run}
 		err := r.Scan(&h.Version, &h.Weights, &h.Previous, &h.Signature)
 		all = append(all, h)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 // Agent is an agent that joins.
@@ -25,15 +27,15 @@ type Credential struct {
 // Join uses a token once and adds an agent. It returns ErrRefused if the token is
 // unknown, used up, expired or revoked.
 func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) (err error) {
-	defer wrap(&err, "adding agent", a.ID)
-	return l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "adding agent", a.ID)
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		t, err := useToken(ctx, tx, hash, now)
 		if err != nil {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, `INSERT INTO agents (id, name, joined, expires, seen, token, most_clients, pattern, serial, issued, switched)
 			VALUES ($1, $2, $3, $4, $3, $5, $6, $7, $8, $9, $3)`,
-			a.ID, a.Name, toMillis(now), toMillis(a.Expires), t.ID, t.Clients, t.Pattern, a.Credential.Serial, toMillis(a.Credential.Issued))
+			a.ID, a.Name, sqlstore.ToMillis(now), sqlstore.ToMillis(a.Expires), t.ID, t.Clients, t.Pattern, a.Credential.Serial, sqlstore.ToMillis(a.Credential.Issued))
 		if err != nil {
 			return err
 		}
@@ -45,8 +47,8 @@ func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) 
 // The agent keeps its clients, and the limits of the new token apply to further ones. The
 // caller has checked that the agent has the key of the certificate that it used last.
 func (l *Ledger) Rejoin(ctx context.Context, hash []byte, a Agent, now time.Time) (err error) {
-	defer wrap(&err, "adding agent", a.ID, "again")
-	return l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "adding agent", a.ID, "again")
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		t, err := useToken(ctx, tx, hash, now)
 		if err != nil {
 			return err
@@ -57,7 +59,7 @@ func (l *Ledger) Rejoin(ctx context.Context, hash []byte, a Agent, now time.Time
 		// The old certificate stays valid until the agent uses the new one: the agent may
 		// never get the answer.
 		_, err = tx.ExecContext(ctx, "UPDATE agents SET name = $2, expires = $3, token = $4, most_clients = $5, pattern = $6, pending = $7 WHERE id = $1",
-			a.ID, a.Name, toMillis(a.Expires), t.ID, t.Clients, t.Pattern, a.Credential.Serial)
+			a.ID, a.Name, sqlstore.ToMillis(a.Expires), t.ID, t.Clients, t.Pattern, a.Credential.Serial)
 		if err != nil {
 			return err
 		}
@@ -90,10 +92,10 @@ func (c Caller) Uses(serial string) bool {
 
 // Caller looks up an agent. It returns ErrNotFound if the agent has not joined.
 func (l *Ledger) Caller(ctx context.Context, id string) (c Caller, err error) {
-	defer wrap(&err, "looking up agent", id)
-	c, err = l.callers.get(ctx, id)
+	defer sqlstore.Wrap(&err, "looking up agent", id)
+	c, err = l.callers.Get(ctx, id)
 	if err == nil && c.ID == "" {
-		err = orNotFound(sql.ErrNoRows, "agent "+id)
+		err = sqlstore.OrNotFound(sql.ErrNoRows, "agent "+id)
 	}
 	return c, err
 }
@@ -102,11 +104,11 @@ func (l *Ledger) Caller(ctx context.Context, id string) (c Caller, err error) {
 func (l *Ledger) callersOf(ctx context.Context, ids []string) ([]Caller, error) {
 	has := make(map[string]Caller, len(ids))
 	// Do not use EXISTS here, because PostgreSQL would then scan the whole table.
-	err := queryIn(ctx, l, func(r *sql.Rows) error {
+	err := sqlstore.QueryIn(ctx, l.Store, func(r *sql.Rows) error {
 		var c Caller
 		var revoked, hosts, copied, issued, since int64
 		err := r.Scan(&c.ID, &revoked, &hosts, &copied, &c.used.Serial, &issued, &since, &c.previous, &c.pending)
-		c.Revoked, c.Hosts, c.Copied, c.used.Issued, c.since = revoked != 0, hosts != 0, copied != 0, fromMillis(issued), fromMillis(since)
+		c.Revoked, c.Hosts, c.Copied, c.used.Issued, c.since = revoked != 0, hosts != 0, copied != 0, sqlstore.FromMillis(issued), sqlstore.FromMillis(since)
 		has[c.ID] = c
 		return err
 	}, `SELECT a.id, a.revoked, COALESCE((SELECT 1 FROM clients c WHERE c.agent = a.id LIMIT 1), 0), a.copied, a.serial, a.issued, a.switched, a.previous, a.pending
@@ -164,12 +166,12 @@ func (c Caller) Credential(x Credential, now time.Time) CredentialState {
 // Renewed stores the agent's next certificate. It adds no audit event, because renewals are
 // routine.
 func (l *Ledger) Renewed(ctx context.Context, id string, next Credential, expires time.Time) (err error) {
-	defer wrap(&err, "storing the renewal of agent", id)
-	return l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "storing the renewal of agent", id)
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		if err := checkAllowed(ctx, tx, id); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, "UPDATE agents SET expires = $2, pending = $3 WHERE id = $1", id, toMillis(expires), next.Serial)
+		_, err := tx.ExecContext(ctx, "UPDATE agents SET expires = $2, pending = $3 WHERE id = $1", id, sqlstore.ToMillis(expires), next.Serial)
 		return err
 	})
 }
@@ -177,9 +179,9 @@ func (l *Ledger) Renewed(ctx context.Context, id string, next Credential, expire
 // Switch stores that an agent uses a new certificate from now on. It returns false if the
 // agent has switched since it was looked up.
 func (l *Ledger) Switch(ctx context.Context, c Caller, to Credential, now time.Time) (switched bool, err error) {
-	defer wrap(&err, "storing the certificate of agent", c.ID)
-	r, err := l.write.ExecContext(ctx, "UPDATE agents SET previous = serial, serial = $2, issued = $3, switched = $4, pending = '' WHERE id = $1 AND serial = $5",
-		c.ID, to.Serial, toMillis(to.Issued), toMillis(now), c.used.Serial)
+	defer sqlstore.Wrap(&err, "storing the certificate of agent", c.ID)
+	r, err := l.Store.Write.ExecContext(ctx, "UPDATE agents SET previous = serial, serial = $2, issued = $3, switched = $4, pending = '' WHERE id = $1 AND serial = $5",
+		c.ID, to.Serial, sqlstore.ToMillis(to.Issued), sqlstore.ToMillis(now), c.used.Serial)
 	if err != nil {
 		return false, err
 	}
@@ -190,9 +192,9 @@ func (l *Ledger) Switch(ctx context.Context, c Caller, to Credential, now time.T
 // NoteCopy stores that two machines were seen with an agent's identity. Only the first time
 // is stored.
 func (l *Ledger) NoteCopy(ctx context.Context, c Caller, x Credential, now time.Time) (first bool, err error) {
-	defer wrap(&err, "storing that the identity was copied of agent", c.ID)
-	err = l.update(ctx, func(tx *txn) error {
-		r, err := tx.ExecContext(ctx, "UPDATE agents SET copied = $2 WHERE id = $1 AND copied = 0", c.ID, toMillis(now))
+	defer sqlstore.Wrap(&err, "storing that the identity was copied of agent", c.ID)
+	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
+		r, err := tx.ExecContext(ctx, "UPDATE agents SET copied = $2 WHERE id = $1 AND copied = 0", c.ID, sqlstore.ToMillis(now))
 		if err != nil {
 			return err
 		}
@@ -206,10 +208,10 @@ func (l *Ledger) NoteCopy(ctx context.Context, c Caller, x Credential, now time.
 }
 
 // checkAllowed returns an error if an agent is unknown or revoked.
-func checkAllowed(ctx context.Context, tx *txn, id string) error {
+func checkAllowed(ctx context.Context, tx *sqlstore.Txn, id string) error {
 	var revoked int64
 	if err := tx.QueryRowContext(ctx, "SELECT revoked FROM agents WHERE id = $1", id).Scan(&revoked); err != nil {
-		return orNotFound(err, "agent "+id)
+		return sqlstore.OrNotFound(err, "agent "+id)
 	}
 	if revoked != 0 {
 		return fmt.Errorf("agent %s is revoked: %w", id, ErrRefused)

@@ -3,6 +3,9 @@ package ledger
 import (
 	"testing"
 	"time"
+
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore/storetest"
 )
 
 // identities is an agent whose certificates a test issues and presents.
@@ -19,7 +22,7 @@ func (x *identities) cert(serial string) Credential { return Credential{serial, 
 func (x *identities) renew(serial string) Credential {
 	x.Helper()
 	x.now = x.now.Add(time.Second)
-	must(x, x.l.Renewed(x.Context(), "agent", x.cert(serial), x.now.Add(time.Hour)))
+	testkit.Must(x, x.l.Renewed(x.Context(), "agent", x.cert(serial), x.now.Add(time.Hour)))
 	return x.cert(serial)
 }
 
@@ -27,16 +30,16 @@ func (x *identities) renew(serial string) Credential {
 func (x *identities) shows(c Credential, want CredentialState) {
 	x.Helper()
 	who, err := x.l.Caller(x.Context(), "agent")
-	must(x, err)
+	testkit.Must(x, err)
 	got := who.Credential(c, x.now)
 	if got != want {
 		x.Errorf("certificate %s: %d, want %d", c.Serial, got, want)
 	}
 	if got == Issued {
 		done, err := x.l.Switch(x.Context(), who, c, x.now)
-		must(x, err)
+		testkit.Must(x, err)
 		again, err := x.l.Switch(x.Context(), who, c, x.now)
-		must(x, err)
+		testkit.Must(x, err)
 		if !done || again {
 			x.Errorf("switched %v, again %v", done, again)
 		}
@@ -100,15 +103,15 @@ func TestCredentials(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			l := open(t, "sqlite:"+t.TempDir()+"/ledger.db")
-			must(t, l.AddToken(t.Context(), []byte("token"), Token{Uses: 1, Expires: after(time.Hour)}, "test", t0))
+			testkit.Must(t, l.AddToken(t.Context(), []byte("token"), Token{Uses: 1, Expires: after(time.Hour)}, "test", t0))
 			x := &identities{t, l, t0}
 			first := x.cert("1")
-			must(t, l.Join(t.Context(), []byte("token"), Agent{ID: "agent", Credential: first}, t0))
+			testkit.Must(t, l.Join(t.Context(), []byte("token"), Agent{ID: "agent", Credential: first}, t0))
 			x.shows(first, InUse)
 			test(x, first)
 		})
 	}
-	onBoth(t, func(t *testing.T, at string) { // an agent from before serials were stored
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) { // an agent from before serials were stored
 		l := open(t, at)
 		join(t, l, "agent")
 		x := &identities{t, l, t0}
@@ -117,17 +120,17 @@ func TestCredentials(t *testing.T) {
 		x.shows(x.renew("2"), Issued)
 		x.shows(x.cert("7"), Copied)
 		c, err := l.Caller(t.Context(), "agent")
-		must(t, err)
+		testkit.Must(t, err)
 		for _, want := range []bool{true, false} {
 			first, err := l.NoteCopy(t.Context(), c, x.cert("7"), after(time.Minute))
-			must(t, err)
-			wantEqual(t, "first", first, want)
+			testkit.Must(t, err)
+			storetest.Equal(t, "first", first, want)
 		}
 		a, err := l.AgentState(t.Context(), "agent")
-		must(t, err)
-		wantEqual(t, "copied", a.Copied, after(time.Minute))
+		testkit.Must(t, err)
+		storetest.Equal(t, "copied", a.Copied, after(time.Minute))
 		events, err := l.Audit(t.Context(), AuditQuery{Actions: []string{"identity copied"}, Limit: 9})
-		must(t, err)
+		testkit.Must(t, err)
 		if len(events) != 1 || events[0].Detail != "certificate 7 was presented, 2 is in use" {
 			t.Errorf("%v", events)
 		}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 // IssuerCount counts the certificates of one issuer.
@@ -21,8 +23,8 @@ type IssuerCount struct {
 // CountIssuers counts the certificates of issuers, whose ids are the beginnings of serial
 // numbers. The count of all other issuers has an empty id. It reads all agents once.
 func (l *Ledger) CountIssuers(ctx context.Context, ids []string, now time.Time) (all map[string]IssuerCount, err error) {
-	defer wrap(&err, "counting the certificates of issuers")
-	args := []any{toMillis(now)}
+	defer sqlstore.Wrap(&err, "counting the certificates of issuers")
+	args := []any{sqlstore.ToMillis(now)}
 	which, other := make([]string, 0, len(ids)+1), "1 = 1"
 	for _, id := range ids {
 		args = append(args, id, len(id))
@@ -39,10 +41,10 @@ func (l *Ledger) CountIssuers(ctx context.Context, ids []string, now time.Time) 
 		certificates = append(certificates, "COALESCE(SUM(CASE WHEN "+w+" THEN 1 ELSE 0 END), 0)")
 		intoAgents, intoCertificates = append(intoAgents, &counts[i].Agents, &counts[i].Expired), append(intoCertificates, &counts[i].Certificates)
 	}
-	if err := l.db.QueryRowContext(ctx, "SELECT "+strings.Join(agents, ", ")+" FROM agents WHERE revoked = 0", args...).Scan(intoAgents...); err != nil {
+	if err := l.Store.DB.QueryRowContext(ctx, "SELECT "+strings.Join(agents, ", ")+" FROM agents WHERE revoked = 0", args...).Scan(intoAgents...); err != nil {
 		return nil, err
 	}
-	err = l.db.QueryRowContext(ctx, "SELECT "+strings.Join(certificates, ", ")+` FROM (SELECT c.serial FROM certificates c
+	err = l.Store.DB.QueryRowContext(ctx, "SELECT "+strings.Join(certificates, ", ")+` FROM (SELECT c.serial FROM certificates c
 		WHERE c.revoked = 0 AND c.expires > $1 AND c.person <> '`+LocalUser+`'
 		AND NOT EXISTS (SELECT 1 FROM certificates n WHERE n.renews = CASE WHEN c.renews = '' THEN c.serial ELSE c.renews END AND n.issued > c.issued)) x`, args...).Scan(intoCertificates...)
 	all = map[string]IssuerCount{"": counts[len(ids)]}
@@ -57,16 +59,16 @@ func (l *Ledger) CountIssuers(ctx context.Context, ids []string, now time.Time) 
 // revoked together. Earlier certificates that were renewed before end now, except those of local,
 // which gateways may have in their folders and would store again.
 func (l *Ledger) RenewCertificate(ctx context.Context, old string, c Certificate, actor string) (err error) {
-	defer wrap(&err, "renewing the certificate of", c.User)
-	return l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "renewing the certificate of", c.User)
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		if _, err := l.userFor(ctx, tx, c.User); err != nil {
 			return err
 		}
 		var first string
 		err := tx.QueryRowContext(ctx, "SELECT CASE WHEN renews = '' THEN serial ELSE renews END FROM certificates WHERE serial = $1 AND person = $2 AND revoked = 0 AND expires > $3",
-			old, c.User, toMillis(c.Issued)).Scan(&first)
+			old, c.User, sqlstore.ToMillis(c.Issued)).Scan(&first)
 		if err != nil {
-			return orNotFound(err, "certificate "+old)
+			return sqlstore.OrNotFound(err, "certificate "+old)
 		}
 		if _, err := tx.ExecContext(ctx, "DELETE FROM certificates WHERE (serial = $1 OR renews = $1) AND serial <> $2 AND revoked = 0 AND person <> $3", first, old, LocalUser); err != nil {
 			return err
@@ -83,8 +85,8 @@ func (l *Ledger) RenewCertificate(ctx context.Context, old string, c Certificate
 
 // renewals returns the serial numbers of a certificate and of all valid ones that it was renewed
 // from or to.
-func renewals(ctx context.Context, tx *txn, serial string) (all []string, err error) {
-	err = query(ctx, tx, func(r *sql.Rows) error {
+func renewals(ctx context.Context, tx *sqlstore.Txn, serial string) (all []string, err error) {
+	err = sqlstore.Query(ctx, tx, func(r *sql.Rows) error {
 		var s string
 		err := r.Scan(&s)
 		all = append(all, s)

@@ -8,15 +8,14 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
-	"loadstar/internal/pgtest"
+	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
+	"loadstar/server/sqlstore/storetest"
 )
 
 // cluster is the PostgreSQL server of all tests that need one.
@@ -42,31 +41,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// tester is what *testing.T and *rapid.T have in common.
-type tester interface {
-	Helper()
-	Errorf(string, ...any)
-	Fatal(...any)
-	Fatalf(string, ...any)
-}
-
 // t0 is the time at which all tests begin, instead of the real time.
 var t0 = time.UnixMilli(1_700_000_000_000)
 
 // after returns t0 plus d.
 func after(d time.Duration) time.Time { return t0.Add(d) }
-
-// onBoth runs a test on a new database of each kind.
-func onBoth(t *testing.T, test func(t *testing.T, at string)) {
-	t.Run("sqlite", func(t *testing.T) {
-		t.Parallel()
-		test(t, "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
-	})
-	t.Run("postgres", func(t *testing.T) {
-		t.Parallel()
-		test(t, cluster.Database(t))
-	})
-}
 
 func open(t *testing.T, at string) *Ledger {
 	t.Helper()
@@ -82,49 +61,34 @@ func open(t *testing.T, at string) *Ledger {
 	return l
 }
 
-// must ends the test if err is not nil.
-func must(t tester, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func wantIs(t tester, err, want error) {
+func wantIs(t storetest.T, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
 		t.Fatalf("error %v, want %v", err, want)
 	}
 }
 
-func wantEqual[T any](t tester, what string, got, want T) {
-	t.Helper()
-	if g, w := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want); g != w {
-		t.Errorf("%s: %s, want %s", what, g, w)
-	}
-}
-
 // join adds agents to the ledger.
-func join(t tester, l *Ledger, agents ...string) {
+func join(t storetest.T, l *Ledger, agents ...string) {
 	t.Helper()
 	hash := []byte(fmt.Sprintf("token of %s and %d more", agents[0], len(agents)-1))
-	must(t, l.AddToken(context.Background(), hash, Token{Uses: int64(len(agents)), Expires: after(time.Hour)}, "test", t0))
+	testkit.Must(t, l.AddToken(context.Background(), hash, Token{Uses: int64(len(agents)), Expires: after(time.Hour)}, "test", t0))
 	for _, a := range agents {
-		must(t, l.Join(context.Background(), hash, Agent{ID: a, Name: "name of " + a, Expires: after(time.Hour)}, t0))
+		testkit.Must(t, l.Join(context.Background(), hash, Agent{ID: a, Name: "name of " + a, Expires: after(time.Hour)}, t0))
 	}
 }
 
 // machine returns the stored state of a run's round.Machine.
-func machine(t tester, l *Ledger, run string) (state string) {
+func machine(t storetest.T, l *Ledger, run string) (state string) {
 	t.Helper()
-	must(t, l.db.QueryRowContext(context.Background(), "SELECT COALESCE(max(state), '') FROM machines WHERE run = $1", run).Scan(&state))
+	testkit.Must(t, l.Store.DB.QueryRowContext(context.Background(), "SELECT COALESCE(max(state), '') FROM machines WHERE run = $1", run).Scan(&state))
 	return state
 }
 
-func announce(t tester, l *Ledger, agent string, clients ...string) {
+func announce(t storetest.T, l *Ledger, agent string, clients ...string) {
 	t.Helper()
 	refused, err := l.Announce(context.Background(), Announcement{Agent: agent, Clients: clients, Inputs: []string{"load"}, Step: time.Hour, Most: 1 << 20}, t0)
-	must(t, err)
+	testkit.Must(t, err)
 	if n := len(refused.Clients); n > 0 {
 		t.Fatalf("%d clients of %s refused: %v", n, agent, refused)
 	}
@@ -142,17 +106,17 @@ func named(prefix string, n int) []string {
 // site is a ledger with a run that has begun.
 type site struct {
 	*Ledger
-	t    tester
+	t    storetest.T
 	lead Lead
 	run  string
 }
 
 // begin starts a run whose fleet is all clients in the ledger.
-func begin(t tester, l *Ledger, run string) *site {
+func begin(t storetest.T, l *Ledger, run string) *site {
 	t.Helper()
 	lead, err := l.Lead(context.Background(), "test", 1000*time.Hour, t0)
-	must(t, err)
-	must(t, l.AddRun(context.Background(), Run{ID: run, Name: "name of " + run, Plan: "plan", Wanted: 1, Created: t0}, "operator"))
+	testkit.Must(t, err)
+	testkit.Must(t, l.AddRun(context.Background(), Run{ID: run, Name: "name of " + run, Plan: "plan", Wanted: 1, Created: t0}, "operator"))
 	s := &site{l, t, lead, run}
 	s.drive(func(d *Drive) error {
 		_, err := d.Begin(Run{Plan: "settled", PlanBlob: "p", Server: "server"}, Version{Weights: "w0", Control: "c0"}, Filter{}, t0)
@@ -172,7 +136,7 @@ func plant(t *testing.T, at string, clients int) *site {
 
 func (s *site) drive(do func(d *Drive) error) {
 	s.t.Helper()
-	must(s.t, s.Drive(context.Background(), s.lead, s.run, do))
+	testkit.Must(s.t, s.Drive(context.Background(), s.lead, s.run, do))
 }
 
 // ask opens a round and adds leases of an hour for the given members.
@@ -244,7 +208,7 @@ func one(agent string, round, version int64, clients ...string) Arrival {
 func (s *site) count(arrivals ...Arrival) []int {
 	s.t.Helper()
 	counted, err := s.Count(context.Background(), s.run, arrivals, sums(arrivals))
-	must(s.t, err)
+	testkit.Must(s.t, err)
 	return counted
 }
 
@@ -266,15 +230,15 @@ func (s *site) balance() (leases, receipts int) {
 	s.t.Helper()
 	ctx := context.Background()
 	var how *sql.TxOptions // all queries must see the same state
-	if !s.sqlite {
+	if !s.Store.SQLite {
 		how = &sql.TxOptions{Isolation: sql.LevelRepeatableRead}
 	}
-	tx, err := s.db.BeginTx(ctx, how)
-	must(s.t, err)
+	tx, err := s.Store.DB.BeginTx(ctx, how)
+	testkit.Must(s.t, err)
 	defer tx.Rollback() // nothing to commit, because the transaction only reads
-	must(s.t, tx.QueryRow("SELECT count(*) FROM leases WHERE run = $1", s.run).Scan(&leases))
+	testkit.Must(s.t, tx.QueryRow("SELECT count(*) FROM leases WHERE run = $1", s.run).Scan(&leases))
 	rows, err := tx.Query("SELECT round, client, batch FROM receipts WHERE run = $1", s.run)
-	must(s.t, err)
+	testkit.Must(s.t, err)
 	defer rows.Close()
 	var want int64
 	var evaluation, evaluated Evaluation // wanted and stored
@@ -283,15 +247,15 @@ func (s *site) balance() (leases, receipts int) {
 	for rows.Next() {
 		var round, batch int64
 		var client string
-		must(s.t, rows.Scan(&round, &client, &batch))
+		testkit.Must(s.t, rows.Scan(&round, &client, &batch))
 		want += worth(round, client)
 		evaluation.Add(scored(round, client))
 		batches[batch], newest = true, max(newest, batch)
 		receipts++
 	}
-	must(s.t, rows.Err())
+	testkit.Must(s.t, rows.Err())
 	rows, err = tx.Query("SELECT batch, numbers, evaluated, relative_mae FROM partials WHERE run = $1", s.run)
-	must(s.t, err)
+	testkit.Must(s.t, err)
 	defer rows.Close()
 	var got int64
 	stored := map[int64]bool{}
@@ -299,23 +263,23 @@ func (s *site) balance() (leases, receipts int) {
 		var batch int64
 		var numbers []byte
 		var e Evaluation
-		must(s.t, rows.Scan(&batch, &numbers, &e.Clients, &e.RelativeMAE))
+		testkit.Must(s.t, rows.Scan(&batch, &numbers, &e.Clients, &e.RelativeMAE))
 		evaluated.Add(e)
 		got += int64(binary.LittleEndian.Uint64(numbers))
 		stored[batch] = true
 	}
-	must(s.t, rows.Err())
+	testkit.Must(s.t, rows.Err())
 	if got != want {
 		s.t.Errorf("the sums are off by %d: %d receipts", got-want, receipts)
 	}
-	wantEqual(s.t, "the evaluations of all receipts", evaluated, evaluation)
+	storetest.Equal(s.t, "the evaluations of all receipts", evaluated, evaluation)
 	var run int64
-	must(s.t, tx.QueryRow("SELECT COALESCE(max(batch), 0) FROM counters WHERE run = $1", s.run).Scan(&run))
+	testkit.Must(s.t, tx.QueryRow("SELECT COALESCE(max(batch), 0) FROM counters WHERE run = $1", s.run).Scan(&run))
 	if newest != run || !maps.Equal(stored, batches) {
 		s.t.Errorf("the run's newest batch is %d; the newest of receipts %d of %d; %d have sums", run, newest, len(batches), len(stored))
 	}
 	var both int
-	must(s.t, tx.QueryRow("SELECT count(*) FROM leases l JOIN receipts r ON r.run = l.run AND r.round = l.round AND r.client = l.client WHERE l.run = $1", s.run).Scan(&both))
+	testkit.Must(s.t, tx.QueryRow("SELECT count(*) FROM leases l JOIN receipts r ON r.run = l.run AND r.round = l.round AND r.client = l.client WHERE l.run = $1", s.run).Scan(&both))
 	if both > 0 {
 		s.t.Errorf("%d turns have a lease and a receipt", both)
 	}
@@ -329,35 +293,8 @@ var tables = []string{"tokens", "agents", "clients", "runs", "members", "version
 const unnumbered = -1
 
 // newest returns the newest batch of a run.
-func (l *Ledger) newest(t tester, run string) (batch int64) {
+func (l *Ledger) newest(t storetest.T, run string) (batch int64) {
 	t.Helper()
-	must(t, l.db.QueryRow("SELECT COALESCE(max(batch), 0) FROM counters WHERE run = $1", run).Scan(&batch))
+	testkit.Must(t, l.Store.DB.QueryRow("SELECT COALESCE(max(batch), 0) FROM counters WHERE run = $1", run).Scan(&batch))
 	return batch
-}
-
-// dump returns all rows of the given tables as text, sorted so that the order does not
-// depend on the database.
-func dump(t tester, l *Ledger, tables ...string) string {
-	t.Helper()
-	var b strings.Builder
-	for _, table := range tables {
-		rows, err := l.db.Query("SELECT * FROM " + table)
-		must(t, err)
-		columns, err := rows.Columns()
-		must(t, err)
-		var lines []string
-		for rows.Next() {
-			values, into := make([]any, len(columns)), make([]any, len(columns))
-			for i := range values {
-				into[i] = &values[i]
-			}
-			must(t, rows.Scan(into...))
-			lines = append(lines, fmt.Sprintf("%q\n", values))
-		}
-		must(t, rows.Err())
-		must(t, rows.Close())
-		slices.Sort(lines)
-		fmt.Fprintf(&b, "%s %v\n%s", table, columns, strings.Join(lines, ""))
-	}
-	return b.String()
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 // Filter selects clients among those that are not revoked. Empty fields select all.
@@ -23,13 +25,13 @@ func (l *Ledger) selects(f Filter, args *[]any) string {
 		text += fmt.Sprintf(" AND "+condition, len(*args))
 	}
 	if !f.Seen.IsZero() {
-		add("a.seen >= $%d", toMillis(f.Seen))
+		add("a.seen >= $%d", sqlstore.ToMillis(f.Seen))
 	}
 	if f.Step != 0 {
 		add("c.step = $%d", int64(f.Step/time.Second))
 	}
 	has := "strpos(' ' || c.inputs || ' ', $%d) > 0"
-	if l.sqlite {
+	if l.Store.SQLite {
 		has = "instr(' ' || c.inputs || ' ', $%d) > 0"
 	}
 	for _, in := range f.Inputs {
@@ -55,14 +57,14 @@ func (d *Drive) Kinds(seen time.Time) ([]Kind, error) { return d.l.kinds(d.ctx, 
 
 // Kinds is like Drive.Kinds.
 func (l *Ledger) Kinds(ctx context.Context, seen time.Time) ([]Kind, error) {
-	return l.kinds(ctx, l.db, seen)
+	return l.kinds(ctx, l.Store.DB, seen)
 }
 
-func (l *Ledger) kinds(ctx context.Context, q querier, seen time.Time) (all []Kind, err error) {
-	defer wrap(&err, "reading the kinds of clients")
+func (l *Ledger) kinds(ctx context.Context, q sqlstore.Querier, seen time.Time) (all []Kind, err error) {
+	defer sqlstore.Wrap(&err, "reading the kinds of clients")
 	var args []any
 	which := l.selects(Filter{Seen: seen}, &args)
-	err = query(ctx, q, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, q, func(r *sql.Rows) error {
 		var k Kind
 		var inputs string
 		var step, generated int64
@@ -78,13 +80,13 @@ func (l *Ledger) kinds(ctx context.Context, q querier, seen time.Time) (all []Ki
 // CountClients returns the number of clients that may take part and whose agents were seen
 // since a time.
 func (l *Ledger) CountClients(ctx context.Context, seen time.Time) (n int64, err error) {
-	defer wrap(&err, "counting clients")
-	return l.count(ctx, l.db, Filter{Seen: seen})
+	defer sqlstore.Wrap(&err, "counting clients")
+	return l.count(ctx, l.Store.DB, Filter{Seen: seen})
 }
 
 // Count returns the number of clients that a filter selects.
 func (d *Drive) Count(f Filter) (n int64, err error) {
-	defer wrap(&err, "counting clients")
+	defer sqlstore.Wrap(&err, "counting clients")
 	return d.l.count(d.ctx, d.tx, f)
 }
 
@@ -101,12 +103,12 @@ func (l *Ledger) count(ctx context.Context, q interface {
 // Lacking returns up to limit clients whose agents were seen as a filter wants, but that the
 // filter does not select otherwise, in the order of their names.
 func (d *Drive) Lacking(f Filter, limit int) (all []Client, err error) {
-	defer wrap(&err, "reading the clients that lack something")
+	defer sqlstore.Wrap(&err, "reading the clients that lack something")
 	var args []any
 	seen := d.l.selects(Filter{Seen: f.Seen}, &args)
 	which := d.l.selects(Filter{Inputs: f.Inputs, Step: f.Step}, &args)
 	args = append(args, limit)
-	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
+	err = sqlstore.Query(d.ctx, d.tx, func(r *sql.Rows) error {
 		c, err := scanClient(r)
 		all = append(all, c)
 		return err
@@ -116,8 +118,8 @@ func (d *Drive) Lacking(f Filter, limit int) (all []Client, err error) {
 
 // LastSeen returns when an agent was seen last, or the zero time if there is none.
 func (l *Ledger) LastSeen(ctx context.Context) (_ time.Time, err error) {
-	defer wrap(&err, "reading when an agent was seen last")
+	defer sqlstore.Wrap(&err, "reading when an agent was seen last")
 	var ms int64
-	err = l.db.QueryRowContext(ctx, "SELECT COALESCE(MAX(seen), 0) FROM agents WHERE revoked = 0").Scan(&ms)
-	return fromMillis(ms), err
+	err = l.Store.DB.QueryRowContext(ctx, "SELECT COALESCE(MAX(seen), 0) FROM agents WHERE revoked = 0").Scan(&ms)
+	return sqlstore.FromMillis(ms), err
 }

@@ -13,7 +13,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"loadstar/internal/longtest"
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore"
+	"loadstar/server/sqlstore/storetest"
 )
 
 // turn identifies a turn in the model, which has only one run.
@@ -59,7 +61,7 @@ func check(t *testing.T, cases int, law func(*rapid.T)) {
 	t.Helper()
 	const usual = "100"
 	if f := flag.Lookup("rapid.checks"); f.Value.String() == usual {
-		must(t, f.Value.Set(fmt.Sprint(cases)))
+		testkit.Must(t, f.Value.Set(fmt.Sprint(cases)))
 		defer f.Value.Set(usual) // restore the default
 	}
 	rapid.Check(t, law)
@@ -71,7 +73,7 @@ func TestModel(t *testing.T) {
 	for _, on := range []struct {
 		database string
 		cases    int
-	}{{"sqlite", longtest.Pick(8, 25)}, {"postgres", longtest.Pick(4, 8)}} {
+	}{{"sqlite", testkit.Pick(8, 25)}, {"postgres", testkit.Pick(4, 8)}} {
 		t.Run(on.database, func(t *testing.T) {
 			at := "sqlite:" + filepath.Join(t.TempDir(), "ledger.db")
 			if on.database == "postgres" {
@@ -96,7 +98,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 	// Clients of earlier cases in the same database are members too, and have lower
 	// numbers.
 	var before int64
-	must(t, l.db.QueryRow("SELECT count(*) FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0").Scan(&before))
+	testkit.Must(t, l.Store.DB.QueryRow("SELECT count(*) FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0").Scan(&before))
 	for i := range 9 {
 		c := fmt.Sprintf("%s-%d", name, i)
 		g.clients = append(g.clients, c)
@@ -140,7 +142,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 			}
 			g.drive(func(d *Drive) error {
 				got, _, err := d.Ask(Asking{Round: m.round, Version: m.version, Members: members, Until: until})
-				wantEqual(t, "gone", got, gone)
+				storetest.Equal(t, "gone", got, gone)
 				return err
 			})
 			maps.Copy(m.leases, want)
@@ -186,8 +188,8 @@ func play(t *rapid.T, l *Ledger, name string) {
 				}
 			}
 			got, err := l.Count(t.Context(), name, arrivals, sums(arrivals))
-			must(t, err)
-			wantEqual(t, "counted", got, want)
+			testkit.Must(t, err)
+			storetest.Equal(t, "counted", got, want)
 			if len(want) > 0 {
 				batch := l.newest(t, name)
 				if batch <= m.batch {
@@ -206,7 +208,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 		"extend": func(t *rapid.T) {
 			who, round, until := agent.Draw(t, "agent"), rapid.Int64Range(0, m.round).Draw(t, "round"), moments.Draw(t, "until")
 			clients := rapid.SliceOfDistinct(client, rapid.ID).Draw(t, "clients")
-			must(t, l.Extend(t.Context(), who, name, round, clients, until))
+			testkit.Must(t, l.Extend(t.Context(), who, name, round, clients, until))
 			for _, c := range clients {
 				if x, ok := m.leases[turn{round, c}]; ok && x.agent == who && !x.until.IsZero() && x.until.Before(until) {
 					x.until = until
@@ -217,7 +219,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 		"decline": func(t *rapid.T) {
 			who, round := agent.Draw(t, "agent"), rapid.Int64Range(0, m.round).Draw(t, "round")
 			clients := rapid.SliceOfDistinct(client, rapid.ID).Draw(t, "clients")
-			must(t, l.Decline(t.Context(), who, name, round, clients, "", ""))
+			testkit.Must(t, l.Decline(t.Context(), who, name, round, clients, "", ""))
 			for _, c := range clients {
 				if x, ok := m.leases[turn{round, c}]; ok && x.agent == who {
 					x.until = time.Time{}
@@ -238,7 +240,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 			})
 			g.drive(func(d *Drive) error {
 				got, err := d.Withdraw(now)
-				wantEqual(t, "withdrawn", len(got), len(want))
+				storetest.Equal(t, "withdrawn", len(got), len(want))
 				for _, x := range got {
 					if !want[x] {
 						t.Errorf("%+v was withdrawn", x)
@@ -283,7 +285,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 			}
 			g.drive(func(d *Drive) error {
 				r, ok, err := d.Merging()
-				wantEqual(t, "merging", fmt.Sprint(r.Round, r.LastBatch, ok), fmt.Sprint(m.round, m.merging, true))
+				storetest.Equal(t, "merging", fmt.Sprint(r.Round, r.LastBatch, ok), fmt.Sprint(m.round, m.merging, true))
 				if err != nil {
 					return err
 				}
@@ -307,9 +309,9 @@ func play(t *rapid.T, l *Ledger, name string) {
 				t.Skip("it is")
 			}
 			if slices.Contains(g.agents, who) {
-				must(t, l.RevokeAgent(t.Context(), who, "operator", t0))
+				testkit.Must(t, l.RevokeAgent(t.Context(), who, "operator", t0))
 			} else {
-				must(t, l.RevokeClient(t.Context(), who, "operator", t0))
+				testkit.Must(t, l.RevokeClient(t.Context(), who, "operator", t0))
 			}
 			m.revoked[who] = true
 			for at, x := range m.leases {
@@ -324,7 +326,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 			if rapid.IntRange(0, 9).Draw(t, "seldom") > 0 {
 				t.Skip("not now")
 			}
-			must(t, l.StopRun(t.Context(), name, "operator", t0))
+			testkit.Must(t, l.StopRun(t.Context(), name, "operator", t0))
 			m.ended = true
 			clear(m.leases)
 			clear(m.sums)
@@ -332,7 +334,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 		"": g.compare,
 	})
 	if !m.ended {
-		must(t, l.StopRun(t.Context(), name, "operator", t0))
+		testkit.Must(t, l.StopRun(t.Context(), name, "operator", t0))
 	}
 }
 
@@ -352,10 +354,10 @@ func (g *game) compare(t *rapid.T) {
 		}
 		slices.Sort(got)
 		slices.Sort(want)
-		wantEqual(t, "tasks of "+a, got, want)
+		storetest.Equal(t, "tasks of "+a, got, want)
 		for round := range m.round + 1 {
 			where, err := g.Standings(ctx, a, g.run, round, g.clients)
-			must(t, err)
+			testkit.Must(t, err)
 			for _, c := range g.clients {
 				want := Standing{}
 				if x, ok := m.leases[turn{round, c}]; ok && x.agent == a && !x.until.IsZero() {
@@ -363,13 +365,13 @@ func (g *game) compare(t *rapid.T) {
 				} else if x, ok := m.receipts[turn{round, c}]; ok && g.host[c] == a {
 					want = Standing{Counted, x.Version}
 				}
-				wantEqual(t, fmt.Sprintf("standing of %s in round %d", c, round), where[c], want)
+				storetest.Equal(t, fmt.Sprintf("standing of %s in round %d", c, round), where[c], want)
 			}
 		}
 	}
-	wantEqual(t, "batch", g.newest(t, g.run), m.batch)
+	storetest.Equal(t, "batch", g.newest(t, g.run), m.batch)
 	receipts := map[turn]Receipt{}
-	must(t, query(ctx, g.db, func(r *sql.Rows) error {
+	testkit.Must(t, sqlstore.Query(ctx, g.Store.DB, func(r *sql.Rows) error {
 		var at turn
 		var x Receipt
 		err := r.Scan(&at.client, &x.No, &x.Round, &x.Version, &x.Batch, &x.TrainLoss)
@@ -377,9 +379,9 @@ func (g *game) compare(t *rapid.T) {
 		receipts[at] = x
 		return err
 	}, "SELECT client, no, round, version, batch, train_loss FROM receipts WHERE run = $1", g.run))
-	wantEqual(t, "receipts", receipts, m.receipts)
+	storetest.Equal(t, "receipts", receipts, m.receipts)
 	sum, n := int64(0), 0
-	must(t, g.Partials(ctx, g.run, m.batch, func(p Partial) error {
+	testkit.Must(t, g.Partials(ctx, g.run, m.batch, func(p Partial) error {
 		sum += int64(binary.LittleEndian.Uint64(p.Numbers))
 		n++
 		return nil
@@ -388,7 +390,7 @@ func (g *game) compare(t *rapid.T) {
 	for _, x := range m.sums {
 		wantSum += x
 	}
-	wantEqual(t, "sums", sum, wantSum)
+	storetest.Equal(t, "sums", sum, wantSum)
 	if n < len(m.sums) {
 		t.Errorf("%d sums of %d batches", n, len(m.sums))
 	}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"slices"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 // NewClients is the evaluation of the clients that a run has held out.
@@ -28,10 +30,10 @@ type NewClient struct {
 
 // Names returns the names of the clients that a filter selects, in byte order.
 func (d *Drive) Names(f Filter) (all []string, err error) {
-	defer wrap(&err, "reading the names of clients")
+	defer sqlstore.Wrap(&err, "reading the names of clients")
 	var args []any
 	which := d.l.selects(f, &args)
-	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
+	err = sqlstore.Query(d.ctx, d.tx, func(r *sql.Rows) error {
 		var name string
 		err := r.Scan(&name)
 		all = append(all, name)
@@ -43,13 +45,13 @@ func (d *Drive) Names(f Filter) (all []string, err error) {
 
 // HoldOut keeps clients out of the run's fleet. It must be called before Begin.
 func (d *Drive) HoldOut(clients []string) (err error) {
-	defer wrap(&err, "holding clients out of run", d.Run.ID)
-	for part := range slices.Chunk(clients, d.l.chunk) {
+	defer sqlstore.Wrap(&err, "holding clients out of run", d.Run.ID)
+	for part := range slices.Chunk(clients, d.l.Store.Chunk) {
 		args := make([]any, 0, 2*len(part))
 		for _, c := range part {
 			args = append(args, d.Run.ID, c)
 		}
-		if _, err := d.tx.ExecContext(d.ctx, "INSERT INTO held_out (run, client) VALUES "+placeholders(0, len(part), 2), args...); err != nil {
+		if _, err := d.tx.ExecContext(d.ctx, "INSERT INTO held_out (run, client) VALUES "+sqlstore.Placeholders(0, len(part), 2), args...); err != nil {
 			return err
 		}
 	}
@@ -60,14 +62,14 @@ func (d *Drive) HoldOut(clients []string) (err error) {
 // OpenNewClients returns up to limit held-out clients of runs that finished after the given
 // time, in the order of runs and clients. Clients that have answered are left out.
 func (l *Ledger) OpenNewClients(ctx context.Context, after time.Time, limit int) (all []NewClient, err error) {
-	defer wrap(&err, "reading held-out clients")
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading held-out clients")
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		var x NewClient
 		err := r.Scan(&x.Run, &x.Client, &x.Agent, &x.Version)
 		all = append(all, x)
 		return err
 	}, `SELECT h.run, h.client, c.agent, r.version FROM held_out h JOIN runs r ON r.id = h.run JOIN clients c ON c.name = h.client JOIN agents a ON a.id = c.agent
-		WHERE h.done = 0 AND r.state = $1 AND r.finished > $2 AND c.revoked = 0 AND a.revoked = 0 ORDER BY h.run, h.client LIMIT $3`, Finished, toMillis(after), limit)
+		WHERE h.done = 0 AND r.state = $1 AND r.finished > $2 AND c.revoked = 0 AND a.revoked = 0 ORDER BY h.run, h.client LIMIT $3`, Finished, sqlstore.ToMillis(after), limit)
 	return all, err
 }
 
@@ -75,11 +77,11 @@ func (l *Ledger) OpenNewClients(ctx context.Context, after time.Time, limit int)
 // nothing unless all of them are held out of the finished run, are the agent's and have not
 // answered. So an answer that is sent twice is added once.
 func (l *Ledger) AddNewClients(ctx context.Context, agent, run string, clients []string, e Evaluation) (added bool, err error) {
-	defer wrap(&err, "adding the errors of held-out clients of run", run)
-	err = l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "adding the errors of held-out clients of run", run)
+	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		added = false
 		var n int64
-		for part := range slices.Chunk(clients, l.chunk) {
+		for part := range slices.Chunk(clients, l.Store.Chunk) {
 			args := []any{run, agent, Finished}
 			for _, c := range part {
 				args = append(args, c)
@@ -87,7 +89,7 @@ func (l *Ledger) AddNewClients(ctx context.Context, agent, run string, clients [
 			r, err := tx.ExecContext(ctx, `UPDATE held_out SET done = 1 WHERE run = $1 AND done = 0
 				AND EXISTS (SELECT 1 FROM runs WHERE id = $1 AND state = $3)
 				AND client IN (SELECT c.name FROM clients c JOIN agents a ON a.id = c.agent WHERE c.agent = $2 AND c.revoked = 0 AND a.revoked = 0)
-				AND client IN `+inList(3, len(part)), args...)
+				AND client IN `+sqlstore.InList(3, len(part)), args...)
 			if err != nil {
 				return err
 			}
@@ -114,8 +116,8 @@ func (l *Ledger) AddNewClients(ctx context.Context, agent, run string, clients [
 // NewClients returns the evaluation of the clients that a run has held out. It is zero if
 // there are none.
 func (l *Ledger) NewClients(ctx context.Context, run string) (n NewClients, err error) {
-	defer wrap(&err, "reading the held-out clients of run", run)
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading the held-out clients of run", run)
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		return r.Scan(&n.HeldOut, &n.Answered, &n.Evaluation.Clients, &n.Evaluation.RelativeMAE)
 	}, "SELECT held_out, answered, scored, relative_mae FROM new_clients WHERE run = $1", run)
 	return n, err

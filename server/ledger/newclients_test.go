@@ -4,46 +4,49 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore/storetest"
 )
 
 // TestNewClients checks that held-out clients are not members of the fleet, that they are
 // asked only after the run has finished, and that each of them is added once.
 func TestNewClients(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a", "b")
 		announce(t, l, "a", "c1", "c2", "c3")
 		announce(t, l, "b", "c4", "c5")
-		must(t, l.AddRun(ctx, Run{ID: "run", Plan: "plan", Created: t0}, "test"))
+		testkit.Must(t, l.AddRun(ctx, Run{ID: "run", Plan: "plan", Created: t0}, "test"))
 		lead, err := l.Lead(ctx, "first", time.Hour, t0)
-		must(t, err)
+		testkit.Must(t, err)
 		drive := func(do func(*Drive) error) {
 			t.Helper()
-			must(t, l.Drive(ctx, lead, "run", do))
+			testkit.Must(t, l.Drive(ctx, lead, "run", do))
 		}
 		drive(func(d *Drive) error {
 			names, err := d.Names(Filter{})
-			wantEqual(t, "names", names, []string{"c1", "c2", "c3", "c4", "c5"})
-			must(t, err)
-			must(t, d.HoldOut([]string{"c2", "c3", "c5"}))
+			storetest.Equal(t, "names", names, []string{"c1", "c2", "c3", "c4", "c5"})
+			testkit.Must(t, err)
+			testkit.Must(t, d.HoldOut([]string{"c2", "c3", "c5"}))
 			fleet, err := d.Begin(Run{Plan: "plan", PlanBlob: "blob", Server: "state"}, Version{Weights: "w"}, Filter{}, t0)
-			wantEqual(t, "fleet", fleet, 2)
+			storetest.Equal(t, "fleet", fleet, 2)
 			return err
 		})
 		drive(func(d *Drive) error {
 			gone, _, err := d.Ask(Asking{Round: 0, Version: 0, Members: []int64{0, 1}, Until: after(time.Hour)})
-			wantEqual(t, "gone", gone, nil)
+			storetest.Equal(t, "gone", gone, nil)
 			return err
 		})
 		tasks, err := l.Tasks(ctx, "b")
-		must(t, err)
+		testkit.Must(t, err)
 		if len(tasks) != 1 || tasks[0].Client != "c4" {
 			t.Errorf("agent b trains %+v, want c4", tasks)
 		}
 		open := func(since time.Time, want ...string) {
 			t.Helper()
 			all, err := l.OpenNewClients(ctx, since, 10)
-			must(t, err)
+			testkit.Must(t, err)
 			var got []string
 			for _, c := range all {
 				got = append(got, c.Agent+" "+c.Client)
@@ -55,7 +58,7 @@ func TestNewClients(t *testing.T) {
 		add := func(agent string, want bool, e Evaluation, clients ...string) {
 			t.Helper()
 			added, err := l.AddNewClients(ctx, agent, "run", clients, e)
-			must(t, err)
+			testkit.Must(t, err)
 			if added != want {
 				t.Errorf("%s reports %v: added %v, want %v", agent, clients, added, want)
 			}
@@ -75,10 +78,10 @@ func TestNewClients(t *testing.T) {
 		add("b", true, Evaluation{1, 750_000}, "c5")
 		open(t0)
 		n, err := l.NewClients(ctx, "run")
-		must(t, err)
-		wantEqual(t, "new clients", n, NewClients{3, 3, Evaluation{2, 2_000_000}})
+		testkit.Must(t, err)
+		storetest.Equal(t, "new clients", n, NewClients{3, 3, Evaluation{2, 2_000_000}})
 		none, err := l.NewClients(ctx, "another")
-		must(t, err)
-		wantEqual(t, "of a run without", none, NewClients{})
+		testkit.Must(t, err)
+		storetest.Equal(t, "of a run without", none, NewClients{})
 	})
 }

@@ -3,12 +3,14 @@ package ledger
 import (
 	"testing"
 	"time"
+
+	"loadstar/server/sqlstore/storetest"
 )
 
 // TestNotifications checks that a notification reaches listeners in this process and, with
 // PostgreSQL, in others.
 func TestNotifications(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		one, two := open(t, at), open(t, at)
 		here, there := one.Woken(t.Context()), two.Woken(t.Context())
 		heard := func(ch <-chan string) bool {
@@ -29,7 +31,7 @@ func TestNotifications(t *testing.T) {
 		if !heard(here) {
 			t.Error("not heard in the same process")
 		}
-		if one.sqlite {
+		if one.Store.SQLite {
 			return
 		}
 		if !heard(there) {

@@ -7,6 +7,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore"
+	"loadstar/server/sqlstore/storetest"
 )
 
 func TestOpenRefuses(t *testing.T) {
@@ -22,7 +26,7 @@ func TestOpenRefuses(t *testing.T) {
 // in a URL.
 func TestOpenPath(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "100%25 of it?", "a#b&c=d")
-	must(t, os.MkdirAll(dir, 0o755))
+	testkit.Must(t, os.MkdirAll(dir, 0o755))
 	l := open(t, "sqlite:"+filepath.Join(dir, "x.db"))
 	join(t, l, "a")
 	if _, err := os.Stat(filepath.Join(dir, "x.db")); err != nil {
@@ -32,21 +36,21 @@ func TestOpenPath(t *testing.T) {
 
 // TestDurable checks that every connection syncs to disk at a commit.
 func TestDurable(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)
 		want := map[string]string{"synchronous_commit": "on", "fsync": "on"}
-		if l.sqlite {
+		if l.Store.SQLite {
 			want = map[string]string{"journal_mode": "wal", "synchronous": "2", "foreign_keys": "1", "busy_timeout": "10000"}
 		}
-		for _, db := range []*pool{l.db, l.write} {
+		for _, db := range []*sqlstore.Pool{l.Store.DB, l.Store.Write} {
 			for name, value := range want {
 				text := "SHOW " + name
-				if l.sqlite {
+				if l.Store.SQLite {
 					text = "PRAGMA " + name
 				}
 				var got string
-				must(t, db.QueryRow(text).Scan(&got))
-				wantEqual(t, name, got, value)
+				testkit.Must(t, db.QueryRow(text).Scan(&got))
+				storetest.Equal(t, name, got, value)
 			}
 		}
 	})
@@ -55,7 +59,7 @@ func TestDurable(t *testing.T) {
 // TestOpenAtOnce checks that a new database can be opened many times concurrently, in this
 // process and in other processes.
 func TestOpenAtOnce(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		var wg sync.WaitGroup
 		for range 6 {
 			wg.Go(func() {
@@ -64,7 +68,7 @@ func TestOpenAtOnce(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if err := l.Healthy(t.Context()); err != nil {
+				if err := l.Store.Healthy(t.Context()); err != nil {
 					t.Error(err)
 				}
 				if _, err := l.Runs(t.Context(), 1); err != nil {
@@ -85,19 +89,19 @@ func TestOpenAtOnce(t *testing.T) {
 		wg.Wait()
 		l := open(t, at)
 		var n int
-		must(t, l.db.QueryRow("SELECT count(*) FROM goose_db_version WHERE version_id = 1").Scan(&n))
-		wantEqual(t, "migrations to version 1", n, 1)
+		testkit.Must(t, l.Store.DB.QueryRow("SELECT count(*) FROM goose_db_version WHERE version_id = 1").Scan(&n))
+		storetest.Equal(t, "migrations to version 1", n, 1)
 	})
 }
 
 // TestNewerSchema checks that Open refuses a ledger that a newer Loadstar has migrated, and
 // changes nothing in it.
 func TestNewerSchema(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := plant(t, at, 3)
-		_, err := s.write.Exec("INSERT INTO goose_db_version (version_id, is_applied) VALUES (1000, $1)", true)
-		must(t, err)
-		before := dump(t, s.Ledger, append(tables, "goose_db_version")...)
+		_, err := s.Store.Write.Exec("INSERT INTO goose_db_version (version_id, is_applied) VALUES (1000, $1)", true)
+		testkit.Must(t, err)
+		before := storetest.Dump(t, s.Store.DB, append(tables, "goose_db_version")...)
 		l, err := Open(t.Context(), at)
 		if err == nil {
 			l.Close()
@@ -105,21 +109,21 @@ func TestNewerSchema(t *testing.T) {
 		if want := "the ledger was written by a newer Loadstar (schema 1000, this one knows "; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
-		wantEqual(t, "refused", dump(t, s.Ledger, append(tables, "goose_db_version")...), before)
+		storetest.Equal(t, "refused", storetest.Dump(t, s.Store.DB, append(tables, "goose_db_version")...), before)
 	})
 }
 
 func TestReopen(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := plant(t, at, 3)
 		s.ask(0, 0, 0, 1, 2)
 		s.count(one("agent", 0, 0, "c00001"))
-		before := dump(t, s.Ledger, tables...)
-		must(t, s.Close())
-		if err := s.Healthy(t.Context()); err == nil {
+		before := storetest.Dump(t, s.Store.DB, tables...)
+		testkit.Must(t, s.Close())
+		if err := s.Store.Healthy(t.Context()); err == nil {
 			t.Error("a closed ledger is healthy")
 		}
-		wantEqual(t, "reopened", dump(t, open(t, at), tables...), before)
+		storetest.Equal(t, "reopened", storetest.Dump(t, open(t, at).Store.DB, tables...), before)
 	})
 }
 
@@ -127,13 +131,13 @@ func TestBackup(t *testing.T) {
 	s := plant(t, "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"), 600)
 	s.ask(0, 0, upTo(600)...)
 	path := filepath.Join(t.TempDir(), "a copy.db")
-	before := dump(t, s.Ledger, tables...)
-	must(t, s.Backup(t.Context(), path))
-	if err := s.Backup(t.Context(), path); err == nil {
+	before := storetest.Dump(t, s.Store.DB, tables...)
+	testkit.Must(t, s.Store.Backup(t.Context(), path))
+	if err := s.Store.Backup(t.Context(), path); err == nil {
 		t.Error("a backup overwrote another file")
 	}
 	l := open(t, "sqlite:"+path)
-	wantEqual(t, "the backup", dump(t, l, tables...), before)
+	storetest.Equal(t, "the backup", storetest.Dump(t, l.Store.DB, tables...), before)
 	join(t, l, "later")
 
 	// Take another backup while turns are counted; it must hold a consistent state. The
@@ -161,12 +165,12 @@ func TestBackup(t *testing.T) {
 	}()
 	<-begun
 	path = filepath.Join(t.TempDir(), "another.db")
-	must(t, s.Backup(t.Context(), path))
+	testkit.Must(t, s.Store.Backup(t.Context(), path))
 	close(stop)
 	<-done
 	copied := &site{open(t, "sqlite:"+path), t, s.lead, s.run}
 	leases, receipts := copied.balance()
-	wantEqual(t, "turns", leases+receipts, 600)
+	storetest.Equal(t, "turns", leases+receipts, 600)
 	if receipts == 0 || leases == 0 {
 		t.Errorf("%d receipts, %d leases: nothing was counted during the backup", receipts, leases)
 	}
@@ -174,7 +178,7 @@ func TestBackup(t *testing.T) {
 
 func TestBackupOfPostgres(t *testing.T) {
 	l := open(t, cluster.Database(t))
-	if err := l.Backup(t.Context(), filepath.Join(t.TempDir(), "x")); err == nil {
+	if err := l.Store.Backup(t.Context(), filepath.Join(t.TempDir(), "x")); err == nil {
 		t.Error("PostgreSQL was backed up")
 	}
 }

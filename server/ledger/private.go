@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"loadstar/server/sqlstore"
 )
 
 // Mask says which mask a counted result of a private plan has. The keepers compute it from the
@@ -29,17 +31,12 @@ type PrivateRound struct {
 	Refused string // the rule by which a keeper refused the request, or empty
 }
 
-const (
-	privateColumns = "run, round, privacy, request, refused"
-	maskColumns    = "run, round, agent, part, batch, clients, nonce"
-)
-
-// maskTypes has the types of maskColumns and the checksum.
+// maskTypes has the types of sqlstore.MaskColumns and the checksum.
 var maskTypes = []string{"text", "bigint", "text", "bigint", "bigint", "bigint", "text", "bigint"}
 
 // withFreshMasks returns the counted arrivals whose masks no counted result has, and drops the
 // leases of the others. Our agents never use a part twice in a round.
-func (l *Ledger) withFreshMasks(ctx context.Context, tx *txn, run string, arrivals []Arrival, counted []int, used map[Turn]leaseRow) ([]int, error) {
+func (l *Ledger) withFreshMasks(ctx context.Context, tx *sqlstore.Txn, run string, arrivals []Arrival, counted []int, used map[Turn]leaseRow) ([]int, error) {
 	type part struct {
 		agent string
 		part  int64
@@ -61,12 +58,12 @@ func (l *Ledger) withFreshMasks(ctx context.Context, tx *txn, run string, arriva
 	for round, of := range agents {
 		has := map[part]bool{}
 		taken[round] = has
-		if err := query(ctx, tx, func(r *sql.Rows) error {
+		if err := sqlstore.Query(ctx, tx, func(r *sql.Rows) error {
 			var p part
 			err := r.Scan(&p.agent, &p.part)
 			has[p] = true
 			return err
-		}, "SELECT agent, part FROM masks WHERE run = $1 AND round = $2 AND agent "+l.anyOf(3), run, round, list(l, slices.Sorted(maps.Keys(of)))); err != nil {
+		}, "SELECT agent, part FROM masks WHERE run = $1 AND round = $2 AND agent "+l.Store.AnyOf(3), run, round, sqlstore.List(l.Store, slices.Sorted(maps.Keys(of)))); err != nil {
 			return nil, err
 		}
 	}
@@ -89,15 +86,15 @@ func (l *Ledger) withFreshMasks(ctx context.Context, tx *txn, run string, arriva
 }
 
 // addMasks stores the masks of counted arrivals.
-func (l *Ledger) addMasks(ctx context.Context, tx *txn, run string, batch int64, arrivals []Arrival, counted []int) error {
+func (l *Ledger) addMasks(ctx context.Context, tx *sqlstore.Txn, run string, batch int64, arrivals []Arrival, counted []int) error {
 	var rows []any
 	for _, i := range counted {
 		for _, m := range arrivals[i].Masks {
-			rows = append(rows, withSum("masks", run, arrivals[i].Round, m.Agent, m.Part, batch, m.Clients, m.Nonce)...)
+			rows = append(rows, sqlstore.WithSum("masks", run, arrivals[i].Round, m.Agent, m.Part, batch, m.Clients, m.Nonce)...)
 		}
 	}
-	for part := range slices.Chunk(rows, len(maskTypes)*maxRows) {
-		text, args := l.insertRows("INSERT INTO masks ("+maskColumns+", checksum)", maskTypes, part)
+	for part := range slices.Chunk(rows, len(maskTypes)*sqlstore.MaxRows) {
+		text, args := l.Store.InsertRows("INSERT INTO masks ("+sqlstore.MaskColumns+", checksum)", maskTypes, part)
 		if _, err := tx.ExecContext(ctx, text, args...); err != nil {
 			return err
 		}
@@ -108,8 +105,8 @@ func (l *Ledger) addMasks(ctx context.Context, tx *txn, run string, batch int64,
 // Masks returns the masks in the stored sums of a run up to a batch, in the order of agent and
 // part.
 func (l *Ledger) Masks(ctx context.Context, run string, batch int64) (all []Mask, err error) {
-	defer wrap(&err, "reading the masks of run", run)
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading the masks of run", run)
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		var run string
 		var m Mask
 		var round, batch, checksum int64
@@ -117,29 +114,29 @@ func (l *Ledger) Masks(ctx context.Context, run string, batch int64) (all []Mask
 			return err
 		}
 		all = append(all, m)
-		return checkRow("masks", checksum, run, round, m.Agent, m.Part, batch, m.Clients, m.Nonce)
-	}, "SELECT "+maskColumns+", checksum FROM masks WHERE run = $1 AND batch <= $2", run, batch)
+		return sqlstore.CheckRow("masks", checksum, run, round, m.Agent, m.Part, batch, m.Clients, m.Nonce)
+	}, "SELECT "+sqlstore.MaskColumns+", checksum FROM masks WHERE run = $1 AND batch <= $2", run, batch)
 	slices.SortFunc(all, func(a, b Mask) int { return cmp.Or(cmp.Compare(a.Agent, b.Agent), cmp.Compare(a.Part, b.Part)) })
 	return all, err
 }
 
 // HasMask reports whether a counted result of a round has the part of the agent.
 func (l *Ledger) HasMask(ctx context.Context, run string, round int64, agent string, part int64) (has bool, err error) {
-	defer wrap(&err, "reading a mask of run", run)
+	defer sqlstore.Wrap(&err, "reading a mask of run", run)
 	var n int
-	err = l.db.QueryRowContext(ctx, "SELECT count(*) FROM masks WHERE run = $1 AND round = $2 AND agent = $3 AND part = $4", run, round, agent, part).Scan(&n)
+	err = l.Store.DB.QueryRowContext(ctx, "SELECT count(*) FROM masks WHERE run = $1 AND round = $2 AND agent = $3 AND part = $4", run, round, agent, part).Scan(&n)
 	return n > 0, err
 }
 
 // PrivateRound returns what is fixed of a round of a private plan. It returns ErrNotFound until
 // a client was asked.
 func (l *Ledger) PrivateRound(ctx context.Context, run string, round int64) (p PrivateRound, err error) {
-	defer wrap(&err, "reading a private round of run", run)
-	p, err = scanPrivateRound(l.db.QueryRowContext(ctx, selectPrivate, run, round))
-	return p, orNotFound(err, "the private round")
+	defer sqlstore.Wrap(&err, "reading a private round of run", run)
+	p, err = scanPrivateRound(l.Store.DB.QueryRowContext(ctx, selectPrivate, run, round))
+	return p, sqlstore.OrNotFound(err, "the private round")
 }
 
-const selectPrivate = "SELECT " + privateColumns + ", checksum FROM private_rounds WHERE run = $1 AND round = $2"
+const selectPrivate = "SELECT " + sqlstore.PrivateColumns + ", checksum FROM private_rounds WHERE run = $1 AND round = $2"
 
 func scanPrivateRound(row interface{ Scan(...any) error }) (p PrivateRound, err error) {
 	var run string
@@ -147,13 +144,13 @@ func scanPrivateRound(row interface{ Scan(...any) error }) (p PrivateRound, err 
 	if err := row.Scan(&run, &round, &p.Privacy, &p.Request, &p.Refused, &checksum); err != nil {
 		return p, err
 	}
-	return p, checkRow("private_rounds", checksum, run, round, p.Privacy, p.Request, p.Refused)
+	return p, sqlstore.CheckRow("private_rounds", checksum, run, round, p.Privacy, p.Request, p.Refused)
 }
 
 // storePrivate stores what is fixed of a round.
-func storePrivate(ctx context.Context, tx *txn, run string, round int64, p PrivateRound) error {
-	values := withSum("private_rounds", run, round, notNil(p.Privacy), notNil(p.Request), p.Refused)
-	_, err := tx.ExecContext(ctx, "INSERT INTO private_rounds ("+privateColumns+", checksum) VALUES "+placeholders(0, 1, len(values))+
+func storePrivate(ctx context.Context, tx *sqlstore.Txn, run string, round int64, p PrivateRound) error {
+	values := sqlstore.WithSum("private_rounds", run, round, notNil(p.Privacy), notNil(p.Request), p.Refused)
+	_, err := tx.ExecContext(ctx, "INSERT INTO private_rounds ("+sqlstore.PrivateColumns+", checksum) VALUES "+sqlstore.Placeholders(0, 1, len(values))+
 		" ON CONFLICT (run, round) DO UPDATE SET privacy = excluded.privacy, request = excluded.request, refused = excluded.refused, checksum = excluded.checksum", values...)
 	return err
 }
@@ -167,7 +164,7 @@ func notNil(b []byte) []byte {
 
 // OpenPrivate fixes what the tasks of a round say, unless this was done.
 func (d *Drive) OpenPrivate(round int64, privacy []byte) (err error) {
-	defer wrap(&err, "opening a private round of run", d.Run.ID)
+	defer sqlstore.Wrap(&err, "opening a private round of run", d.Run.ID)
 	_, err = scanPrivateRound(d.tx.QueryRowContext(d.ctx, selectPrivate, d.Run.ID, round))
 	if errors.Is(err, sql.ErrNoRows) {
 		return storePrivate(d.ctx, d.tx, d.Run.ID, round, PrivateRound{Privacy: privacy})
@@ -178,7 +175,7 @@ func (d *Drive) OpenPrivate(round int64, privacy []byte) (err error) {
 // FixRequest stores the request of a closed round to its keepers, unless there is one, and returns
 // the stored one: keepers answer one request for a round.
 func (d *Drive) FixRequest(round int64, request []byte) (fixed []byte, err error) {
-	defer wrap(&err, "storing the request of a private round of run", d.Run.ID)
+	defer sqlstore.Wrap(&err, "storing the request of a private round of run", d.Run.ID)
 	p, err := scanPrivateRound(d.tx.QueryRowContext(d.ctx, selectPrivate, d.Run.ID, round))
 	if err != nil || len(p.Request) > 0 {
 		return p.Request, err
@@ -191,7 +188,7 @@ func (d *Drive) FixRequest(round int64, request []byte) (fixed []byte, err error
 // stores the state of the machine, which has opened the next round from the same version. It
 // returns how many rounds were refused since the last merge.
 func (d *Drive) Refuse(round Round, why, machine string) (inARow int64, err error) {
-	defer wrap(&err, "abandoning a refused round of run", d.Run.ID)
+	defer sqlstore.Wrap(&err, "abandoning a refused round of run", d.Run.ID)
 	r, err := d.round(round.Round, RoundMerging)
 	if err != nil {
 		return 0, err
@@ -216,7 +213,7 @@ func (d *Drive) Refuse(round Round, why, machine string) (inARow int64, err erro
 // Unmasked stores the loss and the evaluation of a closed round, which are known once its sum is
 // unmasked. Call it before Publish. It deletes what was fixed of the round and of those before it.
 func (d *Drive) Unmasked(round Round) (err error) {
-	defer wrap(&err, "storing the sums of a private round of run", d.Run.ID)
+	defer sqlstore.Wrap(&err, "storing the sums of a private round of run", d.Run.ID)
 	r, err := d.round(round.Round, RoundMerging)
 	if err != nil {
 		return err
@@ -232,20 +229,20 @@ func (d *Drive) Unmasked(round Round) (err error) {
 // KeeperEpoch notes an epoch that a keeper has signed, and returns the newest one that it ever
 // signed.
 func (l *Ledger) KeeperEpoch(ctx context.Context, identity string, epoch int64) (newest int64, err error) {
-	defer wrap(&err, "storing the epoch of a keeper")
-	err = l.write.QueryRowContext(ctx, `INSERT INTO keepers (identity, epoch) VALUES ($1, $2)
+	defer sqlstore.Wrap(&err, "storing the epoch of a keeper")
+	err = l.Store.Write.QueryRowContext(ctx, `INSERT INTO keepers (identity, epoch) VALUES ($1, $2)
 		ON CONFLICT (identity) DO UPDATE SET epoch = CASE WHEN excluded.epoch > keepers.epoch THEN excluded.epoch ELSE keepers.epoch END RETURNING epoch`, identity, epoch).Scan(&newest)
 	return newest, err
 }
 
 // KeepersKey returns the key by which keepers know this server. All its processes have the same.
 func (l *Ledger) KeepersKey(ctx context.Context) (ed25519.PrivateKey, error) {
-	seed, err := l.Secret(ctx, "keepers")
+	seed, err := l.Store.Secret(ctx, "keepers")
 	if err != nil {
 		return nil, err
 	}
 	if len(seed) != ed25519.SeedSize {
-		return nil, fmt.Errorf("%w: the key for keepers has %d bytes", ErrDamaged, len(seed))
+		return nil, fmt.Errorf("%w: the key for keepers has %d bytes", sqlstore.ErrDamaged, len(seed))
 	}
 	return ed25519.NewKeyFromSeed(seed), nil
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 // A region's ledger holds runs that a hub drives. Its leases come from the hub's tasks. It
@@ -24,8 +26,8 @@ type Adoption struct {
 }
 
 // asLeader runs do in a transaction that fails if another coordinator has taken over.
-func (l *Ledger) asLeader(ctx context.Context, lead Lead, do func(tx *txn) error) error {
-	return l.update(ctx, func(tx *txn) error {
+func (l *Ledger) asLeader(ctx context.Context, lead Lead, do func(tx *sqlstore.Txn) error) error {
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		if err := l.checkLead(ctx, tx, lead); err != nil {
 			return err
 		}
@@ -39,21 +41,21 @@ func (l *Ledger) asLeader(ctx context.Context, lead Lead, do func(tx *txn) error
 // resumes a run that was ended by EndIdleRuns. It also deletes older versions that are no
 // longer needed, and returns their blobs as retired unless something else refers to them.
 func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time) (gone, retired []string, err error) {
-	defer wrap(&err, "adopting a task of run", a.Run.ID)
-	err = l.asLeader(ctx, lead, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "adopting a task of run", a.Run.ID)
+	err = l.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
 		gone = nil
 		if err := l.adoptRun(ctx, tx, a, now); err != nil {
 			return err
 		}
-		for part := range slices.Chunk(a.Clients, l.chunk) {
+		for part := range slices.Chunk(a.Clients, l.Store.Chunk) {
 			args := []any{a.Run.ID, a.Round}
 			for _, c := range part {
 				args = append(args, c)
 			}
 			may := map[string]bool{}
 			var leases []leaseRow
-			if err := query(ctx, tx, func(r *sql.Rows) error {
-				x := leaseRow{Turn: Turn{Run: a.Run.ID, Round: a.Round}, version: a.Version, until: toMillis(a.Until)}
+			if err := sqlstore.Query(ctx, tx, func(r *sql.Rows) error {
+				x := leaseRow{Turn: Turn{Run: a.Run.ID, Round: a.Round}, version: a.Version, until: sqlstore.ToMillis(a.Until)}
 				var counted bool
 				err := r.Scan(&x.Client, &x.agent, &counted)
 				if may[x.Client] = true; !counted {
@@ -63,7 +65,7 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 			}, `SELECT c.name, c.agent, EXISTS (SELECT 1 FROM receipts r WHERE r.run = $1 AND r.round = $2 AND r.client = c.name)
 				FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0
 				AND NOT EXISTS (SELECT 1 FROM receipts r JOIN relayed x ON x.run = r.run AND x.batch = r.batch AND (x.client = '' OR x.client = r.client)
-					WHERE r.run = $1 AND r.round = $2 AND r.client = c.name AND x.outcome <> '') AND c.name IN `+inList(2, len(part)), args...); err != nil {
+					WHERE r.run = $1 AND r.round = $2 AND r.client = c.name AND x.outcome <> '') AND c.name IN `+sqlstore.InList(2, len(part)), args...); err != nil {
 				return err
 			}
 			for _, c := range part {
@@ -84,7 +86,7 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 
 // adoptRun adds or resumes the run of a hub's task, and adds its version and round. It locks
 // the run.
-func (l *Ledger) adoptRun(ctx context.Context, tx *txn, a Adoption, now time.Time) error {
+func (l *Ledger) adoptRun(ctx context.Context, tx *sqlstore.Txn, a Adoption, now time.Time) error {
 	r := Run{ID: a.Run.ID, Name: a.Run.Name, Plan: a.Run.Plan, PlanBlob: a.Run.PlanBlob, State: Running, Fleet: a.Run.Fleet, Created: now, Started: now, Remote: true}
 	if err := insertRun(ctx, tx, r, " ON CONFLICT (id) DO NOTHING"); err != nil {
 		return err
@@ -109,20 +111,20 @@ func (l *Ledger) adoptRun(ctx context.Context, tx *txn, a Adoption, now time.Tim
 // time. It is necessary because the hub does not announce the end of a run. It returns the
 // blobs of these runs that nothing else refers to.
 func (l *Ledger) EndIdleRuns(ctx context.Context, lead Lead, since, now time.Time) (retired []string, err error) {
-	defer wrap(&err, "ending idle runs of the hub")
-	err = l.asLeader(ctx, lead, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "ending idle runs of the hub")
+	err = l.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
 		retired = nil
-		if err := l.lockRuns(ctx, tx); err != nil {
+		if err := l.Store.LockRuns(ctx, tx); err != nil {
 			return err
 		}
 		var idle []string
-		if err := query(ctx, tx, func(r *sql.Rows) error {
+		if err := sqlstore.Query(ctx, tx, func(r *sql.Rows) error {
 			var id string
 			err := r.Scan(&id)
 			idle = append(idle, id)
 			return err
 		}, `SELECT id FROM runs WHERE remote = 1 AND state = $1 AND (SELECT max(opened) FROM rounds WHERE run = id) <= $2
-			AND id NOT IN (SELECT run FROM leases) AND id NOT IN (SELECT run FROM partials) AND id NOT IN (SELECT run FROM updates)`, Running, toMillis(since)); err != nil {
+			AND id NOT IN (SELECT run FROM leases) AND id NOT IN (SELECT run FROM partials) AND id NOT IN (SELECT run FROM updates)`, Running, sqlstore.ToMillis(since)); err != nil {
 			return err
 		}
 		for _, id := range idle {
@@ -146,8 +148,8 @@ func (l *Ledger) EndIdleRuns(ctx context.Context, lead Lead, since, now time.Tim
 
 // Adopted returns the runs that the hub drives and that have not ended.
 func (l *Ledger) Adopted(ctx context.Context) (runs []string, err error) {
-	defer wrap(&err, "reading the runs of the hub")
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading the runs of the hub")
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		var id string
 		err := r.Scan(&id)
 		runs = append(runs, id)
@@ -158,27 +160,27 @@ func (l *Ledger) Adopted(ctx context.Context) (runs []string, err error) {
 
 // Leased returns all leases, in the order of run, round and client.
 func (l *Ledger) Leased(ctx context.Context) (all []Task, err error) {
-	defer wrap(&err, "reading leases")
-	err = query(ctx, l.db, scanTasks(&all), selectLeases+" ORDER BY run, round, client")
+	defer sqlstore.Wrap(&err, "reading leases")
+	err = sqlstore.Query(ctx, l.Store.DB, scanTasks(&all), selectLeases+" ORDER BY run, round, client")
 	return all, err
 }
 
 // WithdrawExpired deletes expired leases and returns them.
 func (l *Ledger) WithdrawExpired(ctx context.Context, lead Lead, now time.Time) (all []Task, err error) {
-	defer wrap(&err, "withdrawing expired leases")
-	err = l.asLeader(ctx, lead, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "withdrawing expired leases")
+	err = l.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
 		all = nil
-		if err := l.lockRuns(ctx, tx); err != nil {
+		if err := l.Store.LockRuns(ctx, tx); err != nil {
 			return err
 		}
-		if err := query(ctx, tx, scanTasks(&all), "DELETE FROM leases WHERE until <= $1 AND run IN (SELECT id FROM runs WHERE state = $2) RETURNING "+storedLease, toMillis(now), Running); err != nil {
+		if err := sqlstore.Query(ctx, tx, scanTasks(&all), "DELETE FROM leases WHERE until <= $1 AND run IN (SELECT id FROM runs WHERE state = $2) RETURNING "+storedLease, sqlstore.ToMillis(now), Running); err != nil {
 			return err
 		}
 		touched := map[string]bool{}
 		for _, t := range all {
 			if !touched[t.Run] {
 				touched[t.Run] = true
-				if err := touch(ctx, tx, leasesStamp+t.Run); err != nil {
+				if err := sqlstore.Touch(ctx, tx, leasesStamp+t.Run); err != nil {
 					return err
 				}
 			}
@@ -191,21 +193,21 @@ func (l *Ledger) WithdrawExpired(ctx context.Context, lead Lead, now time.Time) 
 // Withdraw deletes the leases of the given clients in a round, because the hub has closed
 // their turns.
 func (l *Ledger) Withdraw(ctx context.Context, lead Lead, run string, round int64, clients []string) (err error) {
-	defer wrap(&err, "withdrawing leases of run", run)
-	return l.asLeader(ctx, lead, func(tx *txn) error {
-		if err := l.lockRun(ctx, tx, run, false); err != nil {
+	defer sqlstore.Wrap(&err, "withdrawing leases of run", run)
+	return l.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
+		if err := l.Store.LockRun(ctx, tx, run, false); err != nil {
 			return err
 		}
-		for part := range slices.Chunk(clients, l.chunk) {
+		for part := range slices.Chunk(clients, l.Store.Chunk) {
 			args := []any{run, round}
 			for _, c := range part {
 				args = append(args, c)
 			}
-			if _, err := tx.ExecContext(ctx, "DELETE FROM leases WHERE run = $1 AND round = $2 AND client IN "+inList(2, len(part)), args...); err != nil {
+			if _, err := tx.ExecContext(ctx, "DELETE FROM leases WHERE run = $1 AND round = $2 AND client IN "+sqlstore.InList(2, len(part)), args...); err != nil {
 				return err
 			}
 		}
-		return touch(ctx, tx, leasesStamp+run) // agents that train them hear of it
+		return sqlstore.Touch(ctx, tx, leasesStamp+run) // agents that train them hear of it
 	})
 }
 
@@ -235,14 +237,14 @@ type unit struct {
 // considers only rounds for which ready returns true. It makes one sending per round and
 // version, or one per update if each is set.
 func (l *Ledger) Gather(ctx context.Context, lead Lead, run string, each bool, ready func(round int64) bool) (err error) {
-	defer wrap(&err, "gathering results of run", run)
-	return l.asLeader(ctx, lead, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "gathering results of run", run)
+	return l.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
 		text := "SELECT p.batch, p.version, '' FROM partials p LEFT JOIN relayed x ON x.run = p.run AND x.batch = p.batch WHERE p.run = $1 AND x.run IS NULL ORDER BY p.batch"
 		if each {
 			text = "SELECT u.batch, u.version, u.client FROM updates u LEFT JOIN relayed x ON x.run = u.run AND x.batch = u.batch AND x.client = u.client WHERE u.run = $1 AND x.run IS NULL ORDER BY u.batch"
 		}
 		var units []unit
-		if err := query(ctx, tx, func(r *sql.Rows) error {
+		if err := sqlstore.Query(ctx, tx, func(r *sql.Rows) error {
 			var u unit
 			err := r.Scan(&u.batch, &u.version, &u.client)
 			units = append(units, u)
@@ -278,8 +280,8 @@ func (l *Ledger) Gather(ctx context.Context, lead Lead, run string, each bool, r
 
 // Ungathered returns the counted turns of a run that are in no sending.
 func (l *Ledger) Ungathered(ctx context.Context, run string) (all []Task, err error) {
-	defer wrap(&err, "reading ungathered results of run", run)
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading ungathered results of run", run)
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		t := Task{Turn: Turn{Run: run}}
 		err := r.Scan(&t.Round, &t.Client, &t.Version)
 		all = append(all, t)
@@ -293,8 +295,8 @@ func (l *Ledger) Ungathered(ctx context.Context, run string) (all []Task, err er
 // Sendings returns the sendings of a run that the hub has not decided, without their
 // parts.
 func (l *Ledger) Sendings(ctx context.Context, run string) (all []Sending, err error) {
-	defer wrap(&err, "reading the sendings of run", run)
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading the sendings of run", run)
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		var id, client string
 		x, share, err := scanReceipt(r, &id, &client)
 		if err != nil {
@@ -306,7 +308,7 @@ func (l *Ledger) Sendings(ctx context.Context, run string) (all []Sending, err e
 		last := &all[len(all)-1]
 		last.Shares = append(last.Shares, share)
 		return nil
-	}, `SELECT x.sending, x.client, r.`+strings.ReplaceAll(receiptColumns, ", ", ", r.")+`, r.checksum FROM relayed x
+	}, `SELECT x.sending, x.client, r.`+strings.ReplaceAll(sqlstore.ReceiptColumns, ", ", ", r.")+`, r.checksum FROM relayed x
 		JOIN receipts r ON r.run = x.run AND r.batch = x.batch AND (x.client = '' OR x.client = r.client)
 		WHERE x.run = $1 AND x.outcome = '' ORDER BY x.sending, r.client`, run)
 	return all, err
@@ -314,50 +316,50 @@ func (l *Ledger) Sendings(ctx context.Context, run string) (all []Sending, err e
 
 // Parts reads the numbers of a sending into s.Parts, and their evaluation.
 func (l *Ledger) Parts(ctx context.Context, run string, s *Sending) (err error) {
-	defer wrap(&err, "reading the numbers of sending", s.ID, "of run", run)
+	defer sqlstore.Wrap(&err, "reading the numbers of sending", s.ID, "of run", run)
 	s.Parts, s.Evaluation = nil, Evaluation{}
 	if s.Single {
-		return query(ctx, l.db, func(r *sql.Rows) error {
+		return sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 			u, err := scanSingle(r)
 			s.Loss, s.Evaluation, s.Parts = u.Loss, u.Evaluation, append(s.Parts, u.Numbers)
 			return err
-		}, "SELECT u."+strings.ReplaceAll(updateColumns, ", ", ", u.")+", u.checksum FROM relayed x JOIN updates u ON u.run = x.run AND u.batch = x.batch AND u.client = x.client WHERE x.run = $1 AND x.sending = $2", run, s.ID)
+		}, "SELECT u."+strings.ReplaceAll(sqlstore.UpdateColumns, ", ", ", u.")+", u.checksum FROM relayed x JOIN updates u ON u.run = x.run AND u.batch = x.batch AND u.client = x.client WHERE x.run = $1 AND x.sending = $2", run, s.ID)
 	}
-	return query(ctx, l.db, func(r *sql.Rows) error {
+	return sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		p, err := scanPartial(r)
 		s.Evaluation.Add(p.Evaluation)
 		s.Parts = append(s.Parts, p.Numbers)
 		return err
-	}, "SELECT p."+strings.ReplaceAll(partialColumns, ", ", ", p.")+", p.checksum FROM relayed x JOIN partials p ON p.run = x.run AND p.batch = x.batch WHERE x.run = $1 AND x.sending = $2 ORDER BY p.batch", run, s.ID)
+	}, "SELECT p."+strings.ReplaceAll(sqlstore.PartialColumns, ", ", ", p.")+", p.checksum FROM relayed x JOIN partials p ON p.run = x.run AND p.batch = x.batch WHERE x.run = $1 AND x.sending = $2 ORDER BY p.batch", run, s.ID)
 }
 
 // Decided stores the hub's verdict on a sending and deletes its numbers.
 func (l *Ledger) Decided(ctx context.Context, lead Lead, run, sending string, counted bool) (err error) {
-	defer wrap(&err, "storing the verdict on sending", sending, "of run", run)
+	defer sqlstore.Wrap(&err, "storing the verdict on sending", sending, "of run", run)
 	outcome := outcomeClosed
 	if counted {
 		outcome = outcomeCounted
 	}
-	return l.asLeader(ctx, lead, func(tx *txn) error { return decide(ctx, tx, run, sending, outcome) })
+	return l.asLeader(ctx, lead, func(tx *sqlstore.Txn) error { return decide(ctx, tx, run, sending, outcome) })
 }
 
 // Closed handles a sending that the hub does not count because it has closed the turns of
 // the given clients. The batches with these clients are dropped. The other batches become a
 // new sending.
 func (l *Ledger) Closed(ctx context.Context, lead Lead, run string, s *Sending, clients []string) (err error) {
-	defer wrap(&err, "closing sending", s.ID, "of run", run)
-	return l.asLeader(ctx, lead, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "closing sending", s.ID, "of run", run)
+	return l.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
 		rest := s.ID + "+"
 		if _, err := tx.ExecContext(ctx, "UPDATE relayed SET sending = $3 WHERE run = $1 AND sending = $2", run, s.ID, rest); err != nil {
 			return err
 		}
-		for part := range slices.Chunk(clients, l.chunk) {
+		for part := range slices.Chunk(clients, l.Store.Chunk) {
 			args := []any{run, s.ID, rest, s.Round}
 			for _, c := range part {
 				args = append(args, c)
 			}
 			_, err := tx.ExecContext(ctx, `UPDATE relayed SET sending = $2 WHERE run = $1 AND sending = $3
-				AND batch IN (SELECT batch FROM receipts WHERE run = $1 AND round = $4 AND client IN `+inList(4, len(part))+")", args...)
+				AND batch IN (SELECT batch FROM receipts WHERE run = $1 AND round = $4 AND client IN `+sqlstore.InList(4, len(part))+")", args...)
 			if err != nil {
 				return err
 			}
@@ -366,7 +368,7 @@ func (l *Ledger) Closed(ctx context.Context, lead Lead, run string, s *Sending, 
 	})
 }
 
-func decide(ctx context.Context, tx *txn, run, sending, outcome string) error {
+func decide(ctx context.Context, tx *sqlstore.Txn, run, sending, outcome string) error {
 	for _, text := range []string{
 		"DELETE FROM partials WHERE run = $1 AND batch IN (SELECT batch FROM relayed WHERE run = $1 AND sending = $2 AND client = '')",
 		"DELETE FROM updates WHERE run = $1 AND EXISTS (SELECT 1 FROM relayed x WHERE x.run = $1 AND x.sending = $2 AND x.batch = updates.batch AND x.client = updates.client)",

@@ -8,13 +8,16 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore/storetest"
 )
 
 // adopt adopts a hub's task and returns the clients that cannot take part.
 func (s *site) adopt(a Adoption) []string {
 	s.t.Helper()
 	gone, _, err := s.Adopt(context.Background(), s.lead, a, t0)
-	must(s.t, err)
+	testkit.Must(s.t, err)
 	return gone
 }
 
@@ -26,7 +29,7 @@ func region(t *testing.T, at string, clients int) *site {
 	join(t, l, "agent")
 	announce(t, l, "agent", named("c", clients)...)
 	lead, err := l.Lead(t.Context(), "region", time.Hour, t0)
-	must(t, err)
+	testkit.Must(t, err)
 	return &site{l, t, lead, "run"}
 }
 
@@ -39,39 +42,39 @@ func handed(round, version int64, clients ...string) Adoption {
 }
 
 func TestAdopt(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 200), t.Context()
 		names := named("c", 200)
-		must(t, s.RevokeClient(ctx, names[3], "operator", t0))
-		wantEqual(t, "gone", s.adopt(handed(4, 2, append(names, "nobody")...)), []string{names[3], "nobody"})
+		testkit.Must(t, s.RevokeClient(ctx, names[3], "operator", t0))
+		storetest.Equal(t, "gone", s.adopt(handed(4, 2, append(names, "nobody")...)), []string{names[3], "nobody"})
 		r, err := s.Run(ctx, "run")
-		must(t, err)
-		wantEqual(t, "run", r, Run{
+		testkit.Must(t, err)
+		storetest.Equal(t, "run", r, Run{
 			ID: "run", Name: "name", Plan: "plan", PlanBlob: "p", State: Running, Fleet: 9, Created: t0, Started: t0, Remote: true,
 		})
 		v, err := s.Version(ctx, "run", 2)
-		must(t, err)
-		wantEqual(t, "version", v, Version{Weights: "w2", Control: ""})
+		testkit.Must(t, err)
+		storetest.Equal(t, "version", v, Version{Weights: "w2", Control: ""})
 		wantIs(t, s.StopRun(ctx, "run", "operator", t0), ErrRefused)
 		leased, err := s.Leased(ctx)
-		must(t, err)
-		wantEqual(t, "leases", len(leased), 199)
-		wantEqual(t, "lease", leased[0], Task{Turn{"run", 4, names[0]}, 2, after(time.Hour)})
+		testkit.Must(t, err)
+		storetest.Equal(t, "leases", len(leased), 199)
+		storetest.Equal(t, "lease", leased[0], Task{Turn{"run", 4, names[0]}, 2, after(time.Hour)})
 
 		// Repeat the task after one client was counted and one declined: no client gets a
 		// second turn.
 		s.count(one("agent", 4, 2, names[0]))
-		must(t, s.Decline(ctx, "agent", "run", 4, names[1:2], "", ""))
-		before := dump(t, s.Ledger, tables...)
-		wantEqual(t, "gone", s.adopt(handed(4, 2, names[:5]...)), []string{names[3]})
-		wantEqual(t, "a repeated task", dump(t, s.Ledger, tables...), before)
+		testkit.Must(t, s.Decline(ctx, "agent", "run", 4, names[1:2], "", ""))
+		before := storetest.Dump(t, s.Store.DB, tables...)
+		storetest.Equal(t, "gone", s.adopt(handed(4, 2, names[:5]...)), []string{names[3]})
+		storetest.Equal(t, "a repeated task", storetest.Dump(t, s.Store.DB, tables...), before)
 
 		lapsed, err := s.WithdrawExpired(ctx, s.lead, t0)
-		must(t, err)
-		wantEqual(t, "lapsed", lapsed, []Task{{Turn: Turn{"run", 4, names[1]}, Version: 2}})
+		testkit.Must(t, err)
+		storetest.Equal(t, "lapsed", lapsed, []Task{{Turn: Turn{"run", 4, names[1]}, Version: 2}})
 		lapsed, err = s.WithdrawExpired(ctx, s.lead, after(time.Hour))
-		must(t, err)
-		wantEqual(t, "lapsed", len(lapsed), 197)
+		testkit.Must(t, err)
+		storetest.Equal(t, "lapsed", len(lapsed), 197)
 		_, _, err = s.Adopt(ctx, Lead{99}, handed(5, 2, names...), t0)
 		wantIs(t, err, ErrDeposed)
 		_, err = s.WithdrawExpired(ctx, Lead{99}, t0)
@@ -82,21 +85,21 @@ func TestAdopt(t *testing.T) {
 // TestRelay checks the ledger of a region that sends its counted results to a hub, which
 // counts some of them.
 func TestRelay(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 20), t.Context()
 		names := named("c", 20)
 		s.adopt(handed(0, 0, names[:10]...))
 		s.adopt(handed(1, 1, names[10:]...))
 		gather := func(ready ...int64) {
 			t.Helper()
-			must(t, s.Gather(ctx, s.lead, "run", false, func(round int64) bool { return slices.Contains(ready, round) }))
+			testkit.Must(t, s.Gather(ctx, s.lead, "run", false, func(round int64) bool { return slices.Contains(ready, round) }))
 		}
 		sendings := func() []Sending {
 			t.Helper()
 			all, err := s.Sendings(ctx, "run")
-			must(t, err)
+			testkit.Must(t, err)
 			for i := range all {
-				must(t, s.Parts(ctx, "run", &all[i]))
+				testkit.Must(t, s.Parts(ctx, "run", &all[i]))
 				var got, want int64
 				for _, p := range all[i].Parts {
 					got += int64(binary.LittleEndian.Uint64(p))
@@ -106,7 +109,7 @@ func TestRelay(t *testing.T) {
 					want += worth(all[i].Round, x.Client)
 					evaluation.Add(scored(all[i].Round, x.Client))
 				}
-				wantEqual(t, "evaluation of "+all[i].ID, all[i].Evaluation, evaluation)
+				storetest.Equal(t, "evaluation of "+all[i].ID, all[i].Evaluation, evaluation)
 				if got != want || all[i].Single {
 					t.Errorf("sending %s: its sum is off by %d", all[i].ID, got-want)
 				}
@@ -116,7 +119,7 @@ func TestRelay(t *testing.T) {
 		turnStates := func(round int64, clients ...string) (is []TurnState) {
 			t.Helper()
 			where, err := s.Standings(ctx, "agent", "run", round, clients)
-			must(t, err)
+			testkit.Must(t, err)
 			for _, c := range clients {
 				is = append(is, where[c].State)
 			}
@@ -126,42 +129,42 @@ func TestRelay(t *testing.T) {
 		s.count(one("agent", 1, 1, names[10]))
 		s.count(one("agent", 0, 0, names[3]))
 		open, err := s.Ungathered(ctx, "run")
-		must(t, err)
-		wantEqual(t, "ungathered", len(open), 5)
+		testkit.Must(t, err)
+		storetest.Equal(t, "ungathered", len(open), 5)
 		gather()
-		wantEqual(t, "sendings", len(sendings()), 0)
+		storetest.Equal(t, "sendings", len(sendings()), 0)
 		gather(0)
 		first := sendings()
-		wantEqual(t, "sendings", len(first), 1)
-		wantEqual(t, "parts", len(first[0].Parts), 2)
-		wantEqual(t, "shares", first[0].Shares, one("", 0, 0, names[:4]...).Shares)
+		storetest.Equal(t, "sendings", len(first), 1)
+		storetest.Equal(t, "parts", len(first[0].Parts), 2)
+		storetest.Equal(t, "shares", first[0].Shares, one("", 0, 0, names[:4]...).Shares)
 		open, err = s.Ungathered(ctx, "run")
-		must(t, err)
-		wantEqual(t, "ungathered", open, []Task{{Turn: Turn{"run", 1, names[10]}, Version: 1}})
+		testkit.Must(t, err)
+		storetest.Equal(t, "ungathered", open, []Task{{Turn: Turn{"run", 1, names[10]}, Version: 1}})
 
 		// Later results go into a new sending, and existing sendings do not change.
 		s.count(one("agent", 0, 0, names[4]))
 		gather(0, 1)
 		gather(0, 1)
 		all := sendings()
-		wantEqual(t, "sendings", len(all), 3)
+		storetest.Equal(t, "sendings", len(all), 3)
 		if !slices.ContainsFunc(all, func(x Sending) bool { return fmt.Sprint(x) == fmt.Sprint(first[0]) }) {
 			t.Errorf("the first sending changed: %v", all)
 		}
-		wantEqual(t, "states", turnStates(0, names[0], names[4], names[5]), []TurnState{Held, Held, Asked})
-		must(t, s.Decided(ctx, s.lead, "run", first[0].ID, true))
+		storetest.Equal(t, "states", turnStates(0, names[0], names[4], names[5]), []TurnState{Held, Held, Asked})
+		testkit.Must(t, s.Decided(ctx, s.lead, "run", first[0].ID, true))
 		for _, x := range all {
 			if x.Round == 1 {
-				must(t, s.Decided(ctx, s.lead, "run", x.ID, false))
+				testkit.Must(t, s.Decided(ctx, s.lead, "run", x.ID, false))
 			}
 		}
-		wantEqual(t, "states", turnStates(0, names[0], names[4], names[5]), []TurnState{Counted, Held, Asked})
-		wantEqual(t, "states", turnStates(1, names[10], names[11]), []TurnState{Closed, Asked})
+		storetest.Equal(t, "states", turnStates(0, names[0], names[4], names[5]), []TurnState{Counted, Held, Asked})
+		storetest.Equal(t, "states", turnStates(1, names[10], names[11]), []TurnState{Closed, Asked})
 		left := sendings()
-		wantEqual(t, "sendings", len(left), 1)
-		wantEqual(t, "the last", left[0].Shares, one("", 0, 0, names[4]).Shares)
-		must(t, s.Decided(ctx, s.lead, "run", first[0].ID, true)) // the second time has no effect
-		wantEqual(t, "sendings", len(sendings()), 1)
+		storetest.Equal(t, "sendings", len(left), 1)
+		storetest.Equal(t, "the last", left[0].Shares, one("", 0, 0, names[4]).Shares)
+		testkit.Must(t, s.Decided(ctx, s.lead, "run", first[0].ID, true)) // the second time has no effect
+		storetest.Equal(t, "sendings", len(sendings()), 1)
 		wantIs(t, s.Decided(ctx, Lead{99}, "run", left[0].ID, true), ErrDeposed)
 		wantIs(t, s.Gather(ctx, Lead{99}, "run", false, nil), ErrDeposed)
 	})
@@ -171,31 +174,31 @@ func TestRelay(t *testing.T) {
 // without the client are sent again, and the other clients of its batch are trained
 // again.
 func TestClosed(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 200), t.Context()
 		names := named("c", 200)
 		s.adopt(handed(3, 1, names...))
 		s.count(one("agent", 3, 1, names[:100]...))
 		s.count(one("agent", 3, 1, names[100:150]...), one("agent", 3, 1, names[150:198]...))
 		s.count(one("agent", 3, 1, names[198]))
-		must(t, s.Gather(ctx, s.lead, "run", false, func(int64) bool { return true }))
+		testkit.Must(t, s.Gather(ctx, s.lead, "run", false, func(int64) bool { return true }))
 		sendings := func() []Sending {
 			t.Helper()
 			all, err := s.Sendings(ctx, "run")
-			must(t, err)
+			testkit.Must(t, err)
 			return all
 		}
 		all := sendings()
-		wantEqual(t, "sendings", len(all), 1)
+		storetest.Equal(t, "sendings", len(all), 1)
 		wantIs(t, s.Closed(ctx, Lead{99}, "run", &all[0], names), ErrDeposed)
-		must(t, s.Closed(ctx, s.lead, "run", &all[0], names[40:90]))
+		testkit.Must(t, s.Closed(ctx, s.lead, "run", &all[0], names[40:90]))
 		left := sendings()
-		wantEqual(t, "sendings", len(left), 1)
-		wantEqual(t, "what is left", left[0].Shares, one("", 3, 1, names[100:199]...).Shares)
+		storetest.Equal(t, "sendings", len(left), 1)
+		storetest.Equal(t, "what is left", left[0].Shares, one("", 3, 1, names[100:199]...).Shares)
 		if left[0].ID == all[0].ID {
 			t.Error("another sum has the same id")
 		}
-		must(t, s.Parts(ctx, "run", &left[0]))
+		testkit.Must(t, s.Parts(ctx, "run", &left[0]))
 		var got, want int64
 		for _, p := range left[0].Parts {
 			got += int64(binary.LittleEndian.Uint64(p))
@@ -203,87 +206,87 @@ func TestClosed(t *testing.T) {
 		for _, c := range names[100:199] {
 			want += worth(3, c)
 		}
-		wantEqual(t, "its sum", got, want)
+		storetest.Equal(t, "its sum", got, want)
 		where, err := s.Standings(ctx, "agent", "run", 3, []string{names[0], names[40], names[198], names[199]})
-		must(t, err)
-		wantEqual(t, "standings", where, map[string]Standing{names[0]: {Closed, 1}, names[40]: {Closed, 1}, names[198]: {Held, 1}, names[199]: {Asked, 1}})
+		testkit.Must(t, err)
+		storetest.Equal(t, "standings", where, map[string]Standing{names[0]: {Closed, 1}, names[40]: {Closed, 1}, names[198]: {Held, 1}, names[199]: {Asked, 1}})
 
 		// The hub still waits for the clients that shared a batch with a closed one.
-		wantEqual(t, "gone", s.adopt(handed(3, 1, names[0], names[198], names[199])), names[:1])
-		must(t, s.Closed(ctx, s.lead, "run", &left[0], names[198:199]))
+		storetest.Equal(t, "gone", s.adopt(handed(3, 1, names[0], names[198], names[199])), names[:1])
+		testkit.Must(t, s.Closed(ctx, s.lead, "run", &left[0], names[198:199]))
 		left = sendings()
-		wantEqual(t, "what is left", left[0].Shares, one("", 3, 1, names[100:198]...).Shares)
-		must(t, s.Closed(ctx, s.lead, "run", &left[0], names[100:198]))
-		wantEqual(t, "sendings", len(sendings()), 0)
+		storetest.Equal(t, "what is left", left[0].Shares, one("", 3, 1, names[100:198]...).Shares)
+		testkit.Must(t, s.Closed(ctx, s.lead, "run", &left[0], names[100:198]))
+		storetest.Equal(t, "sendings", len(sendings()), 0)
 		var n int
-		must(t, s.db.QueryRow("SELECT count(*) FROM partials").Scan(&n))
-		wantEqual(t, "sums", n, 0)
+		testkit.Must(t, s.Store.DB.QueryRow("SELECT count(*) FROM partials").Scan(&n))
+		storetest.Equal(t, "sums", n, 0)
 	})
 }
 
 // TestEndIdleRuns checks that a run ends when the hub sends no more tasks for it, and
 // resumes with a new task.
 func TestEndIdleRuns(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 3), t.Context()
 		names := named("c", 3)
 		adopt := func(round, version int64, clients ...string) []string {
 			t.Helper()
 			_, retired, err := s.Adopt(ctx, s.lead, handed(round, version, clients...), t0)
-			must(t, err)
+			testkit.Must(t, err)
 			return retired
 		}
 		decide := func() {
 			t.Helper()
-			must(t, s.Gather(ctx, s.lead, "run", false, func(int64) bool { return true }))
+			testkit.Must(t, s.Gather(ctx, s.lead, "run", false, func(int64) bool { return true }))
 			all, err := s.Sendings(ctx, "run")
-			must(t, err)
+			testkit.Must(t, err)
 			for _, x := range all {
-				must(t, s.Decided(ctx, s.lead, "run", x.ID, true))
+				testkit.Must(t, s.Decided(ctx, s.lead, "run", x.ID, true))
 			}
 		}
 		rest := func(since time.Time) []string {
 			t.Helper()
 			retired, err := s.EndIdleRuns(ctx, s.lead, since, after(time.Minute))
-			must(t, err)
+			testkit.Must(t, err)
 			return retired
 		}
 		runs := func() []string {
 			t.Helper()
 			all, err := s.Adopted(ctx)
-			must(t, err)
+			testkit.Must(t, err)
 			return all
 		}
 		// A version is not deleted while a lease or a sum refers to it.
-		wantEqual(t, "retired", adopt(0, 0, names[:2]...), nil)
+		storetest.Equal(t, "retired", adopt(0, 0, names[:2]...), nil)
 		s.count(one("agent", 0, 0, names[0]))
-		wantEqual(t, "while there is a lease", adopt(1, 1, names[2]), nil)
-		must(t, s.Withdraw(ctx, s.lead, "run", 0, names[1:2]))
-		wantEqual(t, "while there is a sum", adopt(1, 1, names[2]), nil)
-		wantEqual(t, "while something is open", rest(after(time.Hour)), nil)
+		storetest.Equal(t, "while there is a lease", adopt(1, 1, names[2]), nil)
+		testkit.Must(t, s.Withdraw(ctx, s.lead, "run", 0, names[1:2]))
+		storetest.Equal(t, "while there is a sum", adopt(1, 1, names[2]), nil)
+		storetest.Equal(t, "while something is open", rest(after(time.Hour)), nil)
 		decide()
-		wantEqual(t, "retired", adopt(2, 2, names[0]), []string{"w0"})
+		storetest.Equal(t, "retired", adopt(2, 2, names[0]), []string{"w0"})
 		s.count(one("agent", 1, 1, names[2]))
 		s.count(one("agent", 2, 2, names[0]))
-		wantEqual(t, "before the hub has decided", rest(after(time.Hour)), nil)
+		storetest.Equal(t, "before the hub has decided", rest(after(time.Hour)), nil)
 		decide()
-		wantEqual(t, "too soon", rest(after(-time.Second)), nil)
-		wantEqual(t, "runs", runs(), []string{"run"})
-		wantEqual(t, "retired", slices.Sorted(slices.Values(rest(t0))), []string{"w1", "w2"})
-		wantEqual(t, "runs", runs(), nil)
+		storetest.Equal(t, "too soon", rest(after(-time.Second)), nil)
+		storetest.Equal(t, "runs", runs(), []string{"run"})
+		storetest.Equal(t, "retired", slices.Sorted(slices.Values(rest(t0))), []string{"w1", "w2"})
+		storetest.Equal(t, "runs", runs(), nil)
 		r, err := s.Run(ctx, "run")
-		must(t, err)
+		testkit.Must(t, err)
 		if r.State != Finished || !r.Finished.Equal(after(time.Minute)) {
 			t.Errorf("%+v", r)
 		}
 		where, err := s.Standings(ctx, "agent", "run", 2, names[:1])
-		must(t, err)
-		wantEqual(t, "what was counted", where, map[string]Standing{names[0]: {Counted, 2}})
-		wantEqual(t, "retired", adopt(3, 2, names[1]), nil)
-		wantEqual(t, "runs", runs(), []string{"run"})
-		wantEqual(t, "counted", s.count(one("agent", 3, 2, names[1])), []int{0})
+		testkit.Must(t, err)
+		storetest.Equal(t, "what was counted", where, map[string]Standing{names[0]: {Counted, 2}})
+		storetest.Equal(t, "retired", adopt(3, 2, names[1]), nil)
+		storetest.Equal(t, "runs", runs(), []string{"run"})
+		storetest.Equal(t, "counted", s.count(one("agent", 3, 2, names[1])), []int{0})
 		r, err = s.Run(ctx, "run")
-		must(t, err)
+		testkit.Must(t, err)
 		if r.State != Running || !r.Finished.IsZero() || r.Reason != "" {
 			t.Errorf("%+v", r)
 		}
@@ -295,20 +298,20 @@ func TestEndIdleRuns(t *testing.T) {
 // TestWithdraw checks that Withdraw deletes the leases of turns that the hub has closed,
 // and no other leases.
 func TestWithdraw(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 200), t.Context()
 		names := named("c", 200)
 		s.adopt(handed(0, 0, names...))
 		s.adopt(handed(1, 1, names[:2]...))
 		s.count(one("agent", 0, 0, names[0]))
-		must(t, s.Withdraw(ctx, s.lead, "run", 0, append([]string{"nobody"}, names[:150]...)))
+		testkit.Must(t, s.Withdraw(ctx, s.lead, "run", 0, append([]string{"nobody"}, names[:150]...)))
 		left, err := s.Leased(ctx)
-		must(t, err)
-		wantEqual(t, "leases", len(left), 52)
+		testkit.Must(t, err)
+		storetest.Equal(t, "leases", len(left), 52)
 		where, err := s.Standings(ctx, "agent", "run", 0, []string{names[0], names[1], names[150]})
-		must(t, err)
-		wantEqual(t, "standings", where, map[string]Standing{names[0]: {Held, 0}, names[150]: {Asked, 0}})
-		wantEqual(t, "counted too late", s.count(one("agent", 0, 0, names[1])), nil)
+		testkit.Must(t, err)
+		storetest.Equal(t, "standings", where, map[string]Standing{names[0]: {Held, 0}, names[150]: {Asked, 0}})
+		storetest.Equal(t, "counted too late", s.count(one("agent", 0, 0, names[1])), nil)
 		wantIs(t, s.Withdraw(ctx, Lead{99}, "run", 1, names), ErrDeposed)
 	})
 }
@@ -316,7 +319,7 @@ func TestWithdraw(t *testing.T) {
 // TestRelaySingles checks a region that sends each update separately, because the algorithm
 // needs individual updates.
 func TestRelaySingles(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 3), t.Context()
 		names := named("c", 3)
 		s.adopt(handed(0, 0, names...))
@@ -327,34 +330,34 @@ func TestRelaySingles(t *testing.T) {
 			}
 			return nil, all, nil
 		})
-		must(t, err)
-		must(t, s.Gather(ctx, s.lead, "run", true, func(int64) bool { return true }))
+		testkit.Must(t, err)
+		testkit.Must(t, s.Gather(ctx, s.lead, "run", true, func(int64) bool { return true }))
 		all, err := s.Sendings(ctx, "run")
-		must(t, err)
-		wantEqual(t, "sendings", len(all), 3)
+		testkit.Must(t, err)
+		storetest.Equal(t, "sendings", len(all), 3)
 		for i := range all {
-			must(t, s.Parts(ctx, "run", &all[i]))
+			testkit.Must(t, s.Parts(ctx, "run", &all[i]))
 			want := Sending{ID: all[i].ID, Shares: one("", 0, 0, names[i]).Shares, Loss: float64(i) / 4, Parts: [][]byte{{byte(i)}}, Single: true}
-			wantEqual(t, "sending", all[i], want)
+			storetest.Equal(t, "sending", all[i], want)
 		}
-		must(t, s.Decided(ctx, s.lead, "run", all[1].ID, true))
-		must(t, s.Decided(ctx, s.lead, "run", all[2].ID, false))
+		testkit.Must(t, s.Decided(ctx, s.lead, "run", all[1].ID, true))
+		testkit.Must(t, s.Decided(ctx, s.lead, "run", all[2].ID, false))
 		where, err := s.Standings(ctx, "agent", "run", 0, names)
-		must(t, err)
-		wantEqual(t, "standings", where, map[string]Standing{names[0]: {Held, 0}, names[1]: {Counted, 0}, names[2]: {Closed, 0}})
+		testkit.Must(t, err)
+		storetest.Equal(t, "standings", where, map[string]Standing{names[0]: {Held, 0}, names[1]: {Counted, 0}, names[2]: {Closed, 0}})
 		var kept []string
-		must(t, s.Singles(ctx, "run", 99, func(x Single) error {
+		testkit.Must(t, s.Singles(ctx, "run", 99, func(x Single) error {
 			kept = append(kept, x.Client)
 			return nil
 		}))
-		wantEqual(t, "updates", kept, names[:1])
+		storetest.Equal(t, "updates", kept, names[:1])
 	})
 }
 
 // TestWithdrawExpiredConcurrently checks that each turn is either withdrawn or counted,
 // never both, if leases expire while they are counted.
 func TestWithdrawExpiredConcurrently(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		const turns, rounds = 64, 12
 		s, ctx := region(t, at, turns), t.Context()
 		second := open(t, at)
@@ -392,7 +395,7 @@ func TestWithdrawExpiredConcurrently(t *testing.T) {
 			})
 			close(start)
 			wg.Wait()
-			wantEqual(t, "turns", len(lapsed)+len(counted), turns)
+			storetest.Equal(t, "turns", len(lapsed)+len(counted), turns)
 		}
 		s.balance()
 	})

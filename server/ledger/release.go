@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 // Release is a version of a run's weights that an operator released to all agents.
@@ -36,35 +38,33 @@ const (
 	maxNames = 16
 )
 
-const releaseColumns = "id, name, number, run, version, role, plan_blob, weights, parent, actor, created, withdrawn"
-
 func scanRelease(row interface{ Scan(...any) error }) (r Release, err error) {
 	var created, withdrawn, checksum int64
 	err = row.Scan(&r.ID, &r.Name, &r.Number, &r.Run, &r.Version, &r.Role, &r.PlanBlob, &r.Weights, &r.Parent, &r.Actor, &created, &withdrawn, &checksum)
-	r.Created, r.Withdrawn = fromMillis(created), fromMillis(withdrawn)
+	r.Created, r.Withdrawn = sqlstore.FromMillis(created), sqlstore.FromMillis(withdrawn)
 	if err != nil {
 		return r, err
 	}
-	return r, checkRow("releases", checksum, r.values()...)
+	return r, sqlstore.CheckRow("releases", checksum, r.values()...)
 }
 
 // values returns the values of releaseColumns.
 func (r *Release) values() []any {
-	return []any{r.ID, r.Name, r.Number, r.Run, r.Version, r.Role, r.PlanBlob, r.Weights, r.Parent, r.Actor, toMillis(r.Created), toMillis(r.Withdrawn)}
+	return []any{r.ID, r.Name, r.Number, r.Run, r.Version, r.Role, r.PlanBlob, r.Weights, r.Parent, r.Actor, sqlstore.ToMillis(r.Created), sqlstore.ToMillis(r.Withdrawn)}
 }
 
 // Releases returns all releases, newest first.
 func (l *Ledger) Releases(ctx context.Context) (all []Release, err error) {
-	defer wrap(&err, "reading releases")
-	return releases(ctx, l.db)
+	defer sqlstore.Wrap(&err, "reading releases")
+	return releases(ctx, l.Store.DB)
 }
 
-func releases(ctx context.Context, q querier) (all []Release, err error) {
-	err = query(ctx, q, func(rows *sql.Rows) error {
+func releases(ctx context.Context, q sqlstore.Querier) (all []Release, err error) {
+	err = sqlstore.Query(ctx, q, func(rows *sql.Rows) error {
 		r, err := scanRelease(rows)
 		all = append(all, r)
 		return err
-	}, "SELECT "+releaseColumns+", checksum FROM releases ORDER BY created DESC, name, number DESC")
+	}, "SELECT "+sqlstore.ReleaseColumns+", checksum FROM releases ORDER BY created DESC, name, number DESC")
 	return all, err
 }
 
@@ -105,8 +105,8 @@ func FindRelease(all []Release, name string) (r Release, ok bool) {
 // parent, and the version if it is 0, which means the newest. The version must be the run's
 // newest or one that was released before, because others are deleted.
 func (l *Ledger) AddRelease(ctx context.Context, r Release) (_ Release, err error) {
-	defer wrap(&err, "releasing run", r.Run)
-	err = l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "releasing run", r.Run)
+	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		run, err := l.lockedRun(ctx, tx, r.Run)
 		if err != nil {
 			return err
@@ -149,7 +149,7 @@ func (l *Ledger) AddRelease(ctx context.Context, r Release) (_ Release, err erro
 }
 
 // keptWeights returns the blob of a version that is still stored.
-func keptWeights(ctx context.Context, tx *txn, run Run, version int64, all []Release) (weights string, err error) {
+func keptWeights(ctx context.Context, tx *sqlstore.Txn, run Run, version int64, all []Release) (weights string, err error) {
 	v, err := scanVersion(tx.QueryRowContext(ctx, selectVersions+" WHERE run = $1 AND version = $2", run.ID, version))
 	if err == nil || !errors.Is(err, sql.ErrNoRows) {
 		return v.Weights, err
@@ -160,29 +160,29 @@ func keptWeights(ctx context.Context, tx *txn, run Run, version int64, all []Rel
 	return "", fmt.Errorf("version %d of run %s is not stored: the newest is %d, and loadstar runs versions %s lists all: %w", version, run.ID, run.Version, run.ID, ErrRefused)
 }
 
-func addRelease(ctx context.Context, tx *txn, r Release) error {
-	values := withSum("releases", r.values()...)
-	_, err := tx.ExecContext(ctx, "INSERT INTO releases ("+releaseColumns+", checksum) VALUES "+placeholders(0, 1, len(values)), values...)
+func addRelease(ctx context.Context, tx *sqlstore.Txn, r Release) error {
+	values := sqlstore.WithSum("releases", r.values()...)
+	_, err := tx.ExecContext(ctx, "INSERT INTO releases ("+sqlstore.ReleaseColumns+", checksum) VALUES "+sqlstore.Placeholders(0, 1, len(values)), values...)
 	return err
 }
 
-func setWithdrawn(ctx context.Context, tx *txn, r Release, at time.Time) error {
+func setWithdrawn(ctx context.Context, tx *sqlstore.Txn, r Release, at time.Time) error {
 	r.Withdrawn = at
-	_, err := tx.ExecContext(ctx, "UPDATE releases SET withdrawn = $2, checksum = $3 WHERE id = $1", r.ID, toMillis(at), rowSum("releases", r.values()...))
+	_, err := tx.ExecContext(ctx, "UPDATE releases SET withdrawn = $2, checksum = $3 WHERE id = $1", r.ID, sqlstore.ToMillis(at), sqlstore.RowSum("releases", r.values()...))
 	return err
 }
 
 // WithdrawRelease withdraws the release with the given id or NAME@NUMBER.
 func (l *Ledger) WithdrawRelease(ctx context.Context, name, actor string, now time.Time) (err error) {
-	defer wrap(&err, "withdrawing release", name)
-	return l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "withdrawing release", name)
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		all, err := releases(ctx, tx)
 		if err != nil {
 			return err
 		}
 		r, ok := FindRelease(all, name)
 		if !ok {
-			return orNotFound(sql.ErrNoRows, "release "+name)
+			return sqlstore.OrNotFound(sql.ErrNoRows, "release "+name)
 		}
 		if !r.Withdrawn.IsZero() {
 			return fmt.Errorf("%s is already withdrawn: %w", name, ErrRefused)
@@ -196,8 +196,8 @@ func (l *Ledger) WithdrawRelease(ctx context.Context, name, actor string, now ti
 
 // AdoptReleases makes a region's releases those of the hub. The blobs must be stored.
 func (l *Ledger) AdoptReleases(ctx context.Context, lead Lead, hub []Release, now time.Time) (err error) {
-	defer wrap(&err, "adopting the releases of the hub")
-	return l.asLeader(ctx, lead, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "adopting the releases of the hub")
+	return l.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
 		all, err := releases(ctx, tx)
 		if err != nil {
 			return err

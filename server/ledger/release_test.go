@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"io/fs"
 	"math"
@@ -9,6 +10,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore"
+	"loadstar/server/sqlstore/storetest"
 
 	"github.com/pressly/goose/v3"
 )
@@ -50,7 +55,7 @@ func (s *site) release(name string, version int64) Release {
 	r, err := s.AddRelease(context.Background(), Release{
 		ID: fmt.Sprint(name, s.events.Load()), Name: name, Run: s.run, Version: version, Role: "personal", Actor: "operator", Created: t0.Add(time.Duration(s.events.Load()) * time.Second),
 	})
-	must(s.t, err)
+	testkit.Must(s.t, err)
 	return r
 }
 
@@ -58,7 +63,7 @@ func (s *site) release(name string, version int64) Release {
 func (s *site) offered() string {
 	s.t.Helper()
 	all, err := s.Releases(context.Background())
-	must(s.t, err)
+	testkit.Must(s.t, err)
 	var names []string
 	for _, r := range Offered(all) {
 		names = append(names, fmt.Sprintf("%s=%s", r.String(), r.Weights))
@@ -69,39 +74,39 @@ func (s *site) offered() string {
 // A release pins the weights of a version. Earlier releases can be repeated, and withdrawn
 // ones are no longer offered.
 func TestReleases(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := trained(t, at, 1, 2), t.Context()
-		wantEqual(t, "offered", s.offered(), "day@1=w1 day@2=w2")
+		storetest.Equal(t, "offered", s.offered(), "day@1=w1 day@2=w2")
 		// Version 2 is released, version 0 was deleted.
 		_, err := s.AddRelease(ctx, Release{ID: "x", Name: "day", Run: "run", Version: 7})
 		wantIs(t, err, ErrRefused)
 		_, err = s.AddRelease(ctx, Release{ID: "x", Name: "day", Run: "no run"})
 		wantIs(t, err, ErrNotFound)
 		newest := s.release("day", 0)
-		wantEqual(t, "newest", fmt.Sprint(newest.Version, newest.Weights, newest.PlanBlob, newest.Number), "3w3p3")
+		storetest.Equal(t, "newest", fmt.Sprint(newest.Version, newest.Weights, newest.PlanBlob, newest.Number), "3w3p3")
 		again := s.release("day", 1)
-		wantEqual(t, "again", fmt.Sprint(again.Version, again.Weights, again.Number), "1w14")
-		wantEqual(t, "parent", again.Parent, newest.ID)
-		wantEqual(t, "offered", s.offered(), "day@2=w2 day@3=w3 day@4=w1")
+		storetest.Equal(t, "again", fmt.Sprint(again.Version, again.Weights, again.Number), "1w14")
+		storetest.Equal(t, "parent", again.Parent, newest.ID)
+		storetest.Equal(t, "offered", s.offered(), "day@2=w2 day@3=w3 day@4=w1")
 		s.release("week", 3)
-		must(t, s.WithdrawRelease(ctx, "day@4", "operator", t0))
-		must(t, s.WithdrawRelease(ctx, newest.ID, "operator", t0))
-		wantEqual(t, "offered", s.offered(), "day@1=w1 day@2=w2 week@1=w3")
+		testkit.Must(t, s.WithdrawRelease(ctx, "day@4", "operator", t0))
+		testkit.Must(t, s.WithdrawRelease(ctx, newest.ID, "operator", t0))
+		storetest.Equal(t, "offered", s.offered(), "day@1=w1 day@2=w2 week@1=w3")
 		wantIs(t, s.WithdrawRelease(ctx, "day@4", "operator", t0), ErrRefused)
 		wantIs(t, s.WithdrawRelease(ctx, "day@9", "operator", t0), ErrNotFound)
 		// Withdrawn releases keep their blobs and numbers.
 		r := s.release("day", 1)
-		wantEqual(t, "after withdrawals", fmt.Sprint(r.Number, r.Weights), "5w1")
+		storetest.Equal(t, "after withdrawals", fmt.Sprint(r.Number, r.Weights), "5w1")
 		blobs, err := s.Blobs(ctx)
-		must(t, err)
-		wantEqual(t, "blobs", blobs, []string{"p", "server", "w1", "w2", "w3"})
+		testkit.Must(t, err)
+		storetest.Equal(t, "blobs", blobs, []string{"p", "server", "w1", "w2", "w3"})
 		events, err := s.Audit(ctx, AuditQuery{Limit: 100})
-		must(t, err)
+		testkit.Must(t, err)
 		actions := map[string]int{}
 		for _, e := range events {
 			actions[e.Action]++
 		}
-		wantEqual(t, "audit", fmt.Sprint(actions["release model"], actions["withdraw release"]), "6 2")
+		storetest.Equal(t, "audit", fmt.Sprint(actions["release model"], actions["withdraw release"]), "6 2")
 		for i := range maxNames - 2 {
 			s.release(fmt.Sprint("name", i), 0)
 		}
@@ -112,23 +117,23 @@ func TestReleases(t *testing.T) {
 
 // A round has the sum of the evaluations of the results that it merges.
 func TestEvaluation(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := trained(t, at)
 		rounds, err := s.Rounds(t.Context(), "run", 0, 10)
-		must(t, err)
+		testkit.Must(t, err)
 		for _, r := range rounds {
 			var want Evaluation
 			for _, c := range named("c", 3) {
 				want.Add(scored(r.Round, c))
 			}
-			wantEqual(t, fmt.Sprint("round ", r.Round), r.Evaluation, want)
+			storetest.Equal(t, fmt.Sprint("round ", r.Round), r.Evaluation, want)
 		}
 	})
 }
 
 // A region has the releases of the hub.
 func TestAdoptReleases(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := region(t, at, 1)
 		hub := func(numbers ...int64) (all []Release) {
 			for _, n := range numbers {
@@ -140,8 +145,8 @@ func TestAdoptReleases(t *testing.T) {
 			list []Release
 			want string
 		}{{hub(1, 2), "day@1=w1 day@2=w2"}, {hub(2, 3), "day@2=w2 day@3=w3"}, {hub(1, 3), "day@1=w1 day@3=w3"}, {nil, ""}} {
-			must(t, s.AdoptReleases(t.Context(), s.lead, x.list, t0))
-			wantEqual(t, "offered", s.offered(), x.want)
+			testkit.Must(t, s.AdoptReleases(t.Context(), s.lead, x.list, t0))
+			storetest.Equal(t, "offered", s.offered(), x.want)
 		}
 	})
 }
@@ -149,7 +154,7 @@ func TestAdoptReleases(t *testing.T) {
 // Reports count once per client and day, whoever sends them, and only for the agent's own
 // clients.
 func TestReports(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 50), t.Context()
 		join(t, s.Ledger, "other")
 		today := Today(t0)
@@ -161,7 +166,7 @@ func TestReports(t *testing.T) {
 		}
 		add := func(agent string, pending bool, all ...Report) {
 			t.Helper()
-			must(t, s.AddReports(ctx, agent, all, pending, t0))
+			testkit.Must(t, s.AddReports(ctx, agent, all, pending, t0))
 		}
 		for i := range 49 {
 			release := "r1"
@@ -175,7 +180,7 @@ func TestReports(t *testing.T) {
 		}
 		add("agent", false, report(3, today, "r1"))
 		days, err := s.ReportDays(ctx, "r1", 7)
-		must(t, err)
+		testkit.Must(t, err)
 		if len(days) != 2 || days[0].Day != today || days[0].Clients != 1 || days[1].Clients != 40 || days[1].Total != 49 || days[1].Drifting != 1 || days[1].Wanting != 5 {
 			t.Fatalf("%+v", days)
 		}
@@ -184,24 +189,24 @@ func TestReports(t *testing.T) {
 			t.Errorf("%+v", d)
 		}
 		days, err = s.ReportDays(ctx, "", 1)
-		must(t, err)
-		wantEqual(t, "days", len(days), 1)
+		testkit.Must(t, err)
+		storetest.Equal(t, "days", len(days), 1)
 		messages, err := s.Reports(ctx, []string{"c00003", "c00004", "none"})
-		must(t, err)
-		wantEqual(t, "newest reports", messages, map[string][]byte{"c00003": []byte(fmt.Sprint("report ", today)), "c00004": []byte(fmt.Sprint("report ", today-1))})
+		testkit.Must(t, err)
+		storetest.Equal(t, "newest reports", messages, map[string][]byte{"c00003": []byte(fmt.Sprint("report ", today)), "c00004": []byte(fmt.Sprint("report ", today-1))})
 		pending, err := s.PendingReports(ctx, 10)
-		must(t, err)
+		testkit.Must(t, err)
 		if len(pending) != 1 || pending[0].Client != "c00007" {
 			t.Fatalf("pending: %+v", pending)
 		}
-		must(t, s.ReportsSent(ctx, s.lead, pending))
+		testkit.Must(t, s.ReportsSent(ctx, s.lead, pending))
 		pending, err = s.PendingReports(ctx, 10)
-		must(t, err)
-		wantEqual(t, "pending", len(pending), 0)
-		must(t, s.DropOldReports(ctx, t0.Add(89*24*time.Hour)))
+		testkit.Must(t, err)
+		storetest.Equal(t, "pending", len(pending), 0)
+		testkit.Must(t, s.DropOldReports(ctx, t0.Add(89*24*time.Hour)))
 		days, err = s.ReportDays(ctx, "", 90)
-		must(t, err)
-		wantEqual(t, "days after 89 days", len(days), 1)
+		testkit.Must(t, err)
+		storetest.Equal(t, "days after 89 days", len(days), 1)
 	})
 }
 
@@ -218,27 +223,26 @@ func TestMedian(t *testing.T) {
 	if !math.IsNaN(h.median(nil)) {
 		t.Error("a median of nothing")
 	}
-	wantEqual(t, "buckets", []int64{h.bucket(-1), h.bucket(0.55), h.bucket(1e300), h.bucket(math.Inf(1))}, []int64{0, 5, 9, 9})
+	storetest.Equal(t, "buckets", []int64{h.bucket(-1), h.bucket(0.55), h.bucket(1e300), h.bucket(math.Inf(1))}, []int64{0, 5, 9, 9})
 }
 
 // A ledger with the first schema is migrated with everything in it: a run in the middle of
 // a round continues.
 func TestUpgrade(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
-		old := &Ledger{}
-		dialect := goose.DialectPostgres
-		if path, ok := strings.CutPrefix(at, "sqlite:"); ok {
-			dialect = goose.DialectSQLite3
-			must(t, old.openLite(path))
-		} else {
-			must(t, old.openPostgres(at))
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+		dialect, driver := goose.DialectPostgres, "pgx"
+		path, lite := strings.CutPrefix(at, "sqlite:")
+		if lite {
+			dialect, driver = goose.DialectSQLite3, "sqlite"
 		}
-		files, err := fs.Sub(migrations, "migrations")
-		must(t, err)
-		p, err := goose.NewProvider(dialect, old.write.DB, files)
-		must(t, err)
+		old, err := sql.Open(driver, path)
+		testkit.Must(t, err)
+		files, err := fs.Sub(sqlstore.Migrations, "migrations")
+		testkit.Must(t, err)
+		p, err := goose.NewProvider(dialect, old, files)
+		testkit.Must(t, err)
 		_, err = p.UpTo(t.Context(), 1)
-		must(t, err)
+		testkit.Must(t, err)
 		for _, text := range []string{
 			"INSERT INTO agents (id, name, joined, expires, seen) VALUES ('agent', '', 1, 1, 1)",
 			"INSERT INTO clients (name, agent, inputs, step, announced) VALUES ('c0', 'agent', '', 3600, 1), ('c1', 'agent', '', 3600, 1)",
@@ -249,26 +253,23 @@ func TestUpgrade(t *testing.T) {
 			"INSERT INTO partials (run, batch, version, numbers) VALUES ('run', 1, 4, 'abcdefgh')",
 			"INSERT INTO leases (run, round, client, no, agent, version, until) VALUES ('run', 5, 'c1', 1, 'agent', 4, 99999999999999)",
 		} {
-			_, err := old.write.Exec(text)
-			must(t, err)
+			_, err := old.Exec(text)
+			testkit.Must(t, err)
 		}
-		must(t, old.write.Close())
-		if old.sqlite {
-			must(t, old.db.Close())
-		}
+		testkit.Must(t, old.Close())
 		l := open(t, at)
 		lead, err := l.Lead(t.Context(), "test", time.Hour, t0)
-		must(t, err)
+		testkit.Must(t, err)
 		s := &site{l, t, lead, "run"}
-		wantEqual(t, "counted", s.count(one("agent", 5, 4, "c0"), one("agent", 5, 4, "c1")), []int{1})
+		storetest.Equal(t, "counted", s.count(one("agent", 5, 4, "c0"), one("agent", 5, 4, "c1")), []int{1})
 		s.drive(func(d *Drive) error {
 			e, err := d.Evaluation()
-			wantEqual(t, "evaluation", e, scored(5, "c1")) // c0 was counted by the old program
+			storetest.Equal(t, "evaluation", e, scored(5, "c1")) // c0 was counted by the old program
 			return err
 		})
 		rounds, err := l.Rounds(t.Context(), "run", 0, 9)
-		must(t, err)
-		wantEqual(t, "old round", fmt.Sprint(rounds[1].Loss, rounds[1].Evaluation), "0.5 {0 0}")
-		wantEqual(t, "release", s.release("day", 0).Weights, "w4")
+		testkit.Must(t, err)
+		storetest.Equal(t, "old round", fmt.Sprint(rounds[1].Loss, rounds[1].Evaluation), "0.5 {0 0}")
+		storetest.Equal(t, "release", s.release("day", 0).Weights, "w4")
 	})
 }

@@ -8,6 +8,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 // Report is a client's report on its forecasts of a day.
@@ -102,11 +104,11 @@ func (r *Report) cells() []cell {
 // stored one, and days that are too old. So a report that is sent twice counts once. If
 // pending is set, the reports must be sent to the hub.
 func (l *Ledger) AddReports(ctx context.Context, agent string, all []Report, pending bool, now time.Time) (err error) {
-	defer wrap(&err, "storing reports of agent", agent)
+	defer sqlstore.Wrap(&err, "storing reports of agent", agent)
 	all = slices.Clone(all)
 	// All transactions write rows in the same order, so that they cannot deadlock.
 	slices.SortFunc(all, func(a, b Report) int { return cmp.Or(cmp.Compare(a.Client, b.Client), cmp.Compare(a.Day, b.Day)) })
-	return l.update(ctx, func(tx *txn) error {
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		counts := map[cell]int64{}
 		relayed := 0
 		if pending {
@@ -157,8 +159,8 @@ func compareCells(a, b cell) int {
 
 // DropOldReports deletes the histograms of days that are too old.
 func (l *Ledger) DropOldReports(ctx context.Context, now time.Time) (err error) {
-	defer wrap(&err, "deleting old reports")
-	return l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "deleting old reports")
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		_, err := tx.ExecContext(ctx, "DELETE FROM report_days WHERE day <= $1", Today(now)-reportDaysKept)
 		return err
 	})
@@ -177,7 +179,7 @@ type ReportDay struct {
 // ReportDays summarises the reports of the newest days on which a client reported, newest
 // first: of the clients with a release, or of all clients if release is empty.
 func (l *Ledger) ReportDays(ctx context.Context, release string, days int) (all []ReportDay, err error) {
-	defer wrap(&err, "reading reports")
+	defer sqlstore.Wrap(&err, "reading reports")
 	var buckets map[string]map[int64]int64
 	finish := func() {
 		if len(all) == 0 {
@@ -188,7 +190,7 @@ func (l *Ledger) ReportDays(ctx context.Context, release string, days int) (all 
 		d.Coverage = histograms[metricCoverage].median(buckets[metricCoverage])
 		d.Fallback = histograms[metricFallback].median(buckets[metricFallback])
 	}
-	err = query(ctx, l.db, func(rows *sql.Rows) error {
+	err = sqlstore.Query(ctx, l.Store.DB, func(rows *sql.Rows) error {
 		var c cell
 		var n int64
 		if err := rows.Scan(&c.day, &c.release, &c.metric, &c.bucket, &n); err != nil {
@@ -227,9 +229,9 @@ func (l *Ledger) ReportDays(ctx context.Context, release string, days int) (all 
 
 // Reports returns the newest reports of clients, as messages by client.
 func (l *Ledger) Reports(ctx context.Context, clients []string) (all map[string][]byte, err error) {
-	defer wrap(&err, "reading reports")
+	defer sqlstore.Wrap(&err, "reading reports")
 	all = map[string][]byte{}
-	err = queryIn(ctx, l, func(rows *sql.Rows) error {
+	err = sqlstore.QueryIn(ctx, l.Store, func(rows *sql.Rows) error {
 		var client string
 		var message []byte
 		err := rows.Scan(&client, &message)
@@ -242,8 +244,8 @@ func (l *Ledger) Reports(ctx context.Context, clients []string) (all map[string]
 // PendingReports returns up to limit reports that must be sent to the hub: only clients,
 // days and messages.
 func (l *Ledger) PendingReports(ctx context.Context, limit int) (all []Report, err error) {
-	defer wrap(&err, "reading reports for the hub")
-	err = query(ctx, l.db, func(rows *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading reports for the hub")
+	err = sqlstore.Query(ctx, l.Store.DB, func(rows *sql.Rows) error {
 		var r Report
 		err := rows.Scan(&r.Client, &r.Day, &r.Message)
 		all = append(all, r)
@@ -254,8 +256,8 @@ func (l *Ledger) PendingReports(ctx context.Context, limit int) (all []Report, e
 
 // ReportsSent marks reports as known to the hub.
 func (l *Ledger) ReportsSent(ctx context.Context, lead Lead, all []Report) (err error) {
-	defer wrap(&err, "marking reports as sent")
-	return l.asLeader(ctx, lead, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "marking reports as sent")
+	return l.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
 		for _, r := range all {
 			if _, err := tx.ExecContext(ctx, "UPDATE reports SET pending = 0 WHERE client = $1 AND day = $2", r.Client, r.Day); err != nil {
 				return err

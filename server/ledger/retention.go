@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"loadstar/internal/backoff"
+	"loadstar/server/sqlstore"
 )
 
 // Retention says how long the ledger keeps what it no longer needs. 0 means indefinitely.
@@ -30,16 +31,16 @@ const (
 // when the receipt was written, so a result that arrives again finds neither and does not
 // count.
 func (l *Ledger) Prune(ctx context.Context, r Retention, now time.Time) (deleted int64, err error) {
-	defer wrap(&err, "deleting what is no longer needed")
+	defer sqlstore.Wrap(&err, "deleting what is no longer needed")
 	if r.Receipts > 0 {
-		n, err := l.pruneRuns(ctx, toMillis(now.Add(-r.Receipts)))
+		n, err := l.pruneRuns(ctx, sqlstore.ToMillis(now.Add(-r.Receipts)))
 		if deleted += n; err != nil {
 			return deleted, err
 		}
 	}
 	if r.Audit > 0 {
 		n, err := l.pruneBy(ctx, "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE id < $1 ORDER BY id LIMIT $2)",
-			fmt.Sprintf("%016x", toMillis(now.Add(-r.Audit))))
+			fmt.Sprintf("%016x", sqlstore.ToMillis(now.Add(-r.Audit))))
 		if deleted += n; err != nil {
 			return deleted, err
 		}
@@ -57,7 +58,7 @@ func (l *Ledger) pruneRuns(ctx context.Context, before int64) (deleted int64, er
 		ended        bool
 	}
 	var runs []old
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		var o old
 		var round, batch sql.NullInt64
 		err := r.Scan(&o.run, &o.ended, &o.round, &o.batch, &round, &batch)
@@ -104,7 +105,7 @@ func (l *Ledger) pruneRuns(ctx context.Context, before int64) (deleted int64, er
 // that the run has.
 func (l *Ledger) pruneReceipts(ctx context.Context, run string, batch int64) (deleted int64, err error) {
 	return prune(ctx, func() (n int64, err error) {
-		err = l.update(ctx, func(tx *txn) error {
+		err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 			r, err := l.lockedRun(ctx, tx, run)
 			if err != nil {
 				return err
@@ -127,7 +128,7 @@ func (l *Ledger) pruneReceipts(ctx context.Context, run string, batch int64) (de
 // rows.
 func (l *Ledger) pruneBy(ctx context.Context, text string, first any, more ...any) (deleted int64, err error) {
 	return prune(ctx, func() (int64, error) {
-		r, err := l.write.ExecContext(ctx, text, append([]any{first, pruneRows}, more...)...)
+		r, err := l.Store.Write.ExecContext(ctx, text, append([]any{first, pruneRows}, more...)...)
 		if err != nil {
 			return 0, err
 		}

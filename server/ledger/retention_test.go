@@ -3,31 +3,35 @@ package ledger
 import (
 	"testing"
 	"time"
+
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore"
+	"loadstar/server/sqlstore/storetest"
 )
 
 // TestPrune checks that receipts of merged rounds and old events go after their time, and
 // nothing that is not merged, and that a result whose receipt is gone does not count again.
 func TestPrune(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := plant(t, at, 3)
 		s.ask(0, 0, 0, 1, 2)
 		s.count(one("agent", 0, 0, "c00000", "c00001", "c00002"))
 		rows := func(table string) (n int) {
 			t.Helper()
-			must(t, s.db.QueryRow("SELECT count(*) FROM "+table).Scan(&n))
+			testkit.Must(t, s.Store.DB.QueryRow("SELECT count(*) FROM "+table).Scan(&n))
 			return n
 		}
 		keep := Retention{Receipts: 24 * time.Hour, Audit: 48 * time.Hour}
 		prune := func(now time.Time, receipts, members int) {
 			t.Helper()
 			_, err := s.Prune(t.Context(), keep, now)
-			must(t, err)
-			wantEqual(t, "receipts", rows("receipts"), receipts)
-			wantEqual(t, "members", rows("members"), members)
+			testkit.Must(t, err)
+			storetest.Equal(t, "receipts", rows("receipts"), receipts)
+			storetest.Equal(t, "members", rows("members"), members)
 		}
 		prune(after(47*time.Hour), 3, 3) // the round is open
-		_, err := s.write.Exec("UPDATE rounds SET state = $1, closed = $2, last_batch = 1", RoundMerged, toMillis(after(time.Hour)))
-		must(t, err)
+		_, err := s.Store.Write.Exec("UPDATE rounds SET state = $1, closed = $2, last_batch = 1", RoundMerged, sqlstore.ToMillis(after(time.Hour)))
+		testkit.Must(t, err)
 		resum(t, s.Ledger)
 		prune(after(24*time.Hour), 3, 3)
 		events := rows("audit")
@@ -35,42 +39,42 @@ func TestPrune(t *testing.T) {
 			t.Errorf("pruned without settings: %v", err)
 		}
 		// In a region, one sum has the hub's verdict and one has not.
-		_, err = s.write.Exec("INSERT INTO relayed (run, batch, client, sending, outcome) SELECT id, 1, '', 'one', 'counted' FROM runs UNION ALL SELECT id, 2, '', 'two', '' FROM runs")
-		must(t, err)
+		_, err = s.Store.Write.Exec("INSERT INTO relayed (run, batch, client, sending, outcome) SELECT id, 1, '', 'one', 'counted' FROM runs UNION ALL SELECT id, 2, '', 'two', '' FROM runs")
+		testkit.Must(t, err)
 		prune(after(26*time.Hour), 0, 3)
-		wantEqual(t, "sums for the hub", rows("relayed"), 2)
-		wantEqual(t, "events", rows("audit"), events)
+		storetest.Equal(t, "sums for the hub", rows("relayed"), 2)
+		storetest.Equal(t, "events", rows("audit"), events)
 		if got := s.count(one("agent", 0, 0, "c00000")); len(got) > 0 {
 			t.Error("a result was counted twice")
 		}
-		_, err = s.write.Exec("UPDATE runs SET finished = $1", toMillis(after(time.Hour)))
-		must(t, err)
+		_, err = s.Store.Write.Exec("UPDATE runs SET finished = $1", sqlstore.ToMillis(after(time.Hour)))
+		testkit.Must(t, err)
 		resum(t, s.Ledger)
 		prune(after(49*time.Hour), 0, 0)
-		wantEqual(t, "sums for the hub", rows("relayed"), 1)
-		wantEqual(t, "events", rows("audit"), 0)
+		storetest.Equal(t, "sums for the hub", rows("relayed"), 1)
+		storetest.Equal(t, "events", rows("audit"), 0)
 	})
 }
 
 // TestCostOfReceipts measures the bytes of a counted update, which docs/scale.md states.
 func TestCostOfReceipts(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		const n = 20_000
 		s := plant(t, at, 1)
 		size := func() (bytes int64) {
 			t.Helper()
 			text := "SELECT sum(pgsize) FROM dbstat WHERE name LIKE '%receipts%'"
-			if !s.sqlite {
+			if !s.Store.SQLite {
 				text = "SELECT pg_total_relation_size('receipts')"
 			}
-			must(t, s.db.QueryRow(text).Scan(&bytes))
+			testkit.Must(t, s.Store.DB.QueryRow(text).Scan(&bytes))
 			return bytes
 		}
 		before := size()
-		_, err := s.write.Exec(`WITH RECURSIVE numbers (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM numbers WHERE i + 1 < 20000)
+		_, err := s.Store.Write.Exec(`WITH RECURSIVE numbers (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM numbers WHERE i + 1 < 20000)
 			INSERT INTO receipts (run, round, client, no, version, batch, examples, steps, train_loss, counted, norm, control_norm)
 			SELECT '0123456789abcdef', i / 1000, 'meter_' || (100000 + i % 1000), i % 1000, i / 1000, i / 64, 4000, 30, 0.123456 + i, 1700000000000 + i, 1.5 + i, 0 FROM numbers`)
-		must(t, err)
+		testkit.Must(t, err)
 		per := float64(size()-before) / n
 		t.Logf("%.0f bytes for each update", per)
 		if per < 80 || per > 330 {

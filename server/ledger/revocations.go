@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 // The actions that a ledger restored from a backup must not undo.
@@ -23,7 +25,7 @@ const (
 // first and starting after the event with the given id.
 func (l *Ledger) Revocations(ctx context.Context, since time.Time, after string, limit int) ([]Event, error) {
 	if after == "" {
-		after = fmt.Sprintf("%016x", max(toMillis(since), 0))
+		after = fmt.Sprintf("%016x", max(sqlstore.ToMillis(since), 0))
 	}
 	return l.Audit(ctx, AuditQuery{After: after, Actions: []string{revokeAgent, revokeClient, revokeToken, revokeCertificate, removedUser}, Limit: limit})
 }
@@ -36,7 +38,7 @@ const restoredBy = "server"
 // older backup. Agents and clients that it does not know either are added as revoked, so
 // that nobody can use their names. It returns how many it repeated.
 func (l *Ledger) Reapply(ctx context.Context, events []Event, now time.Time) (n int, err error) {
-	defer wrap(&err, "repeating revocations")
+	defer sqlstore.Wrap(&err, "repeating revocations")
 	done := map[string]map[string]bool{}
 	for action, table := range map[string]string{revokeAgent: "id FROM agents", revokeClient: "name FROM clients"} {
 		var names []string
@@ -47,7 +49,7 @@ func (l *Ledger) Reapply(ctx context.Context, events []Event, now time.Time) (n 
 		}
 		done[action] = map[string]bool{}
 		column, _, _ := strings.Cut(table, " ")
-		err := queryIn(ctx, l, func(r *sql.Rows) error {
+		err := sqlstore.QueryIn(ctx, l.Store, func(r *sql.Rows) error {
 			var name string
 			err := r.Scan(&name)
 			done[action][name] = true
@@ -107,31 +109,31 @@ func (l *Ledger) reapply(ctx context.Context, e Event, now time.Time) error {
 
 // addRevoked adds an agent as revoked, and a client of it unless the name is empty.
 func (l *Ledger) addRevoked(ctx context.Context, now time.Time, agent, client string) error {
-	return l.update(ctx, func(tx *txn) error {
-		_, err := tx.ExecContext(ctx, "INSERT INTO agents (id, name, joined, expires, seen, revoked) VALUES ($1, '', $2, 0, 0, $2) ON CONFLICT (id) DO NOTHING", agent, toMillis(now))
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
+		_, err := tx.ExecContext(ctx, "INSERT INTO agents (id, name, joined, expires, seen, revoked) VALUES ($1, '', $2, 0, 0, $2) ON CONFLICT (id) DO NOTHING", agent, sqlstore.ToMillis(now))
 		if err != nil || client == "" {
 			return errors.Join(err, l.auditRestored(ctx, tx, now, revokeAgent, agent))
 		}
-		_, err = tx.ExecContext(ctx, "INSERT INTO clients (name, agent, inputs, step, announced, revoked) VALUES ($1, $2, '', 0, 0, $3) ON CONFLICT (name) DO NOTHING", client, agent, toMillis(now))
+		_, err = tx.ExecContext(ctx, "INSERT INTO clients (name, agent, inputs, step, announced, revoked) VALUES ($1, $2, '', 0, 0, $3) ON CONFLICT (name) DO NOTHING", client, agent, sqlstore.ToMillis(now))
 		return errors.Join(err, l.auditRestored(ctx, tx, now, revokeClient, client))
 	})
 }
 
-func (l *Ledger) auditRestored(ctx context.Context, tx *txn, now time.Time, action, subject string) error {
+func (l *Ledger) auditRestored(ctx context.Context, tx *sqlstore.Txn, now time.Time, action, subject string) error {
 	return l.audit(ctx, tx, now, restoredBy, action, subject, "not known; revoked after the backup from which the ledger was restored")
 }
 
 // RevokeTokens revokes all tokens with which agents could still join. After a restore it is
 // not known how often they were used since the backup.
 func (l *Ledger) RevokeTokens(ctx context.Context, actor string, now time.Time) (n int, err error) {
-	defer wrap(&err, "revoking tokens")
+	defer sqlstore.Wrap(&err, "revoking tokens")
 	var ids []string
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		var id string
 		err := r.Scan(&id)
 		ids = append(ids, id)
 		return err
-	}, "SELECT id FROM tokens WHERE revoked = 0 AND uses > 0 AND expires > $1", toMillis(now))
+	}, "SELECT id FROM tokens WHERE revoked = 0 AND uses > 0 AND expires > $1", sqlstore.ToMillis(now))
 	if err != nil {
 		return 0, err
 	}

@@ -5,17 +5,21 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore"
+	"loadstar/server/sqlstore/storetest"
 )
 
 // TestReapply revokes in one ledger, and repeats it in another one that is like its backup.
 func TestReapply(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		ctx := context.Background()
 		old := open(t, at)
 		token := func(l *Ledger, note string) string {
 			hash := []byte("token " + note)
-			must(t, l.AddToken(ctx, hash, Token{Note: note, Uses: 1, Expires: after(time.Hour)}, "user anna", t0))
-			return TokenID(hash)
+			testkit.Must(t, l.AddToken(ctx, hash, Token{Note: note, Uses: 1, Expires: after(time.Hour)}, "user anna", t0))
+			return sqlstore.TokenID(hash)
 		}
 		join(t, old, "good", "bad")
 		announce(t, old, "good", "g1", "g2")
@@ -23,9 +27,9 @@ func TestReapply(t *testing.T) {
 		token(old, "open")
 		for _, name := range []string{"bert", "carl"} {
 			_, err := old.PutUser(ctx, name, "operator", "user anna", t0)
-			must(t, err)
+			testkit.Must(t, err)
 		}
-		must(t, old.AddCertificate(ctx, Certificate{Serial: "aabb", User: "carl", Issued: t0, Expires: after(time.Hour)}, "user anna"))
+		testkit.Must(t, old.AddCertificate(ctx, Certificate{Serial: "aabb", User: "carl", Issued: t0, Expires: after(time.Hour)}, "user anna"))
 
 		// The events after the backup, in a ledger that went on.
 		var events []Event
@@ -45,42 +49,42 @@ func TestReapply(t *testing.T) {
 			events = append(events, e)
 		}
 		n, err := old.Reapply(ctx, events, after(time.Hour))
-		must(t, err)
-		wantEqual(t, "repeated", n, 7)
+		testkit.Must(t, err)
+		storetest.Equal(t, "repeated", n, 7)
 		for agent, want := range map[string]bool{"good": false, "bad": true, "joined later": true} {
 			c, err := old.Caller(ctx, agent)
-			must(t, err)
-			wantEqual(t, agent+" is revoked", c.Revoked, want)
+			testkit.Must(t, err)
+			storetest.Equal(t, agent+" is revoked", c.Revoked, want)
 		}
 		join(t, old, "another")
 		refused, err := old.Announce(ctx, Announcement{Agent: "another", Clients: []string{"g2", "announced later", "new"}, Inputs: []string{"load"}, Step: time.Hour, Most: 10}, t0)
-		must(t, err)
-		wantEqual(t, "refused clients", len(refused.Clients), 2)
+		testkit.Must(t, err)
+		storetest.Equal(t, "refused clients", len(refused.Clients), 2)
 		c, _, err := old.CertificateOf(ctx, "aabb")
-		must(t, err)
-		wantEqual(t, "the certificate is revoked", c.Revoked.IsZero(), false)
+		testkit.Must(t, err)
+		storetest.Equal(t, "the certificate is revoked", c.Revoked.IsZero(), false)
 		_, err = old.User(ctx, "bert")
 		wantIs(t, err, ErrNotFound)
 		n, err = old.Reapply(ctx, events, after(time.Hour))
-		must(t, err)
-		wantEqual(t, "repeated once more", n, 0)
+		testkit.Must(t, err)
+		storetest.Equal(t, "repeated once more", n, 0)
 
 		// A user of that name who was added later is somebody else.
 		_, err = old.PutUser(ctx, "bert", "operator", "user anna", after(2*time.Hour))
-		must(t, err)
+		testkit.Must(t, err)
 		n, err = old.Reapply(ctx, events, after(3*time.Hour))
-		must(t, err)
-		wantEqual(t, "repeated for a new user", n, 0)
+		testkit.Must(t, err)
+		storetest.Equal(t, "repeated for a new user", n, 0)
 
 		n, err = old.RevokeTokens(ctx, "restore", t0)
-		must(t, err)
-		wantEqual(t, "open tokens", n, 1)
+		testkit.Must(t, err)
+		storetest.Equal(t, "open tokens", n, 1)
 
 		// The list of all of this, page by page.
 		var names []string
 		for next := ""; ; {
 			page, err := old.Revocations(ctx, t0, next, 3)
-			must(t, err)
+			testkit.Must(t, err)
 			if len(page) == 0 {
 				break
 			}
@@ -89,7 +93,7 @@ func TestReapply(t *testing.T) {
 			}
 			next = page[len(page)-1].ID
 		}
-		wantEqual(t, "listed", len(names), 8)
+		storetest.Equal(t, "listed", len(names), 8)
 		if !slices.Contains(names, "revoke client announced later") || !slices.Contains(names, "remove user bert") {
 			t.Errorf("%q", names)
 		}
@@ -98,15 +102,15 @@ func TestReapply(t *testing.T) {
 
 // TestAuditAfter reads the log forwards in pages, up to a time.
 func TestAuditAfter(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)
 		for i := range 7 {
-			must(t, l.AddEvent(t.Context(), Event{At: after(time.Duration(i) * time.Second), Actor: "a", Action: "x", Subject: string(rune('0' + i))}))
+			testkit.Must(t, l.AddEvent(t.Context(), Event{At: after(time.Duration(i) * time.Second), Actor: "a", Action: "x", Subject: string(rune('0' + i))}))
 		}
 		got := ""
 		for next := "0"; ; {
 			page, err := l.Audit(t.Context(), AuditQuery{After: next, Until: after(5 * time.Second), Limit: 2})
-			must(t, err)
+			testkit.Must(t, err)
 			if len(page) == 0 {
 				break
 			}
@@ -115,6 +119,6 @@ func TestAuditAfter(t *testing.T) {
 			}
 			next = page[len(page)-1].ID
 		}
-		wantEqual(t, "the events", got, "01234")
+		storetest.Equal(t, "the events", got, "01234")
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 // State is the state of a run.
@@ -51,60 +53,58 @@ type Run struct {
 	receipts int64 // number of stored receipts that counters do not have; negative if some of theirs were deleted
 }
 
-const runColumns = "id, name, plan, plan_blob, state, reason, wanted, fleet, created, started, finished, round, version, batch, server, remote, generated, left_out, receipts"
-
 func scanRun(row interface{ Scan(...any) error }) (r Run, err error) {
 	var created, started, finished, checksum int64
 	err = row.Scan(&r.ID, &r.Name, &r.Plan, &r.PlanBlob, &r.State, &r.Reason, &r.Wanted, &r.Fleet, &created, &started, &finished,
 		&r.Round, &r.Version, &r.Batch, &r.Server, &r.Remote, &r.Generated, &r.LeftOut, &r.receipts, &checksum)
-	r.Created, r.Started, r.Finished = fromMillis(created), fromMillis(started), fromMillis(finished)
+	r.Created, r.Started, r.Finished = sqlstore.FromMillis(created), sqlstore.FromMillis(started), sqlstore.FromMillis(finished)
 	if err != nil {
 		return r, err
 	}
-	return r, checkRow("runs", checksum, r.values()...)
+	return r, sqlstore.CheckRow("runs", checksum, r.values()...)
 }
 
 // values returns the values of runColumns.
 func (r *Run) values() []any {
 	return []any{
-		r.ID, r.Name, r.Plan, r.PlanBlob, string(r.State), r.Reason, r.Wanted, r.Fleet, toMillis(r.Created), toMillis(r.Started), toMillis(r.Finished),
-		r.Round, r.Version, r.Batch, r.Server, toBit(r.Remote), toBit(r.Generated), r.LeftOut, r.receipts,
+		r.ID, r.Name, r.Plan, r.PlanBlob, string(r.State), r.Reason, r.Wanted, r.Fleet, sqlstore.ToMillis(r.Created), sqlstore.ToMillis(r.Started), sqlstore.ToMillis(r.Finished),
+		r.Round, r.Version, r.Batch, r.Server, sqlstore.ToBit(r.Remote), sqlstore.ToBit(r.Generated), r.LeftOut, r.receipts,
 	}
 }
 
 // lockedRun returns a run and locks it, so that no other transaction counts its results or
 // changes it.
-func (l *Ledger) lockedRun(ctx context.Context, tx *txn, id string) (r Run, err error) {
-	if err := l.lockRun(ctx, tx, id, false); err != nil {
+func (l *Ledger) lockedRun(ctx context.Context, tx *sqlstore.Txn, id string) (r Run, err error) {
+	if err := l.Store.LockRun(ctx, tx, id, false); err != nil {
 		return r, err
 	}
 	if r, err = scanRun(tx.QueryRowContext(ctx, selectRuns+" WHERE id = $1", id)); err != nil {
-		return r, orNotFound(err, "run "+id)
+		return r, sqlstore.OrNotFound(err, "run "+id)
 	}
 	r.Batch, err = newestBatch(ctx, tx, &r)
 	return r, err
 }
 
-const selectRuns = "SELECT " + runColumns + ", checksum FROM runs"
+const selectRuns = "SELECT " + sqlstore.RunColumns + ", checksum FROM runs"
 
 // insertRun adds a run. orElse is the end of the statement, for a run that exists.
-func insertRun(ctx context.Context, tx *txn, r Run, orElse string) error {
-	values := withSum("runs", r.values()...)
-	_, err := tx.ExecContext(ctx, "INSERT INTO runs ("+runColumns+", checksum) VALUES "+placeholders(0, 1, len(values))+orElse, values...)
+func insertRun(ctx context.Context, tx *sqlstore.Txn, r Run, orElse string) error {
+	values := sqlstore.WithSum("runs", r.values()...)
+	_, err := tx.ExecContext(ctx, "INSERT INTO runs ("+sqlstore.RunColumns+", checksum) VALUES "+sqlstore.Placeholders(0, 1, len(values))+orElse, values...)
 	return err
 }
 
 // storeRun stores a run that the transaction has locked.
-func storeRun(ctx context.Context, tx *txn, r Run) error {
-	values := withSum("runs", r.values()...)
-	_, err := tx.ExecContext(ctx, "UPDATE runs SET ("+strings.TrimPrefix(runColumns, "id, ")+", checksum) = "+placeholders(1, 1, len(values)-1)+" WHERE id = $1", values...)
+func storeRun(ctx context.Context, tx *sqlstore.Txn, r Run) error {
+	values := sqlstore.WithSum("runs", r.values()...)
+	_, err := tx.ExecContext(ctx, "UPDATE runs SET ("+strings.TrimPrefix(sqlstore.RunColumns, "id, ")+", checksum) = "+sqlstore.Placeholders(1, 1, len(values)-1)+" WHERE id = $1", values...)
 	return err
 }
 
 // AddRun adds a run that waits for clients.
 func (l *Ledger) AddRun(ctx context.Context, r Run, actor string) (err error) {
-	defer wrap(&err, "adding run", r.ID)
-	return l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "adding run", r.ID)
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		if err := insertRun(ctx, tx, Run{ID: r.ID, Name: r.Name, Plan: r.Plan, State: Waiting, Wanted: r.Wanted, Created: r.Created}, ""); err != nil {
 			return err
 		}
@@ -115,8 +115,8 @@ func (l *Ledger) AddRun(ctx context.Context, r Run, actor string) (err error) {
 // StopRun ends a run at its current version. It refuses a hub's run, because the hub
 // would continue to send tasks.
 func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) (err error) {
-	defer wrap(&err, "stopping run", id)
-	return l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "stopping run", id)
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		r, err := l.lockedRun(ctx, tx, id)
 		if err != nil {
 			return err
@@ -136,10 +136,10 @@ func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) (
 
 // Ended returns how a run ended, such as "stopped", or "" if it has not ended.
 func (l *Ledger) Ended(ctx context.Context, id string) (how string, err error) {
-	defer wrap(&err, "looking up run", id)
+	defer sqlstore.Wrap(&err, "looking up run", id)
 	var s State
-	if err := l.db.QueryRowContext(ctx, "SELECT state FROM runs WHERE id = $1", id).Scan(&s); err != nil {
-		return "", orNotFound(err, "run "+id)
+	if err := l.Store.DB.QueryRowContext(ctx, "SELECT state FROM runs WHERE id = $1", id).Scan(&s); err != nil {
+		return "", sqlstore.OrNotFound(err, "run "+id)
 	}
 	if !s.Ended() {
 		return "", nil
@@ -147,32 +147,8 @@ func (l *Ledger) Ended(ctx context.Context, id string) (how string, err error) {
 	return string(s), nil
 }
 
-// lockRuns locks all active runs, so that no other transaction counts results or drives a
-// run.
-func (l *Ledger) lockRuns(ctx context.Context, tx *txn) error {
-	if l.sqlite {
-		return nil
-	}
-	var ids []string
-	if err := query(ctx, tx, func(r *sql.Rows) error {
-		var id string
-		err := r.Scan(&id)
-		ids = append(ids, id)
-		return err
-	}, "SELECT id FROM runs WHERE state IN ($1, $2)", Waiting, Running); err != nil {
-		return err
-	}
-	slices.Sort(ids) // all who lock several do so in this order
-	for _, id := range ids {
-		if err := l.lockRun(ctx, tx, id, false); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // finish ends a run whose row is locked.
-func (l *Ledger) finish(ctx context.Context, tx *txn, r Run, s State, reason string, now time.Time) error {
+func (l *Ledger) finish(ctx context.Context, tx *sqlstore.Txn, r Run, s State, reason string, now time.Time) error {
 	if err := l.endTurns(ctx, tx, r.ID, "the run ended", now); err != nil {
 		return err
 	}
@@ -190,15 +166,15 @@ func (l *Ledger) finish(ctx context.Context, tx *txn, r Run, s State, reason str
 
 // Run returns the run with the given id.
 func (l *Ledger) Run(ctx context.Context, id string) (r Run, err error) {
-	defer wrap(&err, "reading run", id)
-	r, err = scanRun(l.db.QueryRowContext(ctx, selectRuns+" WHERE id = $1", id))
-	return r, orNotFound(err, "run "+id)
+	defer sqlstore.Wrap(&err, "reading run", id)
+	r, err = scanRun(l.Store.DB.QueryRowContext(ctx, selectRuns+" WHERE id = $1", id))
+	return r, sqlstore.OrNotFound(err, "run "+id)
 }
 
 // Runs returns up to limit of the newest runs, newest first.
 func (l *Ledger) Runs(ctx context.Context, limit int) (all []Run, err error) {
-	defer wrap(&err, "reading runs")
-	err = query(ctx, l.db, func(rows *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading runs")
+	err = sqlstore.Query(ctx, l.Store.DB, func(rows *sql.Rows) error {
 		r, err := scanRun(rows)
 		all = append(all, r)
 		return err
@@ -215,8 +191,8 @@ type Activity struct {
 
 // Active returns the runs that have not ended.
 func (l *Ledger) Active(ctx context.Context) (all []Activity, err error) {
-	defer wrap(&err, "reading active runs")
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading active runs")
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		var a Activity
 		err := r.Scan(&a.ID, &a.State, &a.Batch)
 		all = append(all, a)
@@ -256,11 +232,11 @@ func scanRound(row interface{ Scan(...any) error }) (r Round, err error) {
 	var opened, closed, checksum int64
 	err = row.Scan(&run, &r.Round, &r.Version, &r.State, &opened, &closed, &r.Asked, &r.Counted, &r.Late, &r.Lost, &r.Loss, &r.Bytes, &r.LastBatch,
 		&r.Evaluation.Clients, &r.Evaluation.RelativeMAE, &checksum)
-	r.Opened, r.Closed = fromMillis(opened), fromMillis(closed)
+	r.Opened, r.Closed = sqlstore.FromMillis(opened), sqlstore.FromMillis(closed)
 	if err != nil {
 		return r, err
 	}
-	return r, checkRow("rounds", checksum, r.summed(run)...)
+	return r, sqlstore.CheckRow("rounds", checksum, r.summed(run)...)
 }
 
 // summed returns the values that the checksum of a round covers. While a round is open, its
@@ -271,22 +247,22 @@ func (r *Round) summed(run string) []any {
 		counted = 0
 	}
 	return []any{
-		run, r.Round, r.Version, r.State, toMillis(r.Opened), toMillis(r.Closed), r.Asked, counted, r.Late, r.Lost, r.Loss, r.LastBatch,
+		run, r.Round, r.Version, r.State, sqlstore.ToMillis(r.Opened), sqlstore.ToMillis(r.Closed), r.Asked, counted, r.Late, r.Lost, r.Loss, r.LastBatch,
 		r.Evaluation.Clients, r.Evaluation.RelativeMAE,
 	}
 }
 
 // insertRound adds a round. orElse is the end of the statement, for one that exists.
-func insertRound(ctx context.Context, tx *txn, run string, r Round, orElse string) error {
-	values := withSum("rounds", r.summed(run)...)
+func insertRound(ctx context.Context, tx *sqlstore.Txn, run string, r Round, orElse string) error {
+	values := sqlstore.WithSum("rounds", r.summed(run)...)
 	_, err := tx.ExecContext(ctx, "INSERT INTO rounds (run, round, version, state, opened, closed, asked, counted, late, lost, loss, last_batch, evaluated, relative_mae, checksum) VALUES "+
-		placeholders(0, 1, len(values))+orElse, values...)
+		sqlstore.Placeholders(0, 1, len(values))+orElse, values...)
 	return err
 }
 
 // storeRound stores the values of a round that its checksum covers.
-func storeRound(ctx context.Context, tx *txn, run string, r Round) error {
-	values := withSum("rounds", r.summed(run)...)
+func storeRound(ctx context.Context, tx *sqlstore.Txn, run string, r Round) error {
+	values := sqlstore.WithSum("rounds", r.summed(run)...)
 	_, err := tx.ExecContext(ctx, `UPDATE rounds SET version = $3, state = $4, opened = $5, closed = $6, asked = $7, counted = CASE WHEN state = 'open' AND $4 = 'open' THEN counted ELSE $8 END,
 		late = $9, lost = $10, loss = $11, last_batch = $12, evaluated = $13, relative_mae = $14, checksum = $15 WHERE run = $1 AND round = $2`, values...)
 	return err
@@ -295,8 +271,8 @@ func storeRound(ctx context.Context, tx *txn, run string, r Round) error {
 // Rounds returns up to limit rounds of a run, newest first. It omits rounds before the
 // round from.
 func (l *Ledger) Rounds(ctx context.Context, run string, from int64, limit int) (all []Round, err error) {
-	defer wrap(&err, "reading the rounds of run", run)
-	err = query(ctx, l.db, func(rows *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading the rounds of run", run)
+	err = sqlstore.Query(ctx, l.Store.DB, func(rows *sql.Rows) error {
 		r, err := scanRound(rows)
 		all = append(all, r)
 		return err
@@ -321,13 +297,13 @@ type versionKey struct {
 // Version returns the blobs of a version. It returns ErrNotFound if the version was
 // deleted.
 func (l *Ledger) Version(ctx context.Context, run string, version int64) (_ Version, err error) {
-	defer wrap(&err, "reading a version of run", run)
-	v, err := l.versions.get(ctx, versionKey{run, version})
+	defer sqlstore.Wrap(&err, "reading a version of run", run)
+	v, err := l.versions.Get(ctx, versionKey{run, version})
 	if err != nil {
 		return Version{}, err
 	}
 	if v == nil {
-		return Version{}, orNotFound(sql.ErrNoRows, fmt.Sprintf("version %d of run %s", version, run))
+		return Version{}, sqlstore.OrNotFound(sql.ErrNoRows, fmt.Sprintf("version %d of run %s", version, run))
 	}
 	return *v, nil
 }
@@ -343,7 +319,7 @@ func (l *Ledger) versionsOf(ctx context.Context, these []versionKey) ([]*Version
 	}
 	has := map[versionKey]*Version{}
 	for run, versions := range numbers {
-		err := queryIn(ctx, l, func(r *sql.Rows) error {
+		err := sqlstore.QueryIn(ctx, l.Store, func(r *sql.Rows) error {
 			v, err := scanVersion(r)
 			has[versionKey{run, v.number}] = &v.Version
 			return err
@@ -357,18 +333,4 @@ func (l *Ledger) versionsOf(ctx context.Context, these []versionKey) ([]*Version
 		all[i] = has[n]
 	}
 	return all, nil
-}
-
-// Blobs returns the hashes of all blobs that the ledger refers to.
-func (l *Ledger) Blobs(ctx context.Context) (all []string, err error) {
-	defer wrap(&err, "listing blobs")
-	err = query(ctx, l.db, func(r *sql.Rows) error {
-		var b string
-		err := r.Scan(&b)
-		all = append(all, b)
-		return err
-	}, `SELECT b FROM (SELECT weights AS b FROM versions UNION SELECT control FROM versions UNION SELECT plan_blob FROM runs UNION SELECT server FROM runs UNION SELECT server FROM versions
-		UNION SELECT plan_blob FROM releases UNION SELECT weights FROM releases) AS named
-		WHERE b <> '' ORDER BY b`)
-	return all, err
 }

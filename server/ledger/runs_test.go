@@ -4,72 +4,75 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore/storetest"
 )
 
 func TestRuns(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		_, err := l.Run(ctx, "a")
 		wantIs(t, err, ErrNotFound)
 		for i, id := range []string{"b", "a", "c"} {
-			must(t, l.AddRun(ctx, Run{ID: id, Name: "é", Plan: "seed: 1", Wanted: 9, Created: after(time.Duration(i/2) * time.Second)}, "operator"))
+			testkit.Must(t, l.AddRun(ctx, Run{ID: id, Name: "é", Plan: "seed: 1", Wanted: 9, Created: after(time.Duration(i/2) * time.Second)}, "operator"))
 		}
 		if err := l.AddRun(ctx, Run{ID: "a", Created: t0}, "operator"); err == nil {
 			t.Error("a run was added twice")
 		}
 		b, err := l.Run(ctx, "b")
-		must(t, err)
-		wantEqual(t, "a new run", b, Run{ID: "b", Name: "é", Plan: "seed: 1", State: Waiting, Wanted: 9, Created: t0})
+		testkit.Must(t, err)
+		storetest.Equal(t, "a new run", b, Run{ID: "b", Name: "é", Plan: "seed: 1", State: Waiting, Wanted: 9, Created: t0})
 
 		ids := func(all []Run, err error) (s string) {
 			t.Helper()
-			must(t, err)
+			testkit.Must(t, err)
 			for _, r := range all {
 				s += r.ID
 			}
 			return s
 		}
-		wantEqual(t, "runs", ids(l.Runs(ctx, 10)), "cab")
-		wantEqual(t, "the newest runs", ids(l.Runs(ctx, 2)), "ca")
+		storetest.Equal(t, "runs", ids(l.Runs(ctx, 10)), "cab")
+		storetest.Equal(t, "the newest runs", ids(l.Runs(ctx, 2)), "ca")
 		active := func() []Activity {
 			t.Helper()
 			all, err := l.Active(ctx)
-			must(t, err)
+			testkit.Must(t, err)
 			return all
 		}
-		wantEqual(t, "active runs", active(), []Activity{{"a", Waiting, 0}, {"b", Waiting, 0}, {"c", Waiting, 0}})
+		storetest.Equal(t, "active runs", active(), []Activity{{"a", Waiting, 0}, {"b", Waiting, 0}, {"c", Waiting, 0}})
 
 		join(t, l, "agent")
 		announce(t, l, "agent", "x")
 		lead, err := l.Lead(ctx, "test", time.Hour, t0)
-		must(t, err)
-		must(t, l.Drive(ctx, lead, "a", func(d *Drive) error {
+		testkit.Must(t, err)
+		testkit.Must(t, l.Drive(ctx, lead, "a", func(d *Drive) error {
 			_, err := d.Begin(Run{Plan: "settled", PlanBlob: "blob", Server: "s"}, Version{Weights: "w", Control: "c"}, Filter{}, after(time.Minute))
 			return err
 		}))
-		must(t, l.Drive(ctx, lead, "c", func(d *Drive) error { return d.End(Failed, "no clients", after(time.Minute)) }))
+		testkit.Must(t, l.Drive(ctx, lead, "c", func(d *Drive) error { return d.End(Failed, "no clients", after(time.Minute)) }))
 		a, err := l.Run(ctx, "a")
-		must(t, err)
-		wantEqual(t, "a run", a, Run{
+		testkit.Must(t, err)
+		storetest.Equal(t, "a run", a, Run{
 			ID: "a", Name: "é", Plan: "settled", PlanBlob: "blob", State: Running, Wanted: 9, Fleet: 1,
 			Created: t0, Started: after(time.Minute), Server: "s",
 		})
-		wantEqual(t, "active runs", active(), []Activity{{"a", Running, 0}, {"b", Waiting, 0}})
+		storetest.Equal(t, "active runs", active(), []Activity{{"a", Running, 0}, {"b", Waiting, 0}})
 		v, err := l.Version(ctx, "a", 0)
-		must(t, err)
-		wantEqual(t, "version 0", v, Version{Weights: "w", Control: "c"})
+		testkit.Must(t, err)
+		storetest.Equal(t, "version 0", v, Version{Weights: "w", Control: "c"})
 		_, err = l.Version(ctx, "a", 1)
 		wantIs(t, err, ErrNotFound)
 		_, err = l.Version(ctx, "b", 0)
 		wantIs(t, err, ErrNotFound)
 		c, err := l.Run(ctx, "c")
-		must(t, err)
-		wantEqual(t, "a failed run", fmt.Sprint(c.State, c.Reason, c.Finished), fmt.Sprint(Failed, "no clients", after(time.Minute)))
+		testkit.Must(t, err)
+		storetest.Equal(t, "a failed run", fmt.Sprint(c.State, c.Reason, c.Finished), fmt.Sprint(Failed, "no clients", after(time.Minute)))
 	})
 }
 
 func TestStopRun(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 4), t.Context()
 		other := begin(t, s.Ledger, "other")
 		for _, x := range []*site{s, other} {
@@ -78,25 +81,25 @@ func TestStopRun(t *testing.T) {
 			_, err := s.Count(ctx, x.run, arrivals, func([]int) ([]Partial, []Single, error) {
 				return []Partial{{Numbers: make([]byte, 8)}}, []Single{{Client: "c00001", Numbers: []byte{1}}}, nil
 			})
-			must(t, err)
+			testkit.Must(t, err)
 		}
-		must(t, s.StopRun(ctx, "run", "operator", after(time.Minute)))
+		testkit.Must(t, s.StopRun(ctx, "run", "operator", after(time.Minute)))
 		wantIs(t, s.StopRun(ctx, "run", "operator", t0), ErrRefused)
 		wantIs(t, s.StopRun(ctx, "nothing", "operator", t0), ErrNotFound)
 		r, err := s.Run(ctx, "run")
-		must(t, err)
+		testkit.Must(t, err)
 		if r.State != Stopped || !r.State.Ended() || !r.Finished.Equal(after(time.Minute)) {
 			t.Errorf("a stopped run: %+v", r)
 		}
-		wantEqual(t, "counted after its end", s.count(one("agent", 0, 0, "c00002")), nil)
-		wantEqual(t, "tasks, all of the other run", len(tasks(t, s.Ledger, "agent", t0)), 3)
+		storetest.Equal(t, "counted after its end", s.count(one("agent", 0, 0, "c00002")), nil)
+		storetest.Equal(t, "tasks, all of the other run", len(tasks(t, s.Ledger, "agent", t0)), 3)
 		where, err := s.Standings(ctx, "agent", "run", 0, named("c", 4))
-		must(t, err)
-		wantEqual(t, "standings", where, map[string]Standing{"c00001": {State: Counted}})
+		testkit.Must(t, err)
+		storetest.Equal(t, "standings", where, map[string]Standing{"c00001": {State: Counted}})
 		for _, table := range []string{"leases", "partials", "updates"} {
 			var n, others int
-			must(t, s.db.QueryRow("SELECT count(*) FROM "+table+" WHERE run = 'run'").Scan(&n))
-			must(t, s.db.QueryRow("SELECT count(*) FROM "+table+" WHERE run = 'other'").Scan(&others))
+			testkit.Must(t, s.Store.DB.QueryRow("SELECT count(*) FROM "+table+" WHERE run = 'run'").Scan(&n))
+			testkit.Must(t, s.Store.DB.QueryRow("SELECT count(*) FROM "+table+" WHERE run = 'other'").Scan(&others))
 			if n != 0 || others == 0 {
 				t.Errorf("%s: %d of the run that ended, %d of the other", table, n, others)
 			}
@@ -105,7 +108,7 @@ func TestStopRun(t *testing.T) {
 }
 
 func TestRounds(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 4), t.Context()
 		for r := range int64(5) {
 			s.ask(r, 0, 0, 1)
@@ -115,33 +118,33 @@ func TestRounds(t *testing.T) {
 			})
 		}
 		got, err := s.Rounds(ctx, "run", 2, 2)
-		must(t, err)
+		testkit.Must(t, err)
 		want := []Round{
 			{Round: 4, State: RoundAbandoned, Opened: t0, Closed: after(time.Minute), Asked: 2, Counted: 1, Late: 1, Lost: 3, Loss: 0.25, Bytes: 100, LastBatch: 5},
 			{Round: 3, State: RoundAbandoned, Opened: t0, Closed: after(time.Minute), Asked: 2, Counted: 1, Late: 1, Lost: 3, Loss: 0.25, Bytes: 100, LastBatch: 4},
 		}
-		wantEqual(t, "rounds", got, want)
+		storetest.Equal(t, "rounds", got, want)
 		all, err := s.Rounds(ctx, "run", 2, 100)
-		must(t, err)
-		wantEqual(t, "rounds from 2 on", len(all), 3)
+		testkit.Must(t, err)
+		storetest.Equal(t, "rounds from 2 on", len(all), 3)
 	})
 }
 
 func TestAudit(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a")
 		announce(t, l, "a", "x")
-		must(t, l.AddRun(ctx, Run{ID: "run", Name: "name", Created: after(2 * time.Second)}, "operator"))
-		must(t, l.StopRun(ctx, "run", "operator", after(3*time.Second)))
-		must(t, l.RevokeClient(ctx, "x", "operator", after(4*time.Second)))
-		must(t, l.RevokeAgent(ctx, "a", "operator", after(5*time.Second)))
+		testkit.Must(t, l.AddRun(ctx, Run{ID: "run", Name: "name", Created: after(2 * time.Second)}, "operator"))
+		testkit.Must(t, l.StopRun(ctx, "run", "operator", after(3*time.Second)))
+		testkit.Must(t, l.RevokeClient(ctx, "x", "operator", after(4*time.Second)))
+		testkit.Must(t, l.RevokeAgent(ctx, "a", "operator", after(5*time.Second)))
 		// Failed operations add no event.
 		wantIs(t, l.StopRun(ctx, "run", "operator", after(6*time.Second)), ErrRefused)
 		wantIs(t, l.RevokeAgent(ctx, "a", "operator", after(6*time.Second)), ErrNotFound)
-		must(t, l.AddEvent(ctx, Event{At: after(-time.Second), Actor: "operator", Action: "sign in", Subject: "é", Detail: "from home"}))
+		testkit.Must(t, l.AddEvent(ctx, Event{At: after(-time.Second), Actor: "operator", Action: "sign in", Subject: "é", Detail: "from home"}))
 		got, err := l.Audit(ctx, AuditQuery{Limit: 100})
-		must(t, err)
+		testkit.Must(t, err)
 		want := []Event{
 			{"", after(5 * time.Second), "operator", "revoke agent", "a", ""},
 			{"", after(4 * time.Second), "operator", "revoke client", "x", ""},
@@ -157,28 +160,28 @@ func TestAudit(t *testing.T) {
 			}
 		}
 		page, err := l.Audit(ctx, AuditQuery{Before: got[1].ID, Actors: []string{"operator", "nobody"}, Limit: 2})
-		must(t, err)
-		wantEqual(t, "the second page of an actor", page, got[2:4])
+		testkit.Must(t, err)
+		storetest.Equal(t, "the second page of an actor", page, got[2:4])
 		page, err = l.Audit(ctx, AuditQuery{Actions: []string{"join"}, Limit: 2})
-		must(t, err)
-		wantEqual(t, "an action", page, got[4:5])
+		testkit.Must(t, err)
+		storetest.Equal(t, "an action", page, got[4:5])
 		plain := func(all []Event) []Event {
 			for i := range all {
 				all[i].ID = ""
 			}
 			return all
 		}
-		wantEqual(t, "events", plain(got), want)
+		storetest.Equal(t, "events", plain(got), want)
 		got, err = l.Audit(ctx, AuditQuery{Limit: 2})
-		must(t, err)
-		wantEqual(t, "the newest events", plain(got), want[:2])
+		testkit.Must(t, err)
+		storetest.Equal(t, "the newest events", plain(got), want[:2])
 
 		// Events within one millisecond keep their order.
 		for i := range 40 {
-			must(t, l.AddEvent(ctx, Event{At: after(time.Hour), Detail: fmt.Sprint(i)}))
+			testkit.Must(t, l.AddEvent(ctx, Event{At: after(time.Hour), Detail: fmt.Sprint(i)}))
 		}
 		got, err = l.Audit(ctx, AuditQuery{Limit: 40})
-		must(t, err)
+		testkit.Must(t, err)
 		for i, e := range got {
 			if e.Detail != fmt.Sprint(39-i) {
 				t.Fatalf("event %s is number %d from the end", e.Detail, i)

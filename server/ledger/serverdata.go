@@ -4,13 +4,15 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+
+	"loadstar/server/sqlstore"
 )
 
 // SetLeadersData stores the fingerprint of the data that the leading coordinator has, or
 // the empty string if it has none.
 func (l *Ledger) SetLeadersData(ctx context.Context, lead Lead, fingerprint string) (err error) {
-	defer wrap(&err, "storing what data the coordinator has")
-	return l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "storing what data the coordinator has")
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		if err := l.checkLead(ctx, tx, lead); err != nil {
 			return err
 		}
@@ -22,8 +24,8 @@ func (l *Ledger) SetLeadersData(ctx context.Context, lead Lead, fingerprint stri
 // LeadersData returns the fingerprint that the newest leading coordinator has stored. It
 // returns false if there has never been one.
 func (l *Ledger) LeadersData(ctx context.Context) (fingerprint string, known bool, err error) {
-	defer wrap(&err, "reading what data the coordinator has")
-	err = l.db.QueryRowContext(ctx, "SELECT data FROM leaders WHERE role = $1 AND epoch > 0", coordinator).Scan(&fingerprint)
+	defer sqlstore.Wrap(&err, "reading what data the coordinator has")
+	err = l.Store.DB.QueryRowContext(ctx, "SELECT data FROM leaders WHERE role = $1 AND epoch > 0", coordinator).Scan(&fingerprint)
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", false, nil
 	}
@@ -41,37 +43,37 @@ type ServerData struct {
 
 // BeginServerData stores with which data on the server the run begins.
 func (d *Drive) BeginServerData(fingerprint string) (err error) {
-	defer wrap(&err, "storing the server's data of run", d.Run.ID)
-	_, err = d.tx.ExecContext(d.ctx, "INSERT INTO server_data (run, fingerprint, kept, checksum) VALUES ($1, $2, $3, $4)", withSum("server_data", d.Run.ID, fingerprint, []byte{})...)
+	defer sqlstore.Wrap(&err, "storing the server's data of run", d.Run.ID)
+	_, err = d.tx.ExecContext(d.ctx, "INSERT INTO server_data (run, fingerprint, kept, checksum) VALUES ($1, $2, $3, $4)", sqlstore.WithSum("server_data", d.Run.ID, fingerprint, []byte{})...)
 	return err
 }
 
 // KeepServerData stores the state of the server's personal layers. It belongs to the same
 // transaction as the version to which it leads.
 func (d *Drive) KeepServerData(kept []byte) (err error) {
-	defer wrap(&err, "storing the server's personal layers of run", d.Run.ID)
+	defer sqlstore.Wrap(&err, "storing the server's personal layers of run", d.Run.ID)
 	has, err := d.ServerData()
 	if err != nil {
 		return err
 	}
-	_, err = d.tx.ExecContext(d.ctx, "UPDATE server_data SET kept = $2, checksum = $3 WHERE run = $1", d.Run.ID, kept, rowSum("server_data", d.Run.ID, has.Fingerprint, kept))
+	_, err = d.tx.ExecContext(d.ctx, "UPDATE server_data SET kept = $2, checksum = $3 WHERE run = $1", d.Run.ID, kept, sqlstore.RowSum("server_data", d.Run.ID, has.Fingerprint, kept))
 	return err
 }
 
 // ServerData returns the state of the server's own data.
 func (d *Drive) ServerData() (s ServerData, err error) {
-	defer wrap(&err, "reading the server's data of run", d.Run.ID)
+	defer sqlstore.Wrap(&err, "reading the server's data of run", d.Run.ID)
 	var checksum int64
 	err = d.tx.QueryRowContext(d.ctx, "SELECT fingerprint, kept, checksum FROM server_data WHERE run = $1", d.Run.ID).Scan(&s.Fingerprint, &s.Kept, &checksum)
 	if err != nil {
-		return s, orNotFound(err, "the server's data of run "+d.Run.ID)
+		return s, sqlstore.OrNotFound(err, "the server's data of run "+d.Run.ID)
 	}
-	return s, checkRow("server_data", checksum, d.Run.ID, s.Fingerprint, s.Kept)
+	return s, sqlstore.CheckRow("server_data", checksum, d.Run.ID, s.Fingerprint, s.Kept)
 }
 
 // Explain stores why a running run does not advance; the empty string means that it does.
 func (d *Drive) Explain(reason string) (err error) {
-	defer wrap(&err, "explaining the state of run", d.Run.ID)
+	defer sqlstore.Wrap(&err, "explaining the state of run", d.Run.ID)
 	if d.Run.Reason == reason {
 		return nil
 	}

@@ -3,12 +3,15 @@ package ledger
 import (
 	"testing"
 	"time"
+
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore/storetest"
 )
 
 // TestServerData checks the state of the server's data in a run: it changes with the
 // version, and the end of the run deletes it.
 func TestServerData(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := plant(t, at, 3)
 		read := func() (d ServerData) {
 			t.Helper()
@@ -23,12 +26,12 @@ func TestServerData(t *testing.T) {
 			wantIs(t, err, ErrNotFound)
 			return d.BeginServerData("three meters")
 		})
-		wantEqual(t, "at the beginning", read(), ServerData{"three meters", []byte{}})
+		storetest.Equal(t, "at the beginning", read(), ServerData{"three meters", []byte{}})
 		s.drive(func(d *Drive) error { return d.KeepServerData([]byte{1, 0, 2}) })
-		wantEqual(t, "after a merge", read(), ServerData{"three meters", []byte{1, 0, 2}})
+		storetest.Equal(t, "after a merge", read(), ServerData{"three meters", []byte{1, 0, 2}})
 		s.drive(func(d *Drive) error { return d.Explain("waits for data") })
 		r, err := s.Run(t.Context(), s.run)
-		must(t, err)
+		testkit.Must(t, err)
 		if r.Reason != "waits for data" || r.State != Running {
 			t.Errorf("the run is %s, %q", r.State, r.Reason)
 		}
@@ -45,25 +48,25 @@ func TestServerData(t *testing.T) {
 // TestLeadersData checks that the ledger says which data the leading coordinator has, and
 // that a former leader cannot change it.
 func TestLeadersData(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		has := func(want string, wantKnown bool) {
 			t.Helper()
 			got, known, err := l.LeadersData(ctx)
-			must(t, err)
+			testkit.Must(t, err)
 			if got != want || known != wantKnown {
 				t.Errorf("the leader has %q (known: %v), want %q (%v)", got, known, want, wantKnown)
 			}
 		}
 		has("", false)
 		first, err := l.Lead(ctx, "first", time.Second, t0)
-		must(t, err)
+		testkit.Must(t, err)
 		has("", true)
-		must(t, l.SetLeadersData(ctx, first, "three meters"))
+		testkit.Must(t, l.SetLeadersData(ctx, first, "three meters"))
 		has("three meters", true)
 		second, err := l.Lead(ctx, "second", time.Second, after(2*time.Second))
-		must(t, err)
-		must(t, l.SetLeadersData(ctx, second, ""))
+		testkit.Must(t, err)
+		testkit.Must(t, l.SetLeadersData(ctx, second, ""))
 		wantIs(t, l.SetLeadersData(ctx, first, "three meters"), ErrDeposed)
 		has("", true)
 	})

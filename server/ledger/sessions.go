@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 const sessionColumns = "s.id, s.person, s.via, s.created, s.expires"
@@ -12,36 +14,36 @@ const sessionColumns = "s.id, s.person, s.via, s.created, s.expires"
 func scanSession(scan func(...any) error, more ...any) (s Session, err error) {
 	var created, expires int64
 	err = scan(append([]any{&s.ID, &s.User, &s.Via, &created, &expires}, more...)...)
-	s.Created, s.Expires = fromMillis(created), fromMillis(expires)
+	s.Created, s.Expires = sqlstore.FromMillis(created), sqlstore.FromMillis(expires)
 	return s, err
 }
 
 // SessionOf returns the session with a cookie's hash and its user's role. It returns
 // ErrNotFound if there is no such session or it has expired.
 func (l *Ledger) SessionOf(ctx context.Context, hash []byte, now time.Time) (s Session, role string, err error) {
-	defer wrap(&err, "looking up a session")
-	s, err = scanSession(l.db.QueryRowContext(ctx, "SELECT "+sessionColumns+`, u.role FROM sessions s JOIN users u ON u.name = s.person
-		WHERE s.hash = $1 AND s.expires > $2`, hash, toMillis(now)).Scan, &role)
-	return s, role, orNotFound(err, "session")
+	defer sqlstore.Wrap(&err, "looking up a session")
+	s, err = scanSession(l.Store.DB.QueryRowContext(ctx, "SELECT "+sessionColumns+`, u.role FROM sessions s JOIN users u ON u.name = s.person
+		WHERE s.hash = $1 AND s.expires > $2`, hash, sqlstore.ToMillis(now)).Scan, &role)
+	return s, role, sqlstore.OrNotFound(err, "session")
 }
 
 // Session returns the session with an ID.
 func (l *Ledger) Session(ctx context.Context, id string, now time.Time) (s Session, err error) {
-	defer wrap(&err, "reading session", id)
-	s, err = scanSession(l.db.QueryRowContext(ctx, "SELECT "+sessionColumns+" FROM sessions s WHERE s.id = $1 AND s.expires > $2", id, toMillis(now)).Scan)
-	return s, orNotFound(err, "session "+id)
+	defer sqlstore.Wrap(&err, "reading session", id)
+	s, err = scanSession(l.Store.DB.QueryRowContext(ctx, "SELECT "+sessionColumns+" FROM sessions s WHERE s.id = $1 AND s.expires > $2", id, sqlstore.ToMillis(now)).Scan)
+	return s, sqlstore.OrNotFound(err, "session "+id)
 }
 
 // Sessions returns up to limit sessions of a user, or of all users if user is empty, newest
 // first.
 func (l *Ledger) Sessions(ctx context.Context, user string, limit int, now time.Time) (all []Session, err error) {
-	defer wrap(&err, "reading sessions")
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading sessions")
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		s, err := scanSession(r.Scan)
 		all = append(all, s)
 		return err
 	}, "SELECT "+sessionColumns+` FROM sessions s WHERE s.expires > $1 AND ($2 = '' OR s.person = $2)
-		ORDER BY s.created DESC, s.id LIMIT $3`, toMillis(now), user, limit)
+		ORDER BY s.created DESC, s.id LIMIT $3`, sqlstore.ToMillis(now), user, limit)
 	return all, err
 }
 
@@ -57,11 +59,11 @@ func (l *Ledger) Logout(ctx context.Context, id, actor string, now time.Time) er
 }
 
 func (l *Ledger) endSession(ctx context.Context, id, actor string, now time.Time, links bool) (err error) {
-	defer wrap(&err, "ending session", id)
-	return l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "ending session", id)
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		var user string
 		if err := tx.QueryRowContext(ctx, "DELETE FROM sessions WHERE id = $1 RETURNING person", id).Scan(&user); err != nil {
-			return orNotFound(err, "session "+id)
+			return sqlstore.OrNotFound(err, "session "+id)
 		}
 		if links {
 			if err := deleteOf(ctx, tx, user, "logins WHERE person"); err != nil {
@@ -84,15 +86,15 @@ const certificateColumns = "c.serial, c.person, c.issued, c.expires, c.revoked"
 func scanCertificate(scan func(...any) error, more ...any) (c Certificate, err error) {
 	var issued, expires, revoked int64
 	err = scan(append([]any{&c.Serial, &c.User, &issued, &expires, &revoked}, more...)...)
-	c.Issued, c.Expires, c.Revoked = fromMillis(issued), fromMillis(expires), fromMillis(revoked)
+	c.Issued, c.Expires, c.Revoked = sqlstore.FromMillis(issued), sqlstore.FromMillis(expires), sqlstore.FromMillis(revoked)
 	return c, err
 }
 
 // AddCertificate stores that a certificate was issued, without which it is refused. It
 // returns ErrRefused if the user has too many, or cannot have one.
 func (l *Ledger) AddCertificate(ctx context.Context, c Certificate, actor string) (err error) {
-	defer wrap(&err, "storing a certificate of", c.User)
-	return l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "storing a certificate of", c.User)
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		u, err := l.userFor(ctx, tx, c.User)
 		if err != nil {
 			return err
@@ -126,13 +128,13 @@ func (l *Ledger) AddCertificate(ctx context.Context, c Certificate, actor string
 	})
 }
 
-func expireCertificates(ctx context.Context, tx *txn, now time.Time) error {
-	_, err := tx.ExecContext(ctx, "DELETE FROM certificates WHERE expires <= $1", toMillis(now))
+func expireCertificates(ctx context.Context, tx *sqlstore.Txn, now time.Time) error {
+	_, err := tx.ExecContext(ctx, "DELETE FROM certificates WHERE expires <= $1", sqlstore.ToMillis(now))
 	return err
 }
 
-func insertCertificate(ctx context.Context, tx *txn, c Certificate) error {
-	_, err := tx.ExecContext(ctx, "INSERT INTO certificates (serial, person, issued, expires) VALUES ($1, $2, $3, $4)", c.Serial, c.User, toMillis(c.Issued), toMillis(c.Expires))
+func insertCertificate(ctx context.Context, tx *sqlstore.Txn, c Certificate) error {
+	_, err := tx.ExecContext(ctx, "INSERT INTO certificates (serial, person, issued, expires) VALUES ($1, $2, $3, $4)", c.Serial, c.User, sqlstore.ToMillis(c.Issued), sqlstore.ToMillis(c.Expires))
 	return err
 }
 
@@ -140,8 +142,8 @@ func insertCertificate(ctx context.Context, tx *txn, c Certificate) error {
 // it is stored already. It never makes a revoked certificate valid again. A gateway must be
 // able to start, so beyond the limit the oldest certificate of local ends.
 func (l *Ledger) RecordLocal(ctx context.Context, c Certificate, now time.Time) (err error) {
-	defer wrap(&err, "storing the certificate of", c.User)
-	return l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "storing the certificate of", c.User)
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		if _, err := l.userFor(ctx, tx, c.User); err != nil {
 			return err
 		}
@@ -153,7 +155,7 @@ func (l *Ledger) RecordLocal(ctx context.Context, c Certificate, now time.Time) 
 			return err
 		}
 		_, err := tx.ExecContext(ctx, `UPDATE certificates SET revoked = $3 WHERE person = $1 AND revoked = 0 AND serial NOT IN
-			(SELECT serial FROM certificates WHERE person = $1 AND revoked = 0 ORDER BY issued DESC, serial LIMIT $2)`, c.User, maxUserCertificates-1, toMillis(now))
+			(SELECT serial FROM certificates WHERE person = $1 AND revoked = 0 ORDER BY issued DESC, serial LIMIT $2)`, c.User, maxUserCertificates-1, sqlstore.ToMillis(now))
 		if err != nil {
 			return err
 		}
@@ -167,20 +169,20 @@ func (l *Ledger) RecordLocal(ctx context.Context, c Certificate, now time.Time) 
 // CertificateOf returns the certificate with a serial number and its user's role. It returns
 // ErrNotFound if the server has not issued it or the user was removed.
 func (l *Ledger) CertificateOf(ctx context.Context, serial string) (c Certificate, role string, err error) {
-	defer wrap(&err, "looking up certificate", serial)
-	c, err = scanCertificate(l.db.QueryRowContext(ctx, "SELECT "+certificateColumns+`, u.role FROM certificates c JOIN users u ON u.name = c.person
+	defer sqlstore.Wrap(&err, "looking up certificate", serial)
+	c, err = scanCertificate(l.Store.DB.QueryRowContext(ctx, "SELECT "+certificateColumns+`, u.role FROM certificates c JOIN users u ON u.name = c.person
 		WHERE c.serial = $1`, serial).Scan, &role)
-	return c, role, orNotFound(err, "certificate "+serial)
+	return c, role, sqlstore.OrNotFound(err, "certificate "+serial)
 }
 
 // UserCertificates returns up to limit certificates that have not expired, newest first.
 func (l *Ledger) UserCertificates(ctx context.Context, limit int, now time.Time) (all []Certificate, err error) {
-	defer wrap(&err, "reading certificates")
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading certificates")
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		c, err := scanCertificate(r.Scan)
 		all = append(all, c)
 		return err
-	}, "SELECT "+certificateColumns+" FROM certificates c WHERE c.expires > $1 ORDER BY c.issued DESC, c.serial LIMIT $2", toMillis(now), limit)
+	}, "SELECT "+certificateColumns+" FROM certificates c WHERE c.expires > $1 ORDER BY c.issued DESC, c.serial LIMIT $2", sqlstore.ToMillis(now), limit)
 	return all, err
 }
 
@@ -189,10 +191,10 @@ func (l *Ledger) UserCertificates(ctx context.Context, limit int, now time.Time)
 // are refused too. The serial number may be shortened to a prefix that only one valid
 // certificate has.
 func (l *Ledger) RevokeCertificate(ctx context.Context, prefix, actor string, now time.Time) (c Certificate, err error) {
-	defer wrap(&err, "revoking certificate", prefix)
-	err = l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "revoking certificate", prefix)
+	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		var found []Certificate
-		err := query(ctx, tx, func(r *sql.Rows) error {
+		err := sqlstore.Query(ctx, tx, func(r *sql.Rows) error {
 			c, err := scanCertificate(r.Scan)
 			found = append(found, c)
 			return err
@@ -217,7 +219,7 @@ func (l *Ledger) RevokeCertificate(ctx context.Context, prefix, actor string, no
 		}
 		// Each has an event, because a ledger that is restored may lack the newest one.
 		for _, s := range serials {
-			if _, err := tx.ExecContext(ctx, "UPDATE certificates SET revoked = $2 WHERE serial = $1 AND revoked = 0", s, toMillis(now)); err != nil {
+			if _, err := tx.ExecContext(ctx, "UPDATE certificates SET revoked = $2 WHERE serial = $1 AND revoked = 0", s, sqlstore.ToMillis(now)); err != nil {
 				return err
 			}
 			if err := l.audit(ctx, tx, now, actor, "revoke certificate", c.User, "serial "+s); err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"strings"
+
+	"loadstar/server/sqlstore"
 )
 
 // Gateways have copies of leases and of what agents may do in memory. Stamps tell them that
@@ -15,12 +17,6 @@ const (
 	leasesStamp      = "leases " // and the run
 )
 
-// touch changes a stamp.
-func touch(ctx context.Context, tx *txn, name string) error {
-	_, err := tx.ExecContext(ctx, "INSERT INTO stamps (name, stamp) VALUES ($1, 1) ON CONFLICT (name) DO UPDATE SET stamp = stamps.stamp + 1", name)
-	return err
-}
-
 // Stamps tell which copies in memory are old. Equal numbers mean that nothing has changed.
 type Stamps struct {
 	Revocations int64
@@ -29,11 +25,11 @@ type Stamps struct {
 
 // Stamps returns the stamps.
 func (l *Ledger) Stamps(ctx context.Context) (s Stamps, err error) {
-	defer wrap(&err, "reading stamps")
-	ctx, done := l.promptly(ctx)
+	defer sqlstore.Wrap(&err, "reading stamps")
+	ctx, done := l.Store.Promptly(ctx)
 	defer done()
 	s.Leases = map[string]int64{}
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		var name string
 		var stamp int64
 		err := r.Scan(&name, &stamp)
@@ -55,8 +51,8 @@ type OpenLease struct {
 
 // OpenLeases returns the leases of a run, except declined ones.
 func (l *Ledger) OpenLeases(ctx context.Context, run string) (all []OpenLease, err error) {
-	defer wrap(&err, "reading the leases of run", run)
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading the leases of run", run)
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		x, err := scanLease(r)
 		all = append(all, OpenLease{x.task(), x.agent})
 		return err

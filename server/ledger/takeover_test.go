@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore/storetest"
 )
 
 // driver is a simple coordinator that has no state of its own, so another one can replace
@@ -101,7 +104,7 @@ func (c *driver) step(last func() error) (did string, err error) {
 // coordinator dies in any transaction, before or after the commit. Another coordinator
 // takes over, and the first one can no longer write.
 func TestCoordinatorCrashes(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "agent")
 		announce(t, l, "agent", named("c", 5)...)
@@ -111,20 +114,20 @@ func TestCoordinatorCrashes(t *testing.T) {
 			t.Helper()
 			holders++
 			lead, err := l.Lead(ctx, fmt.Sprint("holder ", holders), time.Minute, after(time.Duration(holders)*time.Hour))
-			must(t, err)
+			testkit.Must(t, err)
 			return &driver{t, l, lead, run}
 		}
 		// play runs a run to its end, with a crash at the given step. It returns the number
 		// of transactions and the outcome of the run.
 		play := func(run string, crashAt int, before bool) (steps int, came string) {
 			t.Helper()
-			must(t, l.AddRun(ctx, Run{ID: run, Wanted: 5, Created: t0}, "operator"))
+			testkit.Must(t, l.AddRun(ctx, Run{ID: run, Wanted: 5, Created: t0}, "operator"))
 			c := next(run)
 			for {
 				state := ""
 				last := func() error { return nil }
 				if steps == crashAt && before {
-					state = dump(t, l, tables...)
+					state = storetest.Dump(t, l.Store.DB, tables...)
 					last = func() error { return killed }
 				}
 				did, err := c.step(last)
@@ -133,7 +136,7 @@ func TestCoordinatorCrashes(t *testing.T) {
 				}
 				if did == "wait" {
 					r, err := l.Run(ctx, run)
-					must(t, err)
+					testkit.Must(t, err)
 					for _, clients := range [][]string{{"c00004", "c00000"}, {"c00001"}, {"c00003"}} {
 						batch := []Arrival{one("agent", r.Round, r.Version, clients...)}
 						if _, err := l.Count(ctx, run, batch, sums(batch)); err != nil {
@@ -144,26 +147,26 @@ func TestCoordinatorCrashes(t *testing.T) {
 				}
 				if state != "" {
 					wantIs(t, err, killed)
-					wantEqual(t, "after a kill before "+did, dump(t, l, tables...), state)
+					storetest.Equal(t, "after a kill before "+did, storetest.Dump(t, l.Store.DB, tables...), state)
 				} else {
-					must(t, err)
+					testkit.Must(t, err)
 				}
 				if steps == crashAt {
 					old := c
 					c = next(run)
-					state := dump(t, l, tables...)
+					state := storetest.Dump(t, l.Store.DB, tables...)
 					_, err := old.step(func() error { return nil })
 					wantIs(t, err, ErrDeposed)
-					wantEqual(t, "after a deposed coordinator's try", dump(t, l, tables...), state)
+					storetest.Equal(t, "after a deposed coordinator's try", storetest.Dump(t, l.Store.DB, tables...), state)
 				}
 				steps++
 			}
 			r, err := l.Run(ctx, run)
-			must(t, err)
+			testkit.Must(t, err)
 			r.ID = ""
 			rounds, err := l.Rounds(ctx, run, 0, 100)
-			must(t, err)
-			if !l.sqlite { // batches of all runs share their numbers
+			testkit.Must(t, err)
+			if !l.Store.SQLite { // batches of all runs share their numbers
 				r.Batch = 0
 				for i := range rounds {
 					rounds[i].LastBatch = 0
@@ -177,14 +180,14 @@ func TestCoordinatorCrashes(t *testing.T) {
 			return steps, came
 		}
 		steps, want := play("whole", -1, false)
-		wantEqual(t, "transactions", steps, 1+3*2+1)
+		storetest.Equal(t, "transactions", steps, 1+3*2+1)
 		if !strings.Contains(want, "State:finished") {
 			t.Fatal(want)
 		}
 		for at := range steps {
 			for _, before := range []bool{true, false} {
 				_, came := play(fmt.Sprint("killed at ", at, before), at, before)
-				wantEqual(t, fmt.Sprintf("killed at %d, before the commit: %t", at, before), came, want)
+				storetest.Equal(t, fmt.Sprintf("killed at %d, before the commit: %t", at, before), came, want)
 			}
 		}
 	})
@@ -193,7 +196,7 @@ func TestCoordinatorCrashes(t *testing.T) {
 // TestDeposedDuringTransaction checks a takeover during a transaction of the old leader.
 // That transaction still commits, before the first transaction of the new leader.
 func TestDeposedDuringTransaction(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 3), t.Context()
 		second := open(t, at)
 		took := make(chan Lead, 1)
@@ -215,9 +218,9 @@ func TestDeposedDuringTransaction(t *testing.T) {
 		})
 		lead := <-took
 		wantIs(t, s.Drive(ctx, s.lead, "run", func(d *Drive) error { return d.Save("too late", Round{}) }), ErrDeposed)
-		must(t, second.Drive(ctx, lead, "run", func(d *Drive) error {
+		testkit.Must(t, second.Drive(ctx, lead, "run", func(d *Drive) error {
 			state, err := d.Machine()
-			wantEqual(t, "machine", state, "the first's")
+			storetest.Equal(t, "machine", state, "the first's")
 			return err
 		}))
 	})

@@ -3,11 +3,12 @@ package ledger
 import (
 	"context"
 	"database/sql"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 // Token is a join token without its secret.
@@ -27,17 +28,17 @@ const tokenColumns = "id, note, actor, created, expires, used, revoked, uses, jo
 func scanToken(scan func(...any) error) (t Token, err error) {
 	var created, expires, used, revoked int64
 	err = scan(&t.ID, &t.Note, &t.Actor, &created, &expires, &used, &revoked, &t.Uses, &t.Joined, &t.Clients, &t.Pattern)
-	t.Created, t.Expires, t.Used, t.Revoked = fromMillis(created), fromMillis(expires), fromMillis(used), fromMillis(revoked)
+	t.Created, t.Expires, t.Used, t.Revoked = sqlstore.FromMillis(created), sqlstore.FromMillis(expires), sqlstore.FromMillis(used), sqlstore.FromMillis(revoked)
 	return t, err
 }
 
 // TokenID returns the name of a token for people. It is the beginning of the hash, so it
 // gives no access.
-func TokenID(hash []byte) string { return hex.EncodeToString(hash[:min(len(hash), 8)]) }
+func TokenID(hash []byte) string { return sqlstore.TokenID(hash) }
 
 // AddToken adds a token with which t.Uses agents can join until it expires.
 func (l *Ledger) AddToken(ctx context.Context, hash []byte, t Token, actor string, now time.Time) (err error) {
-	defer wrap(&err, "adding a token")
+	defer sqlstore.Wrap(&err, "adding a token")
 	id := TokenID(hash)
 	detail := fmt.Sprintf("agents %d, until %s", t.Uses, t.Expires.UTC().Format(time.RFC3339))
 	if t.Clients > 0 {
@@ -49,9 +50,9 @@ func (l *Ledger) AddToken(ctx context.Context, hash []byte, t Token, actor strin
 	if t.Note != "" {
 		detail += ": " + t.Note
 	}
-	return l.update(ctx, func(tx *txn) error {
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO tokens (hash, id, note, uses, expires, created, actor, clients, pattern) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-			hash, id, t.Note, t.Uses, toMillis(t.Expires), toMillis(now), actor, t.Clients, t.Pattern)
+			hash, id, t.Note, t.Uses, sqlstore.ToMillis(t.Expires), sqlstore.ToMillis(now), actor, t.Clients, t.Pattern)
 		if err != nil {
 			return err
 		}
@@ -59,36 +60,19 @@ func (l *Ledger) AddToken(ctx context.Context, hash []byte, t Token, actor strin
 	})
 }
 
-// identifyTokens gives an id to tokens that were created before tokens had one.
-func (l *Ledger) identifyTokens(ctx context.Context) error {
-	var hashes [][]byte
-	err := query(ctx, l.write, func(r *sql.Rows) error {
-		var hash []byte
-		err := r.Scan(&hash)
-		hashes = append(hashes, hash)
-		return err
-	}, "SELECT hash FROM tokens WHERE id = ''")
-	for _, hash := range hashes {
-		if err == nil {
-			_, err = l.write.ExecContext(ctx, "UPDATE tokens SET id = $2 WHERE hash = $1", hash, TokenID(hash))
-		}
-	}
-	return err
-}
-
 // Tokens returns up to limit tokens, newest first, starting after the token with the given
 // id.
 func (l *Ledger) Tokens(ctx context.Context, after string, limit int) (all []Token, err error) {
-	defer wrap(&err, "reading tokens")
+	defer sqlstore.Wrap(&err, "reading tokens")
 	text, args := "SELECT "+tokenColumns+" FROM tokens", []any{limit}
 	if after != "" {
-		last, err := scanToken(l.db.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE id = $1 LIMIT 1", after).Scan)
+		last, err := scanToken(l.Store.DB.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE id = $1 LIMIT 1", after).Scan)
 		if err != nil {
-			return nil, orNotFound(err, "token "+after)
+			return nil, sqlstore.OrNotFound(err, "token "+after)
 		}
-		text, args = text+" WHERE created < $2 OR created = $2 AND id < $3", append(args, toMillis(last.Created), after)
+		text, args = text+" WHERE created < $2 OR created = $2 AND id < $3", append(args, sqlstore.ToMillis(last.Created), after)
 	}
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		t, err := scanToken(r.Scan)
 		all = append(all, t)
 		return err
@@ -99,10 +83,10 @@ func (l *Ledger) Tokens(ctx context.Context, after string, limit int) (all []Tok
 // RevokeToken refuses all further joins with a token. The prefix is one of the ids of tokens
 // that are not revoked, and only one of them may have it.
 func (l *Ledger) RevokeToken(ctx context.Context, prefix, actor string, now time.Time) (t Token, err error) {
-	defer wrap(&err, "revoking token", prefix)
-	err = l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "revoking token", prefix)
+	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		var found []Token
-		err := query(ctx, tx, func(r *sql.Rows) error {
+		err := sqlstore.Query(ctx, tx, func(r *sql.Rows) error {
 			t, err := scanToken(r.Scan)
 			found = append(found, t)
 			return err
@@ -117,7 +101,7 @@ func (l *Ledger) RevokeToken(ctx context.Context, prefix, actor string, now time
 		}
 		t = found[0]
 		// Joins change the row as well, so either the join or the revocation comes first.
-		err = tx.QueryRowContext(ctx, "UPDATE tokens SET revoked = $2 WHERE id = $1 RETURNING joined", t.ID, toMillis(now)).Scan(&t.Joined)
+		err = tx.QueryRowContext(ctx, "UPDATE tokens SET revoked = $2 WHERE id = $1 RETURNING joined", t.ID, sqlstore.ToMillis(now)).Scan(&t.Joined)
 		if err != nil {
 			return err
 		}
@@ -130,8 +114,8 @@ func (l *Ledger) RevokeToken(ctx context.Context, prefix, actor string, now time
 // CheckToken returns ErrRefused with the reason if no agent can join with a token. It
 // writes nothing, so that a stranger's wrong token costs little.
 func (l *Ledger) CheckToken(ctx context.Context, hash []byte, now time.Time) (err error) {
-	defer wrap(&err, "looking up a token")
-	return usable(l.db.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE hash = $1", hash), now)
+	defer sqlstore.Wrap(&err, "looking up a token")
+	return usable(l.Store.DB.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE hash = $1", hash), now)
 }
 
 // usable returns the reason why a token cannot be used, or nil. Only who has the token can
@@ -157,9 +141,9 @@ func usable(row *sql.Row, now time.Time) error {
 }
 
 // useToken uses a token once.
-func useToken(ctx context.Context, tx *txn, hash []byte, now time.Time) (Token, error) {
+func useToken(ctx context.Context, tx *sqlstore.Txn, hash []byte, now time.Time) (Token, error) {
 	t, err := scanToken(tx.QueryRowContext(ctx, `UPDATE tokens SET uses = uses - 1, joined = joined + 1, used = $2
-		WHERE hash = $1 AND uses > 0 AND expires > $2 AND revoked = 0 RETURNING `+tokenColumns, hash, toMillis(now)).Scan)
+		WHERE hash = $1 AND uses > 0 AND expires > $2 AND revoked = 0 RETURNING `+tokenColumns, hash, sqlstore.ToMillis(now)).Scan)
 	if !errors.Is(err, sql.ErrNoRows) {
 		return t, err
 	}

@@ -7,24 +7,28 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore"
+	"loadstar/server/sqlstore/storetest"
 )
 
 // Tokens are listed page by page, name who made them and how many joined, and are refused
 // once they are revoked. Each agent names its token.
 func TestTokens(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		for i := range 5 {
 			// Two were created at the same moment.
 			made := after(time.Duration(i/2) * time.Minute)
-			must(t, l.AddToken(ctx, []byte{7, byte(i)}, Token{Note: fmt.Sprint(i), Uses: 3, Expires: after(time.Hour), Clients: 2, Pattern: "m-*"}, "anna", made))
+			testkit.Must(t, l.AddToken(ctx, []byte{7, byte(i)}, Token{Note: fmt.Sprint(i), Uses: 3, Expires: after(time.Hour), Clients: 2, Pattern: "m-*"}, "anna", made))
 		}
-		must(t, l.Join(ctx, []byte{7, 3}, Agent{ID: "a", Expires: after(time.Hour)}, after(2*time.Minute)))
+		testkit.Must(t, l.Join(ctx, []byte{7, 3}, Agent{ID: "a", Expires: after(time.Hour)}, after(2*time.Minute)))
 		list := func() (all []Token) {
 			t.Helper()
 			for last := ""; ; {
 				page, err := l.Tokens(ctx, last, 2)
-				must(t, err)
+				testkit.Must(t, err)
 				if len(page) == 0 {
 					return all
 				}
@@ -35,8 +39,8 @@ func TestTokens(t *testing.T) {
 		for _, x := range list() {
 			ids = append(ids, x.ID)
 		}
-		wantEqual(t, "tokens", ids, []string{"0704", "0703", "0702", "0701", "0700"})
-		wantEqual(t, "a token", list()[1], Token{
+		storetest.Equal(t, "tokens", ids, []string{"0704", "0703", "0702", "0701", "0700"})
+		storetest.Equal(t, "a token", list()[1], Token{
 			ID: "0703", Note: "3", Actor: "anna", Created: after(time.Minute), Expires: after(time.Hour), Used: after(2 * time.Minute),
 			Uses: 2, Joined: 1, Clients: 2, Pattern: "m-*",
 		})
@@ -50,9 +54,9 @@ func TestTokens(t *testing.T) {
 			wantIs(t, err, ErrNotFound)
 		}
 		gone, err := l.RevokeToken(ctx, "0703", "operator", after(3*time.Minute))
-		must(t, err)
-		wantEqual(t, "joined", gone.Joined, 1)
-		wantEqual(t, "revoked", list()[1].Revoked, after(3*time.Minute))
+		testkit.Must(t, err)
+		storetest.Equal(t, "joined", gone.Joined, 1)
+		storetest.Equal(t, "revoked", list()[1].Revoked, after(3*time.Minute))
 		_, err = l.RevokeToken(ctx, "0703", "operator", t0)
 		wantIs(t, err, ErrNotFound)
 		for _, err := range []error{l.CheckToken(ctx, []byte{7, 3}, t0), l.Join(ctx, []byte{7, 3}, Agent{ID: "b"}, t0), l.Rejoin(ctx, []byte{7, 3}, Agent{ID: "a"}, t0)} {
@@ -62,12 +66,12 @@ func TestTokens(t *testing.T) {
 		}
 		// The agent that has joined with it stays and is found by it.
 		with, err := l.AgentStates(ctx, AgentQuery{Token: "0703", Limit: 9})
-		must(t, err)
+		testkit.Must(t, err)
 		if len(with) != 1 || with[0].ID != "a" || with[0].Token != "0703" || !with[0].Revoked.IsZero() {
 			t.Errorf("%+v", with)
 		}
 		events, err := l.Audit(ctx, AuditQuery{Limit: 9})
-		must(t, err)
+		testkit.Must(t, err)
 		for _, want := range []string{"create token 0702 agents 3, until 2023-11-14T23:13:20Z, clients 2, names m-*: 2", "join a token 0703", "revoke token 0703 1 agents joined with it: 3"} {
 			if !slices.ContainsFunc(events, func(e Event) bool { return e.Action+" "+e.Subject+" "+e.Detail == want }) {
 				t.Errorf("no event %q in %v", want, events)
@@ -78,29 +82,29 @@ func TestTokens(t *testing.T) {
 
 // A token from before tokens had ids gets one when the ledger is opened.
 func TestOldTokens(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
-		_, err := l.write.ExecContext(ctx, "INSERT INTO tokens (hash, note, uses, expires) VALUES ($1, '', 1, $2)", []byte("0123456789"), toMillis(after(time.Hour)))
-		must(t, err)
+		_, err := l.Store.Write.ExecContext(ctx, "INSERT INTO tokens (hash, note, uses, expires) VALUES ($1, '', 1, $2)", []byte("0123456789"), sqlstore.ToMillis(after(time.Hour)))
+		testkit.Must(t, err)
 		again := open(t, at)
 		all, err := again.Tokens(ctx, "", 9)
-		must(t, err)
-		if len(all) != 1 || all[0].ID != TokenID([]byte("0123456789")) {
+		testkit.Must(t, err)
+		if len(all) != 1 || all[0].ID != sqlstore.TokenID([]byte("0123456789")) {
 			t.Errorf("%+v", all)
 		}
-		must(t, again.Join(ctx, []byte("0123456789"), Agent{ID: "a"}, t0))
+		testkit.Must(t, again.Join(ctx, []byte("0123456789"), Agent{ID: "a"}, t0))
 	})
 }
 
 // locked runs do while no other transaction can write agents, clients or tokens.
 func locked(t *testing.T, l *Ledger, do func(ctx context.Context)) {
 	t.Helper()
-	tx, err := l.write.BeginTx(t.Context(), nil) // with SQLite this is the only connection that writes
-	must(t, err)
-	defer func() { must(t, tx.Rollback()) }()
-	if !l.sqlite {
+	tx, err := l.Store.Write.BeginTx(t.Context(), nil) // with SQLite this is the only connection that writes
+	testkit.Must(t, err)
+	defer func() { testkit.Must(t, tx.Rollback()) }()
+	if !l.Store.SQLite {
 		_, err := tx.ExecContext(t.Context(), "LOCK TABLE agents, clients, tokens, audit IN EXCLUSIVE MODE")
-		must(t, err)
+		testkit.Must(t, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -110,7 +114,7 @@ func locked(t *testing.T, l *Ledger, do func(ctx context.Context)) {
 // An announcement that changes nothing writes nothing, and a wrong token is refused without
 // a write.
 func TestNothingToWrite(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)
 		join(t, l, "a", "b")
 		announce(t, l, "b", "taken")
@@ -120,43 +124,43 @@ func TestNothingToWrite(t *testing.T) {
 			Version: "1.2.3", Protocol: 2, Skew: &skew, Generated: true,
 		}
 		first, err := l.Announce(t.Context(), a, t0)
-		must(t, err)
-		wantEqual(t, "refused", first, Refused{[]string{"taken"}, "client taken belongs to another agent"})
+		testkit.Must(t, err)
+		storetest.Equal(t, "refused", first, Refused{[]string{"taken"}, "client taken belongs to another agent"})
 		locked(t, l, func(ctx context.Context) {
 			drift := 900 * time.Millisecond
 			a := a
 			a.Skew, a.Inputs = &drift, []string{"load", "wind", "load"}
 			slices.Reverse(a.Clients)
 			again, err := l.Announce(ctx, a, after(time.Hour))
-			must(t, err)
-			wantEqual(t, "refused again", again, first)
+			testkit.Must(t, err)
+			storetest.Equal(t, "refused again", again, first)
 			fewer, err := l.Announce(ctx, Announcement{Agent: "a", Clients: []string{"a00003"}, Inputs: a.Inputs, Step: time.Hour, Most: 1000, Version: "1.2.3", Protocol: 2, Skew: &skew, Generated: true}, t0)
-			must(t, err)
-			wantEqual(t, "fewer clients", fewer, Refused{})
+			testkit.Must(t, err)
+			storetest.Equal(t, "fewer clients", fewer, Refused{})
 			wantIs(t, l.CheckToken(ctx, []byte("wrong"), t0), ErrRefused)
 		})
 		// A client that differs is written, and only that one.
-		_, err = l.write.ExecContext(t.Context(), "UPDATE clients SET step = 60 WHERE name = 'a00007'")
-		must(t, err)
+		_, err = l.Store.Write.ExecContext(t.Context(), "UPDATE clients SET step = 60 WHERE name = 'a00007'")
+		testkit.Must(t, err)
 		_, err = l.Announce(t.Context(), a, after(time.Minute))
-		must(t, err)
+		testkit.Must(t, err)
 		for name, want := range map[string]time.Time{"a00007": after(time.Minute), "a00008": t0} {
 			c, err := l.Client(t.Context(), name)
-			must(t, err)
+			testkit.Must(t, err)
 			if !c.Announced.Equal(want) || c.Step != time.Hour {
 				t.Errorf("%+v, want it announced at %v", c, want)
 			}
 		}
 		x, err := l.AgentState(t.Context(), "a")
-		must(t, err)
+		testkit.Must(t, err)
 		if x.Clients != 700 || x.Version != "1.2.3" || x.Protocol != 2 || *x.Skew != skew {
 			t.Errorf("%+v", x)
 		}
 		a.Clients = append(a.Clients, "one more")
 		_, err = l.Announce(t.Context(), a, after(time.Hour))
-		must(t, err)
+		testkit.Must(t, err)
 		events, err := l.Audit(t.Context(), AuditQuery{Actions: []string{"announce"}, Actors: []string{"agent a"}, Limit: 9})
-		must(t, err)
+		testkit.Must(t, err)
 		if len(events) != 1 || events[0].Detail != "clients 701, before 700" {
 			t.Errorf("%v", events)
 		}
@@ -165,34 +169,34 @@ func TestNothingToWrite(t *testing.T) {
 
 // The token with which an agent joined limits its clients.
 func TestTokenLimits(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
-		must(t, l.AddToken(ctx, []byte("small"), Token{Uses: 9, Expires: after(time.Hour), Clients: 3, Pattern: "m-?"}, "test", t0))
-		must(t, l.AddToken(ctx, []byte("other"), Token{Uses: 9, Expires: after(time.Hour), Clients: 2, Pattern: "x*"}, "test", t0))
-		must(t, l.Join(ctx, []byte("small"), Agent{ID: "a"}, t0))
+		testkit.Must(t, l.AddToken(ctx, []byte("small"), Token{Uses: 9, Expires: after(time.Hour), Clients: 3, Pattern: "m-?"}, "test", t0))
+		testkit.Must(t, l.AddToken(ctx, []byte("other"), Token{Uses: 9, Expires: after(time.Hour), Clients: 2, Pattern: "x*"}, "test", t0))
+		testkit.Must(t, l.Join(ctx, []byte("small"), Agent{ID: "a"}, t0))
 		say := func(want Refused, clients ...string) {
 			t.Helper()
 			got, err := l.Announce(ctx, Announcement{Agent: "a", Clients: clients, Step: time.Hour, Most: 5}, t0)
-			must(t, err)
-			wantEqual(t, fmt.Sprint(clients), got, want)
+			testkit.Must(t, err)
+			storetest.Equal(t, fmt.Sprint(clients), got, want)
 		}
 		say(Refused{[]string{"m-10"}, "client m-10 does not match the pattern m-? of the token with which this agent joined"}, "m-1", "m-10")
 		say(Refused{[]string{"m-4"}, "client m-4 is one too many: the token with which this agent joined allows 3 clients"}, "m-2", "m-3", "m-4")
-		must(t, l.RevokeClient(ctx, "m-2", "operator", t0)) // its place is not free
+		testkit.Must(t, l.RevokeClient(ctx, "m-2", "operator", t0)) // its place is not free
 		say(Refused{[]string{"m-2", "m-4"}, "client m-2 is revoked"}, "m-4", "m-2")
 		n, err := l.CountClients(ctx, time.Time{})
-		must(t, err)
-		wantEqual(t, "clients", n, 2)
+		testkit.Must(t, err)
+		storetest.Equal(t, "clients", n, 2)
 		// An agent that joins again keeps its clients, and gets no others than its new token
 		// allows.
-		must(t, l.Rejoin(ctx, []byte("other"), Agent{ID: "a", Name: "again"}, t0))
+		testkit.Must(t, l.Rejoin(ctx, []byte("other"), Agent{ID: "a", Name: "again"}, t0))
 		say(Refused{[]string{"m-5"}, "client m-5 does not match the pattern x* of the token with which this agent joined"}, "m-1", "m-3", "m-5")
 		say(Refused{[]string{"x1"}, "client x1 is one too many: the token with which this agent joined allows 2 clients"}, "x1")
 		wantIs(t, l.Rejoin(ctx, []byte("other"), Agent{ID: "nobody"}, t0), ErrNotFound)
-		must(t, l.RevokeAgent(ctx, "a", "operator", t0))
+		testkit.Must(t, l.RevokeAgent(ctx, "a", "operator", t0))
 		wantIs(t, l.Rejoin(ctx, []byte("other"), Agent{ID: "a"}, t0), ErrRefused)
 		tokens, err := l.Tokens(ctx, "", 9)
-		must(t, err)
+		testkit.Must(t, err)
 		for _, x := range tokens {
 			if x.Joined != 1 || x.Uses != 8 {
 				t.Errorf("a refused join used a token: %+v", x)
@@ -203,7 +207,7 @@ func TestTokenLimits(t *testing.T) {
 
 // The clients of a revoked agent stay bound to it until they are freed.
 func TestFreeClients(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "owner", "thief", "heir")
 		announce(t, l, "owner", "a", "b", "c")
@@ -211,17 +215,17 @@ func TestFreeClients(t *testing.T) {
 		say := func(agent string, want []string) {
 			t.Helper()
 			got, err := l.Announce(ctx, Announcement{Agent: agent, Clients: []string{"a", "b", "c"}, Step: time.Hour, Most: 9}, t0)
-			must(t, err)
-			wantEqual(t, agent, got.Clients, want)
+			testkit.Must(t, err)
+			storetest.Equal(t, agent, got.Clients, want)
 		}
 		_, err := free("owner", "")
 		wantIs(t, err, ErrRefused)
-		must(t, l.RevokeClient(ctx, "c", "operator", t0))
-		must(t, l.RevokeAgent(ctx, "owner", "operator", t0))
+		testkit.Must(t, l.RevokeClient(ctx, "c", "operator", t0))
+		testkit.Must(t, l.RevokeAgent(ctx, "owner", "operator", t0))
 		say("thief", []string{"a", "b", "c"})
 		n, err := free("owner", "b")
-		must(t, err)
-		wantEqual(t, "freed", n, 1)
+		testkit.Must(t, err)
+		storetest.Equal(t, "freed", n, 1)
 		say("heir", []string{"a", "c"})
 		say("thief", []string{"a", "b", "c"}) // the heir has b now
 		for agent, client := range map[string]string{"nobody": "", "owner": "b"} {
@@ -229,11 +233,11 @@ func TestFreeClients(t *testing.T) {
 			wantIs(t, err, ErrNotFound)
 		}
 		n, err = free("owner", "")
-		must(t, err)
-		wantEqual(t, "freed", n, 1)
+		testkit.Must(t, err)
+		storetest.Equal(t, "freed", n, 1)
 		say("heir", []string{"c"})
 		n, err = free("owner", "")
-		must(t, err)
-		wantEqual(t, "freed again", n, 0)
+		testkit.Must(t, err)
+		storetest.Equal(t, "freed again", n, 0)
 	})
 }

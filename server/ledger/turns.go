@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 // Turn is one client's part of one round.
@@ -27,13 +29,13 @@ type Task struct {
 // Tasks returns an agent's open leases in the order of run, round and client. It includes
 // expired leases, but not declined ones.
 func (l *Ledger) Tasks(ctx context.Context, agent string) (all []Task, err error) {
-	defer wrap(&err, "reading the tasks of agent", agent)
-	return l.tasks.get(ctx, agent)
+	defer sqlstore.Wrap(&err, "reading the tasks of agent", agent)
+	return l.tasks.Get(ctx, agent)
 }
 
 func (l *Ledger) tasksOf(ctx context.Context, agents []string) ([][]Task, error) {
 	byAgent := make(map[string][]Task, len(agents))
-	err := queryIn(ctx, l, func(r *sql.Rows) error {
+	err := sqlstore.QueryIn(ctx, l.Store, func(r *sql.Rows) error {
 		x, err := scanLease(r)
 		byAgent[x.agent] = append(byAgent[x.agent], x.task())
 		return err
@@ -50,17 +52,17 @@ func (l *Ledger) tasksOf(ctx context.Context, agents []string) ([][]Task, error)
 
 // Asked returns the number of open leases of all agents.
 func (l *Ledger) Asked(ctx context.Context) (n int64, err error) {
-	defer wrap(&err, "counting leases")
-	err = l.db.QueryRowContext(ctx, "SELECT count(*) FROM leases").Scan(&n)
+	defer sqlstore.Wrap(&err, "counting leases")
+	err = l.Store.DB.QueryRowContext(ctx, "SELECT count(*) FROM leases").Scan(&n)
 	return n, err
 }
 
 const (
-	storedLease  = leaseColumns + ", until, checksum" // what scanLease reads
+	storedLease  = sqlstore.LeaseColumns + ", until, checksum" // what scanLease reads
 	selectLeases = "SELECT " + storedLease + " FROM leases"
 )
 
-func (x *leaseRow) task() Task { return Task{x.Turn, x.version, fromMillis(x.until)} }
+func (x *leaseRow) task() Task { return Task{x.Turn, x.version, sqlstore.FromMillis(x.until)} }
 
 func scanTasks(into *[]Task) func(*sql.Rows) error {
 	return func(r *sql.Rows) error {
@@ -73,8 +75,8 @@ func scanTasks(into *[]Task) func(*sql.Rows) error {
 // Extend extends an agent's leases in a round, so that they last at least until the given
 // time, but not beyond the latest time that they have.
 func (l *Ledger) Extend(ctx context.Context, agent, run string, round int64, clients []string, until time.Time) (err error) {
-	defer wrap(&err, "extending leases of agent", agent, "in run", run)
-	return l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "extending leases of agent", agent, "in run", run)
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		_, err := l.setExpiry(ctx, tx, "until <> 0 AND +until < $4 AND (latest = 0 OR +until < latest)", "CASE WHEN latest <> 0 AND latest < $4 THEN latest ELSE $4 END", agent, run, round, clients, until)
 		return err
 	})
@@ -84,16 +86,16 @@ func (l *Ledger) Extend(ctx context.Context, agent, run string, round int64, cli
 // on the column until, the database would scan all leases of the run. It skips leases that
 // are being counted or withdrawn: they are about to be deleted, and waiting for them while
 // holding other locks could deadlock.
-func (l *Ledger) setExpiry(ctx context.Context, tx *txn, which, to, agent, run string, round int64, clients []string, until time.Time) (set []string, err error) {
-	for part := range slices.Chunk(clients, l.chunk) {
-		args := []any{agent, run, round, toMillis(until)}
+func (l *Ledger) setExpiry(ctx context.Context, tx *sqlstore.Txn, which, to, agent, run string, round int64, clients []string, until time.Time) (set []string, err error) {
+	for part := range slices.Chunk(clients, l.Store.Chunk) {
+		args := []any{agent, run, round, sqlstore.ToMillis(until)}
 		for _, c := range part {
 			args = append(args, c)
 		}
-		these := "run = $2 AND round = $3 AND client IN " + inList(4, len(part))
-		text := "WITH free AS MATERIALIZED (SELECT client FROM leases WHERE agent = $1 AND " + which + " AND " + these + l.lockClause("UPDATE SKIP LOCKED") +
+		these := "run = $2 AND round = $3 AND client IN " + sqlstore.InList(4, len(part))
+		text := "WITH free AS MATERIALIZED (SELECT client FROM leases WHERE agent = $1 AND " + which + " AND " + these + l.Store.LockClause("UPDATE SKIP LOCKED") +
 			") UPDATE leases SET until = " + to + " WHERE " + these + " AND client IN (SELECT client FROM free) RETURNING client"
-		err := query(ctx, tx, func(r *sql.Rows) error {
+		err := sqlstore.Query(ctx, tx, func(r *sql.Rows) error {
 			var client string
 			err := r.Scan(&client)
 			set = append(set, client)
@@ -138,7 +140,7 @@ type turnsOf struct {
 // Standings returns the states of the clients' turns in a round. The turn of a client that
 // is missing from the result, or belongs to another agent, is Closed.
 func (l *Ledger) Standings(ctx context.Context, agent, run string, round int64, clients []string) (_ map[string]Standing, err error) {
-	defer wrap(&err, "reading the standings of agent", agent, "in run", run)
+	defer sqlstore.Wrap(&err, "reading the standings of agent", agent, "in run", run)
 	// Read leases before receipts: a turn that is counted in between then appears as
 	// asked, never as closed.
 	all, err := l.standings(ctx, &l.asked, turnsOf{agent, run, round, clients})
@@ -157,20 +159,15 @@ func (l *Ledger) Standings(ctx context.Context, agent, run string, round int64, 
 // Outcomes is like Standings, but reads only receipts. It is for turns that are known to
 // have no lease any more.
 func (l *Ledger) Outcomes(ctx context.Context, agent, run string, round int64, clients []string) (_ map[string]Standing, err error) {
-	defer wrap(&err, "reading the outcomes of agent", agent, "in run", run)
+	defer sqlstore.Wrap(&err, "reading the outcomes of agent", agent, "in run", run)
 	return l.standings(ctx, &l.over, turnsOf{agent, run, round, clients})
 }
 
-func (l *Ledger) standings(ctx context.Context, where *coalescer[turnsOf, map[string]Standing], q turnsOf) (map[string]Standing, error) {
-	if len(q.clients) <= l.chunk {
-		return where.get(ctx, q)
+func (l *Ledger) standings(ctx context.Context, where *sqlstore.Coalescer[turnsOf, map[string]Standing], q turnsOf) (map[string]Standing, error) {
+	if len(q.clients) <= l.Store.Chunk {
+		return where.Get(ctx, q)
 	}
-	// Run a long query separately, so that no other query waits for it.
-	all, err := where.ask(ctx, []turnsOf{q})
-	if err != nil {
-		return nil, err
-	}
-	return all[0], nil
+	return where.Alone(ctx, q) // it is long
 }
 
 // askedTurns and overTurns select the turns of clients in a round of a run. They return
@@ -201,7 +198,7 @@ func (l *Ledger) standingsQuery(text string) func(context.Context, []turnsOf) ([
 		}
 		has := map[owned]Standing{}
 		for in, these := range clients {
-			err := queryIn(ctx, l, func(r *sql.Rows) error {
+			err := sqlstore.QueryIn(ctx, l.Store, func(r *sql.Rows) error {
 				var is string
 				var s Standing
 				o := owned{round: in}
@@ -210,7 +207,7 @@ func (l *Ledger) standingsQuery(text string) func(context.Context, []turnsOf) ([
 				}
 				state, known := turnStates[is]
 				if !known {
-					return fmt.Errorf("%w: table relayed: run %s, round %d, client %s: the outcome %q does not exist", ErrDamaged, in.run, in.round, o.client, is)
+					return fmt.Errorf("%w: table relayed: run %s, round %d, client %s: the outcome %q does not exist", sqlstore.ErrDamaged, in.run, in.round, o.client, is)
 				}
 				s.State = state
 				has[o] = s
@@ -242,10 +239,10 @@ func (l *Ledger) standingsQuery(text string) func(context.Context, []turnsOf) ([
 // commit that waited for them when PostgreSQL crashed is visible after its restart, although they
 // may not have it: a failover would then undo what an agent has heard.
 func (l *Ledger) confirm(ctx context.Context) error {
-	if l.sqlite {
+	if l.Store.SQLite {
 		return nil
 	}
-	return l.update(ctx, func(tx *txn) error {
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		// Any write will do. This one changes no table.
 		_, err := tx.ExecContext(ctx, "SELECT pg_logical_emit_message(true, 'loadstar', '')")
 		return err
@@ -310,17 +307,17 @@ type Fold func(counted []int) ([]Partial, []Single, error)
 // it is passed. Count returns the indices of those that it counted. After an error it is
 // unknown whether anything was counted, and the caller must pass all arrivals again.
 func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold Fold) (counted []int, err error) {
-	defer wrap(&err, "counting results of run", run)
-	ctx, done := l.promptly(ctx)
+	defer sqlstore.Wrap(&err, "counting results of run", run)
+	ctx, done := l.Store.Promptly(ctx)
 	defer done()
 	batch := int64(0)
-	err = l.update(ctx, func(tx *txn) error {
-		if err := l.lockRun(ctx, tx, run, true); err != nil {
+	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
+		if err := l.Store.LockRun(ctx, tx, run, true); err != nil {
 			return err
 		}
 		r, err := scanRun(tx.QueryRowContext(ctx, selectRuns+" WHERE id = $1", run))
 		if err != nil {
-			return orNotFound(err, "run "+run)
+			return sqlstore.OrNotFound(err, "run "+run)
 		}
 		if r.State != Running {
 			return nil
@@ -346,14 +343,14 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 			return err
 		}
 		for _, p := range partials {
-			values := withSum("partials", p.values(run, batch)...)
-			if _, err := tx.ExecContext(ctx, "INSERT INTO partials ("+partialColumns+", checksum) VALUES "+placeholders(0, 1, len(values)), values...); err != nil {
+			values := sqlstore.WithSum("partials", p.values(run, batch)...)
+			if _, err := tx.ExecContext(ctx, "INSERT INTO partials ("+sqlstore.PartialColumns+", checksum) VALUES "+sqlstore.Placeholders(0, 1, len(values)), values...); err != nil {
 				return err
 			}
 		}
 		for _, s := range singles {
-			values := withSum("updates", s.values(run, batch)...)
-			if _, err := tx.ExecContext(ctx, "INSERT INTO updates ("+updateColumns+", checksum) VALUES "+placeholders(0, 1, len(values)), values...); err != nil {
+			values := sqlstore.WithSum("updates", s.values(run, batch)...)
+			if _, err := tx.ExecContext(ctx, "INSERT INTO updates ("+sqlstore.UpdateColumns+", checksum) VALUES "+sqlstore.Placeholders(0, 1, len(values)), values...); err != nil {
 				return err
 			}
 		}
@@ -371,7 +368,7 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 		return nil, err
 	}
 	if batch > 0 {
-		l.noteCounted(run, batch)
+		l.Store.NoteCounted(run, batch)
 	}
 	return counted, nil
 }
@@ -379,7 +376,7 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 // countable returns the arrivals whose clients all have a lease, and these leases. If
 // several arrivals need the same lease, only the first one counts. Declined leases and
 // leases of revoked agents or clients do not count.
-func (l *Ledger) countable(ctx context.Context, tx *txn, run string, arrivals []Arrival) (due []int, used map[Turn]leaseRow, err error) {
+func (l *Ledger) countable(ctx context.Context, tx *sqlstore.Txn, run string, arrivals []Arrival) (due []int, used map[Turn]leaseRow, err error) {
 	rounds := map[int64][]string{}
 	for _, a := range arrivals {
 		for _, s := range a.Shares {
@@ -391,11 +388,11 @@ func (l *Ledger) countable(ctx context.Context, tx *txn, run string, arrivals []
 		// Another process may count the same turns. Both lock them in the same order.
 		clients := rounds[round]
 		slices.Sort(clients)
-		err := query(ctx, tx, func(r *sql.Rows) error {
+		err := sqlstore.Query(ctx, tx, func(r *sql.Rows) error {
 			x, err := scanLease(r)
 			held[x.Turn] = x
 			return err
-		}, selectLeases+" WHERE run = $1 AND round = $2 AND until <> 0 AND client "+l.anyOf(3)+l.lockOrder("client"), run, round, list(l, clients))
+		}, selectLeases+" WHERE run = $1 AND round = $2 AND until <> 0 AND client "+l.Store.AnyOf(3)+l.Store.LockOrder("client"), run, round, sqlstore.List(l.Store, clients))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -420,27 +417,27 @@ func (l *Ledger) countable(ctx context.Context, tx *txn, run string, arrivals []
 }
 
 // addReceipts replaces the leases of counted arrivals with receipts.
-func (l *Ledger) addReceipts(ctx context.Context, tx *txn, run string, batch int64, arrivals []Arrival, counted []int, used map[Turn]leaseRow) error {
+func (l *Ledger) addReceipts(ctx context.Context, tx *sqlstore.Txn, run string, batch int64, arrivals []Arrival, counted []int, used map[Turn]leaseRow) error {
 	const columns = 13
 	rows := make([]any, 0, columns*len(used))
-	now := toMillis(time.Now()) // for people only
+	now := sqlstore.ToMillis(time.Now()) // for people only
 	clients := map[int64][]string{}
 	for _, i := range counted {
 		a := &arrivals[i]
 		for _, s := range a.Shares {
 			no := used[Turn{run, a.Round, s.Client}].no
-			rows = append(rows, withSum("receipts", run, a.Round, s.Client, no, a.Version, batch, s.Examples, s.Steps, s.TrainLoss, now, s.Norm, s.ControlNorm)...)
+			rows = append(rows, sqlstore.WithSum("receipts", run, a.Round, s.Client, no, a.Version, batch, s.Examples, s.Steps, s.TrainLoss, now, s.Norm, s.ControlNorm)...)
 			clients[a.Round] = append(clients[a.Round], s.Client)
 		}
 	}
-	for part := range slices.Chunk(rows, columns*maxRows) {
-		text, args := l.insertRows("INSERT INTO receipts ("+receiptColumns+", checksum)", receiptTypes, part)
+	for part := range slices.Chunk(rows, columns*sqlstore.MaxRows) {
+		text, args := l.Store.InsertRows("INSERT INTO receipts ("+sqlstore.ReceiptColumns+", checksum)", receiptTypes, part)
 		if _, err := tx.ExecContext(ctx, text, args...); err != nil {
 			return err
 		}
 	}
 	for round, these := range clients {
-		r, err := tx.ExecContext(ctx, "DELETE FROM leases WHERE run = $1 AND round = $2 AND client "+l.anyOf(3), run, round, list(l, these))
+		r, err := tx.ExecContext(ctx, "DELETE FROM leases WHERE run = $1 AND round = $2 AND client "+l.Store.AnyOf(3), run, round, sqlstore.List(l.Store, these))
 		if err != nil {
 			return err
 		}
@@ -452,3 +449,6 @@ func (l *Ledger) addReceipts(ctx context.Context, tx *txn, run string, batch int
 	}
 	return nil
 }
+
+// receiptTypes has the types of receiptColumns and the checksum.
+var receiptTypes = []string{"text", "bigint", "text", "bigint", "bigint", "bigint", "bigint", "bigint", "float8", "bigint", "float8", "float8", "bigint"}

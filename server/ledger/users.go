@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 // Where users come from.
@@ -44,8 +46,8 @@ type Session struct {
 
 // lockUsers makes transactions that change users wait for each other. The user local always
 // exists.
-func (l *Ledger) lockUsers(ctx context.Context, tx *txn) error {
-	_, err := tx.ExecContext(ctx, "SELECT 1 FROM users WHERE name = $1"+l.lockClause("UPDATE"), LocalUser)
+func (l *Ledger) lockUsers(ctx context.Context, tx *sqlstore.Txn) error {
+	_, err := tx.ExecContext(ctx, "SELECT 1 FROM users WHERE name = $1"+l.Store.LockClause("UPDATE"), LocalUser)
 	return err
 }
 
@@ -54,28 +56,28 @@ const userColumns = "name, role, source, subject, created"
 func scanUser(scan func(...any) error) (u User, err error) {
 	var created int64
 	err = scan(&u.Name, &u.Role, &u.Source, &u.Subject, &created)
-	u.Created = fromMillis(created)
+	u.Created = sqlstore.FromMillis(created)
 	return u, err
 }
 
 // userFor returns a user and locks the row, so that the user cannot be removed until the
 // transaction ends.
-func (l *Ledger) userFor(ctx context.Context, tx *txn, name string) (User, error) {
-	u, err := scanUser(tx.QueryRowContext(ctx, "SELECT "+userColumns+" FROM users WHERE name = $1"+l.lockClause("UPDATE"), name).Scan)
-	return u, orNotFound(err, "user "+name)
+func (l *Ledger) userFor(ctx context.Context, tx *sqlstore.Txn, name string) (User, error) {
+	u, err := scanUser(tx.QueryRowContext(ctx, "SELECT "+userColumns+" FROM users WHERE name = $1"+l.Store.LockClause("UPDATE"), name).Scan)
+	return u, sqlstore.OrNotFound(err, "user "+name)
 }
 
 // User returns a user. It returns ErrNotFound if there is none of that name.
 func (l *Ledger) User(ctx context.Context, name string) (u User, err error) {
-	defer wrap(&err, "reading user", name)
-	u, err = scanUser(l.db.QueryRowContext(ctx, "SELECT "+userColumns+" FROM users WHERE name = $1", name).Scan)
-	return u, orNotFound(err, "user "+name)
+	defer sqlstore.Wrap(&err, "reading user", name)
+	u, err = scanUser(l.Store.DB.QueryRowContext(ctx, "SELECT "+userColumns+" FROM users WHERE name = $1", name).Scan)
+	return u, sqlstore.OrNotFound(err, "user "+name)
 }
 
 // Users returns all users by name.
 func (l *Ledger) Users(ctx context.Context) (all []User, err error) {
-	defer wrap(&err, "reading users")
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading users")
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		u, err := scanUser(r.Scan)
 		all = append(all, u)
 		return err
@@ -86,8 +88,8 @@ func (l *Ledger) Users(ctx context.Context) (all []User, err error) {
 // PutUser adds a user, or changes the role of one. It refuses to change the role of local,
 // so that there is always an admin, and of users whose role an OIDC provider decides.
 func (l *Ledger) PutUser(ctx context.Context, name, role, actor string, now time.Time) (u User, err error) {
-	defer wrap(&err, "storing user", name)
-	err = l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "storing user", name)
+	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		if err := l.lockUsers(ctx, tx); err != nil {
 			return err
 		}
@@ -115,7 +117,7 @@ func (l *Ledger) PutUser(ctx context.Context, name, role, actor string, now time
 }
 
 // addUser adds a user. The caller holds the lock of lockUsers.
-func (l *Ledger) addUser(ctx context.Context, tx *txn, u User, actor string, now time.Time) error {
+func (l *Ledger) addUser(ctx context.Context, tx *sqlstore.Txn, u User, actor string, now time.Time) error {
 	var n int
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM users").Scan(&n); err != nil {
 		return err
@@ -123,7 +125,7 @@ func (l *Ledger) addUser(ctx context.Context, tx *txn, u User, actor string, now
 	if n >= maxUsers {
 		return fmt.Errorf("there are %d users, which is the limit; remove one first: %w", n, ErrRefused)
 	}
-	_, err := tx.ExecContext(ctx, "INSERT INTO users ("+userColumns+") VALUES ($1, $2, $3, $4, $5)", u.Name, u.Role, u.Source, u.Subject, toMillis(u.Created))
+	_, err := tx.ExecContext(ctx, "INSERT INTO users ("+userColumns+") VALUES ($1, $2, $3, $4, $5)", u.Name, u.Role, u.Source, u.Subject, sqlstore.ToMillis(u.Created))
 	if err != nil {
 		return err
 	}
@@ -132,8 +134,8 @@ func (l *Ledger) addUser(ctx context.Context, tx *txn, u User, actor string, now
 
 // RemoveUser removes a user with all sessions, login codes and certificates.
 func (l *Ledger) RemoveUser(ctx context.Context, name, actor string, now time.Time) (err error) {
-	defer wrap(&err, "removing user", name)
-	return l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "removing user", name)
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		if err := l.lockUsers(ctx, tx); err != nil {
 			return err
 		}
@@ -152,11 +154,11 @@ func (l *Ledger) RemoveUser(ctx context.Context, name, actor string, now time.Ti
 }
 
 // signOut ends the sessions and the login codes of a user.
-func signOut(ctx context.Context, tx *txn, name string) error {
+func signOut(ctx context.Context, tx *sqlstore.Txn, name string) error {
 	return deleteOf(ctx, tx, name, "logins WHERE person", "sessions WHERE person")
 }
 
-func removeUser(ctx context.Context, tx *txn, name string) error {
+func removeUser(ctx context.Context, tx *sqlstore.Txn, name string) error {
 	if err := signOut(ctx, tx, name); err != nil {
 		return err
 	}
@@ -164,7 +166,7 @@ func removeUser(ctx context.Context, tx *txn, name string) error {
 }
 
 // deleteOf deletes the rows of a user from tables.
-func deleteOf(ctx context.Context, tx *txn, name string, tables ...string) error {
+func deleteOf(ctx context.Context, tx *sqlstore.Txn, name string, tables ...string) error {
 	for _, table := range tables {
 		if _, err := tx.ExecContext(ctx, "DELETE FROM "+table+" = $1", name); err != nil {
 			return err
@@ -176,8 +178,8 @@ func deleteOf(ctx context.Context, tx *txn, name string, tables ...string) error
 // AddLogin adds a code that opens one session of a user. Only its hash is stored. Of the
 // user's codes, only the newest stay valid.
 func (l *Ledger) AddLogin(ctx context.Context, hash []byte, user string, expires time.Time, actor string, now time.Time) (err error) {
-	defer wrap(&err, "adding a login code of", user)
-	return l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "adding a login code of", user)
+	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		u, err := l.userFor(ctx, tx, user)
 		if err != nil {
 			return err
@@ -185,7 +187,7 @@ func (l *Ledger) AddLogin(ctx context.Context, hash []byte, user string, expires
 		if u.Source == SourceOIDC {
 			return fmt.Errorf("user %s signs in with the OIDC provider, not with a login link: %w", user, ErrRefused)
 		}
-		if _, err := tx.ExecContext(ctx, "DELETE FROM logins WHERE expires <= $1", toMillis(now)); err != nil {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM logins WHERE expires <= $1", sqlstore.ToMillis(now)); err != nil {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, `DELETE FROM logins WHERE person = $1 AND hash NOT IN
@@ -193,7 +195,7 @@ func (l *Ledger) AddLogin(ctx context.Context, hash []byte, user string, expires
 		if err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, "INSERT INTO logins (hash, person, expires) VALUES ($1, $2, $3)", hash, user, toMillis(expires)); err != nil {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO logins (hash, person, expires) VALUES ($1, $2, $3)", hash, user, sqlstore.ToMillis(expires)); err != nil {
 			return err
 		}
 		return l.audit(ctx, tx, now, actor, "create login", user, "until "+expires.UTC().Format(time.RFC3339))
@@ -204,18 +206,18 @@ func (l *Ledger) AddLogin(ctx context.Context, hash []byte, user string, expires
 // returns the name of a user for the audit log. It returns ErrRefused if the code is unknown,
 // used or expired.
 func (l *Ledger) UseLogin(ctx context.Context, code, cookie []byte, ttl time.Duration, actorOf func(user string) string, now time.Time) (s Session, err error) {
-	defer wrap(&err, "using a login code")
+	defer sqlstore.Wrap(&err, "using a login code")
 	const where = "FROM logins WHERE hash = $1 AND expires > $2"
 	refused := fmt.Errorf("the login link was already used, or it has expired, or a newer one has replaced it; get a new one with 'loadstar web login' or from an admin: %w", ErrRefused)
 	var user string
 	// Strangers can send codes, so do not take the lock for writing before the code is found.
-	err = l.db.QueryRowContext(ctx, "SELECT person "+where, code, toMillis(now)).Scan(&user)
+	err = l.Store.DB.QueryRowContext(ctx, "SELECT person "+where, code, sqlstore.ToMillis(now)).Scan(&user)
 	if errors.Is(err, sql.ErrNoRows) {
 		return s, refused
 	} else if err != nil {
 		return s, err
 	}
-	err = l.update(ctx, func(tx *txn) error {
+	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		// Lock the user before the code, as AddLogin and RemoveUser do.
 		u, err := l.userFor(ctx, tx, user)
 		if errors.Is(err, ErrNotFound) {
@@ -223,7 +225,7 @@ func (l *Ledger) UseLogin(ctx context.Context, code, cookie []byte, ttl time.Dur
 		} else if err != nil {
 			return err
 		}
-		r, err := tx.ExecContext(ctx, "DELETE "+where, code, toMillis(now))
+		r, err := tx.ExecContext(ctx, "DELETE "+where, code, sqlstore.ToMillis(now))
 		if err != nil {
 			return err
 		}
@@ -242,8 +244,8 @@ func (l *Ledger) UseLogin(ctx context.Context, code, cookie []byte, ttl time.Dur
 // The provider decides the role at each sign-in. A user is found by subject. If another user
 // already has the name, the user gets the name spare.
 func (l *Ledger) SignIn(ctx context.Context, u User, spare string, cookie []byte, ttl time.Duration, actorOf func(user string) string, now time.Time) (s Session, err error) {
-	defer wrap(&err, "signing in", u.Name)
-	err = l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "signing in", u.Name)
+	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		if err := l.lockUsers(ctx, tx); err != nil {
 			return err
 		}
@@ -280,7 +282,7 @@ func (l *Ledger) SignIn(ctx context.Context, u User, spare string, cookie []byte
 }
 
 // freeName returns the first of the names that no user has.
-func freeName(ctx context.Context, tx *txn, names ...string) (string, error) {
+func freeName(ctx context.Context, tx *sqlstore.Txn, names ...string) (string, error) {
 	for _, name := range names {
 		var n int
 		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM users WHERE name = $1", name).Scan(&n); err != nil || n == 0 {
@@ -292,12 +294,12 @@ func freeName(ctx context.Context, tx *txn, names ...string) (string, error) {
 
 // forgetExternal removes users of an OIDC provider who have no session, if there are so many
 // users that the limit is near. They are added again when they sign in.
-func forgetExternal(ctx context.Context, tx *txn, now time.Time) error {
+func forgetExternal(ctx context.Context, tx *sqlstore.Txn, now time.Time) error {
 	var n int
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM users").Scan(&n); err != nil || n < maxUsers-maxUsers/10 {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, "DELETE FROM sessions WHERE expires <= $1", toMillis(now)); err != nil {
+	if _, err := tx.ExecContext(ctx, "DELETE FROM sessions WHERE expires <= $1", sqlstore.ToMillis(now)); err != nil {
 		return err
 	}
 	_, err := tx.ExecContext(ctx, "DELETE FROM users WHERE source = $1 AND name NOT IN (SELECT person FROM sessions)", SourceOIDC)
@@ -306,9 +308,9 @@ func forgetExternal(ctx context.Context, tx *txn, now time.Time) error {
 
 // addSession adds a session. Of the user's sessions, only the newest stay. The caller has
 // locked the user.
-func (l *Ledger) addSession(ctx context.Context, tx *txn, s Session, hash []byte, actor string) (Session, error) {
+func (l *Ledger) addSession(ctx context.Context, tx *sqlstore.Txn, s Session, hash []byte, actor string) (Session, error) {
 	s.ID = strings.ToLower(rand.Text()[:12])
-	if _, err := tx.ExecContext(ctx, "DELETE FROM sessions WHERE expires <= $1", toMillis(s.Created)); err != nil {
+	if _, err := tx.ExecContext(ctx, "DELETE FROM sessions WHERE expires <= $1", sqlstore.ToMillis(s.Created)); err != nil {
 		return s, err
 	}
 	_, err := tx.ExecContext(ctx, `DELETE FROM sessions WHERE person = $1 AND id NOT IN
@@ -317,7 +319,7 @@ func (l *Ledger) addSession(ctx context.Context, tx *txn, s Session, hash []byte
 		return s, err
 	}
 	_, err = tx.ExecContext(ctx, "INSERT INTO sessions (id, hash, person, via, created, expires) VALUES ($1, $2, $3, $4, $5, $6)",
-		s.ID, hash, s.User, s.Via, toMillis(s.Created), toMillis(s.Expires))
+		s.ID, hash, s.User, s.Via, sqlstore.ToMillis(s.Created), sqlstore.ToMillis(s.Expires))
 	if err != nil {
 		return s, err
 	}

@@ -9,6 +9,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore/storetest"
 )
 
 // hashed returns a hash that stands for a secret.
@@ -20,19 +23,19 @@ func hashed(secret string) []byte {
 func actorOf(user string) string { return "user " + user + " via web" }
 
 // signedIn adds a session of a user by a login code.
-func signedIn(t tester, l *Ledger, user, cookie string, now time.Time) Session {
+func signedIn(t storetest.T, l *Ledger, user, cookie string, now time.Time) Session {
 	t.Helper()
-	must(t, l.AddLogin(context.Background(), hashed("code of "+cookie), user, now.Add(time.Minute), "admin", now))
+	testkit.Must(t, l.AddLogin(context.Background(), hashed("code of "+cookie), user, now.Add(time.Minute), "admin", now))
 	s, err := l.UseLogin(context.Background(), hashed("code of "+cookie), hashed(cookie), time.Hour, actorOf, now)
-	must(t, err)
+	testkit.Must(t, err)
 	return s
 }
 
 // actions returns the audited actions on a subject, oldest first.
-func actions(t tester, l *Ledger, subject string) string {
+func actions(t storetest.T, l *Ledger, subject string) string {
 	t.Helper()
 	events, err := l.Audit(context.Background(), AuditQuery{Limit: 1000})
-	must(t, err)
+	testkit.Must(t, err)
 	var all []string
 	for i := len(events) - 1; i >= 0; i-- {
 		if events[i].Subject == subject {
@@ -43,25 +46,25 @@ func actions(t tester, l *Ledger, subject string) string {
 }
 
 func TestUsers(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		u, err := l.User(ctx, LocalUser)
-		must(t, err)
-		wantEqual(t, "local", u.Role+" "+u.Source, "admin server")
+		testkit.Must(t, err)
+		storetest.Equal(t, "local", u.Role+" "+u.Source, "admin server")
 		u, err = l.PutUser(ctx, "anna", "viewer", "admin", t0)
-		must(t, err)
-		wantEqual(t, "anna", u, User{Name: "anna", Role: "viewer", Source: SourceAdmin, Created: t0})
+		testkit.Must(t, err)
+		storetest.Equal(t, "anna", u, User{Name: "anna", Role: "viewer", Source: SourceAdmin, Created: t0})
 		_, err = l.PutUser(ctx, "anna", "viewer", "admin", t0) // no change, no event
-		must(t, err)
+		testkit.Must(t, err)
 		u, err = l.PutUser(ctx, "anna", "admin", "admin", t0)
-		must(t, err)
-		wantEqual(t, "anna", u.Role, "admin")
+		testkit.Must(t, err)
+		storetest.Equal(t, "anna", u.Role, "admin")
 		_, err = l.PutUser(ctx, "bert", "operator", "admin", t0)
-		must(t, err)
+		testkit.Must(t, err)
 		all, err := l.Users(ctx)
-		must(t, err)
-		wantEqual(t, "users", len(all), 3)
-		wantEqual(t, "order", all[0].Name+all[1].Name+all[2].Name, "annabertlocal")
+		testkit.Must(t, err)
+		storetest.Equal(t, "users", len(all), 3)
+		storetest.Equal(t, "order", all[0].Name+all[1].Name+all[2].Name, "annabertlocal")
 		// There is always an admin.
 		_, err = l.PutUser(ctx, LocalUser, "viewer", "admin", t0)
 		wantIs(t, err, ErrRefused)
@@ -69,85 +72,85 @@ func TestUsers(t *testing.T) {
 		wantIs(t, l.RemoveUser(ctx, "nobody", "admin", t0), ErrNotFound)
 		// A removed user takes everything along.
 		signedIn(t, l, "anna", "cookie", t0)
-		must(t, l.AddLogin(ctx, hashed("code"), "anna", after(time.Minute), "admin", t0))
-		must(t, l.AddCertificate(ctx, Certificate{Serial: "5e", User: "anna", Issued: t0, Expires: after(time.Hour)}, "admin"))
-		must(t, l.RemoveUser(ctx, "anna", "admin", t0))
+		testkit.Must(t, l.AddLogin(ctx, hashed("code"), "anna", after(time.Minute), "admin", t0))
+		testkit.Must(t, l.AddCertificate(ctx, Certificate{Serial: "5e", User: "anna", Issued: t0, Expires: after(time.Hour)}, "admin"))
+		testkit.Must(t, l.RemoveUser(ctx, "anna", "admin", t0))
 		_, _, err = l.SessionOf(ctx, hashed("cookie"), t0)
 		wantIs(t, err, ErrNotFound)
 		_, err = l.UseLogin(ctx, hashed("code"), hashed("other"), time.Hour, actorOf, t0)
 		wantIs(t, err, ErrRefused)
 		_, _, err = l.CertificateOf(ctx, "5e")
 		wantIs(t, err, ErrNotFound)
-		wantEqual(t, "audit", actions(t, l, "anna"), "add user, change role, create login, sign in, create login, issue certificate, remove user")
+		storetest.Equal(t, "audit", actions(t, l, "anna"), "add user, change role, create login, sign in, create login, issue certificate, remove user")
 		wantIs(t, l.AddLogin(ctx, hashed("x"), "anna", after(time.Minute), "admin", t0), ErrNotFound)
 	})
 }
 
 func TestUsersLimit(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
-		_, err := l.write.ExecContext(ctx, "INSERT INTO users (name, role, source, created) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $1) SELECT 'u' || i, 'viewer', 'oidc', 0 FROM n", maxUsers-1)
-		must(t, err)
+		_, err := l.Store.Write.ExecContext(ctx, "INSERT INTO users (name, role, source, created) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $1) SELECT 'u' || i, 'viewer', 'oidc', 0 FROM n", maxUsers-1)
+		testkit.Must(t, err)
 		_, err = l.PutUser(ctx, "one-too-many", "viewer", "admin", t0)
 		wantIs(t, err, ErrRefused)
 		// Users of a provider without a session make room for others.
 		_, err = l.SignIn(ctx, User{Name: "oidc:anna", Role: "viewer", Subject: "1"}, "spare", hashed("cookie"), time.Hour, actorOf, t0)
-		must(t, err)
+		testkit.Must(t, err)
 		_, err = l.PutUser(ctx, "one-too-many", "viewer", "admin", t0)
-		must(t, err)
+		testkit.Must(t, err)
 		all, err := l.Users(ctx)
-		must(t, err)
-		wantEqual(t, "users", len(all), 3)
+		testkit.Must(t, err)
+		storetest.Equal(t, "users", len(all), 3)
 	})
 }
 
 func TestLogins(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		_, err := l.PutUser(ctx, "anna", "viewer", "admin", t0)
-		must(t, err)
+		testkit.Must(t, err)
 		// A code works once and until it expires.
 		s := signedIn(t, l, "anna", "first", t0)
 		_, err = l.UseLogin(ctx, hashed("code of first"), hashed("again"), time.Hour, actorOf, t0)
 		wantIs(t, err, ErrRefused)
-		must(t, l.AddLogin(ctx, hashed("late"), "anna", after(time.Minute), "admin", t0))
+		testkit.Must(t, l.AddLogin(ctx, hashed("late"), "anna", after(time.Minute), "admin", t0))
 		_, err = l.UseLogin(ctx, hashed("late"), hashed("x"), time.Hour, actorOf, after(time.Minute))
 		wantIs(t, err, ErrRefused)
 		// A session knows its user's present role, and ends by itself.
 		got, role, err := l.SessionOf(ctx, hashed("first"), t0)
-		must(t, err)
-		wantEqual(t, "session", fmt.Sprint(got.ID == s.ID, got.User, role, got.Via, got.Expires.Equal(after(time.Hour))), "trueannaviewerlogintrue")
+		testkit.Must(t, err)
+		storetest.Equal(t, "session", fmt.Sprint(got.ID == s.ID, got.User, role, got.Via, got.Expires.Equal(after(time.Hour))), "trueannaviewerlogintrue")
 		_, err = l.PutUser(ctx, "anna", "operator", "admin", t0)
-		must(t, err)
+		testkit.Must(t, err)
 		_, role, err = l.SessionOf(ctx, hashed("first"), after(time.Hour-time.Millisecond))
-		must(t, err)
-		wantEqual(t, "role", role, "operator")
+		testkit.Must(t, err)
+		storetest.Equal(t, "role", role, "operator")
 		_, _, err = l.SessionOf(ctx, hashed("first"), after(time.Hour))
 		wantIs(t, err, ErrNotFound)
 		_, err = l.Session(ctx, s.ID, after(time.Hour))
 		wantIs(t, err, ErrNotFound)
 		// Only the newest codes and sessions of a user stay.
 		for i := range maxLogins + 3 {
-			must(t, l.AddLogin(ctx, hashed(fmt.Sprint("l", i)), "anna", after(time.Duration(i+60)*time.Second), "admin", t0))
+			testkit.Must(t, l.AddLogin(ctx, hashed(fmt.Sprint("l", i)), "anna", after(time.Duration(i+60)*time.Second), "admin", t0))
 		}
 		_, err = l.UseLogin(ctx, hashed("l2"), hashed("x"), time.Hour, actorOf, t0)
 		wantIs(t, err, ErrRefused)
 		_, err = l.UseLogin(ctx, hashed("l3"), hashed("from l3"), time.Hour, actorOf, t0)
-		must(t, err)
+		testkit.Must(t, err)
 		for i := range maxSessions {
 			signedIn(t, l, "anna", fmt.Sprint("s", i), after(time.Duration(i+1)*time.Second))
 		}
 		all, err := l.Sessions(ctx, "anna", 100, after(time.Minute))
-		must(t, err)
-		wantEqual(t, "sessions", len(all), maxSessions)
+		testkit.Must(t, err)
+		storetest.Equal(t, "sessions", len(all), maxSessions)
 		_, _, err = l.SessionOf(ctx, hashed("first"), t0)
 		wantIs(t, err, ErrNotFound)
 		signedIn(t, l, LocalUser, "local's", after(time.Minute))
 		all, err = l.Sessions(ctx, "", 100, after(time.Minute))
-		must(t, err)
-		wantEqual(t, "newest first", fmt.Sprint(len(all), all[0].User), fmt.Sprint(maxSessions+1, "local"))
+		testkit.Must(t, err)
+		storetest.Equal(t, "newest first", fmt.Sprint(len(all), all[0].User), fmt.Sprint(maxSessions+1, "local"))
 		// An ended session is gone.
-		must(t, l.EndSession(ctx, all[0].ID, "admin", after(time.Minute)))
+		testkit.Must(t, l.EndSession(ctx, all[0].ID, "admin", after(time.Minute)))
 		wantIs(t, l.EndSession(ctx, all[0].ID, "admin", after(time.Minute)), ErrNotFound)
 		_, _, err = l.SessionOf(ctx, hashed("local's"), after(time.Minute))
 		wantIs(t, err, ErrNotFound)
@@ -155,17 +158,17 @@ func TestLogins(t *testing.T) {
 		signedIn(t, l, "anna", "much later", after(48*time.Hour))
 		for table, want := range map[string]int{"sessions": 1, "logins": 0} {
 			var n int
-			must(t, l.db.QueryRowContext(ctx, "SELECT count(*) FROM "+table).Scan(&n))
-			wantEqual(t, table, n, want)
+			testkit.Must(t, l.Store.DB.QueryRowContext(ctx, "SELECT count(*) FROM "+table).Scan(&n))
+			storetest.Equal(t, table, n, want)
 		}
 	})
 }
 
 // Of many concurrent uses of a code, one succeeds.
 func TestLoginOnce(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
-		must(t, l.AddLogin(ctx, hashed("code"), LocalUser, after(time.Minute), "admin", t0))
+		testkit.Must(t, l.AddLogin(ctx, hashed("code"), LocalUser, after(time.Minute), "admin", t0))
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		worked := 0
@@ -182,31 +185,31 @@ func TestLoginOnce(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		wantEqual(t, "worked", worked, 1)
+		storetest.Equal(t, "worked", worked, 1)
 	})
 }
 
 func TestSignIn(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		sign := func(subject, name, role, cookie string) string {
 			t.Helper()
 			s, err := l.SignIn(ctx, User{Name: name, Role: role, Subject: subject}, name+"-"+subject, hashed(cookie), time.Hour, actorOf, t0)
-			must(t, err)
+			testkit.Must(t, err)
 			return s.User
 		}
 		roleOf := func(cookie string) string {
 			t.Helper()
 			_, role, err := l.SessionOf(ctx, hashed(cookie), t0)
-			must(t, err)
+			testkit.Must(t, err)
 			return role
 		}
-		wantEqual(t, "first", sign("1", "oidc:anna", "viewer", "a"), "oidc:anna")
-		wantEqual(t, "another of the name", sign("2", "oidc:anna", "admin", "b"), "oidc:anna-2")
-		wantEqual(t, "roles", roleOf("a")+" "+roleOf("b"), "viewer admin")
+		storetest.Equal(t, "first", sign("1", "oidc:anna", "viewer", "a"), "oidc:anna")
+		storetest.Equal(t, "another of the name", sign("2", "oidc:anna", "admin", "b"), "oidc:anna-2")
+		storetest.Equal(t, "roles", roleOf("a")+" "+roleOf("b"), "viewer admin")
 		// The subject counts, not the name.
-		wantEqual(t, "renamed", sign("1", "oidc:boss", "operator", "c"), "oidc:anna")
-		wantEqual(t, "roles", roleOf("a")+" "+roleOf("c"), "operator operator")
+		storetest.Equal(t, "renamed", sign("1", "oidc:boss", "operator", "c"), "oidc:anna")
+		storetest.Equal(t, "roles", roleOf("a")+" "+roleOf("c"), "operator operator")
 		// Nobody can get a local name, a login link or a certificate this way.
 		_, err := l.SignIn(ctx, User{Name: LocalUser, Role: "viewer", Subject: "3"}, LocalUser, hashed("d"), time.Hour, actorOf, t0)
 		wantIs(t, err, ErrRefused)
@@ -214,26 +217,26 @@ func TestSignIn(t *testing.T) {
 		wantIs(t, err, ErrRefused)
 		wantIs(t, l.AddLogin(ctx, hashed("x"), "oidc:anna", after(time.Minute), "admin", t0), ErrRefused)
 		wantIs(t, l.AddCertificate(ctx, Certificate{Serial: "5e", User: "oidc:anna", Issued: t0, Expires: after(time.Hour)}, "admin"), ErrRefused)
-		wantEqual(t, "audit", actions(t, l, "oidc:anna"), "add user, sign in, change role, sign in")
-		must(t, l.RemoveUser(ctx, "oidc:anna", "admin", t0))
+		storetest.Equal(t, "audit", actions(t, l, "oidc:anna"), "add user, sign in, change role, sign in")
+		testkit.Must(t, l.RemoveUser(ctx, "oidc:anna", "admin", t0))
 		_, _, err = l.SessionOf(ctx, hashed("c"), t0)
 		wantIs(t, err, ErrNotFound)
 	})
 }
 
 func TestCertificates(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		_, err := l.PutUser(ctx, "anna", "viewer", "admin", t0)
-		must(t, err)
+		testkit.Must(t, err)
 		add := func(serial string, life time.Duration) error {
 			return l.AddCertificate(ctx, Certificate{Serial: serial, User: "anna", Issued: t0, Expires: after(life)}, "admin")
 		}
-		must(t, add("aa01", time.Hour))
-		must(t, add("aa02", time.Hour))
+		testkit.Must(t, add("aa01", time.Hour))
+		testkit.Must(t, add("aa02", time.Hour))
 		c, role, err := l.CertificateOf(ctx, "aa01")
-		must(t, err)
-		wantEqual(t, "certificate", fmt.Sprint(c.User, role, c.Revoked.IsZero(), c.Expires.Equal(after(time.Hour))), "annaviewertrue true")
+		testkit.Must(t, err)
+		storetest.Equal(t, "certificate", fmt.Sprint(c.User, role, c.Revoked.IsZero(), c.Expires.Equal(after(time.Hour))), "annaviewertrue true")
 		_, err = l.RevokeCertificate(ctx, "aa", "admin", t0)
 		wantIs(t, err, ErrRefused)
 		_, err = l.RevokeCertificate(ctx, "%", "admin", t0)
@@ -242,40 +245,40 @@ func TestCertificates(t *testing.T) {
 		wantIs(t, err, ErrNotFound)
 		// Whoever stole the key may have opened a session, and may have a link for later.
 		_, err = l.PutUser(ctx, "bob", "viewer", "admin", t0)
-		must(t, err)
+		testkit.Must(t, err)
 		signedIn(t, l, "anna", "hers", t0)
 		signedIn(t, l, "bob", "his", t0)
-		must(t, l.AddLogin(ctx, hashed("later"), "anna", after(time.Hour), "admin", t0))
+		testkit.Must(t, l.AddLogin(ctx, hashed("later"), "anna", after(time.Hour), "admin", t0))
 		c, err = l.RevokeCertificate(ctx, "aa01", "admin", after(time.Second))
-		must(t, err)
+		testkit.Must(t, err)
 		_, _, err = l.SessionOf(ctx, hashed("hers"), t0)
 		wantIs(t, err, ErrNotFound)
 		_, err = l.UseLogin(ctx, hashed("later"), hashed("x"), time.Hour, actorOf, t0)
 		wantIs(t, err, ErrRefused)
 		_, _, err = l.SessionOf(ctx, hashed("his"), t0)
-		must(t, err)
-		wantEqual(t, "revoked", c.Serial+" "+c.User, "aa01 anna")
+		testkit.Must(t, err)
+		storetest.Equal(t, "revoked", c.Serial+" "+c.User, "aa01 anna")
 		c, _, err = l.CertificateOf(ctx, "aa01")
-		must(t, err)
-		wantEqual(t, "revoked", c.Revoked.Equal(after(time.Second)), true)
+		testkit.Must(t, err)
+		storetest.Equal(t, "revoked", c.Revoked.Equal(after(time.Second)), true)
 		_, err = l.RevokeCertificate(ctx, "aa01", "admin", t0)
 		wantIs(t, err, ErrNotFound)
 		_, err = l.RevokeCertificate(ctx, "aa", "admin", t0) // aa02 is the only valid one
-		must(t, err)
+		testkit.Must(t, err)
 		// A user can have a limited number, which revoking and expiry lower.
 		for i := range maxUserCertificates {
-			must(t, add(fmt.Sprintf("bb%02d", i), time.Duration(i+1)*time.Minute))
+			testkit.Must(t, add(fmt.Sprintf("bb%02d", i), time.Duration(i+1)*time.Minute))
 		}
 		wantIs(t, add("cc", time.Hour), ErrRefused)
 		_, err = l.RevokeCertificate(ctx, "bb07", "admin", t0)
-		must(t, err)
-		must(t, add("cc", time.Hour))
+		testkit.Must(t, err)
+		testkit.Must(t, add("cc", time.Hour))
 		wantIs(t, add("dd", time.Hour), ErrRefused)
-		must(t, l.AddCertificate(ctx, Certificate{Serial: "dd", User: "anna", Issued: after(time.Minute), Expires: after(time.Hour)}, "admin"))
+		testkit.Must(t, l.AddCertificate(ctx, Certificate{Serial: "dd", User: "anna", Issued: after(time.Minute), Expires: after(time.Hour)}, "admin"))
 		_, _, err = l.CertificateOf(ctx, "bb00")
 		wantIs(t, err, ErrNotFound)
 		all, err := l.UserCertificates(ctx, 1000, after(30*time.Minute))
-		must(t, err)
+		testkit.Must(t, err)
 		for _, c := range all {
 			if !c.Expires.After(after(30 * time.Minute)) {
 				t.Errorf("%+v has expired", c)
@@ -288,32 +291,32 @@ func TestCertificates(t *testing.T) {
 // A gateway can always record its certificate, a revoked one stays revoked, and the newest
 // certificates of local are accepted.
 func TestRecordLocal(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		record := func(i int) {
 			t.Helper()
 			now := after(time.Duration(i) * time.Second)
-			must(t, l.RecordLocal(ctx, Certificate{Serial: fmt.Sprintf("%04x", i), User: LocalUser, Issued: now, Expires: after(1000 * time.Hour)}, now))
+			testkit.Must(t, l.RecordLocal(ctx, Certificate{Serial: fmt.Sprintf("%04x", i), User: LocalUser, Issued: now, Expires: after(1000 * time.Hour)}, now))
 		}
 		valid := func(i int) bool {
 			t.Helper()
 			c, _, err := l.CertificateOf(ctx, fmt.Sprintf("%04x", i))
-			must(t, err)
+			testkit.Must(t, err)
 			return c.Revoked.IsZero()
 		}
 		record(1)
 		record(1)
 		record(2)
 		_, err := l.RevokeCertificate(ctx, "0001", "admin", t0)
-		must(t, err)
+		testkit.Must(t, err)
 		record(1)
-		wantEqual(t, "revoked", fmt.Sprint(valid(1), valid(2)), "false true")
+		storetest.Equal(t, "revoked", fmt.Sprint(valid(1), valid(2)), "false true")
 		for i := range maxUserCertificates {
 			record(3 + i)
 		}
-		wantEqual(t, "the oldest", fmt.Sprint(valid(2), valid(3), valid(2+maxUserCertificates)), "false true true")
+		storetest.Equal(t, "the oldest", fmt.Sprint(valid(2), valid(3), valid(2+maxUserCertificates)), "false true true")
 		record(2)
-		wantEqual(t, "the oldest again", valid(2), false)
-		wantEqual(t, "audit", strings.Count(actions(t, l, LocalUser), "record certificate"), 2+maxUserCertificates)
+		storetest.Equal(t, "the oldest again", valid(2), false)
+		storetest.Equal(t, "audit", strings.Count(actions(t, l, LocalUser), "record certificate"), 2+maxUserCertificates)
 	})
 }

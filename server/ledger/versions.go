@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 // keptVersions is the number of versions of a run that are kept, so that an operator can
@@ -26,13 +28,13 @@ type StoredVersion struct {
 
 // Versions returns the stored versions of a run, newest first.
 func (l *Ledger) Versions(ctx context.Context, run string) (all []StoredVersion, err error) {
-	defer wrap(&err, "reading the versions of run", run)
+	defer sqlstore.Wrap(&err, "reading the versions of run", run)
 	if _, err := l.Run(ctx, run); err != nil {
 		return nil, err
 	}
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		v, err := scanVersion(r)
-		all = append(all, StoredVersion{Version: v.number, Weights: v.Weights, Created: fromMillis(v.created), From: v.from, Limits: v.Limits})
+		all = append(all, StoredVersion{Version: v.number, Weights: v.Weights, Created: sqlstore.FromMillis(v.created), From: v.from, Limits: v.Limits})
 		return err
 	}, selectVersions+" WHERE run = $1 ORDER BY version DESC", run)
 	return all, err
@@ -47,14 +49,14 @@ type versionRow struct {
 	from            *int64
 }
 
-const selectVersions = "SELECT " + versionColumns + ", checksum FROM versions"
+const selectVersions = "SELECT " + sqlstore.VersionColumns + ", checksum FROM versions"
 
 func scanVersion(row interface{ Scan(...any) error }) (v versionRow, err error) {
 	var checksum int64
 	if err := row.Scan(&v.run, &v.number, &v.Weights, &v.Control, &v.Limits, &v.server, &v.created, &v.from, &checksum); err != nil {
 		return v, err
 	}
-	return v, checkRow("versions", checksum, v.values()...)
+	return v, sqlstore.CheckRow("versions", checksum, v.values()...)
 }
 
 // values returns the values of versionColumns.
@@ -63,9 +65,9 @@ func (v *versionRow) values() []any {
 }
 
 // insertVersion adds a version and its head. orElse is the end of the statement, for one that exists.
-func insertVersion(ctx context.Context, tx *txn, v versionRow, orElse string) error {
-	values := withSum("versions", v.values()...)
-	_, err := tx.ExecContext(ctx, "INSERT INTO versions ("+versionColumns+", checksum) VALUES "+placeholders(0, 1, len(values))+orElse, values...)
+func insertVersion(ctx context.Context, tx *sqlstore.Txn, v versionRow, orElse string) error {
+	values := sqlstore.WithSum("versions", v.values()...)
+	_, err := tx.ExecContext(ctx, "INSERT INTO versions ("+sqlstore.VersionColumns+", checksum) VALUES "+sqlstore.Placeholders(0, 1, len(values))+orElse, values...)
 	if err != nil {
 		return err
 	}
@@ -73,7 +75,7 @@ func insertVersion(ctx context.Context, tx *txn, v versionRow, orElse string) er
 }
 
 func (d *Drive) addVersion(version int64, v Version, server string) error {
-	return insertVersion(d.ctx, d.tx, versionRow{Version: v, run: d.Run.ID, number: version, server: server, created: toMillis(d.l.Now())}, "")
+	return insertVersion(d.ctx, d.tx, versionRow{Version: v, run: d.Run.ID, number: version, server: server, created: sqlstore.ToMillis(d.l.Now())}, "")
 }
 
 // RollBack adds a version with the weights, the control variate and the server's state of an
@@ -81,8 +83,8 @@ func (d *Drive) addVersion(version int64, v Version, server string) error {
 // leases and sums are deleted, and the coordinator opens the next round. It refuses a run
 // that has not begun, and a hub's run.
 func (l *Ledger) RollBack(ctx context.Context, run string, to int64, actor string, now time.Time) (version int64, err error) {
-	defer wrap(&err, "rolling back run", run)
-	err = l.update(ctx, func(tx *txn) error {
+	defer sqlstore.Wrap(&err, "rolling back run", run)
+	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
 		r, err := l.lockedRun(ctx, tx, run)
 		if err != nil {
 			return err
@@ -102,7 +104,7 @@ func (l *Ledger) RollBack(ctx context.Context, run string, to int64, actor strin
 			return err
 		}
 		version = r.Version + 1
-		v.number, v.created, v.from = version, toMillis(now), &to
+		v.number, v.created, v.from = version, sqlstore.ToMillis(now), &to
 		if err := insertVersion(ctx, tx, v, ""); err != nil {
 			return err
 		}
@@ -123,7 +125,7 @@ func (l *Ledger) RollBack(ctx context.Context, run string, to int64, actor strin
 // restart abandons the open round of a running run and everything that was counted since the
 // last merge. Without a stored machine, the coordinator begins the next round. A coordinator
 // that drives the run sees the new batch and reads the run again. The caller stores the run.
-func (l *Ledger) restart(ctx context.Context, tx *txn, r *Run, now time.Time) error {
+func (l *Ledger) restart(ctx context.Context, tx *sqlstore.Txn, r *Run, now time.Time) error {
 	var err error
 	if r.Batch, err = l.nextBatch(ctx, tx, r); err != nil {
 		return err
@@ -137,7 +139,7 @@ func (l *Ledger) restart(ctx context.Context, tx *txn, r *Run, now time.Time) er
 		}
 	}
 	var rounds []Round
-	if err := query(ctx, tx, func(rows *sql.Rows) error {
+	if err := sqlstore.Query(ctx, tx, func(rows *sql.Rows) error {
 		x, err := scanRound(rows)
 		rounds = append(rounds, x)
 		return err
@@ -162,14 +164,14 @@ func (d *Drive) Retire(newest int64) (blobs []string, err error) {
 
 // retire is Retire with the oldest version that is kept.
 func (d *Drive) retire(oldest int64) (blobs []string, err error) {
-	defer wrap(&err, "deleting old versions of run", d.Run.ID)
+	defer sqlstore.Wrap(&err, "deleting old versions of run", d.Run.ID)
 	return deleteVersions(d.ctx, d.tx, d.Run.ID, oldest, d.Run.Server)
 }
 
 // deleteVersions deletes the versions of a run before the given one that no lease, sum or
 // update refers to. It returns the blobs that nothing refers to any more: of these versions
 // and of the given server state.
-func deleteVersions(ctx context.Context, tx *txn, run string, before int64, state string) (unused []string, err error) {
+func deleteVersions(ctx context.Context, tx *sqlstore.Txn, run string, before int64, state string) (unused []string, err error) {
 	var blobs []string
 	add := func(b string) {
 		if b != "" && !slices.Contains(blobs, b) {
@@ -177,7 +179,7 @@ func deleteVersions(ctx context.Context, tx *txn, run string, before int64, stat
 		}
 	}
 	add(state)
-	err = query(ctx, tx, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, tx, func(r *sql.Rows) error {
 		var v Version
 		var server string
 		err := r.Scan(&v.Weights, &v.Control, &server)

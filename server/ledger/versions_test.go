@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"fmt"
 	"testing"
+
+	"loadstar/internal/testkit"
+	"loadstar/server/sqlstore/storetest"
 )
 
 // An operator returns to an earlier version, while the run goes on and after it has ended. The
 // new version has the weights and the state of the earlier one. Of the open round nothing is
 // left that a merge could use, and nothing that arrives later counts.
 func TestRollBack(t *testing.T) {
-	onBoth(t, func(t *testing.T, at string) {
+	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 3), t.Context()
 		for v := range int64(2) {
 			s.ask(v, v, 0, 1, 2)
@@ -34,32 +37,32 @@ func TestRollBack(t *testing.T) {
 		_, err = s.RollBack(ctx, "nothing", 1, "anna", t0)
 		wantIs(t, err, ErrNotFound)
 		v, err := s.RollBack(ctx, "run", 1, "anna", t0)
-		must(t, err)
+		testkit.Must(t, err)
 		r, err := s.Run(ctx, "run")
-		must(t, err)
-		wantEqual(t, "the run", fmt.Sprintf("%d %d %s %d %s", v, r.Version, r.Server, r.Round, r.State), "3 3 server 1 3 running")
+		testkit.Must(t, err)
+		storetest.Equal(t, "the run", fmt.Sprintf("%d %d %s %d %s", v, r.Version, r.Server, r.Round, r.State), "3 3 server 1 3 running")
 		versions, err := s.Versions(ctx, "run")
-		must(t, err)
-		wantEqual(t, "the new version", fmt.Sprintf("%d %s %v %d", versions[0].Version, versions[0].Weights, versions[0].Limits, *versions[0].From), "3 w1 [1] 1")
+		testkit.Must(t, err)
+		storetest.Equal(t, "the new version", fmt.Sprintf("%d %s %v %d", versions[0].Version, versions[0].Weights, versions[0].Limits, *versions[0].From), "3 w1 [1] 1")
 		counted, err := s.Count(ctx, "run", late, sums(late))
-		must(t, err)
-		wantEqual(t, "late results", counted, nil)
-		must(t, s.Partials(ctx, "run", 1<<60, func(Partial) error { t.Error("a sum is left"); return nil }))
+		testkit.Must(t, err)
+		storetest.Equal(t, "late results", counted, nil)
+		testkit.Must(t, s.Partials(ctx, "run", 1<<60, func(Partial) error { t.Error("a sum is left"); return nil }))
 		tasks, err := s.Tasks(ctx, "agent")
-		must(t, err)
-		wantEqual(t, "tasks", tasks, nil)
-		wantEqual(t, "the machine", machine(t, s.Ledger, "run"), "")
+		testkit.Must(t, err)
+		storetest.Equal(t, "tasks", tasks, nil)
+		storetest.Equal(t, "the machine", machine(t, s.Ledger, "run"), "")
 		rounds, err := s.Rounds(ctx, "run", 2, 1)
-		must(t, err)
-		wantEqual(t, "the open round", rounds[0].State, RoundAbandoned)
+		testkit.Must(t, err)
+		storetest.Equal(t, "the open round", rounds[0].State, RoundAbandoned)
 		events, err := s.Audit(ctx, AuditQuery{Actions: []string{"roll back run"}, Limit: 9})
-		must(t, err)
-		wantEqual(t, "events", fmt.Sprintf("%d %s %s", len(events), events[0].Actor, events[0].Detail), "1 anna version 3 has the weights of version 1")
+		testkit.Must(t, err)
+		storetest.Equal(t, "events", fmt.Sprintf("%d %s %s", len(events), events[0].Actor, events[0].Detail), "1 anna version 3 has the weights of version 1")
 
 		heads, err := s.Heads(ctx, "run", -1, 9)
-		must(t, err)
+		testkit.Must(t, err)
 		key, err := s.HeadKey(ctx)
-		must(t, err)
+		testkit.Must(t, err)
 		var previous []byte
 		var told []string
 		for _, h := range heads {
@@ -71,13 +74,13 @@ func TestRollBack(t *testing.T) {
 		if len(told) < 3 {
 			t.Fatalf("heads %q", told)
 		}
-		wantEqual(t, "the last heads", fmt.Sprint(told[len(told)-3:]), "[1 w1 2 w2 3 w1]")
+		storetest.Equal(t, "the last heads", fmt.Sprint(told[len(told)-3:]), "[1 w1 2 w2 3 w1]")
 
-		must(t, s.StopRun(ctx, "run", "test", t0))
+		testkit.Must(t, s.StopRun(ctx, "run", "test", t0))
 		v, err = s.RollBack(ctx, "run", 0, "anna", t0)
-		must(t, err)
+		testkit.Must(t, err)
 		r, err = s.Run(ctx, "run")
-		must(t, err)
-		wantEqual(t, "the stopped run", fmt.Sprintf("%d %d %s %s", v, r.Version, r.Server, r.State), "4 4 server stopped")
+		testkit.Must(t, err)
+		storetest.Equal(t, "the stopped run", fmt.Sprintf("%d %d %s %s", v, r.Version, r.Server, r.State), "4 4 server stopped")
 	})
 }

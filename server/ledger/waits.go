@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"time"
+
+	"loadstar/server/sqlstore"
 )
 
 // Wait is what a round still expects from an agent.
@@ -16,12 +18,12 @@ type Wait struct {
 
 // Waits returns the agents that have open leases in a round, by id.
 func (l *Ledger) Waits(ctx context.Context, run string, round int64) (all []Wait, err error) {
-	defer wrap(&err, "reading what a round waits for, of run", run)
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	defer sqlstore.Wrap(&err, "reading what a round waits for, of run", run)
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		var w Wait
 		var seen, until int64
 		err := r.Scan(&w.Agent, &w.Name, &seen, &w.Clients, &until)
-		w.Seen, w.Until = fromMillis(seen), fromMillis(until)
+		w.Seen, w.Until = sqlstore.FromMillis(seen), sqlstore.FromMillis(until)
 		all = append(all, w)
 		return err
 	}, `SELECT l.agent, a.name, a.seen, CAST(COUNT(*) AS BIGINT), MAX(l.until) FROM leases l JOIN agents a ON a.id = l.agent
@@ -31,9 +33,9 @@ func (l *Ledger) Waits(ctx context.Context, run string, round int64) (all []Wait
 
 // Training returns the agents that have open leases.
 func (l *Ledger) Training(ctx context.Context) (all map[string]bool, err error) {
-	defer wrap(&err, "reading which agents train")
+	defer sqlstore.Wrap(&err, "reading which agents train")
 	all = map[string]bool{}
-	err = query(ctx, l.db, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		var agent string
 		err := r.Scan(&agent)
 		all[agent] = true

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"loadstar/internal/testkit"
 )
 
 // A cheap value is always new. An expensive one may be fifty times as old as its computation
@@ -19,7 +21,7 @@ func TestCachedAge(t *testing.T) {
 		get := func(cost time.Duration) int {
 			t.Helper()
 			x, err := c.get(t.Context(), func(context.Context) (int, error) { n++; time.Sleep(cost); return n, nil })
-			must(t, err)
+			testkit.Must(t, err)
 			return x
 		}
 		for want := range 3 {

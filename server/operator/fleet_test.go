@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/series/quality"
 	"loadstar/server/ledger"
@@ -31,18 +32,18 @@ func newTown(d *fixture) *town {
 	ctx, now := d.Context(), time.Now()
 	join := func(id string, seen, expires time.Time, a ledger.Announcement) {
 		d.Helper()
-		must(d, d.ledger.AddToken(ctx, []byte(id), ledger.Token{Uses: 1, Expires: now.Add(time.Hour)}, "test", time.Now()))
-		must(d, d.ledger.Join(ctx, []byte(id), ledger.Agent{ID: id, Name: "name of " + id, Expires: expires}, seen))
+		testkit.Must(d, d.ledger.AddToken(ctx, []byte(id), ledger.Token{Uses: 1, Expires: now.Add(time.Hour)}, "test", time.Now()))
+		testkit.Must(d, d.ledger.Join(ctx, []byte(id), ledger.Agent{ID: id, Name: "name of " + id, Expires: expires}, seen))
 		a.Agent, a.Step, a.Most, a.Inputs = id, 15*time.Minute, 1000, []string{"load", "temperature"}
 		_, err := d.ledger.Announce(ctx, a, seen)
-		must(d, err)
+		testkit.Must(d, err)
 	}
 	year, skew := now.Add(365*24*time.Hour), 1500*time.Millisecond
 	join("a", now, year, ledger.Announcement{Clients: []string{"a0", "a1", "a2", "a3"}, Version: "1.2.3", Skew: &skew})
 	join("b", now.Add(-time.Hour), year, ledger.Announcement{Clients: []string{"b0"}, Generated: true})
 	join("c", now, now.Add(time.Hour), ledger.Announcement{Clients: []string{"c0", "c1"}})
 	join("d", now, year, ledger.Announcement{Clients: []string{"d0"}})
-	must(d, d.ledger.RevokeAgent(ctx, "d", "user anna via web", now))
+	testkit.Must(d, d.ledger.RevokeAgent(ctx, "d", "user anna via web", now))
 
 	t := &town{fixture: d, today: ledger.Today(now)}
 	for _, c := range quality.Codes()[:2] {
@@ -51,8 +52,8 @@ func newTown(d *fixture) *town {
 	report := func(client string, day int64, findings ...string) {
 		d.Helper()
 		m, err := proto.Marshal(&v1.ClientReport{Client: client, Day: day, Findings: findings})
-		must(d, err)
-		must(d, d.ledger.AddReports(ctx, client[:1], []ledger.Report{{Client: client, Day: day, Message: m, RelativeMAE: 0.8, Coverage: math.NaN(), Fallback: math.NaN(), Findings: findings}}, false, now))
+		testkit.Must(d, err)
+		testkit.Must(d, d.ledger.AddReports(ctx, client[:1], []ledger.Report{{Client: client, Day: day, Message: m, RelativeMAE: 0.8, Coverage: math.NaN(), Fallback: math.NaN(), Findings: findings}}, false, now))
 	}
 	report("a2", t.today-1, t.codes[0])
 	report("a0", t.today, t.codes...)
@@ -60,11 +61,11 @@ func newTown(d *fixture) *town {
 	report("a2", t.today) // its problem is over
 
 	s, err := d.StartRun(ctx, &v1.StartRunRequest{Plan: plan})
-	must(d, err)
+	testkit.Must(d, err)
 	t.run = s.Run
 	lead, err := d.ledger.Lead(ctx, "test", time.Hour, now)
-	must(d, err)
-	must(d, d.ledger.Drive(ctx, lead, t.run, func(x *ledger.Drive) error {
+	testkit.Must(d, err)
+	testkit.Must(d, d.ledger.Drive(ctx, lead, t.run, func(x *ledger.Drive) error {
 		n, err := x.Begin(ledger.Run{Plan: plan}, ledger.Version{Weights: "w0"}, ledger.Filter{}, now)
 		if err != nil {
 			return err
@@ -84,7 +85,7 @@ func newTown(d *fixture) *town {
 	counted, err := d.ledger.Count(ctx, t.run, arrivals, func([]int) ([]ledger.Partial, []ledger.Single, error) {
 		return []ledger.Partial{{Numbers: []byte{1}}}, nil, nil
 	})
-	must(d, err)
+	testkit.Must(d, err)
 	if len(counted) != 1 {
 		d.Fatal("nothing was counted")
 	}
@@ -103,7 +104,7 @@ func TestGetFleet(t *testing.T) {
 	onBoth(t, func(x *fixture) {
 		d := newTown(x)
 		f, err := d.GetFleet(d.Context(), &v1.GetFleetRequest{})
-		must(d, err)
+		testkit.Must(d, err)
 		if f.Agents != 3 || f.Clients != 7 || f.Quiet != 1 || f.Expiring != 1 || f.Revoked != 1 || !f.Generated || f.Hub != "" {
 			d.Errorf("%v", f)
 		}
@@ -122,7 +123,7 @@ func TestListAgents(t *testing.T) {
 		var all []*v1.Agent
 		for after := ""; ; {
 			s, err := d.ListAgents(d.Context(), &v1.ListAgentsRequest{After: after, Limit: 3})
-			must(d, err)
+			testkit.Must(d, err)
 			all = append(all, s.Agents...)
 			if len(s.Agents) < 3 {
 				break
@@ -146,7 +147,7 @@ func TestListAgents(t *testing.T) {
 		}
 		for name, want := range map[string]string{"name of b": "b", "c": "c", "name": "abcd", "zzz": "", "%": "", "_": ""} {
 			s, err := d.ListAgents(d.Context(), &v1.ListAgentsRequest{Name: name})
-			must(d, err)
+			testkit.Must(d, err)
 			got := ""
 			for _, a := range s.Agents {
 				got += a.Id
@@ -178,7 +179,7 @@ func TestListClientsFilters(t *testing.T) {
 			{&v1.ListClientsRequest{Agent: "c", Name: "a"}, "", ""},
 		} {
 			s, err := d.ListClients(d.Context(), x.q)
-			must(d, err)
+			testkit.Must(d, err)
 			var names []string
 			for _, c := range s.Clients {
 				names = append(names, c.Name)
@@ -196,7 +197,7 @@ func TestGetClient(t *testing.T) {
 		get := func(name string) *v1.GetClientResponse {
 			d.Helper()
 			s, err := d.GetClient(d.Context(), &v1.GetClientRequest{Client: name})
-			must(d, err)
+			testkit.Must(d, err)
 			return s
 		}
 		x := get("a0")
@@ -235,7 +236,7 @@ func TestListTurns(t *testing.T) {
 		got := ""
 		for after := ""; ; {
 			s, err := d.ListTurns(d.Context(), &v1.ListTurnsRequest{Run: d.run, After: after, Limit: 3})
-			must(d, err)
+			testkit.Must(d, err)
 			for _, u := range s.Turns {
 				got += u.Client + " " + u.Agent + " " + u.State + "\n"
 			}
@@ -259,7 +260,7 @@ func TestListFindings(t *testing.T) {
 	onBoth(t, func(f *fixture) {
 		d := newTown(f)
 		s, err := d.ListFindings(d.Context(), &v1.ListFindingsRequest{})
-		must(d, err)
+		testkit.Must(d, err)
 		known := quality.Codes()
 		want := []*v1.Finding{
 			{Code: d.codes[0], Clients: 2, Title: known[0].Meaning, Advice: known[0].Advice},
@@ -286,7 +287,7 @@ func TestListAuditFilters(t *testing.T) {
 		begin := time.Now().Add(time.Hour) // after all events of the fixture
 		for i, actor := range []string{"user anna via web", "user anna via certificate", "operator anna", "agent anna", "user bert via web", "user annabel via web"} {
 			for _, action := range []string{"start run", "stop run"} {
-				must(d, d.ledger.AddEvent(d.Context(), ledger.Event{At: begin.Add(time.Duration(i) * time.Second), Actor: actor, Action: action, Subject: fmt.Sprint(i)}))
+				testkit.Must(d, d.ledger.AddEvent(d.Context(), ledger.Event{At: begin.Add(time.Duration(i) * time.Second), Actor: actor, Action: action, Subject: fmt.Sprint(i)}))
 			}
 		}
 		for _, x := range []struct {
@@ -309,7 +310,7 @@ func TestListAuditFilters(t *testing.T) {
 					q := proto.CloneOf(x.q)
 					q.Limit, q.Before = limit, before
 					s, err := d.ListAudit(d.Context(), q)
-					must(d, err)
+					testkit.Must(d, err)
 					for _, e := range s.Events {
 						got += e.Subject
 						before = e.Id

@@ -15,7 +15,8 @@ import (
 	"connectrpc.com/connect"
 	"go.uber.org/goleak"
 
-	"loadstar/internal/pgtest"
+	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
 	"loadstar/server/ledger"
@@ -51,13 +52,6 @@ func onBoth(t *testing.T, test func(d *fixture)) {
 	})
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // fixture serves the operators' API with its real handler and a real ledger. A test sets
 // the caller, who is otherwise local with a session.
 type fixture struct {
@@ -84,13 +78,13 @@ func newFixture(t *testing.T) *fixture {
 func newFixtureAt(t *testing.T, at string) *fixture {
 	t.Helper()
 	l, err := ledger.Open(t.Context(), at)
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { l.Close() })
 	authority, err := pki.Open(filepath.Join(t.TempDir(), "pki"), pki.Keys{})
-	must(t, err)
+	testkit.Must(t, err)
 	d := &fixture{T: t, ledger: l, authority: authority, access: access.New(l, slog.New(slog.DiscardHandler)), closing: make(chan struct{})}
 	d.who = d.signIn("local")
-	h := New(Config{Ledger: l, Access: d.access, Authority: authority, Page: "http://page.example", Wake: d.wake, Revoked: d.revoke, Closing: d.closing, Log: slog.New(slog.DiscardHandler)}).Handler()
+	h := New(Config{Ledger: l, Access: d.access, Authority: authority, Page: "http://page.example", Wake: d.wake, Revoked: d.revoke, Explain: explained, Closing: d.closing, Log: slog.New(slog.DiscardHandler)}).Handler()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d.mu.Lock()
 		who := d.who
@@ -113,11 +107,11 @@ func newFixtureAt(t *testing.T, at string) *fixture {
 func (d *fixture) signIn(user string) *access.Caller {
 	d.Helper()
 	code, _, err := d.access.CreateLogin(d.Context(), user, time.Minute, "test", time.Now())
-	must(d, err)
+	testkit.Must(d, err)
 	cookie, _, err := d.access.Login(d.Context(), code, time.Now())
-	must(d, err)
+	testkit.Must(d, err)
 	c, err := d.access.Session(d.Context(), cookie, time.Now())
-	must(d, err)
+	testkit.Must(d, err)
 	return &c
 }
 
@@ -156,8 +150,8 @@ func (d *fixture) code(what string, err error, want connect.Code) {
 func (d *fixture) members(agent string, clients ...string) {
 	d.Helper()
 	ctx := d.Context()
-	must(d, d.ledger.AddToken(ctx, []byte(agent), ledger.Token{Uses: 1, Expires: time.Now().Add(time.Hour)}, "test", time.Now()))
-	must(d, d.ledger.Join(ctx, []byte(agent), ledger.Agent{ID: agent, Name: "name of " + agent}, time.Now()))
+	testkit.Must(d, d.ledger.AddToken(ctx, []byte(agent), ledger.Token{Uses: 1, Expires: time.Now().Add(time.Hour)}, "test", time.Now()))
+	testkit.Must(d, d.ledger.Join(ctx, []byte(agent), ledger.Agent{ID: agent, Name: "name of " + agent}, time.Now()))
 	_, err := d.ledger.Announce(ctx, ledger.Announcement{Agent: agent, Clients: clients, Step: time.Hour, Most: 1 << 20}, time.Now())
-	must(d, err)
+	testkit.Must(d, err)
 }

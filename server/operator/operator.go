@@ -3,7 +3,6 @@ package operator
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,13 +14,10 @@ import (
 	"connectrpc.com/connect"
 
 	"loadstar/fed"
-	"loadstar/fed/policy"
-	"loadstar/fed/recipe"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
 	"loadstar/server/ledger"
 	"loadstar/server/pki"
-	"loadstar/server/terms"
 )
 
 // Config holds the dependencies and settings of the operators' API.
@@ -33,9 +29,9 @@ type Config struct {
 	Authority *pki.Authority
 	// Page is the address of the dashboard; empty if there is none.
 	Page string
-	// Agents is the address for agents if operators have one of their own, and otherwise
-	// empty.
+	// Agents is the address for agents. Apart means that operators have another one.
 	Agents string
+	Apart  bool
 	// Hub is the address of the hub if this is a region's server, and otherwise empty.
 	Hub string
 	// Version is that of the server's program.
@@ -55,6 +51,8 @@ type Config struct {
 	// Revoked is called with the name of a revoked agent before the operator's call
 	// returns.
 	Revoked func(agent string)
+	// Explain describes a plan for a number of clients. It may be nil.
+	Explain func(p *fed.Plan, clients int) (string, error)
 	// Closing is closed when the server shuts down. Calls of WatchRun then end.
 	Closing <-chan struct{}
 	Log     *slog.Logger
@@ -64,9 +62,11 @@ type Config struct {
 type Operator struct {
 	Config
 	watching chan struct{}
-	counts   cached[ledger.FleetCounts]
-	silents  cached[map[string]bool]
-	heads    heads
+	// explaining admits one explanation at a time, because each measures the processor.
+	explaining chan struct{}
+	counts     cached[ledger.FleetCounts]
+	silents    cached[map[string]bool]
+	heads      heads
 }
 
 var _ v1.OperatorServiceHandler = (*Operator)(nil)
@@ -81,7 +81,9 @@ const (
 )
 
 // New returns an Operator.
-func New(c Config) *Operator { return &Operator{Config: c, watching: make(chan struct{}, maxWatchers)} }
+func New(c Config) *Operator {
+	return &Operator{Config: c, watching: make(chan struct{}, maxWatchers), explaining: make(chan struct{}, 1)}
+}
 
 // Handler returns the handler of the operators' API. The context of each request must carry
 // the caller; see package access.
@@ -167,62 +169,6 @@ func (o *Operator) Revoke(ctx context.Context, r *v1.RevokeRequest) (*v1.RevokeR
 		return nil, o.wireError(err)
 	}
 	return &v1.RevokeResponse{}, nil
-}
-
-// StartRun starts a run, or queues it until there are enough clients. A region refuses the
-// call, because only a hub drives runs.
-func (o *Operator) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.StartRunResponse, error) {
-	if o.Hub != "" {
-		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this server is a region: start the run at its hub, %s", o.Hub))
-	}
-	if len(r.Plan) > maxPlan || r.Clients < 0 {
-		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the plan is too long (over 1 MiB) or the number of clients is negative"))
-	}
-	p, err := recipe.Read([]byte(r.Plan))
-	if err != nil {
-		return nil, connect.NewError(connect.CodeInvalidArgument, err)
-	}
-	// If no coordinator has led yet, it is unknown what data it has. The run then fails when
-	// it begins.
-	data, known, err := o.Ledger.LeadersData(ctx)
-	if err != nil {
-		return nil, o.wireError(err)
-	}
-	if err := terms.Federated(p, data != "" || !known); err != nil {
-		return nil, connect.NewError(connect.CodeInvalidArgument, err)
-	}
-	if recipe.Private(p) && o.Keepers != nil {
-		if err := o.Keepers(p.Privacy.Keepers); err != nil {
-			return nil, connect.NewError(connect.CodeInvalidArgument, err)
-		}
-	}
-	run := ledger.Run{
-		ID: strings.ToLower(rand.Text()[:8]), Name: p.Name, Plan: r.Plan, Wanted: max(r.Clients, training(p, max(p.Schedule.Cohort, p.Schedule.Buffer))),
-		Created: time.Now(),
-	}
-	if err := o.Ledger.AddRun(ctx, run, actor(ctx)); err != nil {
-		return nil, o.wireError(err)
-	}
-	o.Wake(run.ID)
-	answer := &v1.StartRunResponse{Run: run.ID}
-	if warning := policy.Warn(p); warning != "" {
-		answer.Warnings = append(answer.Warnings, warning)
-		o.Log.Warn("a run may be declined", "run", run.ID, "reason", warning)
-	}
-	if n := o.refusedClients(); n > 0 && r.Clients > 0 {
-		answer.Warnings = append(answer.Warnings, several(n, "client")+" refused, because another agent has the name or it is revoked; refused clients do not count, and loadstar agents list shows them")
-	}
-	return answer, nil
-}
-
-// training returns the minimum number of clients of which n train, without those that the
-// plan holds out.
-func training(p *fed.Plan, n int) int64 {
-	all := int(float64(n) / (1 - p.Evaluate.Holdout))
-	for all-recipe.Dealt(p.Evaluate.Holdout, all) < n {
-		all++
-	}
-	return int64(all)
 }
 
 // StopRun ends a run at its current version.

@@ -16,6 +16,7 @@ import (
 	"connectrpc.com/connect"
 
 	"loadstar/internal/jointoken"
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/ledger"
 )
@@ -32,7 +33,7 @@ func TestCaller(t *testing.T) {
 	d.code("nobody", err, connect.CodePermissionDenied)
 	body := &greedy{Reader: bytes.NewReader(make([]byte, 32<<20))}
 	r, err := d.http.Post(d.url+v1.OperatorServiceStartRunProcedure, "application/proto", body)
-	must(t, err)
+	testkit.Must(t, err)
 	r.Body.Close()
 	if r.StatusCode != http.StatusForbidden || body.n.Load() > 4<<20 {
 		t.Errorf("%s, after %d bytes", r.Status, body.n.Load())
@@ -40,7 +41,7 @@ func TestCaller(t *testing.T) {
 	d.as(local)
 	for _, kind := range []string{"application/proto", "application/json", "application/grpc"} {
 		r, err := d.http.Post(d.url+v1.OperatorServiceStartRunProcedure, kind, strings.NewReader("\xff\xff no message"))
-		must(t, err)
+		testkit.Must(t, err)
 		r.Body.Close()
 		if r.StatusCode != 400 && r.StatusCode != 200 || r.StatusCode == 200 && r.Trailer.Get("Grpc-Status")+r.Header.Get("Grpc-Status") == "0" {
 			t.Errorf("%s: %s", kind, r.Status)
@@ -66,10 +67,10 @@ func TestTokens(t *testing.T) {
 	d := newFixture(t)
 	before := time.Now()
 	s, err := d.CreateToken(t.Context(), &v1.CreateTokenRequest{Note: "for the substation", Uses: 2, TtlSeconds: 3600})
-	must(t, err)
+	testkit.Must(t, err)
 	after := time.Now()
 	token, err := jointoken.Parse(s.Token)
-	must(t, err)
+	testkit.Must(t, err)
 	if token.Pin() != d.authority.Pin() || s.Expires < before.Add(time.Hour).UnixMilli() || s.Expires > after.Add(time.Hour).UnixMilli() {
 		t.Errorf("pin %s, expires %v", token.Pin(), time.UnixMilli(s.Expires))
 	}
@@ -97,7 +98,7 @@ func TestTokens(t *testing.T) {
 		t.Errorf("events after one of tomorrow: %v", err)
 	}
 	audit, err := d.ListAudit(t.Context(), &v1.ListAuditRequest{Limit: 1000})
-	must(t, err)
+	testkit.Must(t, err)
 	i := slices.IndexFunc(audit.Events, func(e *v1.Event) bool { return e.Action == "create token" })
 	if i < 0 || audit.Events[i].Actor != "user local via web" || !strings.Contains(audit.Events[i].Detail, "agents 2, until") {
 		t.Fatalf("%v", audit.Events)
@@ -121,7 +122,7 @@ func TestClients(t *testing.T) {
 	var got []string
 	for after, pages := "", 0; ; pages++ {
 		s, err := d.ListClients(t.Context(), &v1.ListClientsRequest{After: after, Limit: 50})
-		must(t, err)
+		testkit.Must(t, err)
 		if s.Total != 121 || s.Agents != 2 {
 			t.Errorf("%d clients of %d agents", s.Total, s.Agents)
 		}
@@ -145,14 +146,14 @@ func TestClients(t *testing.T) {
 		}
 	}
 	_, err := d.Revoke(t.Context(), &v1.RevokeRequest{Client: "c000"})
-	must(t, err)
+	testkit.Must(t, err)
 	_, err = d.Revoke(t.Context(), &v1.RevokeRequest{Agent: "b"})
-	must(t, err)
+	testkit.Must(t, err)
 	if !slices.Equal(d.revoked, []string{"b"}) {
 		t.Errorf("the gateway was notified of %q", d.revoked)
 	}
 	s, err := d.ListClients(t.Context(), &v1.ListClientsRequest{Limit: 1000})
-	must(t, err)
+	testkit.Must(t, err)
 	for _, c := range s.Clients {
 		if c.Revoked != (c.Name == "c000" || c.Name == "other") || c.AgentName != "name of "+c.Agent {
 			t.Errorf("%v", c)
@@ -164,7 +165,7 @@ func TestClients(t *testing.T) {
 			t.Fatalf("%d clients of %d agents", s.Total, s.Agents)
 		}
 		s, err = d.ListClients(t.Context(), &v1.ListClientsRequest{Limit: 1})
-		must(t, err)
+		testkit.Must(t, err)
 	}
 	for what, c := range map[string]struct {
 		q    *v1.RevokeRequest
@@ -186,7 +187,7 @@ func TestWarnings(t *testing.T) {
 	d := newFixture(t)
 	for batch, want := range map[int]string{32: "", 1: "agents with default settings decline this plan: client.batch is 1, the minimum is 32 (policy.least_batch)"} {
 		s, err := d.StartRun(t.Context(), &v1.StartRunRequest{Plan: fmt.Sprintf("algorithm: fedavg\nclient: {batch: %d, steps: 64}\n", batch)})
-		must(t, err)
+		testkit.Must(t, err)
 		if got := strings.Join(s.Warnings, "\n"); got != want {
 			t.Errorf("batch %d: %q", batch, got)
 		}
@@ -199,7 +200,7 @@ func TestRuns(t *testing.T) {
 	var ids []string
 	for i := range 3 {
 		s, err := d.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: int64(i)})
-		must(t, err)
+		testkit.Must(t, err)
 		ids = append(ids, s.Run)
 		// Runs are sorted by their time of creation in milliseconds, so the times must
 		// differ.
@@ -214,7 +215,7 @@ func TestRuns(t *testing.T) {
 		}
 	}
 	many, err := d.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: 500})
-	must(t, err)
+	testkit.Must(t, err)
 	if r, err := d.ledger.Run(t.Context(), many.Run); err != nil || r.Wanted != 500 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -237,7 +238,7 @@ func TestRuns(t *testing.T) {
 		}
 	}
 	list, err := d.ListRuns(t.Context(), &v1.ListRunsRequest{})
-	must(t, err)
+	testkit.Must(t, err)
 	if len(list.Runs) != 4 || list.Runs[0].Id != many.Run || list.Runs[3].Id != ids[0] {
 		t.Errorf("%v", list.Runs)
 	}
@@ -248,7 +249,7 @@ func TestRuns(t *testing.T) {
 		t.Errorf("%v, %v", list, err)
 	}
 	_, err = d.StopRun(t.Context(), &v1.StopRunRequest{Run: ids[0]})
-	must(t, err)
+	testkit.Must(t, err)
 	_, err = d.StopRun(t.Context(), &v1.StopRunRequest{Run: ids[0]})
 	d.code("stopped again", err, connect.CodeFailedPrecondition)
 	_, err = d.StopRun(t.Context(), &v1.StopRunRequest{Run: "none"})
@@ -270,10 +271,10 @@ func (d *fixture) drive(run string) func(state string) {
 	d.Helper()
 	ctx := d.Context()
 	lead, err := d.ledger.Lead(ctx, "test", time.Hour, time.Now())
-	must(d, err)
+	testkit.Must(d, err)
 	do := func(do func(x *ledger.Drive) error) {
 		d.Helper()
-		must(d, d.ledger.Drive(ctx, lead, run, do))
+		testkit.Must(d, d.ledger.Drive(ctx, lead, run, do))
 	}
 	do(func(x *ledger.Drive) error {
 		if _, err := x.Begin(ledger.Run{Plan: plan}, ledger.Version{Weights: "w0"}, ledger.Filter{}, time.Now()); err != nil {
@@ -307,11 +308,11 @@ func TestWatch(t *testing.T) {
 	d := newFixture(t)
 	d.members("a", "c0", "c1")
 	s, err := d.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan})
-	must(t, err)
+	testkit.Must(t, err)
 	next := d.drive(s.Run)
 	next(ledger.RoundMerging) // this round closes before the first watcher calls
 	w, err := d.WatchRun(t.Context(), &v1.WatchRunRequest{Run: s.Run})
-	must(t, err)
+	testkit.Must(t, err)
 	defer w.Close()
 	hear := func() *v1.WatchRunResponse {
 		t.Helper()
@@ -332,7 +333,7 @@ func TestWatch(t *testing.T) {
 	}
 	next(ledger.RoundMerging)
 	_, err = d.StopRun(t.Context(), &v1.StopRunRequest{Run: s.Run})
-	must(t, err)
+	testkit.Must(t, err)
 	if m := hear(); m.Round.GetRound() != 3 {
 		t.Errorf("%v", m)
 	}
@@ -353,10 +354,10 @@ func TestWatchers(t *testing.T) {
 	t.Parallel()
 	d := newFixture(t)
 	s, err := d.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan})
-	must(t, err)
+	testkit.Must(t, err)
 	watch := func() (*connect.ServerStreamForClient[v1.WatchRunResponse], error) {
 		w, err := d.WatchRun(t.Context(), &v1.WatchRunRequest{Run: s.Run})
-		must(t, err)
+		testkit.Must(t, err)
 		t.Cleanup(func() { w.Close() })
 		if !w.Receive() {
 			return w, w.Err()
@@ -366,13 +367,13 @@ func TestWatchers(t *testing.T) {
 	var all []*connect.ServerStreamForClient[v1.WatchRunResponse]
 	for range maxWatchers {
 		w, err := watch()
-		must(t, err)
+		testkit.Must(t, err)
 		all = append(all, w)
 	}
 	_, err = watch()
 	d.code("one more", err, connect.CodeResourceExhausted)
 	none, err := d.WatchRun(t.Context(), &v1.WatchRunRequest{Run: "none"})
-	must(t, err)
+	testkit.Must(t, err)
 	none.Receive()
 	d.code("none, and no room", none.Err(), connect.CodeResourceExhausted)
 	none.Close()
@@ -382,7 +383,7 @@ func TestWatchers(t *testing.T) {
 			break
 		}
 	}
-	must(t, err)
+	testkit.Must(t, err)
 	close(d.closing)
 	for _, w := range all[1:] { // these watchers end only because of the shutdown
 		for w.Receive() {
@@ -396,7 +397,7 @@ func TestWatchers(t *testing.T) {
 func TestLedgerClosed(t *testing.T) {
 	t.Parallel()
 	d := newFixture(t)
-	must(t, d.ledger.Close())
+	testkit.Must(t, d.ledger.Close())
 	for what, err := range map[string]error{
 		"runs":    second(d.ListRuns(t.Context(), &v1.ListRunsRequest{})),
 		"clients": second(d.ListClients(t.Context(), &v1.ListClientsRequest{})),

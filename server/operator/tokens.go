@@ -10,6 +10,7 @@ import (
 
 	"loadstar/internal/jointoken"
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/access"
 	"loadstar/server/ledger"
 )
 
@@ -45,7 +46,12 @@ func (o *Operator) CreateToken(ctx context.Context, r *v1.CreateTokenRequest) (*
 	if err != nil {
 		return nil, o.wireError(err)
 	}
-	return &v1.CreateTokenResponse{Token: t.Text(), Expires: expires.UnixMilli(), Id: ledger.TokenID(t.Hash()), Server: o.Agents}, nil
+	answer := &v1.CreateTokenResponse{Token: t.Text(), Expires: expires.UnixMilli(), Id: ledger.TokenID(t.Hash())}
+	// A command knows an address that it can reach. A browser knows only that of the page.
+	if c, _ := access.From(ctx); o.Apart || c.Via == access.ViaWeb {
+		answer.Server = o.Agents
+	}
+	return answer, nil
 }
 
 func tokenOf(t ledger.Token) *v1.Token {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	v1 "loadstar/proto/loadstar/v1"
+
+	"loadstar/internal/testkit"
 )
 
 // TestWaiting checks what is said about a round that waits: for whom, since when, until when, and
@@ -21,7 +23,7 @@ func TestWaiting(t *testing.T) {
 			return seen, time.Second, ok
 		}
 		r, err := o.GetRun(d.Context(), &v1.GetRunRequest{Run: d.run})
-		must(d, err)
+		testkit.Must(d, err)
 		w := r.Waiting
 		// Of seven clients two are counted, a1, a3, c0 and c1 are expected, b0 is silent.
 		if w.GetClients() != 5 || w.GetSilent() != 1 || w.GetMerges() != 6 || w.GetAsked() != 7 || w.GetReplaces() || w.GetGivesUp() == 0 {
@@ -44,7 +46,7 @@ func TestWaiting(t *testing.T) {
 			d.Errorf("%d agents are silent: %v", fleet.GetSilent(), err)
 		}
 		list, err := o.ListAgents(d.Context(), &v1.ListAgentsRequest{})
-		must(d, err)
+		testkit.Must(d, err)
 		for _, a := range list.Agents {
 			if a.Silent != (a.Id == "b") {
 				d.Errorf("agent %s: silent %v", a.Id, a.Silent)
@@ -61,7 +63,7 @@ func TestRefusedNames(t *testing.T) {
 		o := New(Config{Ledger: d.ledger, Wake: func(string) {}, Log: slog.New(slog.DiscardHandler)})
 		o.Refused = func() map[string][]string { return map[string][]string{"b": {"a0"}} }
 		list, err := o.ListClients(d.Context(), &v1.ListClientsRequest{})
-		must(d, err)
+		testkit.Must(d, err)
 		for _, c := range list.Clients {
 			if got := strings.Join(c.Also, " "); (got == "name of b") != (c.Name == "a0") {
 				d.Errorf("%s is also announced by %q", c.Name, got)
@@ -73,12 +75,12 @@ func TestRefusedNames(t *testing.T) {
 		}
 		for wait, warns := range map[int64]bool{0: false, 9: true} {
 			s, err := o.StartRun(d.Context(), &v1.StartRunRequest{Plan: plan, Clients: wait})
-			must(d, err)
+			testkit.Must(d, err)
 			if said := strings.Contains(strings.Join(s.Warnings, " "), "1 client refused"); said != warns {
 				d.Errorf("--wait-for %d: %q", wait, s.Warnings)
 			}
 			r, err := o.GetRun(d.Context(), &v1.GetRunRequest{Run: s.Run})
-			must(d, err)
+			testkit.Must(d, err)
 			if !strings.Contains(r.Run.Reason, "1 refused (") {
 				d.Errorf("a run that waits says %q", r.Run.Reason)
 			}

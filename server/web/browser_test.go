@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"loadstar/internal/testkit"
 	"loadstar/server/access"
 )
 
@@ -33,15 +34,15 @@ func startBrowser(t *testing.T) *browser {
 		t.Skip("needs Debian's chromium, and takes several seconds")
 	}
 	read, write, err := os.Pipe() // to the browser
-	must(t, err)
+	testkit.Must(t, err)
 	answers, out, err := os.Pipe() // from the browser
-	must(t, err)
+	testkit.Must(t, err)
 	cmd := exec.Command(path, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
 		"--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--remote-debugging-pipe", "--user-data-dir="+t.TempDir())
 	cmd.ExtraFiles = []*os.File{read, out}
 	home := t.TempDir()
 	cmd.Env = append(os.Environ(), "HOME="+home, "TMPDIR="+home)
-	must(t, cmd.Start())
+	testkit.Must(t, cmd.Start())
 	read.Close()
 	out.Close()
 	b := &browser{T: t, to: write, from: bufio.NewReaderSize(answers, 1<<20)}
@@ -59,7 +60,7 @@ func startBrowser(t *testing.T) *browser {
 		b.to.Close()
 		answers.Close()
 	})
-	must(t, answers.SetReadDeadline(time.Now().Add(2*patient)))
+	testkit.Must(t, answers.SetReadDeadline(time.Now().Add(2*patient)))
 	var made struct{ TargetID string }
 	b.call("Target.createTarget", map[string]any{"url": "about:blank"}, &made)
 	var attached struct{ SessionID string }
@@ -73,21 +74,21 @@ func (b *browser) call(method string, params, result any) {
 	b.Helper()
 	b.number++
 	text, err := json.Marshal(map[string]any{"id": b.number, "method": method, "params": params, "sessionId": b.session})
-	must(b, err)
+	testkit.Must(b, err)
 	if b.session == "" {
 		text = []byte(strings.Replace(string(text), `,"sessionId":""`, "", 1))
 	}
 	_, err = b.to.Write(append(text, 0))
-	must(b, err)
+	testkit.Must(b, err)
 	for {
 		line, err := b.from.ReadBytes(0)
-		must(b, err)
+		testkit.Must(b, err)
 		var answer struct {
 			ID     int
 			Result json.RawMessage
 			Error  *struct{ Message string }
 		}
-		must(b, json.Unmarshal(line[:len(line)-1], &answer))
+		testkit.Must(b, json.Unmarshal(line[:len(line)-1], &answer))
 		if answer.ID != b.number {
 			continue // an event
 		}
@@ -95,7 +96,7 @@ func (b *browser) call(method string, params, result any) {
 			b.Fatalf("%s: %s", method, answer.Error.Message)
 		}
 		if result != nil {
-			must(b, json.Unmarshal(answer.Result, result))
+			testkit.Must(b, json.Unmarshal(answer.Result, result))
 		}
 		return
 	}
@@ -138,7 +139,7 @@ func TestOIDCInBrowser(t *testing.T) {
 	b.call("Page.reload", map[string]any{}, nil)
 	b.soon("document.body?.innerText.includes('oidc:anna')")
 	// A removed user has to sign in again.
-	must(t, s.ledger.RemoveUser(t.Context(), "oidc:anna", "test", time.Now()))
+	testkit.Must(t, s.ledger.RemoveUser(t.Context(), "oidc:anna", "test", time.Now()))
 	b.call("Page.reload", map[string]any{}, nil)
 	b.soon("!!" + button)
 	// Who has no role gets a page that says so.
@@ -147,7 +148,7 @@ func TestOIDCInBrowser(t *testing.T) {
 	b.soon("document.body?.innerText.includes('eve has no access')")
 	// A login link signs in once.
 	code, _, err := s.gate.CreateLogin(t.Context(), "local", time.Minute, "test", time.Now())
-	must(t, err)
+	testkit.Must(t, err)
 	b.call("Page.navigate", map[string]any{"url": s.page + "/#/login?code=" + code}, nil)
 	b.soon("fetch('/api/info').then(r => r.json()).then(x => x.signed_in)")
 	b.soon("!location.href.includes('code=')")
@@ -172,7 +173,7 @@ func TestLostRoleInBrowser(t *testing.T) {
 		t.Errorf("an operator: %s", got)
 	}
 	_, err := f.ledger.PutUser(t.Context(), "anna", string(access.Viewer), "test", time.Now())
-	must(t, err)
+	testkit.Must(t, err)
 	if got := stop(); got != "permission_denied" {
 		t.Errorf("an operator who became a viewer: %s", got)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"loadstar/internal/testkit"
 	"loadstar/server/access"
 )
 
@@ -19,7 +20,7 @@ import (
 func (f *fixture) port() string {
 	f.Helper()
 	_, port, err := net.SplitHostPort(f.web.listener.Addr().String())
-	must(f, err)
+	testkit.Must(f, err)
 	return port
 }
 
@@ -28,7 +29,7 @@ func (f *fixture) port() string {
 func TestTwoServers(t *testing.T) {
 	t.Parallel()
 	jar, err := cookiejar.New(nil)
-	must(t, err)
+	testkit.Must(t, err)
 	one, two := newFixture(t, nil), newFixture(t, nil)
 	for _, f := range []*fixture{one, two} {
 		f.http.Jar = jar
@@ -37,7 +38,7 @@ func TestTwoServers(t *testing.T) {
 		}
 	}
 	u, err := url.Parse(one.url)
-	must(t, err)
+	testkit.Must(t, err)
 	if all := jar.Cookies(u); len(all) != 2 {
 		t.Errorf("the browser has the cookies %v", all)
 	}
@@ -65,13 +66,13 @@ func TestCookieNames(t *testing.T) {
 		"__Host-loadstar_session ":     {Listen: ":0", CertFile: "c", KeyFile: "k"},
 	} {
 		w, err := Open(c)
-		must(t, err)
+		testkit.Must(t, err)
 		_, port, err := net.SplitHostPort(w.listener.Addr().String())
-		must(t, err)
+		testkit.Must(t, err)
 		if got := w.cookieName(sessionCookie); got != strings.ReplaceAll(strings.TrimSpace(want), "PORT", port) {
 			t.Errorf("%+v: %s, want %s", c, got, want)
 		}
-		must(t, w.Close())
+		testkit.Must(t, w.Close())
 	}
 	// Browsers take a __Host- cookie only if it is secure, for all paths and for no domain.
 	f := newFixture(t, func(c *Config) { c.BehindProxy = true })
@@ -108,14 +109,14 @@ func TestLostRole(t *testing.T) {
 		t.Fatalf("an operator: %d %s", status, body)
 	}
 	_, err := f.ledger.PutUser(t.Context(), "anna", string(access.Viewer), "test", time.Now())
-	must(t, err)
+	testkit.Must(t, err)
 	if status, body := stop(); status != http.StatusForbidden || !strings.Contains(body, "needs the role operator") {
 		t.Errorf("an operator who became a viewer: %d %s", status, body)
 	}
 	if status, body := f.call(cookie, "ListRuns", "{}"); status != http.StatusOK {
 		t.Errorf("a viewer cannot read: %d %s", status, body)
 	}
-	must(t, f.ledger.RemoveUser(t.Context(), "anna", "test", time.Now()))
+	testkit.Must(t, f.ledger.RemoveUser(t.Context(), "anna", "test", time.Now()))
 	for _, method := range []string{"StopRun", "ListRuns"} {
 		if status, body := f.call(cookie, method, `{}`); status != http.StatusUnauthorized {
 			t.Errorf("%s of a removed user: %d %s", method, status, body)

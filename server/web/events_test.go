@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
 )
@@ -49,19 +50,19 @@ type viewing struct {
 func (f *fixture) look(cookie, topics, last string) *viewing {
 	f.Helper()
 	r, err := http.NewRequest(http.MethodGet, f.url+"api/events?topics="+topics, nil)
-	must(f, err)
+	testkit.Must(f, err)
 	r.AddCookie(f.cookie(cookie))
 	if last != "" {
 		r.Header.Set("Last-Event-ID", last)
 	}
 	v := &viewing{T: f.T}
 	v.conn, err = net.Dial("tcp", f.web.listener.Addr().String())
-	must(f, err)
+	testkit.Must(f, err)
 	f.Cleanup(v.close)
-	must(f, v.conn.SetDeadline(time.Now().Add(10*time.Minute)))
-	must(f, r.Write(v.conn))
+	testkit.Must(f, v.conn.SetDeadline(time.Now().Add(10*time.Minute)))
+	testkit.Must(f, r.Write(v.conn))
 	v.answer, err = http.ReadResponse(bufio.NewReaderSize(v.conn, 256), r)
-	must(f, err)
+	testkit.Must(f, err)
 	v.lines = bufio.NewScanner(v.answer.Body)
 	v.lines.Buffer(make([]byte, 0, 256), 1<<20)
 	return v
@@ -96,16 +97,6 @@ func (v *viewing) want(name, part string) event {
 		v.Fatalf("got %+v, want %s with %q", e, name, part)
 	}
 	return e
-}
-
-// eventually waits until something is true.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("never: " + what)
-		}
-	}
 }
 
 func (h *hub) size() (viewers, topics int) {
@@ -190,13 +181,13 @@ func TestSessionEnds(t *testing.T) {
 	if viewers, _ := f.web.hub.size(); viewers > 2 {
 		t.Errorf("%d viewers", viewers)
 	}
-	must(t, f.gate.Logout(t.Context(), other)) // as another process does it
+	testkit.Must(t, f.gate.Logout(t.Context(), other)) // as another process does it
 	began := time.Now()
 	if e, ok := w.next(); ok {
 		t.Errorf("after the end of the session: %+v", e)
 	}
 	t.Logf("the stream ended after %s", time.Since(began).Round(time.Millisecond))
-	eventually(t, "no viewers", func() bool { n, _ := f.web.hub.size(); return n == 0 })
+	testkit.Eventually(t, "no viewers", func() bool { n, _ := f.web.hub.size(); return n == 0 })
 }
 
 // The ledger is read once however many look, and not at all if nobody looks.
@@ -228,7 +219,7 @@ func TestOnePoller(t *testing.T) {
 	for _, v := range all {
 		v.close()
 	}
-	eventually(t, "no topic is read", func() bool { _, topics := f.web.hub.size(); return topics == 0 })
+	testkit.Eventually(t, "no topic is read", func() bool { _, topics := f.web.hub.size(); return topics == 0 })
 	n := api.reads.Load()
 	time.Sleep(2*rests["fleet"] + time.Second)
 	if api.reads.Load() != n {
@@ -282,7 +273,7 @@ func TestViewers(t *testing.T) {
 		v.want("fleet", `"2"`)
 	}
 	all[0].close()
-	eventually(t, "room for another", func() bool {
+	testkit.Eventually(t, "room for another", func() bool {
 		v := open(99)
 		defer v.close()
 		return v.answer.StatusCode == http.StatusOK
@@ -291,7 +282,7 @@ func TestViewers(t *testing.T) {
 	for i := 1; i <= 2*viewersOfUser; i++ { // all of one user
 		all[min(i, len(all)-1)].close()
 	}
-	eventually(t, "room", func() bool { n, _ := mine.size(); return n < maxViewers-viewersOfUser })
+	testkit.Eventually(t, "room", func() bool { n, _ := mine.size(); return n < maxViewers-viewersOfUser })
 	mine.mu.Lock()
 	mine.ofUser["greedy"] = viewersOfUser
 	mine.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
 	"loadstar/server/ledger"
@@ -71,22 +72,22 @@ const (
 func newLarge(f *fixture) *large {
 	f.Helper()
 	ctx, now := f.Context(), time.Now()
-	must(f, f.ledger.AddToken(ctx, []byte("token"), ledger.Token{Uses: largeAgents, Expires: now.Add(time.Hour)}, "test", now))
+	testkit.Must(f, f.ledger.AddToken(ctx, []byte("token"), ledger.Token{Uses: largeAgents, Expires: now.Add(time.Hour)}, "test", now))
 	for i := range largeAgents {
 		id := fmt.Sprintf("agent%02d-of-the-substation", i)
-		must(f, f.ledger.Join(ctx, []byte("token"), ledger.Agent{ID: id, Name: "name of " + id, Expires: now.Add(1000 * time.Hour)}, now))
+		testkit.Must(f, f.ledger.Join(ctx, []byte("token"), ledger.Agent{ID: id, Name: "name of " + id, Expires: now.Add(1000 * time.Hour)}, now))
 		_, err := f.ledger.Announce(ctx, ledger.Announcement{Agent: id, Clients: largeClients(i), Inputs: []string{"load"}, Step: time.Hour, Most: largeEach}, now)
-		must(f, err)
+		testkit.Must(f, err)
 	}
 	l := &large{fixture: f}
 	for range 20 { // the last one is driven
 		s, err := f.web.API.StartRun(access.With(ctx, access.Caller{Name: "anna", Role: access.Admin, Via: access.ViaWeb}), &v1.StartRunRequest{Plan: largePlan})
-		must(f, err)
+		testkit.Must(f, err)
 		l.run = s.Run
 	}
 	var err error
 	l.lead, err = f.ledger.Lead(ctx, "test", time.Hour, now)
-	must(f, err)
+	testkit.Must(f, err)
 	l.drive(func(x *ledger.Drive) error {
 		_, err := x.Begin(ledger.Run{Plan: largePlan}, ledger.Version{Weights: strings.Repeat("w", 64)}, ledger.Filter{}, now)
 		return err
@@ -104,7 +105,7 @@ func largeClients(agent int) (all []string) {
 
 func (l *large) drive(do func(x *ledger.Drive) error) {
 	l.Helper()
-	must(l, l.ledger.Drive(l.Context(), l.lead, l.run, do))
+	testkit.Must(l, l.ledger.Drive(l.Context(), l.lead, l.run, do))
 }
 
 // ask opens a round for the first n clients.
@@ -161,7 +162,7 @@ func TestLargeFleet(t *testing.T) {
 	_, err := store.Count(t.Context(), l.run, []ledger.Arrival{arrival}, func([]int) ([]ledger.Partial, []ledger.Single, error) {
 		return []ledger.Partial{{Numbers: []byte{1}}}, nil, nil
 	})
-	must(t, err)
+	testkit.Must(t, err)
 	size("fleet", "fleet", 2<<10)
 	size("20 runs", "runs", 16<<10)
 	size("run with 8 rounds", "run:"+l.run, 8<<10)
@@ -175,7 +176,7 @@ func TestLargeFleet(t *testing.T) {
 	for range 2 {
 		l.look(cookie, topics, "")
 	}
-	eventually(t, "all topics are read again", func() bool {
+	testkit.Eventually(t, "all topics are read again", func() bool {
 		return api.count("fleet") > 2 && api.count("runs") > 3 && api.count("run") > 3 && api.count("turns") > 3
 	})
 	api.mu.Lock()
@@ -199,6 +200,6 @@ func TestLargeFleet(t *testing.T) {
 
 	// A long plan is not repeated in every event.
 	s, err := api.StartRun(access.With(t.Context(), access.Caller{Name: "anna", Role: access.Admin, Via: access.ViaWeb}), &v1.StartRunRequest{Plan: largePlan + "\n" + strings.Repeat("# a comment\n", 80_000)})
-	must(t, err)
+	testkit.Must(t, err)
 	size("run with a long plan", "run:"+s.Run, 8<<10)
 }

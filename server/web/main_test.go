@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
 	"loadstar/server/ledger"
@@ -26,13 +27,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // raceDetector is set if the race detector runs.
 var raceDetector bool
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // fixture is a dashboard with the real operators' API, real sessions and a real ledger.
 type fixture struct {
@@ -67,7 +61,7 @@ func newAPI(t *testing.T, l *ledger.Ledger) API {
 func newLedger(t *testing.T) *ledger.Ledger {
 	t.Helper()
 	l, err := ledger.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -77,7 +71,7 @@ func serve(t *testing.T, c Config, api API, l *ledger.Ledger) *fixture {
 	t.Helper()
 	gate := access.New(l, silent)
 	w, err := Open(c)
-	must(t, err)
+	testkit.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	registry := prometheus.NewRegistry()
@@ -99,9 +93,9 @@ func serve(t *testing.T, c Config, api API, l *ledger.Ledger) *fixture {
 func (f *fixture) code(name string, role access.Role) string {
 	f.Helper()
 	_, err := f.ledger.PutUser(f.Context(), name, string(role), "test", time.Now())
-	must(f, err)
+	testkit.Must(f, err)
 	code, _, err := f.gate.CreateLogin(f.Context(), name, time.Minute, "test", time.Now())
-	must(f, err)
+	testkit.Must(f, err)
 	return code
 }
 
@@ -109,7 +103,7 @@ func (f *fixture) code(name string, role access.Role) string {
 func (f *fixture) open(name string, role access.Role) string {
 	f.Helper()
 	cookie, _, err := f.gate.Login(f.Context(), f.code(name, role), time.Now())
-	must(f, err)
+	testkit.Must(f, err)
 	return cookie
 }
 
@@ -122,7 +116,7 @@ func (f *fixture) cookie(value string) *http.Cookie {
 func (f *fixture) ask(method, path, cookie, body string, header ...string) *http.Response {
 	f.Helper()
 	r, err := http.NewRequestWithContext(f.Context(), method, f.url+path, bytes.NewReader([]byte(body)))
-	must(f, err)
+	testkit.Must(f, err)
 	if method == http.MethodPost {
 		r.Header.Set("Content-Type", "application/json")
 	}
@@ -136,7 +130,7 @@ func (f *fixture) ask(method, path, cookie, body string, header ...string) *http
 		r.Header.Set(header[i], header[i+1])
 	}
 	a, err := f.http.Do(r)
-	must(f, err)
+	testkit.Must(f, err)
 	f.Cleanup(func() { a.Body.Close() })
 	return a
 }
@@ -146,7 +140,7 @@ func (f *fixture) call(cookie, method, body string, header ...string) (int, stri
 	f.Helper()
 	a := f.ask(http.MethodPost, "api/"+v1.OperatorServiceName+"/"+method, cookie, body, header...)
 	text, err := io.ReadAll(a.Body)
-	must(f, err)
+	testkit.Must(f, err)
 	return a.StatusCode, string(text)
 }
 
@@ -154,6 +148,6 @@ func (f *fixture) call(cookie, method, body string, header ...string) (int, stri
 func (f *fixture) problem(a *http.Response) (code, message string) {
 	f.Helper()
 	var p struct{ Code, Message string }
-	must(f, json.NewDecoder(a.Body).Decode(&p))
+	testkit.Must(f, json.NewDecoder(a.Body).Decode(&p))
 	return p.Code, p.Message
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"loadstar/internal/connlimit"
+	"loadstar/internal/testkit"
 	"loadstar/server/access"
 	"loadstar/server/ledger"
 	"loadstar/server/limitlog"
@@ -40,11 +41,11 @@ func newSigning(t *testing.T, change func(*OIDC)) *signing {
 		t.Skip("starts an OpenID Connect provider")
 	}
 	p, err := mockoidc.Run()
-	must(t, err)
-	t.Cleanup(func() { must(t, p.Shutdown()) })
+	testkit.Must(t, err)
+	t.Cleanup(func() { testkit.Must(t, p.Shutdown()) })
 	l, err := ledger.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
-	must(t, err)
-	t.Cleanup(func() { must(t, l.Close()) })
+	testkit.Must(t, err)
+	t.Cleanup(func() { testkit.Must(t, l.Close()) })
 	log := slog.New(slog.DiscardHandler)
 	g := access.New(l, log)
 	c := &OIDC{
@@ -56,7 +57,7 @@ func newSigning(t *testing.T, change func(*OIDC)) *signing {
 	}
 	// The page and the provider are on different sites, as usual.
 	w, err := Open(Config{Listen: "localhost:0", OIDC: c})
-	must(t, err)
+	testkit.Must(t, err)
 	w.logins = connlimit.NewRates(1000, 1000, 10) // a test is faster than people
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -64,7 +65,7 @@ func newSigning(t *testing.T, change func(*OIDC)) *signing {
 		registry := prometheus.NewRegistry()
 		done <- w.Run(ctx, Services{API: operator.New(operator.Config{Ledger: l, Access: g, Log: log}), Access: g, Log: log, Metrics: registry, Limited: limitlog.NewReport(log, registry)})
 	}()
-	t.Cleanup(func() { cancel(); must(t, <-done) })
+	t.Cleanup(func() { cancel(); testkit.Must(t, <-done) })
 	return &signing{t, p, l, g, strings.TrimSuffix(w.URL(), "/")}
 }
 
@@ -72,7 +73,7 @@ func newSigning(t *testing.T, change func(*OIDC)) *signing {
 func (s *signing) browser() *http.Client {
 	s.Helper()
 	jar, err := cookiejar.New(nil)
-	must(s, err)
+	testkit.Must(s, err)
 	h := &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}
 	return h
 }
@@ -85,10 +86,10 @@ func (s *signing) user(subject, name string, groups ...string) {
 func (s *signing) get(h *http.Client, at string) (*http.Response, string) {
 	s.Helper()
 	r, err := h.Get(at)
-	must(s, err)
+	testkit.Must(s, err)
 	defer r.Body.Close()
 	b, err := io.ReadAll(r.Body)
-	must(s, err)
+	testkit.Must(s, err)
 	return r, string(b)
 }
 
@@ -96,10 +97,10 @@ func (s *signing) get(h *http.Client, at string) (*http.Response, string) {
 func (s *signing) whoami(h *http.Client) string {
 	s.Helper()
 	r, err := h.Post(s.page+"/api/loadstar.v1.OperatorService/Whoami", "application/json", strings.NewReader("{}"))
-	must(s, err)
+	testkit.Must(s, err)
 	defer r.Body.Close()
 	var x struct{ Name, Role, Code string }
-	must(s, json.NewDecoder(r.Body).Decode(&x))
+	testkit.Must(s, json.NewDecoder(r.Body).Decode(&x))
 	return strings.TrimSpace(x.Name + " " + x.Role + x.Code)
 }
 
@@ -172,7 +173,7 @@ func TestOIDC(t *testing.T) {
 		t.Error(got)
 	}
 	// A removed user has no session any more.
-	must(t, s.ledger.RemoveUser(t.Context(), "oidc:anna", "test", time.Now()))
+	testkit.Must(t, s.ledger.RemoveUser(t.Context(), "oidc:anna", "test", time.Now()))
 	if got := s.whoami(h); got != "unauthenticated" {
 		t.Error(got)
 	}
@@ -205,7 +206,7 @@ func TestOIDCCallback(t *testing.T) {
 	}
 	with := func(at, name, value string) string {
 		u, err := url.Parse(at)
-		must(t, err)
+		testkit.Must(t, err)
 		q := u.Query()
 		q.Set(name, value)
 		u.RawQuery = q.Encode()
@@ -236,11 +237,11 @@ func TestOIDCCallback(t *testing.T) {
 	// The verifier proves to the provider that the code was asked for here.
 	h, at = begin()
 	u, err := url.Parse(s.page + oidcCallback)
-	must(t, err)
+	testkit.Must(t, err)
 	mine := h.Jar.Cookies(u)[0].Value
 	thief := &signer{OIDC: &OIDC{Issuer: s.provider.Issuer(), ClientID: s.provider.ClientID, ClientSecret: s.provider.ClientSecret}, web: &Web{Config: Config{URL: s.page + "/"}}}
 	stolen, err := url.Parse(at)
-	must(t, err)
+	testkit.Must(t, err)
 	if _, err := thief.exchange(stolen.Query().Get("code"), "guess"); err == nil {
 		t.Error("the provider did not check the verifier")
 	}
@@ -289,7 +290,7 @@ func TestOIDCUnverifiedEmail(t *testing.T) {
 
 func TestOIDCClaims(t *testing.T) {
 	all := map[string]json.RawMessage{}
-	must(t, json.Unmarshal([]byte(`{"groups":["a","b"],"role":"c","realm":{"roles":["d"],"e.f":"g"},"n":7,"mixed":["a",1],"https://x.example/groups":["h"]}`), &all))
+	testkit.Must(t, json.Unmarshal([]byte(`{"groups":["a","b"],"role":"c","realm":{"roles":["d"],"e.f":"g"},"n":7,"mixed":["a",1],"https://x.example/groups":["h"]}`), &all))
 	for claim, want := range map[string]string{
 		"groups": "[a b]", "role": "[c]", "realm.roles": "[d]", "realm.e.f": "[g]", "https://x.example/groups": "[h]",
 		"n": "[]", "mixed": "[]", "none": "[]", "role.x": "[]", "realm": "[]", "realm.": "[]", "": "[]",
@@ -302,7 +303,7 @@ func TestOIDCClaims(t *testing.T) {
 
 func TestOIDCCheck(t *testing.T) {
 	good := OIDC{Issuer: "https://id.example", ClientID: "x", Claim: "groups", Roles: map[string]access.Role{"a": access.Viewer}}
-	must(t, good.Check())
+	testkit.Must(t, good.Check())
 	for want, spoil := range map[string]func(*OIDC){
 		"web.oidc.issuer":    func(o *OIDC) { o.Issuer = "http://id.example" },
 		"web.oidc.client_id": func(o *OIDC) { o.ClientID = "" },

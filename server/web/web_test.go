@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"loadstar/internal/connlimit"
+	"loadstar/internal/testkit"
 	"loadstar/server/access"
 	"loadstar/server/limitlog"
 )
@@ -87,7 +88,7 @@ func TestSession(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.Notice, c.Links = "GENERATED", []Link{{"Docs", "https://example.org"}} })
 	info := func(cookie string) (x information) {
 		t.Helper()
-		must(t, json.NewDecoder(f.ask(http.MethodGet, "api/info", cookie, "").Body).Decode(&x))
+		testkit.Must(t, json.NewDecoder(f.ask(http.MethodGet, "api/info", cookie, "").Body).Decode(&x))
 		return x
 	}
 	if x := info(""); x.SignedIn || len(x.Methods) != 1 || x.Methods[0] != "login" || x.Notice != "GENERATED" || x.Links[0].Title != "Docs" || x.ReadOnly {
@@ -211,10 +212,10 @@ func TestConnections(t *testing.T) {
 	stream.want("fleet", `"1"`)
 	for range maxConnections + 10 {
 		c, err := net.Dial("tcp", f.web.listener.Addr().String())
-		must(t, err)
+		testkit.Must(t, err)
 		defer c.Close()
 		_, err = c.Write([]byte("GET /api/info HTTP/1.1\r\nHost: localhost\r\n\r\n"))
-		must(t, err)
+		testkit.Must(t, err)
 	}
 	if a := f.ask(http.MethodGet, "api/info", "", ""); a.StatusCode != http.StatusOK {
 		t.Errorf("a newcomer: %s", a.Status)

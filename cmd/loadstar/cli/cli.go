@@ -3,14 +3,20 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"loadstar/internal/config"
+	"loadstar/lab/sim"
 )
 
 // The exit codes, which the help topic of that name documents.
@@ -59,10 +65,41 @@ func Usage(err error) error { return usageError{error: err} }
 // Usagef is like [Usage] with a formatted text.
 func Usagef(format string, a ...any) error { return Usage(fmt.Errorf(format, a...)) }
 
-// Exit returns the exit code for an error, and a hint for the user, which may be empty.
-func Exit(err error) (code int, hint string) {
+// Prepare completes a program whose commands have been added: help, and errors in flags and arguments.
+func Prepare(root *cobra.Command) {
+	root.SilenceErrors, root.SilenceUsage = true, true
+	setHelp(root)
+	describeDefaults(root)
+	wrap(root)
+}
+
+// Main runs a program with arguments and returns its exit code.
+func Main(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	// An interrupted simulation says how to resume.
+	if own := (&sim.Interrupted{}); ctx.Err() != nil && !errors.As(err, &own) {
+		err = errors.New("interrupted")
+	}
+	fmt.Fprintf(stderr, "%s: %v\n", root.Name(), explain(err))
+	code, hint := exit(err)
+	if hint != "" {
+		fmt.Fprintln(stderr, hint)
+	}
+	return code
+}
+
+// exit returns the exit code for an error, and a hint for the user, which may be empty.
+func exit(err error) (code int, hint string) {
 	if usage := (usageError{}); errors.As(err, &usage) {
-		return exitUsage, fmt.Sprintf("Try 'loadstar %s--help'.", usage.path)
+		return exitUsage, fmt.Sprintf("Try '%s --help'.", usage.path)
 	}
 	if own := (problems{}); errors.As(err, &own) {
 		return exitProblems, ""
@@ -76,16 +113,13 @@ func Exit(err error) (code int, hint string) {
 // usageError is the error for a mistake on the command line.
 type usageError struct {
 	error
-	path string // path of the command, with a trailing space
+	path string // of the command
 }
 
-// Wrap turns errors in flags and arguments into errors of [Usage], and adds the path of the
+// wrap turns errors in flags and arguments into errors of [Usage], and adds the path of the
 // command to these errors, for cmd and all its subcommands.
-func Wrap(cmd *cobra.Command) {
-	path := ""
-	if cmd.HasParent() {
-		path = cmd.CommandPath()[len("loadstar "):] + " "
-	}
+func wrap(cmd *cobra.Command) {
+	path := cmd.CommandPath()
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
 			var known []string
@@ -117,7 +151,7 @@ func Wrap(cmd *cobra.Command) {
 		}
 	}
 	for _, sub := range cmd.Commands() {
-		Wrap(sub)
+		wrap(sub)
 	}
 }
 

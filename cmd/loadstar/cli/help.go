@@ -55,9 +55,9 @@ var usualGroups = []struct {
 	{"Log", []string{"log-format", "log-level"}},
 }
 
-// Help sets the help of a command and all its subcommands: one line, examples, usage, text,
+// setHelp sets the help of a command and all its subcommands: one line, examples, usage, text,
 // subcommands, flags in groups, related commands.
-func Help(root *cobra.Command) {
+func setHelp(root *cobra.Command) {
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { help(cmd.OutOrStdout(), cmd) })
 	root.SetUsageFunc(func(cmd *cobra.Command) error { help(cmd.OutOrStderr(), cmd); return nil })
 	root.SetHelpCommand(&cobra.Command{

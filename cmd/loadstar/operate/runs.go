@@ -26,6 +26,7 @@ func newRunsStart() *cobra.Command {
 		o      operatorFlags
 		wait   int64
 		rounds int
+		dry    bool
 		asJSON bool
 	)
 	cmd := &cobra.Command{
@@ -38,7 +39,8 @@ no effect. In every evaluate.every-th round the clients also score the weights
 on their own validation data. Clients that evaluate.holdout holds out do not
 train; when the run has finished they adapt the weights and score them. Plans
 that compute on the server need a coordinator with rounds.data. If a fleet
-cannot train the plan, the command fails and prints the reason.`,
+cannot train the plan, the command fails and prints the reason. --dry-run prints
+what the server says about the plan and for whom it would wait, and starts nothing.`,
 		Example: "  loadstar runs start plans/plfl-head.yaml\n  loadstar runs start plans/fedadam.yaml --rounds 100 --wait-for 200",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -62,6 +64,9 @@ cannot train the plan, the command fails and prints the reason.`,
 			if err != nil {
 				return err
 			}
+			if dry {
+				return explainRun(cmd, c, string(text), wait)
+			}
 			r, err := c.StartRun(cmd.Context(), &v1.StartRunRequest{Plan: string(text), Clients: wait})
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], plain(err))
@@ -80,9 +85,23 @@ cannot train the plan, the command fails and prints the reason.`,
 	o.add(cmd.Flags())
 	cmd.Flags().IntVar(&rounds, "rounds", 0, "number of rounds (default the plan's)")
 	cmd.Flags().Int64Var(&wait, "wait-for", 0, "start when this number of clients is connected")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "explain the plan for the fleet, and start nothing")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	complete(cmd)
 	return cmd
+}
+
+// explainRun prints what a server says about a plan and for whom a run of it would wait.
+func explainRun(cmd *cobra.Command, c *operator, plan string, wait int64) error {
+	r, err := c.ExplainPlan(cmd.Context(), &v1.ExplainPlanRequest{Plan: plan})
+	if err != nil {
+		return plain(err)
+	}
+	for _, w := range r.Warnings {
+		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", w)
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\nNothing was started. The run would begin with %s; the fleet has %d now.\n", r.Text, cli.Count(int(max(r.Wanted, wait)), "client"), r.Clients)
+	return err
 }
 
 func newRunsList() *cobra.Command {

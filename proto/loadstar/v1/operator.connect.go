@@ -68,6 +68,12 @@ const (
 	// OperatorServiceFreeClientsProcedure is the fully-qualified name of the OperatorService's
 	// FreeClients RPC.
 	OperatorServiceFreeClientsProcedure = "/loadstar.v1.OperatorService/FreeClients"
+	// OperatorServiceListPlansProcedure is the fully-qualified name of the OperatorService's ListPlans
+	// RPC.
+	OperatorServiceListPlansProcedure = "/loadstar.v1.OperatorService/ListPlans"
+	// OperatorServiceExplainPlanProcedure is the fully-qualified name of the OperatorService's
+	// ExplainPlan RPC.
+	OperatorServiceExplainPlanProcedure = "/loadstar.v1.OperatorService/ExplainPlan"
 	// OperatorServiceStartRunProcedure is the fully-qualified name of the OperatorService's StartRun
 	// RPC.
 	OperatorServiceStartRunProcedure = "/loadstar.v1.OperatorService/StartRun"
@@ -158,6 +164,10 @@ type OperatorServiceClient interface {
 	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
 	// FreeClients lets other agents announce the clients of a revoked agent.
 	FreeClients(context.Context, *FreeClientsRequest) (*FreeClientsResponse, error)
+	// ListPlans lists the plans that come with the server's program and that its fleet can train.
+	ListPlans(context.Context, *ListPlansRequest) (*ListPlansResponse, error)
+	// ExplainPlan says what a plan would train, send and cost with the fleet. It starts nothing.
+	ExplainPlan(context.Context, *ExplainPlanRequest) (*ExplainPlanResponse, error)
 	StartRun(context.Context, *StartRunRequest) (*StartRunResponse, error)
 	ListRuns(context.Context, *ListRunsRequest) (*ListRunsResponse, error)
 	GetRun(context.Context, *GetRunRequest) (*GetRunResponse, error)
@@ -276,6 +286,18 @@ func NewOperatorServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 			httpClient,
 			baseURL+OperatorServiceFreeClientsProcedure,
 			connect.WithSchema(operatorServiceMethods.ByName("FreeClients")),
+			connect.WithClientOptions(opts...),
+		),
+		listPlans: connect.NewClient[ListPlansRequest, ListPlansResponse](
+			httpClient,
+			baseURL+OperatorServiceListPlansProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("ListPlans")),
+			connect.WithClientOptions(opts...),
+		),
+		explainPlan: connect.NewClient[ExplainPlanRequest, ExplainPlanResponse](
+			httpClient,
+			baseURL+OperatorServiceExplainPlanProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("ExplainPlan")),
 			connect.WithClientOptions(opts...),
 		),
 		startRun: connect.NewClient[StartRunRequest, StartRunResponse](
@@ -433,6 +455,8 @@ type operatorServiceClient struct {
 	listFindings      *connect.Client[ListFindingsRequest, ListFindingsResponse]
 	revoke            *connect.Client[RevokeRequest, RevokeResponse]
 	freeClients       *connect.Client[FreeClientsRequest, FreeClientsResponse]
+	listPlans         *connect.Client[ListPlansRequest, ListPlansResponse]
+	explainPlan       *connect.Client[ExplainPlanRequest, ExplainPlanResponse]
 	startRun          *connect.Client[StartRunRequest, StartRunResponse]
 	listRuns          *connect.Client[ListRunsRequest, ListRunsResponse]
 	getRun            *connect.Client[GetRunRequest, GetRunResponse]
@@ -560,6 +584,24 @@ func (c *operatorServiceClient) Revoke(ctx context.Context, req *RevokeRequest) 
 // FreeClients calls loadstar.v1.OperatorService.FreeClients.
 func (c *operatorServiceClient) FreeClients(ctx context.Context, req *FreeClientsRequest) (*FreeClientsResponse, error) {
 	response, err := c.freeClients.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListPlans calls loadstar.v1.OperatorService.ListPlans.
+func (c *operatorServiceClient) ListPlans(ctx context.Context, req *ListPlansRequest) (*ListPlansResponse, error) {
+	response, err := c.listPlans.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ExplainPlan calls loadstar.v1.OperatorService.ExplainPlan.
+func (c *operatorServiceClient) ExplainPlan(ctx context.Context, req *ExplainPlanRequest) (*ExplainPlanResponse, error) {
+	response, err := c.explainPlan.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -791,6 +833,10 @@ type OperatorServiceHandler interface {
 	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
 	// FreeClients lets other agents announce the clients of a revoked agent.
 	FreeClients(context.Context, *FreeClientsRequest) (*FreeClientsResponse, error)
+	// ListPlans lists the plans that come with the server's program and that its fleet can train.
+	ListPlans(context.Context, *ListPlansRequest) (*ListPlansResponse, error)
+	// ExplainPlan says what a plan would train, send and cost with the fleet. It starts nothing.
+	ExplainPlan(context.Context, *ExplainPlanRequest) (*ExplainPlanResponse, error)
 	StartRun(context.Context, *StartRunRequest) (*StartRunResponse, error)
 	ListRuns(context.Context, *ListRunsRequest) (*ListRunsResponse, error)
 	GetRun(context.Context, *GetRunRequest) (*GetRunResponse, error)
@@ -905,6 +951,18 @@ func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.Handl
 		OperatorServiceFreeClientsProcedure,
 		svc.FreeClients,
 		connect.WithSchema(operatorServiceMethods.ByName("FreeClients")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceListPlansHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceListPlansProcedure,
+		svc.ListPlans,
+		connect.WithSchema(operatorServiceMethods.ByName("ListPlans")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceExplainPlanHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceExplainPlanProcedure,
+		svc.ExplainPlan,
+		connect.WithSchema(operatorServiceMethods.ByName("ExplainPlan")),
 		connect.WithHandlerOptions(opts...),
 	)
 	operatorServiceStartRunHandler := connect.NewUnaryHandlerSimple(
@@ -1071,6 +1129,10 @@ func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.Handl
 			operatorServiceRevokeHandler.ServeHTTP(w, r)
 		case OperatorServiceFreeClientsProcedure:
 			operatorServiceFreeClientsHandler.ServeHTTP(w, r)
+		case OperatorServiceListPlansProcedure:
+			operatorServiceListPlansHandler.ServeHTTP(w, r)
+		case OperatorServiceExplainPlanProcedure:
+			operatorServiceExplainPlanHandler.ServeHTTP(w, r)
 		case OperatorServiceStartRunProcedure:
 			operatorServiceStartRunHandler.ServeHTTP(w, r)
 		case OperatorServiceListRunsProcedure:
@@ -1172,6 +1234,14 @@ func (UnimplementedOperatorServiceHandler) Revoke(context.Context, *RevokeReques
 
 func (UnimplementedOperatorServiceHandler) FreeClients(context.Context, *FreeClientsRequest) (*FreeClientsResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.FreeClients is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) ListPlans(context.Context, *ListPlansRequest) (*ListPlansResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.ListPlans is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) ExplainPlan(context.Context, *ExplainPlanRequest) (*ExplainPlanResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.ExplainPlan is not implemented"))
 }
 
 func (UnimplementedOperatorServiceHandler) StartRun(context.Context, *StartRunRequest) (*StartRunResponse, error) {

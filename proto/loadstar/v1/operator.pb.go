@@ -3312,6 +3312,290 @@ func (*RevokeResponse) Descriptor() ([]byte, []int) {
 	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{54}
 }
 
+type ListPlansRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPlansRequest) Reset() {
+	*x = ListPlansRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPlansRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPlansRequest) ProtoMessage() {}
+
+func (x *ListPlansRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPlansRequest.ProtoReflect.Descriptor instead.
+func (*ListPlansRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{55}
+}
+
+type ListPlansResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Plans         []*PlanFile            `protobuf:"bytes,1,rep,name=plans,proto3" json:"plans,omitempty"` // those that beginners need first, then by name
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPlansResponse) Reset() {
+	*x = ListPlansResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPlansResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPlansResponse) ProtoMessage() {}
+
+func (x *ListPlansResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPlansResponse.ProtoReflect.Descriptor instead.
+func (*ListPlansResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *ListPlansResponse) GetPlans() []*PlanFile {
+	if x != nil {
+		return x.Plans
+	}
+	return nil
+}
+
+type PlanFile struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	About         string                 `protobuf:"bytes,2,opt,name=about,proto3" json:"about,omitempty"` // the comment at its beginning
+	Plan          string                 `protobuf:"bytes,3,opt,name=plan,proto3" json:"plan,omitempty"`   // YAML
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanFile) Reset() {
+	*x = PlanFile{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanFile) ProtoMessage() {}
+
+func (x *PlanFile) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanFile.ProtoReflect.Descriptor instead.
+func (*PlanFile) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *PlanFile) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlanFile) GetAbout() string {
+	if x != nil {
+		return x.About
+	}
+	return ""
+}
+
+func (x *PlanFile) GetPlan() string {
+	if x != nil {
+		return x.Plan
+	}
+	return ""
+}
+
+type ExplainPlanRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Plan          string                 `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`      // YAML
+	Rounds        int64                  `protobuf:"varint,2,opt,name=rounds,proto3" json:"rounds,omitempty"` // 0 means the plan's
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainPlanRequest) Reset() {
+	*x = ExplainPlanRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainPlanRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainPlanRequest) ProtoMessage() {}
+
+func (x *ExplainPlanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainPlanRequest.ProtoReflect.Descriptor instead.
+func (*ExplainPlanRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *ExplainPlanRequest) GetPlan() string {
+	if x != nil {
+		return x.Plan
+	}
+	return ""
+}
+
+func (x *ExplainPlanRequest) GetRounds() int64 {
+	if x != nil {
+		return x.Rounds
+	}
+	return 0
+}
+
+type ExplainPlanResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Text          string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"` // as 'loadstar plan explain' prints it, for the clients that are connected
+	Plan          string                 `protobuf:"bytes,2,opt,name=plan,proto3" json:"plan,omitempty"` // YAML, with the rounds of the request
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Rounds        int64                  `protobuf:"varint,4,opt,name=rounds,proto3" json:"rounds,omitempty"`
+	Wanted        int64                  `protobuf:"varint,5,opt,name=wanted,proto3" json:"wanted,omitempty"`    // smallest number of clients with which a run of it starts
+	Clients       int64                  `protobuf:"varint,6,opt,name=clients,proto3" json:"clients,omitempty"`  // of the fleet now
+	Warnings      []string               `protobuf:"bytes,7,rep,name=warnings,proto3" json:"warnings,omitempty"` // as in StartRunResponse
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainPlanResponse) Reset() {
+	*x = ExplainPlanResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainPlanResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainPlanResponse) ProtoMessage() {}
+
+func (x *ExplainPlanResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainPlanResponse.ProtoReflect.Descriptor instead.
+func (*ExplainPlanResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *ExplainPlanResponse) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ExplainPlanResponse) GetPlan() string {
+	if x != nil {
+		return x.Plan
+	}
+	return ""
+}
+
+func (x *ExplainPlanResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExplainPlanResponse) GetRounds() int64 {
+	if x != nil {
+		return x.Rounds
+	}
+	return 0
+}
+
+func (x *ExplainPlanResponse) GetWanted() int64 {
+	if x != nil {
+		return x.Wanted
+	}
+	return 0
+}
+
+func (x *ExplainPlanResponse) GetClients() int64 {
+	if x != nil {
+		return x.Clients
+	}
+	return 0
+}
+
+func (x *ExplainPlanResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
 type StartRunRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Plan          string                 `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`        // YAML
@@ -3322,7 +3606,7 @@ type StartRunRequest struct {
 
 func (x *StartRunRequest) Reset() {
 	*x = StartRunRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[55]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3334,7 +3618,7 @@ func (x *StartRunRequest) String() string {
 func (*StartRunRequest) ProtoMessage() {}
 
 func (x *StartRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[55]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3347,7 +3631,7 @@ func (x *StartRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRunRequest.ProtoReflect.Descriptor instead.
 func (*StartRunRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{55}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *StartRunRequest) GetPlan() string {
@@ -3374,7 +3658,7 @@ type StartRunResponse struct {
 
 func (x *StartRunResponse) Reset() {
 	*x = StartRunResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[56]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3386,7 +3670,7 @@ func (x *StartRunResponse) String() string {
 func (*StartRunResponse) ProtoMessage() {}
 
 func (x *StartRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[56]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3399,7 +3683,7 @@ func (x *StartRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRunResponse.ProtoReflect.Descriptor instead.
 func (*StartRunResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{56}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *StartRunResponse) GetRun() string {
@@ -3445,7 +3729,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[57]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3457,7 +3741,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[57]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3470,7 +3754,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{57}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Run) GetId() string {
@@ -3643,7 +3927,7 @@ type Round struct {
 
 func (x *Round) Reset() {
 	*x = Round{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[58]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3655,7 +3939,7 @@ func (x *Round) String() string {
 func (*Round) ProtoMessage() {}
 
 func (x *Round) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[58]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3668,7 +3952,7 @@ func (x *Round) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Round.ProtoReflect.Descriptor instead.
 func (*Round) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{58}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Round) GetRound() int64 {
@@ -3771,7 +4055,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[59]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3783,7 +4067,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[59]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3796,7 +4080,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{59}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ListRunsRequest) GetLimit() int32 {
@@ -3815,7 +4099,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[60]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3827,7 +4111,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[60]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3840,7 +4124,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{60}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -3860,7 +4144,7 @@ type GetRunRequest struct {
 
 func (x *GetRunRequest) Reset() {
 	*x = GetRunRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[61]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3872,7 +4156,7 @@ func (x *GetRunRequest) String() string {
 func (*GetRunRequest) ProtoMessage() {}
 
 func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[61]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3885,7 +4169,7 @@ func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunRequest.ProtoReflect.Descriptor instead.
 func (*GetRunRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{61}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *GetRunRequest) GetRun() string {
@@ -3915,7 +4199,7 @@ type GetRunResponse struct {
 
 func (x *GetRunResponse) Reset() {
 	*x = GetRunResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[62]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3927,7 +4211,7 @@ func (x *GetRunResponse) String() string {
 func (*GetRunResponse) ProtoMessage() {}
 
 func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[62]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3940,7 +4224,7 @@ func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunResponse.ProtoReflect.Descriptor instead.
 func (*GetRunResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{62}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *GetRunResponse) GetRun() *Run {
@@ -3998,7 +4282,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[63]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4010,7 +4294,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[63]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4023,7 +4307,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{63}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Waiting) GetRound() int64 {
@@ -4116,7 +4400,7 @@ type WaitingAgent struct {
 
 func (x *WaitingAgent) Reset() {
 	*x = WaitingAgent{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[64]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4128,7 +4412,7 @@ func (x *WaitingAgent) String() string {
 func (*WaitingAgent) ProtoMessage() {}
 
 func (x *WaitingAgent) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[64]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4141,7 +4425,7 @@ func (x *WaitingAgent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitingAgent.ProtoReflect.Descriptor instead.
 func (*WaitingAgent) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{64}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *WaitingAgent) GetId() string {
@@ -4193,7 +4477,7 @@ type NewClients struct {
 
 func (x *NewClients) Reset() {
 	*x = NewClients{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[65]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4205,7 +4489,7 @@ func (x *NewClients) String() string {
 func (*NewClients) ProtoMessage() {}
 
 func (x *NewClients) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[65]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4218,7 +4502,7 @@ func (x *NewClients) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NewClients.ProtoReflect.Descriptor instead.
 func (*NewClients) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{65}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *NewClients) GetHeldOut() int64 {
@@ -4258,7 +4542,7 @@ type WatchRunRequest struct {
 
 func (x *WatchRunRequest) Reset() {
 	*x = WatchRunRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[66]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4270,7 +4554,7 @@ func (x *WatchRunRequest) String() string {
 func (*WatchRunRequest) ProtoMessage() {}
 
 func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[66]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4283,7 +4567,7 @@ func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunRequest.ProtoReflect.Descriptor instead.
 func (*WatchRunRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{66}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *WatchRunRequest) GetRun() string {
@@ -4304,7 +4588,7 @@ type WatchRunResponse struct {
 
 func (x *WatchRunResponse) Reset() {
 	*x = WatchRunResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[67]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4316,7 +4600,7 @@ func (x *WatchRunResponse) String() string {
 func (*WatchRunResponse) ProtoMessage() {}
 
 func (x *WatchRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[67]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4329,7 +4613,7 @@ func (x *WatchRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunResponse.ProtoReflect.Descriptor instead.
 func (*WatchRunResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{67}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *WatchRunResponse) GetRun() *Run {
@@ -4362,7 +4646,7 @@ type StopRunRequest struct {
 
 func (x *StopRunRequest) Reset() {
 	*x = StopRunRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[68]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4374,7 +4658,7 @@ func (x *StopRunRequest) String() string {
 func (*StopRunRequest) ProtoMessage() {}
 
 func (x *StopRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[68]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4387,7 +4671,7 @@ func (x *StopRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRunRequest.ProtoReflect.Descriptor instead.
 func (*StopRunRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{68}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *StopRunRequest) GetRun() string {
@@ -4405,7 +4689,7 @@ type StopRunResponse struct {
 
 func (x *StopRunResponse) Reset() {
 	*x = StopRunResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[69]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4417,7 +4701,7 @@ func (x *StopRunResponse) String() string {
 func (*StopRunResponse) ProtoMessage() {}
 
 func (x *StopRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[69]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4430,7 +4714,7 @@ func (x *StopRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRunResponse.ProtoReflect.Descriptor instead.
 func (*StopRunResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{69}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{74}
 }
 
 type ListVersionsRequest struct {
@@ -4442,7 +4726,7 @@ type ListVersionsRequest struct {
 
 func (x *ListVersionsRequest) Reset() {
 	*x = ListVersionsRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[70]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4454,7 +4738,7 @@ func (x *ListVersionsRequest) String() string {
 func (*ListVersionsRequest) ProtoMessage() {}
 
 func (x *ListVersionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[70]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4467,7 +4751,7 @@ func (x *ListVersionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVersionsRequest.ProtoReflect.Descriptor instead.
 func (*ListVersionsRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{70}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ListVersionsRequest) GetRun() string {
@@ -4492,7 +4776,7 @@ type Version struct {
 
 func (x *Version) Reset() {
 	*x = Version{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[71]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4504,7 +4788,7 @@ func (x *Version) String() string {
 func (*Version) ProtoMessage() {}
 
 func (x *Version) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[71]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4517,7 +4801,7 @@ func (x *Version) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Version.ProtoReflect.Descriptor instead.
 func (*Version) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{71}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Version) GetVersion() int64 {
@@ -4571,7 +4855,7 @@ type ListVersionsResponse struct {
 
 func (x *ListVersionsResponse) Reset() {
 	*x = ListVersionsResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[72]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4583,7 +4867,7 @@ func (x *ListVersionsResponse) String() string {
 func (*ListVersionsResponse) ProtoMessage() {}
 
 func (x *ListVersionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[72]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4596,7 +4880,7 @@ func (x *ListVersionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVersionsResponse.ProtoReflect.Descriptor instead.
 func (*ListVersionsResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{72}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ListVersionsResponse) GetVersions() []*Version {
@@ -4616,7 +4900,7 @@ type RollBackRunRequest struct {
 
 func (x *RollBackRunRequest) Reset() {
 	*x = RollBackRunRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[73]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4628,7 +4912,7 @@ func (x *RollBackRunRequest) String() string {
 func (*RollBackRunRequest) ProtoMessage() {}
 
 func (x *RollBackRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[73]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4641,7 +4925,7 @@ func (x *RollBackRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollBackRunRequest.ProtoReflect.Descriptor instead.
 func (*RollBackRunRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{73}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *RollBackRunRequest) GetRun() string {
@@ -4667,7 +4951,7 @@ type RollBackRunResponse struct {
 
 func (x *RollBackRunResponse) Reset() {
 	*x = RollBackRunResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[74]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4679,7 +4963,7 @@ func (x *RollBackRunResponse) String() string {
 func (*RollBackRunResponse) ProtoMessage() {}
 
 func (x *RollBackRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[74]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4692,7 +4976,7 @@ func (x *RollBackRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollBackRunResponse.ProtoReflect.Descriptor instead.
 func (*RollBackRunResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{74}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *RollBackRunResponse) GetVersion() int64 {
@@ -4716,7 +5000,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[75]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4728,7 +5012,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[75]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4741,7 +5025,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{75}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Event) GetAt() int64 {
@@ -4800,7 +5084,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[76]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4812,7 +5096,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[76]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4825,7 +5109,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{76}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *ListAuditRequest) GetLimit() int32 {
@@ -4872,7 +5156,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[77]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4884,7 +5168,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[77]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4897,7 +5181,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{77}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ListAuditResponse) GetEvents() []*Event {
@@ -4919,7 +5203,7 @@ type CreateReleaseRequest struct {
 
 func (x *CreateReleaseRequest) Reset() {
 	*x = CreateReleaseRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[78]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4931,7 +5215,7 @@ func (x *CreateReleaseRequest) String() string {
 func (*CreateReleaseRequest) ProtoMessage() {}
 
 func (x *CreateReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[78]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4944,7 +5228,7 @@ func (x *CreateReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReleaseRequest.ProtoReflect.Descriptor instead.
 func (*CreateReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{78}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *CreateReleaseRequest) GetRun() string {
@@ -4984,7 +5268,7 @@ type CreateReleaseResponse struct {
 
 func (x *CreateReleaseResponse) Reset() {
 	*x = CreateReleaseResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[79]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4996,7 +5280,7 @@ func (x *CreateReleaseResponse) String() string {
 func (*CreateReleaseResponse) ProtoMessage() {}
 
 func (x *CreateReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[79]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5009,7 +5293,7 @@ func (x *CreateReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReleaseResponse.ProtoReflect.Descriptor instead.
 func (*CreateReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{79}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *CreateReleaseResponse) GetRelease() *ReleaseRecord {
@@ -5034,7 +5318,7 @@ type ReleaseRecord struct {
 
 func (x *ReleaseRecord) Reset() {
 	*x = ReleaseRecord{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[80]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5046,7 +5330,7 @@ func (x *ReleaseRecord) String() string {
 func (*ReleaseRecord) ProtoMessage() {}
 
 func (x *ReleaseRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[80]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5059,7 +5343,7 @@ func (x *ReleaseRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRecord.ProtoReflect.Descriptor instead.
 func (*ReleaseRecord) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{80}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ReleaseRecord) GetRelease() *Release {
@@ -5113,7 +5397,7 @@ type ListReleasesRequest struct {
 
 func (x *ListReleasesRequest) Reset() {
 	*x = ListReleasesRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[81]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5125,7 +5409,7 @@ func (x *ListReleasesRequest) String() string {
 func (*ListReleasesRequest) ProtoMessage() {}
 
 func (x *ListReleasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[81]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5138,7 +5422,7 @@ func (x *ListReleasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReleasesRequest.ProtoReflect.Descriptor instead.
 func (*ListReleasesRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{81}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ListReleasesRequest) GetRelease() string {
@@ -5157,7 +5441,7 @@ type ListReleasesResponse struct {
 
 func (x *ListReleasesResponse) Reset() {
 	*x = ListReleasesResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[82]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5169,7 +5453,7 @@ func (x *ListReleasesResponse) String() string {
 func (*ListReleasesResponse) ProtoMessage() {}
 
 func (x *ListReleasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[82]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5182,7 +5466,7 @@ func (x *ListReleasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReleasesResponse.ProtoReflect.Descriptor instead.
 func (*ListReleasesResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{82}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *ListReleasesResponse) GetReleases() []*ReleaseRecord {
@@ -5201,7 +5485,7 @@ type WithdrawReleaseRequest struct {
 
 func (x *WithdrawReleaseRequest) Reset() {
 	*x = WithdrawReleaseRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[83]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5213,7 +5497,7 @@ func (x *WithdrawReleaseRequest) String() string {
 func (*WithdrawReleaseRequest) ProtoMessage() {}
 
 func (x *WithdrawReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[83]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5226,7 +5510,7 @@ func (x *WithdrawReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawReleaseRequest.ProtoReflect.Descriptor instead.
 func (*WithdrawReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{83}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *WithdrawReleaseRequest) GetRelease() string {
@@ -5244,7 +5528,7 @@ type WithdrawReleaseResponse struct {
 
 func (x *WithdrawReleaseResponse) Reset() {
 	*x = WithdrawReleaseResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[84]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5256,7 +5540,7 @@ func (x *WithdrawReleaseResponse) String() string {
 func (*WithdrawReleaseResponse) ProtoMessage() {}
 
 func (x *WithdrawReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[84]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5269,7 +5553,7 @@ func (x *WithdrawReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawReleaseResponse.ProtoReflect.Descriptor instead.
 func (*WithdrawReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{84}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{89}
 }
 
 type ListReportsRequest struct {
@@ -5282,7 +5566,7 @@ type ListReportsRequest struct {
 
 func (x *ListReportsRequest) Reset() {
 	*x = ListReportsRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[85]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5294,7 +5578,7 @@ func (x *ListReportsRequest) String() string {
 func (*ListReportsRequest) ProtoMessage() {}
 
 func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[85]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5307,7 +5591,7 @@ func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsRequest.ProtoReflect.Descriptor instead.
 func (*ListReportsRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{85}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *ListReportsRequest) GetRelease() string {
@@ -5342,7 +5626,7 @@ type ReportDay struct {
 
 func (x *ReportDay) Reset() {
 	*x = ReportDay{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[86]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5354,7 +5638,7 @@ func (x *ReportDay) String() string {
 func (*ReportDay) ProtoMessage() {}
 
 func (x *ReportDay) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[86]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5367,7 +5651,7 @@ func (x *ReportDay) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportDay.ProtoReflect.Descriptor instead.
 func (*ReportDay) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{86}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *ReportDay) GetDay() int64 {
@@ -5435,7 +5719,7 @@ type ListReportsResponse struct {
 
 func (x *ListReportsResponse) Reset() {
 	*x = ListReportsResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[87]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5447,7 +5731,7 @@ func (x *ListReportsResponse) String() string {
 func (*ListReportsResponse) ProtoMessage() {}
 
 func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[87]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5460,7 +5744,7 @@ func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsResponse.ProtoReflect.Descriptor instead.
 func (*ListReportsResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{87}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *ListReportsResponse) GetDays() []*ReportDay {
@@ -5704,7 +5988,25 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\rRevokeRequest\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\"\x10\n" +
-	"\x0eRevokeResponse\"?\n" +
+	"\x0eRevokeResponse\"\x12\n" +
+	"\x10ListPlansRequest\"@\n" +
+	"\x11ListPlansResponse\x12+\n" +
+	"\x05plans\x18\x01 \x03(\v2\x15.loadstar.v1.PlanFileR\x05plans\"H\n" +
+	"\bPlanFile\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05about\x18\x02 \x01(\tR\x05about\x12\x12\n" +
+	"\x04plan\x18\x03 \x01(\tR\x04plan\"@\n" +
+	"\x12ExplainPlanRequest\x12\x12\n" +
+	"\x04plan\x18\x01 \x01(\tR\x04plan\x12\x16\n" +
+	"\x06rounds\x18\x02 \x01(\x03R\x06rounds\"\xb7\x01\n" +
+	"\x13ExplainPlanResponse\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12\x12\n" +
+	"\x04plan\x18\x02 \x01(\tR\x04plan\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x16\n" +
+	"\x06rounds\x18\x04 \x01(\x03R\x06rounds\x12\x16\n" +
+	"\x06wanted\x18\x05 \x01(\x03R\x06wanted\x12\x18\n" +
+	"\aclients\x18\x06 \x01(\x03R\aclients\x12\x1a\n" +
+	"\bwarnings\x18\a \x03(\tR\bwarnings\"?\n" +
 	"\x0fStartRunRequest\x12\x12\n" +
 	"\x04plan\x18\x01 \x01(\tR\x04plan\x12\x18\n" +
 	"\aclients\x18\x02 \x01(\x03R\aclients\"@\n" +
@@ -5866,7 +6168,7 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\t_coverageB\v\n" +
 	"\t_fallback\"A\n" +
 	"\x13ListReportsResponse\x12*\n" +
-	"\x04days\x18\x01 \x03(\v2\x16.loadstar.v1.ReportDayR\x04days2\x99\x16\n" +
+	"\x04days\x18\x01 \x03(\v2\x16.loadstar.v1.ReportDayR\x04days2\xb7\x17\n" +
 	"\x0fOperatorService\x12A\n" +
 	"\x06Whoami\x12\x1a.loadstar.v1.WhoamiRequest\x1a\x1b.loadstar.v1.WhoamiResponse\x12G\n" +
 	"\bGetFleet\x12\x1c.loadstar.v1.GetFleetRequest\x1a\x1d.loadstar.v1.GetFleetResponse\x12M\n" +
@@ -5881,7 +6183,9 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\tListTurns\x12\x1d.loadstar.v1.ListTurnsRequest\x1a\x1e.loadstar.v1.ListTurnsResponse\x12S\n" +
 	"\fListFindings\x12 .loadstar.v1.ListFindingsRequest\x1a!.loadstar.v1.ListFindingsResponse\x12A\n" +
 	"\x06Revoke\x12\x1a.loadstar.v1.RevokeRequest\x1a\x1b.loadstar.v1.RevokeResponse\x12P\n" +
-	"\vFreeClients\x12\x1f.loadstar.v1.FreeClientsRequest\x1a .loadstar.v1.FreeClientsResponse\x12G\n" +
+	"\vFreeClients\x12\x1f.loadstar.v1.FreeClientsRequest\x1a .loadstar.v1.FreeClientsResponse\x12J\n" +
+	"\tListPlans\x12\x1d.loadstar.v1.ListPlansRequest\x1a\x1e.loadstar.v1.ListPlansResponse\x12P\n" +
+	"\vExplainPlan\x12\x1f.loadstar.v1.ExplainPlanRequest\x1a .loadstar.v1.ExplainPlanResponse\x12G\n" +
 	"\bStartRun\x12\x1c.loadstar.v1.StartRunRequest\x1a\x1d.loadstar.v1.StartRunResponse\x12G\n" +
 	"\bListRuns\x12\x1c.loadstar.v1.ListRunsRequest\x1a\x1d.loadstar.v1.ListRunsResponse\x12A\n" +
 	"\x06GetRun\x12\x1a.loadstar.v1.GetRunRequest\x1a\x1b.loadstar.v1.GetRunResponse\x12I\n" +
@@ -5920,7 +6224,7 @@ func file_loadstar_v1_operator_proto_rawDescGZIP() []byte {
 	return file_loadstar_v1_operator_proto_rawDescData
 }
 
-var file_loadstar_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 88)
+var file_loadstar_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 93)
 var file_loadstar_v1_operator_proto_goTypes = []any{
 	(*WhoamiRequest)(nil),             // 0: loadstar.v1.WhoamiRequest
 	(*WhoamiResponse)(nil),            // 1: loadstar.v1.WhoamiResponse
@@ -5977,45 +6281,50 @@ var file_loadstar_v1_operator_proto_goTypes = []any{
 	(*ListClientsResponse)(nil),       // 52: loadstar.v1.ListClientsResponse
 	(*RevokeRequest)(nil),             // 53: loadstar.v1.RevokeRequest
 	(*RevokeResponse)(nil),            // 54: loadstar.v1.RevokeResponse
-	(*StartRunRequest)(nil),           // 55: loadstar.v1.StartRunRequest
-	(*StartRunResponse)(nil),          // 56: loadstar.v1.StartRunResponse
-	(*Run)(nil),                       // 57: loadstar.v1.Run
-	(*Round)(nil),                     // 58: loadstar.v1.Round
-	(*ListRunsRequest)(nil),           // 59: loadstar.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),          // 60: loadstar.v1.ListRunsResponse
-	(*GetRunRequest)(nil),             // 61: loadstar.v1.GetRunRequest
-	(*GetRunResponse)(nil),            // 62: loadstar.v1.GetRunResponse
-	(*Waiting)(nil),                   // 63: loadstar.v1.Waiting
-	(*WaitingAgent)(nil),              // 64: loadstar.v1.WaitingAgent
-	(*NewClients)(nil),                // 65: loadstar.v1.NewClients
-	(*WatchRunRequest)(nil),           // 66: loadstar.v1.WatchRunRequest
-	(*WatchRunResponse)(nil),          // 67: loadstar.v1.WatchRunResponse
-	(*StopRunRequest)(nil),            // 68: loadstar.v1.StopRunRequest
-	(*StopRunResponse)(nil),           // 69: loadstar.v1.StopRunResponse
-	(*ListVersionsRequest)(nil),       // 70: loadstar.v1.ListVersionsRequest
-	(*Version)(nil),                   // 71: loadstar.v1.Version
-	(*ListVersionsResponse)(nil),      // 72: loadstar.v1.ListVersionsResponse
-	(*RollBackRunRequest)(nil),        // 73: loadstar.v1.RollBackRunRequest
-	(*RollBackRunResponse)(nil),       // 74: loadstar.v1.RollBackRunResponse
-	(*Event)(nil),                     // 75: loadstar.v1.Event
-	(*ListAuditRequest)(nil),          // 76: loadstar.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),         // 77: loadstar.v1.ListAuditResponse
-	(*CreateReleaseRequest)(nil),      // 78: loadstar.v1.CreateReleaseRequest
-	(*CreateReleaseResponse)(nil),     // 79: loadstar.v1.CreateReleaseResponse
-	(*ReleaseRecord)(nil),             // 80: loadstar.v1.ReleaseRecord
-	(*ListReleasesRequest)(nil),       // 81: loadstar.v1.ListReleasesRequest
-	(*ListReleasesResponse)(nil),      // 82: loadstar.v1.ListReleasesResponse
-	(*WithdrawReleaseRequest)(nil),    // 83: loadstar.v1.WithdrawReleaseRequest
-	(*WithdrawReleaseResponse)(nil),   // 84: loadstar.v1.WithdrawReleaseResponse
-	(*ListReportsRequest)(nil),        // 85: loadstar.v1.ListReportsRequest
-	(*ReportDay)(nil),                 // 86: loadstar.v1.ReportDay
-	(*ListReportsResponse)(nil),       // 87: loadstar.v1.ListReportsResponse
-	(*Limits)(nil),                    // 88: loadstar.v1.Limits
-	(*Release)(nil),                   // 89: loadstar.v1.Release
+	(*ListPlansRequest)(nil),          // 55: loadstar.v1.ListPlansRequest
+	(*ListPlansResponse)(nil),         // 56: loadstar.v1.ListPlansResponse
+	(*PlanFile)(nil),                  // 57: loadstar.v1.PlanFile
+	(*ExplainPlanRequest)(nil),        // 58: loadstar.v1.ExplainPlanRequest
+	(*ExplainPlanResponse)(nil),       // 59: loadstar.v1.ExplainPlanResponse
+	(*StartRunRequest)(nil),           // 60: loadstar.v1.StartRunRequest
+	(*StartRunResponse)(nil),          // 61: loadstar.v1.StartRunResponse
+	(*Run)(nil),                       // 62: loadstar.v1.Run
+	(*Round)(nil),                     // 63: loadstar.v1.Round
+	(*ListRunsRequest)(nil),           // 64: loadstar.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),          // 65: loadstar.v1.ListRunsResponse
+	(*GetRunRequest)(nil),             // 66: loadstar.v1.GetRunRequest
+	(*GetRunResponse)(nil),            // 67: loadstar.v1.GetRunResponse
+	(*Waiting)(nil),                   // 68: loadstar.v1.Waiting
+	(*WaitingAgent)(nil),              // 69: loadstar.v1.WaitingAgent
+	(*NewClients)(nil),                // 70: loadstar.v1.NewClients
+	(*WatchRunRequest)(nil),           // 71: loadstar.v1.WatchRunRequest
+	(*WatchRunResponse)(nil),          // 72: loadstar.v1.WatchRunResponse
+	(*StopRunRequest)(nil),            // 73: loadstar.v1.StopRunRequest
+	(*StopRunResponse)(nil),           // 74: loadstar.v1.StopRunResponse
+	(*ListVersionsRequest)(nil),       // 75: loadstar.v1.ListVersionsRequest
+	(*Version)(nil),                   // 76: loadstar.v1.Version
+	(*ListVersionsResponse)(nil),      // 77: loadstar.v1.ListVersionsResponse
+	(*RollBackRunRequest)(nil),        // 78: loadstar.v1.RollBackRunRequest
+	(*RollBackRunResponse)(nil),       // 79: loadstar.v1.RollBackRunResponse
+	(*Event)(nil),                     // 80: loadstar.v1.Event
+	(*ListAuditRequest)(nil),          // 81: loadstar.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),         // 82: loadstar.v1.ListAuditResponse
+	(*CreateReleaseRequest)(nil),      // 83: loadstar.v1.CreateReleaseRequest
+	(*CreateReleaseResponse)(nil),     // 84: loadstar.v1.CreateReleaseResponse
+	(*ReleaseRecord)(nil),             // 85: loadstar.v1.ReleaseRecord
+	(*ListReleasesRequest)(nil),       // 86: loadstar.v1.ListReleasesRequest
+	(*ListReleasesResponse)(nil),      // 87: loadstar.v1.ListReleasesResponse
+	(*WithdrawReleaseRequest)(nil),    // 88: loadstar.v1.WithdrawReleaseRequest
+	(*WithdrawReleaseResponse)(nil),   // 89: loadstar.v1.WithdrawReleaseResponse
+	(*ListReportsRequest)(nil),        // 90: loadstar.v1.ListReportsRequest
+	(*ReportDay)(nil),                 // 91: loadstar.v1.ReportDay
+	(*ListReportsResponse)(nil),       // 92: loadstar.v1.ListReportsResponse
+	(*Limits)(nil),                    // 93: loadstar.v1.Limits
+	(*Release)(nil),                   // 94: loadstar.v1.Release
 }
 var file_loadstar_v1_operator_proto_depIdxs = []int32{
-	86, // 0: loadstar.v1.GetFleetResponse.serving:type_name -> loadstar.v1.ReportDay
-	57, // 1: loadstar.v1.GetFleetResponse.run:type_name -> loadstar.v1.Run
+	91, // 0: loadstar.v1.GetFleetResponse.serving:type_name -> loadstar.v1.ReportDay
+	62, // 1: loadstar.v1.GetFleetResponse.run:type_name -> loadstar.v1.Run
 	4,  // 2: loadstar.v1.ListAgentsResponse.agents:type_name -> loadstar.v1.Agent
 	50, // 3: loadstar.v1.GetClientResponse.client:type_name -> loadstar.v1.Client
 	4,  // 4: loadstar.v1.GetClientResponse.agent:type_name -> loadstar.v1.Agent
@@ -6031,97 +6340,102 @@ var file_loadstar_v1_operator_proto_depIdxs = []int32{
 	43, // 14: loadstar.v1.ListTokensResponse.tokens:type_name -> loadstar.v1.Token
 	43, // 15: loadstar.v1.RevokeTokenResponse.token:type_name -> loadstar.v1.Token
 	50, // 16: loadstar.v1.ListClientsResponse.clients:type_name -> loadstar.v1.Client
-	57, // 17: loadstar.v1.ListRunsResponse.runs:type_name -> loadstar.v1.Run
-	57, // 18: loadstar.v1.GetRunResponse.run:type_name -> loadstar.v1.Run
-	58, // 19: loadstar.v1.GetRunResponse.rounds:type_name -> loadstar.v1.Round
-	65, // 20: loadstar.v1.GetRunResponse.new_clients:type_name -> loadstar.v1.NewClients
-	63, // 21: loadstar.v1.GetRunResponse.waiting:type_name -> loadstar.v1.Waiting
-	64, // 22: loadstar.v1.Waiting.agents:type_name -> loadstar.v1.WaitingAgent
-	57, // 23: loadstar.v1.WatchRunResponse.run:type_name -> loadstar.v1.Run
-	58, // 24: loadstar.v1.WatchRunResponse.round:type_name -> loadstar.v1.Round
-	63, // 25: loadstar.v1.WatchRunResponse.waiting:type_name -> loadstar.v1.Waiting
-	88, // 26: loadstar.v1.Version.limits:type_name -> loadstar.v1.Limits
-	71, // 27: loadstar.v1.ListVersionsResponse.versions:type_name -> loadstar.v1.Version
-	75, // 28: loadstar.v1.ListAuditResponse.events:type_name -> loadstar.v1.Event
-	80, // 29: loadstar.v1.CreateReleaseResponse.release:type_name -> loadstar.v1.ReleaseRecord
-	89, // 30: loadstar.v1.ReleaseRecord.release:type_name -> loadstar.v1.Release
-	80, // 31: loadstar.v1.ListReleasesResponse.releases:type_name -> loadstar.v1.ReleaseRecord
-	86, // 32: loadstar.v1.ListReportsResponse.days:type_name -> loadstar.v1.ReportDay
-	0,  // 33: loadstar.v1.OperatorService.Whoami:input_type -> loadstar.v1.WhoamiRequest
-	2,  // 34: loadstar.v1.OperatorService.GetFleet:input_type -> loadstar.v1.GetFleetRequest
-	5,  // 35: loadstar.v1.OperatorService.ListAgents:input_type -> loadstar.v1.ListAgentsRequest
-	41, // 36: loadstar.v1.OperatorService.CreateToken:input_type -> loadstar.v1.CreateTokenRequest
-	44, // 37: loadstar.v1.OperatorService.ListTokens:input_type -> loadstar.v1.ListTokensRequest
-	46, // 38: loadstar.v1.OperatorService.RevokeToken:input_type -> loadstar.v1.RevokeTokenRequest
-	51, // 39: loadstar.v1.OperatorService.ListClients:input_type -> loadstar.v1.ListClientsRequest
-	7,  // 40: loadstar.v1.OperatorService.GetClient:input_type -> loadstar.v1.GetClientRequest
-	10, // 41: loadstar.v1.OperatorService.ListTurns:input_type -> loadstar.v1.ListTurnsRequest
-	12, // 42: loadstar.v1.OperatorService.ListFindings:input_type -> loadstar.v1.ListFindingsRequest
-	53, // 43: loadstar.v1.OperatorService.Revoke:input_type -> loadstar.v1.RevokeRequest
-	48, // 44: loadstar.v1.OperatorService.FreeClients:input_type -> loadstar.v1.FreeClientsRequest
-	55, // 45: loadstar.v1.OperatorService.StartRun:input_type -> loadstar.v1.StartRunRequest
-	59, // 46: loadstar.v1.OperatorService.ListRuns:input_type -> loadstar.v1.ListRunsRequest
-	61, // 47: loadstar.v1.OperatorService.GetRun:input_type -> loadstar.v1.GetRunRequest
-	66, // 48: loadstar.v1.OperatorService.WatchRun:input_type -> loadstar.v1.WatchRunRequest
-	68, // 49: loadstar.v1.OperatorService.StopRun:input_type -> loadstar.v1.StopRunRequest
-	70, // 50: loadstar.v1.OperatorService.ListVersions:input_type -> loadstar.v1.ListVersionsRequest
-	73, // 51: loadstar.v1.OperatorService.RollBackRun:input_type -> loadstar.v1.RollBackRunRequest
-	76, // 52: loadstar.v1.OperatorService.ListAudit:input_type -> loadstar.v1.ListAuditRequest
-	78, // 53: loadstar.v1.OperatorService.CreateRelease:input_type -> loadstar.v1.CreateReleaseRequest
-	81, // 54: loadstar.v1.OperatorService.ListReleases:input_type -> loadstar.v1.ListReleasesRequest
-	83, // 55: loadstar.v1.OperatorService.WithdrawRelease:input_type -> loadstar.v1.WithdrawReleaseRequest
-	85, // 56: loadstar.v1.OperatorService.ListReports:input_type -> loadstar.v1.ListReportsRequest
-	16, // 57: loadstar.v1.OperatorService.ListUsers:input_type -> loadstar.v1.ListUsersRequest
-	18, // 58: loadstar.v1.OperatorService.PutUser:input_type -> loadstar.v1.PutUserRequest
-	20, // 59: loadstar.v1.OperatorService.RemoveUser:input_type -> loadstar.v1.RemoveUserRequest
-	22, // 60: loadstar.v1.OperatorService.CreateLogin:input_type -> loadstar.v1.CreateLoginRequest
-	25, // 61: loadstar.v1.OperatorService.ListSessions:input_type -> loadstar.v1.ListSessionsRequest
-	27, // 62: loadstar.v1.OperatorService.EndSession:input_type -> loadstar.v1.EndSessionRequest
-	29, // 63: loadstar.v1.OperatorService.IssueCertificate:input_type -> loadstar.v1.IssueCertificateRequest
-	37, // 64: loadstar.v1.OperatorService.ListCertificates:input_type -> loadstar.v1.ListCertificatesRequest
-	39, // 65: loadstar.v1.OperatorService.RevokeCertificate:input_type -> loadstar.v1.RevokeCertificateRequest
-	31, // 66: loadstar.v1.OperatorService.RenewCertificate:input_type -> loadstar.v1.RenewCertificateRequest
-	33, // 67: loadstar.v1.OperatorService.ListIssuers:input_type -> loadstar.v1.ListIssuersRequest
-	1,  // 68: loadstar.v1.OperatorService.Whoami:output_type -> loadstar.v1.WhoamiResponse
-	3,  // 69: loadstar.v1.OperatorService.GetFleet:output_type -> loadstar.v1.GetFleetResponse
-	6,  // 70: loadstar.v1.OperatorService.ListAgents:output_type -> loadstar.v1.ListAgentsResponse
-	42, // 71: loadstar.v1.OperatorService.CreateToken:output_type -> loadstar.v1.CreateTokenResponse
-	45, // 72: loadstar.v1.OperatorService.ListTokens:output_type -> loadstar.v1.ListTokensResponse
-	47, // 73: loadstar.v1.OperatorService.RevokeToken:output_type -> loadstar.v1.RevokeTokenResponse
-	52, // 74: loadstar.v1.OperatorService.ListClients:output_type -> loadstar.v1.ListClientsResponse
-	8,  // 75: loadstar.v1.OperatorService.GetClient:output_type -> loadstar.v1.GetClientResponse
-	11, // 76: loadstar.v1.OperatorService.ListTurns:output_type -> loadstar.v1.ListTurnsResponse
-	14, // 77: loadstar.v1.OperatorService.ListFindings:output_type -> loadstar.v1.ListFindingsResponse
-	54, // 78: loadstar.v1.OperatorService.Revoke:output_type -> loadstar.v1.RevokeResponse
-	49, // 79: loadstar.v1.OperatorService.FreeClients:output_type -> loadstar.v1.FreeClientsResponse
-	56, // 80: loadstar.v1.OperatorService.StartRun:output_type -> loadstar.v1.StartRunResponse
-	60, // 81: loadstar.v1.OperatorService.ListRuns:output_type -> loadstar.v1.ListRunsResponse
-	62, // 82: loadstar.v1.OperatorService.GetRun:output_type -> loadstar.v1.GetRunResponse
-	67, // 83: loadstar.v1.OperatorService.WatchRun:output_type -> loadstar.v1.WatchRunResponse
-	69, // 84: loadstar.v1.OperatorService.StopRun:output_type -> loadstar.v1.StopRunResponse
-	72, // 85: loadstar.v1.OperatorService.ListVersions:output_type -> loadstar.v1.ListVersionsResponse
-	74, // 86: loadstar.v1.OperatorService.RollBackRun:output_type -> loadstar.v1.RollBackRunResponse
-	77, // 87: loadstar.v1.OperatorService.ListAudit:output_type -> loadstar.v1.ListAuditResponse
-	79, // 88: loadstar.v1.OperatorService.CreateRelease:output_type -> loadstar.v1.CreateReleaseResponse
-	82, // 89: loadstar.v1.OperatorService.ListReleases:output_type -> loadstar.v1.ListReleasesResponse
-	84, // 90: loadstar.v1.OperatorService.WithdrawRelease:output_type -> loadstar.v1.WithdrawReleaseResponse
-	87, // 91: loadstar.v1.OperatorService.ListReports:output_type -> loadstar.v1.ListReportsResponse
-	17, // 92: loadstar.v1.OperatorService.ListUsers:output_type -> loadstar.v1.ListUsersResponse
-	19, // 93: loadstar.v1.OperatorService.PutUser:output_type -> loadstar.v1.PutUserResponse
-	21, // 94: loadstar.v1.OperatorService.RemoveUser:output_type -> loadstar.v1.RemoveUserResponse
-	23, // 95: loadstar.v1.OperatorService.CreateLogin:output_type -> loadstar.v1.CreateLoginResponse
-	26, // 96: loadstar.v1.OperatorService.ListSessions:output_type -> loadstar.v1.ListSessionsResponse
-	28, // 97: loadstar.v1.OperatorService.EndSession:output_type -> loadstar.v1.EndSessionResponse
-	30, // 98: loadstar.v1.OperatorService.IssueCertificate:output_type -> loadstar.v1.IssueCertificateResponse
-	38, // 99: loadstar.v1.OperatorService.ListCertificates:output_type -> loadstar.v1.ListCertificatesResponse
-	40, // 100: loadstar.v1.OperatorService.RevokeCertificate:output_type -> loadstar.v1.RevokeCertificateResponse
-	32, // 101: loadstar.v1.OperatorService.RenewCertificate:output_type -> loadstar.v1.RenewCertificateResponse
-	34, // 102: loadstar.v1.OperatorService.ListIssuers:output_type -> loadstar.v1.ListIssuersResponse
-	68, // [68:103] is the sub-list for method output_type
-	33, // [33:68] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	57, // 17: loadstar.v1.ListPlansResponse.plans:type_name -> loadstar.v1.PlanFile
+	62, // 18: loadstar.v1.ListRunsResponse.runs:type_name -> loadstar.v1.Run
+	62, // 19: loadstar.v1.GetRunResponse.run:type_name -> loadstar.v1.Run
+	63, // 20: loadstar.v1.GetRunResponse.rounds:type_name -> loadstar.v1.Round
+	70, // 21: loadstar.v1.GetRunResponse.new_clients:type_name -> loadstar.v1.NewClients
+	68, // 22: loadstar.v1.GetRunResponse.waiting:type_name -> loadstar.v1.Waiting
+	69, // 23: loadstar.v1.Waiting.agents:type_name -> loadstar.v1.WaitingAgent
+	62, // 24: loadstar.v1.WatchRunResponse.run:type_name -> loadstar.v1.Run
+	63, // 25: loadstar.v1.WatchRunResponse.round:type_name -> loadstar.v1.Round
+	68, // 26: loadstar.v1.WatchRunResponse.waiting:type_name -> loadstar.v1.Waiting
+	93, // 27: loadstar.v1.Version.limits:type_name -> loadstar.v1.Limits
+	76, // 28: loadstar.v1.ListVersionsResponse.versions:type_name -> loadstar.v1.Version
+	80, // 29: loadstar.v1.ListAuditResponse.events:type_name -> loadstar.v1.Event
+	85, // 30: loadstar.v1.CreateReleaseResponse.release:type_name -> loadstar.v1.ReleaseRecord
+	94, // 31: loadstar.v1.ReleaseRecord.release:type_name -> loadstar.v1.Release
+	85, // 32: loadstar.v1.ListReleasesResponse.releases:type_name -> loadstar.v1.ReleaseRecord
+	91, // 33: loadstar.v1.ListReportsResponse.days:type_name -> loadstar.v1.ReportDay
+	0,  // 34: loadstar.v1.OperatorService.Whoami:input_type -> loadstar.v1.WhoamiRequest
+	2,  // 35: loadstar.v1.OperatorService.GetFleet:input_type -> loadstar.v1.GetFleetRequest
+	5,  // 36: loadstar.v1.OperatorService.ListAgents:input_type -> loadstar.v1.ListAgentsRequest
+	41, // 37: loadstar.v1.OperatorService.CreateToken:input_type -> loadstar.v1.CreateTokenRequest
+	44, // 38: loadstar.v1.OperatorService.ListTokens:input_type -> loadstar.v1.ListTokensRequest
+	46, // 39: loadstar.v1.OperatorService.RevokeToken:input_type -> loadstar.v1.RevokeTokenRequest
+	51, // 40: loadstar.v1.OperatorService.ListClients:input_type -> loadstar.v1.ListClientsRequest
+	7,  // 41: loadstar.v1.OperatorService.GetClient:input_type -> loadstar.v1.GetClientRequest
+	10, // 42: loadstar.v1.OperatorService.ListTurns:input_type -> loadstar.v1.ListTurnsRequest
+	12, // 43: loadstar.v1.OperatorService.ListFindings:input_type -> loadstar.v1.ListFindingsRequest
+	53, // 44: loadstar.v1.OperatorService.Revoke:input_type -> loadstar.v1.RevokeRequest
+	48, // 45: loadstar.v1.OperatorService.FreeClients:input_type -> loadstar.v1.FreeClientsRequest
+	55, // 46: loadstar.v1.OperatorService.ListPlans:input_type -> loadstar.v1.ListPlansRequest
+	58, // 47: loadstar.v1.OperatorService.ExplainPlan:input_type -> loadstar.v1.ExplainPlanRequest
+	60, // 48: loadstar.v1.OperatorService.StartRun:input_type -> loadstar.v1.StartRunRequest
+	64, // 49: loadstar.v1.OperatorService.ListRuns:input_type -> loadstar.v1.ListRunsRequest
+	66, // 50: loadstar.v1.OperatorService.GetRun:input_type -> loadstar.v1.GetRunRequest
+	71, // 51: loadstar.v1.OperatorService.WatchRun:input_type -> loadstar.v1.WatchRunRequest
+	73, // 52: loadstar.v1.OperatorService.StopRun:input_type -> loadstar.v1.StopRunRequest
+	75, // 53: loadstar.v1.OperatorService.ListVersions:input_type -> loadstar.v1.ListVersionsRequest
+	78, // 54: loadstar.v1.OperatorService.RollBackRun:input_type -> loadstar.v1.RollBackRunRequest
+	81, // 55: loadstar.v1.OperatorService.ListAudit:input_type -> loadstar.v1.ListAuditRequest
+	83, // 56: loadstar.v1.OperatorService.CreateRelease:input_type -> loadstar.v1.CreateReleaseRequest
+	86, // 57: loadstar.v1.OperatorService.ListReleases:input_type -> loadstar.v1.ListReleasesRequest
+	88, // 58: loadstar.v1.OperatorService.WithdrawRelease:input_type -> loadstar.v1.WithdrawReleaseRequest
+	90, // 59: loadstar.v1.OperatorService.ListReports:input_type -> loadstar.v1.ListReportsRequest
+	16, // 60: loadstar.v1.OperatorService.ListUsers:input_type -> loadstar.v1.ListUsersRequest
+	18, // 61: loadstar.v1.OperatorService.PutUser:input_type -> loadstar.v1.PutUserRequest
+	20, // 62: loadstar.v1.OperatorService.RemoveUser:input_type -> loadstar.v1.RemoveUserRequest
+	22, // 63: loadstar.v1.OperatorService.CreateLogin:input_type -> loadstar.v1.CreateLoginRequest
+	25, // 64: loadstar.v1.OperatorService.ListSessions:input_type -> loadstar.v1.ListSessionsRequest
+	27, // 65: loadstar.v1.OperatorService.EndSession:input_type -> loadstar.v1.EndSessionRequest
+	29, // 66: loadstar.v1.OperatorService.IssueCertificate:input_type -> loadstar.v1.IssueCertificateRequest
+	37, // 67: loadstar.v1.OperatorService.ListCertificates:input_type -> loadstar.v1.ListCertificatesRequest
+	39, // 68: loadstar.v1.OperatorService.RevokeCertificate:input_type -> loadstar.v1.RevokeCertificateRequest
+	31, // 69: loadstar.v1.OperatorService.RenewCertificate:input_type -> loadstar.v1.RenewCertificateRequest
+	33, // 70: loadstar.v1.OperatorService.ListIssuers:input_type -> loadstar.v1.ListIssuersRequest
+	1,  // 71: loadstar.v1.OperatorService.Whoami:output_type -> loadstar.v1.WhoamiResponse
+	3,  // 72: loadstar.v1.OperatorService.GetFleet:output_type -> loadstar.v1.GetFleetResponse
+	6,  // 73: loadstar.v1.OperatorService.ListAgents:output_type -> loadstar.v1.ListAgentsResponse
+	42, // 74: loadstar.v1.OperatorService.CreateToken:output_type -> loadstar.v1.CreateTokenResponse
+	45, // 75: loadstar.v1.OperatorService.ListTokens:output_type -> loadstar.v1.ListTokensResponse
+	47, // 76: loadstar.v1.OperatorService.RevokeToken:output_type -> loadstar.v1.RevokeTokenResponse
+	52, // 77: loadstar.v1.OperatorService.ListClients:output_type -> loadstar.v1.ListClientsResponse
+	8,  // 78: loadstar.v1.OperatorService.GetClient:output_type -> loadstar.v1.GetClientResponse
+	11, // 79: loadstar.v1.OperatorService.ListTurns:output_type -> loadstar.v1.ListTurnsResponse
+	14, // 80: loadstar.v1.OperatorService.ListFindings:output_type -> loadstar.v1.ListFindingsResponse
+	54, // 81: loadstar.v1.OperatorService.Revoke:output_type -> loadstar.v1.RevokeResponse
+	49, // 82: loadstar.v1.OperatorService.FreeClients:output_type -> loadstar.v1.FreeClientsResponse
+	56, // 83: loadstar.v1.OperatorService.ListPlans:output_type -> loadstar.v1.ListPlansResponse
+	59, // 84: loadstar.v1.OperatorService.ExplainPlan:output_type -> loadstar.v1.ExplainPlanResponse
+	61, // 85: loadstar.v1.OperatorService.StartRun:output_type -> loadstar.v1.StartRunResponse
+	65, // 86: loadstar.v1.OperatorService.ListRuns:output_type -> loadstar.v1.ListRunsResponse
+	67, // 87: loadstar.v1.OperatorService.GetRun:output_type -> loadstar.v1.GetRunResponse
+	72, // 88: loadstar.v1.OperatorService.WatchRun:output_type -> loadstar.v1.WatchRunResponse
+	74, // 89: loadstar.v1.OperatorService.StopRun:output_type -> loadstar.v1.StopRunResponse
+	77, // 90: loadstar.v1.OperatorService.ListVersions:output_type -> loadstar.v1.ListVersionsResponse
+	79, // 91: loadstar.v1.OperatorService.RollBackRun:output_type -> loadstar.v1.RollBackRunResponse
+	82, // 92: loadstar.v1.OperatorService.ListAudit:output_type -> loadstar.v1.ListAuditResponse
+	84, // 93: loadstar.v1.OperatorService.CreateRelease:output_type -> loadstar.v1.CreateReleaseResponse
+	87, // 94: loadstar.v1.OperatorService.ListReleases:output_type -> loadstar.v1.ListReleasesResponse
+	89, // 95: loadstar.v1.OperatorService.WithdrawRelease:output_type -> loadstar.v1.WithdrawReleaseResponse
+	92, // 96: loadstar.v1.OperatorService.ListReports:output_type -> loadstar.v1.ListReportsResponse
+	17, // 97: loadstar.v1.OperatorService.ListUsers:output_type -> loadstar.v1.ListUsersResponse
+	19, // 98: loadstar.v1.OperatorService.PutUser:output_type -> loadstar.v1.PutUserResponse
+	21, // 99: loadstar.v1.OperatorService.RemoveUser:output_type -> loadstar.v1.RemoveUserResponse
+	23, // 100: loadstar.v1.OperatorService.CreateLogin:output_type -> loadstar.v1.CreateLoginResponse
+	26, // 101: loadstar.v1.OperatorService.ListSessions:output_type -> loadstar.v1.ListSessionsResponse
+	28, // 102: loadstar.v1.OperatorService.EndSession:output_type -> loadstar.v1.EndSessionResponse
+	30, // 103: loadstar.v1.OperatorService.IssueCertificate:output_type -> loadstar.v1.IssueCertificateResponse
+	38, // 104: loadstar.v1.OperatorService.ListCertificates:output_type -> loadstar.v1.ListCertificatesResponse
+	40, // 105: loadstar.v1.OperatorService.RevokeCertificate:output_type -> loadstar.v1.RevokeCertificateResponse
+	32, // 106: loadstar.v1.OperatorService.RenewCertificate:output_type -> loadstar.v1.RenewCertificateResponse
+	34, // 107: loadstar.v1.OperatorService.ListIssuers:output_type -> loadstar.v1.ListIssuersResponse
+	71, // [71:108] is the sub-list for method output_type
+	34, // [34:71] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_loadstar_v1_operator_proto_init() }
@@ -6131,14 +6445,14 @@ func file_loadstar_v1_operator_proto_init() {
 	}
 	file_loadstar_v1_agent_proto_init()
 	file_loadstar_v1_operator_proto_msgTypes[4].OneofWrappers = []any{}
-	file_loadstar_v1_operator_proto_msgTypes[86].OneofWrappers = []any{}
+	file_loadstar_v1_operator_proto_msgTypes[91].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loadstar_v1_operator_proto_rawDesc), len(file_loadstar_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   88,
+			NumMessages:   93,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

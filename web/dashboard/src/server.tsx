@@ -16,6 +16,8 @@ import { Models } from "./pages/models";
 import { People } from "./pages/people";
 import { RunPage } from "./pages/run";
 import { Runs } from "./pages/runs";
+import { Start } from "./pages/start";
+import { Tokens } from "./pages/tokens";
 import { go, link, useRoute } from "./router";
 import { Empty, Failure, Frame, useNow, useTitle, Waiting } from "./ui";
 
@@ -33,7 +35,7 @@ function Page({ path, query }: { path: string[]; query: URLSearchParams }) {
   if (first === "runs" && second) return <RunPage key={second} id={second} />;
   if (first === "clients" && second) return <Client key={second} name={second} />;
   const plain: Record<string, preact.ComponentChild> = {
-    runs: <Runs />, models: <Models />, data: <Data />, audit: <Audit query={query} />, people: <People />, leaves: <Leaves />,
+    runs: <Runs />, start: <Start />, tokens: <Tokens />, models: <Models />, data: <Data />, audit: <Audit query={query} />, people: <People />, leaves: <Leaves />,
   };
   return <>{plain[first] ?? <NoPage />}</>;
 }
@@ -133,7 +135,7 @@ function App() {
   const operate = who.role !== "viewer" && !info.read_only;
   const viewer: Viewer = { who, info, operate, admin: who.role === "admin" && !info.read_only };
   const here = route.path[0] ?? "fleet";
-  const mine = { clients: "fleet", leaves: "fleet" }[here] ?? here;
+  const mine = { clients: "fleet", leaves: "fleet", tokens: "fleet", start: "runs" }[here] ?? here;
   return (
     <ViewerContext.Provider value={viewer}>
       <Frame

@@ -217,6 +217,27 @@ export function Table<T>({ label, columns, rows, id, empty }: { label: string; c
   );
 }
 
+// Field is a labelled control. of gets the id that the control must have, and that of its hint.
+export function Field({ label, hint, of }: { label: string; hint?: ComponentChildren; of: (id: string, hintID: string | undefined) => ComponentChildren }) {
+  const id = useId();
+  const hintID = hint ? `${id}-hint` : undefined;
+  return (
+    <div class="field">
+      <label for={id}>{label}</label>
+      {of(id, hintID)}
+      {hint && <span id={hintID} class="note">{hint}</span>}
+    </div>
+  );
+}
+
+// NumberField is a field for a whole number; an empty one is undefined.
+export const NumberField = ({ label, hint, value, set, min, max, required }: { label: string; hint?: ComponentChildren; value: number | undefined; set: (n: number | undefined) => void; min: number; max: number; required?: boolean }) => (
+  <Field label={label} hint={hint} of={(id, hintID) => (
+    <input id={id} type="number" inputMode="numeric" aria-describedby={hintID} min={min} max={max} step={1} required={required} value={value ?? ""}
+      onInput={(e) => set(e.currentTarget.value === "" ? undefined : e.currentTarget.valueAsNumber)} />
+  )} />
+);
+
 // Pages has the buttons below a table of which more rows exist.
 export const Pages = ({ first, next, busy }: { first?: () => void; next?: () => void; busy?: boolean }) =>
   first || next ? (
@@ -243,8 +264,9 @@ export function Search({ label, value, set, hint }: { label: string; value: stri
   );
 }
 
-// Confirm is a button that asks before it does something that cannot be undone.
-export function Confirm({ label, small, title, children, yes, act, danger = true }: { label: string; small?: boolean; title: string; children?: ComponentChildren; yes: string; act: () => Promise<unknown>; danger?: boolean }) {
+// Confirm is a button that asks before it does something that others notice. ready may keep it from asking, for example
+// because a form is not complete. about tells buttons of a table apart for screen readers.
+export function Confirm({ label, about, small, title, children, yes, act, ready, danger = true }: { label: string; about?: string; small?: boolean; title: string; children?: ComponentChildren; yes: string; act: () => Promise<unknown>; ready?: () => boolean; danger?: boolean }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const [busy, setBusy] = useState(false);
   const [error, fail] = useState<Error>();
@@ -263,7 +285,7 @@ export function Confirm({ label, small, title, children, yes, act, danger = true
   };
   return (
     <>
-      <button type="button" class={small ? "small" : undefined} onClick={() => { fail(undefined); dialog.current?.showModal(); }}>{label}</button>
+      <button type="button" class={small ? "small" : danger ? undefined : "primary"} onClick={() => { fail(undefined); if (ready?.() ?? true) dialog.current?.showModal(); }}>{label}{about && <span class="hidden"> {about}</span>}</button>
       <dialog ref={dialog} aria-labelledby={heading}>
         <h2 id={heading}>{title}</h2>
         {children}

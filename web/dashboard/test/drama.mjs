@@ -318,7 +318,7 @@ const scenes = {
     }
   } },
   clock: { before: "not played", what: "an agent's clock is wrong by a day", async play() {
-    // A binary whose clock can be set: go run ./internal/chaos -build-clock FOLDER
+    // A binary whose clock can be set: go -C rig run ./chaos -build-clock FOLDER
     const program = process.env.LOADSTAR_CLOCK_BIN;
     if (!program) throw new Skipped("LOADSTAR_CLOCK_BIN names no binary with a clock that can be set");
     const offset = Buffer.alloc(8);

@@ -75,6 +75,7 @@ test("every page, two themes, two widths", async (t) => {
   const pages = {
     fleet: ["#/", "text=meter-000000"], runs: ["#/runs", "text=day-ahead"], run: [`#/runs/${run}`, ".cells .cell"], client: ["#/clients/meter-000005", "text=Newest turns"],
     models: ["#/models", "text=day@1"], data: ["#/data", "text=gaps"], affected: ["#/data?code=flat", "text=meter-000005"], audit: ["#/audit", "text=create token"],
+    start: ["#/start", "text=What happens next"], tokens: ["#/tokens", "text=The server stores no token"],
     people: ["#/people", "text=Certificates of operators"], leaves: ["#/leaves", "text=What stays"], nowhere: ["#/nowhere", "text=No such page"], unknown: ["#/runs/nothing", "[role=alert]"],
   };
   for (const [theme, width] of looks) {
@@ -230,14 +231,133 @@ test("a viewer looks and does not touch", async () => {
   await page.goto(`${server.url}#/runs/${run}`);
   await page.waitForSelector(".bar-wide");
   assert.equal(await page.locator("button:has-text('Stop the run')").count(), 0);
-  const refused = await page.evaluate(async (id) => (await fetch("api/loadstar.v1.OperatorService/StopRun", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ run: id }) })).status, run);
-  assert.equal(refused, 403);
+  // No page has a button that acts, and the server refuses the calls behind them.
+  for (const path of ["", "runs", `runs/${run}`, "models", "start", "tokens"]) {
+    await page.goto(`${server.url}#/${path}`);
+    await page.waitForSelector("h1");
+    await pause(300);
+    if (await page.locator("text=Show the versions").count()) await page.click("text=Show the versions");
+    assert.deepEqual(await page.locator("main").locator("a, button").filter({ hasText: /^(Start a run|Start the run|Stop|Release|Roll back|Withdraw|Join tokens|Create a token|Revoke|Explain)/ }).allTextContents(), [], path);
+  }
+  const plan = "algorithm: fedavg\n";
+  for (const [method, body] of [["StopRun", { run }], ["StartRun", { plan }], ["ExplainPlan", { plan }], ["ListPlans", {}], ["RollBackRun", { run, version: 1 }], ["CreateRelease", { run }], ["WithdrawRelease", { release: "day@1" }],
+    ["CreateToken", { uses: 1, ttlSeconds: 3600 }], ["ListTokens", {}], ["RevokeToken", { id: "x" }]]) {
+    const refused = await page.evaluate(async ([method, body]) => (await fetch(`api/loadstar.v1.OperatorService/${method}`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) })).status, [method, body]);
+    assert.equal(refused, 403, method);
+  }
   await page.goto(`${server.url}#/people`);
   await page.waitForSelector("h1:has-text('Your sessions')");
   await check(page, "viewer's sessions");
   // Sign out: the session is over, for events too.
   await page.click("text=Sign out");
   await page.waitForSelector("h1:has-text('Sign in')");
+  await context.close();
+});
+
+test("an operator starts a run, goes back to a version, releases it and withdraws it", async () => {
+  server.operate("users", "add", "otto", "--role", "operator");
+  const context = await open({ allow: [/status of 400/] });
+  const page = await signIn(context, server.operate("users", "invite", "otto"));
+  const audited = (action) => server.operate("audit", "--limit", "200").split("\n").filter((l) => l.includes("user otto via web") && l.includes(action)).length;
+  await page.goto(`${server.url}#/runs`);
+  await page.click("main a:has-text('Start a run')");
+  await page.waitForSelector("h1:has-text('Start a run')");
+  assert.match(await page.locator("select option").first().textContent(), /^day-ahead$/, "the plan that beginners need is first");
+  assert.equal(await page.locator("button:has-text('Start the run')").count(), 0, "nothing starts that was not explained");
+  await check(page, "start");
+  // A plan that no fleet can train is refused in the server's words.
+  await page.selectOption("select", "own");
+  await page.fill("textarea", "algorithm: pooled\n");
+  await page.click("text=Explain");
+  await page.waitForSelector("[role=alert] >> text=/simulate/");
+  await page.fill("textarea", "name: by-hand\nalgorithm: fedavg\nmodel: {name: bose2023, targets: 24}\npartition: head\nrounds: 9\nschedule: {cohort: 20}\n");
+  await page.getByLabel("Rounds").fill("100000");
+  await page.getByLabel("Wait for clients").fill("50");
+  await page.keyboard.press("Enter");
+  await page.waitForSelector("#explained");
+  assert.equal(await page.evaluate(() => document.activeElement.getAttribute("aria-labelledby")), "explained", "the explanation takes the focus");
+  assert.match(await page.locator("main p[role=status]").textContent(), /explained by-hand. It begins now: it needs 50 clients, and the fleet has \d+\./);
+  assert.match(await page.locator("pre").last().textContent(), /Communication\n[^]*Cost/);
+  await check(page, "explained");
+  await shot(page, "server-start-light-1280");
+  await page.getByLabel("Wait for clients").fill("60");
+  assert.equal(await page.locator("#explained").count(), 0, "a change makes the explanation stale");
+  await page.getByLabel("Wait for clients").fill("50");
+  await page.click("text=Explain");
+  await page.click("button:has-text('Start the run')");
+  await page.waitForSelector("dialog[open]");
+  assert.match(await page.locator("dialog[open]").textContent(), /100,000 rounds.*send updates of weights/);
+  await check(page, "start, dialog");
+  await shot(page, "server-start-dialog-light-1280");
+  assert.equal(audited("start run"), 0, "nothing has started yet");
+  await page.click("dialog[open] .primary");
+  await page.waitForSelector("h1:has-text('by-hand')");
+  assert.equal(audited("start run"), 1);
+  await until("three rounds", async () => (await round(page)) > 3);
+  await page.click("text=Show the versions");
+  const rows = page.locator("[aria-label='Table: Versions'] tbody tr");
+  await rows.first().waitFor();
+  await check(page, "versions");
+  await shot(page, "server-versions-light-1280");
+  const newest = await rows.first().locator("th").textContent();
+  await page.click("text=Refresh"); // the server keeps ten versions
+  await until("new versions", async () => (await rows.first().locator("th").textContent()) !== newest);
+  const to = await rows.nth(1).locator("th").textContent();
+  await rows.nth(1).getByRole("button", { name: "Roll back" }).click();
+  assert.match(await page.locator("dialog[open]").textContent(), /open round is abandoned/);
+  await page.click("dialog[open] .danger");
+  await page.waitForSelector(`[role=status] >> text=now has the weights of version ${to}.`);
+  assert.equal(audited("roll back run"), 1);
+  await page.click("button:has-text('Stop the run')");
+  await page.click("dialog[open] .danger");
+  await page.waitForSelector("button:has-text('Release the weights')");
+  await page.click("text=Refresh");
+  await rows.first().getByRole("button", { name: "Release" }).click();
+  await page.locator("dialog[open]").getByLabel("Name of the release").fill("by-hand");
+  await check(page, "release, dialog");
+  await page.click("dialog[open] .primary");
+  await page.waitForSelector("h1:has-text('Models')");
+  const row = page.locator("[aria-label='Table: Releases'] tr", { hasText: "by-hand@1" });
+  await row.getByRole("button", { name: "Withdraw" }).click();
+  await page.click("dialog[open] .danger");
+  await row.locator("text=withdrawn").waitFor();
+  assert.deepEqual([audited("release"), audited("withdraw")].map((n) => n > 0), [true, true]);
+  await context.close();
+});
+
+test("an operator creates a join token with limits, an agent joins with its line, and it is revoked", async () => {
+  const context = await open();
+  const page = await signIn(context, server.operate("users", "invite", "otto"));
+  await page.click("main a:has-text('Join tokens')");
+  await page.waitForSelector("h1:has-text('Join tokens')");
+  await page.getByLabel("Note").fill("feeder 12");
+  await page.getByLabel("Agents that may join").fill("0");
+  await page.click("button:has-text('Create a token')");
+  assert.equal(await page.locator("dialog[open]").count(), 0, "the form refuses what the server would");
+  await page.getByLabel("Agents that may join").fill("2");
+  await page.getByLabel("Clients of each agent").fill("3");
+  await page.getByLabel("Names of clients").fill("feeder-12-*");
+  await check(page, "tokens");
+  await page.click("button:has-text('Create a token')");
+  assert.match(await page.locator("dialog[open]").textContent(), /2 agents with up to 3 clients each named feeder-12-\*/);
+  await check(page, "token, dialog");
+  await page.click("dialog[open] .primary");
+  const [token, line] = await Promise.all([0, 1].map((i) => page.locator(".invitation pre").nth(i).textContent()));
+  assert.match(await page.evaluate(() => document.activeElement.className), /invitation/, "the token takes the focus");
+  await check(page, "token");
+  await shot(page, "server-token-light-1280");
+  // The line works as it stands, in a folder of its own.
+  world.write("joined.token", token);
+  const [, address] = /^loadstar agent join (\S+) --token-file FILE$/.exec(line);
+  world.run("agent", "join", address, "--token-file", "joined.token", "--dir", "joined");
+  await page.reload();
+  assert.equal(await page.locator(".invitation").count(), 0, "a token is shown once");
+  const row = page.locator("[aria-label='Table: Join tokens'] tr", { hasText: "feeder 12" });
+  assert.deepEqual(await row.locator("td").allTextContents().then((t) => t.slice(2, 6)), ["1", "1", "3", "feeder-12-*"]);
+  await row.getByRole("button", { name: "Revoke" }).click();
+  await page.click("dialog[open] .danger");
+  await row.locator("text=revoked").waitFor();
+  assert.equal(server.operate("audit", "--limit", "50").split("\n").filter((l) => l.includes("user otto via web") && /(create|revoke) token/.test(l)).length, 2);
   await context.close();
 });
 

@@ -11,7 +11,8 @@ import { chromium } from "playwright-core";
 
 const here = dirname(fileURLToPath(import.meta.url));
 export const binary = resolve(process.env.LOADSTAR_BIN ?? join(here, "../../../bin/loadstar"));
-if (!existsSync(binary)) throw new Error(`${binary} is missing: run make build`);
+const lab = resolve(join(here, "../../../bin/loadstar-lab"));
+for (const program of [binary, lab]) if (!existsSync(program)) throw new Error(`${program} is missing: run make build`);
 export const shots = resolve(process.env.LOADSTAR_SHOTS ?? join(tmpdir(), "loadstar-shots"));
 mkdirSync(shots, { recursive: true });
 export const dir = mkdtempSync(join(tmpdir(), "loadstar-web-"));
@@ -64,6 +65,9 @@ export function run(...args) {
   return r.stdout.trim();
 }
 
+// write writes a file that commands find under its name.
+export const write = (name, text) => writeFileSync(join(dir, name), text);
+
 export function freePort() {
   return new Promise((done) => {
     const s = createServer().listen(0, "127.0.0.1", () => {
@@ -105,7 +109,7 @@ export const plan = (name, rounds, cohort) => {
 
 // agents keeps simulated agents busy.
 export async function agents(count, clients, prefix) {
-  const p = start("bench", "agents", ...server.flags, "--agents", String(count), "--clients", String(clients), "--prefix", prefix);
+  const p = startAs(lab, {}, "bench", "agents", ...server.flags, "--agents", String(count), "--clients", String(clients), "--prefix", prefix);
   await p.says(/ready/);
   return p;
 }

@@ -12,6 +12,7 @@ const clientPage = 25;
 
 export function Fleet({ query }: { query: URLSearchParams }) {
   useTitle("Fleet");
+  const { operate } = useViewer();
   const poll = () => call("GetFleet", {});
   const live = useTopic("fleet", poll);
   const asked = useAsk(poll, []);
@@ -23,6 +24,7 @@ export function Fleet({ query }: { query: URLSearchParams }) {
       <div class="head">
         <h1>Fleet</h1>
         <p class="sub">{fleet.hub ? `region of ${fleet.hub} · ` : ""}server {fleet.version || none}</p>
+        {operate && <a class="button small" href="#/tokens">Join tokens</a>}
       </div>
       <Generated when={fleet.generated} />
       {agents === 0 && n(fleet.revoked) === 0 ? <Join /> : (
@@ -55,15 +57,18 @@ function figures(f: FleetState, agents: number, clients: number): Figure[] {
   ];
 }
 
-const Join = () => (
-  <div class="card">
-    <Empty title="No agent has joined yet.">
-      <p>Make a token with an operator's certificate, and use it where the readings are:</p>
-      <Copy text="loadstar token create --uses 1" label="command that makes a token" />
-      <Copy text="loadstar agent join https://SERVER:7443 --token-file FILE" label="command that joins" />
-    </Empty>
-  </div>
-);
+function Join() {
+  const { operate } = useViewer();
+  return (
+    <div class="card">
+      <Empty title="No agent has joined yet.">
+        <p>{operate ? <><a href="#/tokens">Create a token here</a>, or with the command line</> : "Make a token with an operator's certificate"}, and use it where the readings are:</p>
+        <Copy text="loadstar token create --uses 1" label="command that makes a token" />
+        <Copy text="loadstar agent join https://SERVER:7443 --token-file FILE" label="command that joins" />
+      </Empty>
+    </div>
+  );
+}
 
 const Now = ({ run }: { run: Run }) => (
   <section class="card now" aria-labelledby="now">
@@ -76,13 +81,16 @@ const Now = ({ run }: { run: Run }) => (
   </section>
 );
 
-const NoRun = ({ clients }: { clients: number }) => (
-  <section class="card now" aria-labelledby="now">
-    <h2 id="now">Now</h2>
-    <span class="note">No run is under way.{clients > 0 ? " Start one: " : " Clients appear when agents announce them."}</span>
-    {clients > 0 && <code>loadstar runs start plans/day-ahead.yaml</code>}
-  </section>
-);
+function NoRun({ clients }: { clients: number }) {
+  const { operate } = useViewer();
+  return (
+    <section class="card now" aria-labelledby="now">
+      <h2 id="now">Now</h2>
+      <span class="note">No run is under way.{clients > 0 ? "" : " Clients appear when agents announce them."}</span>
+      {clients > 0 && (operate ? <a class="button small" href="#/start">Start a run</a> : <code>loadstar runs start plans/day-ahead.yaml</code>)}
+    </section>
+  );
+}
 
 // useTick changes every half minute, when lists that no event carries are fetched again.
 const useTick = () => Math.floor(useNow(5000) / 30e3);

@@ -6,8 +6,9 @@ import { useViewer } from "../context";
 import { better, bytes, count, fixed, n, no, none, reference, several, span } from "../format";
 import { useTopic } from "../live";
 import { link } from "../router";
-import { Confirm, Copy, Dots, Failure, Figures, Generated, Section, State, Table, Time, useAsk, useNow, useTitle, Waiting } from "../ui";
+import { Confirm, Dots, Failure, Figures, Generated, Section, State, Table, Time, useAsk, useNow, useTitle, Waiting } from "../ui";
 import { current, ended, merged, took } from "./runs";
+import { ReleaseVersion, Weights } from "./versions";
 
 const most = 1000; // rounds that the page fetches
 const squares = 1000; // clients of a round that are drawn one by one
@@ -74,9 +75,7 @@ export function RunPage({ id }: { id: string }) {
           </Confirm>
         )}
         {operate && over && n(run.version) > 0 && (
-          <Confirm label="Release the weights" danger={false} yes="Release" title={`Release version ${count(n(run.version))} of ${run.name}?`} act={async () => { await call("CreateRelease", { run: id }); location.hash = "#/models"; }}>
-            <p>All agents are offered these weights. Each client tries them on its own readings and uses them only where they are better.</p>
-          </Confirm>
+          <ReleaseVersion run={run} version={n(run.version)} />
         )}
       </div>
       <Generated when={run.generated} />
@@ -111,9 +110,7 @@ export function RunPage({ id }: { id: string }) {
         <Section title="Plan" note="All settings as this run uses them.">
           <details><summary>Show the plan</summary><pre tabIndex={0} class="plan" aria-label="Plan" role="region">{plan || none}</pre></details>
         </Section>
-        <Section title="Weights" note={n(run.version) > 0 ? `The newest version is ${count(n(run.version))}.` : "There are none before the first round is merged."}>
-          <Copy text={`loadstar runs weights ${id} -o ${run.name || "weights"}.safetensors`} label="command that saves the weights" />
-        </Section>
+        <Weights run={run} />
       </div>
       <Announce rounds={closed} />
     </>

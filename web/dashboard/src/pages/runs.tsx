@@ -1,4 +1,5 @@
 import { call, type Run } from "../api";
+import { useViewer } from "../context";
 import { count, n, no, span } from "../format";
 import { useTopic } from "../live";
 import { link } from "../router";
@@ -23,6 +24,7 @@ export function Progress({ run }: { run: Run }) {
 
 export function Runs() {
   useTitle("Runs");
+  const { operate } = useViewer();
   const poll = () => call("ListRuns", { limit: 20 });
   const live = useTopic("runs", poll);
   const asked = useAsk(poll, []);
@@ -34,7 +36,7 @@ export function Runs() {
   const runs = [...newest, ...(all.value?.runs ?? []).filter((r) => !seen.has(r.id))];
   return (
     <>
-      <h1>Runs</h1>
+      <div class="head"><h1>Runs</h1>{operate && <a class="button primary" href="#/start">Start a run</a>}</div>
       <Generated when={runs.some((r) => r.generated)} />
       <div class="card">
         <Table

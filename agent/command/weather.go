@@ -1,0 +1,56 @@
+package command
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"loadstar/agent/readings"
+	"loadstar/internal/backoff"
+	"loadstar/series/openmeteo"
+)
+
+// After a start the agent asks for the days that it may have missed, and later for the last one.
+const missedDays = 7
+
+// fetchWeather asks a service for weather again and again, until ctx ends. A service that fails
+// ends nothing: forecasts then say that weather is missing.
+func (x *site) fetchWeather(ctx context.Context, intake *readings.Intake, log *slog.Logger) error {
+	w := x.c.Weather
+	service, err := openmeteo.New(w.Address)
+	if err != nil {
+		return err
+	}
+	every := time.Duration(w.Every)
+	at := openmeteo.Place{Latitude: w.Latitude, Longitude: w.Longitude}.Rounded(w.Precision)
+	ahead := int(math.Ceil(time.Duration(x.c.Forecast.H).Hours()/24)) + 1
+	log.Info("asking for weather", "service", w.Address, "place", at.String(), "every", w.Every.String())
+	// Agents that start together, for example after a power cut, do not ask together.
+	wait := rand.N(every/120 + 1)
+	retry := backoff.Backoff{Base: time.Minute, Cap: every}
+	failed, arrives, past := false, false, missedDays
+	for backoff.Sleep(ctx, wait) == nil {
+		hours, err := service.Forecast(ctx, at, past, ahead)
+		if err == nil {
+			_, err = intake.TakeHours(hours)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			if !failed {
+				log.Warn("no weather; forecasts use what is stored, and the agent tries again", "error", err)
+			}
+			failed, arrives, wait = true, false, retry.Next()
+			continue
+		case !arrives:
+			log.Info("weather arrives", "hours", len(hours.Times))
+		}
+		retry.Reset()
+		failed, arrives, past = false, true, 1
+		wait = every - rand.N(every/10)
+	}
+	return nil
+}

@@ -1,0 +1,35 @@
+package cli
+
+import (
+	"os"
+	"runtime"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// describeDefaults replaces defaults that depend on the machine with words, in the help of
+// cmd and its subcommands. So help and man pages are the same everywhere.
+func describeDefaults(cmd *cobra.Command) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		switch {
+		case (f.Name == "workers" || f.Name == "parallel") && f.DefValue == strconv.Itoa(runtime.NumCPU()):
+			f.DefValue = "number of CPUs"
+		case f.Name == "name" && f.DefValue != "" && f.DefValue == Hostname():
+			f.DefValue = "name of the machine"
+		}
+	})
+	for _, sub := range cmd.Commands() {
+		describeDefaults(sub)
+	}
+}
+
+// Hostname returns the name of the machine, or "" if it has none.
+func Hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name
+}

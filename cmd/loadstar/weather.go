@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"encoding/csv"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"loadstar/cmd/loadstar/cli"
+	"loadstar/internal/atomicfile"
+	"loadstar/series/openmeteo"
+)
+
+func newWeather() *cobra.Command {
+	cmd := &cobra.Command{Use: "weather", Short: "Fetch weather for forecasts and training"}
+	cmd.AddCommand(newWeatherFetch())
+	return cmd
+}
+
+// archiveDelay is how long an archive takes to have a day.
+const archiveDelay = 5 * 24 * time.Hour
+
+// weatherRequest says what weather to fetch.
+type weatherRequest struct {
+	at, address, from, to string
+	days, past            int
+	precision             float64
+}
+
+func newWeatherFetch() *cobra.Command {
+	var (
+		q   weatherRequest
+		out string
+	)
+	cmd := &cobra.Command{
+		Use:   "fetch",
+		Short: "Fetch weather of a place from a service such as Open-Meteo",
+		Long: `Fetch hourly temperature, wind, humidity and solar radiation of a place from a
+service with the interface of Open-Meteo, and write them as CSV with times in
+UTC: a weather table for datasets, and for the inbox of an agent. An agent can
+also ask by itself: see weather in agent.yaml.
+
+Without --from it fetches a forecast and the day before. With --from it fetches
+the past from the archive, up to --to, by default five days ago.
+
+The service learns the coordinates and your internet address. The coordinates
+are rounded to 0.1 degrees, about 11 km, before they are sent; --precision
+changes that. The public service is free for non-commercial use; --address names
+another one, such as your own.`,
+		Example: "  loadstar weather fetch --at 52.52,13.41 --from 2024-01-01 -o mydata/weather.csv\n" +
+			"  loadstar weather fetch --at 52.52,13.41 -o inbox/weather.csv",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			h, at, err := q.fetch(cmd.Context(), time.Now().UTC())
+			if err != nil {
+				return err
+			}
+			if out == "-" {
+				return writeHours(cmd.OutOrStdout(), h)
+			}
+			if err := atomicfile.Write(out, func(f *os.File) error { return writeHours(f, h) }); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s of %s at %s\n", out, cli.Count(len(h.Times), "hour"), strings.Join(h.Names, ", "), at)
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&q.at, "at", "", "`LATITUDE,LONGITUDE` in degrees (required)")
+	f.StringVar(&q.from, "from", "", "first day of the past, such as 2024-01-01")
+	f.StringVar(&q.to, "to", "", "last day of the past (default five days ago)")
+	f.IntVar(&q.days, "days", 7, fmt.Sprintf("days ahead of a forecast, up to %d", openmeteo.MaxAhead-1))
+	f.IntVar(&q.past, "past", 1, fmt.Sprintf("days before today that come with a forecast, up to %d", openmeteo.MaxPast))
+	f.Float64Var(&q.precision, "precision", 0.1, "degrees to which the coordinates are rounded; 0 sends them as they are")
+	f.StringVar(&q.address, "address", "", "address of the service (default "+openmeteo.PublicForecast+", and "+openmeteo.PublicArchive+" with --from)")
+	f.StringVarP(&out, "output", "o", "weather.csv", "file to write, or - for standard output")
+	return cmd
+}
+
+// fetch fetches the weather, and returns the place that was asked for.
+func (q *weatherRequest) fetch(ctx context.Context, now time.Time) (*openmeteo.Hours, openmeteo.Place, error) {
+	at, err := parsePlace(q.at)
+	if err != nil {
+		return nil, at, cli.Usagef("--at: %w", err)
+	}
+	at = at.Rounded(q.precision)
+	address := q.address
+	if address == "" {
+		address = openmeteo.PublicForecast
+		if q.from != "" {
+			address = openmeteo.PublicArchive
+		}
+	}
+	s, err := openmeteo.New(address)
+	if err != nil {
+		return nil, at, cli.Usagef("--address: %w", err)
+	}
+	if q.from == "" {
+		switch {
+		case q.to != "":
+			return nil, at, cli.Usagef("--to needs --from")
+		case q.days < 0 || q.days >= openmeteo.MaxAhead || q.past < 0 || q.past > openmeteo.MaxPast:
+			return nil, at, cli.Usagef("--days is 0 to %d, and --past 0 to %d", openmeteo.MaxAhead-1, openmeteo.MaxPast)
+		}
+		h, err := s.Forecast(ctx, at, q.past, q.days)
+		return h, at, err
+	}
+	from, err := time.Parse(time.DateOnly, q.from)
+	if err != nil {
+		return nil, at, cli.Usagef("--from is %q, want a day such as 2024-01-01", q.from)
+	}
+	to := now.Add(-archiveDelay).Truncate(24 * time.Hour)
+	if q.to != "" {
+		if to, err = time.Parse(time.DateOnly, q.to); err != nil {
+			return nil, at, cli.Usagef("--to is %q, want a day such as 2024-12-31", q.to)
+		}
+	}
+	if from.After(to) || from.Year() < 1940 || to.After(now) {
+		return nil, at, cli.Usagef("the days from %s to %s are not of the past, or before 1940", from.Format(time.DateOnly), to.Format(time.DateOnly))
+	}
+	h, err := s.Archive(ctx, at, from, to)
+	return h, at, err
+}
+
+func parsePlace(text string) (p openmeteo.Place, err error) {
+	north, east, ok := strings.Cut(text, ",")
+	if ok {
+		if p.Latitude, err = strconv.ParseFloat(strings.TrimSpace(north), 64); err == nil {
+			p.Longitude, err = strconv.ParseFloat(strings.TrimSpace(east), 64)
+		}
+	}
+	if !ok || err != nil {
+		return p, fmt.Errorf("%q is not a place: want LATITUDE,LONGITUDE in degrees, such as 52.5,13.4", text)
+	}
+	return p, p.Check()
+}
+
+// writeHours writes weather as CSV. Missing values are empty.
+func writeHours(w io.Writer, h *openmeteo.Hours) error {
+	out := csv.NewWriter(w)
+	_ = out.Write(append([]string{"ds"}, h.Names...)) // Error returns what failed
+	row := make([]string, 1+len(h.Names))
+	for i, at := range h.Times {
+		if at == nil {
+			continue
+		}
+		row[0] = time.Unix(*at, 0).UTC().Format(time.RFC3339)
+		for c, v := range h.Rows[i] {
+			row[1+c] = ""
+			if !math.IsNaN(float64(v)) {
+				row[1+c] = strconv.FormatFloat(float64(v), 'g', -1, 32)
+			}
+		}
+		_ = out.Write(row)
+	}
+	out.Flush()
+	return out.Error()
+}

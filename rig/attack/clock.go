@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"loadstar/internal/testkit/pgtest"
+)
+
+// clocks lists the attacks by wrong clocks.
+func clocks() []Attack {
+	return []Attack{{ID: "M9", Name: "leases follow the clock of each machine", Run: wrongClock}}
+}
+
+// wrongClock succeeds if a lease ends by the clock of the server's machine, which is an hour
+// behind that of its database: processes with different clocks then withdraw each other's
+// leases. The database's clock is moved by functions that hide PostgreSQL's own.
+func wrongClock(ctx context.Context, f *Fleet) (Result, error) {
+	const database = "loadstar"
+	if err := os.Mkdir(f.path("postgres"), 0o755); err != nil {
+		return Result{}, err
+	}
+	db, err := pgtest.Start(f.path("postgres"), 0)
+	if err != nil {
+		return Result{}, err
+	}
+	f.later(db.Stop)
+	if err := db.Create(database); err != nil {
+		return Result{}, err
+	}
+	conn, err := pgx.Connect(ctx, db.URL(database))
+	if err != nil {
+		return Result{}, err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // the database ends next
+	for _, name := range []string{"now", "clock_timestamp", "transaction_timestamp", "statement_timestamp"} {
+		hide := "CREATE FUNCTION public.%[1]s() RETURNS timestamptz LANGUAGE sql AS $f$ SELECT pg_catalog.%[1]s() + interval '1 hour' $f$"
+		if _, err := conn.Exec(ctx, fmt.Sprintf(hide, name)); err != nil {
+			return Result{}, err
+		}
+	}
+	if _, err := conn.Exec(ctx, "ALTER DATABASE "+database+" SET search_path = public, pg_catalog"); err != nil {
+		return Result{}, err
+	}
+	s, err := f.Serve(ctx, "--database", db.URL(database), "--set", "rounds.lease=10m")
+	if err != nil {
+		return Result{}, err
+	}
+	_, _, end, err := s.hold(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	var until *int64
+	_, err = eventually(ctx, 20*time.Second, func() (bool, error) {
+		err := conn.QueryRow(ctx, "SELECT MAX(until) FROM public.leases").Scan(&until)
+		return until != nil, err
+	})
+	if e := end(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	if until == nil {
+		return Result{}, errors.New("there is no lease")
+	}
+	left := time.Until(time.UnixMilli(*until)).Round(time.Minute)
+	if left < 30*time.Minute {
+		return succeeded("a lease of 10 min ends in %s by the machine's clock", left), nil
+	}
+	return repelled("a lease of 10 min ends in %s by the machine's clock, which is an hour behind", left), nil
+}

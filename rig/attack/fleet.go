@@ -1,0 +1,350 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"loadstar/internal/proc"
+	"loadstar/internal/testkit"
+)
+
+// ground has what all attacks share.
+type ground struct {
+	bin, dir string
+	postgres bool   // for the servers of the floods
+	data     string // prepared dataset of generated meters
+	help     string // help text of serve, by which the flags of the binary are known
+}
+
+// The fleet of the review: twelve generated meters with 60 days of readings.
+const (
+	meters = 12
+	days   = 60
+)
+
+// prepare generates the readings of the honest clients.
+func prepare(ctx context.Context, bin, dir string) (*ground, error) {
+	g := &ground{bin: bin, dir: dir, data: filepath.Join(dir, "meters.prepared")}
+	if _, err := os.Stat(g.data); err != nil {
+		raw := filepath.Join(dir, "meters")
+		if _, err := run(ctx, bin, nil, "data", "generate", "--meters", fmt.Sprint(meters), "--days", fmt.Sprint(days), "-o", raw); err != nil {
+			return nil, err
+		}
+		if _, err := run(ctx, bin, nil, "data", "prepare", raw, "-o", g.data); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	g.help, err = run(ctx, bin, nil, "serve", "--help")
+	return g, err
+}
+
+// attack carries out an attack in a folder of its own and ends all that it has started.
+func (g *ground) attack(ctx context.Context, a Attack, folder string) (r Result, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	f := &Fleet{ground: g, dir: filepath.Join(g.dir, folder)}
+	if err := os.MkdirAll(f.dir, 0o755); err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, f.close()) }()
+	return a.Run(ctx, f)
+}
+
+// Fleet is what an attack is carried out against: servers and honest agents of the binary
+// under attack, each a process, with all files in one folder. All processes end with the attack.
+type Fleet struct {
+	*ground
+	dir string
+
+	mu       sync.Mutex
+	children []*process
+	closers  []func() error
+}
+
+func (f *Fleet) close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var all []error
+	for i := len(f.children) - 1; i >= 0; i-- {
+		all = append(all, f.children[i].Kill())
+	}
+	for i := len(f.closers) - 1; i >= 0; i-- {
+		all = append(all, f.closers[i]())
+	}
+	return errors.Join(all...)
+}
+
+// later calls a function when the attack is over.
+func (f *Fleet) later(end func() error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closers = append(f.closers, end)
+}
+
+// path returns the path of a file in the attack's folder.
+func (f *Fleet) path(name string) string { return filepath.Join(f.dir, name) }
+
+// write writes a file in the attack's folder and returns its path.
+func (f *Fleet) write(name, text string) (string, error) {
+	return f.path(name), os.WriteFile(f.path(name), []byte(text), 0o600)
+}
+
+// flags are the flags of serve that older binaries have for keys of server.yaml. An attack that
+// succeeded once must be shown to succeed on them still.
+var flags = map[string]string{
+	"agents.certificates": "--certificates", "agents.poll": "--poll", "agents.seen": "--fleet-seen", "operators": "--operators", "rounds.lease": "--lease",
+	"rounds.longest_turn": "--longest-turn", "store.keep_receipts": "--keep-receipts", "store.revocations": "--revocations", "web.oidc.claim": "--oidc-claim",
+	"web.oidc.client_id": "--oidc-client-id", "web.oidc.client_secret_file": "--oidc-client-secret-file", "web.oidc.issuer": "--oidc-issuer",
+	"web.oidc.roles": "--oidc-roles", "web.behind_proxy": "--web-behind-proxy",
+}
+
+// knows reports whether serve has a setting, such as operators.
+func (g *ground) knows(key string) bool {
+	return strings.Contains(g.help, "--set ") || strings.Contains(g.help, flags[key]+" ")
+}
+
+// serveArgs returns the arguments of serve in the form that the binary has.
+func (g *ground) serveArgs(args []string) []string {
+	if strings.Contains(g.help, "--set ") {
+		return args
+	}
+	var old []string
+	for i := 0; i < len(args); i++ {
+		if args[i] != "--set" || i+1 == len(args) {
+			old = append(old, args[i])
+			continue
+		}
+		i++
+		key, value, _ := strings.Cut(args[i], "=")
+		if old = append(old, flags[key]); value != "true" {
+			old = append(old, value)
+		}
+	}
+	return old
+}
+
+// process is a running process of the binary with its log.
+type process struct {
+	*proc.Child
+	log string
+}
+
+// Log returns all that the process has written.
+func (p *process) Log() string {
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// start starts the binary with these arguments. The log is appended to name.log.
+func (f *Fleet) start(name string, args ...string) (*process, error) {
+	return f.startBinary(f.bin, name, args...)
+}
+
+func (f *Fleet) startBinary(bin, name string, args ...string) (*process, error) {
+	log := f.path(name + ".log")
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close() // the child has its own descriptor
+	cmd := exec.Command(bin, args...)
+	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, f.dir
+	child, err := proc.Start(cmd, syscall.SIGKILL)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{child, log}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.children = append(f.children, p)
+	return p, nil
+}
+
+// Server is a running server.
+type Server struct {
+	*process
+	fleet    *Fleet
+	Dir      string // the server's folder
+	Host     string // address of the agents' listener
+	Operator string // address of the operators' listener, which may be the same
+	Watch    string // address of /metrics
+}
+
+// Serve starts a server with all roles, and waits until it is ready. The arguments come after
+// the fixture's own, so they win.
+func (f *Fleet) Serve(ctx context.Context, more ...string) (*Server, error) {
+	return f.serveAs(ctx, "server", more...)
+}
+
+// serveAs starts a server in a folder of the given name, which may be there from an earlier
+// server.
+func (f *Fleet) serveAs(ctx context.Context, name string, more ...string) (*Server, error) {
+	s := &Server{fleet: f, Dir: f.path(name)}
+	var err error
+	if s.Host, err = testkit.FreeAddress(); err != nil {
+		return nil, err
+	}
+	if s.Watch, err = testkit.FreeAddress(); err != nil {
+		return nil, err
+	}
+	s.Operator = s.Host
+	args := []string{"serve", "--dir", s.Dir, "--listen", s.Host, "--watch", s.Watch, "--set", "agents.poll=200ms"}
+	if f.knows("operators") {
+		if s.Operator, err = testkit.FreeAddress(); err != nil {
+			return nil, err
+		}
+		args = append(args, "--set", "operators="+s.Operator)
+	}
+	if s.process, err = f.start(name, f.serveArgs(append(args, more...))...); err != nil {
+		return nil, err
+	}
+	return s, s.ready(ctx)
+}
+
+// errEnded means that a process ended by itself.
+var errEnded = errors.New("the process has ended")
+
+// ready waits until the server says that it is ready.
+func (s *Server) ready(ctx context.Context) error {
+	client := http.Client{Timeout: 5 * time.Second}
+	for end := time.Now().Add(time.Minute); ; {
+		r, err := client.Get("http://" + s.Watch + "/readyz")
+		if err == nil {
+			text, _ := io.ReadAll(r.Body) // only for the message
+			r.Body.Close()
+			if r.StatusCode == http.StatusOK {
+				return nil
+			}
+			err = errors.New(strings.TrimSpace(string(text)))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.Done():
+			return fmt.Errorf("serve: %w: %s", errEnded, lastLine(s.Log()))
+		case <-time.After(30 * time.Millisecond):
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("the server is not ready within a minute: %w", err)
+		}
+	}
+}
+
+// Command runs a command of the binary as an operator of the server and returns its output.
+func (s *Server) Command(ctx context.Context, args ...string) (string, error) {
+	return run(ctx, s.fleet.bin, []string{"LOADSTAR_SERVER=https://" + s.Operator, "LOADSTAR_OPERATOR=" + filepath.Join(s.Dir, "operator")}, args...)
+}
+
+// Metric returns the sum of a metric's values over all labels, and 0 if there is none.
+func (s *Server) Metric(ctx context.Context, name string) (sum float64, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.Watch+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	r, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || fields[0] != name && !strings.HasPrefix(fields[0], name+"{") {
+			continue
+		}
+		var x float64
+		if _, err := fmt.Sscan(fields[len(fields)-1], &x); err != nil {
+			return 0, err
+		}
+		sum += x
+	}
+	return sum, nil
+}
+
+// StartAgent joins a real agent that hosts part K/N of the generated meters, and starts it.
+func (f *Fleet) StartAgent(ctx context.Context, s *Server, name, part string, flags ...string) (*process, error) {
+	token, err := s.Command(ctx, "token", "create")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := run(ctx, f.bin, nil, "agent", "join", "https://"+s.Host, token, "--dir", f.path(name), "--name", name); err != nil {
+		return nil, err
+	}
+	return f.startAgain(ctx, name, part, flags...)
+}
+
+// startAgain starts an agent that has joined. The fleet is smaller than agents demand by
+// default. Binaries of before that default have no policy for it, and need none.
+func (f *Fleet) startAgain(ctx context.Context, name, part string, flags ...string) (*process, error) {
+	help, err := run(ctx, f.bin, nil, "agent", "run", "--help")
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"agent", "run", "--dir", f.path(name), "--data", f.data, "--part", part, "--workers", "1", "--log-level", "debug"}
+	if strings.Contains(help, "trial") {
+		args = append(args, "--policy", "trial")
+	}
+	return f.start(name, append(args, flags...)...)
+}
+
+// run runs a command to its end and returns what it printed.
+func run(ctx context.Context, bin string, env []string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, bin, args...)
+	cmd.Env = append(os.Environ(), env...)
+	var out, problems bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &problems
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s: %w: %s", strings.Join(args[:min(2, len(args))], " "), err, strings.TrimSpace(problems.String()))
+	}
+	return strings.TrimSpace(out.String()), nil
+}
+
+func lastLine(text string) string {
+	text = strings.TrimSpace(text)
+	return text[strings.LastIndexByte(text, '\n')+1:]
+}
+
+// eventually calls a function until it returns true, an error or the time is over.
+func eventually(ctx context.Context, within time.Duration, f func() (bool, error)) (bool, error) {
+	for end := time.Now().Add(within); ; {
+		ok, err := f()
+		if ok || err != nil {
+			return ok, err
+		}
+		if time.Now().After(end) {
+			return false, nil
+		}
+		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			return false, err
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

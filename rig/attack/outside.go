@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"loadstar/internal/testkit/pgtest"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// outsiders lists attacks on and from the stores that a server uses. They set the stores up as
+// docs/how-to/stores.md says.
+func outsiders() []Attack {
+	return []Attack{
+		{ID: "X5", Name: "another role of the same PostgreSQL reaches the ledger, or the server's role other databases", Run: databaseRights},
+		{ID: "X6", Name: "weights that were swapped in the S3 store reach an agent", Run: swapBlob},
+	}
+}
+
+// documented returns a block of code of docs/how-to/stores.md that contains a word.
+func documented(word string) (string, error) {
+	page, err := os.ReadFile("docs/how-to/stores.md")
+	if err != nil {
+		return "", err
+	}
+	for _, m := range regexp.MustCompile("(?s)```\\w+\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
+		if strings.Contains(m[1], word) {
+			return m[1], nil
+		}
+	}
+	return "", fmt.Errorf("stores.md has no block with %s", word)
+}
+
+// databaseRights succeeds if a role of another program in the same PostgreSQL reads, changes or
+// blocks the ledger, or if the server's role can do so with that program's database, or reads files
+// or starts programs of the database's machine. The ledger is created as stores.md says.
+func databaseRights(ctx context.Context, f *Fleet) (Result, error) {
+	statements, err := documented("CREATE ROLE")
+	if err != nil {
+		return Result{}, err
+	}
+	if err := os.Mkdir(f.path("pg"), 0o755); err != nil {
+		return Result{}, err
+	}
+	database, err := pgtest.Start(f.path("pg"), 0)
+	if err != nil {
+		return Result{}, err
+	}
+	f.later(database.Stop)
+	as := func(role, name string) string { return strings.Replace(database.URL(name), "postgres@", role+"@", 1) }
+	statements += "\nCREATE ROLE neighbour LOGIN;\nCREATE DATABASE neighbour OWNER neighbour;\nREVOKE CONNECT ON DATABASE neighbour FROM PUBLIC;"
+	if problem, err := try(ctx, as("postgres", "postgres"), strings.Split(statements, ";")...); err != nil || problem != nil {
+		return Result{}, errors.Join(problem, err)
+	}
+	s, err := f.Serve(ctx, "--database", as("loadstar", "loadstar"))
+	if err != nil {
+		return Result{}, err
+	}
+	if _, err := s.JoinOne(ctx, "agent"); err != nil {
+		return Result{}, err
+	}
+	for _, x := range []struct{ role, database, statement string }{
+		{"neighbour", "loadstar", "SELECT * FROM agents"},
+		{"neighbour", "loadstar", "DELETE FROM agents"},
+		{"neighbour", "loadstar", "SELECT pg_advisory_lock(1)"},
+		{"neighbour", "loadstar", "CREATE TABLE mine (x int)"},
+		{"loadstar", "neighbour", "SELECT 1"},
+		{"loadstar", "loadstar", "COPY (SELECT 1) TO PROGRAM 'true'"},
+		{"loadstar", "loadstar", "SELECT pg_read_file('/etc/hostname')"},
+		{"loadstar", "loadstar", "SELECT * FROM pg_authid"},
+		{"loadstar", "loadstar", "CREATE ROLE mine SUPERUSER"},
+		{"loadstar", "loadstar", "ALTER ROLE neighbour PASSWORD 'x'"},
+	} {
+		problem, err := try(ctx, as(x.role, x.database), x.statement)
+		if err != nil {
+			return Result{}, err
+		}
+		if problem == nil {
+			return succeeded("%s: %s", x.role, x.statement), nil
+		}
+	}
+	return repelled("10 statements of both roles are refused, and the server works"), nil
+}
+
+// try executes statements, and returns the reason if the database refuses one or the connection.
+func try(ctx context.Context, url string, statements ...string) (refused, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callFor)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err == nil {
+		defer func() { _ = conn.Close(ctx) }() // what was executed counts
+		for _, s := range statements {
+			if strings.TrimSpace(s) == "" {
+				continue
+			}
+			if _, err = conn.Exec(ctx, s); err != nil {
+				break
+			}
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return err, nil
+}
+
+// swapBlob succeeds if an agent gets other weights than those of the run after they were swapped in
+// the S3 store, or if the run ends with them.
+func swapBlob(ctx context.Context, f *Fleet) (Result, error) {
+	const bucket = "weights"
+	memory := s3mem.New()
+	if err := memory.CreateBucket(bucket); err != nil {
+		return Result{}, err
+	}
+	store := httptest.NewServer(gofakes3.New(memory).Server())
+	f.later(func() error { store.Close(); return nil })
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
+		if err := os.Setenv(name, "attack"); err != nil { // for the server, which has our environment
+			return Result{}, err
+		}
+	}
+	s, err := f.Serve(ctx, "--blobs", strings.Replace(store.URL, "http://", "s3+http://", 1)+"/"+bucket)
+	if err != nil {
+		return Result{}, err
+	}
+	run, holder, end, err := s.hold(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	defer func() { _ = end() }() // the holder's calls may fail when the server ends
+	var r *v1.GetRunResponse
+	if ok, err := eventually(ctx, 20*time.Second, func() (bool, error) {
+		r, err = s.look(ctx, run)
+		return err == nil && r.Run.Weights != "", err
+	}); err != nil || !ok {
+		return Result{}, fmt.Errorf("the run does not begin: %w", err)
+	}
+	before, err := holder.weights(ctx, r.Run.Weights)
+	if err != nil {
+		return Result{}, err
+	}
+	o, err := memory.HeadObject(bucket, r.Run.Weights)
+	if err != nil {
+		return Result{}, err
+	}
+	other := bytes.Repeat([]byte{0x3f}, int(o.Size))
+	if _, err := memory.PutObject(bucket, r.Run.Weights, map[string]string{}, io.NopCloser(bytes.NewReader(other)), o.Size, nil); err != nil {
+		return Result{}, err
+	}
+	// The server may have the weights in memory: another one with the same ledger has not.
+	if err := s.Kill(); err != nil {
+		return Result{}, err
+	}
+	again, err := f.Serve(ctx, "--listen", s.Host, "--blobs", strings.Replace(store.URL, "http://", "s3+http://", 1)+"/"+bucket)
+	if err != nil {
+		return repelled("the server does not start with other weights: %v", err), nil
+	}
+	again.Host = s.Host
+	holder.HTTP.CloseIdleConnections()
+	after, err := holder.weights(ctx, r.Run.Weights)
+	if err == nil && len(after) == len(before) && after[0] != before[0] {
+		return succeeded("the agent gets weights that somebody has put into the store"), nil
+	}
+	if err == nil {
+		return Result{}, errors.New("the weights are the former ones, so the swap did not work")
+	}
+	why := line(again.Log(), "is corrupt")
+	if why == "" {
+		return Result{}, fmt.Errorf("the weights are refused for another reason: %w", err)
+	}
+	return repelled("the server does not send swapped weights, and logs it: %v", err), nil
+}

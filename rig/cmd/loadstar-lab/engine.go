@@ -1,0 +1,115 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"loadstar/cmd/loadstar/cli"
+	"loadstar/forecast"
+	"loadstar/nn/kernel"
+	"loadstar/rig/bench"
+	"loadstar/rig/bench/engine"
+)
+
+func newEngine() *cobra.Command {
+	var (
+		asJSON, withPeer bool
+		runs             int
+		seconds          float64
+		only, model      string
+	)
+	cmd := &cobra.Command{
+		Use:   "engine",
+		Short: "Benchmark the training engine on one core",
+		Long: `Benchmark the training engine on one core, with each kernel set that the CPU
+supports. It measures training steps (forward, backward, Adam) of a model at
+batch size 64, inference at batch sizes 1 and 256, memory allocations per step,
+and the share of the core's peak rate of fused multiply-adds that training
+reaches.
+
+Rates are per second of CPU time. The measurements alternate, and each is
+repeated several times. Rates are medians. Ratios are medians of the ratios
+within each repetition, so that changes in the machine's speed cancel out.
+
+With --peer the same model also runs in PyTorch on one thread, in alternation.
+This needs Debian's python3-torch and libopenblas0. The models bose2023 and
+dense can be compared.`,
+		Example: "  loadstar-lab bench engine --peer\n  loadstar-lab bench engine --peer --model dense\n  loadstar-lab bench engine --json --kernel avx2",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			sets := kernel.Available()
+			if only != "" {
+				k, err := kernel.Select(only)
+				if err != nil {
+					return cli.Usagef("--kernel: %w", err)
+				}
+				sets = []*kernel.Set{k}
+			}
+			d, err := benchTime(runs, seconds)
+			if err != nil {
+				return cli.Usage(err)
+			}
+			if _, ok := forecast.DefaultsOf(model); !ok {
+				return cli.Usagef("--model: there is no model %q; loadstar model list shows them", model)
+			}
+			if withPeer && !slices.Contains(engine.PeerModels(), model) {
+				return cli.Usagef("--model: the peer has no model %s; choose one of %s", model, strings.Join(engine.PeerModels(), ", "))
+			}
+			var p *engine.Peer
+			if withPeer {
+				var err error
+				if p, err = engine.StartPeer(model); err != nil {
+					return err
+				}
+				defer p.Stop()
+			}
+			bar := cli.Stages{To: cmd.ErrOrStderr()}
+			defer bar.Stop()
+			b, err := engine.Run(model, sets, p, runs, d, bar.Set)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return cli.PrintJSON(cmd.OutOrStdout(), b)
+			}
+			return printEngineBench(cmd.OutOrStdout(), model, b)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&withPeer, "peer", false, "also measure PyTorch, in alternation")
+	cmd.Flags().StringVar(&model, "model", bench.Model, "model to measure")
+	cmd.Flags().IntVar(&runs, "runs", 7, "number of repetitions")
+	cmd.Flags().Float64Var(&seconds, "seconds", 0.5, "CPU seconds per training measurement; the others take half")
+	cmd.Flags().StringVar(&only, "kernel", os.Getenv(kernel.Env), "measure only this kernel set (default $"+kernel.Env+", or all that the CPU supports)")
+	return cmd
+}
+
+func printEngineBench(w io.Writer, model string, b *engine.Result) error {
+	fmt.Fprintf(w, "%s, batch size %d, one core, FMA peak %.0f GFLOP/s\n\n", model, bench.Batch, b.PeakGflops)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "KERNELS\tTRAIN/S\tOF PEAK\tALLOCS/STEP\tINFER(1)/S\tINFER(256)/S\t")
+	for _, k := range b.Kernels {
+		fmt.Fprintf(t, "%s\t%.0f\t%.1f %%\t%g\t%.0f\t%.0f\t\n", k.Name, k.TrainStepsPerS, 100*k.PeakShare, k.AllocsPerStep, k.Infer1PerS, k.Infer256PerS)
+	}
+	if b.Peer != nil {
+		fmt.Fprintf(t, "peer\t%.0f\t\t\t%.0f\t%.0f\t\n", b.Peer.TrainStepsPerS, b.Peer.Infer1PerS, b.Peer.Infer256PerS)
+		for _, k := range b.Kernels {
+			fmt.Fprintf(t, "%s/peer\t%.1f x\t\t\t%.1f x\t%.1f x\t\n", k.Name, *k.PeerRatio, *k.PeerRatio1, *k.PeerRatio256)
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if b.Peer != nil {
+		fmt.Fprintf(w, "\nThe peer is %s, one thread.\n", b.Peer.Name)
+	}
+	if b.Unfair {
+		fmt.Fprintln(w, "It uses the slow reference BLAS: install libopenblas0 for a fair comparison.")
+	}
+	return nil
+}

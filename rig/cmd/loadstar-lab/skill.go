@@ -1,0 +1,79 @@
+package main
+
+import (
+	"cmp"
+
+	"github.com/spf13/cobra"
+
+	"loadstar/cmd/loadstar/cli"
+	"loadstar/rig/bench/skill"
+)
+
+func newSkill() *cobra.Command {
+	var (
+		data, root   string
+		h            string
+		o            skill.Options
+		peer, asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:   "skill",
+		Short: "Measure baselines and gradient boosting",
+		Long: `Measure rivals of a model: the baselines, and with --peer gradient boosting with
+scikit-learn (histogram trees, 31 leaves, rate 0.05, at most 600 trees) on the
+features of the model dense. --xgboost adds XGBoost (depth 6, rate 0.05, at most
+1000 trees), and --pooled one model of it for all clients, with the client as an
+input. The number of trees is chosen on the validation split. Boosting needs
+Debian's python3-sklearn and python3-xgboost and runs on one thread.
+
+With --out the MAE of every client and method on the validation and the test
+split is written to DIR/DATASET-STEPS.tsv. A run that was interrupted
+continues there.`,
+		Example: "  loadstar-lab bench skill --data datasets/sample\n  loadstar-lab bench skill --data datasets/sample --h 24 --peer --out skill",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if data == "" {
+				return cli.NoData()
+			}
+			if err := o.Complete(peer); err != nil {
+				return cli.Usage(err)
+			}
+			d, closer, err := cli.OpenDataset(data, root)
+			if err != nil {
+				return err
+			}
+			defer closer.Close()
+			o.Dataset, o.Targets = d, 1
+			if h != "" {
+				if o.Targets, err = cli.ParseSteps(h, d.Interval); err != nil {
+					return cli.Usagef("--h: %w", err)
+				}
+			}
+			o.Stride = cmp.Or(o.Stride, cli.Stride(o.Targets, d.Interval))
+			bar := cli.Stages{To: cmd.ErrOrStderr()}
+			defer bar.Stop()
+			rows, err := skill.Run(cmd.Context(), o, bar.Set)
+			if err != nil {
+				return err
+			}
+			bar.Stop()
+			if asJSON {
+				return cli.PrintJSON(cmd.OutOrStdout(), rows)
+			}
+			return skill.Print(cmd.OutOrStdout(), rows, o.Targets)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&data, "data", "", cli.DatasetUsage)
+	f.StringVar(&root, "root", "", cli.RootUsage)
+	f.StringVar(&h, "h", "", "forecast all of the next `H` hours, or a duration such as 30m or 2d (default the next step)")
+	f.IntVar(&o.Stride, "stride", 0, "steps between scored origins (default 1, or those of 6 hours for several steps)")
+	f.IntVar(&o.Clients, "clients", 14, "number of clients, evenly spaced; 0 means all")
+	f.BoolVar(&peer, "peer", false, "also measure gradient boosting with scikit-learn")
+	f.BoolVar(&o.XGBoost, "xgboost", false, "also measure XGBoost, one model for each client")
+	f.BoolVar(&o.Pooled, "pooled", false, "also measure XGBoost, one model for all clients")
+	f.StringSliceVar(&o.Losses, "loss", skill.Losses, "losses that the peer minimises")
+	f.IntVar(&o.Rows, "rows", 40000, "maximum number of training rows of the peer, sampled; 0 means all")
+	f.StringVar(&o.Out, "out", "", "write the results of every client into this folder")
+	f.BoolVar(&asJSON, "json", false, "print the results of every client as JSON")
+	return cmd
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"loadstar/cmd/loadstar/cli"
+	"loadstar/lab/outlook"
+	"loadstar/nn/kernel"
+	"loadstar/rig/bench/skill"
+)
+
+func newUses() *cobra.Command {
+	var (
+		data, weather     []string
+		root, runs, peers string
+		seeds             []uint
+		peer              bool
+	)
+	cmd := &cobra.Command{
+		Use:   "uses",
+		Short: "Compare energies, sums and peaks of runs with rivals",
+		Long: `Compare what the forecasts of runs say about days and sums with rivals on the
+same clients and days, as Markdown tables: the energy of a day, the highest step
+of a day, and the sum of all clients by step, issued at midnight for the next 24
+hours of the test split. Rivals are last week, the rolling median and mean of 28
+days and ridge-rich, fitted to the series of daily energies, of daily peaks and
+of sums. Boosting with scikit-learn is read from FOLDER/DATASET-uses.tsv of
+--peers; with --peer it is measured where there is no such file.
+
+The runs of a dataset are FOLDER/DATASET/PLAN-SEED, as loadstar compare writes them,
+and PLAN is the name of the folder.
+With --weather-errors, the first seed is also scored with wrong weather, as with
+loadstar backtest --weather-error.`,
+		Example: "  loadstar-lab bench uses --data datasets/sample --runs runs/day-ahead --seeds 1",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(data) == 0 {
+				return cli.NoData()
+			}
+			k, err := kernel.Default()
+			if err != nil {
+				return err
+			}
+			var wrong []outlook.WeatherError
+			for _, s := range weather {
+				w, err := outlook.ParseWeatherError(s)
+				if err != nil {
+					return cli.Usagef("--weather-errors: %w", err)
+				}
+				wrong = append(wrong, w)
+			}
+			var all []skill.Group
+			for n, path := range data {
+				d, closer, err := cli.OpenDataset(path, root)
+				if err != nil {
+					return err
+				}
+				defer closer.Close()
+				bar := cli.Stages{To: cmd.ErrOrStderr()}
+				bar.Set(n, len(data), d.Name)
+				g := skill.Group{Dataset: d, Weather: wrong, Peers: peers, Measure: peer, Kernel: k, Workers: runtime.NumCPU()}
+				for _, seed := range seeds {
+					g.Runs = append(g.Runs, filepath.Join(runs, d.Name, fmt.Sprintf("%s-%d", filepath.Base(runs), seed)))
+				}
+				err = g.Score(cmd.Context())
+				bar.Stop()
+				if err != nil {
+					return fmt.Errorf("%s: %w", d.Name, err)
+				}
+				all = append(all, g)
+			}
+			return skill.WriteUses(cmd.OutOrStdout(), all)
+		},
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&data, "data", nil, cli.DatasetUsage+"; may be repeated")
+	f.StringVar(&root, "root", "", cli.RootUsage)
+	f.StringVar(&runs, "runs", "runs/comparison/day-ahead", "`FOLDER` of the runs")
+	f.UintSliceVar(&seeds, "seeds", []uint{1, 2, 3}, "seeds of the runs")
+	f.StringVar(&peers, "peers", "", "`FOLDER` of the results of boosting")
+	f.BoolVar(&peer, "peer", false, "measure boosting with scikit-learn where --peers has no result")
+	f.StringSliceVar(&weather, "weather-errors", nil, "also score the first seed with these weather errors, such as 1,2,3,yesterday")
+	return cmd
+}

@@ -1,0 +1,50 @@
+// Package product builds and finds the program loadstar, which the rig tests from outside.
+package product
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// Folder returns the folder of the product's module.
+func Folder(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "loadstar").Output()
+	if err != nil {
+		return "", fmt.Errorf("looking for the module loadstar: %w", err)
+	}
+	return string(bytes.TrimSpace(out)), nil
+}
+
+// Build builds the program, with more flags of go build.
+func Build(ctx context.Context, path string, flags ...string) error {
+	dir, err := Folder(ctx)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "go", append(append([]string{"build", "-o", path}, flags...), "./cmd/loadstar")...)
+	cmd.Dir = dir
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building loadstar: %w\n%s", err, text)
+	}
+	return nil
+}
+
+// Find returns the path of a program that is built already: beside this program, or on the PATH.
+func Find() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(filepath.Dir(self), "loadstar")
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if path, err = exec.LookPath("loadstar"); err != nil {
+		return "", fmt.Errorf("loadstar is neither beside %s nor on the PATH: %w", self, err)
+	}
+	return path, nil
+}

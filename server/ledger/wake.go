@@ -1,0 +1,26 @@
+package ledger
+
+import "context"
+
+// Texts of notifications: a kind and a run.
+const (
+	ofRun    = "run "
+	ofLeases = "leases "
+)
+
+// Wake notifies the listeners in all processes that something happened in a run. It does not
+// wait.
+func (l *Ledger) Wake(run string) { l.Store.Notify(ofRun + run) }
+
+// WakeAgents notifies gateways in all processes that a run has new leases. It does not wait.
+func (l *Ledger) WakeAgents(run string) { l.Store.Notify(ofLeases + run) }
+
+// Woken returns a channel with the runs that Wake was called for, in this process or another
+// one. The channel gets an empty text if notifications may have been lost. Notifications are
+// dropped while it is full.
+func (l *Ledger) Woken(ctx context.Context) <-chan string { return l.Store.Notified(ctx, ofRun) }
+
+// AgentsWoken is Woken for WakeAgents.
+func (l *Ledger) AgentsWoken(ctx context.Context) <-chan string {
+	return l.Store.Notified(ctx, ofLeases)
+}

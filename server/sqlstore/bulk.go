@@ -1,0 +1,66 @@
+package sqlstore
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// One statement for each table and batch: what a statement costs hardly depends on the number
+// of its rows.
+
+// AnyOf returns a condition that a column is in a list, which is argument n and made by list.
+func (s *Store) AnyOf(n int) string {
+	if s.SQLite {
+		return fmt.Sprintf("IN (SELECT value FROM json_each($%d))", n)
+	}
+	return fmt.Sprintf("= ANY($%d)", n)
+}
+
+// List returns a list of texts or numbers as the argument of a statement.
+func List[T string | int64](s *Store, values []T) any {
+	if !s.SQLite {
+		return values
+	}
+	text, _ := json.Marshal(values) // cannot fail: texts or numbers
+	return string(text)
+}
+
+// MaxRows is the number of rows in one statement that inserts many.
+const MaxRows = 1024
+
+// InsertRows returns a statement that inserts rows, whose values follow each other, and its
+// arguments. types has the types of the columns in PostgreSQL. PostgreSQL gets a list for each
+// column, so that it prepares the statement once for any number of rows. SQLite gets the values
+// themselves, because it would read numbers from a list inexactly.
+func (s *Store) InsertRows(into string, types []string, values []any) (text string, args []any) {
+	n := len(types)
+	if s.SQLite {
+		row := "(" + strings.Repeat("?,", n-1) + "?)"
+		return into + " VALUES " + strings.Repeat(row+",", len(values)/n-1) + row, values
+	}
+	lists := make([]string, n)
+	for i, kind := range types {
+		lists[i] = fmt.Sprintf("$%d::%s[]", i+1, kind)
+		args = append(args, column(values[i:], n, kind))
+	}
+	return into + " SELECT * FROM unnest(" + strings.Join(lists, ", ") + ")", args
+}
+
+// column returns every n-th value as a list.
+func column(values []any, n int, kind string) any {
+	switch kind {
+	case "bigint":
+		return each[int64](values, n)
+	case "float8":
+		return each[float64](values, n)
+	}
+	return each[string](values, n)
+}
+
+func each[T any](values []any, n int) (list []T) {
+	for i := 0; i < len(values); i += n {
+		list = append(list, values[i].(T))
+	}
+	return list
+}

@@ -1,0 +1,167 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"loadstar/internal/backoff"
+)
+
+// ErrDamaged means that the disk does not return what was written to the database.
+var ErrDamaged = errors.New("the database is damaged; stop the server, keep a copy of its folder, and restore the newest backup")
+
+// asDamage adds ErrDamaged to the errors with which SQLite and PostgreSQL report damage.
+func asDamage(err error) error {
+	var lite *sqlite.Error
+	var post *pgconn.PgError
+	switch {
+	case errors.Is(err, ErrDamaged):
+		return err
+	case errors.As(err, &lite):
+		switch lite.Code() & 0xff {
+		case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+			return fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+	case errors.As(err, &post) && (post.Code == "XX001" || post.Code == "XX002"): // data_corrupted, index_corrupted
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return err
+}
+
+// asUnwritable adds the likely cause to the errors with which SQLite reports that it could not
+// write. Its own text is "disk I/O error" and a number.
+func asUnwritable(err error) error {
+	var lite *sqlite.Error
+	if !errors.As(err, &lite) {
+		return err
+	}
+	switch lite.Code() {
+	case sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_TRUNCATE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC,
+		sqlite3.SQLITE_IOERR_SHMOPEN, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMMAP:
+		return fmt.Errorf("the disk is full, read-only or failing: %w", err)
+	}
+	return err
+}
+
+// checked counts the ledgers of this process by their SQLite files. The log is checked before
+// the first of them connects: closing SQLite's index of the log releases all locks that the
+// process holds on it, and another process could then remove the log.
+var checked struct {
+	mu sync.Mutex
+	by map[string]int
+}
+
+// check connects to a SQLite database and checks it for damage.
+func (s *Store) check(ctx context.Context) error {
+	checked.mu.Lock()
+	defer checked.mu.Unlock()
+	if checked.by == nil {
+		checked.by = map[string]int{}
+	}
+	first := checked.by[s.path] == 0
+	if first {
+		if err := patiently(ctx, func() error { return checkLog(s.path) }); err != nil {
+			return err
+		}
+	}
+	checked.by[s.path]++
+	s.checked = true
+	if err := s.connect(ctx); err != nil || !first {
+		return err
+	}
+	return checkIntegrity(ctx, s.DB, "integrity_check")
+}
+
+// uncheck notes that the connections are closed.
+func (s *Store) uncheck() {
+	checked.mu.Lock()
+	defer checked.mu.Unlock()
+	if s.checked {
+		s.checked = false
+		checked.by[s.path]--
+	}
+}
+
+// checkIntegrity returns an error if the structure of a SQLite database is damaged or a
+// reference does not match its table. It reads the whole file. The pragma integrity_check also
+// compares indexes with their tables, which takes six times as long as quick_check.
+func checkIntegrity(ctx context.Context, q Querier, pragma string) error {
+	var said []string
+	if err := Query(ctx, q, func(r *sql.Rows) error {
+		var text string
+		err := r.Scan(&text)
+		if text != "ok" {
+			said = append(said, text)
+		}
+		return err
+	}, "PRAGMA "+pragma+"(5)"); err != nil {
+		return asDamage(err)
+	}
+	if err := Query(ctx, q, func(r *sql.Rows) error {
+		var table, parent string
+		var row, key sql.NullInt64
+		err := r.Scan(&table, &row, &parent, &key)
+		said = append(said, fmt.Sprintf("a row of %s refers to a row of %s that does not exist", table, parent))
+		return err
+	}, "PRAGMA foreign_key_check"); err != nil {
+		return asDamage(err)
+	}
+	if len(said) > 0 {
+		return fmt.Errorf("%w: %s", ErrDamaged, strings.Join(said[:min(len(said), 5)], "; "))
+	}
+	return nil
+}
+
+// patiently repeats a check of the log that has found damage: if another process is writing
+// the log, it may look damaged for a moment.
+func patiently(ctx context.Context, check func() error) (err error) {
+	for try := range 3 {
+		if try > 0 {
+			if ended := backoff.Sleep(ctx, 200*time.Millisecond); ended != nil {
+				return ended
+			}
+		}
+		if err = check(); !errors.Is(err, errLog) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrDamaged, err)
+}
+
+// VerifyFile checks the copy of a SQLite ledger: its structure, and the checksums of its rows
+// unless an older version wrote them.
+func VerifyFile(ctx context.Context, path string) (err error) {
+	defer Wrap(&err, "verifying", path)
+	if _, err := os.Stat(path + "-wal"); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s has a write-ahead log: only a copy that no process uses can be verified", path)
+	}
+	// SQLite creates no files beside one that is immutable.
+	db, err := sql.Open("sqlite", sqliteFile(path)+"?mode=ro&immutable=1")
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := checkIntegrity(ctx, db, "integrity_check"); err != nil {
+		return err
+	}
+	var version int64
+	if err := db.QueryRowContext(ctx, "SELECT MAX(version_id) FROM goose_db_version").Scan(&version); err != nil || version < sumsFrom {
+		return err
+	}
+	return CheckRows(ctx, db, true)
+}
+
+// sqliteFile returns the name of a database for SQLite.
+func sqliteFile(path string) string { return "file:" + (&url.URL{Path: path}).EscapedPath() }

@@ -1,0 +1,11 @@
+//go:build !linux
+
+package sqlstore
+
+import (
+	"syscall"
+	"time"
+)
+
+// giveUpAfter does nothing: other systems have no such setting. silentFor applies instead.
+func giveUpAfter(time.Duration) func(network, address string, c syscall.RawConn) error { return nil }

@@ -1,0 +1,137 @@
+package sqlstore
+
+import (
+	"cmp"
+	"context"
+	sqldriver "database/sql/driver"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// avoidFor is how long a host that failed is tried after the others.
+const avoidFor = 30 * time.Second
+
+// hosts remembers which hosts of a PostgreSQL cluster failed lately, and the newest timeline.
+//
+// When a standby takes over, the former primary may still run and accept writes that no standby
+// confirms, for instance if only its supervisor died. Asking for a host that accepts writes is
+// therefore not enough: connections would go back to it, and wait there.
+type hosts struct {
+	mu       sync.Mutex
+	failed   map[string]time.Time // by address, with the host's name
+	names    map[string]string    // of hosts, by their addresses
+	current  string               // address of the newest connection
+	timeline int64                // the highest one of a connection
+	doubted  time.Time            // connections that were opened before are not used again
+}
+
+// madeKey is the key of a connection's data that has the time when it was opened.
+const madeKey = "loadstar.made"
+
+// maxAddresses limits the addresses whose names are remembered. Those of a cluster may change for ever.
+const maxAddresses = 1000
+
+// lookup returns the addresses of a host and remembers its name: connections know addresses only,
+// and the configuration names.
+func (h *hosts) lookup(ctx context.Context, host string) ([]string, error) {
+	all, err := net.DefaultResolver.LookupHost(ctx, host)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.names == nil || len(h.names) > maxAddresses {
+		h.names = map[string]string{}
+	}
+	for _, ip := range all {
+		h.names[ip] = host
+	}
+	return all, err
+}
+
+// fail notes that a connection to an address failed.
+func (h *hosts) fail(address string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if ip, port, err := net.SplitHostPort(address); err == nil && h.names[ip] != "" {
+		address = net.JoinHostPort(h.names[ip], port)
+	}
+	if h.failed == nil {
+		h.failed = map[string]time.Time{}
+	}
+	h.failed[address] = time.Now()
+}
+
+// doubt closes the connections that wait in the pool, and makes new ones try another host first.
+// Call it if the database does not answer, although the connection is open.
+func (h *hosts) doubt() {
+	h.mu.Lock()
+	current := h.current
+	h.doubted = time.Now()
+	h.mu.Unlock()
+	h.fail(current)
+}
+
+// reuse returns an error if a connection from the pool must not be used again.
+func (h *hosts) reuse(_ context.Context, c *pgx.Conn) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if made, _ := c.PgConn().CustomData()[madeKey].(time.Time); made.Before(h.doubted) {
+		return sqldriver.ErrBadConn
+	}
+	return nil
+}
+
+// order makes a connection try hosts that failed lately after the others.
+func (h *hosts) order(_ context.Context, c *pgx.ConnConfig) error {
+	all := append([]*pgconn.FallbackConfig{{Host: c.Host, Port: c.Port, TLSConfig: c.TLSConfig}}, c.Fallbacks...)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	when := func(f *pgconn.FallbackConfig) int64 {
+		_, address := pgconn.NetworkAddress(f.Host, f.Port)
+		if at := h.failed[address]; now.Sub(at) < avoidFor {
+			return at.UnixNano()
+		}
+		return 0
+	}
+	slices.SortStableFunc(all, func(a, b *pgconn.FallbackConfig) int { return cmp.Compare(when(a), when(b)) })
+	c.Host, c.Port, c.TLSConfig, c.Fallbacks = all[0].Host, all[0].Port, all[0].TLSConfig, all[1:]
+	return nil
+}
+
+// validate refuses a connection to a former primary: one whose timeline is older than that of an
+// earlier connection. A standby has no timeline of its own; next decides about it.
+func (h *hosts) validate(next pgconn.ValidateConnectFunc) pgconn.ValidateConnectFunc {
+	return func(ctx context.Context, c *pgconn.PgConn) error {
+		if next != nil {
+			if err := next(ctx, c); err != nil {
+				return err
+			}
+		}
+		made := time.Now()
+		r := c.ExecParams(ctx, "SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE pg_walfile_name(pg_current_wal_lsn()) END", nil, nil, nil, nil).Read()
+		if r.Err != nil || len(r.Rows) == 0 || len(r.Rows[0][0]) < 8 {
+			return r.Err
+		}
+		n, err := strconv.ParseInt(string(r.Rows[0][0][:8]), 16, 64)
+		if err != nil {
+			return err
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if n < h.timeline {
+			return fmt.Errorf("this PostgreSQL has timeline %d, and another one had %d: it was the primary before a failover. If it was restored from a backup, restart this server", n, h.timeline)
+		}
+		if n > h.timeline { // another host has taken over
+			h.timeline, h.doubted = n, made
+		}
+		h.current = c.Conn().RemoteAddr().String()
+		c.CustomData()[madeKey] = made
+		return nil
+	}
+}

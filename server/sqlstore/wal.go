@@ -1,0 +1,131 @@
+package sqlstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+)
+
+// errLog means that a write-ahead log has committed transactions that cannot be read.
+var errLog = errors.New("the write-ahead log is damaged")
+
+const (
+	logHeader   = 32
+	frameHeader = 24
+)
+
+// checkLog checks the write-ahead log of a SQLite database that this process does not have
+// open. SQLite takes the first frame with a wrong checksum as the end of the log, so damage
+// would silently undo all later transactions. Each transaction is synced before the next one
+// begins, so after a loss of power one transaction at most has frames that are not on disk. If
+// more than one transaction follows the first wrong frame, the log is damaged. So it is if it
+// has fewer frames than SQLite's index of the log says, which is not updated before a
+// transaction is synced.
+//
+// Other programs may have written the log too. It may be missing or empty, because SQLite
+// removes it when the last connection closes, and behind its end it may have frames of an
+// earlier log, which have another salt, or of transactions that were rolled back, which have
+// no commit.
+func checkLog(database string) error {
+	path := database + "-wal"
+	log, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(log) < logHeader {
+		return nil // no log, or one that was just begun
+	} else if err != nil {
+		return err
+	}
+	head := log[:logHeader]
+	order := binary.ByteOrder(binary.LittleEndian)
+	magic := binary.BigEndian.Uint32(head)
+	if magic&1 != 0 {
+		order = binary.BigEndian
+	}
+	size := int(binary.BigEndian.Uint32(head[8:]))
+	s := logSum{order: order}
+	s.add(head[:24])
+	if magic&^1 != 0x377f0682 || !s.matches(head[24:]) || size < 512 || size > 65536 {
+		if allZero(head) { // it was never synced, so neither was a transaction
+			return nil
+		}
+		return fmt.Errorf("%s: %w: its first %d bytes are wrong", path, errLog, logHeader)
+	}
+	wrong, commits, good := -1, 0, uint32(0)
+	for off := logHeader; off+frameHeader+size <= len(log); off += frameHeader + size {
+		frame := log[off : off+frameHeader+size]
+		if string(frame[8:16]) != string(head[16:24]) {
+			if wrong < 0 {
+				wrong = off // the end of the log, or a frame whose salt is damaged
+			}
+			continue // a frame of an earlier log in the same file
+		}
+		if wrong < 0 {
+			s.add(frame[:8])
+			if s.add(frame[frameHeader:]); s.matches(frame[16:24]) {
+				good++
+				continue
+			}
+			wrong = off
+		}
+		if binary.BigEndian.Uint32(frame[4:8]) != 0 { // the last frame of a transaction
+			commits++
+		}
+	}
+	if commits > 1 {
+		return fmt.Errorf("%s: %w: byte %d and what follows cannot be read, but %d committed transactions follow", path, errLog, wrong, commits)
+	}
+	if want := indexed(database+"-shm", head[16:24]); good < want {
+		return fmt.Errorf("%s: %w: it has %d frames, and its index says %d", path, errLog, good, want)
+	}
+	return nil
+}
+
+// indexed returns the number of frames that the index of a log says it has, or 0 if the
+// index belongs to another log or was not written completely. An index has the byte order of
+// the machine.
+func indexed(path string, salt []byte) uint32 {
+	const size = 48 // of the header, of which there are two copies
+	head := make([]byte, 2*size)
+	f, err := os.Open(path)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	if _, err := f.ReadAt(head, 0); err != nil || !bytes.Equal(head[:size], head[size:]) || !bytes.Equal(head[32:40], salt) {
+		return 0
+	}
+	s := logSum{order: binary.NativeEndian}
+	s.add(head[:40])
+	if binary.NativeEndian.Uint32(head[40:]) != s.a || binary.NativeEndian.Uint32(head[44:]) != s.b {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(head[16:])
+}
+
+// logSum is the checksum of a log, over everything from its beginning.
+type logSum struct {
+	order binary.ByteOrder
+	a, b  uint32
+}
+
+func (s *logSum) add(data []byte) {
+	for ; len(data) >= 8; data = data[8:] {
+		s.a += s.order.Uint32(data) + s.b
+		s.b += s.order.Uint32(data[4:]) + s.a
+	}
+}
+
+func (s *logSum) matches(stored []byte) bool {
+	return binary.BigEndian.Uint32(stored) == s.a && binary.BigEndian.Uint32(stored[4:]) == s.b
+}
+
+func allZero(b []byte) bool {
+	for _, x := range b {
+		if x != 0 {
+			return false
+		}
+	}
+	return true
+}
