@@ -16,7 +16,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"loadstar/internal/graceful"
+	"loadstar/internal/service"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -118,7 +118,7 @@ func (k *Keeper) ServeControl(ctx context.Context, dir string) error {
 		}
 		_ = json.NewEncoder(w).Encode(r) // the caller notices
 	})}
-	return graceful.Serve(ctx, s, time.Second, func() error { return s.Serve(l) })
+	return service.Serve(ctx, s, time.Second, func() error { return s.Serve(l) })
 }
 
 // Ask carries out a command in the keeper of a folder, whether it runs or not.

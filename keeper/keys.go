@@ -14,7 +14,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"loadstar/fed/mask"
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 	"loadstar/internal/boltfile"
 )
 
@@ -222,7 +222,7 @@ func (r *ring) replace(fresh string, gate func(string)) error {
 		return err
 	}
 	defer old.Close()
-	if err := errors.Join(r.file.Close(), os.Rename(fresh, r.path), atomicfile.SyncDir(filepath.Dir(r.path))); err != nil {
+	if err := errors.Join(r.file.Close(), os.Rename(fresh, r.path), disk.SyncDir(filepath.Dir(r.path))); err != nil {
 		return err
 	}
 	gate("within rotation")

@@ -13,7 +13,7 @@ import (
 
 	"loadstar/fed/member"
 	"loadstar/internal/connlimit"
-	"loadstar/internal/graceful"
+	"loadstar/internal/service"
 	"loadstar/internal/mtls"
 	v1 "loadstar/proto/loadstar/v1"
 )
@@ -47,7 +47,7 @@ func (k *Keeper) Serve(ctx context.Context, l net.Listener, servers []member.Pin
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 5 * time.Minute, WriteTimeout: 10 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // of strangers
 	}
-	return graceful.Serve(ctx, s, shutdownGrace, func() error { return s.ServeTLS(limits.Listener(l), "", "") })
+	return service.Serve(ctx, s, shutdownGrace, func() error { return s.ServeTLS(limits.Listener(l), "", "") })
 }
 
 // service is the KeeperService.

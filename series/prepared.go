@@ -13,8 +13,7 @@ import (
 	_ "time/tzdata" // use the same zones on every machine, even without a zone database
 	"unsafe"
 
-	"loadstar/internal/atomicfile"
-	"loadstar/internal/mmap"
+	"loadstar/internal/disk"
 )
 
 // A prepared file contains a dataset in its in-memory form, so that it can be memory-mapped
@@ -116,7 +115,7 @@ func WritePrepared(path string, d *Dataset) error {
 		return err
 	}
 	at := h.places(len(header))
-	f, err := atomicfile.CreatePrivate(path)
+	f, err := disk.CreatePrivate(path)
 	if err != nil {
 		return err
 	}
@@ -222,14 +221,14 @@ func OpenPrepared(path string) (*Dataset, io.Closer, error) {
 	if info.Size() < 16 || info.Size() > math.MaxInt {
 		return nil, nil, fmt.Errorf("%s: not a prepared dataset", path)
 	}
-	data, err := mmap.File(f, int(info.Size()))
+	data, err := disk.MapFile(f, int(info.Size()))
 	if err != nil {
 		return nil, nil, err
 	}
 	p := &preparedFile{data: data}
 	d, err := p.dataset()
 	if err != nil {
-		_ = mmap.Unmap(data) // an error here would hide the one about the file
+		_ = disk.Unmap(data) // an error here would hide the one about the file
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return d, p, nil
@@ -239,7 +238,7 @@ func OpenPrepared(path string) (*Dataset, io.Closer, error) {
 func (p *preparedFile) Close() error {
 	data := p.data
 	p.data = nil
-	return mmap.Unmap(data)
+	return disk.Unmap(data)
 }
 
 // dataset checks the header and every meter's record once and returns the dataset. Method

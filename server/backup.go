@@ -16,8 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"loadstar/internal/atomicfile"
-	"loadstar/internal/filelock"
+	"loadstar/internal/disk"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
 	"loadstar/server/sqlstore"
@@ -86,7 +85,7 @@ func snapshotDir(dir string) (temp string, done func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	if err := filelock.Try(lock); err != nil {
+	if err := disk.TryLock(lock); err != nil {
 		_ = lock.Close() // nothing was written to it
 		return "", nil, fmt.Errorf("another backup of %s is running: wait for it", dir)
 	}
@@ -288,7 +287,7 @@ func restore(ctx context.Context, from io.Reader, dir string, then func(temp str
 	if err := os.Rename(temp, dir); err != nil {
 		return err
 	}
-	return atomicfile.SyncDir(filepath.Dir(dir))
+	return disk.SyncDir(filepath.Dir(dir))
 }
 
 // syncFolders makes the names in a folder and in the folders below it durable. The files are
@@ -298,7 +297,7 @@ func syncFolders(dir string) error {
 		if err != nil || !d.IsDir() {
 			return err
 		}
-		return atomicfile.SyncDir(path)
+		return disk.SyncDir(path)
 	})
 }
 

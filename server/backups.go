@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 	"loadstar/server/examine"
 	"loadstar/server/ledger"
 	"loadstar/server/sqlstore"
@@ -48,7 +48,7 @@ func backupInto(ctx context.Context, dir, into, revocations string, keep int, no
 		return b, err
 	}
 	b = examine.Backup{At: now, File: filepath.Join(into, backupPrefix+now.UTC().Format(backupTime)+backupSuffix)}
-	err = atomicfile.WritePrivate(b.File, func(f *os.File) error {
+	err = disk.WritePrivate(b.File, func(f *os.File) error {
 		if err := Backup(ctx, dir, f); err != nil {
 			return err
 		}
@@ -119,7 +119,7 @@ func VerifyBackup(ctx context.Context, from io.Reader, temp string) error {
 		body := contentsOf(h, r)
 		switch {
 		case h.Name == ledgerFile:
-			err = atomicfile.WritePrivate(copied, func(f *os.File) error {
+			err = disk.WritePrivate(copied, func(f *os.File) error {
 				_, err := io.Copy(f, body)
 				return err
 			})

@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"loadstar/internal/connlimit"
-	"loadstar/internal/graceful"
+	"loadstar/internal/service"
 	"loadstar/server/pki"
 )
 
@@ -33,7 +33,7 @@ func newHTTP(h http.Handler) *http.Server {
 
 func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
 	s := newHTTP(h)
-	return graceful.Serve(ctx, s, shutdownGrace, func() error { return s.Serve(l) })
+	return service.Serve(ctx, s, shutdownGrace, func() error { return s.Serve(l) })
 }
 
 // monitoring serves metrics and health checks.
@@ -106,7 +106,7 @@ func byCertificate(r *http.Request) (connlimit.Caller, bool) {
 func (s *server) serveTLS(ctx context.Context, l net.Listener, settings *tls.Config, h http.Handler, limits *connlimit.Limiter) error {
 	own := newHTTP(s.authority.Middleware(limits.Handler(h)))
 	own.TLSConfig, own.ConnContext = settings, limits.Context
-	return graceful.Serve(ctx, own, shutdownGrace, func() error { return own.ServeTLS(limits.Listener(l), "", "") })
+	return service.Serve(ctx, own, shutdownGrace, func() error { return own.ServeTLS(limits.Listener(l), "", "") })
 }
 
 // addressOf returns the address under which agents reach a listener.

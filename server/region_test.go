@@ -17,8 +17,8 @@ import (
 	"loadstar/agent/state"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
-	"loadstar/internal/agentapi"
 	"loadstar/internal/mtls"
+	"loadstar/internal/protocol"
 	"loadstar/nn/kernel"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
@@ -255,7 +255,7 @@ func (s *site) weights(name, address string, r *v1.GetRunResponse) []byte {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	b, err := agentapi.Fetch(s.t.Context(), mtls.Client(mtls.Transport(c.TLS())), "https://"+address, r.Run.Weights, 1<<20)
+	b, err := protocol.FetchBlob(s.t.Context(), mtls.Client(mtls.Transport(c.TLS())), "https://"+address, r.Run.Weights, 1<<20)
 	if err != nil {
 		s.t.Fatal(err)
 	}

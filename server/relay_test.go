@@ -11,7 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	"loadstar/agent/identity"
-	"loadstar/internal/agentapi"
+	"loadstar/internal/protocol"
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/blob"
@@ -149,7 +149,7 @@ func TestPushResumes(t *testing.T) {
 	}
 	c := &scales{AgentServiceClient: a}
 	for range 2 { // the second push sends no numbers
-		s, err := agentapi.Send(t.Context(), c, nil, q, numbers, len(numbers)/5)
+		s, err := protocol.SendResult(t.Context(), c, nil, q, numbers, len(numbers)/5)
 		testkit.Must(t, err)
 		if want := len(numbers) - len(numbers)/2; s.Outcome != v1.Outcome_OUTCOME_ACCEPTED && s.Outcome != v1.Outcome_OUTCOME_COUNTED || c.bytes != want {
 			t.Errorf("%v after %d bytes, want %d", s, c.bytes, want)

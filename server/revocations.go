@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 	"loadstar/server/ledger"
 )
 
@@ -95,7 +95,7 @@ func decodeRevocation(line []byte) (e ledger.Event, err error) {
 
 // writeRevocations writes complete lines into a folder.
 func writeRevocations(dir string, whole []byte) error {
-	return atomicfile.WritePrivate(filepath.Join(dir, revocationsFile), func(f *os.File) error {
+	return disk.WritePrivate(filepath.Join(dir, revocationsFile), func(f *os.File) error {
 		_, err := f.Write(whole)
 		return err
 	})

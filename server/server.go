@@ -23,8 +23,8 @@ import (
 
 	"loadstar/fed"
 	"loadstar/internal/backoff"
-	"loadstar/internal/filelock"
-	"loadstar/internal/port"
+	"loadstar/internal/disk"
+	"loadstar/internal/service"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
 	"loadstar/server/blob"
@@ -271,7 +271,7 @@ func (s *server) lockFolder() error {
 	if err != nil {
 		return err
 	}
-	if err := filelock.Try(f); err != nil {
+	if err := disk.TryLock(f); err != nil {
 		_ = f.Close() // nothing was written to it
 		return fmt.Errorf("another server uses the folder %s: stop it, or give several processes a PostgreSQL database with --database", s.Dir)
 	}
@@ -329,13 +329,13 @@ func (s *server) serve(ctx context.Context) error {
 	var agents, operators net.Listener
 	if slices.Contains(s.Roles, Gateway) { // before the port for monitoring, which matters less
 		var err error
-		if agents, err = port.Listen("--listen", s.Listen); err != nil {
+		if agents, err = service.Listen("--listen", s.Listen); err != nil {
 			return err
 		}
 		s.listens["listen"] = agents.Addr().String()
 		defer agents.Close()
 		if s.Operators != "" {
-			if operators, err = port.Listen("operators", s.Operators); err != nil {
+			if operators, err = service.Listen("operators", s.Operators); err != nil {
 				return err
 			}
 			defer operators.Close()
@@ -343,7 +343,7 @@ func (s *server) serve(ctx context.Context) error {
 		}
 	}
 	if s.Watch != "" {
-		l, err := port.Listen("--watch", s.Watch)
+		l, err := service.Listen("--watch", s.Watch)
 		if err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"loadstar/internal/filelock"
+	"loadstar/internal/disk"
 	"loadstar/internal/finding"
 	"loadstar/server/examine"
 	"loadstar/server/ledger"
@@ -89,7 +89,7 @@ func (s *server) markRunning() (undo func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if filelock.Try(f) != nil {
+	if disk.TryLock(f) != nil {
 		return func() {}, f.Close() // another process with the same folder and roles
 	}
 	s.running, s.unclean = f, there

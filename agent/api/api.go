@@ -22,9 +22,7 @@ import (
 	"loadstar/agent/live"
 	"loadstar/agent/readings"
 	"loadstar/internal/connlimit"
-	"loadstar/internal/graceful"
-	"loadstar/internal/port"
-	"loadstar/internal/problem"
+	"loadstar/internal/service"
 	"loadstar/internal/webui"
 )
 
@@ -132,7 +130,7 @@ func loopback(host string) bool {
 
 // Run answers requests until the context ends.
 func (s *Server) Run(ctx context.Context) error {
-	listener, err := port.Listen("http.listen", s.c.Listen)
+	listener, err := service.Listen("http.listen", s.c.Listen)
 	if err != nil {
 		return err
 	}
@@ -146,7 +144,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		Handler: limits.Handler(s.Handler()), ConnContext: limits.Context, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second,
 		WriteTimeout: 60 * time.Second, IdleTimeout: 60 * time.Second, MaxHeaderBytes: 16 << 10,
 	}
-	return graceful.Serve(ctx, server, 5*time.Second, func() error {
+	return service.Serve(ctx, server, 5*time.Second, func() error {
 		return server.Serve(limits.Listener(listener))
 	})
 }
@@ -206,18 +204,18 @@ func (s *Server) Handler() http.Handler {
 	for path, methods := range paths {
 		known.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", strings.Join(methods, ", "))
-			problem.Write(w, http.StatusMethodNotAllowed, "method", fmt.Sprintf("%s is not possible here, only %s", r.Method, strings.Join(methods, ", ")), nil)
+			service.Problem(w, http.StatusMethodNotAllowed, "method", fmt.Sprintf("%s is not possible here, only %s", r.Method, strings.Join(methods, ", ")), nil)
 		})
 	}
 	known.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		problem.Write(w, http.StatusNotFound, "path", "there is nothing here; /openapi.json lists all paths", nil)
+		service.Problem(w, http.StatusNotFound, "path", "there is nothing here; /openapi.json lists all paths", nil)
 	})
 	mux.Handle("/", known)
 	// A page in a browser on this machine can send simple requests to it, so requests from
 	// other origins must not change anything.
 	origin := http.NewCrossOriginProtection()
 	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		problem.Write(w, http.StatusForbidden, "origin", "requests of web pages from elsewhere are refused", nil)
+		service.Problem(w, http.StatusForbidden, "origin", "requests of web pages from elsewhere are refused", nil)
 	}))
 	return s.guard(origin.Handler(mux))
 }
@@ -228,7 +226,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		if s.local && !localHost(r.Host) {
 			// A web page whose name leads to this machine could read everything.
-			problem.Write(w, http.StatusMisdirectedRequest, "host", "the Host header must be localhost or a loopback address", nil)
+			service.Problem(w, http.StatusMisdirectedRequest, "host", "the Host header must be localhost or a loopback address", nil)
 			return
 		}
 		if s.auth && !s.allowed(r) {
@@ -237,7 +235,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 				return
 			}
 			w.Header().Set("WWW-Authenticate", `Bearer realm="loadstar"`)
-			problem.Write(w, http.StatusUnauthorized, "token", "send the header Authorization: Bearer TOKEN, with the token of the agent's token_file", nil)
+			service.Problem(w, http.StatusUnauthorized, "token", "send the header Authorization: Bearer TOKEN, with the token of the agent's token_file", nil)
 			return
 		}
 		select {
@@ -245,7 +243,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			defer func() { <-s.busy }()
 		default:
 			w.Header().Set("Retry-After", "1")
-			problem.Write(w, http.StatusServiceUnavailable, "busy", fmt.Sprintf("%d requests are being answered; try again", maxRequests), nil)
+			service.Problem(w, http.StatusServiceUnavailable, "busy", fmt.Sprintf("%d requests are being answered; try again", maxRequests), nil)
 			return
 		}
 		next.ServeHTTP(w, r)

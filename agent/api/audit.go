@@ -5,7 +5,7 @@ import (
 	"net/http"
 
 	"loadstar/agent/audit"
-	"loadstar/internal/problem"
+	"loadstar/internal/service"
 )
 
 // startAudit starts the audit of a client. It takes minutes, so the answer does not wait.
@@ -17,9 +17,9 @@ func (s *Server) startAudit(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case errors.Is(err, audit.ErrIdle):
-		problem.Write(w, http.StatusConflict, "no-training", err.Error(), nil)
+		service.Problem(w, http.StatusConflict, "no-training", err.Error(), nil)
 	case errors.Is(err, audit.ErrBusy):
-		problem.Write(w, http.StatusConflict, "busy", err.Error(), nil)
+		service.Problem(w, http.StatusConflict, "busy", err.Error(), nil)
 	case err != nil:
 		s.fail(w, err)
 	default:

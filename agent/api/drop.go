@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"loadstar/agent/live"
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 )
 
 // keepDrops is how long dropped files are kept.
@@ -42,10 +42,10 @@ func Drop(dir string, s Service) error {
 		return err
 	}
 	write := func(f *os.File) error { return writeCSV(f, v, all...) }
-	if err := atomicfile.Write(filepath.Join(day, at.Format("1504")+".csv"), write); err != nil {
+	if err := disk.Write(filepath.Join(day, at.Format("1504")+".csv"), write); err != nil {
 		return err
 	}
-	if err := atomicfile.Write(filepath.Join(dir, "latest.csv"), write); err != nil {
+	if err := disk.Write(filepath.Join(dir, "latest.csv"), write); err != nil {
 		return err
 	}
 	return tidy(dir, at.Add(-keepDrops))

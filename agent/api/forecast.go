@@ -16,7 +16,7 @@ import (
 	"loadstar/agent/live"
 	"loadstar/forecast/issue"
 	"loadstar/internal/csvcell"
-	"loadstar/internal/problem"
+	"loadstar/internal/service"
 	"loadstar/metric"
 )
 
@@ -25,15 +25,15 @@ func (s *Server) fail(w http.ResponseWriter, err error) {
 	var query *queryError
 	switch {
 	case errors.As(err, &query):
-		problem.Write(w, http.StatusBadRequest, "parameter", err.Error(), map[string]any{"parameter": query.name})
+		service.Problem(w, http.StatusBadRequest, "parameter", err.Error(), map[string]any{"parameter": query.name})
 	case errors.Is(err, live.ErrUnknown):
-		problem.Write(w, http.StatusNotFound, "unknown-client", "there is no such client; GET /v1/clients lists all", nil)
+		service.Problem(w, http.StatusNotFound, "unknown-client", "there is no such client; GET /v1/clients lists all", nil)
 	case errors.Is(err, live.ErrNoForecast):
-		problem.Write(w, http.StatusNotFound, "no-forecast", "there is no forecast of this client yet", nil)
+		service.Problem(w, http.StatusNotFound, "no-forecast", "there is no forecast of this client yet", nil)
 	case errors.Is(err, live.ErrClock):
-		problem.Write(w, http.StatusServiceUnavailable, "clock", "the agent's clock is wrong, so nothing is forecast", nil)
+		service.Problem(w, http.StatusServiceUnavailable, "clock", "the agent's clock is wrong, so nothing is forecast", nil)
 	default: // the agent's log and metrics say more; strangers need not know
-		problem.Write(w, http.StatusInternalServerError, "internal", "the agent could not answer; see its log", nil)
+		service.Problem(w, http.StatusInternalServerError, "internal", "the agent could not answer; see its log", nil)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 	"loadstar/agent/live"
 	"loadstar/agent/mqtt"
 	"loadstar/agent/readings"
-	"loadstar/internal/sdnotify"
+	"loadstar/internal/service"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 	"loadstar/series/store"
@@ -116,7 +116,7 @@ func (x *site) run(outer context.Context, o Options) error {
 	}
 	o.Log.Info("forecasting", "site", x.c.Site.Name, "clients", len(names), "steps", x.c.Site.Interval.String(), "ahead", x.c.Forecast.H.String())
 	if p.ctx.Err() == nil {
-		sdnotify.Ready(p.ctx, o.Log)
+		service.Ready(p.ctx, o.Log)
 	}
 	p.wg.Wait()
 	if outer.Err() != nil {

@@ -15,7 +15,7 @@ import (
 	"loadstar/agent/release"
 	"loadstar/fed/recipe"
 	"loadstar/forecast/issue"
-	"loadstar/internal/cputime"
+	"loadstar/internal/proc"
 	"loadstar/series/store"
 )
 
@@ -267,11 +267,11 @@ func TestIssueTime(t *testing.T) {
 		for _, name := range s.names {
 			report(t, s, name, now.Unix(), load(now.Unix()))
 		}
-		before := cputime.Process()
+		before := proc.CPUTime()
 		if !s.Tick() {
 			t.Fatal(s.Ready())
 		}
-		took = append(took, cputime.Process()-before)
+		took = append(took, proc.CPUTime()-before)
 	}
 	x, err := s.Forecast("a")
 	if err != nil || x.Rows[0].Source != issue.Model || len(x.Rows) != 192 {
@@ -288,7 +288,7 @@ func TestIssueTime(t *testing.T) {
 // yardstick returns the CPU time of a fixed number of multiplications and additions.
 func yardstick() time.Duration {
 	x := make([]float32, 1<<12)
-	before := cputime.Process()
+	before := proc.CPUTime()
 	sum := float32(1)
 	for range 1000 {
 		for i := range x {
@@ -296,5 +296,5 @@ func yardstick() time.Duration {
 			x[i] += sum
 		}
 	}
-	return cputime.Process() - before
+	return proc.CPUTime() - before
 }

@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"strings"
 
-	"loadstar/internal/problem"
+	"loadstar/internal/service"
 	"loadstar/series/store"
 )
 
@@ -53,7 +53,7 @@ func (i *Intake) post(w http.ResponseWriter, r *http.Request, take func(string, 
 // read stores the rows of a request, or answers with a problem.
 func (i *Intake) read(w http.ResponseWriter, r *http.Request, take func(string, io.Reader, bool) (Answer, error)) (Answer, bool) {
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-		problem.Write(w, http.StatusUnsupportedMediaType, "encoding", "the body is encoded; send it as it is", nil)
+		service.Problem(w, http.StatusUnsupportedMediaType, "encoding", "the body is encoded; send it as it is", nil)
 		return Answer{}, false
 	}
 	select {
@@ -67,7 +67,7 @@ func (i *Intake) read(w http.ResponseWriter, r *http.Request, take func(string, 
 	if err == nil {
 		var answer Answer
 		if answer, err = take("http", body, asJSON); err == nil && answer.stored() == 0 && len(answer.Refused) > 0 {
-			problem.Write(w, http.StatusUnprocessableEntity, "refused", "every row was refused; refused lists them with reasons",
+			service.Problem(w, http.StatusUnprocessableEntity, "refused", "every row was refused; refused lists them with reasons",
 				map[string]any{"refused": answer.Refused, "more_refused": answer.MoreRefused})
 			return answer, false
 		}
@@ -79,26 +79,26 @@ func (i *Intake) read(w http.ResponseWriter, r *http.Request, take func(string, 
 	var large *http.MaxBytesError
 	switch {
 	case errors.Is(err, errRows):
-		problem.Write(w, http.StatusRequestEntityTooLarge, "too-large", errRows.Error(), nil)
+		service.Problem(w, http.StatusRequestEntityTooLarge, "too-large", errRows.Error(), nil)
 	case errors.As(err, &large):
-		problem.Write(w, http.StatusRequestEntityTooLarge, "too-large", "the body is larger than 4 MiB; send it in parts", nil)
+		service.Problem(w, http.StatusRequestEntityTooLarge, "too-large", "the body is larger than 4 MiB; send it in parts", nil)
 	case errors.As(err, &syntax):
 		more := map[string]any{}
 		if syntax.row > 0 {
 			more["row"] = syntax.row
 		}
-		problem.Write(w, http.StatusBadRequest, "syntax", syntax.Error(), more)
+		service.Problem(w, http.StatusBadRequest, "syntax", syntax.Error(), more)
 	case errors.Is(err, store.ErrNames):
-		problem.Write(w, http.StatusBadRequest, "columns", err.Error(), nil)
+		service.Problem(w, http.StatusBadRequest, "columns", err.Error(), nil)
 	case errors.Is(err, errMediaType):
-		problem.Write(w, http.StatusUnsupportedMediaType, "media-type", err.Error(), nil)
+		service.Problem(w, http.StatusUnsupportedMediaType, "media-type", err.Error(), nil)
 	case r.Context().Err() != nil:
-		problem.Write(w, http.StatusBadRequest, "incomplete", "the request ended early", nil)
+		service.Problem(w, http.StatusBadRequest, "incomplete", "the request ended early", nil)
 	case errors.Is(err, ErrClock):
-		problem.Write(w, http.StatusServiceUnavailable, "clock", "nothing was stored, because the agent's clock is wrong; send it again later", nil)
+		service.Problem(w, http.StatusServiceUnavailable, "clock", "nothing was stored, because the agent's clock is wrong; send it again later", nil)
 	default: // the log says what is wrong with the disk, and strangers need not know
 		i.c.Log("a request was not stored: %v", err)
-		problem.Write(w, http.StatusServiceUnavailable, "not-stored", "nothing was stored, because the agent's disk fails or is full; send it again later", nil)
+		service.Problem(w, http.StatusServiceUnavailable, "not-stored", "nothing was stored, because the agent's disk fails or is full; send it again later", nil)
 	}
 	return Answer{}, false
 }

@@ -21,7 +21,7 @@ import (
 	"loadstar/agent/identity"
 	"loadstar/agent/mqtt"
 	"loadstar/fed/policy"
-	"loadstar/internal/sdnotify"
+	"loadstar/internal/service"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 )
@@ -255,7 +255,7 @@ func run(ctx context.Context, dir, data string, workers int, allow *policy.Polic
 		return err
 	}
 	log.Info("hosting clients", "agent", i.ID(), "server", i.Server(), "clients", d.Len())
-	sdnotify.Ready(ctx, log)
+	service.Ready(ctx, log)
 	return agent.Run(ctx, agent.Config{
 		Dir: dir, Server: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue, Dataset: d, Kernel: k, Workers: workers, Policy: allow, Version: version, Log: log,
 	})

@@ -12,7 +12,7 @@ import (
 	"loadstar/agent/identity"
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/fed/policy"
-	"loadstar/internal/sdnotify"
+	"loadstar/internal/service"
 	"loadstar/nn/kernel"
 )
 
@@ -136,7 +136,7 @@ round.`,
 			}
 			cli.CollectOften()
 			c.Log.Info("hosting clients", "agent", i.ID(), "server", i.Server(), "clients", d.Len())
-			sdnotify.Ready(cmd.Context(), c.Log)
+			service.Ready(cmd.Context(), c.Log)
 			return agent.Run(cmd.Context(), c)
 		},
 	}

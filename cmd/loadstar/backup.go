@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"loadstar/cmd/loadstar/cli"
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 	"loadstar/server"
 )
 
@@ -54,7 +54,7 @@ Back up PostgreSQL and S3 with their own tools.`,
 				_, err = fmt.Fprintf(cmd.OutOrStdout(), "backed up %s to %s, %s in %s, and verified it; it has the private key of the certificate authority\n", dir, b.File, cli.Size(b.Bytes), cli.Took(start))
 				return err
 			}
-			err := atomicfile.WritePrivate(out, func(f *os.File) error {
+			err := disk.WritePrivate(out, func(f *os.File) error {
 				if err := server.Backup(cmd.Context(), dir, f); err != nil {
 					return err
 				}

@@ -19,7 +19,7 @@ import (
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/fed/recipe"
 	"loadstar/forecast"
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 	"loadstar/lab/backtest"
 	"loadstar/lab/report"
 	"loadstar/lab/score"
@@ -88,7 +88,7 @@ score prints it, and the curves of the first file instead of a baseline's.`,
 			if err := r.Write(&page); err != nil {
 				return err
 			}
-			err := atomicfile.WritePrivate(out, func(w *os.File) error {
+			err := disk.WritePrivate(out, func(w *os.File) error {
 				_, err := w.Write(page.Bytes())
 				return err
 			})

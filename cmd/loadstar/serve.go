@@ -16,7 +16,7 @@ import (
 	"loadstar/agent/identity"
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/cmd/loadstar/operate"
-	"loadstar/internal/sdnotify"
+	"loadstar/internal/service"
 	"loadstar/nn/kernel"
 	"loadstar/server"
 	"loadstar/server/config"
@@ -197,7 +197,7 @@ func runServer(cmd *cobra.Command, from *config.Config) (err error) {
 		if _, port, err := net.SplitHostPort(address); err == nil {
 			printServing(cmd.OutOrStdout(), c, "https://"+net.JoinHostPort(c.Hosts[0], port), page)
 		}
-		sdnotify.Ready(cmd.Context(), c.Log)
+		service.Ready(cmd.Context(), c.Log)
 	}
 	return server.Run(cmd.Context(), c)
 }

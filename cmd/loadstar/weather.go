@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"loadstar/cmd/loadstar/cli"
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 	"loadstar/series/openmeteo"
 )
 
@@ -65,7 +65,7 @@ another one, such as your own.`,
 			if out == "-" {
 				return writeHours(cmd.OutOrStdout(), h)
 			}
-			if err := atomicfile.Write(out, func(f *os.File) error { return writeHours(f, h) }); err != nil {
+			if err := disk.Write(out, func(f *os.File) error { return writeHours(f, h) }); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s of %s at %s\n", out, cli.Count(len(h.Times), "hour"), strings.Join(h.Names, ", "), at)

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"loadstar/forecast/issue"
-	"loadstar/internal/cputime"
+	"loadstar/internal/proc"
 )
 
 // BenchmarkIssue measures one client's forecast of 48 hours with the model dense: features,
@@ -58,7 +58,7 @@ func BenchmarkIssue(b *testing.B) {
 				all[i] = read(b, i)
 			}
 			b.ReportAllocs()
-			n, start := 0, cputime.Process()
+			n, start := 0, proc.CPUTime()
 			for b.Loop() {
 				i := n % d.Len()
 				n++
@@ -78,7 +78,7 @@ func BenchmarkIssue(b *testing.B) {
 					b.Fatalf("%+v", got.Rows[47])
 				}
 			}
-			b.ReportMetric(float64(n)/(cputime.Process()-start).Seconds(), "clients/CPU-s")
+			b.ReportMetric(float64(n)/(proc.CPUTime()-start).Seconds(), "clients/CPU-s")
 		})
 	}
 }

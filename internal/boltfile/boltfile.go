@@ -16,7 +16,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 
-	"loadstar/internal/filelock"
+	"loadstar/internal/disk"
 )
 
 // Errors that callers distinguish.
@@ -67,7 +67,7 @@ func OpenDB(path string) (db *bolt.DB, err error) {
 	})
 	switch {
 	case errors.Is(err, ErrDamaged): // bbolt's mapping holds the lock even after the file is closed
-		_ = filelock.Unlock(file) // open already returns an error
+		_ = disk.Unlock(file) // open already returns an error
 		file.Close()
 	case errors.Is(err, bolterrors.ErrTimeout):
 		return nil, ErrLocked

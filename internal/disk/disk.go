@@ -1,5 +1,6 @@
-// Package disk says how much room a file system has, of which kind it is, and whether a
-// server can keep its data there.
+// Package disk writes files so that they are complete or absent even after a crash, locks them
+// against other processes, maps them into memory, and says how much room a file system has, of
+// which kind it is, and whether a server can keep its data there.
 package disk
 
 import (

@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 )
 
 // These are the names of the files in an operator's folder. Their format is one that other
@@ -46,7 +46,7 @@ func writeCertificates(path string, all ...*x509.Certificate) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(path, func(f *os.File) error {
+	return disk.Write(path, func(f *os.File) error {
 		_, err := f.Write(text)
 		return err
 	})

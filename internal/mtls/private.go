@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 )
 
 // maxFile is much larger than a key, two certificates and an address.
@@ -31,7 +31,7 @@ func MakeDir(dir string) error {
 		return err
 	}
 	for _, d := range made {
-		if err := atomicfile.SyncDir(filepath.Dir(d)); err != nil {
+		if err := disk.SyncDir(filepath.Dir(d)); err != nil {
 			return err
 		}
 	}
@@ -41,7 +41,7 @@ func MakeDir(dir string) error {
 // WritePrivate replaces the file at path atomically. Only its owner can read the file, even
 // while it is being written. After a crash, the file is the old one or the new one.
 func WritePrivate(path string, data []byte) error {
-	return atomicfile.WritePrivate(path, func(f *os.File) error {
+	return disk.WritePrivate(path, func(f *os.File) error {
 		_, err := f.Write(data)
 		return err
 	})

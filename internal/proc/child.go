@@ -1,5 +1,5 @@
-// Package proc starts child processes that end when this process ends, and measures the CPU
-// time and memory of processes.
+// Package proc starts child processes that end when this process ends, finds processes, and measures
+// their CPU time and memory. On systems that do not report CPU time, it measures wall-clock time.
 package proc
 
 import (

@@ -6,6 +6,9 @@
 // change that the other side must know of; Oldest is raised when it cannot do without.
 //
 // Agents pad their calls, because an observer of the connection sees the size of each message.
+//
+// Programs that have enough memory for whole blobs and results call the agents' API with
+// [FetchBlob] and [SendResult]. Agents stream the data instead.
 package protocol
 
 import (

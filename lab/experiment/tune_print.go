@@ -15,7 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 	"loadstar/metric"
 )
 
@@ -116,7 +116,7 @@ func bar(share float64) string {
 
 // write writes the table and the best plan to the folder of the search.
 func (r *Tuned) write(dir string) error {
-	err := atomicfile.Write(filepath.Join(dir, "tune.csv"), func(f *os.File) error {
+	err := disk.Write(filepath.Join(dir, "tune.csv"), func(f *os.File) error {
 		w := csv.NewWriter(f)
 		head := append(slices.Clone(r.Keys), "given", "stage", "rounds", "validation_loss", "change", "clients_lower", "relative_mae_mean", "relative_mae_median", "cpu_seconds")
 		if err := w.Write(head); err != nil {
@@ -145,5 +145,5 @@ func (r *Tuned) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(dir, "best.yaml"), func(f *os.File) error { _, err := f.Write(r.Plan); return err })
+	return disk.Write(filepath.Join(dir, "best.yaml"), func(f *os.File) error { _, err := f.Write(r.Plan); return err })
 }

@@ -16,7 +16,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/recipe"
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 	"loadstar/lab/sim"
 	"loadstar/metric"
 )
@@ -123,5 +123,5 @@ func (t *trials) put(key string, r trialResult) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.file.Results[key] = r
-	return atomicfile.Write(t.path, func(f *os.File) error { return json.NewEncoder(f).Encode(t.file) })
+	return disk.Write(t.path, func(f *os.File) error { return json.NewEncoder(f).Encode(t.file) })
 }

@@ -7,7 +7,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/recipe"
-	"loadstar/internal/cputime"
+	"loadstar/internal/proc"
 	"loadstar/nn/kernel"
 )
 
@@ -31,7 +31,7 @@ func measureSteps(p *fed.Plan, q *recipe.Problem, k *kernel.Set) (perSecond floa
 		}
 	}
 	step := 0
-	perSecond = cputime.Rate(400*time.Millisecond, func() {
+	perSecond = proc.CPURate(400*time.Millisecond, func() {
 		step++
 		ws.Gradient(g, w, x, y, q.Loss)
 		k.Adam(w, g, m, v, kernel.AdamStep{Rate: 0.001, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: step})

@@ -9,8 +9,7 @@ import (
 	"os"
 	"unsafe"
 
-	"loadstar/internal/atomicfile"
-	"loadstar/internal/filelock"
+	"loadstar/internal/disk"
 	"loadstar/internal/stateformat"
 )
 
@@ -40,7 +39,7 @@ func (s *Store) create() error {
 	rand.Read(h[24:40])
 	binary.LittleEndian.PutUint32(h[40:], crc32.Checksum(raw(s.initial), castagnoli))
 	binary.LittleEndian.PutUint32(h[44:], crc32.Checksum(h[:44], castagnoli))
-	return atomicfile.Write(s.path, func(f *os.File) error {
+	return disk.Write(s.path, func(f *os.File) error {
 		if _, err := f.Write(h); err != nil {
 			return err
 		}
@@ -51,7 +50,7 @@ func (s *Store) create() error {
 // check locks the file and returns an error if its header does not match the store's
 // clients, floats and initial values.
 func (s *Store) check() error {
-	if err := filelock.Try(s.file); err != nil {
+	if err := disk.TryLock(s.file); err != nil {
 		return fmt.Errorf("%s: another run is using it: %w", s.path, err)
 	}
 	info, err := s.file.Stat()

@@ -26,7 +26,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"loadstar/internal/mmap"
+	"loadstar/internal/disk"
 )
 
 // Store is an open file of client values, with a cache in memory.
@@ -103,7 +103,7 @@ func Open(path string, clients, floats int, initial []float32, memory int64) (*S
 	if s.room > 0 {
 		// The garbage collector does not scan mapped memory, and its pages use no memory
 		// until they are written to.
-		b, err := mmap.Memory(4 * s.room * floats)
+		b, err := disk.MapMemory(4 * s.room * floats)
 		if err != nil {
 			s.file.Close()
 			return nil, fmt.Errorf("%d MB for personal weights: %w", 4*s.room*floats>>20, err)
@@ -120,7 +120,7 @@ func (s *Store) Close() error {
 	_ = s.fail(os.ErrClosed) // later calls return this error
 	var err error
 	if s.memory != nil {
-		err = mmap.Unmap(raw(s.memory))
+		err = disk.Unmap(raw(s.memory))
 		s.memory = nil
 	}
 	return errors.Join(err, s.file.Close())

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"loadstar/forecast/issue"
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 )
 
 // dayTable is a CSV table of what forecasts say about days: the energy of each local day in
@@ -37,7 +37,7 @@ func (t *dayTable) add(f issue.Forecast) {
 }
 
 func (t *dayTable) write(path string) error {
-	return atomicfile.Write(path, func(to *os.File) error {
+	return disk.Write(path, func(to *os.File) error {
 		_, err := to.Write(t.b)
 		return err
 	})

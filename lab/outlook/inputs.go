@@ -6,7 +6,7 @@ import (
 	"os"
 
 	"loadstar/fed/serve"
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 	"loadstar/nn/safetensors"
 )
 
@@ -60,7 +60,7 @@ func (in *Inputs) Write(path string, m *Model) error {
 		meta[key] = string(text)
 	}
 	n, steps := len(in.all), model.Plan.Model.Targets.Steps()
-	return atomicfile.WritePrivate(path, func(to *os.File) error {
+	return disk.WritePrivate(path, func(to *os.File) error {
 		return safetensors.Write(to, []safetensors.Tensor{
 			{Name: "forecast", Shape: []int{n, steps, len(first.KW) / steps}, Float64: kw},
 			{Name: "inputs", Shape: []int{n, first.Examples, len(first.X) / first.Examples}, Data: x},

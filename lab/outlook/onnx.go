@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"loadstar/fed/serve"
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 	"loadstar/nn/kernel"
 	"loadstar/nn/onnx"
 )
@@ -44,7 +44,7 @@ func ExportONNX(run, client, to string, k *kernel.Set) (int, error) {
 			path = filepath.Join(to, name[:len(name)-len(filepath.Ext(name))]+".onnx")
 		}
 		// The weights and the scaling tell something about the client's load.
-		if err := atomicfile.WritePrivate(path, func(w *os.File) error { _, err := w.Write(text); return err }); err != nil {
+		if err := disk.WritePrivate(path, func(w *os.File) error { _, err := w.Write(text); return err }); err != nil {
 			return 0, err
 		}
 	}

@@ -39,8 +39,7 @@ import (
 	"slices"
 	"time"
 
-	"loadstar/internal/atomicfile"
-	"loadstar/internal/filelock"
+	"loadstar/internal/disk"
 	"loadstar/metric"
 )
 
@@ -218,7 +217,7 @@ func Create(dir string, plan []byte) (*Folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = atomicfile.Write(filepath.Join(dir, "plan.yaml"), func(w *os.File) error {
+	err = disk.Write(filepath.Join(dir, "plan.yaml"), func(w *os.File) error {
 		_, err := w.Write(plan)
 		return err
 	})
@@ -258,7 +257,7 @@ func open(dir string) (*Folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := filelock.Try(lock); err != nil {
+	if err := disk.TryLock(lock); err != nil {
 		lock.Close()
 		return nil, fmt.Errorf("%s: another process is using this run", dir)
 	}
@@ -335,7 +334,7 @@ func (f *Folder) Event(message string, v any) error {
 
 // Save writes the checkpoint and replaces the previous one.
 func (f *Folder) Save(checkpoint []byte) error {
-	return atomicfile.Write(f.path("checkpoint"), func(w *os.File) error {
+	return disk.Write(f.path("checkpoint"), func(w *os.File) error {
 		_, err := w.Write(checkpoint)
 		return err
 	})
@@ -377,7 +376,7 @@ func (f *Folder) Finish(r Results, summary *Summary) error {
 		return err
 	}
 	summary.Course = &c
-	return atomicfile.Write(f.path(summaryName), func(w *os.File) error {
+	return disk.Write(f.path(summaryName), func(w *os.File) error {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
 		return enc.Encode(summary)

@@ -20,8 +20,8 @@ import (
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress/zstd"
 
-	"loadstar/internal/atomicfile"
 	"loadstar/internal/csvcell"
+	"loadstar/internal/disk"
 )
 
 // Table is a CSV file to which rows of type T are appended. T is a struct of strings,
@@ -264,7 +264,7 @@ func parseNumber(s string) (float64, error) {
 
 // writeParquet writes the Parquet copy of a CSV table.
 func writeParquet[T any](csv, path string) error {
-	return atomicfile.Write(path, func(to *os.File) error {
+	return disk.Write(path, func(to *os.File) error {
 		options := []parquet.WriterOption{parquet.Compression(&zstd.Codec{}), parquet.CreatedBy("loadstar", "", "")}
 		w := parquet.NewGenericWriter[T](to, options...)
 		rows := make([]T, 0, 1024)

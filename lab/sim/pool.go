@@ -11,7 +11,7 @@ import (
 	"loadstar/fed/client"
 	"loadstar/fed/round"
 	"loadstar/forecast"
-	"loadstar/internal/cputime"
+	"loadstar/internal/proc"
 )
 
 // worker has the buffers of one goroutine that trains and scores clients.
@@ -33,9 +33,9 @@ type worker struct {
 // Wall-clock time would depend on the other work of the machine.
 func (w *worker) measure() (stop func()) {
 	runtime.LockOSThread()
-	start := cputime.Thread()
+	start := proc.ThreadTime()
 	return func() {
-		w.cpu += cputime.Thread() - start
+		w.cpu += proc.ThreadTime() - start
 		runtime.UnlockOSThread()
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/client"
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 	"loadstar/lab/run"
 	"loadstar/metric"
 	"loadstar/series"
@@ -266,7 +266,7 @@ func (s *simulation) writeWeights(ctx context.Context) (string, error) {
 	sums := make([]string, len(s.trainees)+1)
 	write := func(path, name string, content func(io.Writer) error) (string, error) {
 		h := sha256.New()
-		err := atomicfile.Write(path, func(to *os.File) error { return content(io.MultiWriter(to, h)) })
+		err := disk.Write(path, func(to *os.File) error { return content(io.MultiWriter(to, h)) })
 		return hex.EncodeToString(h.Sum(nil)) + "  " + name + "\n", err
 	}
 	var err error

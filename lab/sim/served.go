@@ -11,7 +11,7 @@ import (
 	"loadstar/fed/recipe"
 	"loadstar/fed/serve"
 	"loadstar/forecast/issue"
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 	"loadstar/series"
 )
 
@@ -29,7 +29,7 @@ func (s *simulation) writeTuned(w *worker, client string) error {
 		return err
 	}
 	model := s.setup.Problem.Model
-	return atomicfile.Write(path, func(to *os.File) error {
+	return disk.Write(path, func(to *os.File) error {
 		return model.WriteWeights(to, w.w, model.Net().Layers(), map[string]string{"client": client, "plan": s.Plan.Name})
 	})
 }
@@ -42,7 +42,7 @@ func (s *simulation) writeScaling() error {
 	for i, m := range members {
 		names[i] = string(m.id)
 	}
-	return atomicfile.Write(s.folder.Scaling(), func(to *os.File) error {
+	return disk.Write(s.folder.Scaling(), func(to *os.File) error {
 		return serve.WriteScaling(to, s.setup.Problem, s.Dataset.Interval, names, func(i int) (recipe.Scaling, error) {
 			return s.setup.Problem.ScalingOf(members[i].windows, s.fleet.rangesOf(s.setup.Problem.Framer, members[i].meter)), nil
 		})
@@ -69,7 +69,7 @@ func (s *simulation) writeStates(ctx context.Context, scored []member) error {
 	}
 	// States are computed in parallel, but not many are in memory.
 	chunk := make([][]byte, 16*len(s.pool.workers))
-	return atomicfile.Write(s.folder.States(), func(to *os.File) error {
+	return disk.Write(s.folder.States(), func(to *os.File) error {
 		return serve.WriteStates(to, names, func(i int) ([]byte, error) {
 			if i%len(chunk) == 0 {
 				err := s.pool.each(ctx, min(len(chunk), len(names)-i), func(_ *worker, k int) (err error) {

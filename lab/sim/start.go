@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 
 	"loadstar/fed/recipe"
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 )
 
 // copyOfStart is the file in a run's folder with the weights from which the run started. A
@@ -103,7 +103,7 @@ func (s *simulation) keepStart() error {
 	if s.startFile == nil {
 		return nil
 	}
-	return atomicfile.Write(filepath.Join(s.folder.Dir, copyOfStart), func(to *os.File) error {
+	return disk.Write(filepath.Join(s.folder.Dir, copyOfStart), func(to *os.File) error {
 		_, err := to.Write(s.startFile)
 		return err
 	})

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 	"loadstar/lab/experiment"
 	"loadstar/lab/report"
 )
@@ -57,7 +57,7 @@ func WriteResults(dir string, results []experiment.Result) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil { // without runs, there is no folder
 		return err
 	}
-	return atomicfile.Write(filepath.Join(dir, "ours.tsv"), func(f *os.File) error { return experiment.WriteTSV(f, results) })
+	return disk.Write(filepath.Join(dir, "ours.tsv"), func(f *os.File) error { return experiment.WriteTSV(f, results) })
 }
 
 // WriteReport writes an HTML report of the results to path. runs is the folder of their
@@ -96,7 +96,7 @@ func (p *Paper) WriteReport(path, runs string, results []experiment.Result, tool
 			return err
 		}
 	}
-	return errors.Join(wrong, atomicfile.Write(path, func(f *os.File) error { return r.Write(f) }))
+	return errors.Join(wrong, disk.Write(path, func(f *os.File) error { return r.Write(f) }))
 }
 
 // claims returns the claims of the paper with verdicts that follow from the results. The

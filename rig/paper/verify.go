@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 	"loadstar/lab/experiment"
 )
 
@@ -76,7 +76,7 @@ func update(path, name string, write bool, generate func([]byte) ([]byte, error)
 	case !write:
 		return difference(name, string(before), string(after)), nil
 	}
-	return "", atomicfile.Write(path, func(f *os.File) error {
+	return "", disk.Write(path, func(f *os.File) error {
 		_, err := f.Write(after)
 		return err
 	})

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"loadstar/internal/atomicfile"
 	"loadstar/internal/csvcell"
+	"loadstar/internal/disk"
 	"loadstar/series"
 )
 
@@ -41,7 +41,7 @@ func Export(path string, s Source) error {
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	return atomicfile.WritePrivate(path, func(to *os.File) error {
+	return disk.WritePrivate(path, func(to *os.File) error {
 		if _, err := fmt.Fprintf(to, "%s\r\n", s.About); err != nil {
 			return err
 		}

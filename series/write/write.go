@@ -15,8 +15,8 @@ import (
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress/zstd"
 
-	"loadstar/internal/atomicfile"
 	"loadstar/internal/csvcell"
+	"loadstar/internal/disk"
 	"loadstar/series"
 )
 
@@ -26,7 +26,7 @@ const groupRows = 1 << 19
 
 // Load writes a load table with the columns meter_id, timestamp and load_kw.
 type Load struct {
-	file    *atomicfile.File
+	file    *disk.File
 	w       *parquet.GenericWriter[loadRow]
 	rows    []loadRow
 	inGroup int
@@ -40,7 +40,7 @@ type loadRow struct {
 
 // CreateLoad starts a load table. The file appears under its name when Close succeeds.
 func CreateLoad(path string) (*Load, error) {
-	file, err := atomicfile.CreatePrivate(path)
+	file, err := disk.CreatePrivate(path)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (l *Load) Discard() { l.file.Discard() }
 
 // Weather writes a weather table with all columns of w.
 func Weather(path string, w series.Weather, interval time.Duration) error {
-	file, err := atomicfile.CreatePrivate(path)
+	file, err := disk.CreatePrivate(path)
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func Weather(path string, w series.Weather, interval time.Duration) error {
 
 // Meters writes a table of meters with their names, labels and static values.
 type Meters struct {
-	file   *atomicfile.File
+	file   *disk.File
 	w      *csv.Writer
 	labels int
 	names  int
@@ -135,7 +135,7 @@ type Meters struct {
 
 // CreateMeters starts a table of meters. The file appears under its name when Close succeeds.
 func CreateMeters(path string, labels, statics []string) (*Meters, error) {
-	file, err := atomicfile.CreatePrivate(path)
+	file, err := disk.CreatePrivate(path)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 )
 
 type files struct{ dir string }
@@ -28,7 +28,7 @@ func Files(dir string) (Store, error) {
 		return nil, fmt.Errorf("blob: %w", err)
 	}
 	f := files{dir}
-	if err := errors.Join(atomicfile.SyncDir(filepath.Dir(dir)), f.sweep()); err != nil {
+	if err := errors.Join(disk.SyncDir(filepath.Dir(dir)), f.sweep()); err != nil {
 		return nil, fmt.Errorf("blob: %w", err)
 	}
 	return f, nil
@@ -64,7 +64,7 @@ func (f files) put(path string, data []byte) error {
 		if err := os.MkdirAll(lower, 0o700); err != nil {
 			return err
 		}
-		err := atomicfile.WritePrivate(path, func(w *os.File) error {
+		err := disk.WritePrivate(path, func(w *os.File) error {
 			_, err := w.Write(data)
 			return err
 		})
@@ -74,7 +74,7 @@ func (f files) put(path string, data []byte) error {
 	}
 	// Sync the folders even if the file existed, because the process that wrote it may not
 	// have synced them yet.
-	return errors.Join(atomicfile.SyncDir(lower), atomicfile.SyncDir(upper), atomicfile.SyncDir(f.dir))
+	return errors.Join(disk.SyncDir(lower), disk.SyncDir(upper), disk.SyncDir(f.dir))
 }
 
 // holds reports whether a file exists and has exactly this content.

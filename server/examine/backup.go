@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 	"loadstar/internal/finding"
 	"loadstar/server/pki"
 )
@@ -41,7 +41,7 @@ func RecordBackup(dir string, b Backup) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.WritePrivate(filepath.Join(dir, backupFile), func(f *os.File) error {
+	return disk.WritePrivate(filepath.Join(dir, backupFile), func(f *os.File) error {
 		_, err := f.Write(append(text, '\n'))
 		return err
 	})

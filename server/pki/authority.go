@@ -24,7 +24,7 @@ import (
 	"syscall"
 	"time"
 
-	"loadstar/internal/filelock"
+	"loadstar/internal/disk"
 	"loadstar/internal/jointoken"
 	"loadstar/internal/mtls"
 )
@@ -125,7 +125,7 @@ func lock(dir string) (unlock func(), err error) {
 	} else if err != nil {
 		return nil, err
 	}
-	if err := filelock.Wait(f); err != nil {
+	if err := disk.Lock(f); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("locking %s: %w", f.Name(), err)
 	}

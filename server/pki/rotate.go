@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 	"loadstar/internal/mtls"
 )
 
@@ -165,7 +165,7 @@ func remove(path string) error {
 	} else if err != nil {
 		return err
 	}
-	return atomicfile.SyncDir(filepath.Dir(path))
+	return disk.SyncDir(filepath.Dir(path))
 }
 
 // Retire ends a rotation: certificates of the previous issuer are no longer accepted. An agent

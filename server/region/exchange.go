@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"loadstar/fed/round"
-	"loadstar/internal/agentapi"
+	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
@@ -38,7 +38,7 @@ func (r *relay) send(ctx context.Context, run string, s *ledger.Sending) error {
 	if s.Single {
 		q.Form = v1.Form_FORM_UPDATE
 	}
-	answer, err := agentapi.Send(ctx, r.hub, r.named, q, numbers, chunk)
+	answer, err := protocol.SendResult(ctx, r.hub, r.named, q, numbers, chunk)
 	if err != nil {
 		return err
 	}
@@ -281,7 +281,7 @@ func (r *relay) refuse(ctx context.Context, t *v1.Task, why error) error {
 func (r *relay) fetch(ctx context.Context, hash string, most int64) ([]byte, error) {
 	b, err := r.Blobs.Get(ctx, hash)
 	if err != nil {
-		if b, err = agentapi.Fetch(ctx, r.Client, r.Hub, hash, most); err != nil {
+		if b, err = protocol.FetchBlob(ctx, r.Client, r.Hub, hash, most); err != nil {
 			return nil, err
 		}
 	}

@@ -18,8 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"loadstar/internal/connlimit"
-	"loadstar/internal/graceful"
-	"loadstar/internal/port"
+	"loadstar/internal/service"
 	"loadstar/internal/webui"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
@@ -135,7 +134,7 @@ func Open(c Config) (*Web, error) {
 		Config: c, loopback: isLoopback(host), logins: connlimit.NewRates(loginsASecond, loginsASecond, maxAddresses),
 		checking: make(chan struct{}, maxChecks), calling: make(chan struct{}, maxCalls),
 	}
-	if w.listener, err = port.Listen("--web", c.Listen); err != nil {
+	if w.listener, err = service.Listen("--web", c.Listen); err != nil {
 		return nil, err
 	}
 	if w.Config.URL == "" {
@@ -211,7 +210,7 @@ func (w *Web) serve(ctx context.Context) error {
 		h.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate.get}
 		serve = func() error { return h.ServeTLS(l, "", "") }
 	}
-	return graceful.Serve(ctx, h, shutdownGrace, serve)
+	return service.Serve(ctx, h, shutdownGrace, serve)
 }
 
 // handler returns the handler of all routes.

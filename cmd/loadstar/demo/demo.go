@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"loadstar/internal/cputime"
+	"loadstar/internal/proc"
 	"loadstar/nn/kernel"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/web"
@@ -173,7 +173,7 @@ type show struct {
 }
 
 func (x *show) run(ctx context.Context) (*Result, error) {
-	began, cpu := time.Now(), cputime.Process()
+	began, cpu := time.Now(), proc.CPUTime()
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	go func() {
@@ -190,7 +190,7 @@ func (x *show) run(ctx context.Context) (*Result, error) {
 		}
 		return nil, err
 	}
-	x.result.Seconds, x.result.CPUSeconds = time.Since(began).Seconds(), (cputime.Process() - cpu).Seconds()
+	x.result.Seconds, x.result.CPUSeconds = time.Since(began).Seconds(), (proc.CPUTime() - cpu).Seconds()
 	x.story.summary(&x.result, x)
 	if x.Stay != nil {
 		x.Stay(&x.result)

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/cputime"
+	"loadstar/internal/proc"
 	"loadstar/internal/testkit"
 )
 
@@ -38,13 +38,13 @@ func TestDemo(t *testing.T) {
 			stayed = true
 			pages(t, r)
 		}
-		before := cputime.Process()
+		before := proc.CPUTime()
 		r, err := Run(t.Context(), c)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, &out)
 		}
 		t.Logf("seed %d:\n%s", c.Seed, &out)
-		if spent := (cputime.Process() - before).Seconds(); spent > mostCPU || r.CPUSeconds > spent || r.CPUSeconds < 1 {
+		if spent := (proc.CPUTime() - before).Seconds(); spent > mostCPU || r.CPUSeconds > spent || r.CPUSeconds < 1 {
 			t.Errorf("%.0f s of CPU time were used, %.0f s stated, at most %d s wanted", spent, r.CPUSeconds, mostCPU)
 		}
 		if !stayed || r.RawReadingsFound != 0 || r.Searched < 1e6 {

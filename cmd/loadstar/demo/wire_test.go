@@ -13,7 +13,7 @@ import (
 	"testing/iotest"
 	"time"
 
-	"loadstar/internal/cputime"
+	"loadstar/internal/proc"
 	"loadstar/series"
 )
 
@@ -127,7 +127,7 @@ func TestLookoutCost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	began := cputime.Process()
+	began := proc.CPUTime()
 	l := newLookout(s.all)
 	body := make([]byte, 1<<20)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -139,7 +139,7 @@ func TestLookoutCost(t *testing.T) {
 			t.Errorf("%d readings in random bytes", n)
 		}
 	}
-	spent := cputime.Process() - began
+	spent := proc.CPUTime() - began
 	t.Logf("%.2f s of CPU time", spent.Seconds())
 	if spent > 5*time.Second { // about 0.2 s on an idle machine
 		t.Errorf("searching took %s of CPU time", spent)

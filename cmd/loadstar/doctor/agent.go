@@ -19,7 +19,7 @@ import (
 	"loadstar/agent/mqtt"
 	"loadstar/internal/boltfile"
 	"loadstar/internal/finding"
-	"loadstar/internal/port"
+	"loadstar/internal/service"
 	"loadstar/series/store"
 )
 
@@ -61,9 +61,9 @@ func (x *examination) agent(ctx context.Context) {
 		_ = l.Close() // nobody has connected
 		x.OK("port "+c.HTTP.Listen, "free")
 	case running:
-		x.OK("port "+c.HTTP.Listen, "in use, as expected of a running agent%s", named(port.Holder(c.HTTP.Listen)))
+		x.OK("port "+c.HTTP.Listen, "in use, as expected of a running agent%s", named(service.Holder(c.HTTP.Listen)))
 	default:
-		x.Fail("port "+c.HTTP.Listen, "stop that process, or change http.listen in "+x.Agent, "in use%s: %v", named(port.Holder(c.HTTP.Listen)), err)
+		x.Fail("port "+c.HTTP.Listen, "stop that process, or change http.listen in "+x.Agent, "in use%s: %v", named(service.Holder(c.HTTP.Listen)), err)
 	}
 }
 

@@ -21,10 +21,9 @@ import (
 	"time"
 
 	"loadstar/internal/disk"
-	"loadstar/internal/filelock"
 	"loadstar/internal/finding"
 	"loadstar/internal/mtls"
-	"loadstar/internal/port"
+	"loadstar/internal/service"
 	"loadstar/nn/kernel"
 )
 
@@ -134,7 +133,7 @@ func (x *examination) folder() (running bool) {
 		if address == "" {
 			continue
 		}
-		holder := port.Holder(address)
+		holder := service.Holder(address)
 		l, err := net.Listen("tcp", address)
 		if err == nil {
 			_ = l.Close() // nobody has connected
@@ -179,8 +178,8 @@ func (x *examination) lock() (running bool, listens []Port) {
 		if err != nil {
 			continue // no such server has run here
 		}
-		err = filelock.Try(f)
-		if errors.Is(err, filelock.ErrLocked) {
+		err = disk.TryLock(f)
+		if errors.Is(err, disk.ErrLocked) {
 			running = true
 			listens = append(listens, noted(f)...)
 		}

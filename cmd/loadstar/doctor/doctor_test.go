@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"loadstar/agent/config"
-	"loadstar/internal/filelock"
+	"loadstar/internal/disk"
 	"loadstar/internal/finding"
 )
 
@@ -67,7 +67,7 @@ func TestRunning(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := f.WriteString(`{"watch":"` + watch + `"}`); err != nil || filelock.Try(f) != nil {
+	if _, err := f.WriteString(`{"watch":"` + watch + `"}`); err != nil || disk.TryLock(f) != nil {
 		t.Fatal(err)
 	}
 	c := Config{Dir: dir, Operator: dir, Ports: []Port{{"listen", "127.0.0.1:1"}, {"watch", "127.0.0.1:1"}}}

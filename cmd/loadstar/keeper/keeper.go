@@ -19,9 +19,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"loadstar/cmd/loadstar/cli"
-	"loadstar/internal/atomicfile"
-	"loadstar/internal/port"
-	"loadstar/internal/sdnotify"
+	"loadstar/internal/disk"
+	"loadstar/internal/service"
 	core "loadstar/keeper"
 )
 
@@ -70,7 +69,7 @@ the identity.`,
 			if err != nil {
 				return err
 			}
-			err = atomicfile.WritePrivate(filepath.Join(*dir, core.ConfigName), func(f *os.File) error {
+			err = disk.WritePrivate(filepath.Join(*dir, core.ConfigName), func(f *os.File) error {
 				_, err := io.WriteString(f, text.String())
 				return err
 			})
@@ -144,12 +143,12 @@ func run(ctx context.Context, dir string, out io.Writer, log *slog.Logger) error
 	if err != nil {
 		return err
 	}
-	l, err := port.Listen("listen", c.Listen)
+	l, err := service.Listen("listen", c.Listen)
 	if err != nil {
 		return errors.Join(err, k.Close())
 	}
 	fmt.Fprintf(out, "keeper %s of fleet %s on %s\n", k.Pin(), c.Fleet, l.Addr())
-	sdnotify.Ready(ctx, log)
+	service.Ready(ctx, log)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return k.Serve(ctx, l, pins) })
 	group.Go(func() error { return k.ServeControl(ctx, dir) })

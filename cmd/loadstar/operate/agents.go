@@ -35,7 +35,7 @@ func newAgentsList() *cobra.Command {
 				fmt.Fprintln(w, "AGENT\tMACHINE\tCLIENTS\tFINDINGS\tSEEN\tCERTIFICATE UNTIL\tVERSION\tPROTOCOL\tCLOCK AHEAD\tTOKEN\tSTATE\t")
 				for _, a := range r.Agents {
 					fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", a.Id, a.Name, a.Clients, a.Findings, ago(a.Seen), time.UnixMilli(a.Expires).Format(time.DateOnly),
-						cmp.Or(a.Version, "-"), protocol(a.Protocol), ahead(a.SkewMs), cmp.Or(a.Token, "-"), agentState(a))
+						cmp.Or(a.Version, "-"), protocolOf(a.Protocol), ahead(a.SkewMs), cmp.Or(a.Token, "-"), agentState(a))
 				}
 				_ = w.Flush() // the caller's writer reports errors
 				fmt.Fprintf(out, "%s with %s: %d quiet, %d silent while training, %d with a certificate that ends within two days; %d revoked\n",
@@ -81,7 +81,7 @@ func newAgentsShow() *cobra.Command {
 				fmt.Fprintf(out, "%s with findings in their readings; the agent's own page shows which\n", cli.Count(int(a.Findings), "client"))
 			}
 			fmt.Fprintf(out, "joined %s with token %s, seen %s, certificate until %s\n", stamp(a.Joined), cmp.Or(a.Token, "unknown"), ago(a.Seen), stamp(a.Expires))
-			fmt.Fprintf(out, "version %s, protocol %s, clock ahead %s\n", cmp.Or(a.Version, "unknown"), protocol(a.Protocol), ahead(a.SkewMs))
+			fmt.Fprintf(out, "version %s, protocol %s, clock ahead %s\n", cmp.Or(a.Version, "unknown"), protocolOf(a.Protocol), ahead(a.SkewMs))
 			if a.Copied != 0 {
 				fmt.Fprintf(out, `two machines used its identity at %s: its files were copied, or restored from a backup
 what to do: loadstar clients revoke --agent %s, join the right machine with a new
@@ -269,9 +269,9 @@ func newClientsFindings() *cobra.Command {
 	return cmd
 }
 
-// protocol returns the version of the protocol that an agent speaks. An agent that has not
+// protocolOf returns the version of the protocol that an agent speaks. An agent that has not
 // announced its clients since the server's upgrade has none.
-func protocol(version int64) string {
+func protocolOf(version int64) string {
 	if version == 0 {
 		return "-"
 	}

@@ -31,7 +31,7 @@ func newClientsList() *cobra.Command {
 					if !x.Revoked && len(x.Also) == 0 {
 						note = "" // usual
 					}
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, x.Agent, x.AgentName, ago(x.Seen), protocol(x.Protocol), releaseOf(x), note)
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, x.Agent, x.AgentName, ago(x.Seen), protocolOf(x.Protocol), releaseOf(x), note)
 				}
 				_ = w.Flush() // the caller's writer reports errors
 				fmt.Fprintf(out, "%s on %s, not counting revoked ones\n", cli.Count(int(r.Total), "client"), cli.Count(int(r.Agents), "agent"))

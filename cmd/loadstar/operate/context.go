@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"loadstar/cmd/loadstar/cli"
-	"loadstar/internal/contexts"
 	"loadstar/internal/mtls"
 )
 
@@ -29,7 +28,7 @@ of credentials, not the credentials.`,
 }
 
 func newContextAdd() *cobra.Command {
-	var c contexts.Context
+	var c storedContext
 	cmd := &cobra.Command{
 		Use:     "add NAME",
 		Short:   "Add or replace a context",
@@ -47,7 +46,7 @@ func newContextAdd() *cobra.Command {
 			if _, err := mtls.ReadFolder(c.Operator); err != nil {
 				return fmt.Errorf("--operator: %w; it must be a folder with key.pem, cert.pem and ca.pem, such as the server's DIR/operator", err)
 			}
-			f, err := contexts.Load()
+			f, err := loadContexts()
 			if err != nil {
 				return err
 			}
@@ -71,7 +70,7 @@ func newContextUse() *cobra.Command {
 	return &cobra.Command{
 		Use: "use NAME", Short: "Make a context the current one", Args: cobra.ExactArgs(1), ValidArgsFunction: contextNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f, err := contexts.Load()
+			f, err := loadContexts()
 			if err != nil {
 				return err
 			}
@@ -89,7 +88,7 @@ func newContextList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the contexts", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			f, err := contexts.Load()
+			f, err := loadContexts()
 			if err != nil {
 				return err
 			}
@@ -120,7 +119,7 @@ func newContextRemove() *cobra.Command {
 	return &cobra.Command{
 		Use: "remove NAME", Short: "Remove a context; its credentials stay where they are", Args: cobra.ExactArgs(1), ValidArgsFunction: contextNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f, err := contexts.Load()
+			f, err := loadContexts()
 			if err != nil {
 				return err
 			}
@@ -135,7 +134,7 @@ func newContextRemove() *cobra.Command {
 
 // contextNames completes the name of a context.
 func contextNames(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	f, err := contexts.Load()
+	f, err := loadContexts()
 	if err != nil || len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -20,9 +20,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"loadstar/cmd/loadstar/cli"
-	"loadstar/internal/agentapi"
-	"loadstar/internal/contexts"
 	"loadstar/internal/mtls"
+	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -59,8 +58,8 @@ func ServerFlags(f *pflag.FlagSet) func() (server, operator string, err error) {
 
 // resolve returns the server and the credentials: from flags, else from the environment,
 // else from the context.
-func (o *operatorFlags) resolve() (c contexts.Context, err error) {
-	f, err := contexts.Load()
+func (o *operatorFlags) resolve() (c storedContext, err error) {
+	f, err := loadContexts()
 	if err == nil {
 		c, err = f.Get(cmp.Or(o.context, os.Getenv("LOADSTAR_CONTEXT")))
 	}
@@ -171,5 +170,5 @@ func plain(err error) error {
 const blobMost = 1 << 30
 
 func (o *operator) blob(ctx context.Context, hash string) ([]byte, error) {
-	return agentapi.Fetch(ctx, o.http, o.server, hash, blobMost)
+	return protocol.FetchBlob(ctx, o.http, o.server, hash, blobMost)
 }

@@ -11,7 +11,7 @@ import (
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
-	"loadstar/internal/atomicfile"
+	"loadstar/internal/disk"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -219,7 +219,7 @@ that loadstar simulate --run writes for the same plan and data.`,
 				return write(cmd.OutOrStdout())
 			}
 			size := int64(0)
-			err = atomicfile.Write(out, func(f *os.File) error {
+			err = disk.Write(out, func(f *os.File) error {
 				if err := write(f); err != nil {
 					return err
 				}

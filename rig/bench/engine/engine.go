@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"loadstar/forecast"
-	"loadstar/internal/cputime"
+	"loadstar/internal/proc"
 	"loadstar/nn/kernel"
 	"loadstar/rig/bench"
 )
@@ -122,9 +122,9 @@ func Run(model string, sets []*kernel.Set, p *Peer, runs int, d time.Duration, p
 
 func measure(w *bench.Workload, d time.Duration) rates {
 	return rates{
-		train:    cputime.Rate(d, w.Train),
-		infer1:   cputime.Rate(d/2, func() { w.Infer(1) }),
-		infer256: 256 * cputime.Rate(d/2, func() { w.Infer(256) }),
+		train:    proc.CPURate(d, w.Train),
+		infer1:   proc.CPURate(d/2, func() { w.Infer(1) }),
+		infer256: 256 * proc.CPURate(d/2, func() { w.Infer(256) }),
 	}
 }
 
@@ -150,7 +150,7 @@ func allocations(w *bench.Workload) float64 {
 // operations per second.
 func peakRate(k *kernel.Set, d time.Duration) float64 {
 	flops := 0.0
-	return cputime.Rate(d, func() { flops = float64(k.FMAPeak(10_000)) }) * flops
+	return proc.CPURate(d, func() { flops = float64(k.FMAPeak(10_000)) }) * flops
 }
 
 func medianRates(r []rates) rates {

@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"time"
 
-	"loadstar/internal/cputime"
+	"loadstar/internal/proc"
 	"loadstar/nn/kernel"
 	"loadstar/rig/bench"
 	"loadstar/series"
@@ -70,9 +70,9 @@ func RunWindows(fleet *series.Dataset, runs int, d time.Duration) (*Windows, err
 	}
 	var gathers, steps, shares, finds []float64
 	for range runs {
-		g, s := 1e6/cputime.Rate(d, gather), 1e6/cputime.Rate(d, w.Train)
+		g, s := 1e6/proc.CPURate(d, gather), 1e6/proc.CPURate(d, w.Train)
 		gathers, steps, shares = append(gathers, g), append(steps, s), append(shares, g/s)
-		finds = append(finds, 1e6/cputime.Rate(d, find))
+		finds = append(finds, 1e6/proc.CPURate(d, find))
 	}
 	return &Windows{fleet.Len(), k.Name(), bench.Median(gathers), bench.Median(steps), bench.Median(shares), bench.Median(finds)}, nil
 }

@@ -13,7 +13,7 @@ import (
 
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
-	"loadstar/internal/cputime"
+	"loadstar/internal/proc"
 	"loadstar/rig/bench"
 	"loadstar/server/gateway"
 	"loadstar/server/ledger"
@@ -171,7 +171,7 @@ func countRate(ctx context.Context, database string, t *terms.Terms, d time.Dura
 				Shares: []ledger.Share{{Client: virtualClient(next + i), Examples: 64, Steps: 4, TrainLoss: 0.1}},
 			}
 		}
-		start, before := time.Now(), cputime.Process()
+		start, before := time.Now(), proc.CPUTime()
 		n, err := x.count(ctx, arrivals, results)
 		if err != nil {
 			return 0, 0, err
@@ -180,7 +180,7 @@ func countRate(ctx context.Context, database string, t *terms.Terms, d time.Dura
 			return 0, 0, fmt.Errorf("%d of %d results were counted", n, len(results))
 		}
 		spent += time.Since(start)
-		used += cputime.Process() - before
+		used += proc.CPUTime() - before
 		counted += n
 		next += n
 	}

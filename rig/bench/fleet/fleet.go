@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"loadstar/internal/cputime"
+	"loadstar/internal/proc"
 	"loadstar/rig/bench"
 	"loadstar/rig/fleetload"
 )
@@ -271,7 +271,7 @@ func (s *Size) turn(ctx context.Context, bed *testbed, d time.Duration) (f Figur
 		return f, err
 	}
 	defer syncs.close()
-	stats, own, start := bed.fleet.Stats(), cputime.Process(), time.Now()
+	stats, own, start := bed.fleet.Stats(), proc.CPUTime(), time.Now()
 	after := m
 	for time.Since(start) < d || after[bed.merged] == m[bed.merged] {
 		if after, err = bed.nextMerge(ctx, after); err != nil {
@@ -280,7 +280,7 @@ func (s *Size) turn(ctx context.Context, bed *testbed, d time.Duration) (f Figur
 	}
 	took := time.Since(start)
 	seen := bed.fleet.Stats().Since(stats)
-	spent := cputime.Process() - own
+	spent := proc.CPUTime() - own
 	now, err := bed.usage()
 	if err != nil {
 		return f, err

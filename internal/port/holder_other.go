@@ -1,5 +1,0 @@
-//go:build !linux
-
-package port
-
-func holder(int) string { return "" }

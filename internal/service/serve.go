@@ -1,0 +1,31 @@
+// Package service has what every long-running service does: it opens its ports, tells systemd
+// that it is ready, answers errors of its HTTP interface, and ends with a context.
+package service
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+)
+
+// Serve calls serve, which must be a method of s such as s.Serve, and shuts s down when ctx
+// ends. Requests in progress may take the time of grace to finish; then they are cut off.
+func Serve(ctx context.Context, s *http.Server, grace time.Duration, serve func() error) error {
+	failed := make(chan error, 1)
+	go func() { failed <- serve() }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	if s.Shutdown(end) != nil {
+		_ = s.Close() // requests that do not end are cut off
+	}
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

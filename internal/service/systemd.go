@@ -1,0 +1,70 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"time"
+)
+
+// Ready tells systemd that the service has started, keeps its watchdog quiet until ctx
+// ends, and then says that the service is stopping. The watchdog detects a process that no
+// longer runs its goroutines. A message that cannot be sent is logged, because a service
+// must not fail only because nobody listens.
+func Ready(ctx context.Context, log *slog.Logger) {
+	socket := os.Getenv("NOTIFY_SOCKET")
+	if socket == "" {
+		return
+	}
+	say := func(message string) {
+		if err := send(socket, message); err != nil {
+			log.Warn("cannot notify the service manager", "error", err)
+		}
+	}
+	say("READY=1")
+	context.AfterFunc(ctx, func() { say("STOPPING=1") })
+	every := watchdog()
+	if every == 0 {
+		return
+	}
+	go func() {
+		t := time.NewTicker(every)
+		defer t.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.C:
+				say("WATCHDOG=1")
+			}
+		}
+	}()
+}
+
+// send sends a message to a socket, which has a path or, after an @, an abstract name.
+func send(socket, message string) error {
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		return err
+	}
+	if _, err := c.Write([]byte(message)); err != nil {
+		return fmt.Errorf("%w, and closing: %w", err, c.Close())
+	}
+	return c.Close()
+}
+
+// watchdog returns the interval at which systemd wants to hear from this process, which is
+// half of its limit, or 0 if it does not.
+func watchdog() time.Duration {
+	if pid := os.Getenv("WATCHDOG_PID"); pid != "" && pid != strconv.Itoa(os.Getpid()) {
+		return 0 // the setting is that of a parent
+	}
+	n, err := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64)
+	if err != nil || n < 2 {
+		return 0
+	}
+	return time.Duration(n) * time.Microsecond / 2
+}
