@@ -76,7 +76,7 @@ var layers = map[string]pkg{
 	"lab/score":      {layer: 4, may: "forecast/issue lab/outlook lab/report lab/run metric series series/table series/table/parquet"},
 	"lab/outlook":    {layer: 4, may: "fed/recipe fed/serve forecast/issue internal/atomicfile lab/run metric nn/kernel nn/onnx nn/safetensors series", external: "github.com/guptarohit/asciigraph github.com/parquet-go/parquet-go golang.org/x/sync"},
 
-	"fed/policy":     {layer: 3, may: "fed fed/recipe internal/config"},
+	"fed/policy":     {layer: 3, may: "fed fed/member fed/recipe internal/config"},
 	"fed/setup":      {layer: 3, may: "fed fed/client fed/limit fed/recipe fed/round nn/kernel series"},
 	"fed/generic":    {layer: 3, may: "fed fed/recipe fed/serve nn/kernel"},
 	"fed/serve":      {layer: 3, may: "fed fed/client fed/recipe forecast forecast/issue internal/atomicfile internal/stateformat nn nn/kernel nn/safetensors series series/feature"},
