@@ -4,7 +4,6 @@
 package terms
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -108,8 +107,6 @@ func Federated(p *fed.Plan, data bool) error {
 		return fmt.Errorf("model.scaling is %s, which would reveal the range of clients' readings; a fleet needs model.scaling: client", p.Model.Scaling)
 	case own && !data:
 		return owndata.Missing(p)
-	case recipe.ChecksNorms(p) && len(p.Privacy.Keepers) > 1:
-		return errors.New("privacy.check is norm, but with several keepers none of them can compute the norm of an update; use privacy.check: none, or one keeper")
 	case t.maxBytes() > maxNumbers:
 		return fmt.Errorf("%d shared weights make results of %d MB, the limit is %d MB; make more layers personal or shorten the lookback", t.Shared, t.maxBytes()>>20, maxNumbers>>20)
 	}
