@@ -132,9 +132,11 @@ func TestPrivateFleet(t *testing.T) {
 		"postgres": {"{algorithm: fedavg, server: {weighting: examples}, " + common + ", privacy: {mode: private, keepers: [k1], least: 2, check: none}, evaluate: {every: 1, windows: 8}}", 1, true},
 		"two":      {"{algorithm: scaffold, " + common + ", privacy: {mode: private, keepers: [k2, k1], least: 2, check: none}, evaluate: {every: 0}}", 2, false},
 		"two norm": {"{algorithm: fedavg, server: {weighting: examples}, " + common + ", privacy: {mode: private, keepers: [k1, k2], least: 2, check: norm}, evaluate: {every: 0}}", 2, false},
+		"nearest":  {"{algorithm: fedavg, server: {robust: nearest}, " + common + ", privacy: {mode: private, keepers: [k1, k2], least: 2}, evaluate: {every: 0}}", 2, false},
 		"norm":     {"{algorithm: fedavg, " + common + ", privacy: {mode: private, keepers: [k1], least: 2, check: norm}, evaluate: {every: 1, windows: 8}}", 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // they mostly wait
 			s := &site{t: t, dir: t.TempDir()}
 			d := generated(t, 9)
 			database := "sqlite:" + filepath.Join(s.dir, "ledger.db")
@@ -176,11 +178,9 @@ func TestPrivateFleet(t *testing.T) {
 			}
 			s.reached(operator, run.Run, 1)
 			all[0].process.stop()
-			if !strings.HasSuffix(name, "norm") { // with a check, results wait and the round stays open
-				s.until(operator, run.Run, func(r *v1.Run) bool {
-					return strings.HasPrefix(r.Waits, "keeper k1 has not answered since 20") || r.State == "finished"
-				})
-			}
+			s.until(operator, run.Run, func(r *v1.Run) bool {
+				return strings.HasPrefix(r.Waits, "keeper k1 has not answered since 20") || r.State == "finished"
+			})
 			hub.stop()
 			s.serve("hub", at, change)
 			all[0].start()

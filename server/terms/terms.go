@@ -64,8 +64,14 @@ func Settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*
 	if err != nil {
 		return nil, err
 	}
-	_, err = setup.New(&q, problem, int(fleet))
-	return &q, err
+	if _, err = setup.New(&q, problem, int(fleet)); err != nil || !recipe.ChoosesNearest(&q) {
+		return &q, err
+	}
+	t, err := derive(&q, int(fleet))
+	if err != nil {
+		return nil, err
+	}
+	return &q, t.checkStored()
 }
 
 // frame checks that clients can train with the inputs that all of them have, and returns
