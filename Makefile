@@ -128,7 +128,7 @@ test-device: ## Test the agent on an emulated small device, with a year of readi
 	$(call LONG,SmallDevice,./cmd/loadstar-agent)
 
 # All packages that share memory between goroutines.
-RACE_PACKAGES := ./agent/... ./server/... ./fed/serve ./series/feature ./internal/simulation ./internal/faultfs ./internal/connlimit ./internal/fleetload ./internal/mtls ./internal/bench/... ./lab/... ./series ./forecast ./nn
+RACE_PACKAGES := ./agent/... ./server/... ./keeper ./fed/serve ./series/feature ./internal/simulation ./internal/faultfs ./internal/connlimit ./internal/fleetload ./internal/mtls ./internal/bench/... ./lab/... ./series ./forecast ./nn
 .PHONY: race
 race: ## Test all concurrent packages with the race detector; needs gcc
 	CGO_ENABLED=1 go test -race -timeout 60m $(RACE_PACKAGES)
