@@ -138,7 +138,7 @@ test-device: ## Test the agent on an emulated small device, with a year of readi
 	$(call LONG,SmallDevice,./cmd/loadstar-agent)
 
 # All packages that share memory between goroutines.
-RACE_PACKAGES := ./agent/... ./server/... ./fed/serve ./series/feature ./internal/connlimit ./internal/mtls ./lab/... ./series ./forecast ./nn
+RACE_PACKAGES := ./agent/... ./server/... ./keeper ./fed/serve ./series/feature ./internal/connlimit ./internal/mtls ./lab/... ./series ./forecast ./nn
 .PHONY: race
 race: ## Test all concurrent packages with the race detector; needs gcc
 	CGO_ENABLED=1 go test -race -timeout 60m $(RACE_PACKAGES)
@@ -301,7 +301,7 @@ FUZZ_TARGETS := nn/kernel:FuzzMatMul:300 nn/kernel:FuzzElementwise:500 nn/safete
 	internal/config:FuzzDecode:10000 fed/recipe:FuzzRead:2500 series/recognize:FuzzTable:300 series/table:FuzzCSV:2000 series/read:FuzzCSV:300 series/read:FuzzTime:2000 \
 	series/read:FuzzParquet:200 series/read:FuzzGreenButton:200 fed/round:FuzzAddSums:8000 fed/round:FuzzReadUpdate:8000 fed/round:FuzzServerState:7000 internal/stateformat:FuzzUnwrap:10000 \
 	internal/jointoken:FuzzParse:10000 internal/mtls:FuzzParse:2500 server/pki:FuzzSign:1700 agent/identity:FuzzParse:2600 agent/mqtt:FuzzDecode:15000 forecast/calibrate:FuzzState:5000 series/store:FuzzOutlooks:10000 agent/config:FuzzParse:2000 \
-	agent/readings:FuzzDocument:200
+	agent/readings:FuzzDocument:200 fed/member:FuzzStatement:1500 keeper:FuzzEnrol:300 keeper:FuzzCheck:300 keeper:FuzzRelease:300
 # Targets that take minutes to compile for the fuzzer, because they include a database.
 FUZZ_HEAVY := server/gateway:FuzzCodec:500 server/gateway:FuzzHandler:350
 .PHONY: fuzz
@@ -320,6 +320,15 @@ simulation: ## Simulate a fleet under faults, on virtual time, for SEEDS seeds (
 .PHONY: simulation-planted
 simulation-planted: ## Plant bugs in the product, and check that the simulation finds each within 1,000 seeds; about ten minutes
 	go -C rig test -count=1 -timeout 120m -v -run TestPlanted ./simulation -args -planted
+
+CASES ?= 10000
+.PHONY: private
+private: ## Play CASES rounds of random fleets, keepers and a lying server: each sum must be exact or refused, and nothing may leak; JSON=1 for JSON
+	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && go test -c -o $$dir/keeper ./keeper && $$dir/keeper -test.run 'TestPrivate$$' -test.timeout 0 -cases $(CASES)
+
+.PHONY: private-planted
+private-planted: ## Switch off the keeper's rules and plant mistakes of agents: the checker must find each leak within 1,000 cases; half a minute
+	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && go test -c -o $$dir/keeper ./keeper && $$dir/keeper -test.run TestPrivatePlanted -test.timeout 0
 
 KILLS ?= 40
 .PHONY: chaos

@@ -9,6 +9,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/client"
+	"loadstar/fed/recipe"
 	"loadstar/forecast"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
@@ -126,6 +127,9 @@ func (a *agent) adaptWith(ctx context.Context, j *job, sum *loadstarv1.Evaluatio
 	}
 	if err := a.allowPlan(j); err != nil {
 		return err
+	}
+	if recipe.Private(s.Plan) {
+		return unfitOf(codePolicy, "the run is private, and test errors of held-out clients would not be")
 	}
 	x, err := s.newAdapter(a)
 	if err != nil {

@@ -38,6 +38,7 @@ import (
 	"loadstar/agent/audit"
 	"loadstar/agent/release"
 	"loadstar/agent/state"
+	"loadstar/fed/member"
 	"loadstar/fed/policy"
 	"loadstar/internal/head"
 	"loadstar/internal/protocol"
@@ -60,6 +61,13 @@ type Config struct {
 	// Renew renews the certificate if it is due, and reports whether it did. It is
 	// called after each check-in and may be nil.
 	Renew func(ctx context.Context, now time.Time) (bool, error)
+	// Name is that under which the server knows the agent. Masks of private plans depend on it.
+	Name string
+	// Invitations is a file with the invitations of keepers. It is read when the agent enrols, and
+	// may be empty.
+	Invitations string
+	// Clock is the agent's clock as far as keepers are concerned; nil means [time.Now].
+	Clock func() time.Time
 	// Dataset holds the readings. Each of its meters is a client of the same name.
 	Dataset *series.Dataset
 	// Source is for readings that grow; Dataset must then be nil. It returns the readings as
@@ -160,6 +168,7 @@ type agent struct {
 	reports       []release.Report
 	reported      func()
 	serverSession string // of the last response
+	members       members
 	upload        upload
 	withhold      bool // the next call sends no result
 }
@@ -172,6 +181,7 @@ func newAgent(c Config) (*agent, error) {
 		return nil, errors.New("agent: Dir, Server, Client and Kernel must be set")
 	}
 	a := &agent{Config: c, tuning: usual, contacted: make(chan struct{}, 1), renewed: make(chan struct{}, 1), news: news{changed: make(chan struct{}, 1)}}
+	a.members = members{map[member.Pin]*loadstarv1.KeeperStatement{}, map[member.Pin]time.Time{}}
 	if c.tuning != nil {
 		a.tuning = *c.tuning
 		a.pulseEvery = cmp.Or(a.pulseEvery, usual.pulseEvery)

@@ -35,7 +35,8 @@ func (a *agent) contact(ctx context.Context) error {
 		var next time.Duration
 		var err error
 		withheld := false // the server may have no room for the result that waits
-		if missing && time.Since(told) > a.announceEvery {
+		seeking := false
+		if seeking, err = a.unenrolled(); err == nil && (missing && time.Since(told) > a.announceEvery || seeking && time.Since(told) > seekEvery) {
 			if missing, err = a.announce(ctx); err == nil {
 				told = time.Now()
 			}
@@ -95,7 +96,7 @@ func (a *agent) announce(ctx context.Context) (refused bool, err error) {
 	if not := r.GetRefused(); len(not) > 0 {
 		a.Log.Warn("the server refused clients", "clients", len(not), "first", not[0], "reason", reason)
 	}
-	return len(r.GetRefused()) > 0, nil
+	return len(r.GetRefused()) > 0, a.hearStatements(r.GetStatements())
 }
 
 // exchange reports the open turns, sends a result or a chunk of one and declines, and handles the
@@ -131,6 +132,9 @@ func (a *agent) exchange(ctx context.Context) (next time.Duration, announce bool
 	if q.Heads, err = a.seenHeads(); err != nil {
 		return 0, false, err
 	}
+	if q.Enrolments, err = a.enrolments(); err != nil {
+		return 0, false, err
+	}
 	r, err := call(ctx, a, limit, a.service.Exchange, q)
 	if err != nil {
 		return 0, false, a.notExchanged(q, result, declines, err)
@@ -146,6 +150,9 @@ func (a *agent) exchange(ctx context.Context) (next time.Duration, announce bool
 		}
 	}
 	if err := a.hear(r.GetVerdicts()); err != nil { // before tasks, because a task may wait for a verdict
+		return 0, false, err
+	}
+	if err := a.hearReceipts(r.GetReceipts()); err != nil {
 		return 0, false, err
 	}
 	if err := a.noteForks(r.GetForked()); err != nil {

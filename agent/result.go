@@ -25,15 +25,19 @@ type group struct {
 	job     *job
 	session *session
 	sum     bool
+	// masking is nil unless the plan is private. Then all clients of the job are in one masked
+	// result, even if there is only one.
+	masking *masking
 
-	mu      sync.Mutex // protects the fields below and the session's fold
-	members []member   // the clients whose updates are in the sum
+	mu      sync.Mutex    // protects the fields below and the session's fold
+	members []contributor // the clients whose updates are in the sum
 	// few holds the updates of the first members until there are enough for a sum.
-	few []fed.Update
+	few   []fed.Update
+	sizes round.Sizes // of the clients in a masked result
 }
 
-// member is a client whose update is in the sum.
-type member struct {
+// contributor is a client whose update is in the sum.
+type contributor struct {
 	share      *loadstarv1.Share
 	evaluation *loadstarv1.Evaluation // nil if there is none
 	kept       state.Staged
@@ -46,11 +50,20 @@ func (g *group) take(w *worker, from []float32) error {
 	if err != nil {
 		return storeError(err)
 	}
-	m := member{g.session.share(u), w.evaluation, kept}
+	m := contributor{g.session.share(u), w.evaluation, kept}
+	if g.masking != nil && !g.session.policy.ShareLosses {
+		u.TrainLoss = 0
+	}
 	g.mu.Lock()
 	err = g.session.fold.Add(u, from)
 	switch {
 	case err != nil:
+	case g.masking != nil:
+		g.sizes.Add(u)
+		if e := w.evaluation; e != nil {
+			g.sizes.Evaluate(e.Clients, e.RelativeMae)
+		}
+		g.members = append(g.members, contributor{&loadstarv1.Share{Client: string(u.Client)}, nil, kept})
 	case !g.sum:
 		// Adding the update only checked that the server will be able to add it.
 		g.session.fold.Reset()
@@ -82,6 +95,8 @@ func (g *group) finish() error {
 	switch {
 	case len(g.members) == 0:
 		return nil
+	case g.masking != nil:
+		return g.masked()
 	case len(g.members) < foldLeast:
 		for i, m := range g.members {
 			if err := g.single(m, &g.few[i]); err != nil {
@@ -94,22 +109,34 @@ func (g *group) finish() error {
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(g.members, func(a, b member) int { return cmp.Compare(a.share.Client, b.share.Client) })
-	return g.put(loadstarv1.Form_FORM_SUM, g.members, numbers)
+	g.sort()
+	return g.put(&loadstarv1.Result{Form: loadstarv1.Form_FORM_SUM}, g.members, numbers)
+}
+
+func (g *group) sort() {
+	slices.SortFunc(g.members, func(a, b contributor) int { return cmp.Compare(a.share.Client, b.share.Client) })
+}
+
+// masked stores the members' updates as one masked result.
+func (g *group) masked() error {
+	g.sort()
+	numbers, nonce, err := g.masking.mask(g.session.fold, &g.sizes, len(g.members))
+	if err != nil {
+		return err
+	}
+	return g.put(&loadstarv1.Result{Form: loadstarv1.Form_FORM_MASKED, Nonce: nonce[:], Part: g.masking.part}, g.members, numbers)
 }
 
 // single stores one client's update as a result.
-func (g *group) single(m member, u *fed.Update) error {
+func (g *group) single(m contributor, u *fed.Update) error {
 	numbers := make([]byte, 0, g.session.Rules.UpdateBytes(len(u.Delta)))
-	return g.put(loadstarv1.Form_FORM_UPDATE, []member{m}, g.session.Rules.AppendUpdate(numbers, u))
+	return g.put(&loadstarv1.Result{Form: loadstarv1.Form_FORM_UPDATE}, []contributor{m}, g.session.Rules.AppendUpdate(numbers, u))
 }
 
-// put stores a result and queues it for sending.
-func (g *group) put(form loadstarv1.Form, members []member, numbers []byte) error {
-	head := &loadstarv1.Result{
-		Run: g.job.GetRun(), Round: g.job.GetRound(), Version: g.job.GetVersion(),
-		Form: form, Checksum: protocol.Checksum(numbers), Size: int64(len(numbers)),
-	}
+// put stores a result and queues it for sending. The head has its form.
+func (g *group) put(head *loadstarv1.Result, members []contributor, numbers []byte) error {
+	head.Run, head.Round, head.Version = g.job.GetRun(), g.job.GetRound(), g.job.GetVersion()
+	head.Checksum, head.Size = protocol.Checksum(numbers), int64(len(numbers))
 	var staged []state.Staged
 	for _, m := range members {
 		// The server refuses a sum that includes a client whose round has closed. The
@@ -132,7 +159,12 @@ func (g *group) put(form loadstarv1.Form, members []member, numbers []byte) erro
 	if err != nil {
 		return err
 	}
-	r, err := g.agent.store.Put(g.job.GetRun(), g.job.GetRound(), staged, b, numbers)
+	var r state.Result
+	if g.masking == nil {
+		r, err = g.agent.store.Put(g.job.GetRun(), g.job.GetRound(), staged, b, numbers)
+	} else {
+		r, err = g.agent.store.PutMasked(g.job.GetRun(), g.job.GetRound(), staged, b, numbers, g.masking.context, g.masking.part)
+	}
 	if err != nil {
 		return storeError(err)
 	}
@@ -146,7 +178,7 @@ func (g *group) giveUp() {
 	g.discard(g.members)
 }
 
-func (g *group) discard(members []member) {
+func (g *group) discard(members []contributor) {
 	for _, m := range members {
 		g.agent.store.Discard(m.kept)
 	}

@@ -27,6 +27,7 @@ type stub struct {
 	checkIns []*loadstarv1.ExchangeRequest
 	pushes   []*loadstarv1.Result
 	declines []*loadstarv1.Decline
+	keepers  [][]byte // statements
 
 	// Hooks that replace the stub's default behaviour if they are not nil.
 	serve   func(w http.ResponseWriter, r *http.Request) (done bool)
@@ -96,7 +97,7 @@ func (s *stub) give(tasks ...*loadstarv1.Task) {
 }
 
 func (s *stub) Announce(context.Context, *loadstarv1.AnnounceRequest) (*loadstarv1.AnnounceResponse, error) {
-	return &loadstarv1.AnnounceResponse{}, nil
+	return &loadstarv1.AnnounceResponse{Statements: s.keepers}, nil
 }
 
 // parts is a server with a method for each part of a call.

@@ -68,6 +68,16 @@ func (a *agent) do(ctx context.Context, j *job) error {
 	case err != nil:
 		return err
 	}
+	masks, err := a.masking(j, s)
+	if err == nil && masks != nil {
+		err = a.spent(j, masks)
+	}
+	if errors.As(err, &no) {
+		a.worklist.decline(j, no.code, no.reason, j.clients...)
+		return nil
+	} else if err != nil {
+		return err
+	}
 	what, err := whatOf(j.Task)
 	if err != nil {
 		return err
@@ -75,7 +85,7 @@ func (a *agent) do(ctx context.Context, j *job) error {
 	if err := a.store.Remember(j.GetRun(), j.GetRound(), what); err != nil {
 		return storeError(err)
 	}
-	return a.turns(ctx, j, s, task)
+	return a.turns(ctx, j, s, task, masks)
 }
 
 // prepare fetches the plan and weights of a job.
@@ -253,8 +263,8 @@ func (a *agent) floats(ctx context.Context, hash string, n int) ([]float32, erro
 }
 
 // turns trains the clients of a job in parallel.
-func (a *agent) turns(ctx context.Context, j *job, s *session, task fed.Task) error {
-	g := &group{agent: a, job: j, session: s, sum: j.GetFold() && len(j.clients) >= foldLeast && !s.Job.Needs.EachUpdate && !s.Job.Needs.Loss}
+func (a *agent) turns(ctx context.Context, j *job, s *session, task fed.Task, masks *masking) error {
+	g := &group{agent: a, job: j, session: s, masking: masks, sum: masks != nil || j.GetFold() && len(j.clients) >= foldLeast && !s.Job.Needs.EachUpdate && !s.Job.Needs.Loss}
 	var (
 		next   atomic.Int64
 		failed atomic.Pointer[error]
@@ -311,6 +321,9 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 		return nil
 	}
 	if reason := s.policy.CheckClient(s.Plan, c.Data[0].Len(series.Train)); reason != "" {
+		if g.masking != nil {
+			reason = "it has fewer training examples than this agent's policy demands" // their number is private
+		}
 		a.worklist.decline(j, codePolicy, reason, name)
 		return nil
 	}

@@ -106,7 +106,7 @@ func (k *Keeper) renew() error {
 		return err
 	}
 	next := &v1.KeeperStatement{
-		Identity: k.identity.Public().(ed25519.PublicKey), Fleet: k.options.Fleet, SealingKey: public, Number: max(k.current.GetNumber()+1, now), NotAfter: now + statementSeconds, Rules: k.options.Rules,
+		Identity: k.identity.Public().(ed25519.PublicKey), Fleet: k.options.Fleet, SealingKey: public, Number: max(k.current.GetNumber()+1, k.options.Now().UnixMilli()), NotAfter: now + statementSeconds, Rules: k.options.Rules,
 	}
 	data, err := member.SignStatement(next, k.identity)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"loadstar/fed/mask"
-	"loadstar/internal/disk"
 	"loadstar/internal/boltfile"
+	"loadstar/internal/disk"
 )
 
 // The buckets of keys.db. It has nothing that a backup may contain.

@@ -13,8 +13,8 @@ import (
 
 	"loadstar/fed/member"
 	"loadstar/internal/connlimit"
-	"loadstar/internal/service"
 	"loadstar/internal/mtls"
+	"loadstar/internal/service"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -41,7 +41,7 @@ func (k *Keeper) Serve(ctx context.Context, l net.Listener, servers []member.Pin
 		Limited: func(string, connlimit.Caller) {},
 	})
 	mux := http.NewServeMux()
-	mux.Handle(v1.NewKeeperServiceHandler(service{k}, connect.WithReadMaxBytes(maxRequest)))
+	mux.Handle(v1.NewKeeperServiceHandler(calls{k}, connect.WithReadMaxBytes(maxRequest)))
 	s := &http.Server{
 		Handler: limits.Handler(mux), TLSConfig: settings, ConnContext: limits.Context,
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 5 * time.Minute, WriteTimeout: 10 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeader,
@@ -50,22 +50,22 @@ func (k *Keeper) Serve(ctx context.Context, l net.Listener, servers []member.Pin
 	return service.Serve(ctx, s, shutdownGrace, func() error { return s.ServeTLS(limits.Listener(l), "", "") })
 }
 
-// service is the KeeperService.
-type service struct{ k *Keeper }
+// calls is the KeeperService.
+type calls struct{ k *Keeper }
 
-func (s service) State(_ context.Context, q *v1.KeeperStateRequest) (*v1.KeeperStateResponse, error) {
+func (s calls) State(_ context.Context, q *v1.KeeperStateRequest) (*v1.KeeperStateResponse, error) {
 	return answered(s.k, "state", q, s.k.State)
 }
 
-func (s service) Enrol(_ context.Context, q *v1.KeeperEnrolRequest) (*v1.KeeperEnrolResponse, error) {
+func (s calls) Enrol(_ context.Context, q *v1.KeeperEnrolRequest) (*v1.KeeperEnrolResponse, error) {
 	return answered(s.k, "enrol", q, s.k.Enrol)
 }
 
-func (s service) Check(_ context.Context, q *v1.KeeperCheckRequest) (*v1.KeeperCheckResponse, error) {
+func (s calls) Check(_ context.Context, q *v1.KeeperCheckRequest) (*v1.KeeperCheckResponse, error) {
 	return answered(s.k, "check", q, s.k.Check)
 }
 
-func (s service) Release(_ context.Context, q *v1.KeeperReleaseRequest) (*v1.KeeperReleaseResponse, error) {
+func (s calls) Release(_ context.Context, q *v1.KeeperReleaseRequest) (*v1.KeeperReleaseResponse, error) {
 	return answered(s.k, "release", q, s.k.Release)
 }
 

@@ -174,7 +174,7 @@ func (x *site) train(p *parts, o Options) {
 // agent configures the part of the agent that trains.
 func (x *site) agent(i *identity.Identity, k *kernel.Set, o Options) agent.Config {
 	return agent.Config{
-		Dir: x.c.Dir, Server: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue, Source: x.source, Releases: x.service.Host(),
+		Dir: x.c.Dir, Name: i.ID(), Invitations: x.c.Train.Invitations, Server: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue, Source: x.source, Releases: x.service.Host(),
 		Kernel: k, Workers: x.c.Train.Workers, Policy: &x.c.Policy, Yield: x.service.Yield, Audits: &x.audits, Version: o.Version, Log: o.Log,
 		Announced: func(refused []string, reason string) {
 			text := ""

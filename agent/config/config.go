@@ -162,6 +162,9 @@ type Train struct {
 	// Workers is the number of clients that train in parallel. Training waits while forecasts
 	// are made.
 	Workers int `yaml:"workers"`
+	// Invitations is a file with the invitation of a keeper, or of several, each on a line after
+	// the keeper's identity. The agent needs it until the keeper has enrolled it.
+	Invitations string `yaml:"invitations"`
 }
 
 // The values of keys that name a choice.
@@ -220,7 +223,7 @@ func Read(path string, environ []string) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range []*string{&c.Dir, &c.History, &c.Model, &c.Inbox, &c.MQTT.PasswordFile, &c.MQTT.CAFile, &c.HTTP.TokenFile, &c.Forecast.Drop} {
+	for _, p := range []*string{&c.Dir, &c.History, &c.Model, &c.Inbox, &c.MQTT.PasswordFile, &c.MQTT.CAFile, &c.HTTP.TokenFile, &c.Forecast.Drop, &c.Train.Invitations} {
 		if *p != "" && !filepath.IsAbs(*p) {
 			*p = filepath.Join(base, *p)
 		}

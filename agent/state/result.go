@@ -40,6 +40,11 @@ type clientRecord struct {
 // Put stores a result with the staged values of its clients. When it returns, the result
 // is on disk. A client can have only one undecided result per run.
 func (s *Store) Put(run string, round int64, clients []Staged, head, numbers []byte) (Result, error) {
+	return s.put(run, round, clients, head, numbers, func(*bolt.Tx) error { return nil })
+}
+
+// put stores a result in the transaction of also.
+func (s *Store) put(run string, round int64, clients []Staged, head, numbers []byte, also func(tx *bolt.Tx) error) (Result, error) {
 	if err := CheckName(run); err != nil {
 		return Result{}, err
 	}
@@ -54,7 +59,10 @@ func (s *Store) Put(run string, round int64, clients []Staged, head, numbers []b
 	}
 	err := s.update("put", func(tx *bolt.Tx) error {
 		results := tx.Bucket(resultsBucket)
-		var err error
+		err := also(tx)
+		if err != nil {
+			return err
+		}
 		if out.ID, err = results.NextSequence(); err != nil {
 			return err
 		}

@@ -19,6 +19,8 @@ type runRecord struct {
 	Pinned bool `json:"pinned,omitempty"`
 	// Tasks are the newest ones that clients trained for, oldest first.
 	Tasks []taskRecord `json:"tasks,omitempty"`
+	// Masked are the newest rounds with masked results, oldest first.
+	Masked []maskedRecord `json:"masked,omitempty"`
 }
 
 // Begin must be called before clients train for a run; calling it again is cheap. An
@@ -46,7 +48,7 @@ func (s *Store) Begin(run string) (dropped []uint64, err error) {
 		if _, err := getRecord(runs, []byte(run), &r); err != nil {
 			return err
 		}
-		if err := putRecord(runs, []byte(run), runRecord{Used: used, Pinned: r.Pinned || s.pinned(run), Tasks: r.Tasks}); err != nil {
+		if err := putRecord(runs, []byte(run), runRecord{Used: used, Pinned: r.Pinned || s.pinned(run), Tasks: r.Tasks, Masked: r.Masked}); err != nil {
 			return err
 		}
 		live, forgotten, err := listRuns(tx)

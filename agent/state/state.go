@@ -57,13 +57,14 @@ var (
 	keptBucket    = []byte("kept")    // run, 0, client -> keptRecord
 	resultsBucket = []byte("results") // identifier -> resultRecord
 	chainsBucket  = []byte("chains")  // run -> chainRecord
+	membersBucket = []byte("members") // identity of a keeper -> Member
 	valuesBucket  = []byte("values")  // identifier -> values, never modified
 )
 
 // format is the version of the file format. Open refuses files with a newer version. It
 // reads files of version 1, which have no scalings and no pinned runs, and of version 2, which
-// have no chains.
-const format = "3"
+// have no chains, and of version 3, which have no masks.
+const format = "4"
 
 // Store is an open file. It is safe for concurrent use.
 type Store struct {
@@ -137,14 +138,14 @@ func (s *Store) open(path string) error {
 
 // create creates the buckets of a new file, and refuses a file of another format.
 func create(tx *bolt.Tx) error {
-	for _, name := range [][]byte{metaBucket, runsBucket, keptBucket, resultsBucket, chainsBucket, valuesBucket} {
+	for _, name := range [][]byte{metaBucket, runsBucket, keptBucket, resultsBucket, chainsBucket, membersBucket, valuesBucket} {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 			return err
 		}
 	}
 	meta := tx.Bucket(metaBucket)
 	switch got := meta.Get([]byte("format")); {
-	case got == nil || string(got) == "1" || string(got) == "2":
+	case got == nil || string(got) == "1" || string(got) == "2" || string(got) == "3":
 		return meta.Put([]byte("format"), []byte(format))
 	case string(got) != format:
 		return fmt.Errorf("written by a newer Loadstar (format %s, this one reads up to %s): upgrade", got, format)

@@ -257,6 +257,6 @@ func run(ctx context.Context, dir, data string, workers int, allow *policy.Polic
 	log.Info("hosting clients", "agent", i.ID(), "server", i.Server(), "clients", d.Len())
 	service.Ready(ctx, log)
 	return agent.Run(ctx, agent.Config{
-		Dir: dir, Server: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue, Dataset: d, Kernel: k, Workers: workers, Policy: allow, Version: version, Log: log,
+		Dir: dir, Name: i.ID(), Server: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue, Dataset: d, Kernel: k, Workers: workers, Policy: allow, Version: version, Log: log,
 	})
 }

@@ -127,7 +127,7 @@ round.`,
 				}
 			}
 			c.Policy = &usual
-			c.Dataset, c.Server, c.Client, c.Renew, c.Version = d, i.Server(), i.HTTPClient(), i.RenewIfDue, version
+			c.Dataset, c.Name, c.Server, c.Client, c.Renew, c.Version = d, i.ID(), i.Server(), i.HTTPClient(), i.RenewIfDue, version
 			if c.Kernel, err = kernel.Default(); err != nil {
 				return err
 			}
@@ -147,6 +147,7 @@ round.`,
 	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.StringVar(&part, "part", "", "host only part `K/N` of the meters, such as 1/20")
 	f.StringArrayVar(&live.Policy, "policy", nil, "change which plans the agent trains: `KEY=VALUE` with a key of policy in agent.yaml, trial for small fleets, or none; may be repeated")
+	f.StringVar(&c.Invitations, "invitations", "", "`file` with the invitations of keepers for private plans; with --config it is train.invitations")
 	f.StringVar(&live.Join.Server, "join", "", "`URL` of the server to join at the first start")
 	f.StringVar(&live.Join.TokenFile, "join-token-file", "", "`file` with the join token for --join")
 	f.IntVar(&c.Workers, "workers", runtime.NumCPU(), "number of clients to train in parallel")

@@ -7,12 +7,14 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
 
 	"loadstar/fed"
+	"loadstar/fed/member"
 	"loadstar/fed/recipe"
 	"loadstar/internal/config"
 )
@@ -75,7 +77,23 @@ type Policy struct {
 	// PlansPerWeek is the largest number of different plans that the agent trains in seven
 	// days; 0 means any number.
 	PlansPerWeek int `yaml:"plans_per_week"`
+	// Private is never, allow or require: whether the agent trains private plans, in which the
+	// server learns only sums, and whether it trains others. A private plan never falls back to
+	// a plain one.
+	Private string `yaml:"private"`
+	// Keepers are the identities of the keepers that the agent trusts with the keys of its masks,
+	// such as [sha256:0a1b...]. A private plan whose keepers are not all among them is declined.
+	Keepers []string `yaml:"keepers,flow"`
+	// LeastMembers is the smallest number of agents in a sum that these keepers may promise.
+	LeastMembers int `yaml:"least_members"`
 }
+
+// The values of Policy.Private. An empty one means PrivateAllow.
+const (
+	PrivateNever   = "never"
+	PrivateAllow   = "allow"
+	PrivateRequire = "require"
+)
 
 // Default returns the policy of an agent that sets none. Exact reconstruction is published
 // for batches of up to about 25 examples, so the minimum batch is above that. docs/privacy.md
@@ -86,6 +104,7 @@ func Default() Policy {
 		LeastCohort: 10, LeastMerge: 10, LeastFleet: 10, ShareLosses: true,
 		Optimizers: []string{"adam", "amsgrad"}, MostEpsilon: 1e-6, LeastRate: 1e-5, MostStep: 2, WholeBlocks: true,
 		RoundsPerDay: 400, PlansPerWeek: 3,
+		Private: PrivateAllow, LeastMembers: 20,
 	}
 }
 
@@ -95,11 +114,12 @@ func Trial() Policy {
 	return Policy{
 		LeastExamples: 64, LeastBatch: 32, LeastSteps: 2, LeastLookback: 4,
 		LeastCohort: 2, LeastMerge: 1, LeastFleet: 2, ShareLosses: true, FullPasses: true,
+		Private: PrivateAllow, LeastMembers: 2,
 	}
 }
 
 // None returns the policy that accepts every plan.
-func None() Policy { return Policy{ShareLosses: true, FullPasses: true} }
+func None() Policy { return Policy{ShareLosses: true, FullPasses: true, Private: PrivateAllow} }
 
 // Set changes the policy: the text is KEY=VALUE with a key of agent.yaml, trial for [Trial],
 // or none for [None].
@@ -139,6 +159,17 @@ func (p *Policy) Wrong() (key, problem string) {
 			return key, fmt.Sprintf("is %g; write 0 or more", value)
 		}
 	}
+	if modes := []string{PrivateNever, PrivateAllow, PrivateRequire}; p.Private != "" && !slices.Contains(modes, p.Private) {
+		return "private", fmt.Sprintf("is %q; %s", p.Private, config.Suggest(p.Private, modes))
+	}
+	for i, k := range p.Keepers {
+		if _, err := member.ParsePin(k); err != nil {
+			return "keepers", fmt.Sprintf("has %v", err)
+		}
+		if slices.Contains(p.Keepers[:i], k) {
+			return "keepers", fmt.Sprintf("has %s twice", k)
+		}
+	}
 	for _, o := range p.Optimizers {
 		if names := recipe.ClientOptimizers(); !slices.Contains(names, o) {
 			return "optimizers", fmt.Sprintf("has %q; %s", o, config.Suggest(o, names))
@@ -169,6 +200,7 @@ func (p *Policy) limits() []limit {
 		{"least_fleet", p.LeastFleet},
 		{"rounds_per_day", p.RoundsPerDay},
 		{"plans_per_week", p.PlansPerWeek},
+		{"least_members", p.LeastMembers},
 	}
 }
 
@@ -187,6 +219,7 @@ func (p Policy) String() string {
 	return strings.Join(append(all,
 		fmt.Sprintf("least_lr %g", p.LeastRate), fmt.Sprintf("most_epsilon %g", p.MostEpsilon), fmt.Sprintf("most_step %g", p.MostStep),
 		"optimizers "+names(p.Optimizers), "algorithms "+names(p.Algorithms),
+		fmt.Sprintf("private %s", cmp.Or(p.Private, PrivateAllow)), fmt.Sprintf("keepers [%s]", strings.Join(p.Keepers, " ")),
 		fmt.Sprintf("full_passes %t", p.FullPasses), fmt.Sprintf("whole_blocks %t", p.WholeBlocks), fmt.Sprintf("share_losses %t", p.ShareLosses)), ", ")
 }
 
@@ -200,6 +233,12 @@ func (p *Policy) Check(plan *fed.Plan, fleet int) (reasons []string) {
 	}
 	if len(p.Algorithms) > 0 && !slices.Contains(p.Algorithms, plan.Algorithm) {
 		reasons = append(reasons, fmt.Sprintf("algorithm is %s, allowed are %s (policy.algorithms)", plan.Algorithm, strings.Join(p.Algorithms, ", ")))
+	}
+	switch private := recipe.Private(plan); {
+	case private && p.Private == PrivateNever:
+		reasons = append(reasons, "the plan is private, and this agent trains only plain ones (policy.private)")
+	case !private && p.Private == PrivateRequire:
+		reasons = append(reasons, "the plan is not private: the server would see each update (policy.private)")
 	}
 	d := recipe.DrawOf(plan)
 	if d.Batch > 0 {
@@ -292,6 +331,20 @@ func together(plan *fed.Plan, fleet int) (cohort, merge int) {
 		cohort = max(int(math.Ceil(float64(cohort)*s.Quorum-1e-9)), 1)
 	}
 	return cohort, cohort
+}
+
+// CheckKeeper returns the reason to decline a private plan with a keeper of the given identity and
+// rules, or nothing.
+func (p *Policy) CheckKeeper(pin member.Pin, least int64) string {
+	switch {
+	case len(p.Keepers) == 0:
+		return "this agent trusts no keeper (policy.keepers)"
+	case !slices.Contains(p.Keepers, pin.String()):
+		return fmt.Sprintf("keeper %s is not one that this agent trusts (policy.keepers)", pin)
+	case least < int64(p.LeastMembers):
+		return fmt.Sprintf("keeper %s releases sums of %d agents, the minimum is %d (policy.least_members)", pin, least, p.LeastMembers)
+	}
+	return ""
 }
 
 // CheckClient returns the reason not to train a client that has the given number of training

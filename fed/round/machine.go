@@ -149,6 +149,9 @@ func (m *Machine) Postpone(now time.Duration) {
 	}
 }
 
+// Delay moves the deadline of the round, because the server could not count updates for a while.
+func (m *Machine) Delay(by time.Duration) { m.state.Opened += by }
+
 // Restart discards the current round and its updates. It opens the given round with the
 // given version of the weights.
 func (m *Machine) Restart(round, version int, now time.Duration) {

@@ -42,6 +42,8 @@ type driver struct {
 	wave        string        // why many clients declined the last round, or empty
 
 	merging *ledger.Round // closed round whose keepers have not answered, or nil
+	away    error         // why no results can be checked now, or nil
+	looked  time.Time     // when this was found
 	opened  int           // round whose tasks are fixed, in a private run
 }
 
@@ -310,6 +312,9 @@ func (d *driver) ask(x *ledger.Drive, at time.Duration) (asked bool, err error) 
 	if s := d.machine.Situation(at); s.Asked == 0 && s.Running == 0 && s.Waiting == 0 {
 		reason = waits + "no client of the run was seen since " + d.seenSince().UTC().Format("2006-01-02 15:04 MST")
 	}
+	if d.away != nil {
+		reason = waits + d.away.Error()
+	}
 	return asked, x.Explain(reason)
 }
 
@@ -356,6 +361,7 @@ func (d *driver) step(ctx context.Context) (merging *ledger.Round, err error) {
 		if err != nil {
 			return err
 		}
+		d.waitForKeepers(now)
 		var over bool
 		if closed, over = d.machine.Close(d.elapsed(now)); over {
 			merging, err = d.close(x, closed)

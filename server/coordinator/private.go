@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -77,6 +78,19 @@ func (d *driver) openPrivate(x *ledger.Drive) (waits error, err error) {
 	}
 	d.opened = d.machine.Round()
 	return nil, nil
+}
+
+// waitForKeepers notes whether results of the open round can be checked. While a keeper does not
+// answer, they wait at the gateways, and the deadline does not run.
+func (d *driver) waitForKeepers(now time.Time) {
+	if !d.terms.Checks() {
+		return
+	}
+	before := d.away
+	if _, d.away = d.Keepers.Statements(d.terms.Plan.Privacy.Keepers); d.away != nil && before != nil {
+		d.machine.Delay(max(now.Sub(d.looked), 0))
+	}
+	d.looked = now
 }
 
 // masks returns the masks of a closed round's results, or nil while the keepers have not answered.
@@ -184,25 +198,61 @@ func (d *driver) maskedRound(ctx context.Context, r *ledger.Round, privacy []byt
 // that is terms.ErrSum means that no honest agents and keepers can have sent this.
 func (d *driver) unmasked(ctx context.Context, r *ledger.Round, u *unmasking) (*round.Fold, error) {
 	sum := make([]uint64, d.terms.MaskedLen())
-	err := d.Ledger.Partials(ctx, d.id, r.LastBatch, func(p ledger.Partial) error {
-		if err := round.AddVector(sum, p.Numbers); err != nil {
+	add := func(numbers []byte) error {
+		if err := round.AddVector(sum, numbers); err != nil {
 			return fmt.Errorf("%w: a masked sum of run %s: %w", ledger.ErrDamaged, d.id, err)
 		}
 		return nil
-	})
+	}
+	clients, err := r.Counted, error(nil)
+	if d.terms.Chooses() {
+		clients, err = d.addChosen(ctx, r, u, add)
+	} else {
+		err = d.Ledger.Partials(ctx, d.id, r.LastBatch, func(p ledger.Partial) error { return add(p.Numbers) })
+	}
 	if err != nil {
 		return nil, err
 	}
 	for i, m := range u.masks {
 		sum[i] -= m
 	}
-	fold, sizes, err := d.terms.Unmasked(r.Version, r.Counted, sum)
+	fold, sizes, err := d.terms.Unmasked(r.Version, clients, sum)
 	if err != nil {
 		return nil, err
 	}
-	r.Loss = sizes.Loss() / float64(r.Counted)
+	r.Loss = sizes.Loss() / float64(clients)
 	r.Evaluation = ledger.Evaluation{Clients: sizes.Evaluated, RelativeMAE: sizes.RelativeMAE}
 	return fold, nil
+}
+
+// addChosen adds the results that the keepers have chosen. It returns the number of clients in them.
+func (d *driver) addChosen(ctx context.Context, r *ledger.Round, u *unmasking, add func([]byte) error) (clients int64, err error) {
+	all, err := d.Ledger.Masks(ctx, d.id, r.LastBatch)
+	if err != nil {
+		return 0, err
+	}
+	left := map[string]bool{}
+	for _, at := range u.chosen { // places in the request, which has the same order
+		if at >= int64(len(all)) {
+			return 0, fmt.Errorf("%w: run %s has %d masks, and a keeper was asked about more", ledger.ErrDamaged, d.id, len(all))
+		}
+		left[all[at].Name()] = true
+		clients += all[at].Clients
+	}
+	if len(left) == 0 {
+		return 0, fmt.Errorf("%w: the keeper has chosen no results", terms.ErrSum)
+	}
+	err = d.Ledger.Singles(ctx, d.id, r.LastBatch, func(s ledger.Single) error {
+		if !left[s.Client] {
+			return nil
+		}
+		delete(left, s.Client)
+		return add(s.Numbers)
+	})
+	if err == nil && len(left) > 0 {
+		err = fmt.Errorf("%w: %d masked results of run %s are missing", ledger.ErrDamaged, len(left), d.id)
+	}
+	return clients, err
 }
 
 // refused abandons a closed round that cannot be unmasked. Its clients stay counted, because the

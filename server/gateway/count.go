@@ -325,6 +325,13 @@ func (f *folder) foldSome(numbers []int) (*round.Fold, error) {
 
 // forLedger implements ledger.Fold.
 func (f *folder) forLedger(counted []int) (partials []ledger.Partial, singles []ledger.Single, err error) {
+	if f.terms.Chooses() {
+		for _, i := range counted {
+			a := f.all[i]
+			singles = append(singles, ledger.Single{Client: a.mask.Name(), Version: int64(a.result.Version), Numbers: a.result.Numbers})
+		}
+		return nil, singles, nil
+	}
 	if f.terms.Private() {
 		p, err := f.masked(counted)
 		return []ledger.Partial{p}, nil, err

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
+	"loadstar/fed/mask"
 	"loadstar/fed/round"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/keepers"
@@ -16,10 +18,11 @@ import (
 
 // checked is what a keeper judges of a result.
 type checked struct {
-	keeper string
-	round  *v1.MaskedRound
-	result *v1.CheckedResult
-	done   bool // accepted
+	keepers    []string
+	directions mask.Seed
+	round      *v1.MaskedRound
+	result     *v1.CheckedResult
+	done       bool // accepted
 }
 
 // notAccepted means that a keeper does not accept a result.
@@ -33,9 +36,9 @@ func (g *Gateway) toCheck(ctx context.Context, t *terms.Terms, r *v1.Result, num
 	if !t.Checks() {
 		return nil, nil
 	}
-	c := &checked{keeper: t.Plan.Privacy.Keepers[0]}
-	seed, err := g.Keepers.Directions(ctx, c.keeper, r.Run)
-	if err != nil {
+	c := &checked{keepers: t.Plan.Privacy.Keepers}
+	var err error
+	if c.directions, err = g.Keepers.Directions(ctx, c.keepers, r.Run); err != nil {
 		return nil, err
 	}
 	if c.round, err = g.maskedRound(ctx, t, r); err != nil {
@@ -47,7 +50,7 @@ func (g *Gateway) toCheck(ctx context.Context, t *terms.Terms, r *v1.Result, num
 	}
 	c.result = &v1.CheckedResult{}
 	for _, b := range c.round.Limits {
-		p := seed.Products(x[:b.Length])
+		p := c.directions.Products(x[:b.Length])
 		c.result.Products, x = append(c.result.Products, p[:]...), x[b.Length:]
 	}
 	return c, nil
@@ -90,13 +93,14 @@ func (g *Gateway) judge(ctx context.Context, all []*arrived) (accepted, again []
 // judgeSome asks with one call. If the keeper refuses the call because of one result, it asks
 // about halves, so that this does not stop the others.
 func (g *Gateway) judgeSome(ctx context.Context, all []*arrived) (accepted, again []*arrived) {
-	q := &v1.KeeperCheckRequest{Round: all[0].check.round}
+	var results []*v1.CheckedResult
 	for _, a := range all {
 		nonce, _ := hex.DecodeString(a.mask.Nonce) // encoded from bytes
 		a.check.result.Result = &v1.MaskedResult{Agent: a.mask.Agent, Part: a.mask.Part, Clients: a.mask.Clients, Nonce: nonce}
-		q.Results = append(q.Results, a.check.result)
+		results = append(results, a.check.result)
 	}
-	verdicts, err := g.Keepers.Check(ctx, all[0].check.keeper, q)
+	c := all[0].check
+	verdicts, err := g.Keepers.Check(ctx, c.keepers, c.directions, c.round, results)
 	refused := (*keepers.Refused)(nil)
 	switch {
 	case errors.As(err, &refused) && len(all) > 1:
@@ -116,7 +120,7 @@ func (g *Gateway) judgeSome(ctx context.Context, all []*arrived) (accepted, agai
 			accepted = append(accepted, a)
 			continue
 		}
-		a.err = &notAccepted{fmt.Sprintf("keeper %s refused the result: its update is longer than the limits of the round allow, or its mask does not match", a.check.keeper)}
+		a.err = &notAccepted{fmt.Sprintf("the check of keeper %s refused the result: its update is longer than the limits of the round allow, or its mask does not match", strings.Join(c.keepers, " and "))}
 		close(a.done)
 	}
 	return accepted, nil

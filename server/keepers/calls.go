@@ -16,35 +16,57 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// Masks returns the sum of the masks of a round's results, of all keepers. The request is an
-// encoded v1.KeeperReleaseRequest and must be the same whenever it is repeated. Masks waits while a
-// keeper does not answer, and then calls waits with the reason; it calls it with nil when the
-// keeper answers again. An error that is [Refused] is final.
+// Masks returns the sum of the masks of a round's results, of all keepers. If these choose which
+// results count, chosen has their places in the request. The request is an encoded
+// v1.KeeperReleaseRequest and must be the same whenever it is repeated. Masks waits while a keeper
+// does not answer, and then calls waits with the reason; it calls it with nil when the keeper
+// answers again. An error that is [Refused] is final.
 func (s *Set) Masks(ctx context.Context, names []string, request []byte, waits func(error)) (sum []uint64, chosen []int64, err error) {
 	q := &v1.KeeperReleaseRequest{}
 	if err := proto.Unmarshal(request, q); err != nil {
 		return nil, nil, fmt.Errorf("decoding the request to keepers: %w", err)
 	}
-	these, err := s.find(names)
+	decides, others, err := s.roles(names)
 	if err != nil {
 		return nil, nil, err
 	}
-	for i, k := range these {
+	sum = make([]uint64, q.Round.Length)
+	for _, k := range append([]*keeper{decides}, others...) {
 		a, err := k.release(ctx, q, waits)
 		if err != nil {
 			return nil, nil, err
 		}
-		if i == 0 {
-			chosen = a.Chosen
-			sum = make([]uint64, q.Round.Length)
-		} else if !slices.Equal(chosen, a.Chosen) {
-			return nil, nil, &Refused{k.Name, "chosen", "it has chosen other results than keeper " + these[0].Name}
-		}
 		for j := range sum {
 			sum[j] += binary.LittleEndian.Uint64(a.Masks[8*j:])
 		}
+		if len(a.Chosen) == 0 {
+			continue
+		}
+		if k != decides || chosen != nil {
+			return nil, nil, &Refused{k.Name, "chosen", "it chooses among results that were chosen"}
+		}
+		chosen = a.Chosen
+		all := q.Results
+		q = &v1.KeeperReleaseRequest{Round: q.Round}
+		for i, at := range chosen {
+			if at < 0 || at >= int64(len(all)) || i > 0 && chosen[i-1] >= at {
+				return nil, nil, &Refused{k.Name, "chosen", "it chooses results that are not there"}
+			}
+			q.Results = append(q.Results, all[at])
+		}
 	}
 	return sum, chosen, nil
+}
+
+// roles returns the keeper that decides about results, and the others. It is the one whose
+// identity is the last in the terms of a round.
+func (s *Set) roles(names []string) (decides *keeper, others []*keeper, err error) {
+	all, err := s.find(names)
+	if err != nil {
+		return nil, nil, err
+	}
+	slices.SortFunc(all, func(a, b *keeper) int { return slices.Compare(a.Identity[:], b.Identity[:]) })
+	return all[len(all)-1], all[:len(all)-1], nil
 }
 
 // release repeats a request until the keeper answers.
@@ -122,14 +144,13 @@ func (k *keeper) fleet() string {
 // MaxChecked is the number of results in a call of Check.
 const MaxChecked = member.MaxChecked
 
-// Directions returns the seed of the random vectors with which a keeper checks the results of a
-// run. Agents must not learn it.
-func (s *Set) Directions(ctx context.Context, name, run string) (seed mask.Seed, err error) {
-	these, err := s.find([]string{name})
+// Directions returns the seed of the random vectors with which keepers check the results of a run.
+// Agents must not learn it.
+func (s *Set) Directions(ctx context.Context, names []string, run string) (seed mask.Seed, err error) {
+	k, _, err := s.roles(names)
 	if err != nil {
 		return seed, err
 	}
-	k := these[0]
 	k.mu.Lock()
 	seed, known := k.directions[run]
 	k.mu.Unlock()
@@ -181,28 +202,49 @@ func (k *keeper) away() error {
 	return &Away{k.Name, k.silent, k.why}
 }
 
-// Check reports which of some results a keeper accepts. It returns [Away] at once if the keeper did not
-// answer the last call, so that results of other runs do not wait for it.
-func (s *Set) Check(ctx context.Context, name string, q *v1.KeeperCheckRequest) (accepted []bool, err error) {
-	these, err := s.find([]string{name})
+// Check reports which of some results of a run with the given directions are accepted. Keepers take
+// the products of their masks away one after the other, and the last one decides. It returns [Away] at
+// once if one of them did not answer the last call, so that results of other runs do not wait.
+func (s *Set) Check(ctx context.Context, names []string, directions mask.Seed, in *v1.MaskedRound, results []*v1.CheckedResult) (accepted []bool, err error) {
+	decides, others, err := s.roles(names)
 	if err != nil {
 		return nil, err
 	}
-	k := these[0]
-	if err := k.away(); err != nil {
-		return nil, err
-	}
-	err = k.call(ctx, "check", checkWithin, func(ctx context.Context) (int64, error) {
-		a, err := k.client.Check(ctx, q)
-		if err != nil {
-			return 0, err
+	for _, k := range append(others, decides) {
+		if err := k.away(); err != nil {
+			return nil, err
 		}
-		if accepted = a.Accepted; len(accepted) != len(q.Results) {
-			return 0, fmt.Errorf("it judged %d of %d results", len(accepted), len(q.Results))
+	}
+	for _, k := range others {
+		a, err := k.check(ctx, &v1.KeeperCheckRequest{Round: in, Results: results, Directions: directions[:]})
+		if err != nil {
+			return nil, err
+		}
+		left, reduced := a.Products, make([]*v1.CheckedResult, len(results))
+		for i, r := range results {
+			n := len(r.Products)
+			if len(left) < n {
+				return nil, &Refused{k.Name, "products", "it left some out"}
+			}
+			reduced[i], left = &v1.CheckedResult{Result: r.Result, Products: left[:n]}, left[n:]
+		}
+		results = reduced
+	}
+	a, err := decides.check(ctx, &v1.KeeperCheckRequest{Round: in, Results: results})
+	if err == nil && len(a.Accepted) != len(results) {
+		err = &Refused{decides.Name, "results", "it did not judge all of them"}
+	}
+	return a.GetAccepted(), err
+}
+
+func (k *keeper) check(ctx context.Context, q *v1.KeeperCheckRequest) (a *v1.KeeperCheckResponse, err error) {
+	err = k.call(ctx, "check", checkWithin, func(ctx context.Context) (epoch int64, err error) {
+		if a, err = k.client.Check(ctx, q); err != nil {
+			return 0, err
 		}
 		return k.verify(q, a)
 	})
-	return accepted, err
+	return a, err
 }
 
 // checkWithin is shorter than a result may wait to be counted.

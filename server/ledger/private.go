@@ -23,6 +23,9 @@ type Mask struct {
 	Nonce         string // hexadecimal
 }
 
+// Name identifies the result in its round.
+func (m *Mask) Name() string { return fmt.Sprintf("%s/%d", m.Agent, m.Part) }
+
 // PrivateRound has what a round of a private plan must not change: what its tasks say, and the
 // request to the keepers.
 type PrivateRound struct {

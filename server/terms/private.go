@@ -20,6 +20,21 @@ func (t *Terms) Private() bool { return recipe.Private(t.Plan) }
 // Checks reports whether a keeper judges the norm of each result before it counts.
 func (t *Terms) Checks() bool { return recipe.ChecksNorms(t.Plan) }
 
+// Chooses reports whether the keepers choose which results count. Then masked results are stored
+// singly.
+func (t *Terms) Chooses() bool { return recipe.ChoosesNearest(t.Plan) }
+
+// mostStored limits the bytes of masked results that are stored singly.
+const mostStored = 2 << 30
+
+// checkStored returns an error if a round would store too much.
+func (t *Terms) checkStored() error {
+	if n := int64(t.Plan.Schedule.Cohort) * t.MaskedBytes(); t.Chooses() && n > mostStored {
+		return fmt.Errorf("server.robust is nearest, which stores each masked result: %d MB in a round, the limit is %d MB; choose a smaller schedule.cohort or none", n>>20, mostStored>>20)
+	}
+	return nil
+}
+
 // MaskedLen returns the number of integers in a masked result.
 func (t *Terms) MaskedLen() int { return t.Rules.Vector(t.Shared).Len() }
 

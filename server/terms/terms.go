@@ -4,7 +4,6 @@
 package terms
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -65,8 +64,14 @@ func Settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*
 	if err != nil {
 		return nil, err
 	}
-	_, err = setup.New(&q, problem, int(fleet))
-	return &q, err
+	if _, err = setup.New(&q, problem, int(fleet)); err != nil || !recipe.ChoosesNearest(&q) {
+		return &q, err
+	}
+	t, err := derive(&q, int(fleet))
+	if err != nil {
+		return nil, err
+	}
+	return &q, t.checkStored()
 }
 
 // frame checks that clients can train with the inputs that all of them have, and returns
@@ -108,8 +113,6 @@ func Federated(p *fed.Plan, data bool) error {
 		return fmt.Errorf("model.scaling is %s, which would reveal the range of clients' readings; a fleet needs model.scaling: client", p.Model.Scaling)
 	case own && !data:
 		return owndata.Missing(p)
-	case recipe.ChecksNorms(p) && len(p.Privacy.Keepers) > 1:
-		return errors.New("privacy.check is norm, but with several keepers none of them can compute the norm of an update; use privacy.check: none, or one keeper")
 	case t.maxBytes() > maxNumbers:
 		return fmt.Errorf("%d shared weights make results of %d MB, the limit is %d MB; make more layers personal or shorten the lookback", t.Shared, t.maxBytes()>>20, maxNumbers>>20)
 	}

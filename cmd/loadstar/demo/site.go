@@ -167,7 +167,7 @@ func (s *site) start(outer context.Context) error {
 	}
 	s.run(ctx, "training", func(ctx context.Context) error {
 		return agent.Run(ctx, agent.Config{
-			Dir: s.dir, Server: s.identity.Server(), Client: mtls.Client(s.wire), Renew: s.identity.RenewIfDue, Source: s.source,
+			Dir: s.dir, Name: s.identity.ID(), Server: s.identity.Server(), Client: mtls.Client(s.wire), Renew: s.identity.RenewIfDue, Source: s.source,
 			Releases: dated{s.service.Host(), s.shift}, Kernel: s.kernel, Workers: 1, Policy: &allowed, Yield: s.service.Yield, Version: s.version, Log: s.log,
 		})
 	})

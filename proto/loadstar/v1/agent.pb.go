@@ -610,7 +610,7 @@ type ExchangeRequest struct {
 	// Its gateway knows what the agent was told, and can give tasks without looking at the ledger.
 	Session string `protobuf:"bytes,11,opt,name=session,proto3" json:"session,omitempty"`
 	// Enrolments with keepers that have not sent a receipt, at most four. The server forwards them. An agent repeats them
-	// every minute until there is an answer, always with the same bytes for the same statement.
+	// every minute until there is an answer, always with the same key and with another seal.
 	Enrolments    []*Enrolment `protobuf:"bytes,12,rep,name=enrolments,proto3" json:"enrolments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

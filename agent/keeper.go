@@ -1,0 +1,368 @@
+package agent
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"loadstar/agent/state"
+	"loadstar/fed/mask"
+	"loadstar/fed/member"
+	"loadstar/fed/policy"
+	"loadstar/fed/recipe"
+	"loadstar/fed/round"
+	loadstarv1 "loadstar/proto/loadstar/v1"
+)
+
+// enrolEvery is the interval at which an enrolment is repeated until the keeper's answer arrives,
+// and refusedEvery that after a refusal.
+const (
+	// seekEvery is the interval at which an agent announces itself while it is not enrolled with a
+	// keeper that it trusts: the server may have got to know the keeper.
+	seekEvery    = time.Hour
+	enrolEvery   = time.Minute
+	refusedEvery = time.Hour
+	maxEnrolled  = 4 // enrolments in one call, and keepers that an agent remembers
+)
+
+// members are the agent's memberships with keepers. Only the goroutine that calls the server uses
+// next; the worklist's goroutine reads statements under the store's transactions.
+type members struct {
+	// statements are those of keepers that the policy trusts, by identity. Announce delivers them.
+	statements map[member.Pin]*loadstarv1.KeeperStatement
+	next       map[member.Pin]time.Time // of an enrolment
+}
+
+// now is the agent's clock.
+func (a *agent) now() time.Time {
+	if a.Clock != nil {
+		return a.Clock()
+	}
+	return time.Now()
+}
+
+// statement checks a keeper's statement: its signature and date, that the policy trusts the
+// keeper, that its rules are not below the policy, and that it is not older than one that the
+// agent has seen.
+func (a *agent) statement(data []byte) (s *loadstarv1.KeeperStatement, pin member.Pin, m state.Member, err error) {
+	if s, err = member.ReadStatement(data); err != nil {
+		return nil, pin, m, unfitOf(codePolicy, "%v", err)
+	}
+	pin = member.PinOf(s.Identity)
+	if reason := a.Policy.CheckKeeper(pin, s.Rules.Least); reason != "" {
+		return nil, pin, m, unfitOf(codePolicy, "%s", reason)
+	}
+	if err := member.Valid(s, pin, a.now()); err != nil {
+		return nil, pin, m, unfitOf(codePolicy, "%v", err)
+	}
+	if m, _, err = a.store.Member(pin); err != nil {
+		return nil, pin, m, storeError(err)
+	}
+	if s.Number < m.Statement {
+		return nil, pin, m, unfitOf(codePolicy, "statement %d of keeper %s is older than its statement %d", s.Number, pin, m.Statement)
+	}
+	return s, pin, m, nil
+}
+
+// hearStatements notes the keepers that the server has announced, if the policy trusts them.
+func (a *agent) hearStatements(all [][]byte) error {
+	if a.Policy.Private == policy.PrivateNever || len(a.Policy.Keepers) == 0 {
+		return nil
+	}
+	for _, data := range all {
+		s, pin, m, err := a.statement(data)
+		var no *unfit
+		switch {
+		case errors.As(err, &no):
+			a.Log.Warn("a keeper of the server is not used", "reason", no.reason)
+			continue
+		case err != nil:
+			return err
+		}
+		if s.Number > m.Statement && m.Day != 0 {
+			if err := a.store.ChangeMember(pin, func(m *state.Member) { m.Statement = max(m.Statement, s.Number) }); err != nil {
+				return storeError(err)
+			}
+		}
+		if len(a.members.statements) < maxEnrolled || a.members.statements[pin] != nil {
+			a.members.statements[pin] = s
+		}
+	}
+	return nil
+}
+
+// unenrolled reports whether the agent trusts a keeper that has sent no receipt.
+func (a *agent) unenrolled() (bool, error) {
+	if a.Policy.Private == policy.PrivateNever {
+		return false, nil
+	}
+	for _, text := range a.Policy.Keepers {
+		pin, err := member.ParsePin(text)
+		if err != nil {
+			return false, nil // reading the configuration has refused it
+		}
+		m, _, err := a.store.Member(pin)
+		if err != nil {
+			return false, storeError(err)
+		}
+		if !m.Enrolled {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// enrolments returns the enrolments to send. A member key is on disk before its seal is sent. It
+// stays the same whatever the server says, because the keeper accepts no other one.
+func (a *agent) enrolments() (all []*loadstarv1.Enrolment, err error) {
+	for _, pin := range slices.SortedFunc(keysOf(a.members.statements), func(a, b member.Pin) int { return slices.Compare(a[:], b[:]) }) {
+		s := a.members.statements[pin]
+		m, found, err := a.store.Member(pin)
+		switch {
+		case err != nil:
+			return nil, storeError(err)
+		case m.Enrolled || a.now().Before(a.members.next[pin]) || len(all) == maxEnrolled:
+			continue
+		case !found:
+			m = state.Member{Key: mask.NewKey(), Day: mask.Day(a.now()), Statement: s.Number}
+			if err := a.store.ChangeMember(pin, func(x *state.Member) { *x = m }); err != nil {
+				return nil, storeError(err)
+			}
+		}
+		a.members.next[pin] = a.now().Add(enrolEvery)
+		code, err := a.invitation(pin)
+		if err != nil {
+			a.Log.Warn("cannot read the invitation", "keeper", pin, "error", err)
+			continue
+		}
+		key := mask.Key(m.Key)
+		sealed, err := member.Seal(s, a.Name, &key, m.Day, code)
+		if err != nil {
+			a.Log.Warn("cannot enrol", "keeper", pin, "error", err)
+			continue
+		}
+		all = append(all, &loadstarv1.Enrolment{Keeper: pin[:], Sealed: sealed})
+	}
+	return all, nil
+}
+
+func keysOf[K comparable, V any](m map[K]V) func(yield func(K) bool) {
+	return func(yield func(K) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// invitation returns the code with which the agent enrols, or the zero code if there is no file.
+// A line of the file has a code, or the identity of its keeper and a code.
+func (a *agent) invitation(pin member.Pin) (code member.Code, err error) {
+	if a.Invitations == "" {
+		return code, nil
+	}
+	f, err := os.Open(a.Invitations)
+	if errors.Is(err, fs.ErrNotExist) { // removed after an enrolment
+		return code, nil
+	} else if err != nil {
+		return code, err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		text := strings.TrimSpace(lines.Text())
+		keeper, rest, named := strings.Cut(text, " ")
+		switch {
+		case text == "" || strings.HasPrefix(text, "#"):
+			continue
+		case named && strings.HasPrefix(keeper, "sha256:"):
+			if keeper != pin.String() {
+				continue
+			}
+			text = rest
+		}
+		return member.ParseCode(text)
+	}
+	return code, lines.Err()
+}
+
+// hearReceipts stores the receipts of keepers. Only the keeper can compute the receipt of a key.
+func (a *agent) hearReceipts(all []*loadstarv1.Receipt) error {
+	for _, r := range all {
+		if len(r.GetKeeper()) != len(member.Pin{}) {
+			continue
+		}
+		pin := member.Pin(r.Keeper)
+		s := a.members.statements[pin]
+		m, found, err := a.store.Member(pin)
+		switch {
+		case err != nil:
+			return storeError(err)
+		case s == nil || !found || m.Enrolled:
+			continue
+		}
+		if why := r.GetRefused(); why != "" {
+			a.Log.Warn("a keeper refuses this agent", "keeper", pin, "reason", why[:min(len(why), 500)])
+			a.members.next[pin] = a.now().Add(refusedEvery)
+			continue
+		}
+		if key := mask.Key(m.Key); !member.ValidReceipt(r, &key, s.Fleet, a.Name, pin) {
+			a.Log.Warn("a receipt is not that of the keeper", "keeper", pin)
+			continue
+		}
+		if err := a.store.ChangeMember(pin, func(m *state.Member) { m.Enrolled, m.Cell, m.Since = true, r.Cell, r.Since }); err != nil {
+			return storeError(err)
+		}
+		a.Log.Info("enrolled with a keeper", "keeper", pin, "fleet", s.Fleet, "cell", r.Cell, "invited", s.Rules.Invited, "least", s.Rules.Least)
+	}
+	return nil
+}
+
+// masking is what the results of a task are masked for.
+type masking struct {
+	vector  round.Vector
+	keepers []maskKeeper
+	// context identifies all contexts of the round together.
+	context [32]byte
+	part    int64 // of the next result
+}
+
+// maskKeeper is a keeper of a task, with the key of the task's day.
+type maskKeeper struct {
+	context *mask.Context
+	key     mask.Key
+}
+
+// masking checks what the server says about a private task. It returns nil for a plain one. An
+// [unfit] error means that the task must be declined; nothing falls back to plain.
+func (a *agent) masking(j *job, s *session) (*masking, error) {
+	x := j.GetPrivacy()
+	if private := recipe.Private(s.Plan); private != (x != nil) {
+		return nil, unfitf("the task and the plan disagree on whether the run is private")
+	} else if !private {
+		return nil, nil
+	}
+	if len(x.Statements) != len(s.Plan.Privacy.Keepers) {
+		return nil, unfitf("the task has %d statements, and the plan names %d keepers", len(x.Statements), len(s.Plan.Privacy.Keepers))
+	}
+	if a.Name == "" {
+		return nil, unfitf("this agent does not know its name")
+	}
+	var pins []member.Pin
+	var statements []*loadstarv1.KeeperStatement
+	m := &masking{vector: s.Rules.Vector(s.shared())}
+	for _, data := range x.Statements {
+		k, pin, own, err := a.statement(data)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case slices.Contains(pins, pin):
+			return nil, unfitOf(codePolicy, "keeper %s is named twice", pin)
+		case !own.Enrolled:
+			return nil, unfitOf(codePolicy, "this agent has no receipt of keeper %s yet", pin)
+		case len(statements) > 0 && statements[0].Fleet != k.Fleet:
+			return nil, unfitOf(codePolicy, "the keepers know the fleet as %.40q and %.40q", statements[0].Fleet, k.Fleet)
+		}
+		key, err := a.memberKey(pin, own, x.Day, k.Number)
+		if err != nil {
+			return nil, err
+		}
+		pins, statements = append(pins, pin), append(statements, k)
+		m.keepers = append(m.keepers, maskKeeper{key: key})
+	}
+	q := &loadstarv1.MaskedRound{
+		Fleet: statements[0].Fleet, Run: j.GetRun(), Round: j.GetRound(), Version: j.GetVersion(),
+		Plan: j.GetPlan(), Weights: j.GetWeights(), Control: j.GetControl(), Length: int64(m.vector.Len()), Day: x.Day,
+		Terms: member.PlanTerms(s.Plan, pins), Limits: member.Limits(m.vector.Blocks(taskOf(j.Task).Limits)),
+	}
+	if err := member.CheckRound(q); err != nil {
+		return nil, unfitf("the task cannot be masked: %v", err)
+	}
+	h := sha256.New()
+	for i := range m.keepers {
+		c := member.Context(statements[i], q)
+		c.Agent = a.Name
+		h.Write(c.Append(nil))
+		m.keepers[i].context = c
+	}
+	m.context = [32]byte(h.Sum(nil))
+	return m, nil
+}
+
+// memberKey returns the key of a day with a keeper, and erases keys from before yesterday. Rounds
+// stay open for at most a day, so a server cannot ask for an older key, and it cannot push the
+// agent into the future.
+func (a *agent) memberKey(pin member.Pin, m state.Member, day, statement int64) (mask.Key, error) {
+	today := mask.Day(a.now())
+	key := mask.Key(m.Key)
+	const longest = 10 * 366
+	if today-m.Day > longest {
+		return key, unfitOf(codePolicy, "the member key is from day %d, and this agent's clock says %d", m.Day, today)
+	}
+	changed := statement > m.Statement
+	for m.Day < today-1 {
+		key, changed = key.Next(), true
+		m.Key, m.Day = key, m.Day+1
+	}
+	if changed {
+		err := a.store.ChangeMember(pin, func(x *state.Member) {
+			x.Key, x.Day, x.Statement = m.Key, m.Day, max(x.Statement, statement)
+		})
+		if err != nil {
+			return key, storeError(err)
+		}
+	}
+	if day < m.Day || day < today-1 || day > today+1 {
+		return key, unfitOf(codePolicy, "the round is of day %d, and this agent's clock says %d; it has keys from day %d", day, today, m.Day)
+	}
+	for at := m.Day; at < day; at++ {
+		key = key.Next()
+	}
+	return key, nil
+}
+
+// spent declines the clients of a job that are in a masked result of the round, and returns an
+// [unfit] error if the round was masked for another task.
+func (a *agent) spent(j *job, m *masking) error {
+	part, clients, err := a.store.Mask(j.GetRun(), j.GetRound(), m.context)
+	switch {
+	case errors.Is(err, state.ErrMasked):
+		return unfitOf(codePolicy, "%v", err)
+	case err != nil:
+		return storeError(err)
+	}
+	m.part = part
+	var again []string
+	for _, c := range j.clients {
+		if slices.Contains(clients, c) {
+			again = append(again, c)
+		}
+	}
+	if len(again) > 0 { // they are no longer wanted, so nobody trains them
+		a.worklist.decline(j, codePolicy, "it is in an earlier masked result of the round", again...)
+	}
+	return nil
+}
+
+// mask encodes what a group has collected, and adds the masks of all keepers.
+func (m *masking) mask(f *round.Fold, sizes *round.Sizes, clients int) (numbers []byte, nonce mask.Nonce, err error) {
+	v, err := m.vector.Encode(f, sizes)
+	if err != nil {
+		return nil, nonce, err
+	}
+	nonce = mask.NewNonce()
+	for i := range m.keepers {
+		k := &m.keepers[i]
+		k.context.Part, k.context.Clients = m.part, int64(clients)
+		seed := k.key.Seed(k.context, nonce)
+		seed.Add(v)
+	}
+	return round.AppendVector(make([]byte, 0, 8*len(v)), v), nonce, nil
+}

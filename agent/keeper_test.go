@@ -1,0 +1,520 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"loadstar/agent/state"
+	"loadstar/fed"
+	"loadstar/fed/client"
+	"loadstar/fed/mask"
+	"loadstar/fed/member"
+	"loadstar/fed/policy"
+	"loadstar/fed/recipe"
+	"loadstar/fed/round"
+	"loadstar/fed/setup"
+	"loadstar/keeper"
+	loadstarv1 "loadstar/proto/loadstar/v1"
+	"loadstar/series"
+)
+
+// privateFleet is the number of clients in private runs.
+const privateFleet = 9
+
+// newKeeper returns a keeper whose members may be in sums at once.
+func newKeeper(t testing.TB, least int64, now func() time.Time) *keeper.Keeper {
+	t.Helper()
+	dir := t.TempDir()
+	if _, err := keeper.Create(dir); err != nil {
+		t.Fatal(err)
+	}
+	k, err := keeper.Open(dir, keeper.Options{Fleet: "homes", Rules: &loadstarv1.KeeperRules{Least: least, Quorum: 700, Cell: 100, Invited: true}, Now: now, Daily: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = k.Close() })
+	return k
+}
+
+// signed returns a keeper's statement as an agent gets it.
+func signed(t testing.TB, k *keeper.Keeper) []byte {
+	t.Helper()
+	r, err := k.State(&loadstarv1.KeeperStateRequest{Fleet: "homes"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := proto.Marshal(r.Statement)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// party is an agent with a server of its own, which forwards enrolments to real keepers.
+type party struct {
+	*stub
+	config Config
+	data   *series.Dataset
+	stop   func()
+	seals  atomic.Int64
+}
+
+// private returns agents that trust the keepers. Each has some of the meters.
+func private(t testing.TB, d *series.Dataset, n int, least int64, now func() time.Time, keepers ...*keeper.Keeper) []*party {
+	t.Helper()
+	var all []*party
+	var invitations string
+	allow := policy.None()
+	allow.LeastMembers = int(least)
+	for _, k := range keepers {
+		code, err := k.Invite(int64(n), now().Add(time.Hour), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		allow.Keepers = append(allow.Keepers, k.Pin().String())
+		invitations += fmt.Sprintf("# of a keeper\n%s %s\n", k.Pin(), code)
+	}
+	file := filepath.Join(t.TempDir(), "invitations")
+	if err := os.WriteFile(file, []byte(invitations), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		p := &party{stub: newStub(t), data: part(t, d, i, n)}
+		for _, k := range keepers {
+			p.keepers = append(p.keepers, signed(t, k))
+		}
+		name := fmt.Sprintf("agent-%d", i)
+		p.checkIn = func(r *loadstarv1.ExchangeRequest, a *loadstarv1.ExchangeResponse) error {
+			for _, e := range r.Enrolments {
+				p.seals.Add(1)
+				for _, k := range keepers {
+					if pin := k.Pin(); !bytes.Equal(pin[:], e.Keeper) {
+						continue
+					}
+					answer, err := k.Enrol(&loadstarv1.KeeperEnrolRequest{Fleet: "homes", Enrolments: []*loadstarv1.KeeperEnrolment{{Agent: name, Sealed: e.Sealed}}})
+					if err != nil {
+						return err
+					}
+					a.Receipts = append(a.Receipts, answer.Receipts...)
+				}
+			}
+			return nil
+		}
+		p.config = config(t, name, p.http.URL, t.TempDir(), p.data)
+		p.config.Name, p.config.Invitations, p.config.Policy, p.config.Clock = name, file, &allow, now
+		p.stop = start(t, p.config)
+		t.Cleanup(func() { p.stop() })
+		all = append(all, p)
+	}
+	return all
+}
+
+// enrolled waits until an agent has sent an enrolment, and its answer can be on disk: the next call
+// begins only then.
+func (p *party) enrolled(t testing.TB) {
+	t.Helper()
+	var calls int
+	p.wait(t, "an enrolment", func() bool { calls = len(p.checkIns); return p.seals.Load() >= int64(len(p.keepers)) })
+	p.wait(t, "the next call", func() bool { return len(p.checkIns) > calls })
+}
+
+// hidden is a private plan of the keepers.
+func hidden(more settings) settings {
+	s := small("fedavg", settings{
+		"schedule.cohort": 0, "schedule.deadline": "12h", "schedule.quorum": 0.7, "privacy.mode": "private", "privacy.least": 2, "privacy.check": "none",
+		"privacy.keepers": []string{"auditor"},
+	})
+	for k, v := range more {
+		s[k] = v
+	}
+	return s
+}
+
+// privately returns a party's task for a private plan.
+func (p *party) privately(t testing.TB, run string, number int64, plan settings, fleet int, day int64) *loadstarv1.Task {
+	t.Helper()
+	x := p.task(t, run, number, plan, fleet, namesOf(p.data)...)
+	s, _ := vectorOf(t, plan, p.data)
+	l := s.NewServer().Limits()
+	x.Limits = &loadstarv1.Limits{Norm: l.Norm, Control: l.Control, Examples: l.Examples, Loss: l.Loss, Coordinate: l.Coordinate}
+	x.Privacy, x.Fold = &loadstarv1.Privacy{Statements: p.keepers, Day: day}, true
+	return x
+}
+
+// vectorOf returns the layout of a plan's vectors.
+func vectorOf(t testing.TB, plan settings, d *series.Dataset) (*setup.Setup, round.Vector) {
+	t.Helper()
+	p, err := recipe.Read(plan.text(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := recipe.Frame(p, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := setup.New(p, q, privateFleet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err = s.OfAgent(testSecret); err != nil {
+		t.Fatal(err)
+	}
+	return s, s.Rules.Vector(q.SharedLen())
+}
+
+// numbers returns all numbers of a masked result, which may have been sent in chunks.
+func (p *party) numbers(t testing.TB, run string, number int64) (r *loadstarv1.Result, b []byte) {
+	t.Helper()
+	r = p.pushed(t, run, number)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b = make([]byte, r.Size)
+	for _, x := range p.pushes {
+		if x.Run == run && x.Round == number {
+			copy(b[x.Offset:], x.Chunk)
+		}
+	}
+	return r, b
+}
+
+// unmask adds up the agents' results of a round and takes away the masks that the keepers release.
+func unmask(t testing.TB, task *loadstarv1.Task, plan settings, d *series.Dataset, all []*party, keepers ...*keeper.Keeper) (*round.Fold, *round.Sizes) {
+	t.Helper()
+	s, v := vectorOf(t, plan, d)
+	sum := make([]uint64, v.Len())
+	var pins []member.Pin
+	for _, k := range keepers {
+		pins = append(pins, k.Pin())
+	}
+	q := &loadstarv1.KeeperReleaseRequest{Round: &loadstarv1.MaskedRound{
+		Fleet: "homes", Run: task.Run, Round: task.Round, Version: task.Version, Plan: task.Plan, Weights: task.Weights, Control: task.Control,
+		Length: int64(v.Len()), Day: task.Privacy.Day, Terms: member.PlanTerms(s.Plan, pins), Limits: member.Limits(v.Blocks(taskOf(task).Limits)),
+	}}
+	clients := int64(0)
+	for _, p := range all {
+		r, numbers := p.numbers(t, task.Run, task.Round)
+		if r.Form != loadstarv1.Form_FORM_MASKED || r.Evaluation != nil || len(r.Nonce) != 16 {
+			t.Fatalf("a result of a private plan has form %v, evaluation %v, nonce %x", r.Form, r.Evaluation, r.Nonce)
+		}
+		for _, x := range r.Shares {
+			if !proto.Equal(x, &loadstarv1.Share{Client: x.Client}) {
+				t.Errorf("a share says more than a name: %v", x)
+			}
+		}
+		if err := round.AddVector(sum, numbers); err != nil {
+			t.Fatal(err)
+		}
+		clients += int64(len(r.Shares))
+		x := &loadstarv1.MaskedResult{Agent: p.config.Name, Part: r.Part, Clients: int64(len(r.Shares)), Nonce: r.Nonce}
+		q.Results = append(q.Results, x)
+		if s.Plan.Privacy.Check == "norm" {
+			judged(t, keepers[0], q.Round, x, v.Blocks(taskOf(task).Limits), numbers)
+		}
+	}
+	if _, _, err := v.Decode(int(task.Version), clients, sum); err == nil {
+		t.Error("a sum with its masks can be decoded")
+	}
+	for _, k := range keepers {
+		a, err := k.Release(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range sum {
+			sum[i] -= binary.LittleEndian.Uint64(a.Masks[8*i:])
+		}
+	}
+	f, sizes, err := v.Decode(int(task.Version), clients, sum)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f, sizes
+}
+
+// judged asks a keeper whether a result is within its limits, as a server does.
+func judged(t testing.TB, k *keeper.Keeper, q *loadstarv1.MaskedRound, x *loadstarv1.MaskedResult, blocks []mask.Block, numbers []byte) {
+	t.Helper()
+	state, err := k.State(&loadstarv1.KeeperStateRequest{Fleet: q.Fleet, Run: q.Run})
+	if err != nil {
+		t.Fatal(err)
+	}
+	y, seed := make([]uint64, len(numbers)/8), mask.Seed(state.Directions)
+	if err := round.AddVector(y, numbers); err != nil {
+		t.Fatal(err)
+	}
+	c := &loadstarv1.CheckedResult{Result: x}
+	for _, b := range blocks {
+		p := seed.Products(y[:b.Length])
+		c.Products, y = append(c.Products, p[:]...), y[b.Length:]
+	}
+	a, err := k.Check(&loadstarv1.KeeperCheckRequest{Round: q, Results: []*loadstarv1.CheckedResult{c}})
+	if err != nil || len(a.Accepted) != 1 || !a.Accepted[0] {
+		t.Fatalf("an honest result of %s is refused: %v, %v", x.Agent, a, err)
+	}
+}
+
+// trained returns the fold of what all clients train for a task, computed without agents.
+func trained(t testing.TB, task *loadstarv1.Task, plan settings, d *series.Dataset) (*round.Fold, round.Sizes) {
+	t.Helper()
+	s, _ := vectorOf(t, plan, d)
+	server := s.NewServer()
+	f, sizes, w := round.NewFold(s.Rules), round.Sizes{}, s.NewWorker(kernels(t))
+	for i := range d.Len() {
+		m := d.Meter(i)
+		c := client.Client{ID: fed.ClientID(m.ID), Data: []series.Examples{s.Problem.Examples(m, s.Problem.Framer.Ranges(m))}, First: true, Kept: s.InitialKept(w)}
+		x := server.Task(int(task.Round))
+		x.Run = task.Run
+		var u fed.Update
+		if err := w.Train(t.Context(), &c, x, &u); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Add(&u, server.Shared()); err != nil {
+			t.Fatal(err)
+		}
+		sizes.Add(&u)
+	}
+	return f, sizes
+}
+
+func encoded(t testing.TB, f *round.Fold) []byte {
+	t.Helper()
+	b, err := round.AppendSums(nil, &f.Sums()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestPrivate runs agents with real keepers: they enrol, mask, and the sum is that of the same
+// training without masks. A repeated task, other weights for one agent and a restart do not make an
+// agent mask a client twice.
+func TestPrivate(t *testing.T) {
+	d := meters(t, 5)
+	for name, plan := range map[string]settings{
+		"norms":    hidden(settings{"privacy.check": "norm", "evaluate.every": 1}),
+		"scaffold": hidden(settings{"algorithm": "scaffold", "server.weighting": "examples", "server.clip": 0, "privacy.keepers": []string{"auditor", "union"}}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := time.Now
+			keepers := []*keeper.Keeper{newKeeper(t, 3, now), newKeeper(t, 3, now)}
+			if name == "norms" {
+				keepers = keepers[:1]
+			}
+			all, day := private(t, d, 3, 3, now, keepers...), mask.Day(now())
+			var first *loadstarv1.Task
+			for _, p := range all {
+				p.enrolled(t)
+				first = p.privately(t, "run", 1, plan, privateFleet, day)
+				p.give(first)
+			}
+			got, sizes := unmask(t, first, plan, d, all, keepers...)
+			want, sum := trained(t, first, plan, d)
+			if !bytes.Equal(encoded(t, got), encoded(t, want)) || got.Len() != d.Len() {
+				t.Error("the sum of the masked results is not that of the training")
+			}
+			if sum.Evaluated, sum.RelativeMAE = sizes.Evaluated, sizes.RelativeMAE; *sizes != sum || (name == "norms") != (sizes.Evaluated > 0) {
+				t.Errorf("sizes %+v, want %+v", *sizes, sum)
+			}
+			p := all[0]
+			other := p.privately(t, "run", 1, plan, privateFleet, day)
+			other.Weights = p.put(append([]byte{1, 2, 3, 4}, p.blobs[other.Weights][4:]...))
+			p.give(other)
+			if reason := p.declined(t, "run"); !strings.Contains(reason, "has masked round 2 for another task") && !strings.Contains(reason, "already counted") {
+				t.Errorf("other weights: declined because %q", reason)
+			}
+			again(t, p, plan, d, day)
+		})
+	}
+}
+
+// again sends a private task whose result gets no answer, restarts the agent, and expects the same
+// bytes. Then it loses the result at the agent's disk: its clients are not masked again.
+func again(t *testing.T, p *party, plan settings, d *series.Dataset, day int64) {
+	p.mu.Lock()
+	p.push = func(r *loadstarv1.Result) (*loadstarv1.Received, error) {
+		if next := r.Offset + int64(len(r.Chunk)); next < r.Size {
+			return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_PART, NextOffset: next}, nil
+		}
+		return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_ACCEPTED}, nil
+	}
+	p.mu.Unlock()
+	task := p.privately(t, "again", 0, plan, privateFleet, day)
+	p.give(task)
+	before, sent := p.numbers(t, "again", 0)
+	p.stop()
+	p.mu.Lock()
+	p.pushes = nil
+	was := p.checkIn
+	p.checkIn = func(r *loadstarv1.ExchangeRequest, a *loadstarv1.ExchangeResponse) error {
+		for _, x := range r.Pushed {
+			a.Verdicts = append(a.Verdicts, &loadstarv1.Verdict{Run: x.Run, Round: x.Round, Clients: x.Clients, Outcome: loadstarv1.Outcome_OUTCOME_UNKNOWN})
+		}
+		return was(r, a)
+	}
+	p.mu.Unlock()
+	p.stop = start(t, p.config)
+	after, resent := p.numbers(t, "again", 0)
+	if !bytes.Equal(sent, resent) || !bytes.Equal(before.Nonce, after.Nonce) || before.Part != after.Part {
+		t.Error("after a restart the result has other bytes")
+	}
+	p.stop()
+	s, err := state.Open(p.config.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	results, err := s.Results()
+	if err == nil && len(results) == 1 {
+		err = s.Decide(nil, []uint64{results[0].ID})
+	}
+	if err != nil || len(results) != 1 {
+		t.Fatal(len(results), err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	p.pushes = nil
+	p.mu.Unlock()
+	p.stop = start(t, p.config)
+	p.give(task)
+	if reason := p.declined(t, "again"); !strings.Contains(reason, "in an earlier masked result of the round") {
+		t.Errorf("a lost result: declined because %q", reason)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.pushes) > 0 {
+		t.Error("clients are in two masked results")
+	}
+}
+
+// Two runs of one plan from the same weights: the draws of the second one are others, so the
+// difference of two sums is not the update of the agent that is missing in one of them.
+func TestRunsDoNotCancel(t *testing.T) {
+	d := meters(t, 4)
+	plan := hidden(nil)
+	total := func(run string, d *series.Dataset) []float64 {
+		f, _ := trained(t, &loadstarv1.Task{Run: run}, plan, d)
+		x := make([]float64, f.Sums()[0].Delta.Len())
+		f.Sums()[0].Delta.Total(x)
+		return x
+	}
+	most := part(t, d, 0, 2)
+	a, b, same := total("a", d), total("b", most), total("a", most)
+	missing := total("a", part(t, d, 1, 2))
+	distance := func(without []float64) (sum float64) {
+		for i := range a {
+			x := a[i] - without[i] - missing[i]
+			sum += x * x
+		}
+		return math.Sqrt(sum)
+	}
+	if got := distance(same); got > 1e-6 {
+		t.Errorf("with equal draws the others are off by %g, so this test shows nothing", got)
+	}
+	if got, norm := distance(b), distance(make([]float64, len(a))); got < 0.1*norm {
+		t.Errorf("the others leave %g of %g", got, norm)
+	}
+}
+
+// Whatever the server says wrongly about keepers, the agent declines and masks nothing.
+func TestPrivateDeclined(t *testing.T) {
+	var shift, renewed atomic.Int64
+	now := func() time.Time { return time.Now().Add(time.Duration(shift.Load())) }
+	ofKeeper := func() time.Time { return now().Add(time.Duration(renewed.Load())) }
+	d := meters(t, 4)
+	trusted, weak, stranger := newKeeper(t, 3, ofKeeper), newKeeper(t, 2, now), newKeeper(t, 3, now)
+	p := private(t, d, 1, 3, now, trusted, weak)[0]
+	p.mu.Lock()
+	statements := [][]byte{p.keepers[0]}
+	p.mu.Unlock()
+	p.enrolledWith(t, trusted)
+	old := statements[0]
+	renewed.Store(int64(80 * 24 * time.Hour)) // its statement is nearly over
+	newer := signed(t, trusted)
+	renewed.Store(0)
+	day := mask.Day(now())
+	text := "run "
+	for i, c := range []struct {
+		change func(x *loadstarv1.Task, plan settings)
+		want   string
+	}{
+		{func(x *loadstarv1.Task, _ settings) { x.Privacy = nil }, "disagree on whether the run is private"},
+		{func(x *loadstarv1.Task, _ settings) { x.Privacy.Statements = nil }, "the task has 0 statements, and the plan names 1"},
+		{func(x *loadstarv1.Task, _ settings) { x.Privacy.Statements = [][]byte{signed(t, stranger)} }, "is not one that this agent trusts (policy.keepers)"},
+		{func(x *loadstarv1.Task, _ settings) { x.Privacy.Statements = [][]byte{signed(t, weak)} }, "releases sums of 2 agents, the minimum is 3 (policy.least_members)"},
+		{func(x *loadstarv1.Task, _ settings) {
+			x.Privacy.Statements = [][]byte{append(slices.Clone(old[:len(old)-1]), old[len(old)-1]^1)}
+		}, "signature is wrong"},
+		{func(x *loadstarv1.Task, _ settings) { x.Privacy.Day = day + 2 }, "this agent's clock says"},
+		{func(x *loadstarv1.Task, _ settings) { x.Privacy.Day = day - 2 }, "this agent's clock says"},
+		{func(x *loadstarv1.Task, _ settings) { x.Limits = nil }, "cannot be masked"},
+		{func(x *loadstarv1.Task, _ settings) {
+			x.Plan = p.put(small("fedavg", settings{"schedule.cohort": 0}).text(t))
+		}, "disagree on whether the run is private"},
+		{func(x *loadstarv1.Task, _ settings) { x.Privacy.Statements = [][]byte{newer}; x.Privacy.Day = day + 3 }, "this agent's clock says"},
+	} {
+		plan := hidden(settings{"privacy.check": "norm"})
+		run := fmt.Sprint(text, i)
+		x := p.privately(t, run, 0, plan, privateFleet, day)
+		x.Privacy.Statements = statements
+		c.change(x, plan)
+		p.give(x)
+		if reason := p.declined(t, run); !strings.Contains(reason, c.want) {
+			t.Errorf("%s: declined because %q, want %q", run, reason, c.want)
+		}
+	}
+	x := p.privately(t, "tomorrow", 0, hidden(nil), privateFleet, day+1)
+	x.Privacy.Statements = [][]byte{newer}
+	p.give(x)
+	p.pushed(t, "tomorrow", 0)
+	x = p.privately(t, "older", 0, hidden(nil), privateFleet, day)
+	x.Privacy.Statements = [][]byte{old}
+	p.give(x)
+	if reason := p.declined(t, "older"); !strings.Contains(reason, "is older than its statement") {
+		t.Errorf("an older statement: declined because %q", reason)
+	}
+	// Three days later the keys of today are gone, whatever the clock says then.
+	shift.Store(int64(72 * time.Hour))
+	x = p.privately(t, "later", 0, hidden(nil), privateFleet, day+3)
+	x.Privacy.Statements = [][]byte{newer}
+	p.give(x)
+	p.pushed(t, "later", 0)
+	shift.Store(0)
+	x = p.privately(t, "back", 0, hidden(nil), privateFleet, day)
+	x.Privacy.Statements = [][]byte{newer}
+	p.give(x)
+	if reason := p.declined(t, "back"); !strings.Contains(reason, "it has keys from day") {
+		t.Errorf("a key that was erased: declined because %q", reason)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range p.pushes {
+		if r.Form != loadstarv1.Form_FORM_MASKED || r.Run != "tomorrow" && r.Run != "later" {
+			t.Errorf("a result of run %s in form %v", r.Run, r.Form)
+		}
+	}
+}
+
+// enrolledWith waits for the answer to one keeper's enrolment.
+func (p *party) enrolledWith(t testing.TB, k *keeper.Keeper) {
+	t.Helper()
+	pin := k.Pin()
+	var calls int
+	p.wait(t, "an enrolment", func() bool {
+		calls = len(p.checkIns)
+		return slices.ContainsFunc(p.checkIns, func(r *loadstarv1.ExchangeRequest) bool {
+			return slices.ContainsFunc(r.Enrolments, func(e *loadstarv1.Enrolment) bool { return bytes.Equal(e.Keeper, pin[:]) })
+		})
+	})
+	p.wait(t, "the next call", func() bool { return len(p.checkIns) > calls })
+}

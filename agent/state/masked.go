@@ -1,0 +1,120 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// Member is what the agent stores about its membership with a keeper.
+type Member struct {
+	// Key is the member key of a day since 1970, UTC. Earlier keys cannot be computed from it.
+	Key [32]byte `json:"key"`
+	Day int64    `json:"day"`
+	// Since is when the keeper accepted the key, in Unix seconds, and Cell is the member's cell.
+	// Enrolled means that the keeper's receipt has arrived.
+	Since    int64 `json:"since,omitempty"`
+	Cell     int64 `json:"cell,omitempty"`
+	Enrolled bool  `json:"enrolled,omitempty"`
+	// Statement is the number of the newest statement of the keeper that the agent has seen.
+	Statement int64 `json:"statement,omitempty"`
+}
+
+// Member returns the membership with the keeper of an identity, and whether there is one.
+func (s *Store) Member(keeper [32]byte) (m Member, found bool, err error) {
+	err = s.view(func(tx *bolt.Tx) error {
+		found, err = getRecord(tx.Bucket(membersBucket), keeper[:], &m)
+		return err
+	})
+	return m, found, err
+}
+
+// ChangeMember changes a membership, which may be new. When it returns, the change is on disk.
+func (s *Store) ChangeMember(keeper [32]byte, change func(m *Member)) error {
+	return s.update("member", func(tx *bolt.Tx) error {
+		var m Member
+		b := tx.Bucket(membersBucket)
+		if _, err := getRecord(b, keeper[:], &m); err != nil {
+			return err
+		}
+		change(&m)
+		return putRecord(b, keeper[:], &m)
+	})
+}
+
+// maskedRounds is the number of rounds of a run of which masked results are known. Older rounds
+// are not masked again.
+const maskedRounds = 4
+
+// maskedRecord says what the results of a round were masked for.
+type maskedRecord struct {
+	Round   int64    `json:"round"`
+	Context [32]byte `json:"context"`
+	Parts   int64    `json:"parts"`
+	Clients []string `json:"clients"`
+}
+
+// ErrMasked means that a result must not be masked: the round was masked in another context, or
+// one of the clients is in a masked result of the round already.
+var ErrMasked = errors.New("masking refused")
+
+// Mask returns the number of the next masked result of a round, from 0, and the clients that are
+// in earlier ones. A round is masked in one context, and the first one wins. The run must have
+// begun.
+func (s *Store) Mask(run string, round int64, context [32]byte) (part int64, clients []string, err error) {
+	err = s.view(func(tx *bolt.Tx) error {
+		_, r, err := maskedOf(tx, run, round, context)
+		part, clients = r.Parts, slices.Clone(r.Clients)
+		return err
+	})
+	return part, clients, err
+}
+
+// maskedOf returns the record of a run, and that of its round, which may be new.
+func maskedOf(tx *bolt.Tx, run string, round int64, context [32]byte) (all runRecord, r maskedRecord, err error) {
+	found, err := getRecord(tx.Bucket(runsBucket), []byte(run), &all)
+	switch {
+	case err != nil:
+		return all, r, err
+	case !found || all.Forgotten:
+		return all, r, ErrForgotten
+	}
+	if i := slices.IndexFunc(all.Masked, func(r maskedRecord) bool { return r.Round == round }); i >= 0 {
+		if r = all.Masked[i]; r.Context != context {
+			return all, r, fmt.Errorf("%w: this agent has masked round %d for another task", ErrMasked, round+1)
+		}
+		return all, r, nil
+	}
+	if len(all.Masked) == maskedRounds && round < all.Masked[0].Round {
+		return all, r, fmt.Errorf("%w: round %d is older than round %d, which this agent has masked", ErrMasked, round+1, all.Masked[0].Round+1)
+	}
+	return all, maskedRecord{Round: round, Context: context}, nil
+}
+
+// PutMasked stores a masked result as Put does. In the same transaction it notes that the clients
+// are in the masked result with the given number, which Mask has returned.
+func (s *Store) PutMasked(run string, round int64, clients []Staged, head, numbers []byte, context [32]byte, part int64) (Result, error) {
+	return s.put(run, round, clients, head, numbers, func(tx *bolt.Tx) error {
+		all, r, err := maskedOf(tx, run, round, context)
+		if err != nil {
+			return err
+		}
+		if r.Parts != part {
+			return fmt.Errorf("%w: result %d of round %d has number %d", ErrMasked, r.Parts, round+1, part)
+		}
+		r.Parts++
+		for _, c := range clients {
+			if slices.Contains(r.Clients, c.client) {
+				return fmt.Errorf("%w: client %s is in another masked result of round %d", ErrMasked, c.client, round+1)
+			}
+			r.Clients = append(r.Clients, c.client)
+		}
+		all.Masked = slices.DeleteFunc(all.Masked, func(r maskedRecord) bool { return r.Round == round })
+		all.Masked = append(all.Masked, r)
+		slices.SortFunc(all.Masked, func(a, b maskedRecord) int { return int(min(max(a.Round-b.Round, -1), 1)) })
+		all.Masked = all.Masked[max(len(all.Masked)-maskedRounds, 0):]
+		return putRecord(tx.Bucket(runsBucket), []byte(run), &all)
+	})
+}

@@ -1,0 +1,198 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"loadstar/agent"
+	"loadstar/agent/identity"
+	"loadstar/fed/member"
+	"loadstar/fed/policy"
+	"loadstar/internal/testkit/pgtest"
+	"loadstar/keeper"
+	"loadstar/nn/kernel"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/series"
+	"loadstar/server"
+	"loadstar/server/keepers"
+	"loadstar/server/ledger"
+)
+
+// auditor is a keeper that a test can stop and start again.
+type auditor struct {
+	*site
+	dir, at string
+	pin     member.Pin
+	servers []member.Pin
+	process *process
+	keeper  *keeper.Keeper
+}
+
+func (s *site) auditor(name string) *auditor {
+	s.t.Helper()
+	a := &auditor{site: s, dir: filepath.Join(s.dir, name), at: "127.0.0.1:0"}
+	var err error
+	if a.pin, err = keeper.Create(a.dir); err != nil {
+		s.t.Fatal(err)
+	}
+	// The address is known before a server is.
+	l, err := net.Listen("tcp", a.at)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	a.at = l.Addr().String()
+	if err := l.Close(); err != nil {
+		s.t.Fatal(err)
+	}
+	return a
+}
+
+func (a *auditor) start() {
+	a.t.Helper()
+	k, err := keeper.Open(a.dir, keeper.Options{Fleet: "fleet", Rules: &v1.KeeperRules{Least: 2, Quorum: 500, Cell: 100}, Log: a.log("keeper")})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", a.at)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.keeper = k
+	p := a.spawn("keeper", func(ctx context.Context) error { return k.Serve(ctx, l, a.servers) })
+	a.process = &process{stop: sync.OnceFunc(func() {
+		p.stop()
+		if err := k.Close(); err != nil {
+			a.t.Error(err)
+		}
+	})}
+	a.t.Cleanup(a.process.stop)
+}
+
+func (a *auditor) address(name string) keepers.Address {
+	return keepers.Address{Name: name, URL: "https://" + a.at, Identity: a.pin}
+}
+
+// admit lets a server call that has a database.
+func (a *auditor) admit(database string) {
+	a.t.Helper()
+	l, err := ledger.Open(a.t.Context(), database)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	key, err := l.KeepersKey(a.t.Context())
+	if err = errors.Join(err, l.Close()); err != nil {
+		a.t.Fatal(err)
+	}
+	pin, err := member.ParsePin(keepers.Fingerprint(key))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.servers = append(a.servers, pin)
+}
+
+// hostPrivate runs an agent that trains only private plans, with the given keepers.
+func (s *site) hostPrivate(name string, i *identity.Identity, d *series.Dataset, k *kernel.Set, all ...*auditor) {
+	p := policy.None()
+	p.Private, p.LeastMembers = policy.PrivateRequire, 2
+	for _, a := range all {
+		p.Keepers = append(p.Keepers, a.pin.String())
+	}
+	s.spawn(name, func(ctx context.Context) error {
+		return agent.Run(ctx, agent.Config{
+			Dir: filepath.Join(s.dir, name), Server: i.Server(), Client: i.HTTPClient(), Dataset: d, Kernel: k, Log: s.log(name), Policy: &p, Name: i.ID(),
+		})
+	})
+}
+
+// TestPrivateFleet trains private plans in a fleet of real agents with real keepers. The weights
+// are those of the simulator, also if a keeper is unavailable and the server restarts meanwhile.
+func TestPrivateFleet(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a fleet")
+	}
+	k, err := kernel.Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const common = "rounds: 3, client: {steps: 1, batch: 8}, schedule: {cohort: 9}"
+	for name, x := range map[string]struct {
+		plan     string
+		keepers  int
+		postgres bool
+	}{
+		"none":     {"{algorithm: fedadam, partition: head, " + common + ", privacy: {mode: private, keepers: [k1], least: 2, check: none}, evaluate: {every: 1, windows: 8}}", 1, false},
+		"postgres": {"{algorithm: fedavg, server: {weighting: examples}, " + common + ", privacy: {mode: private, keepers: [k1], least: 2, check: none}, evaluate: {every: 1, windows: 8}}", 1, true},
+		"two":      {"{algorithm: scaffold, " + common + ", privacy: {mode: private, keepers: [k2, k1], least: 2, check: none}, evaluate: {every: 0}}", 2, false},
+		"two norm": {"{algorithm: fedavg, server: {weighting: examples}, " + common + ", privacy: {mode: private, keepers: [k1, k2], least: 2, check: norm}, evaluate: {every: 0}}", 2, false},
+		"nearest":  {"{algorithm: fedavg, server: {robust: nearest}, " + common + ", privacy: {mode: private, keepers: [k1, k2], least: 2}, evaluate: {every: 0}}", 2, false},
+		"norm":     {"{algorithm: fedavg, " + common + ", privacy: {mode: private, keepers: [k1], least: 2, check: norm}, evaluate: {every: 1, windows: 8}}", 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // they mostly wait
+			s := &site{t: t, dir: t.TempDir()}
+			d := generated(t, 9)
+			database := "sqlite:" + filepath.Join(s.dir, "ledger.db")
+			if x.postgres {
+				database = "postgres://postgres@" + pgtest.Single(t).Addr() + "/postgres?sslmode=disable"
+			}
+			var all []*auditor
+			var addresses []keepers.Address
+			for i := range x.keepers {
+				a := s.auditor(fmt.Sprintf("keeper%d", i+1))
+				a.admit(database)
+				a.start()
+				all, addresses = append(all, a), append(addresses, a.address(fmt.Sprintf("k%d", i+1)))
+			}
+			change := func(c *server.Config) { c.Database, c.Keepers = database, addresses }
+			hub, at := s.serve("hub", "127.0.0.1:0", change)
+			operator := s.operator("hub", at)
+			// An agent that announces itself before the server knows the keeper would wait for an hour.
+			time.Sleep(500 * time.Millisecond)
+			for i := range 3 {
+				part, err := d.Part(i+1, 3)
+				if err != nil {
+					t.Fatal(err)
+				}
+				id := fmt.Sprintf("agent%d", i+1)
+				s.hostPrivate(id, s.join(id, at, operator), part, k, all...)
+			}
+			for _, a := range all {
+				for end := time.Now().Add(patient); len(a.keeper.Members()) < 3; time.Sleep(20 * time.Millisecond) {
+					if time.Now().After(end) {
+						t.Fatal("the agents do not enrol")
+					}
+				}
+			}
+			time.Sleep(300 * time.Millisecond) // until the last agent has its receipt
+			run, err := operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: x.plan, Clients: 9})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.reached(operator, run.Run, 1)
+			all[0].process.stop()
+			s.until(operator, run.Run, func(r *v1.Run) bool {
+				return strings.HasPrefix(r.Waits, "keeper k1 has not answered since 20") || r.State == "finished"
+			})
+			hub.stop()
+			s.serve("hub", at, change)
+			all[0].start()
+			got := s.finished(operator, run.Run)
+			for _, r := range got.Rounds {
+				if r.Counted != 9 || r.State != "merged" || strings.Contains(x.plan, "every: 1") && (r.Evaluated != 9 || r.RelativeMae <= 0) {
+					t.Errorf("round %v", r)
+				}
+			}
+			if !bytes.Equal(s.weights("hub", at, got), simulated(t, run.Run, x.plan, d, k)) {
+				t.Error("the weights differ from the simulator's")
+			}
+		})
+	}
+}
