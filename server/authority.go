@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 	"loadstar/server/pki"
 )
@@ -48,13 +49,13 @@ func (s *server) openAuthority(ctx context.Context) (err error) {
 // newLedger returns an error if the ledger has agents that have joined, or users'
 // certificates: another gateway, or this one with another folder, has issued them.
 func (s *server) newLedger(ctx context.Context, dir string) error {
-	n, err := s.ledger.Agents(ctx)
+	n, err := s.ledger.Directory.Agents(ctx)
 	if err != nil {
 		return err
 	}
 	has := fmt.Sprintf("agents have joined that trust another one (%d)", n)
 	if n == 0 {
-		c, err := s.ledger.UserCertificates(ctx, 1, time.Now())
+		c, err := s.ledger.Users.UserCertificates(ctx, 1, time.Now())
 		if err != nil {
 			return err
 		}
@@ -80,7 +81,7 @@ func (s *server) watchAuthority(ctx context.Context) error {
 // also records one that an older server wrote, which kept no list.
 func (s *server) writeOperator(ctx context.Context) error {
 	c, err := s.authority.WriteOperator(filepath.Join(s.Dir, "operator"), operatorLife, func(serial string) (bool, error) {
-		c, _, err := s.ledger.CertificateOf(ctx, serial)
+		c, _, err := s.ledger.Users.CertificateOf(ctx, serial)
 		if errors.Is(err, ledger.ErrNotFound) {
 			return false, nil
 		}
@@ -90,5 +91,5 @@ func (s *server) writeOperator(ctx context.Context) error {
 		return err
 	}
 	now := time.Now()
-	return s.ledger.RecordLocal(ctx, ledger.Certificate{Serial: pki.Serial(c), User: ledger.LocalUser, Issued: now, Expires: c.NotAfter}, now)
+	return s.ledger.Users.RecordLocal(ctx, directory.Certificate{Serial: pki.Serial(c), User: directory.LocalUser, Issued: now, Expires: c.NotAfter}, now)
 }

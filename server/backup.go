@@ -18,6 +18,7 @@ import (
 
 	"loadstar/internal/disk"
 	"loadstar/server/blob"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 	"loadstar/server/sqlstore"
 )
@@ -218,7 +219,7 @@ type Restored struct {
 // revocations is the list of the server that was backed up; if it is empty, revocations after
 // the backup are undone.
 func Restore(ctx context.Context, from io.Reader, dir, revocations string) (done Restored, err error) {
-	var revoked []ledger.Event
+	var revoked []directory.Event
 	var list []byte
 	if revocations != "" {
 		var torn []byte
@@ -230,10 +231,10 @@ func Restore(ctx context.Context, from io.Reader, dir, revocations string) (done
 		}
 	}
 	return done, restore(ctx, from, dir, func(temp string, l *ledger.Ledger) (err error) {
-		if done.Revocations, err = l.Reapply(ctx, revoked, time.Now()); err != nil {
+		if done.Revocations, err = l.Directory.Reapply(ctx, revoked, time.Now()); err != nil {
 			return err
 		}
-		if done.Tokens, err = l.RevokeTokens(ctx, "restore", time.Now()); err != nil || revocations == "" {
+		if done.Tokens, err = l.Directory.RevokeTokens(ctx, "restore", time.Now()); err != nil || revocations == "" {
 			return err
 		}
 		return writeRevocations(temp, list)

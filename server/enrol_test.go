@@ -168,7 +168,7 @@ func TestRevocation(t *testing.T) {
 
 // leases returns the number of leases in the ledger.
 func leases(st *station) int {
-	all, err := st.ledger.Leased(st.Context())
+	all, err := st.ledger.Relay.Leased(st.Context())
 	testkit.Must(st, err)
 	return len(all)
 }
@@ -196,7 +196,7 @@ func TestTokens(t *testing.T) {
 	if joined.Load() != 3 || refused.Load() != 5 {
 		t.Errorf("%d joined, and %d were refused", joined.Load(), refused.Load())
 	}
-	if n, err := st.ledger.Agents(t.Context()); err != nil || n != 3 {
+	if n, err := st.ledger.Directory.Agents(t.Context()); err != nil || n != 3 {
 		t.Errorf("%d agents, %v", n, err)
 	}
 	good, err := jointoken.Parse(st.token(1))
@@ -337,7 +337,7 @@ func TestAnnouncements(t *testing.T) {
 	if err != nil || len(s.Refused) > 0 {
 		t.Errorf("%v, %v", s, err)
 	}
-	if n, err := st.ledger.CountClients(t.Context(), time.Time{}); err != nil || n != 10_000 {
+	if n, err := st.ledger.Directory.CountClients(t.Context(), time.Time{}); err != nil || n != 10_000 {
 		t.Errorf("%d clients, %v", n, err)
 	}
 }

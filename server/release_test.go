@@ -19,7 +19,7 @@ import (
 	"loadstar/fed/round"
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
-	"loadstar/server/ledger"
+	"loadstar/server/directory"
 )
 
 // shelf is a host of releases at an agent: it stores what it gets.
@@ -123,7 +123,10 @@ func TestReleases(t *testing.T) {
 	one, rest := newShelf(), newShelf()
 	stop := st.hostFor("one", st.url, firstHomes(t, d, 0, 1), one)
 	st.hostFor("rest", st.url, firstHomes(t, d, 1, 3), rest)
-	testkit.Eventually(st, "the clients are announced", func() bool { n, err := st.ledger.CountClients(t.Context(), time.Time{}); return err == nil && n == 3 })
+	testkit.Eventually(st, "the clients are announced", func() bool {
+		n, err := st.ledger.Directory.CountClients(t.Context(), time.Time{})
+		return err == nil && n == 3
+	})
 	var runs []string
 	for seed := range 2 {
 		run := st.start(fmt.Sprintf(accurate, seed))
@@ -180,7 +183,7 @@ func TestReleases(t *testing.T) {
 	st.onShelf(one, "day@3")
 
 	// Reports count once per client and day.
-	today := ledger.Today(time.Now())
+	today := directory.Today(time.Now())
 	report := func(client string, mae float64) release.Report {
 		return release.Report{
 			Client: client, Day: today, Release: again.Id, Shares: map[string]float64{"model": 0.9, "week": 0.1}, RelativeMAE: mae, Coverage: 0.79,
@@ -228,7 +231,10 @@ func TestRegionReleases(t *testing.T) {
 	far := newShelf()
 	region.hostFor("far", region.url, firstHomes(t, d, 0, 3), far)
 	hub.host("near", hub.url, firstHomes(t, d, 3, 4))
-	testkit.Eventually(hub, "the clients are announced", func() bool { n, err := hub.ledger.CountClients(t.Context(), time.Time{}); return err == nil && n == 4 })
+	testkit.Eventually(hub, "the clients are announced", func() bool {
+		n, err := hub.ledger.Directory.CountClients(t.Context(), time.Time{})
+		return err == nil && n == 4
+	})
 	run := hub.start(strings.Replace(fmt.Sprintf(accurate, 1), "rounds: 6", "rounds: 3", 1))
 	hub.finished(run)
 	rounds, err := hub.ledger.Rounds(t.Context(), run, 0, 100)
@@ -243,7 +249,7 @@ func TestRegionReleases(t *testing.T) {
 	if _, err := region.operator.CreateRelease(t.Context(), &v1.CreateReleaseRequest{Run: run}); connect.CodeOf(err) != connect.CodeFailedPrecondition {
 		t.Errorf("a release in a region: %v", err)
 	}
-	today := ledger.Today(time.Now())
+	today := directory.Today(time.Now())
 	var reports []release.Report
 	for i := range 3 {
 		reports = append(reports, release.Report{Client: fmt.Sprint("home-", i), Day: today, Release: a.Id, RelativeMAE: 0.5, Coverage: 0.8, Drift: true})

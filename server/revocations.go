@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"loadstar/internal/disk"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 )
 
@@ -43,7 +44,7 @@ type revocations struct {
 
 // readRevocations returns the events of a list, and its complete lines. A last line without
 // its end is in torn: it is being written, or the process that wrote it was killed.
-func readRevocations(path string) (events []ledger.Event, whole, torn []byte, err error) {
+func readRevocations(path string) (events []directory.Event, whole, torn []byte, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, nil, nil, err
@@ -67,7 +68,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // encodeRevocation returns the line of an event. Its checksum shows damage, which could
 // otherwise name another agent, so that a restore would not revoke the right one.
-func encodeRevocation(e ledger.Event) ([]byte, error) {
+func encodeRevocation(e directory.Event) ([]byte, error) {
 	line, err := json.Marshal(e)
 	if err != nil {
 		return nil, err
@@ -75,7 +76,7 @@ func encodeRevocation(e ledger.Event) ([]byte, error) {
 	return fmt.Appendf(line[:len(line)-1], "%s%08x\"}\n", sumField, crc32.Checksum(line, castagnoli)), nil
 }
 
-func decodeRevocation(line []byte) (e ledger.Event, err error) {
+func decodeRevocation(line []byte) (e directory.Event, err error) {
 	line = bytes.TrimSuffix(line, []byte("\n"))
 	if i := bytes.LastIndex(line, []byte(sumField)); i >= 0 {
 		object, sum := append(line[:i:i], '}'), line[i+len(sumField):]
@@ -118,7 +119,7 @@ func (s *server) openRevocations(ctx context.Context) (*revocations, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := s.ledger.Reapply(ctx, events, time.Now())
+	n, err := s.ledger.Directory.Reapply(ctx, events, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +132,7 @@ func (s *server) openRevocations(ctx context.Context) (*revocations, error) {
 	return r, r.follow(ctx, s.ledger)
 }
 
-func (r *revocations) note(e ledger.Event) {
+func (r *revocations) note(e directory.Event) {
 	r.known[e.ID] = true
 	if e.At.After(r.last) {
 		r.last = e.At
@@ -151,12 +152,12 @@ func (r *revocations) follow(ctx context.Context, l *ledger.Ledger) error {
 	}
 	const page = 1000
 	for after := ""; ; {
-		events, err := l.Revocations(ctx, since, after, page)
+		events, err := l.Directory.Revocations(ctx, since, after, page)
 		if err != nil {
 			return err
 		}
 		var lines bytes.Buffer
-		var fresh []ledger.Event
+		var fresh []directory.Event
 		for _, e := range events {
 			if r.known[e.ID] {
 				continue

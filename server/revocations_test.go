@@ -16,6 +16,7 @@ import (
 
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 )
 
@@ -95,12 +96,12 @@ func revoked(t *testing.T, dir, agent string) bool {
 	l, err := ledger.Open(t.Context(), "sqlite:"+filepath.Join(dir, ledgerFile))
 	testkit.Must(t, err)
 	defer l.Close()
-	c, err := l.Caller(t.Context(), agent)
+	c, err := l.Directory.Caller(t.Context(), agent)
 	testkit.Must(t, err)
 	return c.Revoked
 }
 
-var aRevocation = ledger.Event{ID: "1", At: time.UnixMilli(1_700_000_000_000).UTC(), Actor: "user anna", Action: "revoke agent", Subject: "x"}
+var aRevocation = directory.Event{ID: "1", At: time.UnixMilli(1_700_000_000_000).UTC(), Actor: "user anna", Action: "revoke agent", Subject: "x"}
 
 // TestRevocationsAreJSONLines checks the form of the list, which other programs read too.
 func TestRevocationsAreJSONLines(t *testing.T) {
@@ -122,7 +123,7 @@ func TestRevocationsAreJSONLines(t *testing.T) {
 func TestDamagedRevocations(t *testing.T) {
 	path := filepath.Join(t.TempDir(), revocationsFile)
 	var text []byte
-	var events []ledger.Event
+	var events []directory.Event
 	for _, id := range []string{"1", "2", "3"} {
 		e := aRevocation
 		e.ID = id
@@ -157,7 +158,7 @@ func TestRevocationsOfWrongClocks(t *testing.T) {
 		scan bool
 		want int
 	}{{24 * time.Hour, false, 1}, {0, false, 2}, {-time.Hour, false, 2}, {0, true, 4}} {
-		testkit.Must(t, st.ledger.RevokeAgent(t.Context(), st.join(string(rune('a'+i))).id, "user anna", time.Now().Add(x.off)))
+		testkit.Must(t, st.ledger.Directory.RevokeAgent(t.Context(), st.join(string(rune('a'+i))).id, "user anna", time.Now().Add(x.off)))
 		if x.scan {
 			r.scanned = r.scanned.Add(-revocationsScan)
 		}
@@ -203,7 +204,7 @@ func TestPruneWithWrongClock(t *testing.T) {
 	s := &server{ledger: st.ledger}
 	s.Log, s.Keep = slog.New(slog.DiscardHandler), ledger.Retention{Audit: time.Hour}
 	testkit.Eventually(st, "the agent is seen", func() bool {
-		seen, err := st.ledger.LastSeen(t.Context())
+		seen, err := st.ledger.Directory.LastSeen(t.Context())
 		return err == nil && !seen.IsZero()
 	})
 	for i, ahead := range []time.Duration{365 * 24 * time.Hour, 2 * time.Hour} {

@@ -16,7 +16,7 @@ import (
 	"loadstar/internal/protocol"
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
-	"loadstar/server/ledger"
+	"loadstar/server/directory"
 	"loadstar/server/pki"
 )
 
@@ -27,9 +27,9 @@ func (st *station) expired(id string) *machine {
 	issued, err := st.authority.Issue(csr, pki.Identity{Role: pki.Agent, ID: id}, time.Second)
 	testkit.Must(st, err)
 	now := time.Now()
-	testkit.Must(st, st.ledger.AddToken(st.Context(), []byte(id), ledger.Token{Uses: 1, Expires: now.Add(time.Hour)}, "test", now))
-	testkit.Must(st, st.ledger.Join(st.Context(), []byte(id), ledger.Agent{
-		ID: id, Expires: issued.Leaf.NotAfter, Credential: ledger.Credential{Serial: pki.Serial(issued.Leaf), Issued: issued.Leaf.NotBefore},
+	testkit.Must(st, st.ledger.Directory.AddToken(st.Context(), []byte(id), directory.Token{Uses: 1, Expires: now.Add(time.Hour)}, "test", now))
+	testkit.Must(st, st.ledger.Directory.Join(st.Context(), []byte(id), directory.Agent{
+		ID: id, Expires: issued.Leaf.NotAfter, Credential: directory.Credential{Serial: pki.Serial(issued.Leaf), Issued: issued.Leaf.NotBefore},
 	}, now))
 	// A certificate's times have whole seconds.
 	time.Sleep(time.Until(issued.Leaf.NotAfter) + 1100*time.Millisecond)

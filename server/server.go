@@ -423,7 +423,7 @@ func (s *server) prune(ctx context.Context) error {
 }
 
 func (s *server) pruneOnce(ctx context.Context, now time.Time) (deleted int64, err error) {
-	seen, err := s.ledger.LastSeen(ctx)
+	seen, err := s.ledger.Directory.LastSeen(ctx)
 	if err != nil || seen.IsZero() {
 		return 0, err
 	}
@@ -473,7 +473,7 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, agents, ope
 		Certificates: s.Certificates, Grace: s.Grace, Lease: s.Lease, Pace: s.pace(), SeenEvery: min(s.FleetSeen/4, time.Minute),
 		Clients: s.AgentClients, Uploads: maxUploads, ByAddress: s.AddressRate > 0, Report: s.limited, Region: s.Hub != nil, Keepers: s.keepers, Log: s.Log, Metrics: s.registry,
 	})
-	users := access.New(s.ledger, s.Log)
+	users := access.New(s.ledger.Users, s.Log)
 	w := operator.Config{Ledger: s.ledger, Access: users, Authority: s.authority, Wake: s.ledger.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log, Version: s.Version, Quiet: s.pace().Quiet, Contact: g.Contact, Refused: g.Refused, Explain: s.Explain, Keepers: s.keepers.Has}
 	if s.Hub != nil {
 		w.Hub = s.Hub.Address

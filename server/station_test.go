@@ -27,7 +27,7 @@ import (
 	"loadstar/internal/protocol"
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
-	"loadstar/server/ledger"
+	"loadstar/server/directory"
 	"loadstar/server/pki"
 	"loadstar/server/terms"
 )
@@ -153,8 +153,8 @@ func (st *station) join(clients ...string) *raw {
 func (st *station) joinFor(life time.Duration, clients ...string) *raw {
 	st.Helper()
 	id := strings.ToLower(rand.Text()[:16])
-	testkit.Must(st, st.ledger.AddToken(st.Context(), []byte(id), ledger.Token{Uses: 1, Expires: time.Now().Add(time.Hour)}, "test", time.Now()))
-	testkit.Must(st, st.ledger.Join(st.Context(), []byte(id), ledger.Agent{ID: id, Name: "raw"}, time.Now()))
+	testkit.Must(st, st.ledger.Directory.AddToken(st.Context(), []byte(id), directory.Token{Uses: 1, Expires: time.Now().Add(time.Hour)}, "test", time.Now()))
+	testkit.Must(st, st.ledger.Directory.Join(st.Context(), []byte(id), directory.Agent{ID: id, Name: "raw"}, time.Now()))
 	h := st.patient(mtls.AgentTransport(st.certified(st.authority, pki.Identity{Role: pki.Agent, ID: id}, life)))
 	a := &raw{v1.NewAgentServiceClient(h, st.url), st, id, h, st.Context()}
 	if len(clients) > 0 {

@@ -36,7 +36,7 @@ import (
 	"loadstar/nn/kernel"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
-	"loadstar/server/ledger"
+	"loadstar/server/directory"
 )
 
 // recorder terminates TLS between an agent and the server, and records everything that
@@ -274,7 +274,7 @@ func TestWire(t *testing.T) {
 		h := newShelf()
 		for i := range part.Len() {
 			h.reports = append(h.reports, release.Report{
-				Client: part.Meter(i).ID, Day: ledger.Today(time.Now()), Shares: map[string]float64{"model": 1}, RelativeMAE: 0.5, Coverage: 0.8,
+				Client: part.Meter(i).ID, Day: directory.Today(time.Now()), Shares: map[string]float64{"model": 1}, RelativeMAE: 0.5, Coverage: 0.8,
 			})
 		}
 		stops = append(stops, st.hostFor(name, rec.url, part, h))
@@ -381,7 +381,7 @@ func TestWire(t *testing.T) {
 			t.Errorf("round %d: %d clients evaluated", r.Round, r.Evaluation.Clients)
 		}
 	}
-	if days, err := st.ledger.ReportDays(t.Context(), "", 1); err != nil || len(days) != 1 || days[0].Total != 4 {
+	if days, err := st.ledger.Reports.ReportDays(t.Context(), "", 1); err != nil || len(days) != 1 || days[0].Total != 4 {
 		t.Errorf("%+v, %v", days, err)
 	}
 	// Check that the search would find leaked values.

@@ -219,7 +219,7 @@ func (w *world) unsettled() string {
 	ctx := context.Background()
 	for _, at := range w.sites {
 		if at.name == hubName || w.marks.state == "finished" {
-			if n, err := at.ledger.Asked(ctx); err != nil || n > 0 {
+			if n, err := at.ledger.Counter.Asked(ctx); err != nil || n > 0 {
 				return fmt.Sprintf("%d turns are open at the %s", n, at.name)
 			}
 		}

@@ -190,7 +190,7 @@ func (w *world) revokeAgent(r *rand.Rand) bool {
 	if !h.revoked.IsZero() || h.site.locked() {
 		return false
 	}
-	if err := h.site.ledger.RevokeAgent(context.Background(), h.name, "test", time.Now()); err != nil {
+	if err := h.site.ledger.Directory.RevokeAgent(context.Background(), h.name, "test", time.Now()); err != nil {
 		w.violate("cannot revoke an agent: %v", err)
 	}
 	h.revoked = time.Now()
@@ -289,7 +289,7 @@ func (w *world) restore(at *site, r *rand.Rand) bool {
 	}
 	for _, h := range w.agents { // the list of revocations is not part of the backup
 		if !h.revoked.IsZero() && h.site == at {
-			if err := at.ledger.RevokeAgent(context.Background(), h.name, "test", time.Now()); err != nil && !errors.Is(err, ledger.ErrNotFound) {
+			if err := at.ledger.Directory.RevokeAgent(context.Background(), h.name, "test", time.Now()); err != nil && !errors.Is(err, ledger.ErrNotFound) {
 				w.violate("cannot revoke an agent again: %v", err)
 			}
 		}

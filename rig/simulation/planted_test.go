@@ -19,7 +19,7 @@ var bugs = []struct{ name, file, text, by string }{
 	{
 		"a lease is deleted outside the transaction that counts", "server/ledger/turns.go",
 		"\treturn counted, nil\n}\n",
-		"\terr = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {\n" +
+		"\terr = ct.store.Update(ctx, func(tx *sqlstore.Txn) error {\n" +
 			"\t\t_, err := tx.ExecContext(ctx, \"DELETE FROM leases WHERE until >= 1000000000000000\")\n\t\treturn err\n\t})\n\treturn counted, err\n}\n" +
 			"\x00" + `"DELETE FROM leases WHERE run = $1 AND` + "\x00" + `"UPDATE leases SET until = until + 1000000000000000 WHERE run = $1 AND`,
 	},
@@ -71,9 +71,9 @@ var bugs = []struct{ name, file, text, by string }{
 	},
 	{
 		"receipts are read before leases, so a turn that is counted meanwhile looks closed", "server/ledger/turns.go",
-		"\tall, err := l.standings(ctx, &l.asked, turnsOf{agent, run, round, clients})\n",
-		"\tearly, err := l.Outcomes(ctx, agent, run, round, clients)\n\tif err != nil {\n\t\treturn nil, err\n\t}\n\tall, err := l.standings(ctx, &l.asked, turnsOf{agent, run, round, clients})\n" +
-			"\x00\tover, err := l.Outcomes(ctx, agent, run, round, left)\n\x00\tover := map[string]Standing{}\n\tfor _, c := range left {\n\t\tif s, ok := early[c]; ok {\n\t\t\tover[c] = s\n\t\t}\n\t}\n",
+		"\tall, err := ct.standings(ctx, &ct.asked, turnsOf{agent, run, round, clients})\n",
+		"\tearly, err := ct.Outcomes(ctx, agent, run, round, clients)\n\tif err != nil {\n\t\treturn nil, err\n\t}\n\tall, err := ct.standings(ctx, &ct.asked, turnsOf{agent, run, round, clients})\n" +
+			"\x00\tover, err := ct.Outcomes(ctx, agent, run, round, left)\n\x00\tover := map[string]Standing{}\n\tfor _, c := range left {\n\t\tif s, ok := early[c]; ok {\n\t\t\tover[c] = s\n\t\t}\n\t}\n",
 	},
 	{
 		"a coordinator does not look whether it still has the lead", "server/ledger/drive.go",

@@ -24,6 +24,7 @@ import (
 	"loadstar/series/synth"
 	"loadstar/server/blob"
 	"loadstar/server/coordinator"
+	"loadstar/server/directory"
 	"loadstar/server/gateway"
 	"loadstar/server/ledger"
 	"loadstar/server/region"
@@ -198,7 +199,7 @@ func (w *world) newSite(name string) (*site, error) {
 		return nil, err
 	}
 	w.sites = append(w.sites, at)
-	return at, at.ledger.AddToken(context.Background(), []byte("token"), ledger.Token{Uses: 9, Expires: time.Now().Add(time.Hour)}, "test", time.Now())
+	return at, at.ledger.Directory.AddToken(context.Background(), []byte("token"), directory.Token{Uses: 9, Expires: time.Now().Add(time.Hour)}, "test", time.Now())
 }
 
 // openLedger opens the ledger's file.
@@ -224,7 +225,7 @@ func (at *site) close() error {
 }
 
 func (at *site) join(agent string, now time.Time) error {
-	return at.ledger.Join(context.Background(), []byte("token"), ledger.Agent{ID: agent, Name: agent, Expires: now.Add(24 * time.Hour)}, now)
+	return at.ledger.Directory.Join(context.Background(), []byte("token"), directory.Agent{ID: agent, Name: agent, Expires: now.Add(24 * time.Hour)}, now)
 }
 
 func (at *site) terms() *terms.Cache {

@@ -1,7 +1,7 @@
 // Package access decides who may do what: it knows users, their roles, sessions and
 // certificates, and the minimum role of every call of the operators' API.
 //
-// A caller is known by a certificate or a session. Both are looked up in the ledger at every
+// A caller is known by a certificate or a session. Both are looked up in the directory at every
 // call, so that a removed user, a changed role, an ended session and a revoked certificate
 // take effect with the next call.
 package access

@@ -17,6 +17,7 @@ import (
 
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 )
 
@@ -27,7 +28,7 @@ func newGate(t testing.TB) *Gate {
 	l, err := ledger.Open(context.Background(), "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
 	testkit.Must(t, err)
 	t.Cleanup(func() { testkit.Must(t, l.Close()) })
-	return New(l, slog.New(slog.DiscardHandler))
+	return New(l.Users, slog.New(slog.DiscardHandler))
 }
 
 func TestRoles(t *testing.T) {
@@ -167,10 +168,10 @@ func TestCertificatesPass(t *testing.T) {
 
 func TestCertificateRefusals(t *testing.T) {
 	g, ctx, now := newGate(t), t.Context(), time.Now()
-	_, err := g.ledger.PutUser(ctx, "anna", "viewer", "test", now)
+	_, err := g.users.PutUser(ctx, "anna", "viewer", "test", now)
 	testkit.Must(t, err)
-	testkit.Must(t, g.ledger.AddCertificate(ctx, ledger.Certificate{Serial: "aaaa", User: "anna", Issued: now, Expires: now.Add(time.Hour)}, "test"))
-	testkit.Must(t, g.ledger.RecordLocal(ctx, ledger.Certificate{Serial: "bbbb", User: "local", Issued: now, Expires: now.Add(time.Hour)}, now))
+	testkit.Must(t, g.users.AddCertificate(ctx, directory.Certificate{Serial: "aaaa", User: "anna", Issued: now, Expires: now.Add(time.Hour)}, "test"))
+	testkit.Must(t, g.users.RecordLocal(ctx, directory.Certificate{Serial: "bbbb", User: "local", Issued: now, Expires: now.Add(time.Hour)}, now))
 	c, err := g.certificate(ctx, "aaaa", "anna", now)
 	testkit.Must(t, err)
 	if c.String() != "user anna via certificate" || c.Role != Viewer || c.Session != "" {
@@ -190,9 +191,9 @@ func TestCertificateRefusals(t *testing.T) {
 	refused("somebody else's", "aaaa", "local", now, "belongs to user anna")
 	refused("unknown", "cccc", "anna", now, "ask an admin for a new one")
 	refused("unknown of local", "cccc", "local", now, "restart that gateway")
-	_, err = g.ledger.RevokeCertificate(ctx, "aaaa", "test", now)
+	_, err = g.users.RevokeCertificate(ctx, "aaaa", "test", now)
 	testkit.Must(t, err)
-	_, err = g.ledger.RevokeCertificate(ctx, "bbbb", "test", now)
+	_, err = g.users.RevokeCertificate(ctx, "bbbb", "test", now)
 	testkit.Must(t, err)
 	refused("revoked", "aaaa", "anna", now, "was revoked; ask an admin")
 	refused("revoked of local", "bbbb", "local", now, "was revoked; restart the server")
@@ -210,7 +211,7 @@ func TestConcurrently(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 6 {
 		name := fmt.Sprint("user", i%3)
-		_, err := g.ledger.PutUser(ctx, name, "viewer", "test", time.Now())
+		_, err := g.users.PutUser(ctx, name, "viewer", "test", time.Now())
 		testkit.Must(t, err)
 		wg.Go(func() {
 			for range 8 {
@@ -234,7 +235,7 @@ func TestConcurrently(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if all, err := g.ledger.Sessions(ctx, "", 100, time.Now()); err != nil || len(all) != 0 {
+	if all, err := g.users.Sessions(ctx, "", 100, time.Now()); err != nil || len(all) != 0 {
 		t.Error(all, err)
 	}
 }

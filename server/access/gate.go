@@ -15,7 +15,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"loadstar/server/ledger"
+	"loadstar/server/directory"
 	"loadstar/server/pki"
 )
 
@@ -24,14 +24,14 @@ const sessionFor = 12 * time.Hour
 
 // Gate knows users by their certificates and sessions. It is safe for concurrent use.
 type Gate struct {
-	ledger *ledger.Ledger
-	log    *slog.Logger
+	users *directory.Users
+	log   *slog.Logger
 }
 
-// New returns a Gate for the users in a ledger.
-func New(l *ledger.Ledger, log *slog.Logger) *Gate { return &Gate{l, log} }
+// New returns a Gate for users.
+func New(u *directory.Users, log *slog.Logger) *Gate { return &Gate{u, log} }
 
-// secret is a login code or a cookie: 256 random bits. The ledger stores only its hash.
+// secret is a login code or a cookie: 256 random bits. The database stores only its hash.
 type secret [32]byte
 
 var secretText = base64.RawURLEncoding.Strict()
@@ -110,17 +110,17 @@ func message(err error) string {
 
 // certificate returns the user of a certificate.
 func (g *Gate) certificate(ctx context.Context, serial, name string, now time.Time) (Caller, error) {
-	c, role, err := g.ledger.CertificateOf(ctx, serial)
+	c, role, err := g.users.CertificateOf(ctx, serial)
 	switch {
-	case errors.Is(err, ledger.ErrNotFound) && name == ledger.LocalUser:
+	case errors.Is(err, directory.ErrNotFound) && name == directory.LocalUser:
 		return Caller{}, refuse("the server does not know this certificate of user local (serial %s); if it is in the folder of one of its gateways (DIR/operator), restart that gateway, which then records it; if it is a copy, copy that folder again", serial)
-	case errors.Is(err, ledger.ErrNotFound):
+	case errors.Is(err, directory.ErrNotFound):
 		return Caller{}, refuse("the server does not know this certificate of user %s (serial %s): the user was removed, or the server was restored from an older backup; ask an admin for a new one: loadstar users certificate %s", name, serial, name)
 	case err != nil:
 		return Caller{}, g.unavailable(ctx, err)
 	case c.User != name: // impossible, unless the ledger was edited
 		return Caller{}, refuse("certificate %s belongs to user %s, not %s", serial, c.User, name)
-	case !c.Revoked.IsZero() && name == ledger.LocalUser:
+	case !c.Revoked.IsZero() && name == directory.LocalUser:
 		return Caller{}, refuse("the certificate of user local (serial %s) was revoked; restart the server, which then writes a new one to its folder", serial)
 	case !c.Revoked.IsZero():
 		return Caller{}, refuse("the certificate of user %s (serial %s) was revoked; ask an admin for a new one: loadstar users certificate %s", name, serial, name)
@@ -135,7 +135,7 @@ func (g *Gate) certificate(ctx context.Context, serial, name string, now time.Ti
 func (g *Gate) CreateLogin(ctx context.Context, user string, ttl time.Duration, actor string, now time.Time) (code string, expires time.Time, err error) {
 	s := newSecret()
 	expires = now.Add(ttl)
-	return s.String(), expires, g.ledger.AddLogin(ctx, s.hash(), user, expires, actor, now)
+	return s.String(), expires, g.users.AddLogin(ctx, s.hash(), user, expires, actor, now)
 }
 
 // Login uses up a code and opens a session. It returns the session's cookie.
@@ -145,9 +145,9 @@ func (g *Gate) Login(ctx context.Context, code string, now time.Time) (cookie st
 		return "", time.Time{}, refuse("this is not a login code; open the whole link that 'loadstar web login' prints")
 	}
 	s := newSecret()
-	session, err := g.ledger.UseLogin(ctx, c.hash(), s.hash(), sessionFor, webActor, now)
+	session, err := g.users.UseLogin(ctx, c.hash(), s.hash(), sessionFor, webActor, now)
 	switch {
-	case errors.Is(err, ledger.ErrRefused):
+	case errors.Is(err, directory.ErrRefused):
 		return "", time.Time{}, connect.NewError(connect.CodeUnauthenticated, err)
 	case err != nil:
 		return "", time.Time{}, g.unavailable(ctx, err)
@@ -169,9 +169,9 @@ func (g *Gate) Session(ctx context.Context, cookie string, now time.Time) (Calle
 var errSignedOut = refuse("you are not signed in, or your session has ended; sign in again")
 
 func (g *Gate) session(ctx context.Context, hash []byte, now time.Time) (Caller, error) {
-	s, role, err := g.ledger.SessionOf(ctx, hash, now)
+	s, role, err := g.users.SessionOf(ctx, hash, now)
 	switch {
-	case errors.Is(err, ledger.ErrNotFound):
+	case errors.Is(err, directory.ErrNotFound):
 		return Caller{}, errSignedOut
 	case err != nil:
 		return Caller{}, g.unavailable(ctx, err)
@@ -184,9 +184,9 @@ func (g *Gate) Logout(ctx context.Context, cookie string) error {
 	now := time.Now()
 	c, err := g.Session(ctx, cookie, now)
 	if err == nil {
-		err = g.ledger.Logout(ctx, c.Session, c.String(), now)
+		err = g.users.Logout(ctx, c.Session, c.String(), now)
 	}
-	if connect.CodeOf(err) == connect.CodeUnauthenticated || errors.Is(err, ledger.ErrNotFound) {
+	if connect.CodeOf(err) == connect.CodeUnauthenticated || errors.Is(err, directory.ErrNotFound) {
 		return nil
 	}
 	return err
@@ -203,11 +203,11 @@ func (g *Gate) External(ctx context.Context, subject, name string, role Role, no
 		return "", time.Time{}, err
 	}
 	id := sha256.Sum256([]byte(subject))
-	u := ledger.User{Name: externalName(name), Role: string(role), Subject: hex.EncodeToString(id[:])}
+	u := directory.User{Name: externalName(name), Role: string(role), Subject: hex.EncodeToString(id[:])}
 	s := newSecret()
-	session, err := g.ledger.SignIn(ctx, u, u.Name+"-"+u.Subject[:12], s.hash(), sessionFor, webActor, now)
+	session, err := g.users.SignIn(ctx, u, u.Name+"-"+u.Subject[:12], s.hash(), sessionFor, webActor, now)
 	switch {
-	case errors.Is(err, ledger.ErrRefused):
+	case errors.Is(err, directory.ErrRefused):
 		return "", time.Time{}, connect.NewError(connect.CodeUnauthenticated, err)
 	case err != nil:
 		return "", time.Time{}, g.unavailable(ctx, err)

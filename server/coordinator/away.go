@@ -23,7 +23,7 @@ func (k *coordinator) noteLastSeen(ctx context.Context) error {
 	if k.Seen == nil {
 		return nil
 	}
-	at, err := k.Ledger.LastSeen(ctx)
+	at, err := k.Ledger.Directory.LastSeen(ctx)
 	if k.lastSeen = at; !at.IsZero() { // otherwise there is no agent that could be away
 		k.settled = k.now().Add(k.reach + seenStored)
 	}

@@ -9,6 +9,7 @@ import (
 	"loadstar/fed"
 	"loadstar/fed/recipe"
 	"loadstar/fed/setup"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 	"loadstar/server/terms"
 )
@@ -130,7 +131,7 @@ func few(m membership, wanted int64) string {
 }
 
 // steps returns the interval that was chosen, or all intervals if none was.
-func steps(kinds []ledger.Kind, chosen time.Duration) (all []time.Duration) {
+func steps(kinds []directory.Kind, chosen time.Duration) (all []time.Duration) {
 	if chosen != 0 {
 		return []time.Duration{chosen}
 	}
@@ -177,7 +178,7 @@ func (d *driver) latest(now time.Time) time.Time {
 // heldOut returns the clients that the plan holds out. They are those of the simulator, if
 // every client has complete training examples: the simulator leaves out the others first,
 // and a server does not know them.
-func heldOut(x *ledger.Drive, p *fed.Plan, m ledger.Filter) (held []string, err error) {
+func heldOut(x *ledger.Drive, p *fed.Plan, m directory.Filter) (held []string, err error) {
 	if p.Evaluate.Holdout == 0 {
 		return nil, nil
 	}

@@ -181,7 +181,7 @@ func (k *coordinator) countAgents(ctx context.Context) {
 		return
 	}
 	start := time.Now() // the database's clock may jump meanwhile
-	n, err := k.Ledger.Agents(ctx)
+	n, err := k.Ledger.Directory.Agents(ctx)
 	if err != nil {
 		k.warn(ctx, "counting agents", err)
 	} else {

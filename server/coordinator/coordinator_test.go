@@ -14,6 +14,7 @@ import (
 
 	"loadstar/fed/recipe"
 	"loadstar/internal/testkit"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 )
 
@@ -69,7 +70,7 @@ func TestCannotBegin(t *testing.T) {
 	s.wantState("bad", ledger.Failed, "no wind")
 	s.wantState("unreadable", ledger.Failed, "fedmagic")
 	s.wantState("good", ledger.Running, "")
-	_, err := s.Announce(t.Context(), ledger.Announcement{Agent: agent, Clients: []string{"quick"}, Step: time.Minute, Most: 1000}, s.clock)
+	_, err := s.Directory.Announce(t.Context(), directory.Announcement{Agent: agent, Clients: []string{"quick"}, Step: time.Minute, Most: 1000}, s.clock)
 	testkit.Must(t, err)
 	s.add("mixed", "algorithm: fedavg\n"+small, 0)
 	s.turn()
@@ -265,7 +266,7 @@ func TestDeadline(t *testing.T) {
 	if n := s.count(asked[5]); n != 0 {
 		t.Error("a late update was counted")
 	}
-	where, err := s.Standings(t.Context(), agent, "run", 0, []string{asked[4].Client, asked[5].Client})
+	where, err := s.Counter.Standings(t.Context(), agent, "run", 0, []string{asked[4].Client, asked[5].Client})
 	testkit.Must(t, err)
 	if where[asked[4].Client].State != ledger.Counted || where[asked[5].Client].State != ledger.Closed {
 		t.Errorf("%+v", where)
@@ -289,8 +290,8 @@ func TestRevoked(t *testing.T) {
 	s.announce(0, 3)
 	s.add("run", "algorithm: fedavg\nrounds: 2\n"+small, 0)
 	s.turn()
-	testkit.Must(t, s.RevokeClient(t.Context(), client(0), "test", s.clock))
-	testkit.Must(t, s.Decline(t.Context(), agent, "run", 0, []string{client(1)}, "", ""))
+	testkit.Must(t, s.Directory.RevokeClient(t.Context(), client(0), "test", s.clock))
+	testkit.Must(t, s.Counter.Decline(t.Context(), agent, "run", 0, []string{client(1)}, "", ""))
 	s.count(s.tasks("run")...)
 	s.turn()
 	s.wantRounds("run",
@@ -299,7 +300,7 @@ func TestRevoked(t *testing.T) {
 	if tasks := s.tasks("run"); len(tasks) != 2 {
 		t.Errorf("a revoked client is asked: %+v", tasks)
 	}
-	testkit.Must(t, s.RevokeAgent(t.Context(), agent, "test", s.clock))
+	testkit.Must(t, s.Directory.RevokeAgent(t.Context(), agent, "test", s.clock))
 	s.clock = s.clock.Add(lookEvery)
 	s.turn()
 	s.turn()

@@ -105,7 +105,7 @@ func (d *driver) work(ctx context.Context) error {
 		// Count outside the transaction, because counting millions of clients takes a
 		// while.
 		start := time.Now() // the database's clock may jump meanwhile
-		n, err := d.Ledger.CountClients(ctx, d.seenSince())
+		n, err := d.Ledger.Directory.CountClients(ctx, d.seenSince())
 		if err != nil {
 			return err
 		}

@@ -11,14 +11,15 @@ import (
 
 	"loadstar/fed/recipe"
 	"loadstar/internal/testkit"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 )
 
 // other joins another agent and announces clients for it.
 func (s *site) other(id string, inputs []string, clients ...string) {
 	s.Helper()
-	testkit.Must(s, s.Join(s.Context(), []byte("token"), ledger.Agent{ID: id}, s.clock))
-	_, err := s.Announce(s.Context(), ledger.Announcement{Agent: id, Clients: clients, Inputs: inputs, Step: time.Hour, Most: 10_000}, s.clock)
+	testkit.Must(s, s.Directory.Join(s.Context(), []byte("token"), directory.Agent{ID: id}, s.clock))
+	_, err := s.Directory.Announce(s.Context(), directory.Announcement{Agent: id, Clients: clients, Inputs: inputs, Step: time.Hour, Most: 10_000}, s.clock)
 	testkit.Must(s, err)
 }
 
@@ -37,7 +38,7 @@ func TestSilentClients(t *testing.T) {
 	// A slow machine makes the coordinator look less often.
 	finish := func(s *site) {
 		for looks := 0; looks < 1000 && s.run("run").State != ledger.Finished; looks++ {
-			testkit.Must(t, s.Seen(t.Context(), []string{agent}, s.clock))
+			testkit.Must(t, s.Directory.Seen(t.Context(), []string{agent}, s.clock))
 			s.turn()
 			s.count(s.tasks("run")...)
 			s.turn()
@@ -58,7 +59,7 @@ func TestSilentClients(t *testing.T) {
 		s.announce(0, 4)
 		s.other("silent", nil, ghosts(1000)...)
 		s.clock = s.clock.Add(time.Hour)
-		testkit.Must(t, s.Seen(t.Context(), []string{agent}, s.clock))
+		testkit.Must(t, s.Directory.Seen(t.Context(), []string{agent}, s.clock))
 		s.add("run", plan, 0)
 		finish(s)
 		merged(s)
@@ -118,7 +119,7 @@ func TestHeldRound(t *testing.T) {
 		s.count(asked[:3]...)
 		for range 60 { // a minute in which the last one says that it trains
 			s.clock = s.clock.Add(time.Second)
-			testkit.Must(t, s.Extend(t.Context(), agent, "run", 0, []string{asked[3].Client}, s.clock.Add(lease)))
+			testkit.Must(t, s.Counter.Extend(t.Context(), agent, "run", 0, []string{asked[3].Client}, s.clock.Add(lease)))
 			s.turn()
 		}
 		return s

@@ -18,6 +18,7 @@ import (
 	"loadstar/fed/round"
 	"loadstar/internal/testkit"
 	"loadstar/server/blob"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 	"loadstar/server/owndata"
 	"loadstar/server/terms"
@@ -60,8 +61,8 @@ func newSite(t *testing.T) *site {
 	s.blobs, err = blob.Files(filepath.Join(s.dir, "blobs"))
 	testkit.Must(t, err)
 	s.faults = &faults{Store: s.blobs}
-	testkit.Must(t, s.AddToken(t.Context(), []byte("token"), ledger.Token{Uses: 9, Expires: s.clock.Add(1000 * time.Hour)}, "test", s.clock))
-	testkit.Must(t, s.Join(t.Context(), []byte("token"), ledger.Agent{ID: agent}, s.clock))
+	testkit.Must(t, s.Directory.AddToken(t.Context(), []byte("token"), directory.Token{Uses: 9, Expires: s.clock.Add(1000 * time.Hour)}, "test", s.clock))
+	testkit.Must(t, s.Directory.Join(t.Context(), []byte("token"), directory.Agent{ID: agent}, s.clock))
 	s.restart()
 	return s
 }
@@ -88,7 +89,7 @@ func (s *site) announce(from, to int) {
 	for i := from; i < to; i++ {
 		names = append(names, client(i))
 	}
-	_, err := s.Announce(s.Context(), ledger.Announcement{Agent: agent, Clients: names, Inputs: []string{"temperature"}, Step: time.Hour, Most: 1000}, s.clock)
+	_, err := s.Directory.Announce(s.Context(), directory.Announcement{Agent: agent, Clients: names, Inputs: []string{"temperature"}, Step: time.Hour, Most: 1000}, s.clock)
 	testkit.Must(s, err)
 }
 
@@ -214,7 +215,7 @@ func (s *site) wantState(id string, state ledger.State, reason string) {
 // tasks returns the leases of a run that have not expired.
 func (s *site) tasks(id string) []ledger.Task {
 	s.Helper()
-	all, err := s.Tasks(s.Context(), agent)
+	all, err := s.Counter.Tasks(s.Context(), agent)
 	testkit.Must(s, err)
 	return slices.DeleteFunc(all, func(t ledger.Task) bool { return t.Run != id || !t.Until.After(s.clock) })
 }
@@ -262,7 +263,7 @@ func (s *site) count(tasks ...ledger.Task) (counted int) {
 			Shares: []ledger.Share{{Client: l.Client, Examples: int64(x.Examples), Steps: int64(x.Steps), TrainLoss: x.TrainLoss}},
 		}
 	}
-	which, err := s.Count(s.Context(), tasks[0].Run, arrivals, func(due []int) (partials []ledger.Partial, singles []ledger.Single, err error) {
+	which, err := s.Counter.Count(s.Context(), tasks[0].Run, arrivals, func(due []int) (partials []ledger.Partial, singles []ledger.Single, err error) {
 		f := round.NewFold(t.Rules)
 		for _, i := range due {
 			r, x := results[i], results[i].Shares[0]

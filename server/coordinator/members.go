@@ -10,6 +10,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/recipe"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 )
 
@@ -24,7 +25,7 @@ const (
 
 // membership is the choice of a run's members among the clients that were seen recently.
 type membership struct {
-	ledger.Filter
+	directory.Filter
 	seen    int64 // number of clients that were seen recently
 	clients int64 // number of members, among those
 	inputs  []string
@@ -33,8 +34,8 @@ type membership struct {
 
 // members chooses the members of a run: the clients with the inputs and the interval that
 // most clients have. kinds are those of the clients that were seen recently.
-func members(x *ledger.Drive, p *fed.Plan, kinds []ledger.Kind, seen time.Time) (m membership, err error) {
-	m.Filter = ledger.Filter{Seen: seen}
+func members(x *ledger.Drive, p *fed.Plan, kinds []directory.Kind, seen time.Time) (m membership, err error) {
+	m.Filter = directory.Filter{Seen: seen}
 	all, err := x.Count(m.Filter)
 	if err != nil {
 		return m, err
@@ -45,7 +46,7 @@ func members(x *ledger.Drive, p *fed.Plan, kinds []ledger.Kind, seen time.Time) 
 		m.clients, m.inputs = all, commonInputs(kinds)
 		return m, nil // terms.Settle names the intervals
 	}
-	kinds = slices.DeleteFunc(slices.Clone(kinds), func(k ledger.Kind) bool { return k.Step != m.Step })
+	kinds = slices.DeleteFunc(slices.Clone(kinds), func(k directory.Kind) bool { return k.Step != m.Step })
 	var unused []string
 	m.inputs, m.Inputs, unused = chooseInputs(p, kinds, all)
 	if m.clients, err = x.Count(m.Filter); err != nil {
@@ -56,7 +57,7 @@ func members(x *ledger.Drive, p *fed.Plan, kinds []ledger.Kind, seen time.Time) 
 }
 
 // commonStep returns the interval that most clients have, or 0 if there is none.
-func commonStep(kinds []ledger.Kind, all int64) time.Duration {
+func commonStep(kinds []directory.Kind, all int64) time.Duration {
 	by := map[time.Duration]int64{}
 	for _, k := range kinds {
 		by[k.Step] += k.Clients
@@ -70,7 +71,7 @@ func commonStep(kinds []ledger.Kind, all int64) time.Duration {
 }
 
 // commonInputs returns the inputs that all kinds have.
-func commonInputs(kinds []ledger.Kind) (all []string) {
+func commonInputs(kinds []directory.Kind) (all []string) {
 	for i, k := range kinds {
 		if i == 0 {
 			all = slices.Clone(k.Inputs)
@@ -83,7 +84,7 @@ func commonInputs(kinds []ledger.Kind) (all []string) {
 // chooseInputs returns the inputs that the run may use, those of them for which clients are
 // left out, and those that the plan would use if most clients had them. It takes the most
 // frequent input first, as long as most clients have all that were taken.
-func chooseInputs(p *fed.Plan, kinds []ledger.Kind, all int64) (inputs, required, unused []string) {
+func chooseInputs(p *fed.Plan, kinds []directory.Kind, all int64) (inputs, required, unused []string) {
 	has := map[string]int64{}
 	for _, k := range kinds {
 		for _, in := range k.Inputs {
@@ -98,7 +99,7 @@ func chooseInputs(p *fed.Plan, kinds []ledger.Kind, all int64) (inputs, required
 		if slices.Contains(inputs, in) || !needs(p, frequent, in) {
 			continue
 		}
-		some := slices.DeleteFunc(slices.Clone(left), func(k ledger.Kind) bool { return !slices.Contains(k.Inputs, in) })
+		some := slices.DeleteFunc(slices.Clone(left), func(k directory.Kind) bool { return !slices.Contains(k.Inputs, in) })
 		if float64(count(some)) < most*float64(all) {
 			continue
 		}
@@ -113,7 +114,7 @@ func chooseInputs(p *fed.Plan, kinds []ledger.Kind, all int64) (inputs, required
 	return inputs, required, unused
 }
 
-func count(kinds []ledger.Kind) (n int64) {
+func count(kinds []directory.Kind) (n int64) {
 	for _, k := range kinds {
 		n += k.Clients
 	}
@@ -143,7 +144,7 @@ func explainLeftOut(x *ledger.Drive, m membership, all int64, unused []string) (
 		parts = append(parts, fmt.Sprintf("left out %d of %d clients: %s", all-m.clients, all, describe(who, all-m.clients, m.Inputs, m.Step)))
 	}
 	for _, in := range unused[:min(len(unused), named)] {
-		f := ledger.Filter{Seen: m.Seen, Inputs: []string{in}}
+		f := directory.Filter{Seen: m.Seen, Inputs: []string{in}}
 		who, err := x.Lacking(f, named)
 		if err != nil {
 			return "", err
@@ -159,7 +160,7 @@ func explainLeftOut(x *ledger.Drive, m membership, all int64, unused []string) (
 
 // describe says what each of some clients lacks. all is the number of clients of which these
 // are the first.
-func describe(who []ledger.Client, all int64, inputs []string, step time.Duration) string {
+func describe(who []directory.Client, all int64, inputs []string, step time.Duration) string {
 	var parts []string
 	for _, c := range who {
 		var lacks []string
@@ -177,7 +178,7 @@ func describe(who []ledger.Client, all int64, inputs []string, step time.Duratio
 	return strings.Join(parts, ", ") + more(len(who), all)
 }
 
-func names(who []ledger.Client, all int64) string {
+func names(who []directory.Client, all int64) string {
 	var parts []string
 	for _, c := range who {
 		parts = append(parts, c.Name)

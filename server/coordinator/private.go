@@ -155,7 +155,7 @@ func (d *driver) request(ctx context.Context, r *ledger.Round) (request []byte, 
 	if q.Round, err = d.maskedRound(ctx, r, p.Privacy); err != nil {
 		return nil, err
 	}
-	all, err := d.Ledger.Masks(ctx, d.id, r.LastBatch)
+	all, err := d.Ledger.Counter.Masks(ctx, d.id, r.LastBatch)
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +227,7 @@ func (d *driver) unmasked(ctx context.Context, r *ledger.Round, u *unmasking) (*
 
 // addChosen adds the results that the keepers have chosen. It returns the number of clients in them.
 func (d *driver) addChosen(ctx context.Context, r *ledger.Round, u *unmasking, add func([]byte) error) (clients int64, err error) {
-	all, err := d.Ledger.Masks(ctx, d.id, r.LastBatch)
+	all, err := d.Ledger.Counter.Masks(ctx, d.id, r.LastBatch)
 	if err != nil {
 		return 0, err
 	}

@@ -168,13 +168,13 @@ func (c *Config) database(ctx context.Context, all *finding.List) {
 }
 
 func (c *Config) fleet(ctx context.Context, all *finding.List) {
-	n, err := c.Ledger.Agents(ctx)
+	n, err := c.Ledger.Directory.Agents(ctx)
 	if err != nil {
 		return // the check of the database says it
 	}
 	now := time.Now()
 	quiet := c.Quiet(n)
-	f, err := c.Ledger.CountFleet(ctx, now.Add(-quiet), now.Add(agentWarning))
+	f, err := c.Ledger.Directory.CountFleet(ctx, now.Add(-quiet), now.Add(agentWarning))
 	switch {
 	case err != nil || f.Agents == 0:
 	case f.Quiet*10 > f.Agents:
@@ -207,7 +207,7 @@ var wrongMeter = []string{"impossible", "unit-jump", "clock-shift"}
 
 // readings says whether clients send nonsense.
 func (c *Config) readings(ctx context.Context, all *finding.List) {
-	found, err := c.Ledger.FindingsNow(ctx)
+	found, err := c.Ledger.Reports.FindingsNow(ctx)
 	if err != nil {
 		return // the check of the database says it
 	}
@@ -226,7 +226,7 @@ func (c *Config) readings(ctx context.Context, all *finding.List) {
 
 // versions compares the versions of agents with that of this program.
 func (c *Config) versions(ctx context.Context, all *finding.List) {
-	seen, err := c.Ledger.AgentVersions(ctx)
+	seen, err := c.Ledger.Directory.AgentVersions(ctx)
 	if err != nil || c.Version == "" || len(seen) == 0 {
 		return // the check of the database says it
 	}

@@ -202,7 +202,7 @@ func (w *Watcher) measure(ctx context.Context, state finding.List) {
 		}
 		w.backupBad.Set(map[bool]float64{true: 1}[b.Failed != ""])
 	}
-	if found, err := w.Ledger.FindingsNow(ctx); err == nil {
+	if found, err := w.Ledger.Reports.FindingsNow(ctx); err == nil {
 		w.clients.Reset()
 		for _, code := range wrongMeter {
 			w.clients.WithLabelValues(code)
@@ -211,12 +211,12 @@ func (w *Watcher) measure(ctx context.Context, state finding.List) {
 			w.clients.WithLabelValues(f.Code).Set(float64(f.Clients))
 		}
 	}
-	n, err := w.Ledger.Agents(ctx)
+	n, err := w.Ledger.Directory.Agents(ctx)
 	if err != nil {
 		return
 	}
 	now := time.Now()
-	if f, err := w.Ledger.CountFleet(ctx, now.Add(-w.Quiet(n)), now.Add(agentWarning)); err == nil {
+	if f, err := w.Ledger.Directory.CountFleet(ctx, now.Add(-w.Quiet(n)), now.Add(agentWarning)); err == nil {
 		for state, n := range map[string]int64{"all": f.Agents, "away": f.Quiet, "expiring": f.Expiring} {
 			w.agents.WithLabelValues(state).Set(float64(n))
 		}

@@ -270,7 +270,7 @@ func (c *counter) transact(ctx context.Context, all []*arrived) error {
 		}
 	}
 	folded := time.Now()
-	counted, err := c.ledger.Count(ctx, all[0].run, arrivals, f.forLedger)
+	counted, err := c.ledger.Counter.Count(ctx, all[0].run, arrivals, f.forLedger)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"loadstar/fed/round"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 	"loadstar/server/terms"
 )
@@ -37,20 +38,20 @@ func plant(t *testing.T, algorithm string, clients, cohort int) *counting {
 	l, err := ledger.Open(ctx, "sqlite:"+s.file)
 	must(t, err)
 	t.Cleanup(func() { must(t, l.Close()) })
-	must(t, l.AddToken(ctx, []byte("token"), ledger.Token{Uses: 1, Expires: now.Add(time.Hour)}, "test", now))
-	must(t, l.Join(ctx, []byte("token"), ledger.Agent{ID: "agent"}, now))
+	must(t, l.Directory.AddToken(ctx, []byte("token"), directory.Token{Uses: 1, Expires: now.Add(time.Hour)}, "test", now))
+	must(t, l.Directory.Join(ctx, []byte("token"), directory.Agent{ID: "agent"}, now))
 	names, numbers := make([]string, clients), make([]int64, clients)
 	for i := range names {
 		names[i], numbers[i] = client(i), int64(i)
 	}
-	_, err = l.Announce(ctx, ledger.Announcement{Agent: "agent", Clients: names, Step: time.Hour, Most: len(names)}, now)
+	_, err = l.Directory.Announce(ctx, directory.Announcement{Agent: "agent", Clients: names, Step: time.Hour, Most: len(names)}, now)
 	must(t, err)
 	must(t, l.AddRun(ctx, ledger.Run{ID: "run", Created: now}, "test"))
 	lead, err := l.Lead(ctx, "test", time.Hour, now)
 	must(t, err)
 	plan := fmt.Sprintf("algorithm: %s\nschedule: {cohort: %d}\nmodel: {name: fekri2023, lookback: 1, targets: 1, inputs: [load]}\nevaluate: {every: 0}\n", algorithm, cohort)
 	must(t, l.Drive(ctx, lead, "run", func(d *ledger.Drive) error {
-		if _, err := d.Begin(ledger.Run{Plan: plan}, ledger.Version{}, ledger.Filter{}, now); err != nil {
+		if _, err := d.Begin(ledger.Run{Plan: plan}, ledger.Version{}, directory.Filter{}, now); err != nil {
 			return err
 		}
 		if _, _, err := d.Ask(ledger.Asking{Round: 0, Version: 0, Members: numbers, Until: now.Add(time.Hour)}); err != nil {
@@ -135,7 +136,7 @@ func (s *counting) balance(clients ...int) int {
 	if a, b := shown(s.t, got), shown(s.t, want); a != b {
 		s.t.Errorf("the stored sums of %d clients differ from the expected sums of %d", got.Len(), want.Len())
 	}
-	where, err := s.ledger.Standings(s.t.Context(), "agent", "run", 0, names)
+	where, err := s.ledger.Counter.Standings(s.t.Context(), "agent", "run", 0, names)
 	must(s.t, err)
 	for _, name := range names {
 		if where[name].State != ledger.Counted {

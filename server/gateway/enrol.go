@@ -15,6 +15,7 @@ import (
 	"loadstar/internal/jointoken"
 	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 	"loadstar/server/pki"
 )
@@ -32,13 +33,13 @@ func (g *Gateway) Join(ctx context.Context, r *v1.JoinRequest) (*v1.JoinResponse
 	}
 	now := time.Now()
 	hash := jointoken.Hash(r.Secret)
-	if err := g.Ledger.CheckToken(ctx, hash, now); err != nil {
+	if err := g.Ledger.Directory.CheckToken(ctx, hash, now); err != nil {
 		return nil, g.joinError(ctx, err)
 	}
-	a := ledger.Agent{ID: g.joinedBefore(ctx, r, now), Name: r.Name}
-	join := g.Ledger.Rejoin
+	a := directory.Agent{ID: g.joinedBefore(ctx, r, now), Name: r.Name}
+	join := g.Ledger.Directory.Rejoin
 	if a.ID == "" {
-		a.ID, join = strings.ToLower(rand.Text()[:16]), g.Ledger.Join
+		a.ID, join = strings.ToLower(rand.Text()[:16]), g.Ledger.Directory.Join
 	}
 	key, err := g.Ledger.HeadKey(ctx)
 	if err != nil {
@@ -52,7 +53,7 @@ func (g *Gateway) Join(ctx context.Context, r *v1.JoinRequest) (*v1.JoinResponse
 	if err := join(ctx, hash, a, now); err != nil {
 		return nil, g.joinError(ctx, err)
 	}
-	g.Log.Info("an agent joined", "agent", a.ID, "name", a.Name, "token", ledger.TokenID(hash))
+	g.Log.Info("an agent joined", "agent", a.ID, "name", a.Name, "token", directory.TokenID(hash))
 	return &v1.JoinResponse{Agent: a.ID, Certificates: issued.Chain, Roots: issued.Roots, HeadKey: key}, nil
 }
 
@@ -73,13 +74,13 @@ func (g *Gateway) joinedBefore(ctx context.Context, r *v1.JoinRequest, now time.
 	}
 	who, serial, err := g.Authority.ProvesOld(r.Csr, r.OldCertificate, r.OldSignature)
 	if err == nil {
-		var c ledger.Caller
-		switch c, err = g.Ledger.Caller(ctx, who.ID); {
+		var c directory.Caller
+		switch c, err = g.Ledger.Directory.Caller(ctx, who.ID); {
 		case err != nil:
 		case c.Revoked:
 			err = errors.New("the agent is revoked")
 		default:
-			if state := c.Credential(ledger.Credential{Serial: serial}, now); state == ledger.InUse || state == ledger.Issued {
+			if state := c.Credential(directory.Credential{Serial: serial}, now); state == directory.InUse || state == directory.Issued {
 				return who.ID
 			}
 			err = errors.New("a newer certificate of the agent is in use")
@@ -100,7 +101,7 @@ func (g *Gateway) Renew(ctx context.Context, r *v1.RenewRequest) (*v1.RenewRespo
 	if err != nil {
 		return nil, err
 	}
-	if err := g.Ledger.Renewed(ctx, caller.ID, credential(issued.Leaf), issued.Leaf.NotAfter); err != nil {
+	if err := g.Ledger.Directory.Renewed(ctx, caller.ID, credential(issued.Leaf), issued.Leaf.NotAfter); err != nil {
 		return nil, g.unavailable(ctx, err)
 	}
 	return &v1.RenewResponse{Certificates: issued.Chain, Roots: issued.Roots}, nil
@@ -142,7 +143,7 @@ func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.Anno
 		return nil, g.invalid("name", "the name of an input has a space")
 	}
 	now := time.Now()
-	refused, err := g.Ledger.Announce(ctx, ledger.Announcement{
+	refused, err := g.Ledger.Directory.Announce(ctx, directory.Announcement{
 		Agent: agent, Clients: r.Clients, Inputs: r.Inputs, Step: time.Duration(r.StepSeconds) * time.Second, Most: g.Clients,
 		Version: version(r.Version), Protocol: int64(protocol.OfCaller(ctx)), Skew: skew(r.Now, now), Generated: r.Generated,
 	}, now)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 	"loadstar/server/terms"
 )
@@ -120,7 +121,7 @@ func (g *Gateway) leases(ctx context.Context, agent string, r *v1.ExchangeReques
 		}
 	}
 	if !ok || has < len(n.training) || len(n.pushed) > 0 {
-		if all, err = g.Ledger.Tasks(ctx, agent); err != nil {
+		if all, err = g.Ledger.Counter.Tasks(ctx, agent); err != nil {
 			return nil, g.unavailable(ctx, err)
 		}
 		g.mirror.set(agent, all)
@@ -133,7 +134,7 @@ func (g *Gateway) leases(ctx context.Context, agent string, r *v1.ExchangeReques
 }
 
 // look returns what there is for an agent now.
-func (g *Gateway) look(ctx context.Context, caller ledger.Caller, r *v1.ExchangeRequest, n named) (*v1.ExchangeResponse, error) {
+func (g *Gateway) look(ctx context.Context, caller directory.Caller, r *v1.ExchangeRequest, n named) (*v1.ExchangeResponse, error) {
 	agent, now := caller.ID, g.Ledger.Now()
 	session, _ := g.mirror.current() // before the leases are read
 	leases, err := g.leases(ctx, agent, r, n, now)
@@ -164,7 +165,7 @@ func (g *Gateway) look(ctx context.Context, caller ledger.Caller, r *v1.Exchange
 		}
 	}
 	for _, key := range kept {
-		if err := g.Ledger.Extend(ctx, agent, key.run, key.round, keep[key], now.Add(g.Lease)); err != nil {
+		if err := g.Ledger.Counter.Extend(ctx, agent, key.run, key.round, keep[key], now.Add(g.Lease)); err != nil {
 			return nil, g.unavailable(ctx, err)
 		}
 		g.mirror.forget(agent) // a lease that has ended is not extended
@@ -222,7 +223,7 @@ func (g *Gateway) holdTime(r *v1.ExchangeRequest, s *v1.ExchangeResponse) time.D
 // wait returns what there is for an agent. If there is nothing new, it holds the call until there
 // is. A call that is held has no slot, no lane and no memory for its message, but counts as one
 // of its agent's calls. It ends when the agent is revoked.
-func (g *Gateway) wait(ctx context.Context, caller ledger.Caller, r *v1.ExchangeRequest, n named, received *v1.Received) (s *v1.ExchangeResponse, err error) {
+func (g *Gateway) wait(ctx context.Context, caller directory.Caller, r *v1.ExchangeRequest, n named, received *v1.Received) (s *v1.ExchangeResponse, err error) {
 	var woken <-chan struct{}
 	if r.WaitMs > 0 { // before looking, so that nothing is missed
 		ch, stop := g.mirror.watch(caller.ID)
@@ -358,7 +359,7 @@ func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns
 		waiting, over := splitAsked(t, asked)
 		by := map[v1.Outcome][]string{v1.Outcome_OUTCOME_UNKNOWN: waiting}
 		if len(over) > 0 {
-			where, err := g.Ledger.Outcomes(ctx, agent, t.Run, t.Round, over)
+			where, err := g.Ledger.Counter.Outcomes(ctx, agent, t.Run, t.Round, over)
 			if err != nil {
 				return nil, err
 			}
@@ -435,7 +436,7 @@ func (g *Gateway) obsolete(ctx context.Context, agent string, training []*v1.Tur
 		if len(over) == 0 {
 			continue
 		}
-		where, err := g.Ledger.Outcomes(ctx, agent, t.Run, t.Round, over)
+		where, err := g.Ledger.Counter.Outcomes(ctx, agent, t.Run, t.Round, over)
 		if err != nil {
 			return nil, err
 		}

@@ -24,6 +24,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
 	"loadstar/server/blob"
+	"loadstar/server/directory"
 	"loadstar/server/keepers"
 	"loadstar/server/ledger"
 	"loadstar/server/limitlog"
@@ -228,7 +229,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 			g.storeSeen(ctx, g.seen.take(time.Now()))
 			if time.Now().After(reports) {
 				reports = time.Now().Add(reportsEvery)
-				if err := g.Ledger.DropOldReports(ctx, g.Ledger.Now()); err != nil && ctx.Err() == nil {
+				if err := g.Ledger.Reports.DropOldReports(ctx, g.Ledger.Now()); err != nil && ctx.Err() == nil {
 					g.Log.Warn("cannot delete old reports", "error", err)
 				}
 			}
@@ -265,10 +266,10 @@ func (g *Gateway) Forget() {
 
 // count updates the numbers of agents and open turns, which determine the pace.
 func (g *Gateway) count(ctx context.Context) {
-	if n, err := g.Ledger.Agents(ctx); err == nil {
+	if n, err := g.Ledger.Directory.Agents(ctx); err == nil {
 		g.agents.Store(n)
 	}
-	if n, err := g.Ledger.Asked(ctx); err == nil {
+	if n, err := g.Ledger.Counter.Asked(ctx); err == nil {
 		// The number decays slowly: most turns of a round end long before the round, and
 		// the next round asks as many clients.
 		g.asked.Store(max(n, g.asked.Load()*9/10))
@@ -277,7 +278,7 @@ func (g *Gateway) count(ctx context.Context) {
 
 // caller looks up the calling agent in the ledger. It returns an error if the agent is
 // revoked, or if its certificate is a copy.
-func (g *Gateway) caller(ctx context.Context) (c ledger.Caller, err error) {
+func (g *Gateway) caller(ctx context.Context) (c directory.Caller, err error) {
 	id, err := g.identity(ctx)
 	if err != nil {
 		return c, err
@@ -285,7 +286,7 @@ func (g *Gateway) caller(ctx context.Context) (c ledger.Caller, err error) {
 	x := presented(ctx)
 	lookup := g.trust.begin()
 	allowed := false
-	if c, err = g.Ledger.Caller(ctx, id); err == nil && !c.Revoked {
+	if c, err = g.Ledger.Directory.Caller(ctx, id); err == nil && !c.Revoked {
 		c, allowed, err = g.admitCertificate(ctx, c, x)
 	}
 	g.trust.end(id, x.Serial, c, lookup, allowed)
@@ -308,10 +309,10 @@ func (g *Gateway) caller(ctx context.Context) (c ledger.Caller, err error) {
 
 // known returns the calling agent if the ledger allows it, or allowed it recently and there were no
 // revocations since.
-func (g *Gateway) known(ctx context.Context) (ledger.Caller, error) {
+func (g *Gateway) known(ctx context.Context) (directory.Caller, error) {
 	id, err := g.identity(ctx)
 	if err != nil {
-		return ledger.Caller{}, err
+		return directory.Caller{}, err
 	}
 	if c, ok := g.trust.get(id, presented(ctx).Serial); ok {
 		return c, nil

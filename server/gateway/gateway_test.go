@@ -23,6 +23,7 @@ import (
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/blob"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 	"loadstar/server/pki"
 	"loadstar/server/terms"
@@ -240,16 +241,16 @@ func newGateway(t testing.TB) (*Gateway, http.Handler) {
 	store, err := blob.Files(filepath.Join(dir, "blobs"))
 	must(t, err)
 	now := time.Now()
-	must(t, l.AddToken(ctx, []byte("token"), ledger.Token{Uses: 1, Expires: now.Add(time.Hour)}, "test", now))
-	must(t, l.Join(ctx, []byte("token"), ledger.Agent{ID: "agent"}, now))
-	_, err = l.Announce(ctx, ledger.Announcement{Agent: "agent", Clients: []string{"a0", "a1", "a2"}, Step: time.Hour, Most: 3}, now)
+	must(t, l.Directory.AddToken(ctx, []byte("token"), directory.Token{Uses: 1, Expires: now.Add(time.Hour)}, "test", now))
+	must(t, l.Directory.Join(ctx, []byte("token"), directory.Agent{ID: "agent"}, now))
+	_, err = l.Directory.Announce(ctx, directory.Announcement{Agent: "agent", Clients: []string{"a0", "a1", "a2"}, Step: time.Hour, Most: 3}, now)
 	must(t, err)
 	must(t, l.AddRun(ctx, ledger.Run{ID: "run", Created: now}, "test"))
 	lead, err := l.Lead(ctx, "test", time.Hour, now)
 	must(t, err)
 	plan := "{algorithm: fedavg, model: {name: fekri2023, lookback: 1, targets: 1, inputs: [load]}, evaluate: {every: 0}}"
 	must(t, l.Drive(ctx, lead, "run", func(d *ledger.Drive) error {
-		if _, err := d.Begin(ledger.Run{Plan: plan}, ledger.Version{}, ledger.Filter{}, now); err != nil {
+		if _, err := d.Begin(ledger.Run{Plan: plan}, ledger.Version{}, directory.Filter{}, now); err != nil {
 			return err
 		}
 		if _, _, err := d.Ask(ledger.Asking{Round: 0, Version: 0, Members: []int64{0, 1, 2}, Until: now.Add(time.Hour)}); err != nil {

@@ -12,7 +12,7 @@ import (
 
 	"loadstar/internal/head"
 	v1 "loadstar/proto/loadstar/v1"
-	"loadstar/server/ledger"
+	"loadstar/server/directory"
 )
 
 const (
@@ -188,7 +188,7 @@ func (g *Gateway) recordFork(ctx context.Context, agent string, s *v1.SeenHead) 
 		return nil
 	}
 	g.Log.Error("an agent has seen other weights of a run than this server has", "agent", agent, "run", s.Run, "version", s.Version)
-	err := g.Ledger.AddEvent(ctx, ledger.Event{
+	err := g.Ledger.Events.AddEvent(ctx, directory.Event{
 		At: g.Ledger.Now(), Actor: agent, Action: "other weights", Subject: s.Run,
 		Detail: fmt.Sprintf("the agent has seen head %x of version %d, which this server does not have", s.Hash[:8], s.Version),
 	})

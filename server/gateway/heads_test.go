@@ -10,6 +10,7 @@ import (
 
 	"loadstar/internal/head"
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 	"loadstar/server/pki"
 )
@@ -94,7 +95,7 @@ func TestHeads(t *testing.T) {
 	}
 	events := func() (n int) {
 		t.Helper()
-		all, err := g.Ledger.Audit(ctx, ledger.AuditQuery{Actions: []string{"other weights"}, Limit: 10})
+		all, err := g.Ledger.Events.Audit(ctx, directory.AuditQuery{Actions: []string{"other weights"}, Limit: 10})
 		must(t, err)
 		for _, e := range all {
 			if e.Actor != "agent" || e.Subject != "run" || !strings.Contains(e.Detail, "version 3") {

@@ -81,7 +81,7 @@ func (m *mirror) refresh(ctx context.Context) (revocations int64, err error) {
 	session := m.session
 	m.mu.Unlock()
 	began := time.Now()
-	stamps, err := m.ledger.Stamps(ctx)
+	stamps, err := m.ledger.Counter.Stamps(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -100,7 +100,7 @@ func (m *mirror) refresh(ctx context.Context) (revocations int64, err error) {
 	for run, stamp := range stamps.Leases {
 		// A client that is revoked loses its leases.
 		if first || old.Leases[run] != stamp || old.Revocations != stamps.Revocations {
-			if loaded[run], err = m.ledger.OpenLeases(ctx, run); err != nil {
+			if loaded[run], err = m.ledger.Counter.OpenLeases(ctx, run); err != nil {
 				return 0, err
 			}
 		}

@@ -128,7 +128,7 @@ func TestHeldRevoked(t *testing.T) {
 				failed <- err
 			}()
 			testkit.Eventually(t, "the call is held", func() bool { g.mirror.mu.Lock(); defer g.mirror.mu.Unlock(); return len(g.mirror.held) == 1 })
-			must(t, g.Ledger.RevokeAgent(t.Context(), "agent", "test", time.Now()))
+			must(t, g.Ledger.Directory.RevokeAgent(t.Context(), "agent", "test", time.Now()))
 			revoked(g)
 			if err := <-failed; connect.CodeOf(err) != connect.CodePermissionDenied {
 				t.Errorf("the held call ends with %v", err)
@@ -191,7 +191,7 @@ func TestTwoGateways(t *testing.T) {
 	elsewhere := follow(t, other)
 	mine := exchange(t, ctx, g, &v1.ExchangeRequest{}).Session
 	// Count through the ledger, as another process does: nothing tells this gateway.
-	counted, err := g.Ledger.Count(t.Context(), "run", []ledger.Arrival{{Agent: "agent", Shares: []ledger.Share{{Client: "a1", Examples: 1}}}},
+	counted, err := g.Ledger.Counter.Count(t.Context(), "run", []ledger.Arrival{{Agent: "agent", Shares: []ledger.Share{{Client: "a1", Examples: 1}}}},
 		func([]int) ([]ledger.Partial, []ledger.Single, error) { return nil, nil, nil })
 	if err != nil || len(counted) != 1 {
 		t.Fatal(counted, err)

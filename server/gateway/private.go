@@ -64,7 +64,7 @@ func (g *Gateway) samePart(ctx context.Context, agent string, r *v1.Result) (*v1
 	if r.Form != v1.Form_FORM_MASKED {
 		return nil, nil
 	}
-	has, err := g.Ledger.HasMask(ctx, r.Run, r.Round, agent, r.Part)
+	has, err := g.Ledger.Counter.HasMask(ctx, r.Run, r.Round, agent, r.Part)
 	if err != nil || !has {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/series/quality"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 )
 
@@ -81,7 +82,7 @@ func (g *Gateway) addReports(ctx context.Context, agent string, reports []*v1.Cl
 	if len(reports) > maxReports {
 		return g.invalid("reports", "a call may have %d reports, this one has %d", maxReports, len(reports))
 	}
-	all := make([]ledger.Report, 0, len(reports))
+	all := make([]directory.Report, 0, len(reports))
 	for _, r := range reports {
 		x, ok := g.report(r)
 		if !ok {
@@ -93,7 +94,7 @@ func (g *Gateway) addReports(ctx context.Context, agent string, reports []*v1.Cl
 		g.metrics.refused.WithLabelValues("reports").Inc()
 		return nil
 	}
-	if err := g.Ledger.AddReports(ctx, agent, all, g.Region, now); err != nil {
+	if err := g.Ledger.Reports.AddReports(ctx, agent, all, g.Region, now); err != nil {
 		return g.unavailable(ctx, err)
 	}
 	return nil
@@ -104,7 +105,7 @@ func (g *Gateway) addReports(ctx context.Context, agent string, reports []*v1.Cl
 func (g *Gateway) mayReport(agent string, n int, now time.Time) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if day := ledger.Today(now); day != g.reportDay || len(g.reported) > maxSeen {
+	if day := directory.Today(now); day != g.reportDay || len(g.reported) > maxSeen {
 		g.reportDay, g.reported = day, map[string]int{}
 	}
 	if g.reported[agent]+n > reportsOfClient*g.Clients {
@@ -116,7 +117,7 @@ func (g *Gateway) mayReport(agent string, n int, now time.Time) bool {
 
 // report checks a report. It refuses texts that are not valid, and moves numbers that are
 // out of bounds to the nearest bound.
-func (g *Gateway) report(r *v1.ClientReport) (x ledger.Report, ok bool) {
+func (g *Gateway) report(r *v1.ClientReport) (x directory.Report, ok bool) {
 	if !validName(r.GetClient()) || len(r.Shares) > maxShares || len(r.Findings) > maxFindings || slices.ContainsFunc(r.Findings, invalidCode) ||
 		slices.ContainsFunc(r.Shares, func(s *v1.SourceShare) bool { return invalidCode(s.GetSource()) }) {
 		return x, false
@@ -143,7 +144,7 @@ func (g *Gateway) report(r *v1.ClientReport) (x ledger.Report, ok bool) {
 		m.Shares = append(m.Shares, &v1.SourceShare{Source: s.Source, Share: *share})
 	}
 	b, err := proto.Marshal(m)
-	return ledger.Report{
+	return directory.Report{
 		Client: m.Client, Day: m.Day, Message: b, Release: m.Release, RelativeMAE: number(m.RelativeMae), Coverage: number(m.Coverage), Fallback: fallback,
 		Drift: m.Drift, WantsRound: m.WantsRound, Findings: known(m.Findings),
 		Interim: r.Interim,

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 	"loadstar/server/pki"
 )
@@ -45,13 +46,13 @@ func TestReleaseList(t *testing.T) {
 	lead, err := g.Ledger.Lead(ctx, "test", time.Hour, time.Now())
 	must(t, err)
 	hub := []ledger.Release{{ID: "x", Name: "day", Number: 1, Run: "run", Weights: "w", PlanBlob: "p", Role: "generic"}}
-	must(t, g.Ledger.AdoptReleases(ctx, lead, hub, time.Now()))
+	must(t, g.Ledger.Relay.AdoptReleases(ctx, lead, hub, time.Now()))
 	g.loadReleases(ctx)
 	one := check(&empty.Revision)
 	if one == nil || one.Revision == empty.Revision || len(one.Releases) != 1 || one.Releases[0].Id != "x" {
 		t.Fatalf("%v", one)
 	}
-	must(t, g.Ledger.AdoptReleases(ctx, lead, nil, time.Now()))
+	must(t, g.Ledger.Relay.AdoptReleases(ctx, lead, nil, time.Now()))
 	g.loadReleases(ctx)
 	if again := check(&one.Revision); again.GetRevision() != empty.Revision {
 		t.Errorf("%v, want revision %d", again, empty.Revision)
@@ -63,7 +64,7 @@ func TestReleaseList(t *testing.T) {
 func TestHostileReports(t *testing.T) {
 	g, _ := newGateway(t)
 	ctx := pki.With(t.Context(), pki.Identity{Role: pki.Agent, ID: "agent"})
-	today := ledger.Today(time.Now())
+	today := directory.Today(time.Now())
 	send := func(all ...*v1.ClientReport) error {
 		_, err := g.Exchange(ctx, &v1.ExchangeRequest{Reports: all})
 		return err
@@ -92,7 +93,7 @@ func TestHostileReports(t *testing.T) {
 		Client: "a0", Day: today, RelativeMae: number(math.Inf(1)), Coverage: number(-3), Shares: append(shares(3), &v1.SourceShare{Source: "model", Share: math.NaN()}),
 		Release: "../unknown",
 	}, &v1.ClientReport{Client: "a1", Day: today, RelativeMae: number(math.NaN()), Coverage: number(0.01)}, &v1.ClientReport{Client: "a2", Day: math.MaxInt64}, &v1.ClientReport{Client: "a2", Day: math.MinInt64}))
-	stored, err := g.Ledger.Reports(ctx, []string{"a0", "a1", "a2", "b0"})
+	stored, err := g.Ledger.Reports.Reports(ctx, []string{"a0", "a1", "a2", "b0"})
 	must(t, err)
 	if len(stored) != 2 {
 		t.Fatalf("%d reports are stored", len(stored))
@@ -102,7 +103,7 @@ func TestHostileReports(t *testing.T) {
 	if got.GetRelativeMae() != 100 || got.GetCoverage() != 0 || got.Coverage == nil || got.Release != "" || len(got.Shares) != 3 {
 		t.Errorf("%v", got)
 	}
-	days, err := g.Ledger.ReportDays(ctx, "", 9)
+	days, err := g.Ledger.Reports.ReportDays(ctx, "", 9)
 	must(t, err)
 	if len(days) != 1 || days[0].Clients != 2 || days[0].Fallback < 0.98 {
 		t.Errorf("%+v", days)
@@ -118,7 +119,7 @@ func TestHostileReports(t *testing.T) {
 		t.Errorf("%d reports in a day", n)
 	}
 	must(t, send(slices.Repeat([]*v1.ClientReport{{Client: "a2", Day: today + 1, Coverage: number(0.5)}}, maxReports)...)) // ignored
-	if stored, err := g.Ledger.Reports(ctx, []string{"a0", "a1", "a2", "b0"}); err != nil || ledgerDay(t, stored["a2"]) != today {
+	if stored, err := g.Ledger.Reports.Reports(ctx, []string{"a0", "a1", "a2", "b0"}); err != nil || ledgerDay(t, stored["a2"]) != today {
 		t.Errorf("the limit had no effect: %v", err)
 	}
 	// The ledger is closed: the agent must retry.

@@ -169,7 +169,7 @@ func (g *Gateway) withoutNumbers(ctx context.Context, agent string, r *v1.Result
 		clients[i] = s.Client
 	}
 	g.mirror.forget(agent) // it was not right about this result
-	where, err := g.Ledger.Standings(ctx, agent, r.Run, r.Round, clients)
+	where, err := g.Ledger.Counter.Standings(ctx, agent, r.Run, r.Round, clients)
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +215,7 @@ func (g *Gateway) decline(ctx context.Context, agent string, declines []*v1.Decl
 	}
 	for _, r := range declines {
 		t := r.Turns
-		if err := g.Ledger.Decline(ctx, agent, t.Run, t.Round, t.Clients, declineCode(r.Code), printable(r.Reason)); err != nil {
+		if err := g.Ledger.Counter.Decline(ctx, agent, t.Run, t.Round, t.Clients, declineCode(r.Code), printable(r.Reason)); err != nil {
 			return g.unavailable(ctx, err)
 		}
 		g.mirror.forget(agent)

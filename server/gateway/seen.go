@@ -65,7 +65,7 @@ func (g *Gateway) storeSeen(ctx context.Context, agents []string) {
 	if len(agents) == 0 {
 		return
 	}
-	if err := g.Ledger.Seen(ctx, agents, g.Ledger.Now()); err != nil && ctx.Err() == nil {
+	if err := g.Ledger.Directory.Seen(ctx, agents, g.Ledger.Now()); err != nil && ctx.Err() == nil {
 		// The agents are noted again after an interval, which is shorter than the time after
 		// which they would be left out of runs.
 		g.Log.Warn("cannot store when agents called", "error", err)

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"loadstar/server/ledger"
+	"loadstar/server/directory"
 )
 
 const (
@@ -29,7 +29,7 @@ type trust struct {
 
 // trusted is an agent that may call with a certificate.
 type trusted struct {
-	ledger.Caller
+	directory.Caller
 	serial string
 	began  time.Time // of the lookup
 }
@@ -51,7 +51,7 @@ func (t *trust) begin() lookup {
 
 // end stores the outcome of a lookup. If something was dropped during the lookup, it stores no
 // trust, because the ledger may have answered before the revocation.
-func (t *trust) end(agent, serial string, c ledger.Caller, l lookup, allowed bool) {
+func (t *trust) end(agent, serial string, c directory.Caller, l lookup, allowed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.known, agent)
@@ -65,7 +65,7 @@ func (t *trust) end(agent, serial string, c ledger.Caller, l lookup, allowed boo
 }
 
 // get returns an agent that was allowed with this certificate.
-func (t *trust) get(agent, serial string) (c ledger.Caller, ok bool) {
+func (t *trust) get(agent, serial string) (c directory.Caller, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	has, ok := t.known[agent]

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"loadstar/server/ledger"
+	"loadstar/server/directory"
 )
 
 func TestTrust(t *testing.T) {
@@ -18,7 +18,7 @@ func TestTrust(t *testing.T) {
 		if has("a", "1") {
 			t.Error("an agent that was never looked up is trusted")
 		}
-		x.end("a", "1", ledger.Caller{}, x.begin(), true)
+		x.end("a", "1", directory.Caller{}, x.begin(), true)
 		time.Sleep(trustFor - 1)
 		if !has("a", "1") || has("b", "1") || has("a", "2") {
 			t.Error("an agent must be trusted for a second with one certificate, and no other")
@@ -31,24 +31,24 @@ func TestTrust(t *testing.T) {
 		// answer may be that old.
 		l := x.begin()
 		time.Sleep(trustFor)
-		x.end("a", "1", ledger.Caller{}, l, true)
+		x.end("a", "1", directory.Caller{}, l, true)
 		if has("a", "1") {
 			t.Error("trusted for a second after a lookup that took a second")
 		}
 		// A lookup that finds an agent revoked ends the trust from an earlier lookup.
-		x.end("a", "1", ledger.Caller{}, x.begin(), true)
-		x.end("a", "1", ledger.Caller{}, x.begin(), false)
+		x.end("a", "1", directory.Caller{}, x.begin(), true)
+		x.end("a", "1", directory.Caller{}, x.begin(), false)
 		if has("a", "1") {
 			t.Error("trusted after a lookup has found it revoked")
 		}
 		// A revocation also discards lookups in progress.
-		x.end("a", "1", ledger.Caller{}, x.begin(), true)
+		x.end("a", "1", directory.Caller{}, x.begin(), true)
 		l = x.begin()
 		x.drop("a")
 		if has("a", "1") {
 			t.Error("trusted after its revocation")
 		}
-		x.end("a", "1", ledger.Caller{}, l, true)
+		x.end("a", "1", directory.Caller{}, l, true)
 		if has("a", "1") {
 			t.Error("trusted by a lookup that began before its revocation")
 		}
@@ -68,13 +68,13 @@ func TestRevoked(t *testing.T) {
 	trustUntil := func(end time.Time) {
 		g.trust.mu.Lock()
 		defer g.trust.mu.Unlock()
-		g.trust.known["agent"] = trusted{Caller: ledger.Caller{ID: "agent"}, began: end.Add(-trustFor)}
+		g.trust.known["agent"] = trusted{Caller: directory.Caller{ID: "agent"}, began: end.Add(-trustFor)}
 	}
 	const allowed = http.StatusNotFound // the call is allowed, but there is no such blob
 	if code := fetch(); code != allowed {
 		t.Fatalf("before: %d", code)
 	}
-	must(t, g.Ledger.RevokeAgent(t.Context(), "agent", "test", time.Now()))
+	must(t, g.Ledger.Directory.RevokeAgent(t.Context(), "agent", "test", time.Now()))
 	trustUntil(time.Now().Add(time.Hour))
 	if code := fetch(); code != allowed {
 		t.Errorf("revoked by another process, still trusted: %d", code)

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "loadstar/proto/loadstar/v1"
-	"loadstar/server/ledger"
+	"loadstar/server/directory"
 )
 
 // If the database is closed, the log names the call and the failed operation. The agent
@@ -30,7 +30,7 @@ func TestUnavailable(t *testing.T) {
 			g.Log = slog.New(slog.NewTextHandler(&log, nil))
 			must(t, g.Ledger.Close())
 			if q != nil {
-				g.trust.end("agent", "", ledger.Caller{ID: "agent", Hosts: true}, g.trust.begin(), true) // so that the lookup is skipped
+				g.trust.end("agent", "", directory.Caller{ID: "agent", Hosts: true}, g.trust.begin(), true) // so that the lookup is skipped
 			}
 			body, err := proto.Marshal(q)
 			must(t, err)

@@ -62,10 +62,10 @@ func TestClockWasAhead(t *testing.T) {
 			t.Fatal(err)
 		}
 		for want, now := range []time.Duration{0, time.Second, 0} {
-			if err := l.Seen(ctx, []string{"a"}, after(now)); err != nil {
+			if err := l.Directory.Seen(ctx, []string{"a"}, after(now)); err != nil {
 				t.Fatal(err)
 			}
-			if got, err := l.LastSeen(ctx); err != nil || !got.Equal(after(min(time.Duration(want), 1)*time.Second)) {
+			if got, err := l.Directory.LastSeen(ctx); err != nil || !got.Equal(after(min(time.Duration(want), 1)*time.Second)) {
 				t.Errorf("call %d: seen at %s, %v", want+1, got, err)
 			}
 		}

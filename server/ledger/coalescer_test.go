@@ -42,14 +42,14 @@ func TestCoalescer(t *testing.T) {
 					if i < agents && i%4 != 0 {
 						clients, open = i, i-i%2
 					}
-					c, err := l.Caller(t.Context(), id)
+					c, err := l.Directory.Caller(t.Context(), id)
 					if (err == nil) != (i < agents) || err != nil && !errors.Is(err, ErrNotFound) || c.Hosts != (clients > 0) {
 						t.Errorf("%s: %+v, %v", id, c, err)
 					}
-					if all, err := l.Tasks(t.Context(), id); err != nil || len(all) != open {
+					if all, err := l.Counter.Tasks(t.Context(), id); err != nil || len(all) != open {
 						t.Errorf("%s has %d tasks, not %d: %v", id, len(all), open, err)
 					}
-					where, err := l.Standings(t.Context(), id, "run", 0, named(id+"-", clients))
+					where, err := l.Counter.Standings(t.Context(), id, "run", 0, named(id+"-", clients))
 					is := map[TurnState]int{}
 					for _, s := range where {
 						is[s.State]++

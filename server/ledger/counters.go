@@ -23,8 +23,8 @@ import (
 const slots = 256
 
 // newSlot chooses the slot of a process.
-func (l *Ledger) newSlot() int64 {
-	if l.Store.SQLite {
+func (ct *Counter) newSlot() int64 {
+	if ct.store.SQLite {
 		return 0
 	}
 	return rand.Int64N(slots)
@@ -60,8 +60,8 @@ func newestBatch(ctx context.Context, tx *sqlstore.Txn, r *Run) (newest int64, e
 }
 
 // nextBatch returns the number of a new batch. The transaction must have locked the run.
-func (l *Ledger) nextBatch(ctx context.Context, tx *sqlstore.Txn, r *Run) (next int64, err error) {
-	if l.Store.SQLite {
+func (ct *Counter) nextBatch(ctx context.Context, tx *sqlstore.Txn, r *Run) (next int64, err error) {
+	if ct.store.SQLite {
 		newest, err := newestBatch(ctx, tx, r)
 		return newest + 1, err
 	}
@@ -75,16 +75,16 @@ func (l *Ledger) nextBatch(ctx context.Context, tx *sqlstore.Txn, r *Run) (next 
 }
 
 // note stores in the row of this process that it counts a batch.
-func (l *Ledger) note(ctx context.Context, tx *sqlstore.Txn, run string, round, batch, counted, bytes int64) error {
+func (ct *Counter) note(ctx context.Context, tx *sqlstore.Txn, run string, round, batch, counted, bytes int64) error {
 	own := func() (counterRow, error) {
-		return scanCounter(tx.QueryRowContext(ctx, selectCounters+" WHERE run = $1 AND slot = $2"+l.Store.LockClause("UPDATE"), run, l.slot))
+		return scanCounter(tx.QueryRowContext(ctx, selectCounters+" WHERE run = $1 AND slot = $2"+ct.store.LockClause("UPDATE"), run, ct.slot))
 	}
 	c, err := own()
 	if errors.Is(err, sql.ErrNoRows) {
 		// Another transaction may add the row too. The second one waits for the first, and then
 		// reads what it has stored.
 		if _, err := tx.ExecContext(ctx, "INSERT INTO counters (run, slot, batch, receipts, round, counted, bytes, checksum) VALUES ($1, $2, 0, 0, $3, 0, 0, $4) ON CONFLICT (run, slot) DO NOTHING",
-			run, l.slot, round, sqlstore.RowSum("counters", run, l.slot, int64(0), int64(0))); err != nil {
+			run, ct.slot, round, sqlstore.RowSum("counters", run, ct.slot, int64(0), int64(0))); err != nil {
 			return err
 		}
 		c, err = own()
@@ -102,6 +102,6 @@ func (l *Ledger) note(ctx context.Context, tx *sqlstore.Txn, run string, round, 
 	}
 	c.batch, c.receipts = max(c.batch, batch), c.receipts+counted
 	_, err = tx.ExecContext(ctx, "UPDATE counters SET batch = $3, receipts = $4, round = $5, counted = $6, bytes = $7, checksum = $8 WHERE run = $1 AND slot = $2",
-		run, l.slot, c.batch, c.receipts, c.round, c.counted+counted, c.bytes+bytes, sqlstore.RowSum("counters", run, l.slot, c.batch, c.receipts))
+		run, ct.slot, c.batch, c.receipts, c.round, c.counted+counted, c.bytes+bytes, sqlstore.RowSum("counters", run, ct.slot, c.batch, c.receipts))
 	return err
 }

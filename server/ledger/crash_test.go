@@ -57,7 +57,7 @@ func child(at string, args []string) error {
 			batch = append(batch, one("agent", 0, 0, rest[:n]...))
 			rest = rest[n:]
 		}
-		counted, err := l.Count(ctx, "run", batch, sums(batch))
+		counted, err := l.Counter.Count(ctx, "run", batch, sums(batch))
 		if err != nil {
 			if !sqlstore.Unreachable(err) || time.Now().After(deadline) {
 				return fmt.Errorf("not away: %w", err)
@@ -83,7 +83,7 @@ func child(at string, args []string) error {
 		for _, c := range part {
 			batch = append(batch, one("agent", 0, 0, c))
 		}
-		if _, err := l.Count(ctx, "run", batch, sums(batch)); err != nil {
+		if _, err := l.Counter.Count(ctx, "run", batch, sums(batch)); err != nil {
 			return err
 		}
 	}
@@ -127,7 +127,7 @@ func count(t *testing.T, at string, turns int, seed uint64) *counter {
 func (s *site) kept(said []string) {
 	s.t.Helper()
 	for part := range slices.Chunk(said, 500) {
-		where, err := s.Standings(context.Background(), "agent", "run", 0, part)
+		where, err := s.Counter.Standings(context.Background(), "agent", "run", 0, part)
 		testkit.Must(s.t, err)
 		for _, c := range part {
 			if where[c].State != Counted {
@@ -165,7 +165,7 @@ func TestKill(t *testing.T) {
 			}
 			l, err := Open(t.Context(), at)
 			testkit.Must(t, err)
-			now := &site{l, t, s.lead, s.run}
+			now := &site{l, t, s.lead, s.run, 0}
 			leases, n := now.balance()
 			now.kept(slices.Concat(both[0].said, both[1].said))
 			if leases+n != turns || n < receipts {
@@ -181,7 +181,7 @@ func TestKill(t *testing.T) {
 		if err := <-last.done; err != nil {
 			t.Error(err)
 		}
-		now := &site{open(t, at), t, s.lead, s.run}
+		now := &site{open(t, at), t, s.lead, s.run, 0}
 		if leases, n := now.balance(); leases != 0 || n != turns {
 			t.Errorf("%d leases, %d receipts in the end", leases, n)
 		}
@@ -211,7 +211,7 @@ func TestPostgresCrashes(t *testing.T) {
 		storetest.Equal(t, "where the server is", server.URL("ledger"), at)
 		l, err := Open(t.Context(), at)
 		testkit.Must(t, err)
-		(&site{l, t, s.lead, s.run}).balance()
+		(&site{l, t, s.lead, s.run, 0}).balance()
 		testkit.Must(t, l.Close())
 	}
 	for _, c := range both {
@@ -219,7 +219,7 @@ func TestPostgresCrashes(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	now := &site{open(t, at), t, s.lead, s.run}
+	now := &site{open(t, at), t, s.lead, s.run, 0}
 	leases, n := now.balance()
 	if leases != 0 || n != turns {
 		t.Errorf("%d leases, %d receipts in the end", leases, n)

@@ -48,7 +48,7 @@ func fill(t *testing.T, at string) *site {
 	s.drive(func(d *Drive) error { return d.OpenPrivate(1, []byte{1}) })
 	s.drive(func(d *Drive) error { _, err := d.FixRequest(1, []byte{2}); return err })
 	arrivals := []Arrival{one("agent", 1, 1, "c00004")}
-	_, err = s.Count(ctx, "run", arrivals, func([]int) ([]Partial, []Single, error) {
+	_, err = s.Counter.Count(ctx, "run", arrivals, func([]int) ([]Partial, []Single, error) {
 		return nil, []Single{{Client: "c00004", Version: 1, Examples: 10, Steps: 3, Loss: math.Copysign(0, -1), Numbers: []byte{1, 2}}}, nil
 	})
 	testkit.Must(t, err)
@@ -130,9 +130,9 @@ func TestReadsChecked(t *testing.T) {
 			{"updates", "loss = 7", func() error { return s.Singles(ctx, "run", 9, func(Single) error { return nil }) }},
 			{"receipts", "version = 7", func() error { return drive(func(d *Drive) error { _, err := d.Receipts(0); return err }) }},
 			{"receipts", "norm = 7", func() error { return s.Sizes(ctx, "run", Round{Round: 1, LastBatch: 9}, func(Share) {}) }},
-			{"leases", "version = 7", func() error { _, err := s.Tasks(ctx, "agent"); return err }},
+			{"leases", "version = 7", func() error { _, err := s.Counter.Tasks(ctx, "agent"); return err }},
 			{"leases", "no = 7", func() error {
-				_, err := s.Count(ctx, "run", []Arrival{one("agent", 1, 1, "c00005")}, sums(nil))
+				_, err := s.Counter.Count(ctx, "run", []Arrival{one("agent", 1, 1, "c00005")}, sums(nil))
 				return err
 			}},
 			{"leases", "no = 7", func() error {
@@ -144,7 +144,7 @@ func TestReadsChecked(t *testing.T) {
 			{"counters", "batch = 7", func() error { return drive(func(*Drive) error { return nil }) }},
 			{"counters", "receipts = 7", func() error {
 				arrivals := []Arrival{one("agent", 1, 1, "c00005")}
-				_, err := s.Count(ctx, "run", arrivals, sums(arrivals))
+				_, err := s.Counter.Count(ctx, "run", arrivals, sums(arrivals))
 				return err
 			}},
 			{"machines", "state = 'other'", func() error { return drive(func(d *Drive) error { _, err := d.Machine(); return err }) }},
@@ -159,7 +159,7 @@ func TestReadsChecked(t *testing.T) {
 			{"releases", "weights = 'w7'", func() error { _, err := s.Releases(ctx); return err }},
 			{"runs", "version = 7", func() error { _, err := s.Run(ctx, "run"); return err }},
 			{"runs", "batch = 7", func() error {
-				_, err := s.Count(ctx, "run", []Arrival{one("agent", 1, 1, "c00005")}, sums(nil))
+				_, err := s.Counter.Count(ctx, "run", []Arrival{one("agent", 1, 1, "c00005")}, sums(nil))
 				return err
 			}},
 		} {
@@ -269,7 +269,7 @@ func TestLockedWhileOpen(t *testing.T) {
 		testkit.Must(t, l.Close())
 		c, err := Open(t.Context(), "sqlite:"+filepath.Join(crashed, "ledger.db"))
 		testkit.Must(t, err)
-		if n, err := c.Agents(t.Context()); n != int64(2*(i+1)) || err != nil {
+		if n, err := c.Directory.Agents(t.Context()); n != int64(2*(i+1)) || err != nil {
 			t.Errorf("%d agents, want %d: %v", n, 2*(i+1), err)
 		}
 		testkit.Must(t, c.Close())

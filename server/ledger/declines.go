@@ -26,11 +26,11 @@ type Decline struct {
 // Decline marks an agent's leases in a round as declined, for a reason. The coordinator then
 // withdraws them. It skips leases that another transaction has locked. Only turns with a
 // lease get a row, so an agent cannot fill the table.
-func (l *Ledger) Decline(ctx context.Context, agent, run string, round int64, clients []string, code, reason string) (err error) {
+func (ct *Counter) Decline(ctx context.Context, agent, run string, round int64, clients []string, code, reason string) (err error) {
 	defer sqlstore.Wrap(&err, "declining leases of agent", agent, "in run", run)
-	now := l.Now()
-	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
-		declined, err := l.setExpiry(ctx, tx, "until <> $4", "$4", agent, run, round, clients, time.Time{})
+	now := ct.store.Now()
+	return ct.store.Update(ctx, func(tx *sqlstore.Txn) error {
+		declined, err := ct.setExpiry(ctx, tx, "until <> $4", "$4", agent, run, round, clients, time.Time{})
 		if err != nil {
 			return err
 		}
@@ -38,15 +38,15 @@ func (l *Ledger) Decline(ctx context.Context, agent, run string, round int64, cl
 		for i, c := range declined {
 			all[i] = Decline{Turn{run, round, c}, agent, code, reason, now}
 		}
-		return l.addDeclines(ctx, tx, all)
+		return ct.addDeclines(ctx, tx, all)
 	})
 }
 
 // addDeclines stores declines, except those of turns that have one. The transaction must
 // have locked the leases of the turns before, so that two transactions cannot deadlock.
-func (l *Ledger) addDeclines(ctx context.Context, tx *sqlstore.Txn, all []Decline) error {
+func (ct *Counter) addDeclines(ctx context.Context, tx *sqlstore.Txn, all []Decline) error {
 	const columns = 7
-	for part := range slices.Chunk(all, l.Store.Chunk) {
+	for part := range slices.Chunk(all, ct.store.Chunk) {
 		args := make([]any, 0, columns*len(part))
 		for _, x := range part {
 			args = append(args, x.Run, x.Round, x.Client, x.Agent, x.Code, x.Reason, sqlstore.ToMillis(x.At))
@@ -59,7 +59,7 @@ func (l *Ledger) addDeclines(ctx context.Context, tx *sqlstore.Txn, all []Declin
 }
 
 // endTurns deletes all leases of a run and records the reason.
-func (l *Ledger) endTurns(ctx context.Context, tx *sqlstore.Txn, run, reason string, now time.Time) error {
+func (ct *Counter) endTurns(ctx context.Context, tx *sqlstore.Txn, run, reason string, now time.Time) error {
 	var all []Decline
 	err := sqlstore.Query(ctx, tx, func(r *sql.Rows) error {
 		x := Decline{Turn: Turn{Run: run}, Code: CodeLost, Reason: reason, At: now}
@@ -73,7 +73,7 @@ func (l *Ledger) endTurns(ctx context.Context, tx *sqlstore.Txn, run, reason str
 	if err := sqlstore.Touch(ctx, tx, leasesStamp+run); err != nil { // agents that train them hear of it
 		return err
 	}
-	return l.addDeclines(ctx, tx, all)
+	return ct.addDeclines(ctx, tx, all)
 }
 
 // Wave returns the most frequent reason with which agents declined turns of a round, and the

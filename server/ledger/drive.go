@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"loadstar/server/directory"
 	"loadstar/server/sqlstore"
 )
 
@@ -48,10 +49,10 @@ func (l *Ledger) Drive(ctx context.Context, lead Lead, run string, do func(d *Dr
 // Begin makes the clients that a filter selects the members of the run's fleet, except those
 // that are held out. It numbers them in the byte order of their names. It stores version 0
 // and r's Plan, PlanBlob, Server and LeftOut. It returns the size of the fleet.
-func (d *Drive) Begin(r Run, v Version, members Filter, now time.Time) (fleet int64, err error) {
+func (d *Drive) Begin(r Run, v Version, members directory.Filter, now time.Time) (fleet int64, err error) {
 	defer sqlstore.Wrap(&err, "beginning run", d.Run.ID)
 	args := []any{d.Run.ID}
-	which := d.l.selects(members, &args)
+	which := d.l.Directory.Selects(members, &args)
 	var clients []string
 	generated := int64(0)
 	if err := sqlstore.Query(d.ctx, d.tx, func(r *sql.Rows) error {
@@ -155,7 +156,7 @@ func (d *Drive) Withdraw(now time.Time) (all []Lease, err error) {
 	if err := sqlstore.Touch(d.ctx, d.tx, leasesStamp+d.Run.ID); err != nil {
 		return nil, err
 	}
-	return all, d.l.addDeclines(d.ctx, d.tx, lost)
+	return all, d.l.Counter.addDeclines(d.ctx, d.tx, lost)
 }
 
 // Asking describes leases for members of the fleet. They last until Until and can be
@@ -299,7 +300,7 @@ func (d *Drive) Close(r Round, machine string, carries bool) (err error) {
 		return err
 	}
 	if !carries {
-		if err := d.l.endTurns(d.ctx, d.tx, d.Run.ID, "the round closed before its result arrived", r.Closed); err != nil {
+		if err := d.l.Counter.endTurns(d.ctx, d.tx, d.Run.ID, "the round closed before its result arrived", r.Closed); err != nil {
 			return err
 		}
 	}

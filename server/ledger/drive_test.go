@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/server/directory"
 	"loadstar/server/sqlstore/storetest"
 )
 
@@ -22,8 +23,8 @@ func TestBegin(t *testing.T) {
 		announce(t, l, "a", names[:7]...)
 		announce(t, l, "b", append(names[7:], "out")...)
 		announce(t, l, "revoked", "out of reach")
-		testkit.Must(t, l.RevokeClient(ctx, "out", "operator", t0))
-		testkit.Must(t, l.RevokeAgent(ctx, "revoked", "operator", t0))
+		testkit.Must(t, l.Directory.RevokeClient(ctx, "out", "operator", t0))
+		testkit.Must(t, l.Directory.RevokeAgent(ctx, "revoked", "operator", t0))
 		s := begin(t, l, "run")
 		r, err := l.Run(ctx, "run")
 		testkit.Must(t, err)
@@ -43,7 +44,7 @@ func TestBegin(t *testing.T) {
 		slices.SortFunc(names, strings.Compare)
 		storetest.Equal(t, "members", strings.Join(got, "|"), strings.Join(names, "|"))
 		err = l.Drive(ctx, s.lead, "run", func(d *Drive) error {
-			_, err := d.Begin(Run{}, Version{}, Filter{}, t0)
+			_, err := d.Begin(Run{}, Version{}, directory.Filter{}, t0)
 			return err
 		})
 		if err == nil {
@@ -63,7 +64,7 @@ func TestFilter(t *testing.T) {
 		join(t, l, "a", "b", "c", "silent", "revoked")
 		say := func(agent string, clients []string, step time.Duration, inputs ...string) {
 			t.Helper()
-			_, err := l.Announce(ctx, Announcement{Agent: agent, Clients: clients, Inputs: inputs, Step: step, Most: 1000}, t0)
+			_, err := l.Directory.Announce(ctx, directory.Announcement{Agent: agent, Clients: clients, Inputs: inputs, Step: step, Most: 1000}, t0)
 			testkit.Must(t, err)
 		}
 		say("a", named("a", 700), time.Hour, "wind", "temperature", "load", "wind")
@@ -71,13 +72,13 @@ func TestFilter(t *testing.T) {
 		say("c", []string{"c1"}, 15*time.Minute, "load", "temperature", "wind")
 		say("silent", named("s", 900), time.Hour, "load", "temperature", "wind")
 		say("revoked", named("r", 900), time.Hour, "load")
-		testkit.Must(t, l.RevokeAgent(ctx, "revoked", "operator", t0))
-		testkit.Must(t, l.Seen(ctx, []string{"a", "b", "c"}, after(time.Hour)))
-		f := Filter{Seen: after(time.Minute), Inputs: []string{"wind", "temperature"}, Step: time.Hour}
+		testkit.Must(t, l.Directory.RevokeAgent(ctx, "revoked", "operator", t0))
+		testkit.Must(t, l.Directory.Seen(ctx, []string{"a", "b", "c"}, after(time.Hour)))
+		f := directory.Filter{Seen: after(time.Minute), Inputs: []string{"wind", "temperature"}, Step: time.Hour}
 		testkit.Must(t, l.Drive(ctx, lead, "run", func(d *Drive) error {
 			kinds, err := d.Kinds(f.Seen)
 			testkit.Must(t, err)
-			storetest.Equal(t, "kinds", kinds, []Kind{
+			storetest.Equal(t, "kinds", kinds, []directory.Kind{
 				{Inputs: []string{"load", "temperature", "wind"}, Step: time.Hour, Clients: 700},
 				{Inputs: []string{"load", "wind_speed"}, Step: time.Hour, Clients: 2},
 				{Inputs: []string{"load", "temperature", "wind"}, Step: 15 * time.Minute, Clients: 1},
@@ -96,13 +97,13 @@ func TestFilter(t *testing.T) {
 			storetest.Equal(t, "fleet", fleet, 700)
 			return err
 		}))
-		n, err := l.CountClients(ctx, f.Seen)
+		n, err := l.Directory.CountClients(ctx, f.Seen)
 		testkit.Must(t, err)
 		storetest.Equal(t, "clients seen lately", n, 703)
 		r, err := l.Run(ctx, "run")
 		testkit.Must(t, err)
 		storetest.Equal(t, "left out", r.LeftOut, "b1 lacks wind")
-		last, err := l.LastSeen(ctx)
+		last, err := l.Directory.LastSeen(ctx)
 		testkit.Must(t, err)
 		storetest.Equal(t, "last seen", last, after(time.Hour))
 		testkit.Must(t, l.Drive(ctx, lead, "run", func(d *Drive) error { // agent a has become silent
@@ -129,7 +130,7 @@ func TestAskAndWithdraw(t *testing.T) {
 		}); err == nil {
 			t.Error("the same turn got two leases")
 		}
-		testkit.Must(t, s.Extend(ctx, "agent", "run", 0, named("c", 600), after(time.Hour)))
+		testkit.Must(t, s.Counter.Extend(ctx, "agent", "run", 0, named("c", 600), after(time.Hour)))
 		s.drive(func(d *Drive) error {
 			none, err := d.Withdraw(after(time.Minute - time.Millisecond))
 			storetest.Equal(t, "too early", len(none), 0)
@@ -297,7 +298,7 @@ func TestRetire(t *testing.T) {
 
 		// An individual update needs its version, as a sum does.
 		arrivals := []Arrival{one("agent", 1, 1, "c00001"), one("agent", 1, 1, "c00002")}
-		_, err := s.Count(ctx, "run", arrivals, func([]int) ([]Partial, []Single, error) {
+		_, err := s.Counter.Count(ctx, "run", arrivals, func([]int) ([]Partial, []Single, error) {
 			return nil, []Single{{Client: "c00001", Version: 1, Numbers: []byte{1}}, {Client: "c00002", Version: 1, Numbers: []byte{2}}}, nil
 		})
 		testkit.Must(t, err)
@@ -326,7 +327,7 @@ func TestSingles(t *testing.T) {
 			for _, c := range part {
 				batch = append(batch, one("agent", 0, 0, c))
 			}
-			_, err := s.Count(ctx, "run", batch, func(counted []int) (_ []Partial, all []Single, _ error) {
+			_, err := s.Counter.Count(ctx, "run", batch, func(counted []int) (_ []Partial, all []Single, _ error) {
 				for _, i := range counted {
 					all = append(all, Single{Client: part[i], Version: 0, Examples: int64(i), Steps: 4, Loss: 0.1, Numbers: []byte{0, byte(i), 255}})
 				}

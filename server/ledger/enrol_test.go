@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/server/directory"
 	"loadstar/server/sqlstore"
 	"loadstar/server/sqlstore/storetest"
 )
@@ -33,26 +34,26 @@ func stored(t *testing.T, l *Ledger, agent string) (e entry) {
 func TestJoin(t *testing.T) {
 	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
-		testkit.Must(t, l.AddToken(ctx, []byte{0, 1, 255}, Token{Note: "for the depot", Uses: 2, Expires: after(time.Hour)}, "test", t0))
-		if err := l.AddToken(ctx, []byte{0, 1, 255}, Token{Note: "again", Uses: 2, Expires: after(time.Hour)}, "test", t0); err == nil {
+		testkit.Must(t, l.Directory.AddToken(ctx, []byte{0, 1, 255}, directory.Token{Note: "for the depot", Uses: 2, Expires: after(time.Hour)}, "test", t0))
+		if err := l.Directory.AddToken(ctx, []byte{0, 1, 255}, directory.Token{Note: "again", Uses: 2, Expires: after(time.Hour)}, "test", t0); err == nil {
 			t.Error("a token twice")
 		}
-		wantIs(t, l.Join(ctx, []byte{0, 1}, Agent{ID: "x"}, t0), ErrRefused)
-		testkit.Must(t, l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "a", Name: "é", Expires: after(time.Minute)}, t0))
-		if err := l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "a"}, t0); err == nil {
+		wantIs(t, l.Directory.Join(ctx, []byte{0, 1}, directory.Agent{ID: "x"}, t0), sqlstore.ErrRefused)
+		testkit.Must(t, l.Directory.Join(ctx, []byte{0, 1, 255}, directory.Agent{ID: "a", Name: "é", Expires: after(time.Minute)}, t0))
+		if err := l.Directory.Join(ctx, []byte{0, 1, 255}, directory.Agent{ID: "a"}, t0); err == nil {
 			t.Error("an agent twice")
 		}
 		// Failed attempts have not used the token.
-		wantIs(t, l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "late"}, after(time.Hour)), ErrRefused)
-		testkit.Must(t, l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "b"}, after(time.Hour-time.Millisecond)))
-		wantIs(t, l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "c"}, t0), ErrRefused)
+		wantIs(t, l.Directory.Join(ctx, []byte{0, 1, 255}, directory.Agent{ID: "late"}, after(time.Hour)), sqlstore.ErrRefused)
+		testkit.Must(t, l.Directory.Join(ctx, []byte{0, 1, 255}, directory.Agent{ID: "b"}, after(time.Hour-time.Millisecond)))
+		wantIs(t, l.Directory.Join(ctx, []byte{0, 1, 255}, directory.Agent{ID: "c"}, t0), sqlstore.ErrRefused)
 
 		storetest.Equal(t, "agent", stored(t, l, "a"), entry{Name: "é", Joined: t0, Expires: after(time.Minute), Seen: t0})
 		for _, id := range []string{"c", "late", "x"} {
-			_, err := l.Caller(ctx, id)
-			wantIs(t, err, ErrNotFound)
+			_, err := l.Directory.Caller(ctx, id)
+			wantIs(t, err, sqlstore.ErrNotFound)
 		}
-		n, err := l.Agents(ctx)
+		n, err := l.Directory.Agents(ctx)
 		testkit.Must(t, err)
 		storetest.Equal(t, "agents", n, 2)
 	})
@@ -62,17 +63,17 @@ func TestJoin(t *testing.T) {
 func TestJoinReasons(t *testing.T) {
 	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
-		testkit.Must(t, l.AddToken(ctx, []byte("once"), Token{Uses: 1, Expires: after(time.Hour)}, "test", t0))
-		testkit.Must(t, l.Join(ctx, []byte("once"), Agent{ID: "reasons"}, after(0)))
-		testkit.Must(t, l.AddToken(ctx, []byte("short"), Token{Uses: 1, Expires: after(time.Minute)}, "test", t0))
+		testkit.Must(t, l.Directory.AddToken(ctx, []byte("once"), directory.Token{Uses: 1, Expires: after(time.Hour)}, "test", t0))
+		testkit.Must(t, l.Directory.Join(ctx, []byte("once"), directory.Agent{ID: "reasons"}, after(0)))
+		testkit.Must(t, l.Directory.AddToken(ctx, []byte("short"), directory.Token{Uses: 1, Expires: after(time.Minute)}, "test", t0))
 		const form = "2006-01-02 15:04 MST"
 		for token, want := range map[string]string{
 			"nobody's": "does not know the token",
 			"once":     "used up: the last agent joined with it at " + after(0).UTC().Format(form),
 			"short":    "expired at " + after(time.Minute).UTC().Format(form),
 		} {
-			err := l.Join(ctx, []byte(token), Agent{ID: "late"}, after(30*time.Minute))
-			if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), want) {
+			err := l.Directory.Join(ctx, []byte(token), directory.Agent{ID: "late"}, after(30*time.Minute))
+			if !errors.Is(err, sqlstore.ErrRefused) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v, want %s", token, err, want)
 			}
 		}
@@ -84,16 +85,16 @@ func TestJoinConcurrently(t *testing.T) {
 	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		ledgers := []*Ledger{open(t, at), open(t, at)}
 		const uses, tries = 7, 30
-		testkit.Must(t, ledgers[0].AddToken(t.Context(), []byte("token"), Token{Uses: int64(uses), Expires: after(time.Hour)}, "test", t0))
+		testkit.Must(t, ledgers[0].Directory.AddToken(t.Context(), []byte("token"), directory.Token{Uses: int64(uses), Expires: after(time.Hour)}, "test", t0))
 		var joined, refused atomic.Int64
 		var wg sync.WaitGroup
 		for i := range tries {
 			wg.Go(func() {
-				err := ledgers[i%2].Join(t.Context(), []byte("token"), Agent{ID: fmt.Sprint(i)}, t0)
+				err := ledgers[i%2].Directory.Join(t.Context(), []byte("token"), directory.Agent{ID: fmt.Sprint(i)}, t0)
 				switch {
 				case err == nil:
 					joined.Add(1)
-				case errors.Is(err, ErrRefused):
+				case errors.Is(err, sqlstore.ErrRefused):
 					refused.Add(1)
 				default:
 					t.Error(err)
@@ -101,7 +102,7 @@ func TestJoinConcurrently(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		n, err := ledgers[0].Agents(t.Context())
+		n, err := ledgers[0].Directory.Agents(t.Context())
 		testkit.Must(t, err)
 		if joined.Load() != uses || refused.Load() != tries-uses || n != uses {
 			t.Errorf("%d joined, %d were refused; %d agents", joined.Load(), refused.Load(), n)
@@ -113,11 +114,11 @@ func TestRenewedAndSeen(t *testing.T) {
 	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a", "b", "c")
-		testkit.Must(t, l.Renewed(ctx, "a", Credential{}, after(48*time.Hour)))
-		testkit.Must(t, l.Seen(ctx, []string{"nobody", "a"}, after(9*time.Second)))
-		testkit.Must(t, l.Seen(ctx, []string{"a"}, after(4*time.Second)))
-		testkit.Must(t, l.Seen(ctx, []string{"b"}, after(-time.Second)))
-		testkit.Must(t, l.Seen(ctx, nil, after(time.Hour)))
+		testkit.Must(t, l.Directory.Renewed(ctx, "a", directory.Credential{}, after(48*time.Hour)))
+		testkit.Must(t, l.Directory.Seen(ctx, []string{"nobody", "a"}, after(9*time.Second)))
+		testkit.Must(t, l.Directory.Seen(ctx, []string{"a"}, after(4*time.Second)))
+		testkit.Must(t, l.Directory.Seen(ctx, []string{"b"}, after(-time.Second)))
+		testkit.Must(t, l.Directory.Seen(ctx, nil, after(time.Hour)))
 		for id, want := range map[string]entry{
 			"a": {Expires: after(48 * time.Hour), Seen: after(9 * time.Second)},
 			"b": {Expires: after(time.Hour), Seen: t0},
@@ -125,9 +126,9 @@ func TestRenewedAndSeen(t *testing.T) {
 			want.Name, want.Joined = "name of "+id, t0
 			storetest.Equal(t, id, stored(t, l, id), want)
 		}
-		wantIs(t, l.Renewed(ctx, "nobody", Credential{}, t0), ErrNotFound)
-		testkit.Must(t, l.RevokeAgent(ctx, "a", "operator", t0))
-		wantIs(t, l.Renewed(ctx, "a", Credential{}, after(time.Hour)), ErrRefused)
+		wantIs(t, l.Directory.Renewed(ctx, "nobody", directory.Credential{}, t0), sqlstore.ErrNotFound)
+		testkit.Must(t, l.Directory.RevokeAgent(ctx, "a", "operator", t0))
+		wantIs(t, l.Directory.Renewed(ctx, "a", directory.Credential{}, after(time.Hour)), sqlstore.ErrRefused)
 	})
 }
 
@@ -150,7 +151,7 @@ func TestSeenConcurrently(t *testing.T) {
 					}
 				}
 				rand.Shuffle(len(seen), func(a, b int) { seen[a], seen[b] = seen[b], seen[a] })
-				if err := ledgers[i%2].Seen(t.Context(), seen, after(time.Duration(i+1)*time.Second)); err != nil {
+				if err := ledgers[i%2].Directory.Seen(t.Context(), seen, after(time.Duration(i+1)*time.Second)); err != nil {
 					t.Error(err)
 				}
 			})
@@ -174,16 +175,16 @@ func TestAnnounceTooMany(t *testing.T) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a", "b")
 		say := func(agent string, clients ...string) error {
-			_, err := l.Announce(ctx, Announcement{Agent: agent, Clients: clients, Step: time.Hour, Most: 3}, t0)
+			_, err := l.Directory.Announce(ctx, directory.Announcement{Agent: agent, Clients: clients, Step: time.Hour, Most: 3}, t0)
 			return err
 		}
 		testkit.Must(t, say("a", "1", "2"))
 		testkit.Must(t, say("a", "2", "3")) // clients that are announced again do not count twice
-		wantIs(t, say("a", "3", "4"), ErrTooMany)
+		wantIs(t, say("a", "3", "4"), sqlstore.ErrTooMany)
 		// The refused announcement stored nothing, and clients of other agents do not count
 		// towards the limit.
 		testkit.Must(t, say("b", "4", "5", "1"))
-		n, err := l.CountClients(ctx, time.Time{})
+		n, err := l.Directory.CountClients(ctx, time.Time{})
 		testkit.Must(t, err)
 		storetest.Equal(t, "clients", n, 5)
 	})
@@ -196,12 +197,12 @@ func TestClients(t *testing.T) {
 		names := []string{"a", "B", "é", "Z-1", "z 10", "Z", "zz", "\u00df", "☂ 1", "-"}
 		announce(t, l, "a", names[:5]...)
 		announce(t, l, "b", names[5:]...)
-		testkit.Must(t, l.Seen(ctx, []string{"b"}, after(time.Minute)))
-		testkit.Must(t, l.RevokeClient(ctx, "zz", "operator", t0))
-		testkit.Must(t, l.RevokeAgent(ctx, "a", "operator", t0))
-		var got []Client
+		testkit.Must(t, l.Directory.Seen(ctx, []string{"b"}, after(time.Minute)))
+		testkit.Must(t, l.Directory.RevokeClient(ctx, "zz", "operator", t0))
+		testkit.Must(t, l.Directory.RevokeAgent(ctx, "a", "operator", t0))
+		var got []directory.Client
 		for last := ""; ; {
-			page, err := l.Clients(ctx, ClientQuery{After: last, Limit: 3})
+			page, err := l.Directory.Clients(ctx, directory.ClientQuery{After: last, Limit: 3})
 			testkit.Must(t, err)
 			if len(page) == 0 {
 				break
@@ -212,16 +213,16 @@ func TestClients(t *testing.T) {
 			got = append(got, page...)
 			last = page[len(page)-1].Name
 		}
-		var want []Client
+		var want []directory.Client
 		for i, name := range names {
-			c := Client{Name: name, Agent: "a", AgentName: "name of a", Announced: t0, Seen: t0, Revoked: true, Inputs: []string{"load"}, Step: time.Hour}
+			c := directory.Client{Name: name, Agent: "a", AgentName: "name of a", Announced: t0, Seen: t0, Revoked: true, Inputs: []string{"load"}, Step: time.Hour}
 			if i >= 5 {
 				c.Agent, c.AgentName, c.Seen, c.Revoked = "b", "name of b", after(time.Minute), name == "zz"
 			}
 			want = append(want, c)
 		}
 		// Sort the clients, because the order of names depends on the database.
-		byName := func(a, b Client) int { return strings.Compare(a.Name, b.Name) }
+		byName := func(a, b directory.Client) int { return strings.Compare(a.Name, b.Name) }
 		slices.SortFunc(got, byName)
 		slices.SortFunc(want, byName)
 		storetest.Equal(t, "clients", got, want)
@@ -236,19 +237,19 @@ func TestRevoke(t *testing.T) {
 		announce(t, l, "b", named("b", 3)...)
 		s := begin(t, l, "run")
 		s.ask(0, 0, upTo(6)...)
-		testkit.Must(t, l.RevokeAgent(ctx, "a", "operator", after(time.Second)))
-		testkit.Must(t, l.RevokeClient(ctx, "b00001", "operator", after(time.Second)))
-		wantIs(t, l.RevokeAgent(ctx, "a", "operator", t0), ErrNotFound)
-		wantIs(t, l.RevokeAgent(ctx, "nobody", "operator", t0), ErrNotFound)
-		wantIs(t, l.RevokeClient(ctx, "b00001", "operator", t0), ErrNotFound)
-		wantIs(t, l.RevokeClient(ctx, "nobody", "operator", t0), ErrNotFound)
+		testkit.Must(t, l.Directory.RevokeAgent(ctx, "a", "operator", after(time.Second)))
+		testkit.Must(t, l.Directory.RevokeClient(ctx, "b00001", "operator", after(time.Second)))
+		wantIs(t, l.Directory.RevokeAgent(ctx, "a", "operator", t0), sqlstore.ErrNotFound)
+		wantIs(t, l.Directory.RevokeAgent(ctx, "nobody", "operator", t0), sqlstore.ErrNotFound)
+		wantIs(t, l.Directory.RevokeClient(ctx, "b00001", "operator", t0), sqlstore.ErrNotFound)
+		wantIs(t, l.Directory.RevokeClient(ctx, "nobody", "operator", t0), sqlstore.ErrNotFound)
 
 		storetest.Equal(t, "a's tasks", len(tasks(t, l, "a", t0)), 0)
 		// The withdrawn leases can no longer be extended, and their updates no longer
 		// count.
-		testkit.Must(t, l.Extend(ctx, "a", "run", 0, named("a", 3), after(5*time.Hour)))
+		testkit.Must(t, l.Counter.Extend(ctx, "a", "run", 0, named("a", 3), after(5*time.Hour)))
 		storetest.Equal(t, "counted", s.count(one("a", 0, 0, "a00000"), one("b", 0, 0, "b00001"), one("b", 0, 0, "b00000")), []int{2})
-		where, err := l.Standings(ctx, "a", "run", 0, named("a", 3))
+		where, err := l.Counter.Standings(ctx, "a", "run", 0, named("a", 3))
 		testkit.Must(t, err)
 		for c, is := range where {
 			if is.State != Closed {
@@ -315,7 +316,7 @@ func TestRevokeConcurrently(t *testing.T) {
 							batch = append(batch, one(a, r, 0, c))
 						}
 					}
-					if _, err := l.Count(ctx, "run", batch, sums(batch)); err != nil {
+					if _, err := l.Counter.Count(ctx, "run", batch, sums(batch)); err != nil {
 						t.Error(err)
 					}
 				}
@@ -329,7 +330,7 @@ func TestRevokeConcurrently(t *testing.T) {
 		}
 		for _, a := range agents {
 			time.Sleep(5 * time.Millisecond)
-			testkit.Must(t, l.RevokeAgent(ctx, a, "operator", t0))
+			testkit.Must(t, l.Directory.RevokeAgent(ctx, a, "operator", t0))
 			var n int
 			testkit.Must(t, l.Store.DB.QueryRow("SELECT count(*) FROM leases WHERE agent = $1 AND until > 0", a).Scan(&n))
 			if n > 0 {
@@ -349,17 +350,17 @@ func TestRevokeConcurrently(t *testing.T) {
 func TestLead(t *testing.T) {
 	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
-		wantIs(t, l.Drive(ctx, Lead{1}, "run", nil), ErrNotFound)
+		wantIs(t, l.Drive(ctx, Lead{1}, "run", nil), sqlstore.ErrNotFound)
 		a, err := l.Lead(ctx, "a", time.Minute, t0)
 		testkit.Must(t, err)
 		b, err := l.Lead(ctx, "b", time.Minute, after(time.Minute-time.Millisecond))
-		wantIs(t, err, ErrRefused)
+		wantIs(t, err, sqlstore.ErrRefused)
 		storetest.Equal(t, "a refused lead", b, Lead{})
 		again, err := l.Lead(ctx, "a", time.Minute, after(30*time.Second))
 		testkit.Must(t, err)
 		storetest.Equal(t, "the same holder's", again, a)
 		_, err = l.Lead(ctx, "b", time.Minute, after(time.Minute))
-		wantIs(t, err, ErrRefused) // coordinator a still has the lead
+		wantIs(t, err, sqlstore.ErrRefused) // coordinator a still has the lead
 		b, err = l.Lead(ctx, "b", time.Minute, after(90*time.Second))
 		testkit.Must(t, err)
 		if b.Epoch <= a.Epoch {
@@ -369,11 +370,11 @@ func TestLead(t *testing.T) {
 		nothing := func(*Drive) error { return nil }
 		wantIs(t, l.Drive(ctx, a, "run", nothing), ErrDeposed)
 		testkit.Must(t, l.Drive(ctx, b, "run", nothing))
-		wantIs(t, l.Drive(ctx, b, "another", nothing), ErrNotFound)
+		wantIs(t, l.Drive(ctx, b, "another", nothing), sqlstore.ErrNotFound)
 
 		testkit.Must(t, l.Resign(ctx, a)) // has no effect, because a has lost the lead
 		_, err = l.Lead(ctx, "a", time.Minute, after(91*time.Second))
-		wantIs(t, err, ErrRefused)
+		wantIs(t, err, sqlstore.ErrRefused)
 		testkit.Must(t, l.Resign(ctx, b))
 		// A released lead stays valid until another coordinator takes it.
 		testkit.Must(t, l.Drive(ctx, b, "run", nothing))
@@ -403,7 +404,7 @@ func TestLeadConcurrently(t *testing.T) {
 					case err == nil:
 						leads.Add(1)
 						epoch.Store(lead.Epoch)
-					case errors.Is(err, ErrRefused):
+					case errors.Is(err, sqlstore.ErrRefused):
 						refused.Add(1)
 					default:
 						t.Error(err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/server/directory"
 	"loadstar/server/sqlstore"
 	"loadstar/server/sqlstore/storetest"
 )
@@ -19,14 +20,14 @@ var operations = []struct {
 	do   func(context.Context, *Ledger) error
 }{
 	{"adding agent a", func(ctx context.Context, l *Ledger) error {
-		return l.Join(ctx, nil, Agent{ID: "a"}, t0)
+		return l.Directory.Join(ctx, nil, directory.Agent{ID: "a"}, t0)
 	}},
 	{"looking up agent a", func(ctx context.Context, l *Ledger) error {
-		_, err := l.Caller(ctx, "a")
+		_, err := l.Directory.Caller(ctx, "a")
 		return err
 	}},
 	{"counting agents", func(ctx context.Context, l *Ledger) error {
-		_, err := l.Agents(ctx)
+		_, err := l.Directory.Agents(ctx)
 		return err
 	}},
 	{"reading run one", func(ctx context.Context, l *Ledger) error {
@@ -34,25 +35,25 @@ var operations = []struct {
 		return err
 	}},
 	{"reading the tasks of agent a", func(ctx context.Context, l *Ledger) error {
-		_, err := l.Tasks(ctx, "a")
+		_, err := l.Counter.Tasks(ctx, "a")
 		return err
 	}},
 	{"reading the standings of agent a in run one", func(ctx context.Context, l *Ledger) error {
-		_, err := l.Standings(ctx, "a", "one", 0, []string{"c"})
+		_, err := l.Counter.Standings(ctx, "a", "one", 0, []string{"c"})
 		return err
 	}},
 	{"extending leases of agent a in run one", func(ctx context.Context, l *Ledger) error {
-		return l.Extend(ctx, "a", "one", 0, []string{"c"}, t0)
+		return l.Counter.Extend(ctx, "a", "one", 0, []string{"c"}, t0)
 	}},
 	{"counting results of run one", func(ctx context.Context, l *Ledger) error {
-		_, err := l.Count(ctx, "one", nil, nil)
+		_, err := l.Counter.Count(ctx, "one", nil, nil)
 		return err
 	}},
 	{"driving run one", func(ctx context.Context, l *Ledger) error {
 		return l.Drive(ctx, Lead{}, "one", nil)
 	}},
 	{"reading the sendings of run one", func(ctx context.Context, l *Ledger) error {
-		_, err := l.Sendings(ctx, "one")
+		_, err := l.Relay.Sendings(ctx, "one")
 		return err
 	}},
 	{"checking the database", func(ctx context.Context, l *Ledger) error { return l.Store.Healthy(ctx) }},
@@ -118,7 +119,7 @@ func TestAnswersStayPlain(t *testing.T) {
 	_, err := l.Run(t.Context(), "one")
 	storetest.Equal(t, "text", err.Error(), "run one: not found")
 	wantIs(t, err, ErrNotFound)
-	err = l.Join(t.Context(), []byte("?"), Agent{ID: "a"}, t0)
+	err = l.Directory.Join(t.Context(), []byte("?"), directory.Agent{ID: "a"}, t0)
 	wantIs(t, err, ErrRefused)
 	if strings.Contains(err.Error(), "ledger") {
 		t.Errorf("an agent that may not join gets %q", err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/server/directory"
 	"loadstar/server/sqlstore"
 	"loadstar/server/sqlstore/storetest"
 )
@@ -17,46 +18,46 @@ import (
 func TestCountFleet(t *testing.T) {
 	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
-		count := func() FleetCounts {
+		count := func() directory.FleetCounts {
 			t.Helper()
-			c, err := l.CountFleet(ctx, after(time.Minute), after(2*time.Hour))
+			c, err := l.Directory.CountFleet(ctx, after(time.Minute), after(2*time.Hour))
 			testkit.Must(t, err)
 			return c
 		}
-		storetest.Equal(t, "nobody", count(), FleetCounts{})
+		storetest.Equal(t, "nobody", count(), directory.FleetCounts{})
 		join(t, l, "a", "b", "c")
 		announce(t, l, "a", named("a", 3)...)
 		announce(t, l, "b", named("b", 2)...)
-		testkit.Must(t, l.Seen(ctx, []string{"a"}, after(time.Hour)))
-		testkit.Must(t, l.Renewed(ctx, "b", Credential{}, after(3*time.Hour)))
-		storetest.Equal(t, "three agents", count(), FleetCounts{Agents: 3, Clients: 5, Quiet: 2, Expiring: 2})
-		testkit.Must(t, l.RevokeClient(ctx, "a00001", "operator", t0))
-		testkit.Must(t, l.RevokeAgent(ctx, "b", "operator", t0))
-		storetest.Equal(t, "after revocations", count(), FleetCounts{Agents: 2, Clients: 2, Quiet: 1, Expiring: 2, Revoked: 1})
-		_, err := l.FreeClients(ctx, "b", "", "operator", t0)
+		testkit.Must(t, l.Directory.Seen(ctx, []string{"a"}, after(time.Hour)))
+		testkit.Must(t, l.Directory.Renewed(ctx, "b", directory.Credential{}, after(3*time.Hour)))
+		storetest.Equal(t, "three agents", count(), directory.FleetCounts{Agents: 3, Clients: 5, Quiet: 2, Expiring: 2})
+		testkit.Must(t, l.Directory.RevokeClient(ctx, "a00001", "operator", t0))
+		testkit.Must(t, l.Directory.RevokeAgent(ctx, "b", "operator", t0))
+		storetest.Equal(t, "after revocations", count(), directory.FleetCounts{Agents: 2, Clients: 2, Quiet: 1, Expiring: 2, Revoked: 1})
+		_, err := l.Directory.FreeClients(ctx, "b", "", "operator", t0)
 		testkit.Must(t, err)
 		announce(t, l, "c", "b00000") // a client of the revoked agent moves
-		storetest.Equal(t, "after a move", count(), FleetCounts{Agents: 2, Clients: 3, Quiet: 1, Expiring: 2, Revoked: 1})
+		storetest.Equal(t, "after a move", count(), directory.FleetCounts{Agents: 2, Clients: 3, Quiet: 1, Expiring: 2, Revoked: 1})
 		behind := -90 * time.Second
-		_, err = l.Announce(ctx, Announcement{Agent: "c", Clients: []string{"b00000"}, Step: time.Hour, Most: 9, Version: "0.3.0", Skew: &behind, Generated: true}, t0)
+		_, err = l.Directory.Announce(ctx, directory.Announcement{Agent: "c", Clients: []string{"b00000"}, Step: time.Hour, Most: 9, Version: "0.3.0", Skew: &behind, Generated: true}, t0)
 		testkit.Must(t, err)
 		if c := count(); !c.Generated || c.Clients != 3 {
 			t.Errorf("%+v", c)
 		}
-		x, err := l.AgentState(ctx, "c")
+		x, err := l.Directory.AgentState(ctx, "c")
 		testkit.Must(t, err)
 		if x.Version != "0.3.0" || x.Skew == nil || *x.Skew != behind || !x.Generated || x.Clients != 1 || x.Name != "name of c" || !x.Joined.Equal(t0) || !x.Revoked.IsZero() {
 			t.Errorf("%+v", x)
 		}
-		kinds, err := l.Kinds(ctx, time.Time{})
+		kinds, err := l.Directory.Kinds(ctx, time.Time{})
 		testkit.Must(t, err)
 		s := begin(t, l, "run")
 		r, err := l.Run(ctx, s.run)
 		testkit.Must(t, err)
-		if !slices.ContainsFunc(kinds, func(k Kind) bool { return k.Generated }) || !r.Generated {
+		if !slices.ContainsFunc(kinds, func(k directory.Kind) bool { return k.Generated }) || !r.Generated {
 			t.Errorf("the fleet's data is not marked: %+v, %+v", kinds, r)
 		}
-		if _, err := l.AgentState(ctx, "none"); err == nil {
+		if _, err := l.Directory.AgentState(ctx, "none"); err == nil {
 			t.Error("found an agent that never joined")
 		}
 	})
@@ -70,14 +71,14 @@ func TestFilters(t *testing.T) {
 		join(t, l, "a-1", "a-2", "b-1")
 		announce(t, l, "a-1", "meter-1", "meter-10", "meter_2", "METER-3", "meter%4", "mete")
 		announce(t, l, "b-1", "meter-5", "zähler-1", "zähler-2")
-		testkit.Must(t, l.AddReports(ctx, "a-1", []Report{
-			{Client: "meter-1", Message: []byte("report"), Day: Today(t0), Findings: []string{"gaps", "flat"}},
-			{Client: "meter-10", Message: []byte("report"), Day: Today(t0), Findings: []string{"gaps"}},
-			{Client: "mete", Message: []byte("report"), Day: Today(t0) - 1, Findings: []string{"gaps"}},
+		testkit.Must(t, l.Reports.AddReports(ctx, "a-1", []directory.Report{
+			{Client: "meter-1", Message: []byte("report"), Day: directory.Today(t0), Findings: []string{"gaps", "flat"}},
+			{Client: "meter-10", Message: []byte("report"), Day: directory.Today(t0), Findings: []string{"gaps"}},
+			{Client: "mete", Message: []byte("report"), Day: directory.Today(t0) - 1, Findings: []string{"gaps"}},
 		}, false, t0))
-		testkit.Must(t, l.AddReports(ctx, "a-1", []Report{{Client: "mete", Message: []byte("report"), Day: Today(t0)}}, false, t0)) // the problem is over
-		testkit.Must(t, l.AddReports(ctx, "b-1", []Report{{Client: "meter-5", Message: []byte("report"), Day: Today(t0), Findings: []string{"gaps"}}}, false, t0))
-		for want, q := range map[string]ClientQuery{
+		testkit.Must(t, l.Reports.AddReports(ctx, "a-1", []directory.Report{{Client: "mete", Message: []byte("report"), Day: directory.Today(t0)}}, false, t0)) // the problem is over
+		testkit.Must(t, l.Reports.AddReports(ctx, "b-1", []directory.Report{{Client: "meter-5", Message: []byte("report"), Day: directory.Today(t0), Findings: []string{"gaps"}}}, false, t0))
+		for want, q := range map[string]directory.ClientQuery{
 			"meter-1 meter-10 meter-5":  {Prefix: "meter-"},
 			"meter%4":                   {Prefix: "meter%"},
 			"meter_2":                   {Prefix: "meter_"},
@@ -89,7 +90,7 @@ func TestFilters(t *testing.T) {
 			var names []string
 			q.Limit = 2
 			for {
-				page, err := l.Clients(ctx, q)
+				page, err := l.Directory.Clients(ctx, q)
 				testkit.Must(t, err)
 				for _, c := range page {
 					names = append(names, c.Name)
@@ -107,7 +108,7 @@ func TestFilters(t *testing.T) {
 		for prefix, want := range map[string]string{"": "a-1 a-2 b-1", "a": "a-1 a-2", "name of b": "b-1", "name": "a-1 a-2 b-1", "A": "", "b-1": "b-1"} {
 			var ids []string
 			for last := ""; ; {
-				page, err := l.AgentStates(ctx, AgentQuery{Name: prefix, After: last, Limit: 2})
+				page, err := l.Directory.AgentStates(ctx, directory.AgentQuery{Name: prefix, After: last, Limit: 2})
 				testkit.Must(t, err)
 				for _, a := range page {
 					ids = append(ids, a.ID)
@@ -121,9 +122,9 @@ func TestFilters(t *testing.T) {
 				t.Errorf("agents %q: %q, want %q", prefix, got, want)
 			}
 		}
-		for want, q := range map[string]AgentQuery{"a-1 b-1": {Findings: true}, "b-1": {Findings: true, Name: "b"}, "": {Findings: true, Name: "a-2"}} {
+		for want, q := range map[string]directory.AgentQuery{"a-1 b-1": {Findings: true}, "b-1": {Findings: true, Name: "b"}, "": {Findings: true, Name: "a-2"}} {
 			q.Limit = 9
-			page, err := l.AgentStates(ctx, q)
+			page, err := l.Directory.AgentStates(ctx, q)
 			testkit.Must(t, err)
 			var ids []string
 			for _, a := range page {
@@ -133,26 +134,26 @@ func TestFilters(t *testing.T) {
 				t.Errorf("%+v: %q, want %q", q, got, want)
 			}
 		}
-		counts, err := l.FindingsOf(ctx, []string{"a-1", "a-2", "b-1"})
+		counts, err := l.Reports.FindingsOf(ctx, []string{"a-1", "a-2", "b-1"})
 		testkit.Must(t, err)
 		storetest.Equal(t, "clients with findings", counts, map[string]int64{"a-1": 2, "b-1": 1})
-		found, err := l.FindingDays(ctx, 2)
+		found, err := l.Reports.FindingDays(ctx, 2)
 		testkit.Must(t, err)
-		storetest.Equal(t, "findings", found, []FindingDay{{"gaps", Today(t0), 3}, {"flat", Today(t0), 1}, {"gaps", Today(t0) - 1, 1}})
+		storetest.Equal(t, "findings", found, []directory.FindingDay{{Code: "gaps", Day: directory.Today(t0), Clients: 3}, {Code: "flat", Day: directory.Today(t0), Clients: 1}, {Code: "gaps", Day: directory.Today(t0) - 1, Clients: 1}})
 		// Findings of now replace those of the last report, of clients that the agent hosts.
-		testkit.Must(t, l.AddReports(ctx, "a-1", []Report{
-			{Client: "meter-1", Day: Today(t0), Findings: []string{"impossible"}, Interim: true},
-			{Client: "meter_2", Day: Today(t0), Interim: true},
-			{Client: "meter-5", Day: Today(t0), Findings: []string{"impossible"}, Interim: true},
+		testkit.Must(t, l.Reports.AddReports(ctx, "a-1", []directory.Report{
+			{Client: "meter-1", Day: directory.Today(t0), Findings: []string{"impossible"}, Interim: true},
+			{Client: "meter_2", Day: directory.Today(t0), Interim: true},
+			{Client: "meter-5", Day: directory.Today(t0), Findings: []string{"impossible"}, Interim: true},
 		}, false, t0))
-		current, err := l.FindingsNow(ctx)
+		current, err := l.Reports.FindingsNow(ctx)
 		testkit.Must(t, err)
-		storetest.Equal(t, "findings now", current, []FindingDay{{"gaps", 0, 2}, {"impossible", 0, 1}})
-		if c, err := l.Client(ctx, "meter_2"); err != nil || c.Agent != "a-1" || c.Step != time.Hour || !slices.Equal(c.Inputs, []string{"load"}) {
+		storetest.Equal(t, "findings now", current, []directory.FindingDay{{Code: "gaps", Clients: 2}, {Code: "impossible", Clients: 1}})
+		if c, err := l.Directory.Client(ctx, "meter_2"); err != nil || c.Agent != "a-1" || c.Step != time.Hour || !slices.Equal(c.Inputs, []string{"load"}) {
 			t.Errorf("%+v, %v", c, err)
 		}
-		_, err = l.Client(ctx, "none")
-		wantIs(t, err, ErrNotFound)
+		_, err = l.Directory.Client(ctx, "none")
+		wantIs(t, err, sqlstore.ErrNotFound)
 	})
 }
 
@@ -165,7 +166,7 @@ func TestTurnRecords(t *testing.T) {
 		all := func() (names []string, counted int) {
 			t.Helper()
 			for after := ""; ; {
-				page, err := s.Turns(ctx, s.run, 0, after, 3)
+				page, err := s.Counter.Turns(ctx, s.run, 0, after, 3)
 				testkit.Must(t, err)
 				for _, x := range page {
 					names = append(names, x.Client)
@@ -195,7 +196,7 @@ func TestTurnRecords(t *testing.T) {
 		if len(names) != 7 || !slices.IsSorted(names) {
 			t.Errorf("%v", names)
 		}
-		first, err := s.Turns(ctx, s.run, 0, "", 1)
+		first, err := s.Counter.Turns(ctx, s.run, 0, "", 1)
 		testkit.Must(t, err)
 		agent := first[0].Agent
 		s.count(one(agent, 0, 0, names[1], names[4]), one(agent, 0, 0, names[5]))
@@ -206,22 +207,22 @@ func TestTurnRecords(t *testing.T) {
 		testkit.Must(t, err)
 		storetest.Equal(t, "counted in the open round", rounds[0].Counted, 3)
 		for i, name := range names {
-			mine, err := s.TurnsOf(ctx, s.run, name, []int64{0, 1, 2})
+			mine, err := s.Counter.TurnsOf(ctx, s.run, name, []int64{0, 1, 2})
 			testkit.Must(t, err)
 			if len(mine) != 1 || (mine[0].State == "counted") != slices.Contains([]int{1, 4, 5}, i) || mine[0].Round != 0 {
 				t.Errorf("%s: %+v", name, mine)
 			}
 		}
-		testkit.Must(t, s.Decline(ctx, agent, s.run, 0, names[6:], "policy", "client.batch is 1"))
+		testkit.Must(t, s.Counter.Decline(ctx, agent, s.run, 0, names[6:], "policy", "client.batch is 1"))
 		for what, read := range map[string]func() ([]TurnRecord, error){
-			"of the round":  func() ([]TurnRecord, error) { return s.Turns(ctx, s.run, 0, names[5], 3) },
-			"of the client": func() ([]TurnRecord, error) { return s.TurnsOf(ctx, s.run, names[6], []int64{0}) },
+			"of the round":  func() ([]TurnRecord, error) { return s.Counter.Turns(ctx, s.run, 0, names[5], 3) },
+			"of the client": func() ([]TurnRecord, error) { return s.Counter.TurnsOf(ctx, s.run, names[6], []int64{0}) },
 		} {
 			if x, err := read(); err != nil || len(x) != 1 || x[0].State != "declined" || x[0].Reason != "client.batch is 1" || x[0].At.IsZero() {
 				t.Errorf("declined turn %s: %+v, %v", what, x, err)
 			}
 		}
-		if mine, err := s.TurnsOf(ctx, s.run, names[0], []int64{3}); err != nil || len(mine) != 0 {
+		if mine, err := s.Counter.TurnsOf(ctx, s.run, names[0], []int64{3}); err != nil || len(mine) != 0 {
 			t.Errorf("%+v, %v", mine, err)
 		}
 	})
@@ -245,7 +246,7 @@ func TestTurnsByKey(t *testing.T) {
 	l, ctx := open(t, "sqlite:"+t.TempDir()+"/ledger.db"), t.Context()
 	r := &recorder{Querier: l.Store.Cached}
 	l.Store.Cached = r
-	_, err := l.TurnsOf(ctx, "run", "client", []int64{1, 2, 3})
+	_, err := l.Counter.TurnsOf(ctx, "run", "client", []int64{1, 2, 3})
 	testkit.Must(t, err)
 	storetest.Equal(t, "statements", len(r.texts), 3)
 	for i, text := range r.texts {

@@ -9,23 +9,24 @@ package ledger
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"time"
 
+	"loadstar/server/directory"
 	"loadstar/server/sqlstore"
 )
 
-// Ledger is a database. It is safe for concurrent use.
+// Ledger has the runs, their rounds and versions. It is safe for concurrent use.
 type Ledger struct {
-	Store  *sqlstore.Store
-	events atomic.Uint64 // number of audit events added by this process
-	slot   int64         // of this process in the table counters
+	Store *sqlstore.Store
+	// The parts of the same database, of which most callers need one or two.
+	Counter   *Counter
+	Relay     *Relay
+	Directory *directory.Directory
+	Users     *directory.Users
+	Reports   *directory.Reports
+	Events    *directory.Log
 
-	// The queries that agents' calls make most often.
-	callers     sqlstore.Coalescer[string, Caller]
-	tasks       sqlstore.Coalescer[string, []Task]
-	asked, over sqlstore.Coalescer[turnsOf, map[string]Standing]
-	versions    sqlstore.Coalescer[versionKey, *Version]
+	versions sqlstore.Coalescer[versionKey, *Version]
 }
 
 // Open opens the database at sqlite:PATH or postgres://… and migrates its schema. Several
@@ -49,12 +50,13 @@ func OpenSimulated(ctx context.Context, at string, seams sqlstore.Seams) (*Ledge
 
 // On returns the ledger in a database.
 func On(s *sqlstore.Store) *Ledger {
-	l := &Ledger{Store: s}
-	l.slot = l.newSlot()
-	l.callers.Start(s, l.callersOf)
-	l.tasks.Start(s, l.tasksOf)
-	l.asked.Start(s, l.standingsQuery(askedTurns))
-	l.over.Start(s, l.standingsQuery(overTurns))
+	log := directory.NewLog(s)
+	users := directory.NewUsers(s, log)
+	l := &Ledger{
+		Store: s, Counter: newCounter(s), Events: log, Users: users,
+		Directory: directory.New(s, users, log), Reports: directory.NewReports(s),
+	}
+	l.Relay = &Relay{s, l, l.Counter}
 	l.versions.Start(s, l.versionsOf)
 	return l
 }

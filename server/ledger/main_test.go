@@ -15,6 +15,7 @@ import (
 
 	"loadstar/internal/testkit"
 	"loadstar/internal/testkit/pgtest"
+	"loadstar/server/directory"
 	"loadstar/server/sqlstore/storetest"
 )
 
@@ -72,9 +73,9 @@ func wantIs(t storetest.T, err, want error) {
 func join(t storetest.T, l *Ledger, agents ...string) {
 	t.Helper()
 	hash := []byte(fmt.Sprintf("token of %s and %d more", agents[0], len(agents)-1))
-	testkit.Must(t, l.AddToken(context.Background(), hash, Token{Uses: int64(len(agents)), Expires: after(time.Hour)}, "test", t0))
+	testkit.Must(t, l.Directory.AddToken(context.Background(), hash, directory.Token{Uses: int64(len(agents)), Expires: after(time.Hour)}, "test", t0))
 	for _, a := range agents {
-		testkit.Must(t, l.Join(context.Background(), hash, Agent{ID: a, Name: "name of " + a, Expires: after(time.Hour)}, t0))
+		testkit.Must(t, l.Directory.Join(context.Background(), hash, directory.Agent{ID: a, Name: "name of " + a, Expires: after(time.Hour)}, t0))
 	}
 }
 
@@ -87,7 +88,7 @@ func machine(t storetest.T, l *Ledger, run string) (state string) {
 
 func announce(t storetest.T, l *Ledger, agent string, clients ...string) {
 	t.Helper()
-	refused, err := l.Announce(context.Background(), Announcement{Agent: agent, Clients: clients, Inputs: []string{"load"}, Step: time.Hour, Most: 1 << 20}, t0)
+	refused, err := l.Directory.Announce(context.Background(), directory.Announcement{Agent: agent, Clients: clients, Inputs: []string{"load"}, Step: time.Hour, Most: 1 << 20}, t0)
 	testkit.Must(t, err)
 	if n := len(refused.Clients); n > 0 {
 		t.Fatalf("%d clients of %s refused: %v", n, agent, refused)
@@ -109,6 +110,8 @@ type site struct {
 	t    storetest.T
 	lead Lead
 	run  string
+
+	released int // releases of the test
 }
 
 // begin starts a run whose fleet is all clients in the ledger.
@@ -117,9 +120,9 @@ func begin(t storetest.T, l *Ledger, run string) *site {
 	lead, err := l.Lead(context.Background(), "test", 1000*time.Hour, t0)
 	testkit.Must(t, err)
 	testkit.Must(t, l.AddRun(context.Background(), Run{ID: run, Name: "name of " + run, Plan: "plan", Wanted: 1, Created: t0}, "operator"))
-	s := &site{l, t, lead, run}
+	s := &site{l, t, lead, run, 0}
 	s.drive(func(d *Drive) error {
-		_, err := d.Begin(Run{Plan: "settled", PlanBlob: "p", Server: "server"}, Version{Weights: "w0", Control: "c0"}, Filter{}, t0)
+		_, err := d.Begin(Run{Plan: "settled", PlanBlob: "p", Server: "server"}, Version{Weights: "w0", Control: "c0"}, directory.Filter{}, t0)
 		return err
 	})
 	return s
@@ -207,7 +210,7 @@ func one(agent string, round, version int64, clients ...string) Arrival {
 
 func (s *site) count(arrivals ...Arrival) []int {
 	s.t.Helper()
-	counted, err := s.Count(context.Background(), s.run, arrivals, sums(arrivals))
+	counted, err := s.Counter.Count(context.Background(), s.run, arrivals, sums(arrivals))
 	testkit.Must(s.t, err)
 	return counted
 }

@@ -187,7 +187,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 					sum += worth(a.Round, s.Client)
 				}
 			}
-			got, err := l.Count(t.Context(), name, arrivals, sums(arrivals))
+			got, err := l.Counter.Count(t.Context(), name, arrivals, sums(arrivals))
 			testkit.Must(t, err)
 			storetest.Equal(t, "counted", got, want)
 			if len(want) > 0 {
@@ -208,7 +208,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 		"extend": func(t *rapid.T) {
 			who, round, until := agent.Draw(t, "agent"), rapid.Int64Range(0, m.round).Draw(t, "round"), moments.Draw(t, "until")
 			clients := rapid.SliceOfDistinct(client, rapid.ID).Draw(t, "clients")
-			testkit.Must(t, l.Extend(t.Context(), who, name, round, clients, until))
+			testkit.Must(t, l.Counter.Extend(t.Context(), who, name, round, clients, until))
 			for _, c := range clients {
 				if x, ok := m.leases[turn{round, c}]; ok && x.agent == who && !x.until.IsZero() && x.until.Before(until) {
 					x.until = until
@@ -219,7 +219,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 		"decline": func(t *rapid.T) {
 			who, round := agent.Draw(t, "agent"), rapid.Int64Range(0, m.round).Draw(t, "round")
 			clients := rapid.SliceOfDistinct(client, rapid.ID).Draw(t, "clients")
-			testkit.Must(t, l.Decline(t.Context(), who, name, round, clients, "", ""))
+			testkit.Must(t, l.Counter.Decline(t.Context(), who, name, round, clients, "", ""))
 			for _, c := range clients {
 				if x, ok := m.leases[turn{round, c}]; ok && x.agent == who {
 					x.until = time.Time{}
@@ -309,9 +309,9 @@ func play(t *rapid.T, l *Ledger, name string) {
 				t.Skip("it is")
 			}
 			if slices.Contains(g.agents, who) {
-				testkit.Must(t, l.RevokeAgent(t.Context(), who, "operator", t0))
+				testkit.Must(t, l.Directory.RevokeAgent(t.Context(), who, "operator", t0))
 			} else {
-				testkit.Must(t, l.RevokeClient(t.Context(), who, "operator", t0))
+				testkit.Must(t, l.Directory.RevokeClient(t.Context(), who, "operator", t0))
 			}
 			m.revoked[who] = true
 			for at, x := range m.leases {
@@ -356,7 +356,7 @@ func (g *game) compare(t *rapid.T) {
 		slices.Sort(want)
 		storetest.Equal(t, "tasks of "+a, got, want)
 		for round := range m.round + 1 {
-			where, err := g.Standings(ctx, a, g.run, round, g.clients)
+			where, err := g.Counter.Standings(ctx, a, g.run, round, g.clients)
 			testkit.Must(t, err)
 			for _, c := range g.clients {
 				want := Standing{}

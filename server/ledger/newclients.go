@@ -28,21 +28,6 @@ type NewClient struct {
 	Version            int64
 }
 
-// Names returns the names of the clients that a filter selects, in byte order.
-func (d *Drive) Names(f Filter) (all []string, err error) {
-	defer sqlstore.Wrap(&err, "reading the names of clients")
-	var args []any
-	which := d.l.selects(f, &args)
-	err = sqlstore.Query(d.ctx, d.tx, func(r *sql.Rows) error {
-		var name string
-		err := r.Scan(&name)
-		all = append(all, name)
-		return err
-	}, "SELECT c.name FROM clients c JOIN agents a ON a.id = c.agent WHERE "+which, args...)
-	slices.Sort(all)
-	return all, err
-}
-
 // HoldOut keeps clients out of the run's fleet. It must be called before Begin.
 func (d *Drive) HoldOut(clients []string) (err error) {
 	defer sqlstore.Wrap(&err, "holding clients out of run", d.Run.ID)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/server/directory"
 	"loadstar/server/sqlstore/storetest"
 )
 
@@ -25,11 +26,11 @@ func TestNewClients(t *testing.T) {
 			testkit.Must(t, l.Drive(ctx, lead, "run", do))
 		}
 		drive(func(d *Drive) error {
-			names, err := d.Names(Filter{})
+			names, err := d.Names(directory.Filter{})
 			storetest.Equal(t, "names", names, []string{"c1", "c2", "c3", "c4", "c5"})
 			testkit.Must(t, err)
 			testkit.Must(t, d.HoldOut([]string{"c2", "c3", "c5"}))
-			fleet, err := d.Begin(Run{Plan: "plan", PlanBlob: "blob", Server: "state"}, Version{Weights: "w"}, Filter{}, t0)
+			fleet, err := d.Begin(Run{Plan: "plan", PlanBlob: "blob", Server: "state"}, Version{Weights: "w"}, directory.Filter{}, t0)
 			storetest.Equal(t, "fleet", fleet, 2)
 			return err
 		})
@@ -38,7 +39,7 @@ func TestNewClients(t *testing.T) {
 			storetest.Equal(t, "gone", gone, nil)
 			return err
 		})
-		tasks, err := l.Tasks(ctx, "b")
+		tasks, err := l.Counter.Tasks(ctx, "b")
 		testkit.Must(t, err)
 		if len(tasks) != 1 || tasks[0].Client != "c4" {
 			t.Errorf("agent b trains %+v, want c4", tasks)

@@ -150,7 +150,7 @@ func TestBackup(t *testing.T) {
 				<-stop
 			}
 			a := []Arrival{one("agent", 0, 0, c)}
-			if _, err := s.Count(t.Context(), "run", a, sums(a)); err != nil {
+			if _, err := s.Counter.Count(t.Context(), "run", a, sums(a)); err != nil {
 				t.Error(err)
 			}
 			if i == 0 {
@@ -168,7 +168,7 @@ func TestBackup(t *testing.T) {
 	testkit.Must(t, s.Store.Backup(t.Context(), path))
 	close(stop)
 	<-done
-	copied := &site{open(t, "sqlite:"+path), t, s.lead, s.run}
+	copied := &site{open(t, "sqlite:"+path), t, s.lead, s.run, 0}
 	leases, receipts := copied.balance()
 	storetest.Equal(t, "turns", leases+receipts, 600)
 	if receipts == 0 || leases == 0 {

@@ -39,7 +39,7 @@ var maskTypes = []string{"text", "bigint", "text", "bigint", "bigint", "bigint",
 
 // withFreshMasks returns the counted arrivals whose masks no counted result has, and drops the
 // leases of the others. Our agents never use a part twice in a round.
-func (l *Ledger) withFreshMasks(ctx context.Context, tx *sqlstore.Txn, run string, arrivals []Arrival, counted []int, used map[Turn]leaseRow) ([]int, error) {
+func (ct *Counter) withFreshMasks(ctx context.Context, tx *sqlstore.Txn, run string, arrivals []Arrival, counted []int, used map[Turn]leaseRow) ([]int, error) {
 	type part struct {
 		agent string
 		part  int64
@@ -66,7 +66,7 @@ func (l *Ledger) withFreshMasks(ctx context.Context, tx *sqlstore.Txn, run strin
 			err := r.Scan(&p.agent, &p.part)
 			has[p] = true
 			return err
-		}, "SELECT agent, part FROM masks WHERE run = $1 AND round = $2 AND agent "+l.Store.AnyOf(3), run, round, sqlstore.List(l.Store, slices.Sorted(maps.Keys(of)))); err != nil {
+		}, "SELECT agent, part FROM masks WHERE run = $1 AND round = $2 AND agent "+ct.store.AnyOf(3), run, round, sqlstore.List(ct.store, slices.Sorted(maps.Keys(of)))); err != nil {
 			return nil, err
 		}
 	}
@@ -89,7 +89,7 @@ func (l *Ledger) withFreshMasks(ctx context.Context, tx *sqlstore.Txn, run strin
 }
 
 // addMasks stores the masks of counted arrivals.
-func (l *Ledger) addMasks(ctx context.Context, tx *sqlstore.Txn, run string, batch int64, arrivals []Arrival, counted []int) error {
+func (ct *Counter) addMasks(ctx context.Context, tx *sqlstore.Txn, run string, batch int64, arrivals []Arrival, counted []int) error {
 	var rows []any
 	for _, i := range counted {
 		for _, m := range arrivals[i].Masks {
@@ -97,7 +97,7 @@ func (l *Ledger) addMasks(ctx context.Context, tx *sqlstore.Txn, run string, bat
 		}
 	}
 	for part := range slices.Chunk(rows, len(maskTypes)*sqlstore.MaxRows) {
-		text, args := l.Store.InsertRows("INSERT INTO masks ("+sqlstore.MaskColumns+", checksum)", maskTypes, part)
+		text, args := ct.store.InsertRows("INSERT INTO masks ("+sqlstore.MaskColumns+", checksum)", maskTypes, part)
 		if _, err := tx.ExecContext(ctx, text, args...); err != nil {
 			return err
 		}
@@ -107,9 +107,9 @@ func (l *Ledger) addMasks(ctx context.Context, tx *sqlstore.Txn, run string, bat
 
 // Masks returns the masks in the stored sums of a run up to a batch, in the order of agent and
 // part.
-func (l *Ledger) Masks(ctx context.Context, run string, batch int64) (all []Mask, err error) {
+func (ct *Counter) Masks(ctx context.Context, run string, batch int64) (all []Mask, err error) {
 	defer sqlstore.Wrap(&err, "reading the masks of run", run)
-	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, ct.store.DB, func(r *sql.Rows) error {
 		var run string
 		var m Mask
 		var round, batch, checksum int64
@@ -124,10 +124,10 @@ func (l *Ledger) Masks(ctx context.Context, run string, batch int64) (all []Mask
 }
 
 // HasMask reports whether a counted result of a round has the part of the agent.
-func (l *Ledger) HasMask(ctx context.Context, run string, round int64, agent string, part int64) (has bool, err error) {
+func (ct *Counter) HasMask(ctx context.Context, run string, round int64, agent string, part int64) (has bool, err error) {
 	defer sqlstore.Wrap(&err, "reading a mask of run", run)
 	var n int
-	err = l.Store.DB.QueryRowContext(ctx, "SELECT count(*) FROM masks WHERE run = $1 AND round = $2 AND agent = $3 AND part = $4", run, round, agent, part).Scan(&n)
+	err = ct.store.DB.QueryRowContext(ctx, "SELECT count(*) FROM masks WHERE run = $1 AND round = $2 AND agent = $3 AND part = $4", run, round, agent, part).Scan(&n)
 	return n > 0, err
 }
 

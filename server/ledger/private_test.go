@@ -31,12 +31,12 @@ func TestMasks(t *testing.T) {
 		leases, receipts := s.balance()
 		storetest.Equal(t, "leases and receipts", []int{leases, receipts}, []int{3, 3})
 		for part, want := range map[int64]bool{0: true, 1: true, 2: false} {
-			has, err := s.HasMask(ctx, "run", 0, "agent", part)
+			has, err := s.Counter.HasMask(ctx, "run", 0, "agent", part)
 			testkit.Must(t, err)
 			storetest.Equal(t, "has a part", has, want)
 		}
 		newest := s.newest(t, "run")
-		all, err := s.Masks(ctx, "run", newest)
+		all, err := s.Counter.Masks(ctx, "run", newest)
 		testkit.Must(t, err)
 		storetest.Equal(t, "masks", all, []Mask{{"agent", 0, 1, strings.Repeat("03", 16)}, {"agent", 1, 2, strings.Repeat("01", 16)}})
 
@@ -68,7 +68,7 @@ func TestMasks(t *testing.T) {
 		rounds, err := s.Rounds(ctx, "run", 0, 1)
 		testkit.Must(t, err)
 		storetest.Equal(t, "state", rounds[0].State, RoundAbandoned)
-		all, err = s.Masks(ctx, "run", newest)
+		all, err = s.Counter.Masks(ctx, "run", newest)
 		testkit.Must(t, err)
 		storetest.Equal(t, "masks that are left", len(all), 0)
 

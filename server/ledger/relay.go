@@ -25,10 +25,17 @@ type Adoption struct {
 	Until          time.Time
 }
 
+// Relay is the part of a region's ledger that deals with the hub.
+type Relay struct {
+	store   *sqlstore.Store
+	ledger  *Ledger
+	counter *Counter
+}
+
 // asLeader runs do in a transaction that fails if another coordinator has taken over.
-func (l *Ledger) asLeader(ctx context.Context, lead Lead, do func(tx *sqlstore.Txn) error) error {
-	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
-		if err := l.checkLead(ctx, tx, lead); err != nil {
+func (h *Relay) asLeader(ctx context.Context, lead Lead, do func(tx *sqlstore.Txn) error) error {
+	return h.store.Update(ctx, func(tx *sqlstore.Txn) error {
+		if err := h.ledger.checkLead(ctx, tx, lead); err != nil {
 			return err
 		}
 		return do(tx)
@@ -40,14 +47,14 @@ func (l *Ledger) asLeader(ctx context.Context, lead Lead, do func(tx *sqlstore.T
 // for the same task, because a client with a lease or a receipt gets no second lease. It
 // resumes a run that was ended by EndIdleRuns. It also deletes older versions that are no
 // longer needed, and returns their blobs as retired unless something else refers to them.
-func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time) (gone, retired []string, err error) {
+func (h *Relay) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time) (gone, retired []string, err error) {
 	defer sqlstore.Wrap(&err, "adopting a task of run", a.Run.ID)
-	err = l.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
+	err = h.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
 		gone = nil
-		if err := l.adoptRun(ctx, tx, a, now); err != nil {
+		if err := h.adoptRun(ctx, tx, a, now); err != nil {
 			return err
 		}
-		for part := range slices.Chunk(a.Clients, l.Store.Chunk) {
+		for part := range slices.Chunk(a.Clients, h.store.Chunk) {
 			args := []any{a.Run.ID, a.Round}
 			for _, c := range part {
 				args = append(args, c)
@@ -73,7 +80,7 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 					gone = append(gone, c)
 				}
 			}
-			if err := l.addLeases(ctx, tx, leases, " ON CONFLICT (run, round, client) DO NOTHING"); err != nil {
+			if err := h.ledger.addLeases(ctx, tx, leases, " ON CONFLICT (run, round, client) DO NOTHING"); err != nil {
 				return err
 			}
 		}
@@ -86,12 +93,12 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 
 // adoptRun adds or resumes the run of a hub's task, and adds its version and round. It locks
 // the run.
-func (l *Ledger) adoptRun(ctx context.Context, tx *sqlstore.Txn, a Adoption, now time.Time) error {
+func (h *Relay) adoptRun(ctx context.Context, tx *sqlstore.Txn, a Adoption, now time.Time) error {
 	r := Run{ID: a.Run.ID, Name: a.Run.Name, Plan: a.Run.Plan, PlanBlob: a.Run.PlanBlob, State: Running, Fleet: a.Run.Fleet, Created: now, Started: now, Remote: true}
 	if err := insertRun(ctx, tx, r, " ON CONFLICT (id) DO NOTHING"); err != nil {
 		return err
 	}
-	r, err := l.lockedRun(ctx, tx, a.Run.ID)
+	r, err := h.ledger.lockedRun(ctx, tx, a.Run.ID)
 	if err != nil {
 		return err
 	}
@@ -110,11 +117,11 @@ func (l *Ledger) adoptRun(ctx context.Context, tx *sqlstore.Txn, a Adoption, now
 // EndIdleRuns ends the hub's runs that have no open work and no new round since the given
 // time. It is necessary because the hub does not announce the end of a run. It returns the
 // blobs of these runs that nothing else refers to.
-func (l *Ledger) EndIdleRuns(ctx context.Context, lead Lead, since, now time.Time) (retired []string, err error) {
+func (h *Relay) EndIdleRuns(ctx context.Context, lead Lead, since, now time.Time) (retired []string, err error) {
 	defer sqlstore.Wrap(&err, "ending idle runs of the hub")
-	err = l.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
+	err = h.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
 		retired = nil
-		if err := l.Store.LockRuns(ctx, tx); err != nil {
+		if err := h.store.LockRuns(ctx, tx); err != nil {
 			return err
 		}
 		var idle []string
@@ -128,11 +135,11 @@ func (l *Ledger) EndIdleRuns(ctx context.Context, lead Lead, since, now time.Tim
 			return err
 		}
 		for _, id := range idle {
-			r, err := l.lockedRun(ctx, tx, id)
+			r, err := h.ledger.lockedRun(ctx, tx, id)
 			if err != nil {
 				return err
 			}
-			if err := l.finish(ctx, tx, r, Finished, "the hub has sent no tasks for a while", now); err != nil {
+			if err := h.ledger.finish(ctx, tx, r, Finished, "the hub has sent no tasks for a while", now); err != nil {
 				return err
 			}
 			blobs, err := deleteVersions(ctx, tx, id, math.MaxInt64, "")
@@ -147,9 +154,9 @@ func (l *Ledger) EndIdleRuns(ctx context.Context, lead Lead, since, now time.Tim
 }
 
 // Adopted returns the runs that the hub drives and that have not ended.
-func (l *Ledger) Adopted(ctx context.Context) (runs []string, err error) {
+func (h *Relay) Adopted(ctx context.Context) (runs []string, err error) {
 	defer sqlstore.Wrap(&err, "reading the runs of the hub")
-	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, h.store.DB, func(r *sql.Rows) error {
 		var id string
 		err := r.Scan(&id)
 		runs = append(runs, id)
@@ -159,18 +166,18 @@ func (l *Ledger) Adopted(ctx context.Context) (runs []string, err error) {
 }
 
 // Leased returns all leases, in the order of run, round and client.
-func (l *Ledger) Leased(ctx context.Context) (all []Task, err error) {
+func (h *Relay) Leased(ctx context.Context) (all []Task, err error) {
 	defer sqlstore.Wrap(&err, "reading leases")
-	err = sqlstore.Query(ctx, l.Store.DB, scanTasks(&all), selectLeases+" ORDER BY run, round, client")
+	err = sqlstore.Query(ctx, h.store.DB, scanTasks(&all), selectLeases+" ORDER BY run, round, client")
 	return all, err
 }
 
 // WithdrawExpired deletes expired leases and returns them.
-func (l *Ledger) WithdrawExpired(ctx context.Context, lead Lead, now time.Time) (all []Task, err error) {
+func (h *Relay) WithdrawExpired(ctx context.Context, lead Lead, now time.Time) (all []Task, err error) {
 	defer sqlstore.Wrap(&err, "withdrawing expired leases")
-	err = l.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
+	err = h.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
 		all = nil
-		if err := l.Store.LockRuns(ctx, tx); err != nil {
+		if err := h.store.LockRuns(ctx, tx); err != nil {
 			return err
 		}
 		if err := sqlstore.Query(ctx, tx, scanTasks(&all), "DELETE FROM leases WHERE until <= $1 AND run IN (SELECT id FROM runs WHERE state = $2) RETURNING "+storedLease, sqlstore.ToMillis(now), Running); err != nil {
@@ -192,13 +199,13 @@ func (l *Ledger) WithdrawExpired(ctx context.Context, lead Lead, now time.Time) 
 
 // Withdraw deletes the leases of the given clients in a round, because the hub has closed
 // their turns.
-func (l *Ledger) Withdraw(ctx context.Context, lead Lead, run string, round int64, clients []string) (err error) {
+func (h *Relay) Withdraw(ctx context.Context, lead Lead, run string, round int64, clients []string) (err error) {
 	defer sqlstore.Wrap(&err, "withdrawing leases of run", run)
-	return l.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
-		if err := l.Store.LockRun(ctx, tx, run, false); err != nil {
+	return h.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
+		if err := h.store.LockRun(ctx, tx, run, false); err != nil {
 			return err
 		}
-		for part := range slices.Chunk(clients, l.Store.Chunk) {
+		for part := range slices.Chunk(clients, h.store.Chunk) {
 			args := []any{run, round}
 			for _, c := range part {
 				args = append(args, c)
@@ -236,9 +243,9 @@ type unit struct {
 // Gather puts counted results that have not been sent to the hub into new sendings. It
 // considers only rounds for which ready returns true. It makes one sending per round and
 // version, or one per update if each is set.
-func (l *Ledger) Gather(ctx context.Context, lead Lead, run string, each bool, ready func(round int64) bool) (err error) {
+func (h *Relay) Gather(ctx context.Context, lead Lead, run string, each bool, ready func(round int64) bool) (err error) {
 	defer sqlstore.Wrap(&err, "gathering results of run", run)
-	return l.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
+	return h.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
 		text := "SELECT p.batch, p.version, '' FROM partials p LEFT JOIN relayed x ON x.run = p.run AND x.batch = p.batch WHERE p.run = $1 AND x.run IS NULL ORDER BY p.batch"
 		if each {
 			text = "SELECT u.batch, u.version, u.client FROM updates u LEFT JOIN relayed x ON x.run = u.run AND x.batch = u.batch AND x.client = u.client WHERE u.run = $1 AND x.run IS NULL ORDER BY u.batch"
@@ -279,9 +286,9 @@ func (l *Ledger) Gather(ctx context.Context, lead Lead, run string, each bool, r
 }
 
 // Ungathered returns the counted turns of a run that are in no sending.
-func (l *Ledger) Ungathered(ctx context.Context, run string) (all []Task, err error) {
+func (h *Relay) Ungathered(ctx context.Context, run string) (all []Task, err error) {
 	defer sqlstore.Wrap(&err, "reading ungathered results of run", run)
-	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, h.store.DB, func(r *sql.Rows) error {
 		t := Task{Turn: Turn{Run: run}}
 		err := r.Scan(&t.Round, &t.Client, &t.Version)
 		all = append(all, t)
@@ -294,9 +301,9 @@ func (l *Ledger) Ungathered(ctx context.Context, run string) (all []Task, err er
 
 // Sendings returns the sendings of a run that the hub has not decided, without their
 // parts.
-func (l *Ledger) Sendings(ctx context.Context, run string) (all []Sending, err error) {
+func (h *Relay) Sendings(ctx context.Context, run string) (all []Sending, err error) {
 	defer sqlstore.Wrap(&err, "reading the sendings of run", run)
-	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, h.store.DB, func(r *sql.Rows) error {
 		var id, client string
 		x, share, err := scanReceipt(r, &id, &client)
 		if err != nil {
@@ -315,17 +322,17 @@ func (l *Ledger) Sendings(ctx context.Context, run string) (all []Sending, err e
 }
 
 // Parts reads the numbers of a sending into s.Parts, and their evaluation.
-func (l *Ledger) Parts(ctx context.Context, run string, s *Sending) (err error) {
+func (h *Relay) Parts(ctx context.Context, run string, s *Sending) (err error) {
 	defer sqlstore.Wrap(&err, "reading the numbers of sending", s.ID, "of run", run)
 	s.Parts, s.Evaluation = nil, Evaluation{}
 	if s.Single {
-		return sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
+		return sqlstore.Query(ctx, h.store.DB, func(r *sql.Rows) error {
 			u, err := scanSingle(r)
 			s.Loss, s.Evaluation, s.Parts = u.Loss, u.Evaluation, append(s.Parts, u.Numbers)
 			return err
 		}, "SELECT u."+strings.ReplaceAll(sqlstore.UpdateColumns, ", ", ", u.")+", u.checksum FROM relayed x JOIN updates u ON u.run = x.run AND u.batch = x.batch AND u.client = x.client WHERE x.run = $1 AND x.sending = $2", run, s.ID)
 	}
-	return sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
+	return sqlstore.Query(ctx, h.store.DB, func(r *sql.Rows) error {
 		p, err := scanPartial(r)
 		s.Evaluation.Add(p.Evaluation)
 		s.Parts = append(s.Parts, p.Numbers)
@@ -334,26 +341,26 @@ func (l *Ledger) Parts(ctx context.Context, run string, s *Sending) (err error) 
 }
 
 // Decided stores the hub's verdict on a sending and deletes its numbers.
-func (l *Ledger) Decided(ctx context.Context, lead Lead, run, sending string, counted bool) (err error) {
+func (h *Relay) Decided(ctx context.Context, lead Lead, run, sending string, counted bool) (err error) {
 	defer sqlstore.Wrap(&err, "storing the verdict on sending", sending, "of run", run)
 	outcome := outcomeClosed
 	if counted {
 		outcome = outcomeCounted
 	}
-	return l.asLeader(ctx, lead, func(tx *sqlstore.Txn) error { return decide(ctx, tx, run, sending, outcome) })
+	return h.asLeader(ctx, lead, func(tx *sqlstore.Txn) error { return decide(ctx, tx, run, sending, outcome) })
 }
 
 // Closed handles a sending that the hub does not count because it has closed the turns of
 // the given clients. The batches with these clients are dropped. The other batches become a
 // new sending.
-func (l *Ledger) Closed(ctx context.Context, lead Lead, run string, s *Sending, clients []string) (err error) {
+func (h *Relay) Closed(ctx context.Context, lead Lead, run string, s *Sending, clients []string) (err error) {
 	defer sqlstore.Wrap(&err, "closing sending", s.ID, "of run", run)
-	return l.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
+	return h.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
 		rest := s.ID + "+"
 		if _, err := tx.ExecContext(ctx, "UPDATE relayed SET sending = $3 WHERE run = $1 AND sending = $2", run, s.ID, rest); err != nil {
 			return err
 		}
-		for part := range slices.Chunk(clients, l.Store.Chunk) {
+		for part := range slices.Chunk(clients, h.store.Chunk) {
 			args := []any{run, s.ID, rest, s.Round}
 			for _, c := range part {
 				args = append(args, c)

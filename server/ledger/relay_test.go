@@ -16,7 +16,7 @@ import (
 // adopt adopts a hub's task and returns the clients that cannot take part.
 func (s *site) adopt(a Adoption) []string {
 	s.t.Helper()
-	gone, _, err := s.Adopt(context.Background(), s.lead, a, t0)
+	gone, _, err := s.Relay.Adopt(context.Background(), s.lead, a, t0)
 	testkit.Must(s.t, err)
 	return gone
 }
@@ -30,7 +30,7 @@ func region(t *testing.T, at string, clients int) *site {
 	announce(t, l, "agent", named("c", clients)...)
 	lead, err := l.Lead(t.Context(), "region", time.Hour, t0)
 	testkit.Must(t, err)
-	return &site{l, t, lead, "run"}
+	return &site{l, t, lead, "run", 0}
 }
 
 // handed returns a task of the hub's run for the given clients.
@@ -45,7 +45,7 @@ func TestAdopt(t *testing.T) {
 	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 200), t.Context()
 		names := named("c", 200)
-		testkit.Must(t, s.RevokeClient(ctx, names[3], "operator", t0))
+		testkit.Must(t, s.Directory.RevokeClient(ctx, names[3], "operator", t0))
 		storetest.Equal(t, "gone", s.adopt(handed(4, 2, append(names, "nobody")...)), []string{names[3], "nobody"})
 		r, err := s.Run(ctx, "run")
 		testkit.Must(t, err)
@@ -56,7 +56,7 @@ func TestAdopt(t *testing.T) {
 		testkit.Must(t, err)
 		storetest.Equal(t, "version", v, Version{Weights: "w2", Control: ""})
 		wantIs(t, s.StopRun(ctx, "run", "operator", t0), ErrRefused)
-		leased, err := s.Leased(ctx)
+		leased, err := s.Relay.Leased(ctx)
 		testkit.Must(t, err)
 		storetest.Equal(t, "leases", len(leased), 199)
 		storetest.Equal(t, "lease", leased[0], Task{Turn{"run", 4, names[0]}, 2, after(time.Hour)})
@@ -64,20 +64,20 @@ func TestAdopt(t *testing.T) {
 		// Repeat the task after one client was counted and one declined: no client gets a
 		// second turn.
 		s.count(one("agent", 4, 2, names[0]))
-		testkit.Must(t, s.Decline(ctx, "agent", "run", 4, names[1:2], "", ""))
+		testkit.Must(t, s.Counter.Decline(ctx, "agent", "run", 4, names[1:2], "", ""))
 		before := storetest.Dump(t, s.Store.DB, tables...)
 		storetest.Equal(t, "gone", s.adopt(handed(4, 2, names[:5]...)), []string{names[3]})
 		storetest.Equal(t, "a repeated task", storetest.Dump(t, s.Store.DB, tables...), before)
 
-		lapsed, err := s.WithdrawExpired(ctx, s.lead, t0)
+		lapsed, err := s.Relay.WithdrawExpired(ctx, s.lead, t0)
 		testkit.Must(t, err)
 		storetest.Equal(t, "lapsed", lapsed, []Task{{Turn: Turn{"run", 4, names[1]}, Version: 2}})
-		lapsed, err = s.WithdrawExpired(ctx, s.lead, after(time.Hour))
+		lapsed, err = s.Relay.WithdrawExpired(ctx, s.lead, after(time.Hour))
 		testkit.Must(t, err)
 		storetest.Equal(t, "lapsed", len(lapsed), 197)
-		_, _, err = s.Adopt(ctx, Lead{99}, handed(5, 2, names...), t0)
+		_, _, err = s.Relay.Adopt(ctx, Lead{99}, handed(5, 2, names...), t0)
 		wantIs(t, err, ErrDeposed)
-		_, err = s.WithdrawExpired(ctx, Lead{99}, t0)
+		_, err = s.Relay.WithdrawExpired(ctx, Lead{99}, t0)
 		wantIs(t, err, ErrDeposed)
 	})
 }
@@ -92,14 +92,14 @@ func TestRelay(t *testing.T) {
 		s.adopt(handed(1, 1, names[10:]...))
 		gather := func(ready ...int64) {
 			t.Helper()
-			testkit.Must(t, s.Gather(ctx, s.lead, "run", false, func(round int64) bool { return slices.Contains(ready, round) }))
+			testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", false, func(round int64) bool { return slices.Contains(ready, round) }))
 		}
 		sendings := func() []Sending {
 			t.Helper()
-			all, err := s.Sendings(ctx, "run")
+			all, err := s.Relay.Sendings(ctx, "run")
 			testkit.Must(t, err)
 			for i := range all {
-				testkit.Must(t, s.Parts(ctx, "run", &all[i]))
+				testkit.Must(t, s.Relay.Parts(ctx, "run", &all[i]))
 				var got, want int64
 				for _, p := range all[i].Parts {
 					got += int64(binary.LittleEndian.Uint64(p))
@@ -118,7 +118,7 @@ func TestRelay(t *testing.T) {
 		}
 		turnStates := func(round int64, clients ...string) (is []TurnState) {
 			t.Helper()
-			where, err := s.Standings(ctx, "agent", "run", round, clients)
+			where, err := s.Counter.Standings(ctx, "agent", "run", round, clients)
 			testkit.Must(t, err)
 			for _, c := range clients {
 				is = append(is, where[c].State)
@@ -128,7 +128,7 @@ func TestRelay(t *testing.T) {
 		s.count(one("agent", 0, 0, names[0], names[1]), one("agent", 0, 0, names[2]))
 		s.count(one("agent", 1, 1, names[10]))
 		s.count(one("agent", 0, 0, names[3]))
-		open, err := s.Ungathered(ctx, "run")
+		open, err := s.Relay.Ungathered(ctx, "run")
 		testkit.Must(t, err)
 		storetest.Equal(t, "ungathered", len(open), 5)
 		gather()
@@ -138,7 +138,7 @@ func TestRelay(t *testing.T) {
 		storetest.Equal(t, "sendings", len(first), 1)
 		storetest.Equal(t, "parts", len(first[0].Parts), 2)
 		storetest.Equal(t, "shares", first[0].Shares, one("", 0, 0, names[:4]...).Shares)
-		open, err = s.Ungathered(ctx, "run")
+		open, err = s.Relay.Ungathered(ctx, "run")
 		testkit.Must(t, err)
 		storetest.Equal(t, "ungathered", open, []Task{{Turn: Turn{"run", 1, names[10]}, Version: 1}})
 
@@ -152,10 +152,10 @@ func TestRelay(t *testing.T) {
 			t.Errorf("the first sending changed: %v", all)
 		}
 		storetest.Equal(t, "states", turnStates(0, names[0], names[4], names[5]), []TurnState{Held, Held, Asked})
-		testkit.Must(t, s.Decided(ctx, s.lead, "run", first[0].ID, true))
+		testkit.Must(t, s.Relay.Decided(ctx, s.lead, "run", first[0].ID, true))
 		for _, x := range all {
 			if x.Round == 1 {
-				testkit.Must(t, s.Decided(ctx, s.lead, "run", x.ID, false))
+				testkit.Must(t, s.Relay.Decided(ctx, s.lead, "run", x.ID, false))
 			}
 		}
 		storetest.Equal(t, "states", turnStates(0, names[0], names[4], names[5]), []TurnState{Counted, Held, Asked})
@@ -163,10 +163,10 @@ func TestRelay(t *testing.T) {
 		left := sendings()
 		storetest.Equal(t, "sendings", len(left), 1)
 		storetest.Equal(t, "the last", left[0].Shares, one("", 0, 0, names[4]).Shares)
-		testkit.Must(t, s.Decided(ctx, s.lead, "run", first[0].ID, true)) // the second time has no effect
+		testkit.Must(t, s.Relay.Decided(ctx, s.lead, "run", first[0].ID, true)) // the second time has no effect
 		storetest.Equal(t, "sendings", len(sendings()), 1)
-		wantIs(t, s.Decided(ctx, Lead{99}, "run", left[0].ID, true), ErrDeposed)
-		wantIs(t, s.Gather(ctx, Lead{99}, "run", false, nil), ErrDeposed)
+		wantIs(t, s.Relay.Decided(ctx, Lead{99}, "run", left[0].ID, true), ErrDeposed)
+		wantIs(t, s.Relay.Gather(ctx, Lead{99}, "run", false, nil), ErrDeposed)
 	})
 }
 
@@ -181,24 +181,24 @@ func TestClosed(t *testing.T) {
 		s.count(one("agent", 3, 1, names[:100]...))
 		s.count(one("agent", 3, 1, names[100:150]...), one("agent", 3, 1, names[150:198]...))
 		s.count(one("agent", 3, 1, names[198]))
-		testkit.Must(t, s.Gather(ctx, s.lead, "run", false, func(int64) bool { return true }))
+		testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", false, func(int64) bool { return true }))
 		sendings := func() []Sending {
 			t.Helper()
-			all, err := s.Sendings(ctx, "run")
+			all, err := s.Relay.Sendings(ctx, "run")
 			testkit.Must(t, err)
 			return all
 		}
 		all := sendings()
 		storetest.Equal(t, "sendings", len(all), 1)
-		wantIs(t, s.Closed(ctx, Lead{99}, "run", &all[0], names), ErrDeposed)
-		testkit.Must(t, s.Closed(ctx, s.lead, "run", &all[0], names[40:90]))
+		wantIs(t, s.Relay.Closed(ctx, Lead{99}, "run", &all[0], names), ErrDeposed)
+		testkit.Must(t, s.Relay.Closed(ctx, s.lead, "run", &all[0], names[40:90]))
 		left := sendings()
 		storetest.Equal(t, "sendings", len(left), 1)
 		storetest.Equal(t, "what is left", left[0].Shares, one("", 3, 1, names[100:199]...).Shares)
 		if left[0].ID == all[0].ID {
 			t.Error("another sum has the same id")
 		}
-		testkit.Must(t, s.Parts(ctx, "run", &left[0]))
+		testkit.Must(t, s.Relay.Parts(ctx, "run", &left[0]))
 		var got, want int64
 		for _, p := range left[0].Parts {
 			got += int64(binary.LittleEndian.Uint64(p))
@@ -207,16 +207,16 @@ func TestClosed(t *testing.T) {
 			want += worth(3, c)
 		}
 		storetest.Equal(t, "its sum", got, want)
-		where, err := s.Standings(ctx, "agent", "run", 3, []string{names[0], names[40], names[198], names[199]})
+		where, err := s.Counter.Standings(ctx, "agent", "run", 3, []string{names[0], names[40], names[198], names[199]})
 		testkit.Must(t, err)
 		storetest.Equal(t, "standings", where, map[string]Standing{names[0]: {Closed, 1}, names[40]: {Closed, 1}, names[198]: {Held, 1}, names[199]: {Asked, 1}})
 
 		// The hub still waits for the clients that shared a batch with a closed one.
 		storetest.Equal(t, "gone", s.adopt(handed(3, 1, names[0], names[198], names[199])), names[:1])
-		testkit.Must(t, s.Closed(ctx, s.lead, "run", &left[0], names[198:199]))
+		testkit.Must(t, s.Relay.Closed(ctx, s.lead, "run", &left[0], names[198:199]))
 		left = sendings()
 		storetest.Equal(t, "what is left", left[0].Shares, one("", 3, 1, names[100:198]...).Shares)
-		testkit.Must(t, s.Closed(ctx, s.lead, "run", &left[0], names[100:198]))
+		testkit.Must(t, s.Relay.Closed(ctx, s.lead, "run", &left[0], names[100:198]))
 		storetest.Equal(t, "sendings", len(sendings()), 0)
 		var n int
 		testkit.Must(t, s.Store.DB.QueryRow("SELECT count(*) FROM partials").Scan(&n))
@@ -232,28 +232,28 @@ func TestEndIdleRuns(t *testing.T) {
 		names := named("c", 3)
 		adopt := func(round, version int64, clients ...string) []string {
 			t.Helper()
-			_, retired, err := s.Adopt(ctx, s.lead, handed(round, version, clients...), t0)
+			_, retired, err := s.Relay.Adopt(ctx, s.lead, handed(round, version, clients...), t0)
 			testkit.Must(t, err)
 			return retired
 		}
 		decide := func() {
 			t.Helper()
-			testkit.Must(t, s.Gather(ctx, s.lead, "run", false, func(int64) bool { return true }))
-			all, err := s.Sendings(ctx, "run")
+			testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", false, func(int64) bool { return true }))
+			all, err := s.Relay.Sendings(ctx, "run")
 			testkit.Must(t, err)
 			for _, x := range all {
-				testkit.Must(t, s.Decided(ctx, s.lead, "run", x.ID, true))
+				testkit.Must(t, s.Relay.Decided(ctx, s.lead, "run", x.ID, true))
 			}
 		}
 		rest := func(since time.Time) []string {
 			t.Helper()
-			retired, err := s.EndIdleRuns(ctx, s.lead, since, after(time.Minute))
+			retired, err := s.Relay.EndIdleRuns(ctx, s.lead, since, after(time.Minute))
 			testkit.Must(t, err)
 			return retired
 		}
 		runs := func() []string {
 			t.Helper()
-			all, err := s.Adopted(ctx)
+			all, err := s.Relay.Adopted(ctx)
 			testkit.Must(t, err)
 			return all
 		}
@@ -261,7 +261,7 @@ func TestEndIdleRuns(t *testing.T) {
 		storetest.Equal(t, "retired", adopt(0, 0, names[:2]...), nil)
 		s.count(one("agent", 0, 0, names[0]))
 		storetest.Equal(t, "while there is a lease", adopt(1, 1, names[2]), nil)
-		testkit.Must(t, s.Withdraw(ctx, s.lead, "run", 0, names[1:2]))
+		testkit.Must(t, s.Relay.Withdraw(ctx, s.lead, "run", 0, names[1:2]))
 		storetest.Equal(t, "while there is a sum", adopt(1, 1, names[2]), nil)
 		storetest.Equal(t, "while something is open", rest(after(time.Hour)), nil)
 		decide()
@@ -279,7 +279,7 @@ func TestEndIdleRuns(t *testing.T) {
 		if r.State != Finished || !r.Finished.Equal(after(time.Minute)) {
 			t.Errorf("%+v", r)
 		}
-		where, err := s.Standings(ctx, "agent", "run", 2, names[:1])
+		where, err := s.Counter.Standings(ctx, "agent", "run", 2, names[:1])
 		testkit.Must(t, err)
 		storetest.Equal(t, "what was counted", where, map[string]Standing{names[0]: {Counted, 2}})
 		storetest.Equal(t, "retired", adopt(3, 2, names[1]), nil)
@@ -290,7 +290,7 @@ func TestEndIdleRuns(t *testing.T) {
 		if r.State != Running || !r.Finished.IsZero() || r.Reason != "" {
 			t.Errorf("%+v", r)
 		}
-		_, err = s.EndIdleRuns(ctx, Lead{99}, t0, t0)
+		_, err = s.Relay.EndIdleRuns(ctx, Lead{99}, t0, t0)
 		wantIs(t, err, ErrDeposed)
 	})
 }
@@ -304,15 +304,15 @@ func TestWithdraw(t *testing.T) {
 		s.adopt(handed(0, 0, names...))
 		s.adopt(handed(1, 1, names[:2]...))
 		s.count(one("agent", 0, 0, names[0]))
-		testkit.Must(t, s.Withdraw(ctx, s.lead, "run", 0, append([]string{"nobody"}, names[:150]...)))
-		left, err := s.Leased(ctx)
+		testkit.Must(t, s.Relay.Withdraw(ctx, s.lead, "run", 0, append([]string{"nobody"}, names[:150]...)))
+		left, err := s.Relay.Leased(ctx)
 		testkit.Must(t, err)
 		storetest.Equal(t, "leases", len(left), 52)
-		where, err := s.Standings(ctx, "agent", "run", 0, []string{names[0], names[1], names[150]})
+		where, err := s.Counter.Standings(ctx, "agent", "run", 0, []string{names[0], names[1], names[150]})
 		testkit.Must(t, err)
 		storetest.Equal(t, "standings", where, map[string]Standing{names[0]: {Held, 0}, names[150]: {Asked, 0}})
 		storetest.Equal(t, "counted too late", s.count(one("agent", 0, 0, names[1])), nil)
-		wantIs(t, s.Withdraw(ctx, Lead{99}, "run", 1, names), ErrDeposed)
+		wantIs(t, s.Relay.Withdraw(ctx, Lead{99}, "run", 1, names), ErrDeposed)
 	})
 }
 
@@ -324,25 +324,25 @@ func TestRelaySingles(t *testing.T) {
 		names := named("c", 3)
 		s.adopt(handed(0, 0, names...))
 		arrivals := []Arrival{one("agent", 0, 0, names[0]), one("agent", 0, 0, names[1]), one("agent", 0, 0, names[2])}
-		_, err := s.Count(ctx, "run", arrivals, func(counted []int) (_ []Partial, all []Single, _ error) {
+		_, err := s.Counter.Count(ctx, "run", arrivals, func(counted []int) (_ []Partial, all []Single, _ error) {
 			for _, i := range counted {
 				all = append(all, Single{Client: names[i], Examples: 10, Steps: 3, Loss: float64(i) / 4, Numbers: []byte{byte(i)}})
 			}
 			return nil, all, nil
 		})
 		testkit.Must(t, err)
-		testkit.Must(t, s.Gather(ctx, s.lead, "run", true, func(int64) bool { return true }))
-		all, err := s.Sendings(ctx, "run")
+		testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", true, func(int64) bool { return true }))
+		all, err := s.Relay.Sendings(ctx, "run")
 		testkit.Must(t, err)
 		storetest.Equal(t, "sendings", len(all), 3)
 		for i := range all {
-			testkit.Must(t, s.Parts(ctx, "run", &all[i]))
+			testkit.Must(t, s.Relay.Parts(ctx, "run", &all[i]))
 			want := Sending{ID: all[i].ID, Shares: one("", 0, 0, names[i]).Shares, Loss: float64(i) / 4, Parts: [][]byte{{byte(i)}}, Single: true}
 			storetest.Equal(t, "sending", all[i], want)
 		}
-		testkit.Must(t, s.Decided(ctx, s.lead, "run", all[1].ID, true))
-		testkit.Must(t, s.Decided(ctx, s.lead, "run", all[2].ID, false))
-		where, err := s.Standings(ctx, "agent", "run", 0, names)
+		testkit.Must(t, s.Relay.Decided(ctx, s.lead, "run", all[1].ID, true))
+		testkit.Must(t, s.Relay.Decided(ctx, s.lead, "run", all[2].ID, false))
+		where, err := s.Counter.Standings(ctx, "agent", "run", 0, names)
 		testkit.Must(t, err)
 		storetest.Equal(t, "standings", where, map[string]Standing{names[0]: {Held, 0}, names[1]: {Counted, 0}, names[2]: {Closed, 0}})
 		var kept []string
@@ -378,7 +378,7 @@ func TestWithdrawExpiredConcurrently(t *testing.T) {
 			wg.Go(func() {
 				<-start
 				for part := range slices.Chunk(batch, 16) {
-					some, err := second.Count(ctx, "run", part, sums(part))
+					some, err := second.Counter.Count(ctx, "run", part, sums(part))
 					if err != nil {
 						t.Error(err)
 					}
@@ -389,7 +389,7 @@ func TestWithdrawExpiredConcurrently(t *testing.T) {
 				<-start
 				time.Sleep(time.Duration(round) * time.Millisecond)
 				var err error
-				if lapsed, err = s.WithdrawExpired(ctx, s.lead, after(2*time.Hour)); err != nil {
+				if lapsed, err = s.Relay.WithdrawExpired(ctx, s.lead, after(2*time.Hour)); err != nil {
 					t.Error(err)
 				}
 			})

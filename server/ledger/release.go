@@ -143,7 +143,7 @@ func (l *Ledger) AddRelease(ctx context.Context, r Release) (_ Release, err erro
 		if err := addRelease(ctx, tx, r); err != nil {
 			return err
 		}
-		return l.audit(ctx, tx, r.Created, r.Actor, "release model", r.String(), fmt.Sprintf("run %s, version %d, %s, id %s", r.Run, r.Version, r.Role, r.ID))
+		return l.Events.Record(ctx, tx, r.Created, r.Actor, "release model", r.String(), fmt.Sprintf("run %s, version %d, %s, id %s", r.Run, r.Version, r.Role, r.ID))
 	})
 	return r, err
 }
@@ -190,41 +190,6 @@ func (l *Ledger) WithdrawRelease(ctx context.Context, name, actor string, now ti
 		if err := setWithdrawn(ctx, tx, r, now); err != nil {
 			return err
 		}
-		return l.audit(ctx, tx, now, actor, "withdraw release", r.String(), "id "+strconv.Quote(r.ID))
-	})
-}
-
-// AdoptReleases makes a region's releases those of the hub. The blobs must be stored.
-func (l *Ledger) AdoptReleases(ctx context.Context, lead Lead, hub []Release, now time.Time) (err error) {
-	defer sqlstore.Wrap(&err, "adopting the releases of the hub")
-	return l.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
-		all, err := releases(ctx, tx)
-		if err != nil {
-			return err
-		}
-		has := func(list []Release, id string) bool {
-			return slices.ContainsFunc(list, func(r Release) bool { return r.ID == id })
-		}
-		for _, r := range hub {
-			if !has(all, r.ID) {
-				r.Created = now
-				if err := addRelease(ctx, tx, r); err != nil {
-					return err
-				}
-			}
-		}
-		for _, r := range all {
-			withdrawn := now
-			if has(hub, r.ID) {
-				withdrawn = time.Time{}
-			}
-			if r.Withdrawn.IsZero() == withdrawn.IsZero() {
-				continue
-			}
-			if err := setWithdrawn(ctx, tx, r, withdrawn); err != nil {
-				return err
-			}
-		}
-		return nil
+		return l.Events.Record(ctx, tx, now, actor, "withdraw release", r.String(), "id "+strconv.Quote(r.ID))
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/server/directory"
 	"loadstar/server/sqlstore"
 	"loadstar/server/sqlstore/storetest"
 
@@ -52,8 +53,9 @@ func trained(t *testing.T, at string, release ...int64) *site {
 
 func (s *site) release(name string, version int64) Release {
 	s.t.Helper()
+	s.released++
 	r, err := s.AddRelease(context.Background(), Release{
-		ID: fmt.Sprint(name, s.events.Load()), Name: name, Run: s.run, Version: version, Role: "personal", Actor: "operator", Created: t0.Add(time.Duration(s.events.Load()) * time.Second),
+		ID: fmt.Sprint(name, s.released), Name: name, Run: s.run, Version: version, Role: "personal", Actor: "operator", Created: t0.Add(time.Duration(s.released) * time.Second),
 	})
 	testkit.Must(s.t, err)
 	return r
@@ -100,7 +102,7 @@ func TestReleases(t *testing.T) {
 		blobs, err := s.Blobs(ctx)
 		testkit.Must(t, err)
 		storetest.Equal(t, "blobs", blobs, []string{"p", "server", "w1", "w2", "w3"})
-		events, err := s.Audit(ctx, AuditQuery{Limit: 100})
+		events, err := s.Events.Audit(ctx, directory.AuditQuery{Limit: 100})
 		testkit.Must(t, err)
 		actions := map[string]int{}
 		for _, e := range events {
@@ -145,7 +147,7 @@ func TestAdoptReleases(t *testing.T) {
 			list []Release
 			want string
 		}{{hub(1, 2), "day@1=w1 day@2=w2"}, {hub(2, 3), "day@2=w2 day@3=w3"}, {hub(1, 3), "day@1=w1 day@3=w3"}, {nil, ""}} {
-			testkit.Must(t, s.AdoptReleases(t.Context(), s.lead, x.list, t0))
+			testkit.Must(t, s.Relay.AdoptReleases(t.Context(), s.lead, x.list, t0))
 			storetest.Equal(t, "offered", s.offered(), x.want)
 		}
 	})
@@ -157,16 +159,16 @@ func TestReports(t *testing.T) {
 	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 50), t.Context()
 		join(t, s.Ledger, "other")
-		today := Today(t0)
-		report := func(i int, day int64, release string) Report {
-			return Report{
+		today := directory.Today(t0)
+		report := func(i int, day int64, release string) directory.Report {
+			return directory.Report{
 				Client: fmt.Sprintf("c%05d", i), Day: day, Message: []byte(fmt.Sprint("report ", day)), Release: release,
 				RelativeMAE: 0.5 + float64(i)/100, Coverage: 0.8, Fallback: math.NaN(), Drift: i == 0, WantsRound: i < 5,
 			}
 		}
-		add := func(agent string, pending bool, all ...Report) {
+		add := func(agent string, pending bool, all ...directory.Report) {
 			t.Helper()
-			testkit.Must(t, s.AddReports(ctx, agent, all, pending, t0))
+			testkit.Must(t, s.Reports.AddReports(ctx, agent, all, pending, t0))
 		}
 		for i := range 49 {
 			release := "r1"
@@ -179,7 +181,7 @@ func TestReports(t *testing.T) {
 			add("agent", false, report(i, today-200, release), report(i, today+2, release))
 		}
 		add("agent", false, report(3, today, "r1"))
-		days, err := s.ReportDays(ctx, "r1", 7)
+		days, err := s.Reports.ReportDays(ctx, "r1", 7)
 		testkit.Must(t, err)
 		if len(days) != 2 || days[0].Day != today || days[0].Clients != 1 || days[1].Clients != 40 || days[1].Total != 49 || days[1].Drifting != 1 || days[1].Wanting != 5 {
 			t.Fatalf("%+v", days)
@@ -188,42 +190,26 @@ func TestReports(t *testing.T) {
 		if d := days[1]; math.Abs(d.RelativeMAE-0.7) > 0.05 || math.Abs(d.Coverage-0.8) > 0.02 || !math.IsNaN(d.Fallback) {
 			t.Errorf("%+v", d)
 		}
-		days, err = s.ReportDays(ctx, "", 1)
+		days, err = s.Reports.ReportDays(ctx, "", 1)
 		testkit.Must(t, err)
 		storetest.Equal(t, "days", len(days), 1)
-		messages, err := s.Reports(ctx, []string{"c00003", "c00004", "none"})
+		messages, err := s.Reports.Reports(ctx, []string{"c00003", "c00004", "none"})
 		testkit.Must(t, err)
 		storetest.Equal(t, "newest reports", messages, map[string][]byte{"c00003": []byte(fmt.Sprint("report ", today)), "c00004": []byte(fmt.Sprint("report ", today-1))})
-		pending, err := s.PendingReports(ctx, 10)
+		pending, err := s.Relay.PendingReports(ctx, 10)
 		testkit.Must(t, err)
 		if len(pending) != 1 || pending[0].Client != "c00007" {
 			t.Fatalf("pending: %+v", pending)
 		}
-		testkit.Must(t, s.ReportsSent(ctx, s.lead, pending))
-		pending, err = s.PendingReports(ctx, 10)
+		testkit.Must(t, s.Relay.ReportsSent(ctx, s.lead, pending))
+		pending, err = s.Relay.PendingReports(ctx, 10)
 		testkit.Must(t, err)
 		storetest.Equal(t, "pending", len(pending), 0)
-		testkit.Must(t, s.DropOldReports(ctx, t0.Add(89*24*time.Hour)))
-		days, err = s.ReportDays(ctx, "", 90)
+		testkit.Must(t, s.Reports.DropOldReports(ctx, t0.Add(89*24*time.Hour)))
+		days, err = s.Reports.ReportDays(ctx, "", 90)
 		testkit.Must(t, err)
 		storetest.Equal(t, "days after 89 days", len(days), 1)
 	})
-}
-
-func TestMedian(t *testing.T) {
-	h := histogram{0.1, 9}
-	for _, c := range []struct {
-		buckets map[int64]int64
-		want    float64
-	}{{map[int64]int64{3: 1}, 0.35}, {map[int64]int64{0: 2, 5: 2}, 0.1}, {map[int64]int64{1: 1, 2: 2, 9: 1}, 0.25}, {map[int64]int64{0: 1, 9: 99}, 0.9 + 0.1*49/99}} {
-		if got := h.median(c.buckets); math.Abs(got-c.want) > 1e-12 {
-			t.Errorf("%v: %v, want %v", c.buckets, got, c.want)
-		}
-	}
-	if !math.IsNaN(h.median(nil)) {
-		t.Error("a median of nothing")
-	}
-	storetest.Equal(t, "buckets", []int64{h.bucket(-1), h.bucket(0.55), h.bucket(1e300), h.bucket(math.Inf(1))}, []int64{0, 5, 9, 9})
 }
 
 // A ledger with the first schema is migrated with everything in it: a run in the middle of
@@ -260,7 +246,7 @@ func TestUpgrade(t *testing.T) {
 		l := open(t, at)
 		lead, err := l.Lead(t.Context(), "test", time.Hour, t0)
 		testkit.Must(t, err)
-		s := &site{l, t, lead, "run"}
+		s := &site{l, t, lead, "run", 0}
 		storetest.Equal(t, "counted", s.count(one("agent", 5, 4, "c0"), one("agent", 5, 4, "c1")), []int{1})
 		s.drive(func(d *Drive) error {
 			e, err := d.Evaluation()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/server/directory"
 	"loadstar/server/sqlstore"
 	"loadstar/server/sqlstore/storetest"
 )
@@ -18,7 +19,7 @@ func TestReapply(t *testing.T) {
 		old := open(t, at)
 		token := func(l *Ledger, note string) string {
 			hash := []byte("token " + note)
-			testkit.Must(t, l.AddToken(ctx, hash, Token{Note: note, Uses: 1, Expires: after(time.Hour)}, "user anna", t0))
+			testkit.Must(t, l.Directory.AddToken(ctx, hash, directory.Token{Note: note, Uses: 1, Expires: after(time.Hour)}, "user anna", t0))
 			return sqlstore.TokenID(hash)
 		}
 		join(t, old, "good", "bad")
@@ -26,14 +27,14 @@ func TestReapply(t *testing.T) {
 		bad := token(old, "leaked")
 		token(old, "open")
 		for _, name := range []string{"bert", "carl"} {
-			_, err := old.PutUser(ctx, name, "operator", "user anna", t0)
+			_, err := old.Users.PutUser(ctx, name, "operator", "user anna", t0)
 			testkit.Must(t, err)
 		}
-		testkit.Must(t, old.AddCertificate(ctx, Certificate{Serial: "aabb", User: "carl", Issued: t0, Expires: after(time.Hour)}, "user anna"))
+		testkit.Must(t, old.Users.AddCertificate(ctx, directory.Certificate{Serial: "aabb", User: "carl", Issued: t0, Expires: after(time.Hour)}, "user anna"))
 
 		// The events after the backup, in a ledger that went on.
-		var events []Event
-		for i, e := range []Event{
+		var events []directory.Event
+		for i, e := range []directory.Event{
 			{Action: "revoke agent", Subject: "bad"},
 			{Action: "revoke agent", Subject: "joined later"},
 			{Action: "revoke client", Subject: "g2"},
@@ -48,42 +49,42 @@ func TestReapply(t *testing.T) {
 			e.ID, e.At, e.Actor = string(rune('a'+i)), after(time.Minute), "user anna"
 			events = append(events, e)
 		}
-		n, err := old.Reapply(ctx, events, after(time.Hour))
+		n, err := old.Directory.Reapply(ctx, events, after(time.Hour))
 		testkit.Must(t, err)
 		storetest.Equal(t, "repeated", n, 7)
 		for agent, want := range map[string]bool{"good": false, "bad": true, "joined later": true} {
-			c, err := old.Caller(ctx, agent)
+			c, err := old.Directory.Caller(ctx, agent)
 			testkit.Must(t, err)
 			storetest.Equal(t, agent+" is revoked", c.Revoked, want)
 		}
 		join(t, old, "another")
-		refused, err := old.Announce(ctx, Announcement{Agent: "another", Clients: []string{"g2", "announced later", "new"}, Inputs: []string{"load"}, Step: time.Hour, Most: 10}, t0)
+		refused, err := old.Directory.Announce(ctx, directory.Announcement{Agent: "another", Clients: []string{"g2", "announced later", "new"}, Inputs: []string{"load"}, Step: time.Hour, Most: 10}, t0)
 		testkit.Must(t, err)
 		storetest.Equal(t, "refused clients", len(refused.Clients), 2)
-		c, _, err := old.CertificateOf(ctx, "aabb")
+		c, _, err := old.Users.CertificateOf(ctx, "aabb")
 		testkit.Must(t, err)
 		storetest.Equal(t, "the certificate is revoked", c.Revoked.IsZero(), false)
-		_, err = old.User(ctx, "bert")
-		wantIs(t, err, ErrNotFound)
-		n, err = old.Reapply(ctx, events, after(time.Hour))
+		_, err = old.Users.User(ctx, "bert")
+		wantIs(t, err, sqlstore.ErrNotFound)
+		n, err = old.Directory.Reapply(ctx, events, after(time.Hour))
 		testkit.Must(t, err)
 		storetest.Equal(t, "repeated once more", n, 0)
 
 		// A user of that name who was added later is somebody else.
-		_, err = old.PutUser(ctx, "bert", "operator", "user anna", after(2*time.Hour))
+		_, err = old.Users.PutUser(ctx, "bert", "operator", "user anna", after(2*time.Hour))
 		testkit.Must(t, err)
-		n, err = old.Reapply(ctx, events, after(3*time.Hour))
+		n, err = old.Directory.Reapply(ctx, events, after(3*time.Hour))
 		testkit.Must(t, err)
 		storetest.Equal(t, "repeated for a new user", n, 0)
 
-		n, err = old.RevokeTokens(ctx, "restore", t0)
+		n, err = old.Directory.RevokeTokens(ctx, "restore", t0)
 		testkit.Must(t, err)
 		storetest.Equal(t, "open tokens", n, 1)
 
 		// The list of all of this, page by page.
 		var names []string
 		for next := ""; ; {
-			page, err := old.Revocations(ctx, t0, next, 3)
+			page, err := old.Directory.Revocations(ctx, t0, next, 3)
 			testkit.Must(t, err)
 			if len(page) == 0 {
 				break
@@ -105,11 +106,11 @@ func TestAuditAfter(t *testing.T) {
 	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)
 		for i := range 7 {
-			testkit.Must(t, l.AddEvent(t.Context(), Event{At: after(time.Duration(i) * time.Second), Actor: "a", Action: "x", Subject: string(rune('0' + i))}))
+			testkit.Must(t, l.Events.AddEvent(t.Context(), directory.Event{At: after(time.Duration(i) * time.Second), Actor: "a", Action: "x", Subject: string(rune('0' + i))}))
 		}
 		got := ""
 		for next := "0"; ; {
-			page, err := l.Audit(t.Context(), AuditQuery{After: next, Until: after(5 * time.Second), Limit: 2})
+			page, err := l.Events.Audit(t.Context(), directory.AuditQuery{After: next, Until: after(5 * time.Second), Limit: 2})
 			testkit.Must(t, err)
 			if len(page) == 0 {
 				break

@@ -108,7 +108,7 @@ func (l *Ledger) AddRun(ctx context.Context, r Run, actor string) (err error) {
 		if err := insertRun(ctx, tx, Run{ID: r.ID, Name: r.Name, Plan: r.Plan, State: Waiting, Wanted: r.Wanted, Created: r.Created}, ""); err != nil {
 			return err
 		}
-		return l.audit(ctx, tx, r.Created, actor, "start run", r.ID, r.Name)
+		return l.Events.Record(ctx, tx, r.Created, actor, "start run", r.ID, r.Name)
 	})
 }
 
@@ -130,7 +130,7 @@ func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) (
 		if err := l.finish(ctx, tx, r, Stopped, "", now); err != nil {
 			return err
 		}
-		return l.audit(ctx, tx, now, actor, "stop run", id, "")
+		return l.Events.Record(ctx, tx, now, actor, "stop run", id, "")
 	})
 }
 
@@ -149,7 +149,7 @@ func (l *Ledger) Ended(ctx context.Context, id string) (how string, err error) {
 
 // finish ends a run whose row is locked.
 func (l *Ledger) finish(ctx context.Context, tx *sqlstore.Txn, r Run, s State, reason string, now time.Time) error {
-	if err := l.endTurns(ctx, tx, r.ID, "the run ended", now); err != nil {
+	if err := l.Counter.endTurns(ctx, tx, r.ID, "the run ended", now); err != nil {
 		return err
 	}
 	for _, text := range []string{"DELETE FROM partials WHERE run = $1", "DELETE FROM updates WHERE run = $1", "DELETE FROM masks WHERE run = $1", "DELETE FROM private_rounds WHERE run = $1", "DELETE FROM server_data WHERE run = $1"} {

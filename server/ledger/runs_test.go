@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/server/directory"
 	"loadstar/server/sqlstore/storetest"
 )
 
@@ -47,7 +48,7 @@ func TestRuns(t *testing.T) {
 		lead, err := l.Lead(ctx, "test", time.Hour, t0)
 		testkit.Must(t, err)
 		testkit.Must(t, l.Drive(ctx, lead, "a", func(d *Drive) error {
-			_, err := d.Begin(Run{Plan: "settled", PlanBlob: "blob", Server: "s"}, Version{Weights: "w", Control: "c"}, Filter{}, after(time.Minute))
+			_, err := d.Begin(Run{Plan: "settled", PlanBlob: "blob", Server: "s"}, Version{Weights: "w", Control: "c"}, directory.Filter{}, after(time.Minute))
 			return err
 		}))
 		testkit.Must(t, l.Drive(ctx, lead, "c", func(d *Drive) error { return d.End(Failed, "no clients", after(time.Minute)) }))
@@ -78,7 +79,7 @@ func TestStopRun(t *testing.T) {
 		for _, x := range []*site{s, other} {
 			x.ask(0, 0, 0, 1, 2, 3)
 			arrivals := []Arrival{one("agent", 0, 0, "c00001")}
-			_, err := s.Count(ctx, x.run, arrivals, func([]int) ([]Partial, []Single, error) {
+			_, err := s.Counter.Count(ctx, x.run, arrivals, func([]int) ([]Partial, []Single, error) {
 				return []Partial{{Numbers: make([]byte, 8)}}, []Single{{Client: "c00001", Numbers: []byte{1}}}, nil
 			})
 			testkit.Must(t, err)
@@ -93,7 +94,7 @@ func TestStopRun(t *testing.T) {
 		}
 		storetest.Equal(t, "counted after its end", s.count(one("agent", 0, 0, "c00002")), nil)
 		storetest.Equal(t, "tasks, all of the other run", len(tasks(t, s.Ledger, "agent", t0)), 3)
-		where, err := s.Standings(ctx, "agent", "run", 0, named("c", 4))
+		where, err := s.Counter.Standings(ctx, "agent", "run", 0, named("c", 4))
 		testkit.Must(t, err)
 		storetest.Equal(t, "standings", where, map[string]Standing{"c00001": {State: Counted}})
 		for _, table := range []string{"leases", "partials", "updates"} {
@@ -137,50 +138,50 @@ func TestAudit(t *testing.T) {
 		announce(t, l, "a", "x")
 		testkit.Must(t, l.AddRun(ctx, Run{ID: "run", Name: "name", Created: after(2 * time.Second)}, "operator"))
 		testkit.Must(t, l.StopRun(ctx, "run", "operator", after(3*time.Second)))
-		testkit.Must(t, l.RevokeClient(ctx, "x", "operator", after(4*time.Second)))
-		testkit.Must(t, l.RevokeAgent(ctx, "a", "operator", after(5*time.Second)))
+		testkit.Must(t, l.Directory.RevokeClient(ctx, "x", "operator", after(4*time.Second)))
+		testkit.Must(t, l.Directory.RevokeAgent(ctx, "a", "operator", after(5*time.Second)))
 		// Failed operations add no event.
 		wantIs(t, l.StopRun(ctx, "run", "operator", after(6*time.Second)), ErrRefused)
-		wantIs(t, l.RevokeAgent(ctx, "a", "operator", after(6*time.Second)), ErrNotFound)
-		testkit.Must(t, l.AddEvent(ctx, Event{At: after(-time.Second), Actor: "operator", Action: "sign in", Subject: "é", Detail: "from home"}))
-		got, err := l.Audit(ctx, AuditQuery{Limit: 100})
+		wantIs(t, l.Directory.RevokeAgent(ctx, "a", "operator", after(6*time.Second)), ErrNotFound)
+		testkit.Must(t, l.Events.AddEvent(ctx, directory.Event{At: after(-time.Second), Actor: "operator", Action: "sign in", Subject: "é", Detail: "from home"}))
+		got, err := l.Events.Audit(ctx, directory.AuditQuery{Limit: 100})
 		testkit.Must(t, err)
-		want := []Event{
-			{"", after(5 * time.Second), "operator", "revoke agent", "a", ""},
-			{"", after(4 * time.Second), "operator", "revoke client", "x", ""},
-			{"", after(3 * time.Second), "operator", "stop run", "run", ""},
-			{"", after(2 * time.Second), "operator", "start run", "run", "name"},
-			{"", t0, "agent a", "join", "a", "name of a, token 746f6b656e206f66"},
-			{"", t0, "test", "create token", "746f6b656e206f66", "agents 1, until 2023-11-14T23:13:20Z"},
-			{"", after(-time.Second), "operator", "sign in", "é", "from home"},
+		want := []directory.Event{
+			{At: after(5 * time.Second), Actor: "operator", Action: "revoke agent", Subject: "a", Detail: ""},
+			{At: after(4 * time.Second), Actor: "operator", Action: "revoke client", Subject: "x", Detail: ""},
+			{At: after(3 * time.Second), Actor: "operator", Action: "stop run", Subject: "run", Detail: ""},
+			{At: after(2 * time.Second), Actor: "operator", Action: "start run", Subject: "run", Detail: "name"},
+			{At: t0, Actor: "agent a", Action: "join", Subject: "a", Detail: "name of a, token 746f6b656e206f66"},
+			{At: t0, Actor: "test", Action: "create token", Subject: "746f6b656e206f66", Detail: "agents 1, until 2023-11-14T23:13:20Z"},
+			{At: after(-time.Second), Actor: "operator", Action: "sign in", Subject: "é", Detail: "from home"},
 		}
 		for i := range got {
 			if i > 0 && got[i].ID >= got[i-1].ID {
 				t.Errorf("%s is not before %s", got[i].ID, got[i-1].ID)
 			}
 		}
-		page, err := l.Audit(ctx, AuditQuery{Before: got[1].ID, Actors: []string{"operator", "nobody"}, Limit: 2})
+		page, err := l.Events.Audit(ctx, directory.AuditQuery{Before: got[1].ID, Actors: []string{"operator", "nobody"}, Limit: 2})
 		testkit.Must(t, err)
 		storetest.Equal(t, "the second page of an actor", page, got[2:4])
-		page, err = l.Audit(ctx, AuditQuery{Actions: []string{"join"}, Limit: 2})
+		page, err = l.Events.Audit(ctx, directory.AuditQuery{Actions: []string{"join"}, Limit: 2})
 		testkit.Must(t, err)
 		storetest.Equal(t, "an action", page, got[4:5])
-		plain := func(all []Event) []Event {
+		plain := func(all []directory.Event) []directory.Event {
 			for i := range all {
 				all[i].ID = ""
 			}
 			return all
 		}
 		storetest.Equal(t, "events", plain(got), want)
-		got, err = l.Audit(ctx, AuditQuery{Limit: 2})
+		got, err = l.Events.Audit(ctx, directory.AuditQuery{Limit: 2})
 		testkit.Must(t, err)
 		storetest.Equal(t, "the newest events", plain(got), want[:2])
 
 		// Events within one millisecond keep their order.
 		for i := range 40 {
-			testkit.Must(t, l.AddEvent(ctx, Event{At: after(time.Hour), Detail: fmt.Sprint(i)}))
+			testkit.Must(t, l.Events.AddEvent(ctx, directory.Event{At: after(time.Hour), Detail: fmt.Sprint(i)}))
 		}
-		got, err = l.Audit(ctx, AuditQuery{Limit: 40})
+		got, err = l.Events.Audit(ctx, directory.AuditQuery{Limit: 40})
 		testkit.Must(t, err)
 		for i, e := range got {
 			if e.Detail != fmt.Sprint(39-i) {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"strings"
 
+	"loadstar/server/directory"
 	"loadstar/server/sqlstore"
 )
 
@@ -13,8 +14,7 @@ import (
 // stamp in the same transaction. Counting does not.
 
 const (
-	revocationsStamp = "revocations"
-	leasesStamp      = "leases " // and the run
+	leasesStamp = "leases " // and the run
 )
 
 // Stamps tell which copies in memory are old. Equal numbers mean that nothing has changed.
@@ -24,18 +24,18 @@ type Stamps struct {
 }
 
 // Stamps returns the stamps.
-func (l *Ledger) Stamps(ctx context.Context) (s Stamps, err error) {
+func (ct *Counter) Stamps(ctx context.Context) (s Stamps, err error) {
 	defer sqlstore.Wrap(&err, "reading stamps")
-	ctx, done := l.Store.Promptly(ctx)
+	ctx, done := ct.store.Promptly(ctx)
 	defer done()
 	s.Leases = map[string]int64{}
-	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, ct.store.DB, func(r *sql.Rows) error {
 		var name string
 		var stamp int64
 		err := r.Scan(&name, &stamp)
 		if run, ok := strings.CutPrefix(name, leasesStamp); ok {
 			s.Leases[run] = stamp
-		} else if name == revocationsStamp {
+		} else if name == directory.RevocationsStamp {
 			s.Revocations = stamp
 		}
 		return err
@@ -50,9 +50,9 @@ type OpenLease struct {
 }
 
 // OpenLeases returns the leases of a run, except declined ones.
-func (l *Ledger) OpenLeases(ctx context.Context, run string) (all []OpenLease, err error) {
+func (ct *Counter) OpenLeases(ctx context.Context, run string) (all []OpenLease, err error) {
 	defer sqlstore.Wrap(&err, "reading the leases of run", run)
-	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, ct.store.DB, func(r *sql.Rows) error {
 		x, err := scanLease(r)
 		all = append(all, OpenLease{x.task(), x.agent})
 		return err

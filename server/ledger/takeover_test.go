@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/server/directory"
 	"loadstar/server/sqlstore/storetest"
 )
 
@@ -52,7 +53,7 @@ func (c *driver) step(last func() error) (did string, err error) {
 	case run.State == Waiting:
 		did = "begin"
 		do = func(d *Drive) error {
-			if _, err := d.Begin(Run{Plan: "settled"}, Version{Weights: "w0", Control: "c0"}, Filter{}, t0); err != nil {
+			if _, err := d.Begin(Run{Plan: "settled"}, Version{Weights: "w0", Control: "c0"}, directory.Filter{}, t0); err != nil {
 				return err
 			}
 			return d.saveMachine("at 0")
@@ -139,7 +140,7 @@ func TestCoordinatorCrashes(t *testing.T) {
 					testkit.Must(t, err)
 					for _, clients := range [][]string{{"c00004", "c00000"}, {"c00001"}, {"c00003"}} {
 						batch := []Arrival{one("agent", r.Round, r.Version, clients...)}
-						if _, err := l.Count(ctx, run, batch, sums(batch)); err != nil {
+						if _, err := l.Counter.Count(ctx, run, batch, sums(batch)); err != nil {
 							t.Fatal(err)
 						}
 					}

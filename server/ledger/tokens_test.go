@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/server/directory"
 	"loadstar/server/sqlstore"
 	"loadstar/server/sqlstore/storetest"
 )
@@ -21,13 +22,13 @@ func TestTokens(t *testing.T) {
 		for i := range 5 {
 			// Two were created at the same moment.
 			made := after(time.Duration(i/2) * time.Minute)
-			testkit.Must(t, l.AddToken(ctx, []byte{7, byte(i)}, Token{Note: fmt.Sprint(i), Uses: 3, Expires: after(time.Hour), Clients: 2, Pattern: "m-*"}, "anna", made))
+			testkit.Must(t, l.Directory.AddToken(ctx, []byte{7, byte(i)}, directory.Token{Note: fmt.Sprint(i), Uses: 3, Expires: after(time.Hour), Clients: 2, Pattern: "m-*"}, "anna", made))
 		}
-		testkit.Must(t, l.Join(ctx, []byte{7, 3}, Agent{ID: "a", Expires: after(time.Hour)}, after(2*time.Minute)))
-		list := func() (all []Token) {
+		testkit.Must(t, l.Directory.Join(ctx, []byte{7, 3}, directory.Agent{ID: "a", Expires: after(time.Hour)}, after(2*time.Minute)))
+		list := func() (all []directory.Token) {
 			t.Helper()
 			for last := ""; ; {
-				page, err := l.Tokens(ctx, last, 2)
+				page, err := l.Directory.Tokens(ctx, last, 2)
 				testkit.Must(t, err)
 				if len(page) == 0 {
 					return all
@@ -40,40 +41,40 @@ func TestTokens(t *testing.T) {
 			ids = append(ids, x.ID)
 		}
 		storetest.Equal(t, "tokens", ids, []string{"0704", "0703", "0702", "0701", "0700"})
-		storetest.Equal(t, "a token", list()[1], Token{
+		storetest.Equal(t, "a token", list()[1], directory.Token{
 			ID: "0703", Note: "3", Actor: "anna", Created: after(time.Minute), Expires: after(time.Hour), Used: after(2 * time.Minute),
 			Uses: 2, Joined: 1, Clients: 2, Pattern: "m-*",
 		})
-		_, err := l.Tokens(ctx, "none", 2)
-		wantIs(t, err, ErrNotFound)
+		_, err := l.Directory.Tokens(ctx, "none", 2)
+		wantIs(t, err, sqlstore.ErrNotFound)
 
-		_, err = l.RevokeToken(ctx, "070", "operator", t0)
-		wantIs(t, err, ErrRefused) // several begin like this
+		_, err = l.Directory.RevokeToken(ctx, "070", "operator", t0)
+		wantIs(t, err, sqlstore.ErrRefused) // several begin like this
 		for _, wrong := range []string{"", "08", "07031"} {
-			_, err = l.RevokeToken(ctx, wrong, "operator", t0)
-			wantIs(t, err, ErrNotFound)
+			_, err = l.Directory.RevokeToken(ctx, wrong, "operator", t0)
+			wantIs(t, err, sqlstore.ErrNotFound)
 		}
-		gone, err := l.RevokeToken(ctx, "0703", "operator", after(3*time.Minute))
+		gone, err := l.Directory.RevokeToken(ctx, "0703", "operator", after(3*time.Minute))
 		testkit.Must(t, err)
 		storetest.Equal(t, "joined", gone.Joined, 1)
 		storetest.Equal(t, "revoked", list()[1].Revoked, after(3*time.Minute))
-		_, err = l.RevokeToken(ctx, "0703", "operator", t0)
-		wantIs(t, err, ErrNotFound)
-		for _, err := range []error{l.CheckToken(ctx, []byte{7, 3}, t0), l.Join(ctx, []byte{7, 3}, Agent{ID: "b"}, t0), l.Rejoin(ctx, []byte{7, 3}, Agent{ID: "a"}, t0)} {
-			if wantIs(t, err, ErrRefused); !strings.Contains(err.Error(), "revoked") {
+		_, err = l.Directory.RevokeToken(ctx, "0703", "operator", t0)
+		wantIs(t, err, sqlstore.ErrNotFound)
+		for _, err := range []error{l.Directory.CheckToken(ctx, []byte{7, 3}, t0), l.Directory.Join(ctx, []byte{7, 3}, directory.Agent{ID: "b"}, t0), l.Directory.Rejoin(ctx, []byte{7, 3}, directory.Agent{ID: "a"}, t0)} {
+			if wantIs(t, err, sqlstore.ErrRefused); !strings.Contains(err.Error(), "revoked") {
 				t.Error(err)
 			}
 		}
 		// The agent that has joined with it stays and is found by it.
-		with, err := l.AgentStates(ctx, AgentQuery{Token: "0703", Limit: 9})
+		with, err := l.Directory.AgentStates(ctx, directory.AgentQuery{Token: "0703", Limit: 9})
 		testkit.Must(t, err)
 		if len(with) != 1 || with[0].ID != "a" || with[0].Token != "0703" || !with[0].Revoked.IsZero() {
 			t.Errorf("%+v", with)
 		}
-		events, err := l.Audit(ctx, AuditQuery{Limit: 9})
+		events, err := l.Events.Audit(ctx, directory.AuditQuery{Limit: 9})
 		testkit.Must(t, err)
 		for _, want := range []string{"create token 0702 agents 3, until 2023-11-14T23:13:20Z, clients 2, names m-*: 2", "join a token 0703", "revoke token 0703 1 agents joined with it: 3"} {
-			if !slices.ContainsFunc(events, func(e Event) bool { return e.Action+" "+e.Subject+" "+e.Detail == want }) {
+			if !slices.ContainsFunc(events, func(e directory.Event) bool { return e.Action+" "+e.Subject+" "+e.Detail == want }) {
 				t.Errorf("no event %q in %v", want, events)
 			}
 		}
@@ -87,12 +88,12 @@ func TestOldTokens(t *testing.T) {
 		_, err := l.Store.Write.ExecContext(ctx, "INSERT INTO tokens (hash, note, uses, expires) VALUES ($1, '', 1, $2)", []byte("0123456789"), sqlstore.ToMillis(after(time.Hour)))
 		testkit.Must(t, err)
 		again := open(t, at)
-		all, err := again.Tokens(ctx, "", 9)
+		all, err := again.Directory.Tokens(ctx, "", 9)
 		testkit.Must(t, err)
 		if len(all) != 1 || all[0].ID != sqlstore.TokenID([]byte("0123456789")) {
 			t.Errorf("%+v", all)
 		}
-		testkit.Must(t, again.Join(ctx, []byte("0123456789"), Agent{ID: "a"}, t0))
+		testkit.Must(t, again.Directory.Join(ctx, []byte("0123456789"), directory.Agent{ID: "a"}, t0))
 	})
 }
 
@@ -119,47 +120,47 @@ func TestNothingToWrite(t *testing.T) {
 		join(t, l, "a", "b")
 		announce(t, l, "b", "taken")
 		skew := 300 * time.Millisecond
-		a := Announcement{
+		a := directory.Announcement{
 			Agent: "a", Clients: append(named("a", 700), "taken"), Inputs: []string{"wind", "load"}, Step: time.Hour, Most: 1000,
 			Version: "1.2.3", Protocol: 2, Skew: &skew, Generated: true,
 		}
-		first, err := l.Announce(t.Context(), a, t0)
+		first, err := l.Directory.Announce(t.Context(), a, t0)
 		testkit.Must(t, err)
-		storetest.Equal(t, "refused", first, Refused{[]string{"taken"}, "client taken belongs to another agent"})
+		storetest.Equal(t, "refused", first, directory.Refused{Clients: []string{"taken"}, Reason: "client taken belongs to another agent"})
 		locked(t, l, func(ctx context.Context) {
 			drift := 900 * time.Millisecond
 			a := a
 			a.Skew, a.Inputs = &drift, []string{"load", "wind", "load"}
 			slices.Reverse(a.Clients)
-			again, err := l.Announce(ctx, a, after(time.Hour))
+			again, err := l.Directory.Announce(ctx, a, after(time.Hour))
 			testkit.Must(t, err)
 			storetest.Equal(t, "refused again", again, first)
-			fewer, err := l.Announce(ctx, Announcement{Agent: "a", Clients: []string{"a00003"}, Inputs: a.Inputs, Step: time.Hour, Most: 1000, Version: "1.2.3", Protocol: 2, Skew: &skew, Generated: true}, t0)
+			fewer, err := l.Directory.Announce(ctx, directory.Announcement{Agent: "a", Clients: []string{"a00003"}, Inputs: a.Inputs, Step: time.Hour, Most: 1000, Version: "1.2.3", Protocol: 2, Skew: &skew, Generated: true}, t0)
 			testkit.Must(t, err)
-			storetest.Equal(t, "fewer clients", fewer, Refused{})
-			wantIs(t, l.CheckToken(ctx, []byte("wrong"), t0), ErrRefused)
+			storetest.Equal(t, "fewer clients", fewer, directory.Refused{})
+			wantIs(t, l.Directory.CheckToken(ctx, []byte("wrong"), t0), sqlstore.ErrRefused)
 		})
 		// A client that differs is written, and only that one.
 		_, err = l.Store.Write.ExecContext(t.Context(), "UPDATE clients SET step = 60 WHERE name = 'a00007'")
 		testkit.Must(t, err)
-		_, err = l.Announce(t.Context(), a, after(time.Minute))
+		_, err = l.Directory.Announce(t.Context(), a, after(time.Minute))
 		testkit.Must(t, err)
 		for name, want := range map[string]time.Time{"a00007": after(time.Minute), "a00008": t0} {
-			c, err := l.Client(t.Context(), name)
+			c, err := l.Directory.Client(t.Context(), name)
 			testkit.Must(t, err)
 			if !c.Announced.Equal(want) || c.Step != time.Hour {
 				t.Errorf("%+v, want it announced at %v", c, want)
 			}
 		}
-		x, err := l.AgentState(t.Context(), "a")
+		x, err := l.Directory.AgentState(t.Context(), "a")
 		testkit.Must(t, err)
 		if x.Clients != 700 || x.Version != "1.2.3" || x.Protocol != 2 || *x.Skew != skew {
 			t.Errorf("%+v", x)
 		}
 		a.Clients = append(a.Clients, "one more")
-		_, err = l.Announce(t.Context(), a, after(time.Hour))
+		_, err = l.Directory.Announce(t.Context(), a, after(time.Hour))
 		testkit.Must(t, err)
-		events, err := l.Audit(t.Context(), AuditQuery{Actions: []string{"announce"}, Actors: []string{"agent a"}, Limit: 9})
+		events, err := l.Events.Audit(t.Context(), directory.AuditQuery{Actions: []string{"announce"}, Actors: []string{"agent a"}, Limit: 9})
 		testkit.Must(t, err)
 		if len(events) != 1 || events[0].Detail != "clients 701, before 700" {
 			t.Errorf("%v", events)
@@ -171,31 +172,31 @@ func TestNothingToWrite(t *testing.T) {
 func TestTokenLimits(t *testing.T) {
 	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
-		testkit.Must(t, l.AddToken(ctx, []byte("small"), Token{Uses: 9, Expires: after(time.Hour), Clients: 3, Pattern: "m-?"}, "test", t0))
-		testkit.Must(t, l.AddToken(ctx, []byte("other"), Token{Uses: 9, Expires: after(time.Hour), Clients: 2, Pattern: "x*"}, "test", t0))
-		testkit.Must(t, l.Join(ctx, []byte("small"), Agent{ID: "a"}, t0))
-		say := func(want Refused, clients ...string) {
+		testkit.Must(t, l.Directory.AddToken(ctx, []byte("small"), directory.Token{Uses: 9, Expires: after(time.Hour), Clients: 3, Pattern: "m-?"}, "test", t0))
+		testkit.Must(t, l.Directory.AddToken(ctx, []byte("other"), directory.Token{Uses: 9, Expires: after(time.Hour), Clients: 2, Pattern: "x*"}, "test", t0))
+		testkit.Must(t, l.Directory.Join(ctx, []byte("small"), directory.Agent{ID: "a"}, t0))
+		say := func(want directory.Refused, clients ...string) {
 			t.Helper()
-			got, err := l.Announce(ctx, Announcement{Agent: "a", Clients: clients, Step: time.Hour, Most: 5}, t0)
+			got, err := l.Directory.Announce(ctx, directory.Announcement{Agent: "a", Clients: clients, Step: time.Hour, Most: 5}, t0)
 			testkit.Must(t, err)
 			storetest.Equal(t, fmt.Sprint(clients), got, want)
 		}
-		say(Refused{[]string{"m-10"}, "client m-10 does not match the pattern m-? of the token with which this agent joined"}, "m-1", "m-10")
-		say(Refused{[]string{"m-4"}, "client m-4 is one too many: the token with which this agent joined allows 3 clients"}, "m-2", "m-3", "m-4")
-		testkit.Must(t, l.RevokeClient(ctx, "m-2", "operator", t0)) // its place is not free
-		say(Refused{[]string{"m-2", "m-4"}, "client m-2 is revoked"}, "m-4", "m-2")
-		n, err := l.CountClients(ctx, time.Time{})
+		say(directory.Refused{Clients: []string{"m-10"}, Reason: "client m-10 does not match the pattern m-? of the token with which this agent joined"}, "m-1", "m-10")
+		say(directory.Refused{Clients: []string{"m-4"}, Reason: "client m-4 is one too many: the token with which this agent joined allows 3 clients"}, "m-2", "m-3", "m-4")
+		testkit.Must(t, l.Directory.RevokeClient(ctx, "m-2", "operator", t0)) // its place is not free
+		say(directory.Refused{Clients: []string{"m-2", "m-4"}, Reason: "client m-2 is revoked"}, "m-4", "m-2")
+		n, err := l.Directory.CountClients(ctx, time.Time{})
 		testkit.Must(t, err)
 		storetest.Equal(t, "clients", n, 2)
 		// An agent that joins again keeps its clients, and gets no others than its new token
 		// allows.
-		testkit.Must(t, l.Rejoin(ctx, []byte("other"), Agent{ID: "a", Name: "again"}, t0))
-		say(Refused{[]string{"m-5"}, "client m-5 does not match the pattern x* of the token with which this agent joined"}, "m-1", "m-3", "m-5")
-		say(Refused{[]string{"x1"}, "client x1 is one too many: the token with which this agent joined allows 2 clients"}, "x1")
-		wantIs(t, l.Rejoin(ctx, []byte("other"), Agent{ID: "nobody"}, t0), ErrNotFound)
-		testkit.Must(t, l.RevokeAgent(ctx, "a", "operator", t0))
-		wantIs(t, l.Rejoin(ctx, []byte("other"), Agent{ID: "a"}, t0), ErrRefused)
-		tokens, err := l.Tokens(ctx, "", 9)
+		testkit.Must(t, l.Directory.Rejoin(ctx, []byte("other"), directory.Agent{ID: "a", Name: "again"}, t0))
+		say(directory.Refused{Clients: []string{"m-5"}, Reason: "client m-5 does not match the pattern x* of the token with which this agent joined"}, "m-1", "m-3", "m-5")
+		say(directory.Refused{Clients: []string{"x1"}, Reason: "client x1 is one too many: the token with which this agent joined allows 2 clients"}, "x1")
+		wantIs(t, l.Directory.Rejoin(ctx, []byte("other"), directory.Agent{ID: "nobody"}, t0), sqlstore.ErrNotFound)
+		testkit.Must(t, l.Directory.RevokeAgent(ctx, "a", "operator", t0))
+		wantIs(t, l.Directory.Rejoin(ctx, []byte("other"), directory.Agent{ID: "a"}, t0), sqlstore.ErrRefused)
+		tokens, err := l.Directory.Tokens(ctx, "", 9)
 		testkit.Must(t, err)
 		for _, x := range tokens {
 			if x.Joined != 1 || x.Uses != 8 {
@@ -211,17 +212,19 @@ func TestFreeClients(t *testing.T) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "owner", "thief", "heir")
 		announce(t, l, "owner", "a", "b", "c")
-		free := func(agent, client string) (int64, error) { return l.FreeClients(ctx, agent, client, "operator", t0) }
+		free := func(agent, client string) (int64, error) {
+			return l.Directory.FreeClients(ctx, agent, client, "operator", t0)
+		}
 		say := func(agent string, want []string) {
 			t.Helper()
-			got, err := l.Announce(ctx, Announcement{Agent: agent, Clients: []string{"a", "b", "c"}, Step: time.Hour, Most: 9}, t0)
+			got, err := l.Directory.Announce(ctx, directory.Announcement{Agent: agent, Clients: []string{"a", "b", "c"}, Step: time.Hour, Most: 9}, t0)
 			testkit.Must(t, err)
 			storetest.Equal(t, agent, got.Clients, want)
 		}
 		_, err := free("owner", "")
-		wantIs(t, err, ErrRefused)
-		testkit.Must(t, l.RevokeClient(ctx, "c", "operator", t0))
-		testkit.Must(t, l.RevokeAgent(ctx, "owner", "operator", t0))
+		wantIs(t, err, sqlstore.ErrRefused)
+		testkit.Must(t, l.Directory.RevokeClient(ctx, "c", "operator", t0))
+		testkit.Must(t, l.Directory.RevokeAgent(ctx, "owner", "operator", t0))
 		say("thief", []string{"a", "b", "c"})
 		n, err := free("owner", "b")
 		testkit.Must(t, err)
@@ -230,7 +233,7 @@ func TestFreeClients(t *testing.T) {
 		say("thief", []string{"a", "b", "c"}) // the heir has b now
 		for agent, client := range map[string]string{"nobody": "", "owner": "b"} {
 			_, err := free(agent, client)
-			wantIs(t, err, ErrNotFound)
+			wantIs(t, err, sqlstore.ErrNotFound)
 		}
 		n, err = free("owner", "")
 		testkit.Must(t, err)

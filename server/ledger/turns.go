@@ -26,16 +26,35 @@ type Task struct {
 	Until   time.Time
 }
 
-// Tasks returns an agent's open leases in the order of run, round and client. It includes
-// expired leases, but not declined ones.
-func (l *Ledger) Tasks(ctx context.Context, agent string) (all []Task, err error) {
-	defer sqlstore.Wrap(&err, "reading the tasks of agent", agent)
-	return l.tasks.Get(ctx, agent)
+// Counter has the leases, and counts the results that have one.
+type Counter struct {
+	store *sqlstore.Store
+	slot  int64 // of this process in the table counters
+
+	// The queries that agents' calls make most often.
+	tasks       sqlstore.Coalescer[string, []Task]
+	asked, over sqlstore.Coalescer[turnsOf, map[string]Standing]
 }
 
-func (l *Ledger) tasksOf(ctx context.Context, agents []string) ([][]Task, error) {
+func newCounter(s *sqlstore.Store) *Counter {
+	ct := &Counter{store: s}
+	ct.slot = ct.newSlot()
+	ct.tasks.Start(s, ct.tasksOf)
+	ct.asked.Start(s, ct.standingsQuery(askedTurns))
+	ct.over.Start(s, ct.standingsQuery(overTurns))
+	return ct
+}
+
+// Tasks returns an agent's open leases in the order of run, round and client. It includes
+// expired leases, but not declined ones.
+func (ct *Counter) Tasks(ctx context.Context, agent string) (all []Task, err error) {
+	defer sqlstore.Wrap(&err, "reading the tasks of agent", agent)
+	return ct.tasks.Get(ctx, agent)
+}
+
+func (ct *Counter) tasksOf(ctx context.Context, agents []string) ([][]Task, error) {
 	byAgent := make(map[string][]Task, len(agents))
-	err := sqlstore.QueryIn(ctx, l.Store, func(r *sql.Rows) error {
+	err := sqlstore.QueryIn(ctx, ct.store, func(r *sql.Rows) error {
 		x, err := scanLease(r)
 		byAgent[x.agent] = append(byAgent[x.agent], x.task())
 		return err
@@ -51,9 +70,9 @@ func (l *Ledger) tasksOf(ctx context.Context, agents []string) ([][]Task, error)
 }
 
 // Asked returns the number of open leases of all agents.
-func (l *Ledger) Asked(ctx context.Context) (n int64, err error) {
+func (ct *Counter) Asked(ctx context.Context) (n int64, err error) {
 	defer sqlstore.Wrap(&err, "counting leases")
-	err = l.Store.DB.QueryRowContext(ctx, "SELECT count(*) FROM leases").Scan(&n)
+	err = ct.store.DB.QueryRowContext(ctx, "SELECT count(*) FROM leases").Scan(&n)
 	return n, err
 }
 
@@ -74,10 +93,10 @@ func scanTasks(into *[]Task) func(*sql.Rows) error {
 
 // Extend extends an agent's leases in a round, so that they last at least until the given
 // time, but not beyond the latest time that they have.
-func (l *Ledger) Extend(ctx context.Context, agent, run string, round int64, clients []string, until time.Time) (err error) {
+func (ct *Counter) Extend(ctx context.Context, agent, run string, round int64, clients []string, until time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "extending leases of agent", agent, "in run", run)
-	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
-		_, err := l.setExpiry(ctx, tx, "until <> 0 AND +until < $4 AND (latest = 0 OR +until < latest)", "CASE WHEN latest <> 0 AND latest < $4 THEN latest ELSE $4 END", agent, run, round, clients, until)
+	return ct.store.Update(ctx, func(tx *sqlstore.Txn) error {
+		_, err := ct.setExpiry(ctx, tx, "until <> 0 AND +until < $4 AND (latest = 0 OR +until < latest)", "CASE WHEN latest <> 0 AND latest < $4 THEN latest ELSE $4 END", agent, run, round, clients, until)
 		return err
 	})
 }
@@ -86,14 +105,14 @@ func (l *Ledger) Extend(ctx context.Context, agent, run string, round int64, cli
 // on the column until, the database would scan all leases of the run. It skips leases that
 // are being counted or withdrawn: they are about to be deleted, and waiting for them while
 // holding other locks could deadlock.
-func (l *Ledger) setExpiry(ctx context.Context, tx *sqlstore.Txn, which, to, agent, run string, round int64, clients []string, until time.Time) (set []string, err error) {
-	for part := range slices.Chunk(clients, l.Store.Chunk) {
+func (ct *Counter) setExpiry(ctx context.Context, tx *sqlstore.Txn, which, to, agent, run string, round int64, clients []string, until time.Time) (set []string, err error) {
+	for part := range slices.Chunk(clients, ct.store.Chunk) {
 		args := []any{agent, run, round, sqlstore.ToMillis(until)}
 		for _, c := range part {
 			args = append(args, c)
 		}
 		these := "run = $2 AND round = $3 AND client IN " + sqlstore.InList(4, len(part))
-		text := "WITH free AS MATERIALIZED (SELECT client FROM leases WHERE agent = $1 AND " + which + " AND " + these + l.Store.LockClause("UPDATE SKIP LOCKED") +
+		text := "WITH free AS MATERIALIZED (SELECT client FROM leases WHERE agent = $1 AND " + which + " AND " + these + ct.store.LockClause("UPDATE SKIP LOCKED") +
 			") UPDATE leases SET until = " + to + " WHERE " + these + " AND client IN (SELECT client FROM free) RETURNING client"
 		err := sqlstore.Query(ctx, tx, func(r *sql.Rows) error {
 			var client string
@@ -139,16 +158,16 @@ type turnsOf struct {
 
 // Standings returns the states of the clients' turns in a round. The turn of a client that
 // is missing from the result, or belongs to another agent, is Closed.
-func (l *Ledger) Standings(ctx context.Context, agent, run string, round int64, clients []string) (_ map[string]Standing, err error) {
+func (ct *Counter) Standings(ctx context.Context, agent, run string, round int64, clients []string) (_ map[string]Standing, err error) {
 	defer sqlstore.Wrap(&err, "reading the standings of agent", agent, "in run", run)
 	// Read leases before receipts: a turn that is counted in between then appears as
 	// asked, never as closed.
-	all, err := l.standings(ctx, &l.asked, turnsOf{agent, run, round, clients})
+	all, err := ct.standings(ctx, &ct.asked, turnsOf{agent, run, round, clients})
 	if err != nil || len(all) == len(clients) {
 		return all, err
 	}
 	left := slices.DeleteFunc(slices.Clone(clients), func(c string) bool { _, found := all[c]; return found })
-	over, err := l.Outcomes(ctx, agent, run, round, left)
+	over, err := ct.Outcomes(ctx, agent, run, round, left)
 	if err != nil {
 		return nil, err
 	}
@@ -158,13 +177,13 @@ func (l *Ledger) Standings(ctx context.Context, agent, run string, round int64, 
 
 // Outcomes is like Standings, but reads only receipts. It is for turns that are known to
 // have no lease any more.
-func (l *Ledger) Outcomes(ctx context.Context, agent, run string, round int64, clients []string) (_ map[string]Standing, err error) {
+func (ct *Counter) Outcomes(ctx context.Context, agent, run string, round int64, clients []string) (_ map[string]Standing, err error) {
 	defer sqlstore.Wrap(&err, "reading the outcomes of agent", agent, "in run", run)
-	return l.standings(ctx, &l.over, turnsOf{agent, run, round, clients})
+	return ct.standings(ctx, &ct.over, turnsOf{agent, run, round, clients})
 }
 
-func (l *Ledger) standings(ctx context.Context, where *sqlstore.Coalescer[turnsOf, map[string]Standing], q turnsOf) (map[string]Standing, error) {
-	if len(q.clients) <= l.Store.Chunk {
+func (ct *Counter) standings(ctx context.Context, where *sqlstore.Coalescer[turnsOf, map[string]Standing], q turnsOf) (map[string]Standing, error) {
+	if len(q.clients) <= ct.store.Chunk {
 		return where.Get(ctx, q)
 	}
 	return where.Alone(ctx, q) // it is long
@@ -181,7 +200,7 @@ const (
 )
 
 // standingsQuery returns a function that runs askedTurns or overTurns for several agents.
-func (l *Ledger) standingsQuery(text string) func(context.Context, []turnsOf) ([]map[string]Standing, error) {
+func (ct *Counter) standingsQuery(text string) func(context.Context, []turnsOf) ([]map[string]Standing, error) {
 	type round struct {
 		run   string
 		round int64
@@ -198,7 +217,7 @@ func (l *Ledger) standingsQuery(text string) func(context.Context, []turnsOf) ([
 		}
 		has := map[owned]Standing{}
 		for in, these := range clients {
-			err := sqlstore.QueryIn(ctx, l.Store, func(r *sql.Rows) error {
+			err := sqlstore.QueryIn(ctx, ct.store, func(r *sql.Rows) error {
 				var is string
 				var s Standing
 				o := owned{round: in}
@@ -218,7 +237,7 @@ func (l *Ledger) standingsQuery(text string) func(context.Context, []turnsOf) ([
 			}
 		}
 		if len(has) > 0 && text == overTurns {
-			if err := l.confirm(ctx); err != nil {
+			if err := ct.confirm(ctx); err != nil {
 				return nil, err
 			}
 		}
@@ -238,11 +257,11 @@ func (l *Ledger) standingsQuery(text string) func(context.Context, []turnsOf) ([
 // confirm returns when everything that was read is on the standbys that commits wait for. A
 // commit that waited for them when PostgreSQL crashed is visible after its restart, although they
 // may not have it: a failover would then undo what an agent has heard.
-func (l *Ledger) confirm(ctx context.Context) error {
-	if l.Store.SQLite {
+func (ct *Counter) confirm(ctx context.Context) error {
+	if ct.store.SQLite {
 		return nil
 	}
-	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
+	return ct.store.Update(ctx, func(tx *sqlstore.Txn) error {
 		// Any write will do. This one changes no table.
 		_, err := tx.ExecContext(ctx, "SELECT pg_logical_emit_message(true, 'loadstar', '')")
 		return err
@@ -306,13 +325,13 @@ type Fold func(counted []int) ([]Partial, []Single, error)
 // the sums and updates that fold returns for them. Each arrival counts once, however often
 // it is passed. Count returns the indices of those that it counted. After an error it is
 // unknown whether anything was counted, and the caller must pass all arrivals again.
-func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold Fold) (counted []int, err error) {
+func (ct *Counter) Count(ctx context.Context, run string, arrivals []Arrival, fold Fold) (counted []int, err error) {
 	defer sqlstore.Wrap(&err, "counting results of run", run)
-	ctx, done := l.Store.Promptly(ctx)
+	ctx, done := ct.store.Promptly(ctx)
 	defer done()
 	batch := int64(0)
-	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
-		if err := l.Store.LockRun(ctx, tx, run, true); err != nil {
+	err = ct.store.Update(ctx, func(tx *sqlstore.Txn) error {
+		if err := ct.store.LockRun(ctx, tx, run, true); err != nil {
 			return err
 		}
 		r, err := scanRun(tx.QueryRowContext(ctx, selectRuns+" WHERE id = $1", run))
@@ -323,23 +342,23 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 			return nil
 		}
 		var used map[Turn]leaseRow
-		if counted, used, err = l.countable(ctx, tx, run, arrivals); err != nil {
+		if counted, used, err = ct.countable(ctx, tx, run, arrivals); err != nil {
 			return err
 		}
-		if counted, err = l.withFreshMasks(ctx, tx, run, arrivals, counted, used); err != nil || len(counted) == 0 {
+		if counted, err = ct.withFreshMasks(ctx, tx, run, arrivals, counted, used); err != nil || len(counted) == 0 {
 			return err
 		}
 		partials, singles, err := fold(counted)
 		if err != nil {
 			return err
 		}
-		if batch, err = l.nextBatch(ctx, tx, &r); err != nil {
+		if batch, err = ct.nextBatch(ctx, tx, &r); err != nil {
 			return err
 		}
-		if err := l.addReceipts(ctx, tx, run, batch, arrivals, counted, used); err != nil {
+		if err := ct.addReceipts(ctx, tx, run, batch, arrivals, counted, used); err != nil {
 			return err
 		}
-		if err := l.addMasks(ctx, tx, run, batch, arrivals, counted); err != nil {
+		if err := ct.addMasks(ctx, tx, run, batch, arrivals, counted); err != nil {
 			return err
 		}
 		for _, p := range partials {
@@ -362,13 +381,13 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 		if r.Remote { // several rounds of the hub are open at a time
 			open = arrivals[counted[0]].Round
 		}
-		return l.note(ctx, tx, run, open, batch, int64(len(used)), bytes)
+		return ct.note(ctx, tx, run, open, batch, int64(len(used)), bytes)
 	})
 	if err != nil {
 		return nil, err
 	}
 	if batch > 0 {
-		l.Store.NoteCounted(run, batch)
+		ct.store.NoteCounted(run, batch)
 	}
 	return counted, nil
 }
@@ -376,7 +395,7 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 // countable returns the arrivals whose clients all have a lease, and these leases. If
 // several arrivals need the same lease, only the first one counts. Declined leases and
 // leases of revoked agents or clients do not count.
-func (l *Ledger) countable(ctx context.Context, tx *sqlstore.Txn, run string, arrivals []Arrival) (due []int, used map[Turn]leaseRow, err error) {
+func (ct *Counter) countable(ctx context.Context, tx *sqlstore.Txn, run string, arrivals []Arrival) (due []int, used map[Turn]leaseRow, err error) {
 	rounds := map[int64][]string{}
 	for _, a := range arrivals {
 		for _, s := range a.Shares {
@@ -392,7 +411,7 @@ func (l *Ledger) countable(ctx context.Context, tx *sqlstore.Txn, run string, ar
 			x, err := scanLease(r)
 			held[x.Turn] = x
 			return err
-		}, selectLeases+" WHERE run = $1 AND round = $2 AND until <> 0 AND client "+l.Store.AnyOf(3)+l.Store.LockOrder("client"), run, round, sqlstore.List(l.Store, clients))
+		}, selectLeases+" WHERE run = $1 AND round = $2 AND until <> 0 AND client "+ct.store.AnyOf(3)+ct.store.LockOrder("client"), run, round, sqlstore.List(ct.store, clients))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -417,7 +436,7 @@ func (l *Ledger) countable(ctx context.Context, tx *sqlstore.Txn, run string, ar
 }
 
 // addReceipts replaces the leases of counted arrivals with receipts.
-func (l *Ledger) addReceipts(ctx context.Context, tx *sqlstore.Txn, run string, batch int64, arrivals []Arrival, counted []int, used map[Turn]leaseRow) error {
+func (ct *Counter) addReceipts(ctx context.Context, tx *sqlstore.Txn, run string, batch int64, arrivals []Arrival, counted []int, used map[Turn]leaseRow) error {
 	const columns = 13
 	rows := make([]any, 0, columns*len(used))
 	now := sqlstore.ToMillis(time.Now()) // for people only
@@ -431,13 +450,13 @@ func (l *Ledger) addReceipts(ctx context.Context, tx *sqlstore.Txn, run string, 
 		}
 	}
 	for part := range slices.Chunk(rows, columns*sqlstore.MaxRows) {
-		text, args := l.Store.InsertRows("INSERT INTO receipts ("+sqlstore.ReceiptColumns+", checksum)", receiptTypes, part)
+		text, args := ct.store.InsertRows("INSERT INTO receipts ("+sqlstore.ReceiptColumns+", checksum)", receiptTypes, part)
 		if _, err := tx.ExecContext(ctx, text, args...); err != nil {
 			return err
 		}
 	}
 	for round, these := range clients {
-		r, err := tx.ExecContext(ctx, "DELETE FROM leases WHERE run = $1 AND round = $2 AND client "+l.Store.AnyOf(3), run, round, sqlstore.List(l.Store, these))
+		r, err := tx.ExecContext(ctx, "DELETE FROM leases WHERE run = $1 AND round = $2 AND client "+ct.store.AnyOf(3), run, round, sqlstore.List(ct.store, these))
 		if err != nil {
 			return err
 		}

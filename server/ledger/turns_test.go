@@ -18,7 +18,7 @@ import (
 // tasks returns an agent's leases that have not expired.
 func tasks(t storetest.T, l *Ledger, agent string, now time.Time) []Task {
 	t.Helper()
-	all, err := l.Tasks(context.Background(), agent)
+	all, err := l.Counter.Tasks(context.Background(), agent)
 	testkit.Must(t, err)
 	return slices.DeleteFunc(all, func(x Task) bool { return !x.Until.After(now) })
 }
@@ -61,23 +61,23 @@ func TestExtendAndDecline(t *testing.T) {
 			testkit.Must(t, l.Store.DB.QueryRow("SELECT until FROM leases WHERE run = 'run' AND round = $1 AND client = $2", round, client).Scan(&ms))
 			return time.UnixMilli(ms).Sub(t0)
 		}
-		testkit.Must(t, l.Extend(ctx, "a", "run", 0, append(names[:1050:1050], "b", "nobody"), after(2*time.Hour)))
+		testkit.Must(t, l.Counter.Extend(ctx, "a", "run", 0, append(names[:1050:1050], "b", "nobody"), after(2*time.Hour)))
 		storetest.Equal(t, "extended", until(names[0], 0), 2*time.Hour)
 		storetest.Equal(t, "extended", until(names[1049], 0), 2*time.Hour)
 		storetest.Equal(t, "not named", until(names[1050], 0), time.Hour)
 		storetest.Equal(t, "another round's", until(names[0], 1), time.Hour)
 		storetest.Equal(t, "another agent's", until("b", 0), time.Hour)
-		testkit.Must(t, l.Extend(ctx, "a", "run", 0, names[:1], after(90*time.Minute)))
+		testkit.Must(t, l.Counter.Extend(ctx, "a", "run", 0, names[:1], after(90*time.Minute)))
 		storetest.Equal(t, "never shorter", until(names[0], 0), 2*time.Hour)
-		testkit.Must(t, l.Extend(ctx, "a", "another", 0, names[:1], after(3*time.Hour)))
-		testkit.Must(t, l.Extend(ctx, "a", "run", 0, nil, after(3*time.Hour)))
+		testkit.Must(t, l.Counter.Extend(ctx, "a", "another", 0, names[:1], after(3*time.Hour)))
+		testkit.Must(t, l.Counter.Extend(ctx, "a", "run", 0, nil, after(3*time.Hour)))
 		storetest.Equal(t, "of another run", until(names[0], 0), 2*time.Hour)
 
-		testkit.Must(t, l.Decline(ctx, "a", "run", 0, append(names[3:600:600], "b"), "data", "no readings"))
-		testkit.Must(t, l.Extend(ctx, "a", "run", 0, names, after(5*time.Hour))) // a declined lease cannot be extended
+		testkit.Must(t, l.Counter.Decline(ctx, "a", "run", 0, append(names[3:600:600], "b"), "data", "no readings"))
+		testkit.Must(t, l.Counter.Extend(ctx, "a", "run", 0, names, after(5*time.Hour))) // a declined lease cannot be extended
 		storetest.Equal(t, "another agent's", until("b", 0), time.Hour)
 		storetest.Equal(t, "tasks", len(tasks(t, l, "a", t0)), 1101-597)
-		where, err := l.Standings(ctx, "a", "run", 0, names[2:4])
+		where, err := l.Counter.Standings(ctx, "a", "run", 0, names[2:4])
 		testkit.Must(t, err)
 		storetest.Equal(t, "standings", fmt.Sprint(where[names[2]].State, where[names[3]].State), fmt.Sprint(Asked, Closed))
 		storetest.Equal(t, "a declined turn counts", s.count(one("a", 0, 0, names[3]), one("a", 0, 0, names[2], names[4])), nil)
@@ -105,7 +105,7 @@ func TestStandings(t *testing.T) {
 		}
 		stand := func(agent, run string, round int64, clients ...string) map[string]Standing {
 			t.Helper()
-			got, err := s.Standings(ctx, agent, run, round, clients)
+			got, err := s.Counter.Standings(ctx, agent, run, round, clients)
 			testkit.Must(t, err)
 			return got
 		}
@@ -116,8 +116,8 @@ func TestStandings(t *testing.T) {
 		storetest.Equal(t, "another run's", stand("agent", "another", 4, names[0], names[700]), nil)
 
 		// An agent that takes over a client also sees the client's earlier turns.
-		testkit.Must(t, s.RevokeAgent(ctx, "agent", "operator", t0))
-		_, err := s.FreeClients(ctx, "agent", "", "operator", t0)
+		testkit.Must(t, s.Directory.RevokeAgent(ctx, "agent", "operator", t0))
+		_, err := s.Directory.FreeClients(ctx, "agent", "", "operator", t0)
 		testkit.Must(t, err)
 		announce(t, s.Ledger, "other", names[0], names[700])
 		storetest.Equal(t, "taken over", stand("other", "run", 4, names[0], names[700]), map[string]Standing{names[0]: {Counted, 3}})
@@ -155,7 +155,7 @@ func TestCount(t *testing.T) {
 		} {
 			leases, receipts := s.balance()
 			var folded []int
-			got, err := l.Count(ctx, "run", c.arrivals, func(counted []int) ([]Partial, []Single, error) {
+			got, err := l.Counter.Count(ctx, "run", c.arrivals, func(counted []int) ([]Partial, []Single, error) {
 				folded = slices.Clone(counted)
 				return sums(c.arrivals)(counted)
 			})
@@ -183,7 +183,7 @@ func TestCount(t *testing.T) {
 		rounds, err := l.Rounds(ctx, "run", 0, 9)
 		testkit.Must(t, err)
 		storetest.Equal(t, "bytes and updates of the open round", fmt.Sprint(rounds[0].Bytes, rounds[0].Counted), "500 7")
-		_, err = l.Count(ctx, "nothing", nil, nil)
+		_, err = l.Counter.Count(ctx, "nothing", nil, nil)
 		wantIs(t, err, ErrNotFound)
 	})
 }
@@ -201,13 +201,13 @@ func TestCountNothing(t *testing.T) {
 			storetest.Equal(t, what, storetest.Dump(t, s.Store.DB, tables...), before)
 		}
 		broken := errors.New("broken")
-		counted, err := s.Count(ctx, "run", arrivals, func([]int) ([]Partial, []Single, error) { return nil, nil, broken })
+		counted, err := s.Counter.Count(ctx, "run", arrivals, func([]int) ([]Partial, []Single, error) { return nil, nil, broken })
 		wantIs(t, err, broken)
 		storetest.Equal(t, "counted by a fold that fails", counted, nil)
 		same("a fold that fails")
 
 		// Count fails if fold returns two sums of one version.
-		_, err = s.Count(ctx, "run", arrivals, func([]int) ([]Partial, []Single, error) {
+		_, err = s.Counter.Count(ctx, "run", arrivals, func([]int) ([]Partial, []Single, error) {
 			return []Partial{{Version: 0, Numbers: []byte{1}}, {Version: 0, Numbers: []byte{2}}}, nil, nil
 		})
 		if err == nil {
@@ -216,14 +216,14 @@ func TestCountNothing(t *testing.T) {
 		same("two sums of one version")
 
 		ctx, cancel := context.WithCancel(ctx)
-		_, err = s.Count(ctx, "run", arrivals, func(counted []int) ([]Partial, []Single, error) {
+		_, err = s.Counter.Count(ctx, "run", arrivals, func(counted []int) ([]Partial, []Single, error) {
 			cancel()
 			return sums(arrivals)(counted)
 		})
 		wantIs(t, err, context.Canceled)
 		same("a cancelled count")
 
-		counted, err = s.Count(t.Context(), "waiting", arrivals, sums(arrivals))
+		counted, err = s.Counter.Count(t.Context(), "waiting", arrivals, sums(arrivals))
 		testkit.Must(t, err)
 		storetest.Equal(t, "counted for a run that waits", counted, nil)
 		same("a run that waits")
@@ -261,7 +261,7 @@ func TestCountConcurrently(t *testing.T) {
 				rng.Shuffle(len(mine), func(i, k int) { mine[i], mine[k] = mine[k], mine[i] })
 				for part := range slices.Chunk(mine, 1+rng.IntN(40)) {
 					l := []*Ledger{s.Ledger, second}[rng.IntN(2)]
-					counted, err := l.Count(t.Context(), "run", part, sums(part))
+					counted, err := l.Counter.Count(t.Context(), "run", part, sums(part))
 					if err != nil {
 						t.Error(err)
 						return
@@ -344,7 +344,7 @@ func TestStandingsConcurrently(t *testing.T) {
 						end = true
 					default:
 					}
-					where, err := l.Standings(t.Context(), "agent", "run", 0, names)
+					where, err := l.Counter.Standings(t.Context(), "agent", "run", 0, names)
 					if err != nil {
 						t.Error(err)
 						return
@@ -419,17 +419,19 @@ func TestNoDeadlock(t *testing.T) {
 		}
 		for range 3 {
 			forever(func(rng *rand.Rand) error {
-				return s.Extend(ctx, "agent", "run", round.Load(), some(rng, 550), after(time.Hour+time.Duration(rng.IntN(1e9))*time.Millisecond))
+				return s.Counter.Extend(ctx, "agent", "run", round.Load(), some(rng, 550), after(time.Hour+time.Duration(rng.IntN(1e9))*time.Millisecond))
 			})
 		}
-		forever(func(rng *rand.Rand) error { return s.Decline(ctx, "agent", "run", round.Load(), some(rng, 50), "", "") })
+		forever(func(rng *rand.Rand) error {
+			return s.Counter.Decline(ctx, "agent", "run", round.Load(), some(rng, 50), "", "")
+		})
 		for range 2 {
 			forever(func(rng *rand.Rand) error {
 				var batch []Arrival
 				for _, c := range some(rng, 64) {
 					batch = append(batch, one("agent", round.Load(), 0, c))
 				}
-				_, err := s.Count(ctx, "run", batch, sums(batch))
+				_, err := s.Counter.Count(ctx, "run", batch, sums(batch))
 				return err
 			})
 		}
@@ -441,7 +443,7 @@ func TestNoDeadlock(t *testing.T) {
 		})
 		forever(func(rng *rand.Rand) error {
 			c := names[rng.IntN(turns)]
-			err := s.RevokeClient(ctx, c, "operator", t0)
+			err := s.Directory.RevokeClient(ctx, c, "operator", t0)
 			if errors.Is(err, ErrNotFound) {
 				return nil
 			}

@@ -117,7 +117,7 @@ func (l *Ledger) RollBack(ctx context.Context, run string, to int64, actor strin
 		if err := storeRun(ctx, tx, r); err != nil {
 			return err
 		}
-		return l.audit(ctx, tx, now, actor, "roll back run", run, fmt.Sprintf("version %d has the weights of version %d", version, to))
+		return l.Events.Record(ctx, tx, now, actor, "roll back run", run, fmt.Sprintf("version %d has the weights of version %d", version, to))
 	})
 	return version, err
 }
@@ -127,10 +127,10 @@ func (l *Ledger) RollBack(ctx context.Context, run string, to int64, actor strin
 // that drives the run sees the new batch and reads the run again. The caller stores the run.
 func (l *Ledger) restart(ctx context.Context, tx *sqlstore.Txn, r *Run, now time.Time) error {
 	var err error
-	if r.Batch, err = l.nextBatch(ctx, tx, r); err != nil {
+	if r.Batch, err = l.Counter.nextBatch(ctx, tx, r); err != nil {
 		return err
 	}
-	if err := l.endTurns(ctx, tx, r.ID, "the run was rolled back", now); err != nil {
+	if err := l.Counter.endTurns(ctx, tx, r.ID, "the run was rolled back", now); err != nil {
 		return err
 	}
 	for _, text := range []string{"DELETE FROM partials WHERE run = $1", "DELETE FROM updates WHERE run = $1", "DELETE FROM masks WHERE run = $1", "DELETE FROM private_rounds WHERE run = $1", "DELETE FROM machines WHERE run = $1"} {

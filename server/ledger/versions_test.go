@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"loadstar/internal/testkit"
+	"loadstar/server/directory"
 	"loadstar/server/sqlstore/storetest"
 )
 
@@ -44,18 +45,18 @@ func TestRollBack(t *testing.T) {
 		versions, err := s.Versions(ctx, "run")
 		testkit.Must(t, err)
 		storetest.Equal(t, "the new version", fmt.Sprintf("%d %s %v %d", versions[0].Version, versions[0].Weights, versions[0].Limits, *versions[0].From), "3 w1 [1] 1")
-		counted, err := s.Count(ctx, "run", late, sums(late))
+		counted, err := s.Counter.Count(ctx, "run", late, sums(late))
 		testkit.Must(t, err)
 		storetest.Equal(t, "late results", counted, nil)
 		testkit.Must(t, s.Partials(ctx, "run", 1<<60, func(Partial) error { t.Error("a sum is left"); return nil }))
-		tasks, err := s.Tasks(ctx, "agent")
+		tasks, err := s.Counter.Tasks(ctx, "agent")
 		testkit.Must(t, err)
 		storetest.Equal(t, "tasks", tasks, nil)
 		storetest.Equal(t, "the machine", machine(t, s.Ledger, "run"), "")
 		rounds, err := s.Rounds(ctx, "run", 2, 1)
 		testkit.Must(t, err)
 		storetest.Equal(t, "the open round", rounds[0].State, RoundAbandoned)
-		events, err := s.Audit(ctx, AuditQuery{Actions: []string{"roll back run"}, Limit: 9})
+		events, err := s.Events.Audit(ctx, directory.AuditQuery{Actions: []string{"roll back run"}, Limit: 9})
 		testkit.Must(t, err)
 		storetest.Equal(t, "events", fmt.Sprintf("%d %s %s", len(events), events[0].Actor, events[0].Detail), "1 anna version 3 has the weights of version 1")
 

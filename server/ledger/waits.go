@@ -17,9 +17,9 @@ type Wait struct {
 }
 
 // Waits returns the agents that have open leases in a round, by id.
-func (l *Ledger) Waits(ctx context.Context, run string, round int64) (all []Wait, err error) {
+func (ct *Counter) Waits(ctx context.Context, run string, round int64) (all []Wait, err error) {
 	defer sqlstore.Wrap(&err, "reading what a round waits for, of run", run)
-	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, ct.store.DB, func(r *sql.Rows) error {
 		var w Wait
 		var seen, until int64
 		err := r.Scan(&w.Agent, &w.Name, &seen, &w.Clients, &until)
@@ -32,10 +32,10 @@ func (l *Ledger) Waits(ctx context.Context, run string, round int64) (all []Wait
 }
 
 // Training returns the agents that have open leases.
-func (l *Ledger) Training(ctx context.Context) (all map[string]bool, err error) {
+func (ct *Counter) Training(ctx context.Context) (all map[string]bool, err error) {
 	defer sqlstore.Wrap(&err, "reading which agents train")
 	all = map[string]bool{}
-	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, ct.store.DB, func(r *sql.Rows) error {
 		var agent string
 		err := r.Scan(&agent)
 		all[agent] = true

@@ -14,6 +14,7 @@ import (
 
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/series/quality"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 	"loadstar/server/terms"
 )
@@ -28,14 +29,14 @@ const (
 )
 
 // fleet returns the numbers of agents and clients.
-func (o *Operator) fleet(ctx context.Context) (ledger.FleetCounts, error) {
-	return o.counts.get(ctx, func(ctx context.Context) (ledger.FleetCounts, error) {
-		n, err := o.Ledger.Agents(ctx)
+func (o *Operator) fleet(ctx context.Context) (directory.FleetCounts, error) {
+	return o.counts.get(ctx, func(ctx context.Context) (directory.FleetCounts, error) {
+		n, err := o.Ledger.Directory.Agents(ctx)
 		if err != nil {
-			return ledger.FleetCounts{}, err
+			return directory.FleetCounts{}, err
 		}
 		now := o.Ledger.Now()
-		return o.Ledger.CountFleet(ctx, now.Add(-o.quietAfter(n)), now.Add(expiringWithin))
+		return o.Ledger.Directory.CountFleet(ctx, now.Add(-o.quietAfter(n)), now.Add(expiringWithin))
 	})
 }
 
@@ -60,7 +61,7 @@ func (o *Operator) GetFleet(ctx context.Context, _ *v1.GetFleetRequest) (*v1.Get
 		return nil, o.wireError(err)
 	}
 	answer.Silent = int64(len(silent))
-	days, err := o.Ledger.ReportDays(ctx, "", 1)
+	days, err := o.Ledger.Reports.ReportDays(ctx, "", 1)
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -86,7 +87,7 @@ func (o *Operator) ListAgents(ctx context.Context, r *v1.ListAgentsRequest) (*v1
 	if r.Name != "" && r.Token != "" {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("select agents by name or by token"))
 	}
-	all, err := o.Ledger.AgentStates(ctx, ledger.AgentQuery{After: r.After, Name: r.Name, Token: r.Token, Findings: r.Findings, Limit: page(r.Limit, 100)})
+	all, err := o.Ledger.Directory.AgentStates(ctx, directory.AgentQuery{After: r.After, Name: r.Name, Token: r.Token, Findings: r.Findings, Limit: page(r.Limit, 100)})
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -94,7 +95,7 @@ func (o *Operator) ListAgents(ctx context.Context, r *v1.ListAgentsRequest) (*v1
 	for i, a := range all {
 		ids[i] = a.ID
 	}
-	findings, err := o.Ledger.FindingsOf(ctx, ids)
+	findings, err := o.Ledger.Reports.FindingsOf(ctx, ids)
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -110,7 +111,7 @@ func (o *Operator) ListAgents(ctx context.Context, r *v1.ListAgentsRequest) (*v1
 	return answer, nil
 }
 
-func (o *Operator) agent(ctx context.Context, a ledger.AgentState) (*v1.Agent, error) {
+func (o *Operator) agent(ctx context.Context, a directory.AgentState) (*v1.Agent, error) {
 	c, err := o.fleet(ctx)
 	if err != nil {
 		return nil, err
@@ -139,7 +140,7 @@ func (o *Operator) agent(ctx context.Context, a ledger.AgentState) (*v1.Agent, e
 // namedRefused is the number of refused clients of an agent that are named.
 const namedRefused = 3
 
-func clientOf(c ledger.Client) *v1.Client {
+func clientOf(c directory.Client) *v1.Client {
 	return &v1.Client{
 		Name: c.Name, Agent: c.Agent, AgentName: c.AgentName, Announced: millis(c.Announced), Seen: millis(c.Seen), Revoked: c.Revoked,
 		Inputs: c.Inputs, StepSeconds: int64(c.Step / time.Second), Protocol: c.Protocol,
@@ -167,7 +168,7 @@ func (o *Operator) addClaims(ctx context.Context, clients []*v1.Client) error {
 				continue
 			}
 			if names[id] == "" {
-				a, err := o.Ledger.AgentState(ctx, id)
+				a, err := o.Ledger.Directory.AgentState(ctx, id)
 				if err != nil {
 					return err
 				}
@@ -181,11 +182,11 @@ func (o *Operator) addClaims(ctx context.Context, clients []*v1.Client) error {
 
 // GetClient returns a client with its agent and its turns in the newest rounds.
 func (o *Operator) GetClient(ctx context.Context, r *v1.GetClientRequest) (*v1.GetClientResponse, error) {
-	c, err := o.Ledger.Client(ctx, r.Client)
+	c, err := o.Ledger.Directory.Client(ctx, r.Client)
 	if err != nil {
 		return nil, o.wireError(err)
 	}
-	a, err := o.Ledger.AgentState(ctx, c.Agent)
+	a, err := o.Ledger.Directory.AgentState(ctx, c.Agent)
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -193,7 +194,7 @@ func (o *Operator) GetClient(ctx context.Context, r *v1.GetClientRequest) (*v1.G
 	if answer.Agent, err = o.agent(ctx, a); err != nil {
 		return nil, o.wireError(err)
 	}
-	findings, err := o.Ledger.FindingsOf(ctx, []string{c.Agent})
+	findings, err := o.Ledger.Reports.FindingsOf(ctx, []string{c.Agent})
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -213,7 +214,7 @@ func (o *Operator) GetClient(ctx context.Context, r *v1.GetClientRequest) (*v1.G
 		for n := run.Round; n >= max(0, run.Round-turnRounds+1); n-- {
 			rounds = append(rounds, n)
 		}
-		turns, err := o.Ledger.TurnsOf(ctx, run.ID, c.Name, rounds)
+		turns, err := o.Ledger.Counter.TurnsOf(ctx, run.ID, c.Name, rounds)
 		if err != nil {
 			return nil, o.wireError(err)
 		}
@@ -259,7 +260,7 @@ func (o *Operator) limitsOf(ctx context.Context, run string) (map[int64]*v1.Limi
 
 // ListTurns returns a page of the turns of a round.
 func (o *Operator) ListTurns(ctx context.Context, r *v1.ListTurnsRequest) (*v1.ListTurnsResponse, error) {
-	turns, err := o.Ledger.Turns(ctx, r.Run, r.Round, r.After, page(r.Limit, 100))
+	turns, err := o.Ledger.Counter.Turns(ctx, r.Run, r.Round, r.After, page(r.Limit, 100))
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -279,16 +280,16 @@ func (o *Operator) ListFindings(ctx context.Context, r *v1.ListFindingsRequest) 
 	if r.Days < 0 || r.Days > 90 {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("findings are stored for 90 days"))
 	}
-	found, err := o.Ledger.FindingsNow(ctx)
+	found, err := o.Ledger.Reports.FindingsNow(ctx)
 	if err != nil {
 		return nil, o.wireError(err)
 	}
-	before, err := o.Ledger.FindingDays(ctx, page(r.Days, 7))
+	before, err := o.Ledger.Reports.FindingDays(ctx, page(r.Days, 7))
 	if err != nil {
 		return nil, o.wireError(err)
 	}
 	found = append(found, before...)
-	days, err := o.Ledger.ReportDays(ctx, "", 1)
+	days, err := o.Ledger.Reports.ReportDays(ctx, "", 1)
 	if err != nil {
 		return nil, o.wireError(err)
 	}

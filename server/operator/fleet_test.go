@@ -14,6 +14,7 @@ import (
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/series/quality"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 )
 
@@ -30,22 +31,22 @@ type town struct {
 func newTown(d *fixture) *town {
 	d.Helper()
 	ctx, now := d.Context(), time.Now()
-	join := func(id string, seen, expires time.Time, a ledger.Announcement) {
+	join := func(id string, seen, expires time.Time, a directory.Announcement) {
 		d.Helper()
-		testkit.Must(d, d.ledger.AddToken(ctx, []byte(id), ledger.Token{Uses: 1, Expires: now.Add(time.Hour)}, "test", time.Now()))
-		testkit.Must(d, d.ledger.Join(ctx, []byte(id), ledger.Agent{ID: id, Name: "name of " + id, Expires: expires}, seen))
+		testkit.Must(d, d.ledger.Directory.AddToken(ctx, []byte(id), directory.Token{Uses: 1, Expires: now.Add(time.Hour)}, "test", time.Now()))
+		testkit.Must(d, d.ledger.Directory.Join(ctx, []byte(id), directory.Agent{ID: id, Name: "name of " + id, Expires: expires}, seen))
 		a.Agent, a.Step, a.Most, a.Inputs = id, 15*time.Minute, 1000, []string{"load", "temperature"}
-		_, err := d.ledger.Announce(ctx, a, seen)
+		_, err := d.ledger.Directory.Announce(ctx, a, seen)
 		testkit.Must(d, err)
 	}
 	year, skew := now.Add(365*24*time.Hour), 1500*time.Millisecond
-	join("a", now, year, ledger.Announcement{Clients: []string{"a0", "a1", "a2", "a3"}, Version: "1.2.3", Skew: &skew})
-	join("b", now.Add(-time.Hour), year, ledger.Announcement{Clients: []string{"b0"}, Generated: true})
-	join("c", now, now.Add(time.Hour), ledger.Announcement{Clients: []string{"c0", "c1"}})
-	join("d", now, year, ledger.Announcement{Clients: []string{"d0"}})
-	testkit.Must(d, d.ledger.RevokeAgent(ctx, "d", "user anna via web", now))
+	join("a", now, year, directory.Announcement{Clients: []string{"a0", "a1", "a2", "a3"}, Version: "1.2.3", Skew: &skew})
+	join("b", now.Add(-time.Hour), year, directory.Announcement{Clients: []string{"b0"}, Generated: true})
+	join("c", now, now.Add(time.Hour), directory.Announcement{Clients: []string{"c0", "c1"}})
+	join("d", now, year, directory.Announcement{Clients: []string{"d0"}})
+	testkit.Must(d, d.ledger.Directory.RevokeAgent(ctx, "d", "user anna via web", now))
 
-	t := &town{fixture: d, today: ledger.Today(now)}
+	t := &town{fixture: d, today: directory.Today(now)}
 	for _, c := range quality.Codes()[:2] {
 		t.codes = append(t.codes, string(c.Code))
 	}
@@ -53,7 +54,7 @@ func newTown(d *fixture) *town {
 		d.Helper()
 		m, err := proto.Marshal(&v1.ClientReport{Client: client, Day: day, Findings: findings})
 		testkit.Must(d, err)
-		testkit.Must(d, d.ledger.AddReports(ctx, client[:1], []ledger.Report{{Client: client, Day: day, Message: m, RelativeMAE: 0.8, Coverage: math.NaN(), Fallback: math.NaN(), Findings: findings}}, false, now))
+		testkit.Must(d, d.ledger.Reports.AddReports(ctx, client[:1], []directory.Report{{Client: client, Day: day, Message: m, RelativeMAE: 0.8, Coverage: math.NaN(), Fallback: math.NaN(), Findings: findings}}, false, now))
 	}
 	report("a2", t.today-1, t.codes[0])
 	report("a0", t.today, t.codes...)
@@ -66,7 +67,7 @@ func newTown(d *fixture) *town {
 	lead, err := d.ledger.Lead(ctx, "test", time.Hour, now)
 	testkit.Must(d, err)
 	testkit.Must(d, d.ledger.Drive(ctx, lead, t.run, func(x *ledger.Drive) error {
-		n, err := x.Begin(ledger.Run{Plan: plan}, ledger.Version{Weights: "w0"}, ledger.Filter{}, now)
+		n, err := x.Begin(ledger.Run{Plan: plan}, ledger.Version{Weights: "w0"}, directory.Filter{}, now)
 		if err != nil {
 			return err
 		}
@@ -82,7 +83,7 @@ func newTown(d *fixture) *town {
 	arrivals := []ledger.Arrival{{Agent: "a", Bytes: 100, Shares: []ledger.Share{
 		{Client: "a0", Examples: 10, Steps: 3, TrainLoss: 0.5}, {Client: "a2", Examples: 10, Steps: 3, TrainLoss: 0.5},
 	}}}
-	counted, err := d.ledger.Count(ctx, t.run, arrivals, func([]int) ([]ledger.Partial, []ledger.Single, error) {
+	counted, err := d.ledger.Counter.Count(ctx, t.run, arrivals, func([]int) ([]ledger.Partial, []ledger.Single, error) {
 		return []ledger.Partial{{Numbers: []byte{1}}}, nil, nil
 	})
 	testkit.Must(d, err)
@@ -287,7 +288,7 @@ func TestListAuditFilters(t *testing.T) {
 		begin := time.Now().Add(time.Hour) // after all events of the fixture
 		for i, actor := range []string{"user anna via web", "user anna via certificate", "operator anna", "agent anna", "user bert via web", "user annabel via web"} {
 			for _, action := range []string{"start run", "stop run"} {
-				testkit.Must(d, d.ledger.AddEvent(d.Context(), ledger.Event{At: begin.Add(time.Duration(i) * time.Second), Actor: actor, Action: action, Subject: fmt.Sprint(i)}))
+				testkit.Must(d, d.ledger.Events.AddEvent(d.Context(), directory.Event{At: begin.Add(time.Duration(i) * time.Second), Actor: actor, Action: action, Subject: fmt.Sprint(i)}))
 			}
 		}
 		for _, x := range []struct {

@@ -19,6 +19,7 @@ import (
 	"loadstar/internal/testkit/pgtest"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 	"loadstar/server/pki"
 )
@@ -82,7 +83,7 @@ func newFixtureAt(t *testing.T, at string) *fixture {
 	t.Cleanup(func() { l.Close() })
 	authority, err := pki.Open(filepath.Join(t.TempDir(), "pki"), pki.Keys{})
 	testkit.Must(t, err)
-	d := &fixture{T: t, ledger: l, authority: authority, access: access.New(l, slog.New(slog.DiscardHandler)), closing: make(chan struct{})}
+	d := &fixture{T: t, ledger: l, authority: authority, access: access.New(l.Users, slog.New(slog.DiscardHandler)), closing: make(chan struct{})}
 	d.who = d.signIn("local")
 	h := New(Config{Ledger: l, Access: d.access, Authority: authority, Page: "http://page.example", Wake: d.wake, Revoked: d.revoke, Explain: explained, Closing: d.closing, Log: slog.New(slog.DiscardHandler)}).Handler()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -131,7 +132,7 @@ func (d *fixture) wake(run string) {
 // revoke implements Config.Revoked. It records a revoked agent and checks that the ledger
 // has already stored the revocation.
 func (d *fixture) revoke(agent string) {
-	if c, err := d.ledger.Caller(d.Context(), agent); err != nil || !c.Revoked {
+	if c, err := d.ledger.Directory.Caller(d.Context(), agent); err != nil || !c.Revoked {
 		agent += " is not revoked"
 	}
 	d.mu.Lock()
@@ -150,8 +151,8 @@ func (d *fixture) code(what string, err error, want connect.Code) {
 func (d *fixture) members(agent string, clients ...string) {
 	d.Helper()
 	ctx := d.Context()
-	testkit.Must(d, d.ledger.AddToken(ctx, []byte(agent), ledger.Token{Uses: 1, Expires: time.Now().Add(time.Hour)}, "test", time.Now()))
-	testkit.Must(d, d.ledger.Join(ctx, []byte(agent), ledger.Agent{ID: agent, Name: "name of " + agent}, time.Now()))
-	_, err := d.ledger.Announce(ctx, ledger.Announcement{Agent: agent, Clients: clients, Step: time.Hour, Most: 1 << 20}, time.Now())
+	testkit.Must(d, d.ledger.Directory.AddToken(ctx, []byte(agent), directory.Token{Uses: 1, Expires: time.Now().Add(time.Hour)}, "test", time.Now()))
+	testkit.Must(d, d.ledger.Directory.Join(ctx, []byte(agent), directory.Agent{ID: agent, Name: "name of " + agent}, time.Now()))
+	_, err := d.ledger.Directory.Announce(ctx, directory.Announcement{Agent: agent, Clients: clients, Step: time.Hour, Most: 1 << 20}, time.Now())
 	testkit.Must(d, err)
 }

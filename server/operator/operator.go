@@ -16,6 +16,7 @@ import (
 	"loadstar/fed"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 	"loadstar/server/pki"
 )
@@ -64,7 +65,7 @@ type Operator struct {
 	watching chan struct{}
 	// explaining admits one explanation at a time, because each measures the processor.
 	explaining chan struct{}
-	counts     cached[ledger.FleetCounts]
+	counts     cached[directory.FleetCounts]
 	silents    cached[map[string]bool]
 	heads      heads
 }
@@ -132,7 +133,7 @@ func page(limit int32, usual int) int {
 // ListClients returns a page of clients.
 func (o *Operator) ListClients(ctx context.Context, r *v1.ListClientsRequest) (*v1.ListClientsResponse, error) {
 	limit := page(r.Limit, 100)
-	all, err := o.Ledger.Clients(ctx, ledger.ClientQuery{After: r.After, Prefix: r.Name, Agent: r.Agent, Limit: limit + 1})
+	all, err := o.Ledger.Directory.Clients(ctx, directory.ClientQuery{After: r.After, Prefix: r.Name, Agent: r.Agent, Limit: limit + 1})
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -156,12 +157,12 @@ func (o *Operator) Revoke(ctx context.Context, r *v1.RevokeRequest) (*v1.RevokeR
 	var err error
 	switch now := time.Now(); {
 	case r.Agent != "" && r.Client == "":
-		err = o.Ledger.RevokeAgent(ctx, r.Agent, actor(ctx), now)
+		err = o.Ledger.Directory.RevokeAgent(ctx, r.Agent, actor(ctx), now)
 		// Call Revoked even after an error, because the transaction may have committed
 		// before the connection to the database was lost.
 		o.Revoked(r.Agent)
 	case r.Client != "" && r.Agent == "":
-		err = o.Ledger.RevokeClient(ctx, r.Client, actor(ctx), now)
+		err = o.Ledger.Directory.RevokeClient(ctx, r.Client, actor(ctx), now)
 	default:
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("name either a client or an agent"))
 	}
@@ -309,7 +310,7 @@ const auditSettles = 10 * time.Second
 // ListAudit returns the newest events of the audit log, newest first. With After it returns
 // the events behind one, oldest first, so that a program can follow the log without a gap.
 func (o *Operator) ListAudit(ctx context.Context, r *v1.ListAuditRequest) (*v1.ListAuditResponse, error) {
-	q := ledger.AuditQuery{Before: r.Before, After: r.After, Actors: actors(r.Actor), Limit: page(r.Limit, 50)}
+	q := directory.AuditQuery{Before: r.Before, After: r.After, Actors: actors(r.Actor), Limit: page(r.Limit, 50)}
 	if r.Action != "" {
 		q.Actions = []string{r.Action}
 	}
@@ -325,7 +326,7 @@ func (o *Operator) ListAudit(ctx context.Context, r *v1.ListAuditRequest) (*v1.L
 		}
 		q.Until = now.Add(-auditSettles)
 	}
-	events, err := o.Ledger.Audit(ctx, q)
+	events, err := o.Ledger.Events.Audit(ctx, q)
 	if err != nil {
 		return nil, o.wireError(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"loadstar/internal/jointoken"
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 )
 
@@ -75,7 +76,7 @@ func TestTokens(t *testing.T) {
 		t.Errorf("pin %s, expires %v", token.Pin(), time.UnixMilli(s.Expires))
 	}
 	for i, want := range []bool{true, true, false} {
-		err := d.ledger.Join(t.Context(), token.Hash(), ledger.Agent{ID: fmt.Sprint(i)}, time.Now())
+		err := d.ledger.Directory.Join(t.Context(), token.Hash(), directory.Agent{ID: fmt.Sprint(i)}, time.Now())
 		if (err == nil) != want {
 			t.Errorf("use %d: %v", i, err)
 		}
@@ -277,7 +278,7 @@ func (d *fixture) drive(run string) func(state string) {
 		testkit.Must(d, d.ledger.Drive(ctx, lead, run, do))
 	}
 	do(func(x *ledger.Drive) error {
-		if _, err := x.Begin(ledger.Run{Plan: plan}, ledger.Version{Weights: "w0"}, ledger.Filter{}, time.Now()); err != nil {
+		if _, err := x.Begin(ledger.Run{Plan: plan}, ledger.Version{Weights: "w0"}, directory.Filter{}, time.Now()); err != nil {
 			return err
 		}
 		return x.Save("{}", ledger.Round{Opened: time.Now()})

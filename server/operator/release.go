@@ -15,6 +15,7 @@ import (
 
 	"loadstar/fed/recipe"
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 )
 
@@ -124,7 +125,7 @@ func (o *Operator) ListReports(ctx context.Context, r *v1.ListReportsRequest) (*
 	if r.Days < 0 || r.Days > 90 {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("reports are stored for 90 days"))
 	}
-	days, err := o.Ledger.ReportDays(ctx, r.Release, page(r.Days, 7))
+	days, err := o.Ledger.Reports.ReportDays(ctx, r.Release, page(r.Days, 7))
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -135,7 +136,7 @@ func (o *Operator) ListReports(ctx context.Context, r *v1.ListReportsRequest) (*
 	return answer, nil
 }
 
-func reportDay(d ledger.ReportDay) *v1.ReportDay {
+func reportDay(d directory.ReportDay) *v1.ReportDay {
 	return &v1.ReportDay{
 		Day: d.Day, Clients: d.Clients, Total: d.Total, Drifting: d.Drifting, Wanting: d.Wanting,
 		RelativeMae: known(d.RelativeMAE), Coverage: known(d.Coverage), Fallback: known(d.Fallback),
@@ -158,7 +159,7 @@ func (o *Operator) addReports(ctx context.Context, clients []*v1.Client) error {
 	for i, c := range clients {
 		names[i] = c.Name
 	}
-	reports, err := o.Ledger.Reports(ctx, names)
+	reports, err := o.Ledger.Reports.Reports(ctx, names)
 	if err != nil || len(reports) == 0 {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"loadstar/fed"
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
-	"loadstar/server/ledger"
+	"loadstar/server/directory"
 )
 
 // TestListPlans checks that each plan of the list says what it is for and can be started.
@@ -53,7 +53,7 @@ func TestExplainPlan(t *testing.T) {
 	if run, err := d.GetRun(ctx, &v1.GetRunRequest{Run: s.Run}); err != nil || run.Run.Rounds != 9 {
 		t.Error(run, err)
 	}
-	if events, err := d.ledger.Audit(ctx, ledger.AuditQuery{Actions: []string{"start run"}, Limit: 10}); err != nil || len(events) != 1 {
+	if events, err := d.ledger.Events.Audit(ctx, directory.AuditQuery{Actions: []string{"start run"}, Limit: 10}); err != nil || len(events) != 1 {
 		t.Errorf("explaining is no start: %v, %v", events, err)
 	}
 	for what, q := range map[string]*v1.ExplainPlanRequest{

@@ -11,7 +11,7 @@ import (
 	"loadstar/internal/jointoken"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
-	"loadstar/server/ledger"
+	"loadstar/server/directory"
 )
 
 // The limits on tokens.
@@ -42,11 +42,11 @@ func (o *Operator) CreateToken(ctx context.Context, r *v1.CreateTokenRequest) (*
 	}
 	now := time.Now()
 	expires := now.Add(time.Duration(r.TtlSeconds) * time.Second)
-	err = o.Ledger.AddToken(ctx, t.Hash(), ledger.Token{Note: r.Note, Uses: r.Uses, Expires: expires, Clients: r.Clients, Pattern: r.Pattern}, actor(ctx), now)
+	err = o.Ledger.Directory.AddToken(ctx, t.Hash(), directory.Token{Note: r.Note, Uses: r.Uses, Expires: expires, Clients: r.Clients, Pattern: r.Pattern}, actor(ctx), now)
 	if err != nil {
 		return nil, o.wireError(err)
 	}
-	answer := &v1.CreateTokenResponse{Token: t.Text(), Expires: expires.UnixMilli(), Id: ledger.TokenID(t.Hash())}
+	answer := &v1.CreateTokenResponse{Token: t.Text(), Expires: expires.UnixMilli(), Id: directory.TokenID(t.Hash())}
 	// A command knows an address that it can reach. A browser knows only that of the page.
 	if c, _ := access.From(ctx); o.Apart || c.Via == access.ViaWeb {
 		answer.Server = o.Agents
@@ -54,7 +54,7 @@ func (o *Operator) CreateToken(ctx context.Context, r *v1.CreateTokenRequest) (*
 	return answer, nil
 }
 
-func tokenOf(t ledger.Token) *v1.Token {
+func tokenOf(t directory.Token) *v1.Token {
 	return &v1.Token{
 		Id: t.ID, Note: t.Note, Created: millis(t.Created), Actor: t.Actor, Uses: t.Uses, Joined: t.Joined, Used: millis(t.Used),
 		Expires: millis(t.Expires), Revoked: millis(t.Revoked), Clients: t.Clients, Pattern: t.Pattern,
@@ -63,7 +63,7 @@ func tokenOf(t ledger.Token) *v1.Token {
 
 // ListTokens lists join tokens, newest first.
 func (o *Operator) ListTokens(ctx context.Context, r *v1.ListTokensRequest) (*v1.ListTokensResponse, error) {
-	all, err := o.Ledger.Tokens(ctx, r.After, page(r.Limit, 100))
+	all, err := o.Ledger.Directory.Tokens(ctx, r.After, page(r.Limit, 100))
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -76,7 +76,7 @@ func (o *Operator) ListTokens(ctx context.Context, r *v1.ListTokensRequest) (*v1
 
 // RevokeToken refuses further joins with a token. Agents that have joined with it stay.
 func (o *Operator) RevokeToken(ctx context.Context, r *v1.RevokeTokenRequest) (*v1.RevokeTokenResponse, error) {
-	t, err := o.Ledger.RevokeToken(ctx, r.Id, actor(ctx), time.Now())
+	t, err := o.Ledger.Directory.RevokeToken(ctx, r.Id, actor(ctx), time.Now())
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -85,7 +85,7 @@ func (o *Operator) RevokeToken(ctx context.Context, r *v1.RevokeTokenRequest) (*
 
 // FreeClients lets other agents announce the clients of a revoked agent.
 func (o *Operator) FreeClients(ctx context.Context, r *v1.FreeClientsRequest) (*v1.FreeClientsResponse, error) {
-	n, err := o.Ledger.FreeClients(ctx, r.Agent, r.Client, actor(ctx), time.Now())
+	n, err := o.Ledger.Directory.FreeClients(ctx, r.Agent, r.Client, actor(ctx), time.Now())
 	if err != nil {
 		return nil, o.wireError(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 	"loadstar/server/pki"
 )
@@ -37,7 +38,7 @@ func (o *Operator) Whoami(ctx context.Context, _ *v1.WhoamiRequest) (*v1.WhoamiR
 
 // ListUsers returns all users.
 func (o *Operator) ListUsers(ctx context.Context, _ *v1.ListUsersRequest) (*v1.ListUsersResponse, error) {
-	all, err := o.Ledger.Users(ctx)
+	all, err := o.Ledger.Users.Users(ctx)
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -48,7 +49,7 @@ func (o *Operator) ListUsers(ctx context.Context, _ *v1.ListUsersRequest) (*v1.L
 	return answer, nil
 }
 
-func userOf(u ledger.User) *v1.User {
+func userOf(u directory.User) *v1.User {
 	return &v1.User{Name: u.Name, Role: u.Role, Source: u.Source, Created: millis(u.Created)}
 }
 
@@ -57,7 +58,7 @@ func (o *Operator) PutUser(ctx context.Context, r *v1.PutUserRequest) (*v1.PutUs
 	if _, err := access.ParseRole(r.Role); err != nil {
 		return nil, invalid("%w", err)
 	}
-	had, err := o.Ledger.User(ctx, r.Name)
+	had, err := o.Ledger.Users.User(ctx, r.Name)
 	exists := err == nil
 	if err != nil && !errors.Is(err, ledger.ErrNotFound) {
 		return nil, o.wireError(err)
@@ -72,7 +73,7 @@ func (o *Operator) PutUser(ctx context.Context, r *v1.PutUserRequest) (*v1.PutUs
 	case r.Only == "add":
 		return nil, connect.NewError(connect.CodeAlreadyExists, fmt.Errorf("user %s exists already and has the role %s; change it: loadstar users role %s %s", r.Name, had.Role, r.Name, r.Role))
 	}
-	u, err := o.Ledger.PutUser(ctx, r.Name, r.Role, actor(ctx), time.Now())
+	u, err := o.Ledger.Users.PutUser(ctx, r.Name, r.Role, actor(ctx), time.Now())
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -81,7 +82,7 @@ func (o *Operator) PutUser(ctx context.Context, r *v1.PutUserRequest) (*v1.PutUs
 
 // RemoveUser removes a user with all sessions and certificates.
 func (o *Operator) RemoveUser(ctx context.Context, r *v1.RemoveUserRequest) (*v1.RemoveUserResponse, error) {
-	if err := o.Ledger.RemoveUser(ctx, r.Name, actor(ctx), time.Now()); err != nil {
+	if err := o.Ledger.Users.RemoveUser(ctx, r.Name, actor(ctx), time.Now()); err != nil {
 		return nil, o.wireError(err)
 	}
 	return &v1.RemoveUserResponse{}, nil
@@ -124,7 +125,7 @@ func (o *Operator) ListSessions(ctx context.Context, _ *v1.ListSessionsRequest) 
 	if c.Role.Includes(access.Admin) {
 		user = ""
 	}
-	all, err := o.Ledger.Sessions(ctx, user, maxPage, time.Now())
+	all, err := o.Ledger.Users.Sessions(ctx, user, maxPage, time.Now())
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -139,7 +140,7 @@ func (o *Operator) ListSessions(ctx context.Context, _ *v1.ListSessionsRequest) 
 func (o *Operator) EndSession(ctx context.Context, r *v1.EndSessionRequest) (*v1.EndSessionResponse, error) {
 	c, _ := access.From(ctx)
 	now := time.Now()
-	s, err := o.Ledger.Session(ctx, r.Id, now)
+	s, err := o.Ledger.Users.Session(ctx, r.Id, now)
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -148,7 +149,7 @@ func (o *Operator) EndSession(ctx context.Context, r *v1.EndSessionRequest) (*v1
 			return nil, err
 		}
 	}
-	if err := o.Ledger.EndSession(ctx, r.Id, actor(ctx), now); err != nil {
+	if err := o.Ledger.Users.EndSession(ctx, r.Id, actor(ctx), now); err != nil {
 		return nil, o.wireError(err)
 	}
 	return &v1.EndSessionResponse{}, nil
@@ -166,10 +167,10 @@ func (o *Operator) IssueCertificate(ctx context.Context, r *v1.IssueCertificateR
 	}
 	// The user local has the certificates that the gateways write to their folders, and no
 	// other: those are replaced when the server starts after a revocation.
-	if r.User == ledger.LocalUser {
+	if r.User == directory.LocalUser {
 		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("the certificate of user local is in the server's folder; add a user for another one: loadstar users add NAME --role admin"))
 	}
-	if _, err := o.Ledger.User(ctx, r.User); err != nil {
+	if _, err := o.Ledger.Users.User(ctx, r.User); err != nil {
 		return nil, o.wireError(err)
 	}
 	issued, err := o.Authority.IssueSingle(r.Csr, pki.Identity{Role: pki.Operator, ID: r.User}, ttl)
@@ -177,7 +178,7 @@ func (o *Operator) IssueCertificate(ctx context.Context, r *v1.IssueCertificateR
 		return nil, invalid("%w", err)
 	}
 	leaf := issued.Leaf
-	err = o.Ledger.AddCertificate(ctx, ledger.Certificate{Serial: pki.Serial(leaf), User: r.User, Issued: time.Now(), Expires: leaf.NotAfter}, actor(ctx))
+	err = o.Ledger.Users.AddCertificate(ctx, directory.Certificate{Serial: pki.Serial(leaf), User: r.User, Issued: time.Now(), Expires: leaf.NotAfter}, actor(ctx))
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -201,7 +202,7 @@ func (o *Operator) RenewCertificate(ctx context.Context, r *v1.RenewCertificateR
 	if err != nil {
 		return nil, invalid("%w", err)
 	}
-	err = o.Ledger.RenewCertificate(ctx, pki.Serial(leaf), ledger.Certificate{Serial: pki.Serial(issued.Leaf), User: who.ID, Issued: time.Now(), Expires: issued.Leaf.NotAfter}, actor(ctx))
+	err = o.Ledger.Users.RenewCertificate(ctx, pki.Serial(leaf), directory.Certificate{Serial: pki.Serial(issued.Leaf), User: who.ID, Issued: time.Now(), Expires: issued.Leaf.NotAfter}, actor(ctx))
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -217,7 +218,7 @@ func (o *Operator) ListIssuers(ctx context.Context, _ *v1.ListIssuersRequest) (*
 	for _, i := range trusted {
 		ids = append(ids, i.ID)
 	}
-	counts, err := o.Ledger.CountIssuers(ctx, ids, time.Now())
+	counts, err := o.Ledger.Directory.CountIssuers(ctx, ids, time.Now())
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -231,7 +232,7 @@ func (o *Operator) ListIssuers(ctx context.Context, _ *v1.ListIssuersRequest) (*
 
 // ListCertificates returns the newest certificates that have not expired.
 func (o *Operator) ListCertificates(ctx context.Context, _ *v1.ListCertificatesRequest) (*v1.ListCertificatesResponse, error) {
-	all, err := o.Ledger.UserCertificates(ctx, maxPage, time.Now())
+	all, err := o.Ledger.Users.UserCertificates(ctx, maxPage, time.Now())
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -242,7 +243,7 @@ func (o *Operator) ListCertificates(ctx context.Context, _ *v1.ListCertificatesR
 	return answer, nil
 }
 
-func certificateOf(c ledger.Certificate) *v1.Certificate {
+func certificateOf(c directory.Certificate) *v1.Certificate {
 	return &v1.Certificate{Serial: c.Serial, User: c.User, Issued: millis(c.Issued), Expires: millis(c.Expires), Revoked: millis(c.Revoked)}
 }
 
@@ -251,7 +252,7 @@ func (o *Operator) RevokeCertificate(ctx context.Context, r *v1.RevokeCertificat
 	if strings.Trim(r.Serial, "0123456789abcdef") != "" || len(r.Serial) < 4 || len(r.Serial) > 32 {
 		return nil, invalid("%q is not a serial number: want 4 to 32 hexadecimal digits, as 'loadstar users certificates' shows them", r.Serial)
 	}
-	c, err := o.Ledger.RevokeCertificate(ctx, r.Serial, actor(ctx), time.Now())
+	c, err := o.Ledger.Users.RevokeCertificate(ctx, r.Serial, actor(ctx), time.Now())
 	if err != nil {
 		return nil, o.wireError(err)
 	}

@@ -36,7 +36,7 @@ func (o *Operator) contact(agent string, stored time.Time) (seen time.Time, sile
 // silent returns the agents that train and have missed three of their own contacts.
 func (o *Operator) silent(ctx context.Context) (map[string]bool, error) {
 	return o.silents.get(ctx, func(ctx context.Context) (map[string]bool, error) {
-		train, err := o.Ledger.Training(ctx)
+		train, err := o.Ledger.Counter.Training(ctx)
 		all := map[string]bool{}
 		for agent := range train {
 			if _, silent := o.contact(agent, time.Time{}); silent {
@@ -54,7 +54,7 @@ func (o *Operator) waiting(ctx context.Context, run ledger.Run, rounds []ledger.
 		return nil, nil
 	}
 	r := rounds[0]
-	all, err := o.Ledger.Waits(ctx, run.ID, r.Round)
+	all, err := o.Ledger.Counter.Waits(ctx, run.ID, r.Round)
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}

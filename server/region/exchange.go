@@ -21,7 +21,7 @@ func (r *relay) send(ctx context.Context, run string, s *ledger.Sending) error {
 	if err != nil {
 		return err
 	}
-	if err := r.Ledger.Parts(ctx, run, s); err != nil {
+	if err := r.Ledger.Relay.Parts(ctx, run, s); err != nil {
 		return err
 	}
 	q := &v1.Result{Run: run, Round: s.Round, Version: s.Version, Form: v1.Form_FORM_SUM}
@@ -76,14 +76,14 @@ func (r *relay) verdict(ctx context.Context, run string, s *ledger.Sending, o v1
 	switch o {
 	case v1.Outcome_OUTCOME_COUNTED:
 		outcome = "counted"
-		err = r.Ledger.Decided(ctx, r.lead, run, s.ID, true)
+		err = r.Ledger.Relay.Decided(ctx, r.lead, run, s.ID, true)
 	case v1.Outcome_OUTCOME_CLOSED:
 		outcome = "closed"
-		err = r.Ledger.Closed(ctx, r.lead, run, s, closed)
+		err = r.Ledger.Relay.Closed(ctx, r.lead, run, s, closed)
 	case v1.Outcome_OUTCOME_REJECTED:
 		outcome = "rejected"
 		r.Log.Error("the hub rejected a result", "run", run, "round", s.Round+1, "reason", reason)
-		err = r.Ledger.Decided(ctx, r.lead, run, s.ID, false)
+		err = r.Ledger.Relay.Decided(ctx, r.lead, run, s.ID, false)
 	case v1.Outcome_OUTCOME_UNKNOWN:
 		delete(r.sent, run+s.ID)
 		return nil
@@ -102,19 +102,19 @@ func (r *relay) verdict(ctx context.Context, run string, s *ledger.Sending, o v1
 // checkIn reports the region's turns to the hub, stores the verdicts on sendings, and
 // returns new tasks.
 func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) {
-	leased, err := r.Ledger.Leased(ctx)
+	leased, err := r.Ledger.Relay.Leased(ctx)
 	if err != nil {
 		return nil, err
 	}
 	training, pushed := byRound(leased), map[roundKey][]string{}
 	var open []*undecided
 	owner := map[ledger.Turn]*undecided{}
-	runs, err := r.Ledger.Adopted(ctx)
+	runs, err := r.Ledger.Relay.Adopted(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, run := range runs {
-		all, err := r.Ledger.Sendings(ctx, run)
+		all, err := r.Ledger.Relay.Sendings(ctx, run)
 		if err != nil {
 			return nil, err
 		}
@@ -132,7 +132,7 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 				owner[ledger.Turn{Run: run, Round: s.Round, Client: share.Client}] = u
 			}
 		}
-		unsent, err := r.Ledger.Ungathered(ctx, run)
+		unsent, err := r.Ledger.Relay.Ungathered(ctx, run)
 		if err != nil {
 			return nil, err
 		}
@@ -141,7 +141,7 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 			training[k] = append(training[k], u.Client)
 		}
 	}
-	reports, err := r.Ledger.PendingReports(ctx, reportsAtOnce)
+	reports, err := r.Ledger.Relay.PendingReports(ctx, reportsAtOnce)
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +162,7 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 		return nil, err
 	}
 	if len(reports) > 0 {
-		if err := r.Ledger.ReportsSent(ctx, r.lead, reports); err != nil {
+		if err := r.Ledger.Relay.ReportsSent(ctx, r.lead, reports); err != nil {
 			return nil, err
 		}
 	}
@@ -184,7 +184,7 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 		// These clients are in no sending, so they are still training. The hub has closed
 		// their turns, so their results cannot count any more.
 		if len(over) > 0 {
-			if err := r.Ledger.Withdraw(ctx, r.lead, k.run, k.round, over); err != nil {
+			if err := r.Ledger.Relay.Withdraw(ctx, r.lead, k.run, k.round, over); err != nil {
 				return nil, err
 			}
 		}
@@ -246,7 +246,7 @@ func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
 		Round: t.Round, Version: t.Version, Blobs: ledger.Version{Weights: t.Weights, Control: t.Control, Limits: limits},
 		Clients: t.Clients, Until: now.Add(time.Duration(t.LeaseMs) * time.Millisecond),
 	}
-	gone, retired, err := r.Ledger.Adopt(ctx, r.lead, a, now)
+	gone, retired, err := r.Ledger.Relay.Adopt(ctx, r.lead, a, now)
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/blob"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 	"loadstar/server/terms"
 )
@@ -191,7 +192,7 @@ func (r *relay) endIdleRuns(ctx context.Context, now time.Time) error {
 	if now.Before(r.nextIdleCheck) {
 		return nil
 	}
-	retired, err := r.Ledger.EndIdleRuns(ctx, r.lead, now.Add(-idleAfter), now)
+	retired, err := r.Ledger.Relay.EndIdleRuns(ctx, r.lead, now.Add(-idleAfter), now)
 	if err != nil {
 		return err
 	}
@@ -204,11 +205,11 @@ func (r *relay) endIdleRuns(ctx context.Context, now time.Time) error {
 // call for each kind of clients: an agent that lacks an input must not take it from the
 // others.
 func (r *relay) announce(ctx context.Context, now time.Time) error {
-	n, err := r.Ledger.CountClients(ctx, time.Time{})
+	n, err := r.Ledger.Directory.CountClients(ctx, time.Time{})
 	if err != nil || n == 0 || n == r.clients && now.Sub(r.announced) < announceEvery {
 		return err
 	}
-	kinds, err := r.Ledger.Kinds(ctx, time.Time{})
+	kinds, err := r.Ledger.Directory.Kinds(ctx, time.Time{})
 	if err != nil {
 		return err
 	}
@@ -218,12 +219,12 @@ func (r *relay) announce(ctx context.Context, now time.Time) error {
 	}
 	of := map[string]*v1.AnnounceRequest{}
 	key := func(inputs []string, step time.Duration) string { return fmt.Sprint(step, inputs) }
-	generated := slices.ContainsFunc(kinds, func(k ledger.Kind) bool { return k.Generated })
+	generated := slices.ContainsFunc(kinds, func(k directory.Kind) bool { return k.Generated })
 	for _, k := range kinds {
 		of[key(k.Inputs, k.Step)] = &v1.AnnounceRequest{Inputs: k.Inputs, StepSeconds: int64(k.Step / time.Second), Version: r.Version, Now: now.UnixMilli(), Generated: generated}
 	}
 	for after := ""; ; {
-		page, err := r.Ledger.Clients(ctx, ledger.ClientQuery{After: after, Limit: 1000})
+		page, err := r.Ledger.Directory.Clients(ctx, directory.ClientQuery{After: after, Limit: 1000})
 		if err != nil {
 			return err
 		}
@@ -256,11 +257,11 @@ func (r *relay) announce(ctx context.Context, now time.Time) error {
 // gather groups counted results into sendings to the hub. The sum of a round waits up to
 // Linger for clients that are still training.
 func (r *relay) gather(ctx context.Context, now time.Time) error {
-	runs, err := r.Ledger.Adopted(ctx)
+	runs, err := r.Ledger.Relay.Adopted(ctx)
 	if err != nil || len(runs) == 0 {
 		return err
 	}
-	leased, err := r.Ledger.Leased(ctx)
+	leased, err := r.Ledger.Relay.Leased(ctx)
 	if err != nil {
 		return err
 	}
@@ -273,7 +274,7 @@ func (r *relay) gather(ctx context.Context, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		err = r.Ledger.Gather(ctx, r.lead, run, !t.Folds(), func(n int64) bool {
+		err = r.Ledger.Relay.Gather(ctx, r.lead, run, !t.Folds(), func(n int64) bool {
 			k := roundKey{run, n}
 			if _, seen := r.since[k]; !seen {
 				r.since[k] = now
@@ -295,12 +296,12 @@ func (r *relay) gather(ctx context.Context, now time.Time) error {
 // the next tick, so that check-ins can extend leases in between.
 func (r *relay) push(ctx context.Context) error {
 	begun := time.Now()
-	runs, err := r.Ledger.Adopted(ctx)
+	runs, err := r.Ledger.Relay.Adopted(ctx)
 	if err != nil {
 		return err
 	}
 	for _, run := range runs {
-		all, err := r.Ledger.Sendings(ctx, run)
+		all, err := r.Ledger.Relay.Sendings(ctx, run)
 		if err != nil {
 			return err
 		}
@@ -324,7 +325,7 @@ func (r *relay) push(ctx context.Context) error {
 
 // declineExpired withdraws the region's expired leases and declines their turns at the hub.
 func (r *relay) declineExpired(ctx context.Context, now time.Time) error {
-	gone, err := r.Ledger.WithdrawExpired(ctx, r.lead, now)
+	gone, err := r.Ledger.Relay.WithdrawExpired(ctx, r.lead, now)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 	"loadstar/server/terms"
 )
@@ -30,7 +31,7 @@ func (r *relay) adoptReleases(ctx context.Context, list *v1.ReleaseList, now tim
 			ID: x.Id, Name: x.Name, Number: x.Number, Run: x.Run, Version: x.Version, Role: x.Role, PlanBlob: x.Plan, Weights: x.Weights, Actor: "hub",
 		})
 	}
-	if err := r.Ledger.AdoptReleases(ctx, r.lead, all, now); err != nil {
+	if err := r.Ledger.Relay.AdoptReleases(ctx, r.lead, all, now); err != nil {
 		r.Log.Warn("cannot adopt the releases of the hub", "error", err)
 		return
 	}
@@ -61,7 +62,7 @@ func (r *relay) fetchRelease(ctx context.Context, x *v1.Release) error {
 }
 
 // toReports decodes the reports of the region's clients, for the hub.
-func toReports(reports []ledger.Report) ([]*v1.ClientReport, error) {
+func toReports(reports []directory.Report) ([]*v1.ClientReport, error) {
 	all := make([]*v1.ClientReport, len(reports))
 	for i, r := range reports {
 		all[i] = &v1.ClientReport{}

@@ -139,7 +139,7 @@ func TestOIDCInBrowser(t *testing.T) {
 	b.call("Page.reload", map[string]any{}, nil)
 	b.soon("document.body?.innerText.includes('oidc:anna')")
 	// A removed user has to sign in again.
-	testkit.Must(t, s.ledger.RemoveUser(t.Context(), "oidc:anna", "test", time.Now()))
+	testkit.Must(t, s.ledger.Users.RemoveUser(t.Context(), "oidc:anna", "test", time.Now()))
 	b.call("Page.reload", map[string]any{}, nil)
 	b.soon("!!" + button)
 	// Who has no role gets a page that says so.
@@ -155,7 +155,7 @@ func TestOIDCInBrowser(t *testing.T) {
 	if at := b.text("location.href"); strings.Contains(at, code) {
 		t.Errorf("the code stays in the address: %s", at)
 	}
-	if all, err := s.ledger.Sessions(t.Context(), "local", 10, time.Now()); err != nil || len(all) != 1 {
+	if all, err := s.ledger.Users.Sessions(t.Context(), "local", 10, time.Now()); err != nil || len(all) != 1 {
 		t.Error(all, err)
 	}
 }
@@ -172,7 +172,7 @@ func TestLostRoleInBrowser(t *testing.T) {
 	if got := stop(); got != "not_found" {
 		t.Errorf("an operator: %s", got)
 	}
-	_, err := f.ledger.PutUser(t.Context(), "anna", string(access.Viewer), "test", time.Now())
+	_, err := f.ledger.Users.PutUser(t.Context(), "anna", string(access.Viewer), "test", time.Now())
 	testkit.Must(t, err)
 	if got := stop(); got != "permission_denied" {
 		t.Errorf("an operator who became a viewer: %s", got)

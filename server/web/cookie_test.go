@@ -108,7 +108,7 @@ func TestLostRole(t *testing.T) {
 	if status, body := stop(); status != http.StatusNotFound {
 		t.Fatalf("an operator: %d %s", status, body)
 	}
-	_, err := f.ledger.PutUser(t.Context(), "anna", string(access.Viewer), "test", time.Now())
+	_, err := f.ledger.Users.PutUser(t.Context(), "anna", string(access.Viewer), "test", time.Now())
 	testkit.Must(t, err)
 	if status, body := stop(); status != http.StatusForbidden || !strings.Contains(body, "needs the role operator") {
 		t.Errorf("an operator who became a viewer: %d %s", status, body)
@@ -116,7 +116,7 @@ func TestLostRole(t *testing.T) {
 	if status, body := f.call(cookie, "ListRuns", "{}"); status != http.StatusOK {
 		t.Errorf("a viewer cannot read: %d %s", status, body)
 	}
-	testkit.Must(t, f.ledger.RemoveUser(t.Context(), "anna", "test", time.Now()))
+	testkit.Must(t, f.ledger.Users.RemoveUser(t.Context(), "anna", "test", time.Now()))
 	for _, method := range []string{"StopRun", "ListRuns"} {
 		if status, body := f.call(cookie, method, `{}`); status != http.StatusUnauthorized {
 			t.Errorf("%s of a removed user: %d %s", method, status, body)

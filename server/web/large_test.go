@@ -11,6 +11,7 @@ import (
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 )
 
@@ -72,11 +73,11 @@ const (
 func newLarge(f *fixture) *large {
 	f.Helper()
 	ctx, now := f.Context(), time.Now()
-	testkit.Must(f, f.ledger.AddToken(ctx, []byte("token"), ledger.Token{Uses: largeAgents, Expires: now.Add(time.Hour)}, "test", now))
+	testkit.Must(f, f.ledger.Directory.AddToken(ctx, []byte("token"), directory.Token{Uses: largeAgents, Expires: now.Add(time.Hour)}, "test", now))
 	for i := range largeAgents {
 		id := fmt.Sprintf("agent%02d-of-the-substation", i)
-		testkit.Must(f, f.ledger.Join(ctx, []byte("token"), ledger.Agent{ID: id, Name: "name of " + id, Expires: now.Add(1000 * time.Hour)}, now))
-		_, err := f.ledger.Announce(ctx, ledger.Announcement{Agent: id, Clients: largeClients(i), Inputs: []string{"load"}, Step: time.Hour, Most: largeEach}, now)
+		testkit.Must(f, f.ledger.Directory.Join(ctx, []byte("token"), directory.Agent{ID: id, Name: "name of " + id, Expires: now.Add(1000 * time.Hour)}, now))
+		_, err := f.ledger.Directory.Announce(ctx, directory.Announcement{Agent: id, Clients: largeClients(i), Inputs: []string{"load"}, Step: time.Hour, Most: largeEach}, now)
 		testkit.Must(f, err)
 	}
 	l := &large{fixture: f}
@@ -89,7 +90,7 @@ func newLarge(f *fixture) *large {
 	l.lead, err = f.ledger.Lead(ctx, "test", time.Hour, now)
 	testkit.Must(f, err)
 	l.drive(func(x *ledger.Drive) error {
-		_, err := x.Begin(ledger.Run{Plan: largePlan}, ledger.Version{Weights: strings.Repeat("w", 64)}, ledger.Filter{}, now)
+		_, err := x.Begin(ledger.Run{Plan: largePlan}, ledger.Version{Weights: strings.Repeat("w", 64)}, directory.Filter{}, now)
 		return err
 	})
 	return l
@@ -159,7 +160,7 @@ func TestLargeFleet(t *testing.T) {
 	for _, c := range largeClients(0)[:500] {
 		arrival.Shares = append(arrival.Shares, ledger.Share{Client: c, Examples: 8760, Steps: 100, TrainLoss: 0.123456789})
 	}
-	_, err := store.Count(t.Context(), l.run, []ledger.Arrival{arrival}, func([]int) ([]ledger.Partial, []ledger.Single, error) {
+	_, err := store.Counter.Count(t.Context(), l.run, []ledger.Arrival{arrival}, func([]int) ([]ledger.Partial, []ledger.Single, error) {
 		return []ledger.Partial{{Numbers: []byte{1}}}, nil, nil
 	})
 	testkit.Must(t, err)

@@ -54,7 +54,7 @@ var silent = slog.New(slog.DiscardHandler)
 // newAPI returns the operators' API for a ledger.
 func newAPI(t *testing.T, l *ledger.Ledger) API {
 	return operator.New(operator.Config{
-		Ledger: l, Access: access.New(l, silent), Wake: func(string) {}, Revoked: func(string) {}, Closing: t.Context().Done(), Log: silent,
+		Ledger: l, Access: access.New(l.Users, silent), Wake: func(string) {}, Revoked: func(string) {}, Closing: t.Context().Done(), Log: silent,
 	})
 }
 
@@ -69,7 +69,7 @@ func newLedger(t *testing.T) *ledger.Ledger {
 // serve serves a dashboard until the test ends.
 func serve(t *testing.T, c Config, api API, l *ledger.Ledger) *fixture {
 	t.Helper()
-	gate := access.New(l, silent)
+	gate := access.New(l.Users, silent)
 	w, err := Open(c)
 	testkit.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
@@ -92,7 +92,7 @@ func serve(t *testing.T, c Config, api API, l *ledger.Ledger) *fixture {
 // code adds a user, and returns the code of a login link.
 func (f *fixture) code(name string, role access.Role) string {
 	f.Helper()
-	_, err := f.ledger.PutUser(f.Context(), name, string(role), "test", time.Now())
+	_, err := f.ledger.Users.PutUser(f.Context(), name, string(role), "test", time.Now())
 	testkit.Must(f, err)
 	code, _, err := f.gate.CreateLogin(f.Context(), name, time.Minute, "test", time.Now())
 	testkit.Must(f, err)

@@ -20,6 +20,7 @@ import (
 	"loadstar/internal/connlimit"
 	"loadstar/internal/testkit"
 	"loadstar/server/access"
+	"loadstar/server/directory"
 	"loadstar/server/ledger"
 	"loadstar/server/limitlog"
 	"loadstar/server/operator"
@@ -47,7 +48,7 @@ func newSigning(t *testing.T, change func(*OIDC)) *signing {
 	testkit.Must(t, err)
 	t.Cleanup(func() { testkit.Must(t, l.Close()) })
 	log := slog.New(slog.DiscardHandler)
-	g := access.New(l, log)
+	g := access.New(l.Users, log)
 	c := &OIDC{
 		Issuer: p.Issuer(), ClientID: p.ClientID, ClientSecret: p.ClientSecret, Claim: "groups",
 		Roles: map[string]access.Role{"staff": access.Viewer, "grid": access.Operator, "it": access.Admin},
@@ -158,8 +159,8 @@ func TestOIDC(t *testing.T) {
 			t.Errorf("%q: %q", name, got)
 		}
 	}
-	u, err := s.ledger.User(t.Context(), "local")
-	if err != nil || u.Role != "admin" || u.Source != ledger.SourceServer {
+	u, err := s.ledger.Users.User(t.Context(), "local")
+	if err != nil || u.Role != "admin" || u.Source != directory.SourceServer {
 		t.Error(u, err)
 	}
 	// Without one of the values there is no access, and the page says why.
@@ -173,7 +174,7 @@ func TestOIDC(t *testing.T) {
 		t.Error(got)
 	}
 	// A removed user has no session any more.
-	testkit.Must(t, s.ledger.RemoveUser(t.Context(), "oidc:anna", "test", time.Now()))
+	testkit.Must(t, s.ledger.Users.RemoveUser(t.Context(), "oidc:anna", "test", time.Now()))
 	if got := s.whoami(h); got != "unauthenticated" {
 		t.Error(got)
 	}

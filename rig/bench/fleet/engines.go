@@ -15,6 +15,7 @@ import (
 	"loadstar/fed/round"
 	"loadstar/internal/proc"
 	"loadstar/rig/bench"
+	"loadstar/server/directory"
 	"loadstar/server/gateway"
 	"loadstar/server/ledger"
 	"loadstar/server/terms"
@@ -201,13 +202,13 @@ func (x *counting) prepare(ctx context.Context) (err error) {
 		clients[i] = virtualClient(i)
 	}
 	token := []byte("bench")
-	if err := x.AddToken(ctx, token, ledger.Token{Uses: 1, Expires: now.Add(time.Hour)}, "bench", now); err != nil {
+	if err := x.Directory.AddToken(ctx, token, directory.Token{Uses: 1, Expires: now.Add(time.Hour)}, "bench", now); err != nil {
 		return err
 	}
-	if err := x.Join(ctx, token, ledger.Agent{ID: "bench", Expires: now.Add(time.Hour)}, now); err != nil {
+	if err := x.Directory.Join(ctx, token, directory.Agent{ID: "bench", Expires: now.Add(time.Hour)}, now); err != nil {
 		return err
 	}
-	if _, err := x.Announce(ctx, ledger.Announcement{Agent: "bench", Clients: clients, Inputs: modelInputs, Step: time.Hour, Most: len(clients)}, now); err != nil {
+	if _, err := x.Directory.Announce(ctx, directory.Announcement{Agent: "bench", Clients: clients, Inputs: modelInputs, Step: time.Hour, Most: len(clients)}, now); err != nil {
 		return err
 	}
 	if err := x.AddRun(ctx, ledger.Run{ID: "bench", Name: "bench", Created: now}, "bench"); err != nil {
@@ -217,7 +218,7 @@ func (x *counting) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	return x.Drive(ctx, x.lead, "bench", func(d *ledger.Drive) error {
-		_, err := d.Begin(ledger.Run{}, ledger.Version{}, ledger.Filter{}, now)
+		_, err := d.Begin(ledger.Run{}, ledger.Version{}, directory.Filter{}, now)
 		return err
 	})
 }
@@ -245,7 +246,7 @@ func (x *counting) count(ctx context.Context, arrivals []ledger.Arrival, results
 		}
 		x.terms.Release(r)
 	}
-	counted, err := x.Count(ctx, "bench", arrivals, func([]int) (partials []ledger.Partial, _ []ledger.Single, err error) {
+	counted, err := x.Counter.Count(ctx, "bench", arrivals, func([]int) (partials []ledger.Partial, _ []ledger.Single, err error) {
 		for _, s := range fold.Sums() {
 			numbers, err := round.AppendSums(nil, &s)
 			if err != nil {

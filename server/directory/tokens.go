@@ -1,4 +1,4 @@
-package ledger
+package directory
 
 import (
 	"context"
@@ -37,7 +37,7 @@ func scanToken(scan func(...any) error) (t Token, err error) {
 func TokenID(hash []byte) string { return sqlstore.TokenID(hash) }
 
 // AddToken adds a token with which t.Uses agents can join until it expires.
-func (l *Ledger) AddToken(ctx context.Context, hash []byte, t Token, actor string, now time.Time) (err error) {
+func (d *Directory) AddToken(ctx context.Context, hash []byte, t Token, actor string, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "adding a token")
 	id := TokenID(hash)
 	detail := fmt.Sprintf("agents %d, until %s", t.Uses, t.Expires.UTC().Format(time.RFC3339))
@@ -50,29 +50,29 @@ func (l *Ledger) AddToken(ctx context.Context, hash []byte, t Token, actor strin
 	if t.Note != "" {
 		detail += ": " + t.Note
 	}
-	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
+	return d.store.Update(ctx, func(tx *sqlstore.Txn) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO tokens (hash, id, note, uses, expires, created, actor, clients, pattern) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
 			hash, id, t.Note, t.Uses, sqlstore.ToMillis(t.Expires), sqlstore.ToMillis(now), actor, t.Clients, t.Pattern)
 		if err != nil {
 			return err
 		}
-		return l.audit(ctx, tx, now, actor, "create token", id, detail)
+		return d.log.Record(ctx, tx, now, actor, "create token", id, detail)
 	})
 }
 
 // Tokens returns up to limit tokens, newest first, starting after the token with the given
 // id.
-func (l *Ledger) Tokens(ctx context.Context, after string, limit int) (all []Token, err error) {
+func (d *Directory) Tokens(ctx context.Context, after string, limit int) (all []Token, err error) {
 	defer sqlstore.Wrap(&err, "reading tokens")
 	text, args := "SELECT "+tokenColumns+" FROM tokens", []any{limit}
 	if after != "" {
-		last, err := scanToken(l.Store.DB.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE id = $1 LIMIT 1", after).Scan)
+		last, err := scanToken(d.store.DB.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE id = $1 LIMIT 1", after).Scan)
 		if err != nil {
 			return nil, sqlstore.OrNotFound(err, "token "+after)
 		}
 		text, args = text+" WHERE created < $2 OR created = $2 AND id < $3", append(args, sqlstore.ToMillis(last.Created), after)
 	}
-	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, d.store.DB, func(r *sql.Rows) error {
 		t, err := scanToken(r.Scan)
 		all = append(all, t)
 		return err
@@ -82,9 +82,9 @@ func (l *Ledger) Tokens(ctx context.Context, after string, limit int) (all []Tok
 
 // RevokeToken refuses all further joins with a token. The prefix is one of the ids of tokens
 // that are not revoked, and only one of them may have it.
-func (l *Ledger) RevokeToken(ctx context.Context, prefix, actor string, now time.Time) (t Token, err error) {
+func (d *Directory) RevokeToken(ctx context.Context, prefix, actor string, now time.Time) (t Token, err error) {
 	defer sqlstore.Wrap(&err, "revoking token", prefix)
-	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
+	err = d.store.Update(ctx, func(tx *sqlstore.Txn) error {
 		var found []Token
 		err := sqlstore.Query(ctx, tx, func(r *sql.Rows) error {
 			t, err := scanToken(r.Scan)
@@ -95,9 +95,9 @@ func (l *Ledger) RevokeToken(ctx context.Context, prefix, actor string, now time
 		case err != nil:
 			return err
 		case prefix == "" || len(found) == 0:
-			return fmt.Errorf("token %s that is not already revoked: %w", prefix, ErrNotFound)
+			return fmt.Errorf("token %s that is not already revoked: %w", prefix, sqlstore.ErrNotFound)
 		case len(found) > 1:
-			return fmt.Errorf("several tokens begin with %s; give more of the id: %w", prefix, ErrRefused)
+			return fmt.Errorf("several tokens begin with %s; give more of the id: %w", prefix, sqlstore.ErrRefused)
 		}
 		t = found[0]
 		// Joins change the row as well, so either the join or the revocation comes first.
@@ -106,16 +106,16 @@ func (l *Ledger) RevokeToken(ctx context.Context, prefix, actor string, now time
 			return err
 		}
 		t.Revoked = now
-		return l.audit(ctx, tx, now, actor, "revoke token", t.ID, strings.TrimSuffix(fmt.Sprintf("%d agents joined with it: %s", t.Joined, t.Note), ": "))
+		return d.log.Record(ctx, tx, now, actor, "revoke token", t.ID, strings.TrimSuffix(fmt.Sprintf("%d agents joined with it: %s", t.Joined, t.Note), ": "))
 	})
 	return t, err
 }
 
-// CheckToken returns ErrRefused with the reason if no agent can join with a token. It
+// CheckToken returns sqlstore.ErrRefused with the reason if no agent can join with a token. It
 // writes nothing, so that a stranger's wrong token costs little.
-func (l *Ledger) CheckToken(ctx context.Context, hash []byte, now time.Time) (err error) {
+func (d *Directory) CheckToken(ctx context.Context, hash []byte, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "looking up a token")
-	return usable(l.Store.DB.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE hash = $1", hash), now)
+	return usable(d.store.DB.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE hash = $1", hash), now)
 }
 
 // usable returns the reason why a token cannot be used, or nil. Only who has the token can
@@ -125,17 +125,17 @@ func usable(row *sql.Row, now time.Time) error {
 	const form = "2006-01-02 15:04 MST"
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return fmt.Errorf("this server does not know the token: %w", ErrRefused)
+		return fmt.Errorf("this server does not know the token: %w", sqlstore.ErrRefused)
 	case err != nil:
 		return err
 	case !t.Revoked.IsZero():
-		return fmt.Errorf("the token was revoked at %s: %w", t.Revoked.UTC().Format(form), ErrRefused)
+		return fmt.Errorf("the token was revoked at %s: %w", t.Revoked.UTC().Format(form), sqlstore.ErrRefused)
 	case t.Uses <= 0 && !t.Used.IsZero():
-		return fmt.Errorf("the token is used up: the last agent joined with it at %s: %w", t.Used.UTC().Format(form), ErrRefused)
+		return fmt.Errorf("the token is used up: the last agent joined with it at %s: %w", t.Used.UTC().Format(form), sqlstore.ErrRefused)
 	case t.Uses <= 0:
-		return fmt.Errorf("the token is used up: %w", ErrRefused)
+		return fmt.Errorf("the token is used up: %w", sqlstore.ErrRefused)
 	case !t.Expires.After(now):
-		return fmt.Errorf("the token expired at %s, and the server's clock says %s: %w", t.Expires.UTC().Format(form), now.UTC().Format(form), ErrRefused)
+		return fmt.Errorf("the token expired at %s, and the server's clock says %s: %w", t.Expires.UTC().Format(form), now.UTC().Format(form), sqlstore.ErrRefused)
 	}
 	return nil
 }
@@ -150,5 +150,5 @@ func useToken(ctx context.Context, tx *sqlstore.Txn, hash []byte, now time.Time)
 	if err := usable(tx.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE hash = $1", hash), now); err != nil {
 		return t, err
 	}
-	return t, fmt.Errorf("the token cannot be used now: %w", ErrRefused)
+	return t, fmt.Errorf("the token cannot be used now: %w", sqlstore.ErrRefused)
 }

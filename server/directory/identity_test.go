@@ -1,4 +1,4 @@
-package ledger
+package directory
 
 import (
 	"testing"
@@ -11,7 +11,7 @@ import (
 // identities is an agent whose certificates a test issues and presents.
 type identities struct {
 	*testing.T
-	l   *Ledger
+	l   *database
 	now time.Time
 }
 
@@ -22,23 +22,23 @@ func (x *identities) cert(serial string) Credential { return Credential{serial, 
 func (x *identities) renew(serial string) Credential {
 	x.Helper()
 	x.now = x.now.Add(time.Second)
-	testkit.Must(x, x.l.Renewed(x.Context(), "agent", x.cert(serial), x.now.Add(time.Hour)))
+	testkit.Must(x, x.l.Directory.Renewed(x.Context(), "agent", x.cert(serial), x.now.Add(time.Hour)))
 	return x.cert(serial)
 }
 
 // shows presents a certificate, as a gateway does.
 func (x *identities) shows(c Credential, want CredentialState) {
 	x.Helper()
-	who, err := x.l.Caller(x.Context(), "agent")
+	who, err := x.l.Directory.Caller(x.Context(), "agent")
 	testkit.Must(x, err)
 	got := who.Credential(c, x.now)
 	if got != want {
 		x.Errorf("certificate %s: %d, want %d", c.Serial, got, want)
 	}
 	if got == Issued {
-		done, err := x.l.Switch(x.Context(), who, c, x.now)
+		done, err := x.l.Directory.Switch(x.Context(), who, c, x.now)
 		testkit.Must(x, err)
-		again, err := x.l.Switch(x.Context(), who, c, x.now)
+		again, err := x.l.Directory.Switch(x.Context(), who, c, x.now)
 		testkit.Must(x, err)
 		if !done || again {
 			x.Errorf("switched %v, again %v", done, again)
@@ -103,33 +103,34 @@ func TestCredentials(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			l := open(t, "sqlite:"+t.TempDir()+"/ledger.db")
-			testkit.Must(t, l.AddToken(t.Context(), []byte("token"), Token{Uses: 1, Expires: after(time.Hour)}, "test", t0))
+			testkit.Must(t, l.Directory.AddToken(t.Context(), []byte("token"), Token{Uses: 1, Expires: after(time.Hour)}, "test", t0))
 			x := &identities{t, l, t0}
 			first := x.cert("1")
-			testkit.Must(t, l.Join(t.Context(), []byte("token"), Agent{ID: "agent", Credential: first}, t0))
+			testkit.Must(t, l.Directory.Join(t.Context(), []byte("token"), Agent{ID: "agent", Credential: first}, t0))
 			x.shows(first, InUse)
 			test(x, first)
 		})
 	}
 	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) { // an agent from before serials were stored
 		l := open(t, at)
-		join(t, l, "agent")
+		testkit.Must(t, l.Directory.AddToken(t.Context(), []byte("token"), Token{Uses: 1, Expires: after(time.Hour)}, "test", t0))
+		testkit.Must(t, l.Directory.Join(t.Context(), []byte("token"), Agent{ID: "agent"}, t0))
 		x := &identities{t, l, t0}
 		x.shows(x.cert("1"), Issued)
 		x.shows(x.cert("1"), InUse)
 		x.shows(x.renew("2"), Issued)
 		x.shows(x.cert("7"), Copied)
-		c, err := l.Caller(t.Context(), "agent")
+		c, err := l.Directory.Caller(t.Context(), "agent")
 		testkit.Must(t, err)
 		for _, want := range []bool{true, false} {
-			first, err := l.NoteCopy(t.Context(), c, x.cert("7"), after(time.Minute))
+			first, err := l.Directory.NoteCopy(t.Context(), c, x.cert("7"), after(time.Minute))
 			testkit.Must(t, err)
 			storetest.Equal(t, "first", first, want)
 		}
-		a, err := l.AgentState(t.Context(), "agent")
+		a, err := l.Directory.AgentState(t.Context(), "agent")
 		testkit.Must(t, err)
 		storetest.Equal(t, "copied", a.Copied, after(time.Minute))
-		events, err := l.Audit(t.Context(), AuditQuery{Actions: []string{"identity copied"}, Limit: 9})
+		events, err := l.Events.Audit(t.Context(), AuditQuery{Actions: []string{"identity copied"}, Limit: 9})
 		testkit.Must(t, err)
 		if len(events) != 1 || events[0].Detail != "certificate 7 was presented, 2 is in use" {
 			t.Errorf("%v", events)

@@ -1,4 +1,4 @@
-package ledger
+package directory
 
 import (
 	"context"
@@ -44,10 +44,20 @@ type Session struct {
 	Created, Expires time.Time
 }
 
+// Users has the people and programs that may call the operators' API, with their sessions and
+// certificates.
+type Users struct {
+	store *sqlstore.Store
+	log   *Log
+}
+
+// NewUsers returns the users in a database.
+func NewUsers(s *sqlstore.Store, log *Log) *Users { return &Users{s, log} }
+
 // lockUsers makes transactions that change users wait for each other. The user local always
 // exists.
-func (l *Ledger) lockUsers(ctx context.Context, tx *sqlstore.Txn) error {
-	_, err := tx.ExecContext(ctx, "SELECT 1 FROM users WHERE name = $1"+l.Store.LockClause("UPDATE"), LocalUser)
+func (us *Users) lockUsers(ctx context.Context, tx *sqlstore.Txn) error {
+	_, err := tx.ExecContext(ctx, "SELECT 1 FROM users WHERE name = $1"+us.store.LockClause("UPDATE"), LocalUser)
 	return err
 }
 
@@ -62,22 +72,22 @@ func scanUser(scan func(...any) error) (u User, err error) {
 
 // userFor returns a user and locks the row, so that the user cannot be removed until the
 // transaction ends.
-func (l *Ledger) userFor(ctx context.Context, tx *sqlstore.Txn, name string) (User, error) {
-	u, err := scanUser(tx.QueryRowContext(ctx, "SELECT "+userColumns+" FROM users WHERE name = $1"+l.Store.LockClause("UPDATE"), name).Scan)
+func (us *Users) userFor(ctx context.Context, tx *sqlstore.Txn, name string) (User, error) {
+	u, err := scanUser(tx.QueryRowContext(ctx, "SELECT "+userColumns+" FROM users WHERE name = $1"+us.store.LockClause("UPDATE"), name).Scan)
 	return u, sqlstore.OrNotFound(err, "user "+name)
 }
 
-// User returns a user. It returns ErrNotFound if there is none of that name.
-func (l *Ledger) User(ctx context.Context, name string) (u User, err error) {
+// User returns a user. It returns sqlstore.ErrNotFound if there is none of that name.
+func (us *Users) User(ctx context.Context, name string) (u User, err error) {
 	defer sqlstore.Wrap(&err, "reading user", name)
-	u, err = scanUser(l.Store.DB.QueryRowContext(ctx, "SELECT "+userColumns+" FROM users WHERE name = $1", name).Scan)
+	u, err = scanUser(us.store.DB.QueryRowContext(ctx, "SELECT "+userColumns+" FROM users WHERE name = $1", name).Scan)
 	return u, sqlstore.OrNotFound(err, "user "+name)
 }
 
 // Users returns all users by name.
-func (l *Ledger) Users(ctx context.Context) (all []User, err error) {
+func (us *Users) Users(ctx context.Context) (all []User, err error) {
 	defer sqlstore.Wrap(&err, "reading users")
-	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, us.store.DB, func(r *sql.Rows) error {
 		u, err := scanUser(r.Scan)
 		all = append(all, u)
 		return err
@@ -87,69 +97,69 @@ func (l *Ledger) Users(ctx context.Context) (all []User, err error) {
 
 // PutUser adds a user, or changes the role of one. It refuses to change the role of local,
 // so that there is always an admin, and of users whose role an OIDC provider decides.
-func (l *Ledger) PutUser(ctx context.Context, name, role, actor string, now time.Time) (u User, err error) {
+func (us *Users) PutUser(ctx context.Context, name, role, actor string, now time.Time) (u User, err error) {
 	defer sqlstore.Wrap(&err, "storing user", name)
-	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
-		if err := l.lockUsers(ctx, tx); err != nil {
+	err = us.store.Update(ctx, func(tx *sqlstore.Txn) error {
+		if err := us.lockUsers(ctx, tx); err != nil {
 			return err
 		}
-		u, err = l.userFor(ctx, tx, name)
-		if errors.Is(err, ErrNotFound) {
+		u, err = us.userFor(ctx, tx, name)
+		if errors.Is(err, sqlstore.ErrNotFound) {
 			u = User{Name: name, Role: role, Source: SourceAdmin, Created: now}
-			return l.addUser(ctx, tx, u, actor, now)
+			return us.addUser(ctx, tx, u, actor, now)
 		}
 		was := u.Role
 		switch {
 		case err != nil || role == was:
 			return err
 		case u.Source == SourceServer:
-			return fmt.Errorf("user %s is always admin, because its certificate is in the server's folder, whose owner can change everything: %w", name, ErrRefused)
+			return fmt.Errorf("user %s is always admin, because its certificate is in the server's folder, whose owner can change everything: %w", name, sqlstore.ErrRefused)
 		case u.Source == SourceOIDC:
-			return fmt.Errorf("the provider decides the role of user %s at each sign-in; change it there: %w", name, ErrRefused)
+			return fmt.Errorf("the provider decides the role of user %s at each sign-in; change it there: %w", name, sqlstore.ErrRefused)
 		}
 		u.Role = role
 		if _, err := tx.ExecContext(ctx, "UPDATE users SET role = $2 WHERE name = $1", name, role); err != nil {
 			return err
 		}
-		return l.audit(ctx, tx, now, actor, "change role", name, "from "+was+" to "+role)
+		return us.log.Record(ctx, tx, now, actor, "change role", name, "from "+was+" to "+role)
 	})
 	return u, err
 }
 
 // addUser adds a user. The caller holds the lock of lockUsers.
-func (l *Ledger) addUser(ctx context.Context, tx *sqlstore.Txn, u User, actor string, now time.Time) error {
+func (us *Users) addUser(ctx context.Context, tx *sqlstore.Txn, u User, actor string, now time.Time) error {
 	var n int
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM users").Scan(&n); err != nil {
 		return err
 	}
 	if n >= maxUsers {
-		return fmt.Errorf("there are %d users, which is the limit; remove one first: %w", n, ErrRefused)
+		return fmt.Errorf("there are %d users, which is the limit; remove one first: %w", n, sqlstore.ErrRefused)
 	}
 	_, err := tx.ExecContext(ctx, "INSERT INTO users ("+userColumns+") VALUES ($1, $2, $3, $4, $5)", u.Name, u.Role, u.Source, u.Subject, sqlstore.ToMillis(u.Created))
 	if err != nil {
 		return err
 	}
-	return l.audit(ctx, tx, now, actor, "add user", u.Name, strings.TrimSuffix(u.Role+", "+u.Source, ", "+SourceAdmin))
+	return us.log.Record(ctx, tx, now, actor, "add user", u.Name, strings.TrimSuffix(u.Role+", "+u.Source, ", "+SourceAdmin))
 }
 
 // RemoveUser removes a user with all sessions, login codes and certificates.
-func (l *Ledger) RemoveUser(ctx context.Context, name, actor string, now time.Time) (err error) {
+func (us *Users) RemoveUser(ctx context.Context, name, actor string, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "removing user", name)
-	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
-		if err := l.lockUsers(ctx, tx); err != nil {
+	return us.store.Update(ctx, func(tx *sqlstore.Txn) error {
+		if err := us.lockUsers(ctx, tx); err != nil {
 			return err
 		}
-		u, err := l.userFor(ctx, tx, name)
+		u, err := us.userFor(ctx, tx, name)
 		if err != nil {
 			return err
 		}
 		if u.Source == SourceServer {
-			return fmt.Errorf("user %s cannot be removed, because the server writes its certificate at each start: %w", name, ErrRefused)
+			return fmt.Errorf("user %s cannot be removed, because the server writes its certificate at each start: %w", name, sqlstore.ErrRefused)
 		}
 		if err := removeUser(ctx, tx, name); err != nil {
 			return err
 		}
-		return l.audit(ctx, tx, now, actor, "remove user", name, "")
+		return us.log.Record(ctx, tx, now, actor, "remove user", name, "")
 	})
 }
 
@@ -177,15 +187,15 @@ func deleteOf(ctx context.Context, tx *sqlstore.Txn, name string, tables ...stri
 
 // AddLogin adds a code that opens one session of a user. Only its hash is stored. Of the
 // user's codes, only the newest stay valid.
-func (l *Ledger) AddLogin(ctx context.Context, hash []byte, user string, expires time.Time, actor string, now time.Time) (err error) {
+func (us *Users) AddLogin(ctx context.Context, hash []byte, user string, expires time.Time, actor string, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "adding a login code of", user)
-	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
-		u, err := l.userFor(ctx, tx, user)
+	return us.store.Update(ctx, func(tx *sqlstore.Txn) error {
+		u, err := us.userFor(ctx, tx, user)
 		if err != nil {
 			return err
 		}
 		if u.Source == SourceOIDC {
-			return fmt.Errorf("user %s signs in with the OIDC provider, not with a login link: %w", user, ErrRefused)
+			return fmt.Errorf("user %s signs in with the OIDC provider, not with a login link: %w", user, sqlstore.ErrRefused)
 		}
 		if _, err := tx.ExecContext(ctx, "DELETE FROM logins WHERE expires <= $1", sqlstore.ToMillis(now)); err != nil {
 			return err
@@ -198,29 +208,29 @@ func (l *Ledger) AddLogin(ctx context.Context, hash []byte, user string, expires
 		if _, err := tx.ExecContext(ctx, "INSERT INTO logins (hash, person, expires) VALUES ($1, $2, $3)", hash, user, sqlstore.ToMillis(expires)); err != nil {
 			return err
 		}
-		return l.audit(ctx, tx, now, actor, "create login", user, "until "+expires.UTC().Format(time.RFC3339))
+		return us.log.Record(ctx, tx, now, actor, "create login", user, "until "+expires.UTC().Format(time.RFC3339))
 	})
 }
 
 // UseLogin uses up a login code and adds a session with the given cookie's hash. actorOf
-// returns the name of a user for the audit log. It returns ErrRefused if the code is unknown,
+// returns the name of a user for the audit log. It returns sqlstore.ErrRefused if the code is unknown,
 // used or expired.
-func (l *Ledger) UseLogin(ctx context.Context, code, cookie []byte, ttl time.Duration, actorOf func(user string) string, now time.Time) (s Session, err error) {
+func (us *Users) UseLogin(ctx context.Context, code, cookie []byte, ttl time.Duration, actorOf func(user string) string, now time.Time) (s Session, err error) {
 	defer sqlstore.Wrap(&err, "using a login code")
 	const where = "FROM logins WHERE hash = $1 AND expires > $2"
-	refused := fmt.Errorf("the login link was already used, or it has expired, or a newer one has replaced it; get a new one with 'loadstar web login' or from an admin: %w", ErrRefused)
+	refused := fmt.Errorf("the login link was already used, or it has expired, or a newer one has replaced it; get a new one with 'loadstar web login' or from an admin: %w", sqlstore.ErrRefused)
 	var user string
 	// Strangers can send codes, so do not take the lock for writing before the code is found.
-	err = l.Store.DB.QueryRowContext(ctx, "SELECT person "+where, code, sqlstore.ToMillis(now)).Scan(&user)
+	err = us.store.DB.QueryRowContext(ctx, "SELECT person "+where, code, sqlstore.ToMillis(now)).Scan(&user)
 	if errors.Is(err, sql.ErrNoRows) {
 		return s, refused
 	} else if err != nil {
 		return s, err
 	}
-	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
+	err = us.store.Update(ctx, func(tx *sqlstore.Txn) error {
 		// Lock the user before the code, as AddLogin and RemoveUser do.
-		u, err := l.userFor(ctx, tx, user)
-		if errors.Is(err, ErrNotFound) {
+		u, err := us.userFor(ctx, tx, user)
+		if errors.Is(err, sqlstore.ErrNotFound) {
 			return refused
 		} else if err != nil {
 			return err
@@ -234,7 +244,7 @@ func (l *Ledger) UseLogin(ctx context.Context, code, cookie []byte, ttl time.Dur
 		} else if n == 0 {
 			return refused
 		}
-		s, err = l.addSession(ctx, tx, Session{User: u.Name, Via: "login", Created: now, Expires: now.Add(ttl)}, cookie, actorOf(u.Name))
+		s, err = us.addSession(ctx, tx, Session{User: u.Name, Via: "login", Created: now, Expires: now.Add(ttl)}, cookie, actorOf(u.Name))
 		return err
 	})
 	return s, err
@@ -243,10 +253,10 @@ func (l *Ledger) UseLogin(ctx context.Context, code, cookie []byte, ttl time.Dur
 // SignIn adds a session of a user of an OIDC provider, and adds the user at the first time.
 // The provider decides the role at each sign-in. A user is found by subject. If another user
 // already has the name, the user gets the name spare.
-func (l *Ledger) SignIn(ctx context.Context, u User, spare string, cookie []byte, ttl time.Duration, actorOf func(user string) string, now time.Time) (s Session, err error) {
+func (us *Users) SignIn(ctx context.Context, u User, spare string, cookie []byte, ttl time.Duration, actorOf func(user string) string, now time.Time) (s Session, err error) {
 	defer sqlstore.Wrap(&err, "signing in", u.Name)
-	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
-		if err := l.lockUsers(ctx, tx); err != nil {
+	err = us.store.Update(ctx, func(tx *sqlstore.Txn) error {
+		if err := us.lockUsers(ctx, tx); err != nil {
 			return err
 		}
 		had, err := scanUser(tx.QueryRowContext(ctx, "SELECT "+userColumns+" FROM users WHERE subject = $1 AND source = $2", u.Subject, SourceOIDC).Scan)
@@ -259,7 +269,7 @@ func (l *Ledger) SignIn(ctx context.Context, u User, spare string, cookie []byte
 				return err
 			}
 			u.Source, u.Created = SourceOIDC, now
-			if err := l.addUser(ctx, tx, u, actorOf(u.Name), now); err != nil {
+			if err := us.addUser(ctx, tx, u, actorOf(u.Name), now); err != nil {
 				return err
 			}
 		case err != nil:
@@ -268,14 +278,14 @@ func (l *Ledger) SignIn(ctx context.Context, u User, spare string, cookie []byte
 			if _, err := tx.ExecContext(ctx, "UPDATE users SET role = $2 WHERE name = $1", had.Name, u.Role); err != nil {
 				return err
 			}
-			if err := l.audit(ctx, tx, now, actorOf(had.Name), "change role", had.Name, "from "+had.Role+" to "+u.Role+", decided by the OIDC provider"); err != nil {
+			if err := us.log.Record(ctx, tx, now, actorOf(had.Name), "change role", had.Name, "from "+had.Role+" to "+u.Role+", decided by the OIDC provider"); err != nil {
 				return err
 			}
 			u.Name = had.Name
 		default:
 			u.Name = had.Name
 		}
-		s, err = l.addSession(ctx, tx, Session{User: u.Name, Via: SourceOIDC, Created: now, Expires: now.Add(ttl)}, cookie, actorOf(u.Name))
+		s, err = us.addSession(ctx, tx, Session{User: u.Name, Via: SourceOIDC, Created: now, Expires: now.Add(ttl)}, cookie, actorOf(u.Name))
 		return err
 	})
 	return s, err
@@ -289,7 +299,7 @@ func freeName(ctx context.Context, tx *sqlstore.Txn, names ...string) (string, e
 			return name, err
 		}
 	}
-	return "", fmt.Errorf("there is already a user %s: %w", strings.Join(names, ", and a user "), ErrRefused)
+	return "", fmt.Errorf("there is already a user %s: %w", strings.Join(names, ", and a user "), sqlstore.ErrRefused)
 }
 
 // forgetExternal removes users of an OIDC provider who have no session, if there are so many
@@ -308,7 +318,7 @@ func forgetExternal(ctx context.Context, tx *sqlstore.Txn, now time.Time) error 
 
 // addSession adds a session. Of the user's sessions, only the newest stay. The caller has
 // locked the user.
-func (l *Ledger) addSession(ctx context.Context, tx *sqlstore.Txn, s Session, hash []byte, actor string) (Session, error) {
+func (us *Users) addSession(ctx context.Context, tx *sqlstore.Txn, s Session, hash []byte, actor string) (Session, error) {
 	s.ID = strings.ToLower(rand.Text()[:12])
 	if _, err := tx.ExecContext(ctx, "DELETE FROM sessions WHERE expires <= $1", sqlstore.ToMillis(s.Created)); err != nil {
 		return s, err
@@ -323,5 +333,5 @@ func (l *Ledger) addSession(ctx context.Context, tx *sqlstore.Txn, s Session, ha
 	if err != nil {
 		return s, err
 	}
-	return s, l.audit(ctx, tx, s.Created, actor, "sign in", s.User, "session "+s.ID+", by "+s.Via)
+	return s, us.log.Record(ctx, tx, s.Created, actor, "sign in", s.User, "session "+s.ID+", by "+s.Via)
 }

@@ -1,4 +1,4 @@
-package ledger
+package directory
 
 import (
 	"context"
@@ -24,11 +24,11 @@ type Credential struct {
 	Issued time.Time
 }
 
-// Join uses a token once and adds an agent. It returns ErrRefused if the token is
+// Join uses a token once and adds an agent. It returns sqlstore.ErrRefused if the token is
 // unknown, used up, expired or revoked.
-func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) (err error) {
+func (d *Directory) Join(ctx context.Context, hash []byte, a Agent, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "adding agent", a.ID)
-	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
+	return d.store.Update(ctx, func(tx *sqlstore.Txn) error {
 		t, err := useToken(ctx, tx, hash, now)
 		if err != nil {
 			return err
@@ -39,16 +39,16 @@ func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) 
 		if err != nil {
 			return err
 		}
-		return l.audit(ctx, tx, now, "agent "+a.ID, "join", a.ID, joinDetail(a, t))
+		return d.log.Record(ctx, tx, now, "agent "+a.ID, "join", a.ID, joinDetail(a, t))
 	})
 }
 
 // Rejoin uses a token once and issues a new certificate to an agent that has joined before.
 // The agent keeps its clients, and the limits of the new token apply to further ones. The
 // caller has checked that the agent has the key of the certificate that it used last.
-func (l *Ledger) Rejoin(ctx context.Context, hash []byte, a Agent, now time.Time) (err error) {
+func (d *Directory) Rejoin(ctx context.Context, hash []byte, a Agent, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "adding agent", a.ID, "again")
-	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
+	return d.store.Update(ctx, func(tx *sqlstore.Txn) error {
 		t, err := useToken(ctx, tx, hash, now)
 		if err != nil {
 			return err
@@ -63,7 +63,7 @@ func (l *Ledger) Rejoin(ctx context.Context, hash []byte, a Agent, now time.Time
 		if err != nil {
 			return err
 		}
-		return l.audit(ctx, tx, now, "agent "+a.ID, "join again", a.ID, joinDetail(a, t))
+		return d.log.Record(ctx, tx, now, "agent "+a.ID, "join again", a.ID, joinDetail(a, t))
 	})
 }
 
@@ -90,10 +90,10 @@ func (c Caller) Uses(serial string) bool {
 	return c.used.Serial == serial && c.Hosts && !c.Revoked && !c.Copied
 }
 
-// Caller looks up an agent. It returns ErrNotFound if the agent has not joined.
-func (l *Ledger) Caller(ctx context.Context, id string) (c Caller, err error) {
+// Caller looks up an agent. It returns sqlstore.ErrNotFound if the agent has not joined.
+func (d *Directory) Caller(ctx context.Context, id string) (c Caller, err error) {
 	defer sqlstore.Wrap(&err, "looking up agent", id)
-	c, err = l.callers.Get(ctx, id)
+	c, err = d.callers.Get(ctx, id)
 	if err == nil && c.ID == "" {
 		err = sqlstore.OrNotFound(sql.ErrNoRows, "agent "+id)
 	}
@@ -101,10 +101,10 @@ func (l *Ledger) Caller(ctx context.Context, id string) (c Caller, err error) {
 }
 
 // callersOf looks up agents. It returns an empty Caller for each unknown agent.
-func (l *Ledger) callersOf(ctx context.Context, ids []string) ([]Caller, error) {
+func (d *Directory) callersOf(ctx context.Context, ids []string) ([]Caller, error) {
 	has := make(map[string]Caller, len(ids))
 	// Do not use EXISTS here, because PostgreSQL would then scan the whole table.
-	err := sqlstore.QueryIn(ctx, l.Store, func(r *sql.Rows) error {
+	err := sqlstore.QueryIn(ctx, d.store, func(r *sql.Rows) error {
 		var c Caller
 		var revoked, hosts, copied, issued, since int64
 		err := r.Scan(&c.ID, &revoked, &hosts, &copied, &c.used.Serial, &issued, &since, &c.previous, &c.pending)
@@ -165,9 +165,9 @@ func (c Caller) Credential(x Credential, now time.Time) CredentialState {
 
 // Renewed stores the agent's next certificate. It adds no audit event, because renewals are
 // routine.
-func (l *Ledger) Renewed(ctx context.Context, id string, next Credential, expires time.Time) (err error) {
+func (d *Directory) Renewed(ctx context.Context, id string, next Credential, expires time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "storing the renewal of agent", id)
-	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
+	return d.store.Update(ctx, func(tx *sqlstore.Txn) error {
 		if err := checkAllowed(ctx, tx, id); err != nil {
 			return err
 		}
@@ -178,9 +178,9 @@ func (l *Ledger) Renewed(ctx context.Context, id string, next Credential, expire
 
 // Switch stores that an agent uses a new certificate from now on. It returns false if the
 // agent has switched since it was looked up.
-func (l *Ledger) Switch(ctx context.Context, c Caller, to Credential, now time.Time) (switched bool, err error) {
+func (d *Directory) Switch(ctx context.Context, c Caller, to Credential, now time.Time) (switched bool, err error) {
 	defer sqlstore.Wrap(&err, "storing the certificate of agent", c.ID)
-	r, err := l.Store.Write.ExecContext(ctx, "UPDATE agents SET previous = serial, serial = $2, issued = $3, switched = $4, pending = '' WHERE id = $1 AND serial = $5",
+	r, err := d.store.Write.ExecContext(ctx, "UPDATE agents SET previous = serial, serial = $2, issued = $3, switched = $4, pending = '' WHERE id = $1 AND serial = $5",
 		c.ID, to.Serial, sqlstore.ToMillis(to.Issued), sqlstore.ToMillis(now), c.used.Serial)
 	if err != nil {
 		return false, err
@@ -191,9 +191,9 @@ func (l *Ledger) Switch(ctx context.Context, c Caller, to Credential, now time.T
 
 // NoteCopy stores that two machines were seen with an agent's identity. Only the first time
 // is stored.
-func (l *Ledger) NoteCopy(ctx context.Context, c Caller, x Credential, now time.Time) (first bool, err error) {
+func (d *Directory) NoteCopy(ctx context.Context, c Caller, x Credential, now time.Time) (first bool, err error) {
 	defer sqlstore.Wrap(&err, "storing that the identity was copied of agent", c.ID)
-	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
+	err = d.store.Update(ctx, func(tx *sqlstore.Txn) error {
 		r, err := tx.ExecContext(ctx, "UPDATE agents SET copied = $2 WHERE id = $1 AND copied = 0", c.ID, sqlstore.ToMillis(now))
 		if err != nil {
 			return err
@@ -202,7 +202,7 @@ func (l *Ledger) NoteCopy(ctx context.Context, c Caller, x Credential, now time.
 		if first = n > 0; err != nil || !first {
 			return err
 		}
-		return l.audit(ctx, tx, now, "agent "+c.ID, "identity copied", c.ID, fmt.Sprintf("certificate %s was presented, %s is in use", x.Serial, c.used.Serial))
+		return d.log.Record(ctx, tx, now, "agent "+c.ID, "identity copied", c.ID, fmt.Sprintf("certificate %s was presented, %s is in use", x.Serial, c.used.Serial))
 	})
 	return first, err
 }
@@ -214,7 +214,7 @@ func checkAllowed(ctx context.Context, tx *sqlstore.Txn, id string) error {
 		return sqlstore.OrNotFound(err, "agent "+id)
 	}
 	if revoked != 0 {
-		return fmt.Errorf("agent %s is revoked: %w", id, ErrRefused)
+		return fmt.Errorf("agent %s is revoked: %w", id, sqlstore.ErrRefused)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package ledger
+package directory
 
 import (
 	"cmp"
@@ -26,6 +26,12 @@ type Report struct {
 	// Interim means that only the findings count: those of now, between two weekly reports.
 	Interim bool
 }
+
+// Reports has what clients report on their forecasts and readings.
+type Reports struct{ store *sqlstore.Store }
+
+// NewReports returns the reports in a database.
+func NewReports(s *sqlstore.Store) *Reports { return &Reports{s} }
 
 // reportDaysKept is the number of days for which histograms of reports are stored.
 const reportDaysKept = 90
@@ -103,12 +109,12 @@ func (r *Report) cells() []cell {
 // their days. It ignores reports of other clients, reports that are not newer than the
 // stored one, and days that are too old. So a report that is sent twice counts once. If
 // pending is set, the reports must be sent to the hub.
-func (l *Ledger) AddReports(ctx context.Context, agent string, all []Report, pending bool, now time.Time) (err error) {
+func (p *Reports) AddReports(ctx context.Context, agent string, all []Report, pending bool, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "storing reports of agent", agent)
 	all = slices.Clone(all)
 	// All transactions write rows in the same order, so that they cannot deadlock.
 	slices.SortFunc(all, func(a, b Report) int { return cmp.Or(cmp.Compare(a.Client, b.Client), cmp.Compare(a.Day, b.Day)) })
-	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
+	return p.store.Update(ctx, func(tx *sqlstore.Txn) error {
 		counts := map[cell]int64{}
 		relayed := 0
 		if pending {
@@ -158,9 +164,9 @@ func compareCells(a, b cell) int {
 }
 
 // DropOldReports deletes the histograms of days that are too old.
-func (l *Ledger) DropOldReports(ctx context.Context, now time.Time) (err error) {
+func (p *Reports) DropOldReports(ctx context.Context, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "deleting old reports")
-	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
+	return p.store.Update(ctx, func(tx *sqlstore.Txn) error {
 		_, err := tx.ExecContext(ctx, "DELETE FROM report_days WHERE day <= $1", Today(now)-reportDaysKept)
 		return err
 	})
@@ -178,7 +184,7 @@ type ReportDay struct {
 
 // ReportDays summarises the reports of the newest days on which a client reported, newest
 // first: of the clients with a release, or of all clients if release is empty.
-func (l *Ledger) ReportDays(ctx context.Context, release string, days int) (all []ReportDay, err error) {
+func (p *Reports) ReportDays(ctx context.Context, release string, days int) (all []ReportDay, err error) {
 	defer sqlstore.Wrap(&err, "reading reports")
 	var buckets map[string]map[int64]int64
 	finish := func() {
@@ -190,7 +196,7 @@ func (l *Ledger) ReportDays(ctx context.Context, release string, days int) (all 
 		d.Coverage = histograms[metricCoverage].median(buckets[metricCoverage])
 		d.Fallback = histograms[metricFallback].median(buckets[metricFallback])
 	}
-	err = sqlstore.Query(ctx, l.Store.DB, func(rows *sql.Rows) error {
+	err = sqlstore.Query(ctx, p.store.DB, func(rows *sql.Rows) error {
 		var c cell
 		var n int64
 		if err := rows.Scan(&c.day, &c.release, &c.metric, &c.bucket, &n); err != nil {
@@ -228,10 +234,10 @@ func (l *Ledger) ReportDays(ctx context.Context, release string, days int) (all 
 }
 
 // Reports returns the newest reports of clients, as messages by client.
-func (l *Ledger) Reports(ctx context.Context, clients []string) (all map[string][]byte, err error) {
+func (p *Reports) Reports(ctx context.Context, clients []string) (all map[string][]byte, err error) {
 	defer sqlstore.Wrap(&err, "reading reports")
 	all = map[string][]byte{}
-	err = sqlstore.QueryIn(ctx, l.Store, func(rows *sql.Rows) error {
+	err = sqlstore.QueryIn(ctx, p.store, func(rows *sql.Rows) error {
 		var client string
 		var message []byte
 		err := rows.Scan(&client, &message)
@@ -239,30 +245,4 @@ func (l *Ledger) Reports(ctx context.Context, clients []string) (all map[string]
 		return err
 	}, "SELECT client, message FROM reports WHERE client IN ", nil, clients)
 	return all, err
-}
-
-// PendingReports returns up to limit reports that must be sent to the hub: only clients,
-// days and messages.
-func (l *Ledger) PendingReports(ctx context.Context, limit int) (all []Report, err error) {
-	defer sqlstore.Wrap(&err, "reading reports for the hub")
-	err = sqlstore.Query(ctx, l.Store.DB, func(rows *sql.Rows) error {
-		var r Report
-		err := rows.Scan(&r.Client, &r.Day, &r.Message)
-		all = append(all, r)
-		return err
-	}, "SELECT client, day, message FROM reports WHERE pending = 1 ORDER BY client LIMIT $1", limit)
-	return all, err
-}
-
-// ReportsSent marks reports as known to the hub.
-func (l *Ledger) ReportsSent(ctx context.Context, lead Lead, all []Report) (err error) {
-	defer sqlstore.Wrap(&err, "marking reports as sent")
-	return l.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
-		for _, r := range all {
-			if _, err := tx.ExecContext(ctx, "UPDATE reports SET pending = 0 WHERE client = $1 AND day = $2", r.Client, r.Day); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
 }

@@ -1,4 +1,4 @@
-package ledger
+package directory
 
 import (
 	"context"
@@ -23,11 +23,11 @@ const (
 
 // Revocations returns the events since a time that a restored ledger must not undo, oldest
 // first and starting after the event with the given id.
-func (l *Ledger) Revocations(ctx context.Context, since time.Time, after string, limit int) ([]Event, error) {
+func (d *Directory) Revocations(ctx context.Context, since time.Time, after string, limit int) ([]Event, error) {
 	if after == "" {
 		after = fmt.Sprintf("%016x", max(sqlstore.ToMillis(since), 0))
 	}
-	return l.Audit(ctx, AuditQuery{After: after, Actions: []string{revokeAgent, revokeClient, revokeToken, revokeCertificate, removedUser}, Limit: limit})
+	return d.log.Audit(ctx, AuditQuery{After: after, Actions: []string{revokeAgent, revokeClient, revokeToken, revokeCertificate, removedUser}, Limit: limit})
 }
 
 // restoredBy is the actor of revocations that are repeated, and the agent to which revoked
@@ -37,7 +37,7 @@ const restoredBy = "server"
 // Reapply repeats revocations that the ledger does not have, because it was restored from an
 // older backup. Agents and clients that it does not know either are added as revoked, so
 // that nobody can use their names. It returns how many it repeated.
-func (l *Ledger) Reapply(ctx context.Context, events []Event, now time.Time) (n int, err error) {
+func (d *Directory) Reapply(ctx context.Context, events []Event, now time.Time) (n int, err error) {
 	defer sqlstore.Wrap(&err, "repeating revocations")
 	done := map[string]map[string]bool{}
 	for action, table := range map[string]string{revokeAgent: "id FROM agents", revokeClient: "name FROM clients"} {
@@ -49,7 +49,7 @@ func (l *Ledger) Reapply(ctx context.Context, events []Event, now time.Time) (n 
 		}
 		done[action] = map[string]bool{}
 		column, _, _ := strings.Cut(table, " ")
-		err := sqlstore.QueryIn(ctx, l.Store, func(r *sql.Rows) error {
+		err := sqlstore.QueryIn(ctx, d.store, func(r *sql.Rows) error {
 			var name string
 			err := r.Scan(&name)
 			done[action][name] = true
@@ -63,72 +63,72 @@ func (l *Ledger) Reapply(ctx context.Context, events []Event, now time.Time) (n 
 		if done[e.Action][e.Subject] {
 			continue
 		}
-		switch err := l.reapply(ctx, e, now); {
+		switch err := d.reapply(ctx, e, now); {
 		case err == nil:
 			n++
-		case !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrRefused): // it was done, or there is nothing to do
+		case !errors.Is(err, sqlstore.ErrNotFound) && !errors.Is(err, sqlstore.ErrRefused): // it was done, or there is nothing to do
 			return n, err
 		}
 	}
 	return n, nil
 }
 
-func (l *Ledger) reapply(ctx context.Context, e Event, now time.Time) error {
+func (d *Directory) reapply(ctx context.Context, e Event, now time.Time) error {
 	switch e.Action {
 	case revokeAgent:
-		err := l.RevokeAgent(ctx, e.Subject, restoredBy, now)
-		if errors.Is(err, ErrNotFound) {
-			return l.addRevoked(ctx, now, e.Subject, "")
+		err := d.RevokeAgent(ctx, e.Subject, restoredBy, now)
+		if errors.Is(err, sqlstore.ErrNotFound) {
+			return d.addRevoked(ctx, now, e.Subject, "")
 		}
 		return err
 	case revokeClient:
-		err := l.RevokeClient(ctx, e.Subject, restoredBy, now)
-		if errors.Is(err, ErrNotFound) {
-			return l.addRevoked(ctx, now, restoredBy, e.Subject)
+		err := d.RevokeClient(ctx, e.Subject, restoredBy, now)
+		if errors.Is(err, sqlstore.ErrNotFound) {
+			return d.addRevoked(ctx, now, restoredBy, e.Subject)
 		}
 		return err
 	case revokeToken:
-		_, err := l.RevokeToken(ctx, e.Subject, restoredBy, now)
+		_, err := d.RevokeToken(ctx, e.Subject, restoredBy, now)
 		return err
 	case revokeCertificate:
 		_, serial, ok := strings.Cut(e.Detail, "serial ")
 		if !ok {
 			return nil
 		}
-		_, err := l.RevokeCertificate(ctx, serial, restoredBy, now)
+		_, err := d.users.RevokeCertificate(ctx, serial, restoredBy, now)
 		return err
 	case removedUser:
-		u, err := l.User(ctx, e.Subject)
+		u, err := d.users.User(ctx, e.Subject)
 		if err != nil || u.Created.After(e.At) { // somebody else has the name now
-			return errors.Join(err, ErrNotFound)
+			return errors.Join(err, sqlstore.ErrNotFound)
 		}
-		return l.RemoveUser(ctx, e.Subject, restoredBy, now)
+		return d.users.RemoveUser(ctx, e.Subject, restoredBy, now)
 	}
 	return nil
 }
 
 // addRevoked adds an agent as revoked, and a client of it unless the name is empty.
-func (l *Ledger) addRevoked(ctx context.Context, now time.Time, agent, client string) error {
-	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
+func (d *Directory) addRevoked(ctx context.Context, now time.Time, agent, client string) error {
+	return d.store.Update(ctx, func(tx *sqlstore.Txn) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO agents (id, name, joined, expires, seen, revoked) VALUES ($1, '', $2, 0, 0, $2) ON CONFLICT (id) DO NOTHING", agent, sqlstore.ToMillis(now))
 		if err != nil || client == "" {
-			return errors.Join(err, l.auditRestored(ctx, tx, now, revokeAgent, agent))
+			return errors.Join(err, d.auditRestored(ctx, tx, now, revokeAgent, agent))
 		}
 		_, err = tx.ExecContext(ctx, "INSERT INTO clients (name, agent, inputs, step, announced, revoked) VALUES ($1, $2, '', 0, 0, $3) ON CONFLICT (name) DO NOTHING", client, agent, sqlstore.ToMillis(now))
-		return errors.Join(err, l.auditRestored(ctx, tx, now, revokeClient, client))
+		return errors.Join(err, d.auditRestored(ctx, tx, now, revokeClient, client))
 	})
 }
 
-func (l *Ledger) auditRestored(ctx context.Context, tx *sqlstore.Txn, now time.Time, action, subject string) error {
-	return l.audit(ctx, tx, now, restoredBy, action, subject, "not known; revoked after the backup from which the ledger was restored")
+func (d *Directory) auditRestored(ctx context.Context, tx *sqlstore.Txn, now time.Time, action, subject string) error {
+	return d.log.Record(ctx, tx, now, restoredBy, action, subject, "not known; revoked after the backup from which the ledger was restored")
 }
 
 // RevokeTokens revokes all tokens with which agents could still join. After a restore it is
 // not known how often they were used since the backup.
-func (l *Ledger) RevokeTokens(ctx context.Context, actor string, now time.Time) (n int, err error) {
+func (d *Directory) RevokeTokens(ctx context.Context, actor string, now time.Time) (n int, err error) {
 	defer sqlstore.Wrap(&err, "revoking tokens")
 	var ids []string
-	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, d.store.DB, func(r *sql.Rows) error {
 		var id string
 		err := r.Scan(&id)
 		ids = append(ids, id)
@@ -139,7 +139,7 @@ func (l *Ledger) RevokeTokens(ctx context.Context, actor string, now time.Time) 
 	}
 	slices.Sort(ids)
 	for _, id := range slices.Compact(ids) {
-		if _, err := l.RevokeToken(ctx, id, actor, now); err != nil {
+		if _, err := d.RevokeToken(ctx, id, actor, now); err != nil {
 			return n, err
 		}
 		n++

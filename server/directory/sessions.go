@@ -1,4 +1,4 @@
-package ledger
+package directory
 
 import (
 	"context"
@@ -19,26 +19,26 @@ func scanSession(scan func(...any) error, more ...any) (s Session, err error) {
 }
 
 // SessionOf returns the session with a cookie's hash and its user's role. It returns
-// ErrNotFound if there is no such session or it has expired.
-func (l *Ledger) SessionOf(ctx context.Context, hash []byte, now time.Time) (s Session, role string, err error) {
+// sqlstore.ErrNotFound if there is no such session or it has expired.
+func (us *Users) SessionOf(ctx context.Context, hash []byte, now time.Time) (s Session, role string, err error) {
 	defer sqlstore.Wrap(&err, "looking up a session")
-	s, err = scanSession(l.Store.DB.QueryRowContext(ctx, "SELECT "+sessionColumns+`, u.role FROM sessions s JOIN users u ON u.name = s.person
+	s, err = scanSession(us.store.DB.QueryRowContext(ctx, "SELECT "+sessionColumns+`, u.role FROM sessions s JOIN users u ON u.name = s.person
 		WHERE s.hash = $1 AND s.expires > $2`, hash, sqlstore.ToMillis(now)).Scan, &role)
 	return s, role, sqlstore.OrNotFound(err, "session")
 }
 
 // Session returns the session with an ID.
-func (l *Ledger) Session(ctx context.Context, id string, now time.Time) (s Session, err error) {
+func (us *Users) Session(ctx context.Context, id string, now time.Time) (s Session, err error) {
 	defer sqlstore.Wrap(&err, "reading session", id)
-	s, err = scanSession(l.Store.DB.QueryRowContext(ctx, "SELECT "+sessionColumns+" FROM sessions s WHERE s.id = $1 AND s.expires > $2", id, sqlstore.ToMillis(now)).Scan)
+	s, err = scanSession(us.store.DB.QueryRowContext(ctx, "SELECT "+sessionColumns+" FROM sessions s WHERE s.id = $1 AND s.expires > $2", id, sqlstore.ToMillis(now)).Scan)
 	return s, sqlstore.OrNotFound(err, "session "+id)
 }
 
 // Sessions returns up to limit sessions of a user, or of all users if user is empty, newest
 // first.
-func (l *Ledger) Sessions(ctx context.Context, user string, limit int, now time.Time) (all []Session, err error) {
+func (us *Users) Sessions(ctx context.Context, user string, limit int, now time.Time) (all []Session, err error) {
 	defer sqlstore.Wrap(&err, "reading sessions")
-	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, us.store.DB, func(r *sql.Rows) error {
 		s, err := scanSession(r.Scan)
 		all = append(all, s)
 		return err
@@ -48,19 +48,19 @@ func (l *Ledger) Sessions(ctx context.Context, user string, limit int, now time.
 }
 
 // EndSession ends a session, and the user's login links, because the thief of a session may
-// have created some. It returns ErrNotFound if the session has already ended.
-func (l *Ledger) EndSession(ctx context.Context, id, actor string, now time.Time) error {
-	return l.endSession(ctx, id, actor, now, true)
+// have created some. It returns sqlstore.ErrNotFound if the session has already ended.
+func (us *Users) EndSession(ctx context.Context, id, actor string, now time.Time) error {
+	return us.endSession(ctx, id, actor, now, true)
 }
 
 // Logout ends a session for the user who has it.
-func (l *Ledger) Logout(ctx context.Context, id, actor string, now time.Time) error {
-	return l.endSession(ctx, id, actor, now, false)
+func (us *Users) Logout(ctx context.Context, id, actor string, now time.Time) error {
+	return us.endSession(ctx, id, actor, now, false)
 }
 
-func (l *Ledger) endSession(ctx context.Context, id, actor string, now time.Time, links bool) (err error) {
+func (us *Users) endSession(ctx context.Context, id, actor string, now time.Time, links bool) (err error) {
 	defer sqlstore.Wrap(&err, "ending session", id)
-	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
+	return us.store.Update(ctx, func(tx *sqlstore.Txn) error {
 		var user string
 		if err := tx.QueryRowContext(ctx, "DELETE FROM sessions WHERE id = $1 RETURNING person", id).Scan(&user); err != nil {
 			return sqlstore.OrNotFound(err, "session "+id)
@@ -70,7 +70,7 @@ func (l *Ledger) endSession(ctx context.Context, id, actor string, now time.Time
 				return err
 			}
 		}
-		return l.audit(ctx, tx, now, actor, "end session", user, "session "+id)
+		return us.log.Record(ctx, tx, now, actor, "end session", user, "session "+id)
 	})
 }
 
@@ -91,16 +91,16 @@ func scanCertificate(scan func(...any) error, more ...any) (c Certificate, err e
 }
 
 // AddCertificate stores that a certificate was issued, without which it is refused. It
-// returns ErrRefused if the user has too many, or cannot have one.
-func (l *Ledger) AddCertificate(ctx context.Context, c Certificate, actor string) (err error) {
+// returns sqlstore.ErrRefused if the user has too many, or cannot have one.
+func (us *Users) AddCertificate(ctx context.Context, c Certificate, actor string) (err error) {
 	defer sqlstore.Wrap(&err, "storing a certificate of", c.User)
-	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
-		u, err := l.userFor(ctx, tx, c.User)
+	return us.store.Update(ctx, func(tx *sqlstore.Txn) error {
+		u, err := us.userFor(ctx, tx, c.User)
 		if err != nil {
 			return err
 		}
 		if u.Source == SourceOIDC {
-			return fmt.Errorf("user %s signs in with the OIDC provider, and a certificate would outlive a change there; add a user of another name for it: %w", c.User, ErrRefused)
+			return fmt.Errorf("user %s signs in with the OIDC provider, and a certificate would outlive a change there; add a user of another name for it: %w", c.User, sqlstore.ErrRefused)
 		}
 		if err := expireCertificates(ctx, tx, c.Issued); err != nil {
 			return err
@@ -119,12 +119,12 @@ func (l *Ledger) AddCertificate(ctx context.Context, c Certificate, actor string
 			return err
 		}
 		if n >= maxUserCertificates {
-			return fmt.Errorf("user %s has %d valid certificates, which is the limit; revoke one first: %w", c.User, n, ErrRefused)
+			return fmt.Errorf("user %s has %d valid certificates, which is the limit; revoke one first: %w", c.User, n, sqlstore.ErrRefused)
 		}
 		if err := insertCertificate(ctx, tx, c); err != nil {
 			return err
 		}
-		return l.audit(ctx, tx, c.Issued, actor, "issue certificate", c.User, "serial "+c.Serial+", until "+c.Expires.UTC().Format(time.RFC3339))
+		return us.log.Record(ctx, tx, c.Issued, actor, "issue certificate", c.User, "serial "+c.Serial+", until "+c.Expires.UTC().Format(time.RFC3339))
 	})
 }
 
@@ -141,10 +141,10 @@ func insertCertificate(ctx context.Context, tx *sqlstore.Txn, c Certificate) err
 // RecordLocal stores a certificate that a gateway found in its folder or wrote there, unless
 // it is stored already. It never makes a revoked certificate valid again. A gateway must be
 // able to start, so beyond the limit the oldest certificate of local ends.
-func (l *Ledger) RecordLocal(ctx context.Context, c Certificate, now time.Time) (err error) {
+func (us *Users) RecordLocal(ctx context.Context, c Certificate, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "storing the certificate of", c.User)
-	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
-		if _, err := l.userFor(ctx, tx, c.User); err != nil {
+	return us.store.Update(ctx, func(tx *sqlstore.Txn) error {
+		if _, err := us.userFor(ctx, tx, c.User); err != nil {
 			return err
 		}
 		var n int
@@ -162,23 +162,23 @@ func (l *Ledger) RecordLocal(ctx context.Context, c Certificate, now time.Time) 
 		if err := insertCertificate(ctx, tx, c); err != nil {
 			return err
 		}
-		return l.audit(ctx, tx, now, "server", "record certificate", c.User, "serial "+c.Serial+", until "+c.Expires.UTC().Format(time.RFC3339))
+		return us.log.Record(ctx, tx, now, "server", "record certificate", c.User, "serial "+c.Serial+", until "+c.Expires.UTC().Format(time.RFC3339))
 	})
 }
 
 // CertificateOf returns the certificate with a serial number and its user's role. It returns
-// ErrNotFound if the server has not issued it or the user was removed.
-func (l *Ledger) CertificateOf(ctx context.Context, serial string) (c Certificate, role string, err error) {
+// sqlstore.ErrNotFound if the server has not issued it or the user was removed.
+func (us *Users) CertificateOf(ctx context.Context, serial string) (c Certificate, role string, err error) {
 	defer sqlstore.Wrap(&err, "looking up certificate", serial)
-	c, err = scanCertificate(l.Store.DB.QueryRowContext(ctx, "SELECT "+certificateColumns+`, u.role FROM certificates c JOIN users u ON u.name = c.person
+	c, err = scanCertificate(us.store.DB.QueryRowContext(ctx, "SELECT "+certificateColumns+`, u.role FROM certificates c JOIN users u ON u.name = c.person
 		WHERE c.serial = $1`, serial).Scan, &role)
 	return c, role, sqlstore.OrNotFound(err, "certificate "+serial)
 }
 
 // UserCertificates returns up to limit certificates that have not expired, newest first.
-func (l *Ledger) UserCertificates(ctx context.Context, limit int, now time.Time) (all []Certificate, err error) {
+func (us *Users) UserCertificates(ctx context.Context, limit int, now time.Time) (all []Certificate, err error) {
 	defer sqlstore.Wrap(&err, "reading certificates")
-	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, us.store.DB, func(r *sql.Rows) error {
 		c, err := scanCertificate(r.Scan)
 		all = append(all, c)
 		return err
@@ -190,9 +190,9 @@ func (l *Ledger) UserCertificates(ctx context.Context, limit int, now time.Time)
 // codes, because a thief of the key may have opened some. Certificates that it was renewed from or to
 // are refused too. The serial number may be shortened to a prefix that only one valid
 // certificate has.
-func (l *Ledger) RevokeCertificate(ctx context.Context, prefix, actor string, now time.Time) (c Certificate, err error) {
+func (us *Users) RevokeCertificate(ctx context.Context, prefix, actor string, now time.Time) (c Certificate, err error) {
 	defer sqlstore.Wrap(&err, "revoking certificate", prefix)
-	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
+	err = us.store.Update(ctx, func(tx *sqlstore.Txn) error {
 		var found []Certificate
 		err := sqlstore.Query(ctx, tx, func(r *sql.Rows) error {
 			c, err := scanCertificate(r.Scan)
@@ -203,14 +203,14 @@ func (l *Ledger) RevokeCertificate(ctx context.Context, prefix, actor string, no
 		case err != nil:
 			return err
 		case prefix == "" || len(found) == 0:
-			return fmt.Errorf("certificate %s that is not already revoked: %w", prefix, ErrNotFound)
+			return fmt.Errorf("certificate %s that is not already revoked: %w", prefix, sqlstore.ErrNotFound)
 		case len(found) > 1:
-			return fmt.Errorf("several certificates begin with %s; give more of the serial number: %w", prefix, ErrRefused)
+			return fmt.Errorf("several certificates begin with %s; give more of the serial number: %w", prefix, sqlstore.ErrRefused)
 		}
 		c = found[0]
 		c.Revoked = now
 		// Lock the user first, as all that adds sessions and certificates does.
-		if _, err := l.userFor(ctx, tx, c.User); err != nil {
+		if _, err := us.userFor(ctx, tx, c.User); err != nil {
 			return err
 		}
 		serials, err := renewals(ctx, tx, c.Serial)
@@ -222,7 +222,7 @@ func (l *Ledger) RevokeCertificate(ctx context.Context, prefix, actor string, no
 			if _, err := tx.ExecContext(ctx, "UPDATE certificates SET revoked = $2 WHERE serial = $1 AND revoked = 0", s, sqlstore.ToMillis(now)); err != nil {
 				return err
 			}
-			if err := l.audit(ctx, tx, now, actor, "revoke certificate", c.User, "serial "+s); err != nil {
+			if err := us.log.Record(ctx, tx, now, actor, "revoke certificate", c.User, "serial "+s); err != nil {
 				return err
 			}
 		}

@@ -1,10 +1,11 @@
-package ledger
+package directory
 
 import (
 	"context"
 	"crypto/rand"
 	"database/sql"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"loadstar/server/sqlstore"
@@ -20,16 +21,25 @@ type Event struct {
 	Detail  string    `json:"detail"`
 }
 
-// AddEvent adds an event to the audit log. Methods that change the ledger add their own
-// events.
-func (l *Ledger) AddEvent(ctx context.Context, e Event) (err error) {
-	defer sqlstore.Wrap(&err, "adding an audit event")
-	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error { return l.audit(ctx, tx, e.At, e.Actor, e.Action, e.Subject, e.Detail) })
+// Log is the audit log.
+type Log struct {
+	store  *sqlstore.Store
+	events atomic.Uint64 // number of events added by this process
 }
 
-func (l *Ledger) audit(ctx context.Context, tx *sqlstore.Txn, at time.Time, actor, action, subject, detail string) error {
+// NewLog returns the audit log in a database.
+func NewLog(s *sqlstore.Store) *Log { return &Log{store: s} }
+
+// AddEvent adds an event to the audit log. Methods that change the ledger add their own
+// events.
+func (g *Log) AddEvent(ctx context.Context, e Event) (err error) {
+	defer sqlstore.Wrap(&err, "adding an audit event")
+	return g.store.Update(ctx, func(tx *sqlstore.Txn) error { return g.Record(ctx, tx, e.At, e.Actor, e.Action, e.Subject, e.Detail) })
+}
+
+func (g *Log) Record(ctx context.Context, tx *sqlstore.Txn, at time.Time, actor, action, subject, detail string) error {
 	_, err := tx.ExecContext(ctx, "INSERT INTO audit (id, at, actor, action, subject, detail) VALUES ($1, $2, $3, $4, $5, $6)",
-		fmt.Sprintf("%016x-%08x-%s", sqlstore.ToMillis(at), l.events.Add(1), rand.Text()[:8]), sqlstore.ToMillis(at), actor, action, subject, detail)
+		fmt.Sprintf("%016x-%08x-%s", sqlstore.ToMillis(at), g.events.Add(1), rand.Text()[:8]), sqlstore.ToMillis(at), actor, action, subject, detail)
 	return err
 }
 
@@ -51,7 +61,7 @@ type AuditQuery struct {
 
 // Audit returns the newest events that a query selects, newest first, or the oldest ones if
 // After is set.
-func (l *Ledger) Audit(ctx context.Context, q AuditQuery) (all []Event, err error) {
+func (g *Log) Audit(ctx context.Context, q AuditQuery) (all []Event, err error) {
 	defer sqlstore.Wrap(&err, "reading the audit log")
 	text, args := "SELECT id, at, actor, action, subject, detail FROM audit WHERE true", []any{}
 	if q.Before != "" {
@@ -76,7 +86,7 @@ func (l *Ledger) Audit(ctx context.Context, q AuditQuery) (all []Event, err erro
 		}
 	}
 	args = append(args, q.Limit)
-	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, g.store.DB, func(r *sql.Rows) error {
 		var e Event
 		var at int64
 		if err := r.Scan(&e.ID, &at, &e.Actor, &e.Action, &e.Subject, &e.Detail); err != nil {

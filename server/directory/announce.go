@@ -1,4 +1,4 @@
-package ledger
+package directory
 
 import (
 	"context"
@@ -52,28 +52,28 @@ const (
 // Announce registers clients as hosted by an agent. It refuses clients that belong to
 // another agent, that are revoked, or that the agent's token does not allow. A client stays
 // with its agent even if the agent is revoked, until FreeClients. If the agent would have
-// more than Most clients, nothing is stored and the error is ErrTooMany.
+// more than Most clients, nothing is stored and the error is sqlstore.ErrTooMany.
 //
 // Announce first reads what the ledger has, and writes only what differs, so an agent that
 // repeats its announcement costs no writes.
-func (l *Ledger) Announce(ctx context.Context, a Announcement, now time.Time) (refused Refused, err error) {
+func (d *Directory) Announce(ctx context.Context, a Announcement, now time.Time) (refused Refused, err error) {
 	defer sqlstore.Wrap(&err, "storing the clients of agent", a.Agent)
 	inputs := strings.Join(slices.Compact(slices.Sorted(slices.Values(a.Inputs))), " ")
-	d, err := l.announced(ctx, a, inputs)
+	diff, err := d.announced(ctx, a, inputs)
 	if err != nil {
 		return Refused{}, err
 	}
-	refused = d.refused
-	for part := range slices.Chunk(d.write, announcedAtOnce) {
-		err := l.Store.Update(ctx, func(tx *sqlstore.Txn) error { return l.announcePart(ctx, tx, a, d, part, inputs, now, &refused) })
+	refused = diff.refused
+	for part := range slices.Chunk(diff.write, announcedAtOnce) {
+		err := d.store.Update(ctx, func(tx *sqlstore.Txn) error { return d.announcePart(ctx, tx, a, diff, part, inputs, now, &refused) })
 		if err != nil {
 			return Refused{}, err
 		}
 	}
-	if len(d.write) == 0 && !d.agent {
+	if len(diff.write) == 0 && !diff.agent {
 		return refused, nil
 	}
-	return refused, l.Store.Update(ctx, func(tx *sqlstore.Txn) error { return l.announceAgent(ctx, tx, a, d.clients, now) })
+	return refused, d.store.Update(ctx, func(tx *sqlstore.Txn) error { return d.announceAgent(ctx, tx, a, diff.clients, now) })
 }
 
 // difference is what an announcement changes.
@@ -87,18 +87,18 @@ type difference struct {
 }
 
 // announced compares an announcement with the ledger.
-func (l *Ledger) announced(ctx context.Context, a Announcement, inputs string) (d difference, err error) {
+func (d *Directory) announced(ctx context.Context, a Announcement, inputs string) (diff difference, err error) {
 	var has AgentState
 	var pattern string
 	var revoked, most, generated int64
 	var skew sql.NullInt64
-	err = l.Store.DB.QueryRowContext(ctx, "SELECT revoked, most_clients, pattern, clients, version, protocol, skew, generated FROM agents WHERE id = $1", a.Agent).
-		Scan(&revoked, &most, &pattern, &d.clients, &has.Version, &has.Protocol, &skew, &generated)
+	err = d.store.DB.QueryRowContext(ctx, "SELECT revoked, most_clients, pattern, clients, version, protocol, skew, generated FROM agents WHERE id = $1", a.Agent).
+		Scan(&revoked, &most, &pattern, &diff.clients, &has.Version, &has.Protocol, &skew, &generated)
 	switch {
 	case err != nil:
-		return d, sqlstore.OrNotFound(err, "agent "+a.Agent)
+		return diff, sqlstore.OrNotFound(err, "agent "+a.Agent)
 	case revoked != 0:
-		return d, fmt.Errorf("agent %s is revoked: %w", a.Agent, ErrRefused)
+		return diff, fmt.Errorf("agent %s is revoked: %w", a.Agent, sqlstore.ErrRefused)
 	}
 	type row struct {
 		inputs  string
@@ -106,7 +106,7 @@ func (l *Ledger) announced(ctx context.Context, a Announcement, inputs string) (
 		revoked int64
 	}
 	mine, valid := map[string]row{}, int64(0)
-	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, d.store.DB, func(r *sql.Rows) error {
 		var name string
 		var x row
 		err := r.Scan(&name, &x.inputs, &x.step, &x.revoked)
@@ -116,12 +116,12 @@ func (l *Ledger) announced(ctx context.Context, a Announcement, inputs string) (
 		return err
 	}, "SELECT name, inputs, step, revoked FROM clients WHERE agent = $1", a.Agent)
 	if err != nil {
-		return d, err
+		return diff, err
 	}
 	names := slices.Compact(slices.Sorted(slices.Values(a.Clients)))
 	other := map[string]string{} // why the agent cannot have a client of another agent
 	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, ok := mine[name]; return ok })
-	err = sqlstore.QueryIn(ctx, l.Store, func(r *sql.Rows) error {
+	err = sqlstore.QueryIn(ctx, d.store, func(r *sql.Rows) error {
 		var name string
 		var revoked, freed int64
 		err := r.Scan(&name, &revoked, &freed)
@@ -134,37 +134,37 @@ func (l *Ledger) announced(ctx context.Context, a Announcement, inputs string) (
 		return err
 	}, "SELECT name, revoked, freed FROM clients WHERE name IN ", nil, missing)
 	if err != nil {
-		return d, err
+		return diff, err
 	}
 	count := len(mine)
 	for _, name := range names {
 		x, is := mine[name]
 		switch why := other[name]; {
 		case is && x.revoked != 0:
-			d.refused.add(name, fmt.Sprintf("client %s is revoked", name))
+			diff.refused.add(name, fmt.Sprintf("client %s is revoked", name))
 		case is && (x.inputs != inputs || x.step != int64(a.Step/time.Second)):
-			d.write = append(d.write, name)
+			diff.write = append(diff.write, name)
 		case is:
 		case why != "":
-			d.refused.add(name, fmt.Sprintf("client %s %s", name, why))
+			diff.refused.add(name, fmt.Sprintf("client %s %s", name, why))
 		case !matches(pattern, name):
-			d.refused.add(name, fmt.Sprintf("client %s does not match the pattern %s of the token with which this agent joined", name, pattern))
+			diff.refused.add(name, fmt.Sprintf("client %s does not match the pattern %s of the token with which this agent joined", name, pattern))
 		case most > 0 && count >= int(most):
-			d.refused.add(name, fmt.Sprintf("client %s is one too many: the token with which this agent joined allows %d clients", name, most))
+			diff.refused.add(name, fmt.Sprintf("client %s is one too many: the token with which this agent joined allows %d clients", name, most))
 		default:
-			d.write, d.adds = append(d.write, name), true
+			diff.write, diff.adds = append(diff.write, name), true
 			count++
 		}
 	}
-	if d.most = a.Most; d.adds && count > a.Most {
-		return d, tooMany(a, count)
+	if diff.most = a.Most; diff.adds && count > a.Most {
+		return diff, tooMany(a, count)
 	}
 	if most > 0 {
-		d.most = min(d.most, int(most))
+		diff.most = min(diff.most, int(most))
 	}
-	d.agent = d.clients != valid || has.Version != a.Version || has.Protocol != a.Protocol || (generated != 0) != a.Generated ||
+	diff.agent = diff.clients != valid || has.Version != a.Version || has.Protocol != a.Protocol || (generated != 0) != a.Generated ||
 		skew.Valid != (a.Skew != nil) || a.Skew != nil && (*a.Skew-time.Duration(skew.Int64)*time.Millisecond).Abs() >= sameSkew
-	return d, nil
+	return diff, nil
 }
 
 // matches reports whether a pattern of path.Match is empty or matches a name. Tokens have
@@ -175,21 +175,21 @@ func matches(pattern, name string) bool {
 }
 
 func tooMany(a Announcement, has int) error {
-	return fmt.Errorf("%w: agent %s would have %d clients, at most %d are allowed", ErrTooMany, a.Agent, has, a.Most)
+	return fmt.Errorf("%w: agent %s would have %d clients, at most %d are allowed", sqlstore.ErrTooMany, a.Agent, has, a.Most)
 }
 
 // announcePart writes clients that are new or that differ. Another agent may have announced
 // some of them since they were compared.
-func (l *Ledger) announcePart(ctx context.Context, tx *sqlstore.Txn, a Announcement, d difference, clients []string, inputs string, now time.Time, refused *Refused) error {
+func (d *Directory) announcePart(ctx context.Context, tx *sqlstore.Txn, a Announcement, diff difference, clients []string, inputs string, now time.Time, refused *Refused) error {
 	// The lock makes announcements of the same agent wait for each other, so that together
 	// they keep the limit on its clients.
-	if _, err := tx.ExecContext(ctx, "SELECT 1 FROM agents WHERE id = $1"+l.Store.LockClause("UPDATE"), a.Agent); err != nil {
+	if _, err := tx.ExecContext(ctx, "SELECT 1 FROM agents WHERE id = $1"+d.store.LockClause("UPDATE"), a.Agent); err != nil {
 		return err
 	}
 	if err := checkAllowed(ctx, tx, a.Agent); err != nil {
 		return err
 	}
-	for part := range slices.Chunk(clients, l.Store.Chunk) {
+	for part := range slices.Chunk(clients, d.store.Chunk) {
 		args := make([]any, 0, 5*len(part))
 		for _, c := range part {
 			args = append(args, c, a.Agent, inputs, int64(a.Step/time.Second), sqlstore.ToMillis(now))
@@ -213,14 +213,14 @@ func (l *Ledger) announcePart(ctx context.Context, tx *sqlstore.Txn, a Announcem
 			}
 		}
 	}
-	if !d.adds {
+	if !diff.adds {
 		return nil
 	}
 	var has int
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM clients WHERE agent = $1", a.Agent).Scan(&has); err != nil {
 		return err
 	}
-	if has > d.most {
+	if has > diff.most {
 		return tooMany(a, has)
 	}
 	return nil
@@ -228,7 +228,7 @@ func (l *Ledger) announcePart(ctx context.Context, tx *sqlstore.Txn, a Announcem
 
 // announceAgent stores what the agent says about itself, and the number of its clients. The
 // audit log gets an event if the number has changed.
-func (l *Ledger) announceAgent(ctx context.Context, tx *sqlstore.Txn, a Announcement, before int64, now time.Time) error {
+func (d *Directory) announceAgent(ctx context.Context, tx *sqlstore.Txn, a Announcement, before int64, now time.Time) error {
 	var skew sql.NullInt64
 	if a.Skew != nil {
 		skew = sql.NullInt64{Int64: a.Skew.Milliseconds(), Valid: true}
@@ -246,20 +246,20 @@ func (l *Ledger) announceAgent(ctx context.Context, tx *sqlstore.Txn, a Announce
 	if err != nil || clients == before || before == 0 {
 		return err // the log has the join, and a first announcement for each would double it
 	}
-	return l.audit(ctx, tx, now, "agent "+a.Agent, "announce", a.Agent, fmt.Sprintf("clients %d, before %d", clients, before))
+	return d.log.Record(ctx, tx, now, "agent "+a.Agent, "announce", a.Agent, fmt.Sprintf("clients %d, before %d", clients, before))
 }
 
 // FreeClients lets other agents announce the clients of a revoked agent, or one of them. It
 // returns the number of clients. A client that is revoked itself stays so.
-func (l *Ledger) FreeClients(ctx context.Context, agent, client, actor string, now time.Time) (n int64, err error) {
+func (d *Directory) FreeClients(ctx context.Context, agent, client, actor string, now time.Time) (n int64, err error) {
 	defer sqlstore.Wrap(&err, "freeing the clients of agent", agent)
-	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
+	err = d.store.Update(ctx, func(tx *sqlstore.Txn) error {
 		var revoked int64
 		if err := tx.QueryRowContext(ctx, "SELECT revoked FROM agents WHERE id = $1", agent).Scan(&revoked); err != nil {
 			return sqlstore.OrNotFound(err, "agent "+agent)
 		}
 		if revoked == 0 {
-			return fmt.Errorf("agent %s is not revoked and keeps its clients; revoke it first: %w", agent, ErrRefused)
+			return fmt.Errorf("agent %s is not revoked and keeps its clients; revoke it first: %w", agent, sqlstore.ErrRefused)
 		}
 		r, err := tx.ExecContext(ctx, "UPDATE clients SET freed = $2 WHERE agent = $1 AND revoked = 0 AND freed = 0 AND ($3 = '' OR name = $3)", agent, sqlstore.ToMillis(now), client)
 		if err != nil {
@@ -269,7 +269,7 @@ func (l *Ledger) FreeClients(ctx context.Context, agent, client, actor string, n
 			return err
 		}
 		if n == 0 && client != "" {
-			return fmt.Errorf("client %s of agent %s that can be freed: %w", client, agent, ErrNotFound)
+			return fmt.Errorf("client %s of agent %s that can be freed: %w", client, agent, sqlstore.ErrNotFound)
 		} else if n == 0 {
 			return nil
 		}
@@ -277,7 +277,7 @@ func (l *Ledger) FreeClients(ctx context.Context, agent, client, actor string, n
 		if client != "" {
 			detail = "client " + client
 		}
-		return l.audit(ctx, tx, now, actor, "free clients", agent, detail)
+		return d.log.Record(ctx, tx, now, actor, "free clients", agent, detail)
 	})
 	return n, err
 }

@@ -1,9 +1,10 @@
-package ledger
+package directory
 
 import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,8 +18,8 @@ type Filter struct {
 	Step   time.Duration // interval of their readings
 }
 
-// selects returns a condition on clients c and agents a. It adds its arguments to args.
-func (l *Ledger) selects(f Filter, args *[]any) string {
+// Selects returns a condition on clients c and agents a. It adds its arguments to args.
+func (d *Directory) Selects(f Filter, args *[]any) string {
 	text := "c.revoked = 0 AND a.revoked = 0"
 	add := func(condition string, arg any) {
 		*args = append(*args, arg)
@@ -31,7 +32,7 @@ func (l *Ledger) selects(f Filter, args *[]any) string {
 		add("c.step = $%d", int64(f.Step/time.Second))
 	}
 	has := "strpos(' ' || c.inputs || ' ', $%d) > 0"
-	if l.Store.SQLite {
+	if d.store.SQLite {
 		has = "instr(' ' || c.inputs || ' ', $%d) > 0"
 	}
 	for _, in := range f.Inputs {
@@ -53,17 +54,15 @@ const maxKinds = 1000
 
 // Kinds returns the kinds of the clients whose agents were seen since the given time, the most
 // frequent first.
-func (d *Drive) Kinds(seen time.Time) ([]Kind, error) { return d.l.kinds(d.ctx, d.tx, seen) }
-
-// Kinds is like Drive.Kinds.
-func (l *Ledger) Kinds(ctx context.Context, seen time.Time) ([]Kind, error) {
-	return l.kinds(ctx, l.Store.DB, seen)
+func (d *Directory) Kinds(ctx context.Context, seen time.Time) ([]Kind, error) {
+	return d.KindsIn(ctx, d.store.DB, seen)
 }
 
-func (l *Ledger) kinds(ctx context.Context, q sqlstore.Querier, seen time.Time) (all []Kind, err error) {
+// kinds is like Kinds, in a transaction.
+func (d *Directory) KindsIn(ctx context.Context, q sqlstore.Querier, seen time.Time) (all []Kind, err error) {
 	defer sqlstore.Wrap(&err, "reading the kinds of clients")
 	var args []any
-	which := l.selects(Filter{Seen: seen}, &args)
+	which := d.Selects(Filter{Seen: seen}, &args)
 	err = sqlstore.Query(ctx, q, func(r *sql.Rows) error {
 		var k Kind
 		var inputs string
@@ -79,36 +78,39 @@ func (l *Ledger) kinds(ctx context.Context, q sqlstore.Querier, seen time.Time) 
 
 // CountClients returns the number of clients that may take part and whose agents were seen
 // since a time.
-func (l *Ledger) CountClients(ctx context.Context, seen time.Time) (n int64, err error) {
-	defer sqlstore.Wrap(&err, "counting clients")
-	return l.count(ctx, l.Store.DB, Filter{Seen: seen})
+func (d *Directory) CountClients(ctx context.Context, seen time.Time) (n int64, err error) {
+	return d.CountIn(ctx, d.store.DB, Filter{Seen: seen})
 }
 
-// Count returns the number of clients that a filter selects.
-func (d *Drive) Count(f Filter) (n int64, err error) {
-	defer sqlstore.Wrap(&err, "counting clients")
-	return d.l.count(d.ctx, d.tx, f)
-}
-
-func (l *Ledger) count(ctx context.Context, q interface {
+// count is like CountClients, with a filter and in a transaction.
+func (d *Directory) CountIn(ctx context.Context, q interface {
 	QueryRowContext(context.Context, string, ...any) *sql.Row
 }, f Filter,
 ) (n int64, err error) {
+	defer sqlstore.Wrap(&err, "counting clients")
 	var args []any
-	which := l.selects(f, &args)
+	which := d.Selects(f, &args)
 	err = q.QueryRowContext(ctx, "SELECT count(*) FROM clients c JOIN agents a ON a.id = c.agent WHERE "+which, args...).Scan(&n)
 	return n, err
 }
 
-// Lacking returns up to limit clients whose agents were seen as a filter wants, but that the
+// LastSeen returns when an agent was seen last, or the zero time if there is none.
+func (d *Directory) LastSeen(ctx context.Context) (_ time.Time, err error) {
+	defer sqlstore.Wrap(&err, "reading when an agent was seen last")
+	var ms int64
+	err = d.store.DB.QueryRowContext(ctx, "SELECT COALESCE(MAX(seen), 0) FROM agents WHERE revoked = 0").Scan(&ms)
+	return sqlstore.FromMillis(ms), err
+}
+
+// lacking returns up to limit clients whose agents were seen as a filter wants, but that the
 // filter does not select otherwise, in the order of their names.
-func (d *Drive) Lacking(f Filter, limit int) (all []Client, err error) {
+func (d *Directory) LackingIn(ctx context.Context, q sqlstore.Querier, f Filter, limit int) (all []Client, err error) {
 	defer sqlstore.Wrap(&err, "reading the clients that lack something")
 	var args []any
-	seen := d.l.selects(Filter{Seen: f.Seen}, &args)
-	which := d.l.selects(Filter{Inputs: f.Inputs, Step: f.Step}, &args)
+	seen := d.Selects(Filter{Seen: f.Seen}, &args)
+	which := d.Selects(Filter{Inputs: f.Inputs, Step: f.Step}, &args)
 	args = append(args, limit)
-	err = sqlstore.Query(d.ctx, d.tx, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, q, func(r *sql.Rows) error {
 		c, err := scanClient(r)
 		all = append(all, c)
 		return err
@@ -116,10 +118,17 @@ func (d *Drive) Lacking(f Filter, limit int) (all []Client, err error) {
 	return all, err
 }
 
-// LastSeen returns when an agent was seen last, or the zero time if there is none.
-func (l *Ledger) LastSeen(ctx context.Context) (_ time.Time, err error) {
-	defer sqlstore.Wrap(&err, "reading when an agent was seen last")
-	var ms int64
-	err = l.Store.DB.QueryRowContext(ctx, "SELECT COALESCE(MAX(seen), 0) FROM agents WHERE revoked = 0").Scan(&ms)
-	return sqlstore.FromMillis(ms), err
+// names returns the names of the clients that a filter selects, in byte order.
+func (d *Directory) NamesIn(ctx context.Context, q sqlstore.Querier, f Filter) (all []string, err error) {
+	defer sqlstore.Wrap(&err, "reading the names of clients")
+	var args []any
+	which := d.Selects(f, &args)
+	err = sqlstore.Query(ctx, q, func(r *sql.Rows) error {
+		var name string
+		err := r.Scan(&name)
+		all = append(all, name)
+		return err
+	}, "SELECT c.name FROM clients c JOIN agents a ON a.id = c.agent WHERE "+which, args...)
+	slices.Sort(all)
+	return all, err
 }

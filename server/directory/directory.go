@@ -1,0 +1,27 @@
+// Package directory knows who takes part and who may ask: agents with their certificates and
+// clients, join tokens, users with their sessions and certificates, what clients report, and the
+// log of who did what. It counts nothing; package ledger does.
+package directory
+
+import "loadstar/server/sqlstore"
+
+// Directory has the agents, their clients and the tokens with which they join.
+type Directory struct {
+	store   *sqlstore.Store
+	users   *Users
+	log     *Log
+	callers sqlstore.Coalescer[string, Caller] // the query that agents' calls make most often
+}
+
+// New returns the directory in a database.
+func New(s *sqlstore.Store, users *Users, log *Log) *Directory {
+	d := &Directory{store: s, users: users, log: log}
+	d.callers.Start(s, d.callersOf)
+	return d
+}
+
+// Errors that callers distinguish.
+var (
+	ErrNotFound = sqlstore.ErrNotFound
+	ErrRefused  = sqlstore.ErrRefused
+)

@@ -1,0 +1,54 @@
+package directory
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"loadstar/server/sqlstore"
+)
+
+// IssuerCount counts the certificates of one issuer.
+type IssuerCount struct {
+	// Agents is the number of agents that are not revoked and used a certificate of the issuer
+	// last. The certificates of Expired of them have expired.
+	Agents, Expired int64
+	// Certificates is the number of users' certificates that are neither revoked nor expired
+	// nor renewed. Those of local are left out: each gateway renews its own.
+	Certificates int64
+}
+
+// CountIssuers counts the certificates of issuers, whose ids are the beginnings of serial
+// numbers. The count of all other issuers has an empty id. It reads all agents once.
+func (d *Directory) CountIssuers(ctx context.Context, ids []string, now time.Time) (all map[string]IssuerCount, err error) {
+	defer sqlstore.Wrap(&err, "counting the certificates of issuers")
+	args := []any{sqlstore.ToMillis(now)}
+	which, other := make([]string, 0, len(ids)+1), "1 = 1"
+	for _, id := range ids {
+		args = append(args, id, len(id))
+		which = append(which, fmt.Sprintf("substr(serial, 1, $%d) = $%d", len(args), len(args)-1))
+		other += fmt.Sprintf(" AND substr(serial, 1, $%d) <> $%d", len(args), len(args)-1)
+	}
+	which = append(which, other)
+	counts := make([]IssuerCount, len(which))
+	// There are two issuers at most. Sums need no sorting, unlike groups.
+	var agents, certificates []string
+	var intoAgents, intoCertificates []any
+	for i, w := range which {
+		agents = append(agents, "COALESCE(SUM(CASE WHEN "+w+" THEN 1 ELSE 0 END), 0)", "COALESCE(SUM(CASE WHEN expires <= $1 AND "+w+" THEN 1 ELSE 0 END), 0)")
+		certificates = append(certificates, "COALESCE(SUM(CASE WHEN "+w+" THEN 1 ELSE 0 END), 0)")
+		intoAgents, intoCertificates = append(intoAgents, &counts[i].Agents, &counts[i].Expired), append(intoCertificates, &counts[i].Certificates)
+	}
+	if err := d.store.DB.QueryRowContext(ctx, "SELECT "+strings.Join(agents, ", ")+" FROM agents WHERE revoked = 0", args...).Scan(intoAgents...); err != nil {
+		return nil, err
+	}
+	err = d.store.DB.QueryRowContext(ctx, "SELECT "+strings.Join(certificates, ", ")+` FROM (SELECT c.serial FROM certificates c
+		WHERE c.revoked = 0 AND c.expires > $1 AND c.person <> '`+LocalUser+`'
+		AND NOT EXISTS (SELECT 1 FROM certificates n WHERE n.renews = CASE WHEN c.renews = '' THEN c.serial ELSE c.renews END AND n.issued > c.issued)) x`, args...).Scan(intoCertificates...)
+	all = map[string]IssuerCount{"": counts[len(ids)]}
+	for i, id := range ids {
+		all[id] = counts[i]
+	}
+	return all, err
+}
