@@ -41,6 +41,7 @@ type open struct {
 
 	mu       sync.Mutex
 	refuses  string                               // the rule by which it refuses
+	newest   int64                                // round that it says it has released
 	releases map[int64][]*v1.KeeperReleaseRequest // by round
 }
 
@@ -87,6 +88,9 @@ func (k *open) State(_ context.Context, q *v1.KeeperStateRequest) (*v1.KeeperSta
 	}
 	if q.Run != "" {
 		a.Directions = k.key[:]
+		k.mu.Lock()
+		a.Newest = k.newest
+		k.mu.Unlock()
 	}
 	a.Signature = member.Sign(k.identity, 1, q, a)
 	return a, nil
@@ -370,6 +374,25 @@ func TestRefusedRounds(t *testing.T) {
 	}
 }
 
+// TestRoundsOfABackup checks that a server that repeats rounds after a restore goes on after those
+// that the keeper has released.
+func TestRoundsOfABackup(t *testing.T) {
+	k := []*open{newOpen(t)}
+	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
+	a := st.join("a0", "a1")
+	run := st.start(strings.NewReplacer("rounds: 3", "rounds: 9", ", union", "").Replace(hiddenPlan))
+	k[0].mu.Lock()
+	k[0].refuses, k[0].newest = "once", 4
+	k[0].mu.Unlock()
+	a.counted(st.masked(a.task(run, 0), a.id, 0, k, "a0", "a1"))
+	task := a.task(run, 5)
+	k[0].mu.Lock()
+	k[0].refuses = ""
+	k[0].mu.Unlock()
+	a.counted(st.masked(task, a.id, 0, k, "a0", "a1"))
+	st.weights(run, 1)
+}
+
 // TestCheckedResults checks that a result counts only when the keeper has judged its norm.
 func TestCheckedResults(t *testing.T) {
 	k := []*open{newOpen(t)}
@@ -398,7 +421,11 @@ func TestCheckedResults(t *testing.T) {
 	k[0].server.Close()
 	pushed := make(chan *v1.Received, 1)
 	go func() {
-		s, err := b.Push(b.ctx, st.masked(y, b.id, 0, k, "b0"))
+		q := st.masked(y, b.id, 0, k, "b0")
+		s, err := b.Push(b.ctx, q)
+		for connect.CodeOf(err) == connect.CodeUnavailable { // it has waited for long
+			s, err = b.Push(b.ctx, q)
+		}
 		if err != nil {
 			t.Error(err)
 		}

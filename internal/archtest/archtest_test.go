@@ -26,7 +26,7 @@ var floors = []floor{
 	{"cmd", "the programs `loadstar` and `loadstar-agent`"},
 	{"agent", "training for a server; `live` (forecasts at the client), `readings`, `mqtt`, `api`, `state`, `identity`, `audit`"},
 	{"keeper", "holds the keys of private runs, and releases the sum of a round's masks once"},
-	{"server", "`gateway` (the agents' API: tasks, weights, checking and counting results), `coordinator` (drives rounds from the ledger), `ledger` (what counts), `directory` (who takes part), `sqlstore` (SQLite and PostgreSQL), `blob` (weights and plans), `terms` (which updates are valid), `region`, `operator`, `web`, `access`, `pki`, `examine`"},
+	{"server", "`gateway` (the agents' API: tasks, weights, checking and counting results), `coordinator` (drives rounds from the ledger), `keepers` (calls the keepers of private plans), `ledger` (what counts), `directory` (who takes part), `sqlstore` (SQLite and PostgreSQL), `blob` (weights and plans), `terms` (which updates are valid), `region`, `operator`, `web`, `access`, `pki`, `examine`"},
 	{"lab", "`sim` (simulator), `run` (a run's folder), `report`, `outlook` (forecasts from a run), `experiment`"},
 	{"fed", "the federated core without I/O: `recipe` (plans, registry of algorithms), `round`, `client`, `aggregate`, `serveropt`, `clientopt`, `localtrain`, `schedule`, `exact`, `limit`, `policy`, `mask` and `member` (private runs); `serve` and `generic` turn trained plans into forecasts"},
 	{"forecast", "models, partitions, scoring, baselines; `issue` (forecasts that people use), `calibrate`, `drift`"},

@@ -258,9 +258,19 @@ func (d *driver) addChosen(ctx context.Context, r *ledger.Round, u *unmasking, a
 // refused abandons a closed round that cannot be unmasked. Its clients stay counted, because the
 // agents have been told so.
 func (d *driver) refused(ctx context.Context, r ledger.Round, why error) error {
+	next := int64(d.machine.Round())
+	var refusal *keepers.Refused
+	if errors.As(why, &refusal) && refusal.Rule == ruleOnce {
+		// This server was restored from a backup, or the run was rolled back on another one.
+		newest, err := d.Keepers.Newest(ctx, d.terms.Plan.Privacy.Keepers, d.id)
+		if err != nil {
+			return err
+		}
+		next = min(max(next, newest+1), int64(d.terms.Plan.Rounds))
+	}
 	d.forgetUnmasking(d.id)
 	d.merging = nil
-	d.machine.Restart(d.machine.Round(), int(r.Version), d.elapsed(d.now()))
+	d.machine.Restart(int(next), int(r.Version), d.elapsed(d.now()))
 	text, err := d.machine.MarshalJSON()
 	if err != nil {
 		return fmt.Errorf("encoding the state of the rounds: %w", err)
@@ -282,6 +292,9 @@ func (d *driver) refused(ctx context.Context, r ledger.Round, why error) error {
 		return nil
 	})
 }
+
+// ruleOnce is the rule by which a keeper refuses a round that it has released.
+const ruleOnce = "once"
 
 // final reports whether an error of an unmasking does not go away by itself.
 func final(err error) bool {

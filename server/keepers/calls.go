@@ -189,6 +189,32 @@ func (s *Set) Directions(ctx context.Context, names []string, run string) (seed 
 	return seed, nil
 }
 
+// Newest returns the newest round of a run that one of its keepers has released, or -1.
+func (s *Set) Newest(ctx context.Context, names []string, run string) (newest int64, err error) {
+	these, err := s.find(names)
+	if err != nil {
+		return 0, err
+	}
+	newest = -1
+	for _, k := range these {
+		k.mu.Lock()
+		q := &v1.KeeperStateRequest{Run: run, Members: k.revision}
+		k.mu.Unlock()
+		err := k.call(ctx, "state", stateWithin, func(ctx context.Context) (int64, error) {
+			a, err := k.client.State(ctx, q)
+			if err != nil {
+				return 0, err
+			}
+			newest = max(newest, a.Newest)
+			return k.read(q, a)
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	return newest, nil
+}
+
 // maxDirections limits the runs whose random vectors are in memory.
 const maxDirections = 64
 

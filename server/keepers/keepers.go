@@ -59,6 +59,7 @@ type keeper struct {
 	Address
 	client v1.KeeperServiceClient
 	set    *Set
+	lost   chan struct{} // has a value when the keeper has stopped to answer
 
 	mu         sync.Mutex
 	statement  []byte               // signed
@@ -106,7 +107,7 @@ func New(c Config) (*Set, error) {
 			return nil, fmt.Errorf("there are two keepers %s", a.Name)
 		}
 		names[a.Name] = true
-		k := &keeper{Address: a, set: s, silent: time.Now(), why: errors.New("it was not asked yet")}
+		k := &keeper{Address: a, set: s, lost: make(chan struct{}, 1), silent: time.Now(), why: errors.New("it was not asked yet")}
 		pinned, err := mtls.Pinned(c.Key, func(sha [32]byte) bool { return sha == a.Identity })
 		if err != nil {
 			return nil, fmt.Errorf("making the certificate for keepers: %w", err)
@@ -143,16 +144,20 @@ func (s *Set) Run(ctx context.Context) error {
 
 func (k *keeper) follow(ctx context.Context) {
 	retry := backoff.Backoff{Base: firstPause, Cap: longestPause}
-	for {
-		pause := stateEvery
+	for ctx.Err() == nil {
+		pause, failed := stateEvery, k.lost
 		if err := k.state(ctx); err != nil {
-			pause = retry.Next()
+			pause, failed = retry.Next(), nil
 		} else {
 			retry.Reset()
 		}
-		if backoff.Sleep(ctx, pause) != nil {
-			return
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-failed: // another call has failed, and callers wait to hear that the keeper is back
 		}
+		timer.Stop()
 	}
 }
 
@@ -257,6 +262,10 @@ func (k *keeper) failed(err error) error {
 	defer k.mu.Unlock()
 	if k.silent.IsZero() {
 		k.silent = time.Now()
+		select {
+		case k.lost <- struct{}{}:
+		default:
+		}
 	}
 	if k.why == nil || k.why.Error() != err.Error() {
 		k.set.Log.Warn("a keeper does not answer", "keeper", k.Name, "error", err)
