@@ -408,3 +408,22 @@ func TestChain(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestNearestLeast checks that the minimum holds for the chosen results.
+func TestNearestLeast(t *testing.T) {
+	rules := testRules()
+	rules.Least = 8
+	w := newWorld(t, 46, 1, rules)
+	w.fleet(9)
+	q := w.normRound("run", 0, 50)
+	q.Terms.Robust = "nearest"
+	var all []*push
+	for _, a := range w.agents {
+		all = append(all, w.pushOf(a, q, 0, w.norm(50, testLimit/2)))
+	}
+	if n, err := w.check(q, all); n != 9 || err != nil {
+		t.Fatal(n, err)
+	}
+	_, err := w.open(q, all) // 7 of 9 are nearest
+	want(t, err, ruleLeast)
+}

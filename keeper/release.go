@@ -156,7 +156,7 @@ func (k *Keeper) allow(q *v1.KeeperReleaseRequest, c *mask.Context, now int64) (
 	if err != nil {
 		return nil, 0, err
 	}
-	if least := max(k.current.Rules.Least, q.Round.Terms.Least); k.on(ruleLeast) && agents < least {
+	if least := k.least(q.Round); agents < least {
 		return nil, 0, refuse(ruleLeast, "%d agents, the minimum is %d", agents, least)
 	}
 	if err := k.quorum(q, now); err != nil {
@@ -187,7 +187,7 @@ func (k *Keeper) quorum(q *v1.KeeperReleaseRequest, now int64) error {
 	}
 	share := max(k.current.Rules.Quorum, q.Round.Terms.Quorum)
 	if q.Round.Terms.Robust == "nearest" && !k.decides(q.Round) {
-		share = share * 3 / 4 // these results are those that another keeper has chosen
+		share /= 2 // these results are those that another keeper has chosen, not always three quarters of a cell
 	}
 	for cell, n := range has {
 		if n*1000 < share*of[cell] {
@@ -248,7 +248,22 @@ func (k *Keeper) choose(q *v1.KeeperReleaseRequest) (chosen []int64, err error) 
 	})
 	chosen = order[:(3*len(order)+3)/4]
 	slices.Sort(chosen)
+	agents := map[string]bool{}
+	for _, i := range chosen {
+		agents[q.Results[i].Agent] = true
+	}
+	if least := k.least(q.Round); int64(len(agents)) < least {
+		return nil, refuse(ruleLeast, "%d agents among the chosen results, the minimum is %d", len(agents), least)
+	}
 	return chosen, nil
+}
+
+// least returns the minimum number of agents in a sum.
+func (k *Keeper) least(q *v1.MaskedRound) int64 {
+	if !k.on(ruleLeast) {
+		return 0
+	}
+	return max(k.current.Rules.Least, q.Terms.Least)
 }
 
 // distances returns the distance of each sketch from the median of all, number by number.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"database/sql"
@@ -232,12 +233,18 @@ func TestMaskedRounds(t *testing.T) {
 		t.Errorf("%d statements, %v", len(s.GetStatements()), err)
 	}
 	plain, hidden := st.start(plainPlan), st.start(hiddenPlan)
-	for i := range int64(3) {
-		a.counted(st.sum(a.task(plain, i), "a0", "a1"))
-		task := b.task(plain, i)
+	inPlain := func(in int64) {
+		t.Helper()
+		a.counted(st.sum(a.task(plain, in), "a0", "a1"))
+		task := b.task(plain, in)
 		b.counted(st.sum(task, "b0", "b1"))
-		b.counted(st.sum(task, "b2"))
+		if in > 1 {
+			b.counted(st.sum(task, "b2"))
+		}
 	}
+	inPlain(0)
+	b.counted(st.sum(b.task(plain, 0), "b2"))
+	inPlain(1) // the round stays open while the ledger is searched
 	x, y := a.task(hidden, 0), b.task(hidden, 0)
 	wrong := func(what, want string, q *v1.Result, change func(*v1.Result)) {
 		t.Helper()
@@ -290,10 +297,20 @@ func TestMaskedRounds(t *testing.T) {
 	both[1].server.Close()
 	send(1)
 	waits()
+	for run, there := range map[string]bool{hidden: false, plain: true} {
+		for what, found := range st.search(run, "a0") {
+			if found != there {
+				t.Errorf("the ledger has %s of a client: %v, want %v", what, found, there)
+			}
+		}
+	}
 	st.stop()
 	st = newStation(t, func(c *Config) { change(c); c.Dir = st.Dir })
 	waits()
 	both[1].start(t, at)
+	a, b = st.again(a), st.again(b)
+	b.counted(st.sum(b.task(plain, 1), "b2"))
+	inPlain(2)
 	same(2)
 	both[0].mu.Lock()
 	asked := both[0].releases[1]
@@ -301,7 +318,6 @@ func TestMaskedRounds(t *testing.T) {
 	if len(asked) < 2 || !proto.Equal(asked[0], asked[1]) || len(asked[0].Results) != 3 {
 		t.Errorf("the keeper that answers was asked %d times: %v", len(asked), asked)
 	}
-	a, b = st.again(a), st.again(b)
 	send(2)
 	same(3)
 	if r := st.finished(hidden); r.Reason != "" {
@@ -330,6 +346,41 @@ func TestMaskedRounds(t *testing.T) {
 			t.Errorf("%s: %d, want %d", query, n, want)
 		}
 	}
+}
+
+// search looks in the ledger for what a run must not show of a client whose updates are those of
+// [station.sum]: numbers of the sum that its agent has sent, and the sizes of its update.
+func (st *station) search(run, client string) map[string]bool {
+	st.Helper()
+	t, err := st.terms.Of(st.Context(), run)
+	must(st, err)
+	f := round.NewFold(t.Rules)
+	for i, examples := range []int{10, 11} {
+		x := terms.Share{Client: "c", Examples: examples, Steps: 2}
+		must(st, t.Add(f, &terms.Result{Numbers: st.numbers(run, i), Shares: []terms.Share{x}}, nil))
+	}
+	wanted, err := round.AppendSums(nil, &f.Sums()[0])
+	must(st, err)
+	wanted = wanted[len(wanted)-400:] // fifty numbers at the end
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(st.Dir, ledgerFile))
+	must(st, err)
+	defer db.Close()
+	found := map[string]bool{"an update": false}
+	rows, err := db.Query("SELECT numbers FROM partials WHERE run = $1", run)
+	must(st, err)
+	defer rows.Close()
+	for rows.Next() {
+		var numbers []byte
+		must(st, rows.Scan(&numbers))
+		for at := 0; at < len(wanted); at += 8 {
+			found["an update"] = found["an update"] || bytes.Contains(numbers, wanted[at:at+8])
+		}
+	}
+	must(st, rows.Err())
+	var examples, steps float64
+	must(st, db.QueryRow("SELECT max(examples), max(steps) FROM receipts WHERE run = $1 AND client = $2", run, client).Scan(&examples, &steps))
+	found["examples"], found["steps"] = examples != 0, steps != 0
+	return found
 }
 
 // TestRefusedRounds checks that rounds that a keeper refuses, and those whose sum is impossible,

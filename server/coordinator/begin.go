@@ -45,16 +45,11 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 	}
 	fleet := m.clients - int64(len(held)) // the others train
 	given := p
-	if p, err = terms.Settle(p, fleet, m.inputs, steps(kinds, m.Step)); err != nil {
+	if p, err = d.settle(p, fleet, m.inputs, steps(kinds, m.Step)); err != nil {
 		return fail(err)
 	}
 	if _, chosen := recipe.Sized(given, int(fleet)); chosen {
 		d.log.Info(fmt.Sprintf("the plan sets no schedule.cohort: a round has %d of %d clients", p.Schedule.Cohort, fleet))
-	}
-	if recipe.Private(p) {
-		if err := d.Keepers.Has(p.Privacy.Keepers); err != nil {
-			return fail(err)
-		}
 	}
 	d.setDeadline(p)
 	text, err := recipe.Write(p)
@@ -119,6 +114,14 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 		d.log.Warn("the run leaves out clients or inputs", "reason", m.leftOut)
 	}
 	return d.open(x)
+}
+
+// settle is terms.Settle, after a check that the server has the plan's keepers.
+func (d *driver) settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*fed.Plan, error) {
+	if err := d.Keepers.Has(p.Privacy.Keepers); err != nil && recipe.Private(p) {
+		return nil, err
+	}
+	return terms.Settle(p, fleet, inputs, steps)
 }
 
 // few says why a run waits: how many clients can take part, and who lacks what.
