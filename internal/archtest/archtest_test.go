@@ -76,6 +76,7 @@ var table = map[string]pkg{
 	"rig/fleetload":        {may: "internal/jointoken internal/mtls internal/protocol proto/loadstar/v1", external: "golang.org/x/sync google.golang.org/protobuf"},
 	"rig/leak":             {may: "agent fed fed/client fed/policy fed/recipe fed/setup forecast metric nn nn/kernel series"},
 	"rig/faultfs":          {may: "internal/proc", external: "github.com/hanwen/go-fuse/v2 golang.org/x/sys"},
+	"rig/compose":          {},
 	"rig/product":          {},
 	"rig/patroni":          {may: "internal/proc internal/testkit/pgtest"},
 	"rig/cmd/loadstar-lab": {may: "cmd/loadstar/cli forecast lab/experiment lab/outlook nn/kernel rig/bench rig/bench/engine rig/bench/fleet rig/bench/simulate rig/bench/skill rig/paper series series/read series/source", external: "github.com/spf13/cobra github.com/spf13/pflag"},
