@@ -255,6 +255,10 @@ site: ## Write the documentation as web pages into dist/site; fails on dead link
 python-test: build ## Build the wheel, install it in a clean environment, run its tests and its notebook, and compare ONNX models with our forecasts; needs python3-venv, python3-pandas, python3-nbclient, python3-ipykernel, python3-onnx and npm
 	tools/python-test.sh
 
+.PHONY: compose-test
+compose-test: ## Start the services of deploy/compose.yaml as processes, train a run, and ask Prometheus for what Grafana's dashboards ask; needs postgresql and prometheus
+	go -C rig test ./compose -count=1 -timeout 20m -v
+
 .PHONY: helm-test
 helm-test: ## Render the Helm chart with three sets of values, and decode every object strictly
 	go -C tools/helm test ./...

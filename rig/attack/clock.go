@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"loadstar/internal/testkit/pgtest"
+	"loadstar/rig/product"
 )
 
 // clocks lists the attacks by wrong clocks.
@@ -56,7 +57,7 @@ func wrongClock(ctx context.Context, f *Fleet) (Result, error) {
 		return Result{}, err
 	}
 	var until *int64
-	_, err = eventually(ctx, 20*time.Second, func() (bool, error) {
+	_, err = product.Eventually(ctx, 20*time.Second, func() (bool, error) {
 		err := conn.QueryRow(ctx, "SELECT MAX(until) FROM public.leases").Scan(&until)
 		return until != nil, err
 	})

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	v1 "loadstar/proto/loadstar/v1"
+
+	"loadstar/rig/product"
 )
 
 // crowds lists the attacks by which one agent stops or bends the runs of all.
@@ -41,7 +43,7 @@ func ghosts(ctx context.Context, f *Fleet) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if err := sleep(ctx, seen+time.Second); err != nil {
+	if err := product.Sleep(ctx, seen+time.Second); err != nil {
 		return Result{}, err
 	}
 	if _, err := f.StartAgent(ctx, s, "honest", "1/1"); err != nil {
@@ -70,7 +72,7 @@ func (s *Server) announced(ctx context.Context, clients int64) error {
 	if err != nil {
 		return err
 	}
-	ok, err := eventually(ctx, 20*time.Second, func() (bool, error) {
+	ok, err := product.Eventually(ctx, 20*time.Second, func() (bool, error) {
 		r, err := o.ListClients(ctx, &v1.ListClientsRequest{Limit: 1})
 		return err == nil && r.Total >= clients, err
 	})
@@ -130,7 +132,7 @@ func holdOpen(ctx context.Context, f *Fleet) (Result, error) {
 	}
 	var r *v1.GetRunResponse
 	begun := time.Now()
-	ok, err := eventually(ctx, 20*time.Second, func() (bool, error) {
+	ok, err := product.Eventually(ctx, 20*time.Second, func() (bool, error) {
 		r, err = s.look(ctx, run)
 		return err == nil && len(rounds(r)) > 0, err
 	})
@@ -198,7 +200,7 @@ func (a *Agent) stall(ctx context.Context) error {
 		for _, t := range r.Tasks {
 			held = append(held, &v1.Turns{Run: t.Run, Round: t.Round, Clients: t.Clients})
 		}
-		_ = sleep(ctx, 500*time.Millisecond) // the loop ends with the context
+		_ = product.Sleep(ctx, 500*time.Millisecond) // the loop ends with the context
 	}
 	return nil
 }
@@ -228,7 +230,7 @@ func stripInputs(ctx context.Context, f *Fleet) (Result, error) {
 		return Result{}, err
 	}
 	var r *v1.GetRunResponse
-	ok, err := eventually(ctx, 20*time.Second, func() (bool, error) {
+	ok, err := product.Eventually(ctx, 20*time.Second, func() (bool, error) {
 		r, err = s.look(ctx, run)
 		return err == nil && r.Run.State != "waiting", err
 	})
@@ -253,7 +255,7 @@ func hideCounted(ctx context.Context, f *Fleet) (Result, error) {
 		return Result{}, err
 	}
 	var counted int64
-	_, err = eventually(ctx, 8*time.Second, func() (bool, error) {
+	_, err = product.Eventually(ctx, 8*time.Second, func() (bool, error) {
 		r, err := s.look(ctx, run)
 		if err == nil && len(r.Rounds) > 0 {
 			counted = r.Rounds[len(r.Rounds)-1].Counted

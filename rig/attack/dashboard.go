@@ -21,6 +21,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 
 	"loadstar/internal/testkit"
+	"loadstar/rig/product"
 )
 
 // dashboards lists the attacks of the second review on the dashboard and on what its users see.
@@ -196,7 +197,7 @@ func blockSignIn(ctx context.Context, f *Fleet) (Result, error) {
 		if status == http.StatusTooManyRequests {
 			refused++
 		}
-		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+		if err := product.Sleep(ctx, 100*time.Millisecond); err != nil {
 			return Result{}, err
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 
 	"loadstar/internal/testkit"
+	"loadstar/rig/product"
 )
 
 // devices lists the attacks of the second review on an agent's machine and on its files.
@@ -47,7 +48,7 @@ func probes() []Attack {
 
 // forecaster is a running agent that forecasts, with its HTTP interface.
 type forecaster struct {
-	*process
+	*product.Process
 	host, token string
 }
 
@@ -70,13 +71,13 @@ func (f *Fleet) forecaster(ctx context.Context, token string) (*forecaster, erro
 		return nil, err
 	}
 	a := &forecaster{host: host, token: token}
-	if a.process, err = f.start("agent-run", "agent", "run", "--config", config); err != nil {
+	if a.Process, err = f.start("agent-run", "agent", "run", "--config", config); err != nil {
 		return nil, err
 	}
-	ok, err := eventually(ctx, 30*time.Second, func() (bool, error) {
+	ok, err := product.Eventually(ctx, 30*time.Second, func() (bool, error) {
 		select {
 		case <-a.Done():
-			return false, fmt.Errorf("agent run: %w: %s", errEnded, lastLine(a.Log()))
+			return false, fmt.Errorf("agent run: %w: %s", product.ErrEnded, product.LastLine(a.Log()))
 		default:
 		}
 		status, err := a.send(ctx, http.MethodGet, "/healthz", "", 5*time.Second)
@@ -110,7 +111,7 @@ func (a *forecaster) send(ctx context.Context, method, path, body string, within
 
 // memory returns the current or the highest resident memory of the process in MB, by the name
 // of /proc: VmRSS or VmHWM.
-func (p *process) memory(name string) (int, error) {
+func memory(p *product.Process, name string) (int, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid()))
 	if err != nil {
 		return 0, err
@@ -148,7 +149,7 @@ func stopIntake(ctx context.Context, f *Fleet) (Result, error) {
 	for range 5 {
 		wg.Go(func() { _, _ = a.send(posting, http.MethodPost, "/v1/weather", body.String(), time.Minute) }) // only the reading counts
 	}
-	if err := sleep(ctx, time.Second); err != nil {
+	if err := product.Sleep(ctx, time.Second); err != nil {
 		return Result{}, err
 	}
 	begun := time.Now()
@@ -167,7 +168,7 @@ func fillMemory(ctx context.Context, f *Fleet) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	before, err := a.memory("VmRSS")
+	before, err := memory(a.Process, "VmRSS")
 	if err != nil {
 		return Result{}, err
 	}
@@ -178,7 +179,7 @@ func fillMemory(ctx context.Context, f *Fleet) (Result, error) {
 		wg.Go(func() { _, _ = a.send(ctx, http.MethodPost, "/v1/weather", body, 2*time.Minute) }) // only the memory counts
 	}
 	wg.Wait()
-	after, err := a.memory("VmHWM")
+	after, err := memory(a.Process, "VmHWM")
 	if err != nil {
 		return Result{}, err
 	}
@@ -250,7 +251,7 @@ func largePages(ctx context.Context, f *Fleet) (Result, error) {
 		case <-ctx.Done():
 			return Result{}, ctx.Err()
 		case <-time.After(2 * time.Millisecond):
-			if n, err := p.memory("VmHWM"); err == nil { // it may have ended
+			if n, err := memory(p, "VmHWM"); err == nil { // it may have ended
 				used = max(used, n)
 			}
 		}
@@ -261,7 +262,7 @@ func largePages(ctx context.Context, f *Fleet) (Result, error) {
 	if used > 150 {
 		return succeeded("%d kB take %d MB", info.Size()>>10, used), nil
 	}
-	return repelled("%d kB take %d MB: %s", info.Size()>>10, used, lastLine(p.Log())), nil
+	return repelled("%d kB take %d MB: %s", info.Size()>>10, used, product.LastLine(p.Log())), nil
 }
 
 // readableReadings succeeds if data prepare writes a file that others than its owner can read.
@@ -312,14 +313,14 @@ func revocationRace(ctx context.Context, f *Fleet) (Result, error) {
 				}
 			})
 		}
-		if err := sleep(ctx, 200*time.Millisecond); err != nil {
+		if err := product.Sleep(ctx, 200*time.Millisecond); err != nil {
 			stop()
 			return Result{}, err
 		}
 		_, err = o.Revoke(ctx, &v1.RevokeRequest{Agent: a.ID})
 		revoked.Store(true)
 		if err == nil {
-			err = sleep(ctx, 300*time.Millisecond)
+			err = product.Sleep(ctx, 300*time.Millisecond)
 		}
 		stop()
 		wg.Wait()
@@ -426,7 +427,7 @@ func smuggle(ctx context.Context, f *Fleet) (Result, error) {
 		text, _ := io.ReadAll(c) // until the other side closes or the time is over
 		return string(text), nil
 	}
-	ok, err := eventually(ctx, 20*time.Second, func() (bool, error) {
+	ok, err := product.Eventually(ctx, 20*time.Second, func() (bool, error) {
 		text, err := exchange("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 		return err == nil && strings.Contains(text, " 200 "), nil
 	})

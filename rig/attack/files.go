@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"loadstar/rig/product"
 )
 
 // modelFiles lists the attacks by files of a model that somebody else has made.
@@ -132,7 +134,7 @@ func (f *Fleet) interrupted(ctx context.Context) (resume []string, checkpoint []
 		return nil, nil, err
 	}
 	path := filepath.Join(dir, "checkpoint")
-	if ok, err := eventually(ctx, time.Minute, func() (bool, error) { return exists(path), nil }); err != nil || !ok {
+	if ok, err := product.Eventually(ctx, time.Minute, func() (bool, error) { return exists(path), nil }); err != nil || !ok {
 		return nil, nil, errors.Join(errors.New("the run has no checkpoint"), err)
 	}
 	if err := p.Kill(); err != nil {
@@ -168,7 +170,7 @@ func (f *Fleet) open(ctx context.Context, name string, args []string) (problem s
 			case strings.Contains(text, "panic:") || strings.Contains(text, "fatal error"):
 				return "the program crashes: " + line(text, "panic:") + line(text, "fatal error"), used, nil
 			case !strings.Contains(text, "loadstar: "):
-				return "the file is used: " + lastLine(text), used, nil
+				return "the file is used: " + product.LastLine(text), used, nil
 			}
 			return "", used, nil
 		case <-limit:
@@ -176,7 +178,7 @@ func (f *Fleet) open(ctx context.Context, name string, args []string) (problem s
 		case <-ctx.Done():
 			return "", used, ctx.Err()
 		case <-time.After(2 * time.Millisecond):
-			if n, err := p.memory("VmHWM"); err == nil { // it may have ended
+			if n, err := memory(p, "VmHWM"); err == nil { // it may have ended
 				if used = max(used, n); used > 400 {
 					return fmt.Sprintf("the program takes %d MB", used), used, errors.Join(p.Kill())
 				}

@@ -5,18 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
-	"loadstar/internal/proc"
 	"loadstar/internal/testkit"
+	"loadstar/rig/product"
 )
 
 // ground has what all attacks share.
@@ -69,7 +66,7 @@ type Fleet struct {
 	dir string
 
 	mu       sync.Mutex
-	children []*process
+	children []*product.Process
 	closers  []func() error
 }
 
@@ -135,40 +132,18 @@ func (g *ground) serveArgs(args []string) []string {
 	return old
 }
 
-// process is a running process of the binary with its log.
-type process struct {
-	*proc.Child
-	log string
-}
-
-// Log returns all that the process has written.
-func (p *process) Log() string {
-	text, err := os.ReadFile(p.log)
-	if err != nil {
-		return err.Error()
-	}
-	return string(text)
-}
-
 // start starts the binary with these arguments. The log is appended to name.log.
-func (f *Fleet) start(name string, args ...string) (*process, error) {
+func (f *Fleet) start(name string, args ...string) (*product.Process, error) {
 	return f.startBinary(f.bin, name, args...)
 }
 
-func (f *Fleet) startBinary(bin, name string, args ...string) (*process, error) {
-	log := f.path(name + ".log")
-	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	defer out.Close() // the child has its own descriptor
+func (f *Fleet) startBinary(bin, name string, args ...string) (*product.Process, error) {
 	cmd := exec.Command(bin, args...)
-	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, f.dir
-	child, err := proc.Start(cmd, syscall.SIGKILL)
+	cmd.Dir = f.dir
+	p, err := product.Start(cmd, f.path(name+".log"))
 	if err != nil {
 		return nil, err
 	}
-	p := &process{child, log}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.children = append(f.children, p)
@@ -177,7 +152,7 @@ func (f *Fleet) startBinary(bin, name string, args ...string) (*process, error) 
 
 // Server is a running server.
 type Server struct {
-	*process
+	*product.Process
 	fleet    *Fleet
 	Dir      string // the server's folder
 	Host     string // address of the agents' listener
@@ -210,39 +185,13 @@ func (f *Fleet) serveAs(ctx context.Context, name string, more ...string) (*Serv
 		}
 		args = append(args, "--set", "operators="+s.Operator)
 	}
-	if s.process, err = f.start(name, f.serveArgs(append(args, more...))...); err != nil {
+	if s.Process, err = f.start(name, f.serveArgs(append(args, more...))...); err != nil {
 		return nil, err
 	}
-	return s, s.ready(ctx)
-}
-
-// errEnded means that a process ended by itself.
-var errEnded = errors.New("the process has ended")
-
-// ready waits until the server says that it is ready.
-func (s *Server) ready(ctx context.Context) error {
-	client := http.Client{Timeout: 5 * time.Second}
-	for end := time.Now().Add(time.Minute); ; {
-		r, err := client.Get("http://" + s.Watch + "/readyz")
-		if err == nil {
-			text, _ := io.ReadAll(r.Body) // only for the message
-			r.Body.Close()
-			if r.StatusCode == http.StatusOK {
-				return nil
-			}
-			err = errors.New(strings.TrimSpace(string(text)))
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-s.Done():
-			return fmt.Errorf("serve: %w: %s", errEnded, lastLine(s.Log()))
-		case <-time.After(30 * time.Millisecond):
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("the server is not ready within a minute: %w", err)
-		}
+	if err := product.Ready(ctx, s.Watch, s.Done()); err != nil {
+		return s, fmt.Errorf("serve: %w: %s", err, product.LastLine(s.Log()))
 	}
+	return s, nil
 }
 
 // Command runs a command of the binary as an operator of the server and returns its output.
@@ -252,35 +201,17 @@ func (s *Server) Command(ctx context.Context, args ...string) (string, error) {
 
 // Metric returns the sum of a metric's values over all labels, and 0 if there is none.
 func (s *Server) Metric(ctx context.Context, name string) (sum float64, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.Watch+"/metrics", nil)
-	if err != nil {
-		return 0, err
-	}
-	r, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer r.Body.Close()
-	text, err := io.ReadAll(r.Body)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		fields := strings.Fields(line)
-		if len(fields) < 2 || fields[0] != name && !strings.HasPrefix(fields[0], name+"{") {
-			continue
+	all, err := product.Metrics(ctx, s.Watch)
+	for key, x := range all {
+		if key == name || strings.HasPrefix(key, name+"{") {
+			sum += x
 		}
-		var x float64
-		if _, err := fmt.Sscan(fields[len(fields)-1], &x); err != nil {
-			return 0, err
-		}
-		sum += x
 	}
-	return sum, nil
+	return sum, err
 }
 
 // StartAgent joins a real agent that hosts part K/N of the generated meters, and starts it.
-func (f *Fleet) StartAgent(ctx context.Context, s *Server, name, part string, flags ...string) (*process, error) {
+func (f *Fleet) StartAgent(ctx context.Context, s *Server, name, part string, flags ...string) (*product.Process, error) {
 	token, err := s.Command(ctx, "token", "create")
 	if err != nil {
 		return nil, err
@@ -293,7 +224,7 @@ func (f *Fleet) StartAgent(ctx context.Context, s *Server, name, part string, fl
 
 // startAgain starts an agent that has joined. The fleet is smaller than agents demand by
 // default. Binaries of before that default have no policy for it, and need none.
-func (f *Fleet) startAgain(ctx context.Context, name, part string, flags ...string) (*process, error) {
+func (f *Fleet) startAgain(ctx context.Context, name, part string, flags ...string) (*product.Process, error) {
 	help, err := run(ctx, f.bin, nil, "agent", "run", "--help")
 	if err != nil {
 		return nil, err
@@ -317,34 +248,4 @@ func run(ctx context.Context, bin string, env []string, args ...string) (string,
 		return out.String(), fmt.Errorf("%s: %w: %s", strings.Join(args[:min(2, len(args))], " "), err, strings.TrimSpace(problems.String()))
 	}
 	return strings.TrimSpace(out.String()), nil
-}
-
-func lastLine(text string) string {
-	text = strings.TrimSpace(text)
-	return text[strings.LastIndexByte(text, '\n')+1:]
-}
-
-// eventually calls a function until it returns true, an error or the time is over.
-func eventually(ctx context.Context, within time.Duration, f func() (bool, error)) (bool, error) {
-	for end := time.Now().Add(within); ; {
-		ok, err := f()
-		if ok || err != nil {
-			return ok, err
-		}
-		if time.Now().After(end) {
-			return false, nil
-		}
-		if err := sleep(ctx, 100*time.Millisecond); err != nil {
-			return false, err
-		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }

@@ -22,6 +22,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "loadstar/proto/loadstar/v1"
+
+	"loadstar/rig/product"
 )
 
 // identities lists the attacks on tokens, certificates and bindings.
@@ -46,7 +48,7 @@ func lapsed(ctx context.Context, f *Fleet) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if err := sleep(ctx, valid+2*time.Second); err != nil {
+	if err := product.Sleep(ctx, valid+2*time.Second); err != nil {
 		return Result{}, err
 	}
 	back := time.Now()
@@ -62,7 +64,7 @@ func lapsed(ctx context.Context, f *Fleet) (Result, error) {
 		return Result{}, err
 	}
 	if !ok {
-		return succeeded("the agent is not seen again: %s", lastLine(string(text))), nil
+		return succeeded("the agent is not seen again: %s", product.LastLine(string(text))), nil
 	}
 	return repelled("the agent is seen again %.0f s after its start", time.Since(back).Seconds()), nil
 }
@@ -143,7 +145,7 @@ func (s *Server) seenSince(ctx context.Context, client string, since time.Time, 
 	if err != nil {
 		return false, err
 	}
-	return eventually(ctx, within, func() (bool, error) {
+	return product.Eventually(ctx, within, func() (bool, error) {
 		r, err := o.ListClients(ctx, &v1.ListClientsRequest{Limit: 100})
 		if err != nil {
 			return false, err
@@ -281,7 +283,7 @@ func visibleToken(ctx context.Context, f *Fleet) (Result, error) {
 	shown, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", cmd.Process.Pid)) // the process may have ended
 	err = errors.Join(err, stdin.Close())
 	if e := cmd.Wait(); e != nil || err != nil {
-		return succeeded("joining with the token on standard input: %s", lastLine(out.String())), nil
+		return succeeded("joining with the token on standard input: %s", product.LastLine(out.String())), nil
 	}
 	found := ""
 	err = filepath.WalkDir(f.path("agent"), func(path string, d fs.DirEntry, err error) error {

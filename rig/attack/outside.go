@@ -18,6 +18,7 @@ import (
 
 	"loadstar/internal/testkit/pgtest"
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/rig/product"
 )
 
 // outsiders lists attacks on and from the stores that a server uses. They set the stores up as
@@ -141,7 +142,7 @@ func swapBlob(ctx context.Context, f *Fleet) (Result, error) {
 	}
 	defer func() { _ = end() }() // the holder's calls may fail when the server ends
 	var r *v1.GetRunResponse
-	if ok, err := eventually(ctx, 20*time.Second, func() (bool, error) {
+	if ok, err := product.Eventually(ctx, 20*time.Second, func() (bool, error) {
 		r, err = s.look(ctx, run)
 		return err == nil && r.Run.Weights != "", err
 	}); err != nil || !ok {

@@ -14,6 +14,7 @@ import (
 	"loadstar/fed/setup"
 	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/rig/product"
 )
 
 // regions lists the attacks of a region's server on its hub. To the hub, a region is an agent that
@@ -62,7 +63,7 @@ func lyingRegion(ctx context.Context, f *Fleet) (Result, error) {
 		return Result{}, err
 	}
 	var task *v1.Task
-	if ok, err := eventually(ctx, 20*time.Second, func() (bool, error) {
+	if ok, err := product.Eventually(ctx, 20*time.Second, func() (bool, error) {
 		r, err := region.checkIn(ctx, &v1.ExchangeRequest{})
 		if err == nil && len(r.Tasks) > 0 {
 			task = r.Tasks[0]
@@ -161,7 +162,7 @@ func (a *Agent) claim(ctx context.Context, s *Server, run string, t *v1.Task, l 
 	// What the gateway accepts is decided behind the queue: the verdict comes with a check-in.
 	var counted int64
 	pushed := []*v1.Turns{{Run: t.Run, Round: t.Round, Clients: l.clients}}
-	_, err = eventually(ctx, 10*time.Second, func() (bool, error) {
+	_, err = product.Eventually(ctx, 10*time.Second, func() (bool, error) {
 		if _, err := a.checkIn(ctx, &v1.ExchangeRequest{Pushed: pushed}); err != nil {
 			pushed = nil // it names a client of another agent
 		}

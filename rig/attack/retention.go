@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"time"
+
+	"loadstar/rig/product"
 )
 
 // retentions lists the attacks by growth.
@@ -31,14 +33,14 @@ func endlessReceipts(ctx context.Context, f *Fleet) (Result, error) {
 	if !f.knows("store.keep_receipts") {
 		return succeeded("%d receipts, and no setting to delete them", before), nil
 	}
-	if err := errors.Join(s.Kill(), sleep(ctx, 2*time.Second)); err != nil {
+	if err := errors.Join(s.Kill(), product.Sleep(ctx, 2*time.Second)); err != nil {
 		return Result{}, err
 	}
 	if s, err = f.Serve(ctx, "--set", "store.keep_receipts=1s"); err != nil { // a server deletes when it starts
 		return Result{}, err
 	}
 	after := before
-	ok, err := eventually(ctx, 15*time.Second, func() (bool, error) {
+	ok, err := product.Eventually(ctx, 15*time.Second, func() (bool, error) {
 		after, err = s.receipts(ctx)
 		return after == 0, err
 	})

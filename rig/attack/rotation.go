@@ -8,6 +8,8 @@ import (
 	"time"
 
 	v1 "loadstar/proto/loadstar/v1"
+
+	"loadstar/rig/product"
 )
 
 // rotations lists the attacks on keys that cannot be replaced.
@@ -40,8 +42,8 @@ func oneKeyForEver(ctx context.Context, f *Fleet) (Result, error) {
 	// The server takes the new issuer up by itself; until then agents get certificates of
 	// the former one.
 	var last error
-	ok, err := eventually(ctx, 40*time.Second, func() (bool, error) {
-		if err := sleep(ctx, 2*time.Second); err != nil { // an agent may renew 20 times a minute
+	ok, err := product.Eventually(ctx, 40*time.Second, func() (bool, error) {
+		if err := product.Sleep(ctx, 2*time.Second); err != nil { // an agent may renew 20 times a minute
 			return false, err
 		}
 		var next *Agent

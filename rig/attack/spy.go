@@ -10,6 +10,7 @@ import (
 
 	"loadstar/nn/kernel"
 	"loadstar/rig/leak"
+	"loadstar/rig/product"
 	"loadstar/series"
 )
 
@@ -85,7 +86,7 @@ func readReading(ctx context.Context, f *Fleet) (Result, error) {
 
 // spy runs a plan twice, with a learning rate of almost 0 and of 1, and returns the weights of both
 // and the plan, or why the agent or the server declines it.
-func (s *Server) spy(ctx context.Context, agent *process, reader *Agent, plan string) (versions [2][]float32, settled, declined string, err error) {
+func (s *Server) spy(ctx context.Context, agent *product.Process, reader *Agent, plan string) (versions [2][]float32, settled, declined string, err error) {
 	for i, lr := range []string{"1e-12", "1"} {
 		run, err := s.begin(ctx, fmt.Sprintf(plan, lr), meters)
 		if err != nil {

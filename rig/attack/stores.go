@@ -17,6 +17,8 @@ import (
 	_ "modernc.org/sqlite" // M4 changes the ledger's schema version
 
 	v1 "loadstar/proto/loadstar/v1"
+
+	"loadstar/rig/product"
 )
 
 // stores lists the attacks on what a server keeps in files and databases.
@@ -54,7 +56,7 @@ func rootKeyOnline(ctx context.Context, f *Fleet) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if s, err = f.Serve(ctx); errors.Is(err, errEnded) {
+	if s, err = f.Serve(ctx); errors.Is(err, product.ErrEnded) {
 		return succeeded("without %s: %v", strings.Join(moved, ", "), err), nil
 	} else if err != nil {
 		return Result{}, err
@@ -92,7 +94,7 @@ func silentRoot(ctx context.Context, f *Fleet) (Result, error) {
 // text says, if it serves.
 func (f *Fleet) mustNotServe(ctx context.Context, text string) (Result, error) {
 	_, err := f.Serve(ctx)
-	if errors.Is(err, errEnded) {
+	if errors.Is(err, product.ErrEnded) {
 		return repelled("%v", err), nil
 	}
 	return succeeded("%s", text), err
@@ -130,7 +132,7 @@ func restoreRevoked(ctx context.Context, f *Fleet) (Result, error) {
 	if list := filepath.Join(s.Dir, "revocations.jsonl"); exists(list) {
 		args = append(args, "--revocations", list)
 		// The server adds to the list every two seconds.
-		if ok, err := eventually(ctx, 30*time.Second, func() (bool, error) {
+		if ok, err := product.Eventually(ctx, 30*time.Second, func() (bool, error) {
 			text, err := os.ReadFile(list)
 			return strings.Contains(string(text), a.ID), err
 		}); err != nil || !ok {
@@ -199,11 +201,11 @@ func restoreUnknown(ctx context.Context, f *Fleet) (Result, error) {
 	}
 	select {
 	case <-p.Done():
-		return succeeded("the agent ended: %s", lastLine(p.Log())), nil
+		return succeeded("the agent ended: %s", product.LastLine(p.Log())), nil
 	case <-ctx.Done():
 		return Result{}, ctx.Err()
 	case <-time.After(10 * time.Second):
-		return repelled("the agent waits: %s", lastLine(p.Log())), nil
+		return repelled("the agent waits: %s", product.LastLine(p.Log())), nil
 	}
 }
 
@@ -343,7 +345,7 @@ func auditCursor(ctx context.Context, f *Fleet) (Result, error) {
 	}
 	// The export holds events back until no older one can appear, so the last ones come late.
 	seen, last := 0, "0"
-	_, err = eventually(ctx, 40*time.Second, func() (bool, error) {
+	_, err = product.Eventually(ctx, 40*time.Second, func() (bool, error) {
 		r, err := o.ListAudit(ctx, &v1.ListAuditRequest{Limit: 7, After: last})
 		if err != nil {
 			return false, err

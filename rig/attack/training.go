@@ -12,6 +12,7 @@ import (
 
 	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/rig/product"
 )
 
 // answer computes a client's result of a task: its numbers (the change of the weights, then
@@ -64,7 +65,7 @@ func (a *Agent) Serve(ctx context.Context, by answer) error {
 				pushed = append(pushed, &v1.Turns{Run: t.Run, Round: t.Round, Clients: done})
 			}
 		}
-		_ = sleep(ctx, 100*time.Millisecond) // the loop ends with the context
+		_ = product.Sleep(ctx, 100*time.Millisecond) // the loop ends with the context
 	}
 	return nil
 }
@@ -181,7 +182,7 @@ func (s *Server) look(ctx context.Context, run string) (*v1.GetRunResponse, erro
 // follow returns the run once it has ended, or as it is when the time is over.
 func (s *Server) follow(ctx context.Context, run string, within time.Duration) (*v1.GetRunResponse, error) {
 	var r *v1.GetRunResponse
-	_, err := eventually(ctx, within, func() (bool, error) {
+	_, err := product.Eventually(ctx, within, func() (bool, error) {
 		var err error
 		if r, err = s.look(ctx, run); err != nil {
 			return false, err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"loadstar/agent/state"
+	"loadstar/rig/product"
 )
 
 // findings are the results of comparing the ledger with the agents' logs.
@@ -49,7 +50,7 @@ func (s *system) settle(ctx context.Context, limit time.Duration) error {
 		if time.Now().After(end) {
 			return fmt.Errorf("of %d counted turns, the agents have not received the verdicts of %d within %s", len(counted), missing, limit)
 		}
-		if !sleep(ctx, 200*time.Millisecond) {
+		if product.Sleep(ctx, 200*time.Millisecond) != nil {
 			return ctx.Err()
 		}
 	}

@@ -179,7 +179,7 @@ func newJumps(t *trial, log io.Writer) injector {
 		if err := t.system.setClock(j.whose, j.by); err != nil {
 			return err
 		}
-		sleep(ctx, lasts)
+		_ = product.Sleep(ctx, lasts) // what follows ends with the context too
 		return t.system.setClock(j.whose, 0)
 	}
 	return r

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"loadstar/rig/patroni"
+	"loadstar/rig/product"
 )
 
 // replicated starts PostgreSQL on three machines under Patroni, and returns the address of all.
@@ -92,7 +93,7 @@ func (f *failover) fail(ctx context.Context, i int) error {
 		return err
 	}
 	if kind != postgresKilled { // Patroni starts it again
-		sleep(ctx, away)
+		_ = product.Sleep(ctx, away) // what follows ends with the context too
 	}
 	if err := all.Repair(hit); err != nil { // also if the test ends: it looks at the database
 		return err

@@ -13,6 +13,7 @@ import (
 	"loadstar/internal/testkit"
 	"loadstar/internal/testkit/pgtest"
 	"loadstar/rig/faultfs"
+	"loadstar/rig/product"
 )
 
 // patient is the time without progress after which a test fails. It is long, since the
@@ -252,7 +253,7 @@ func TestFleetComesAndGoes(t *testing.T) {
 		if err := errors.Join(end(), b.hosts[3*i%hosts].Start()); err != nil {
 			t.Fatal(err)
 		}
-		if i > 200 || !sleep(t.Context(), 300*time.Millisecond) {
+		if i > 200 || product.Sleep(t.Context(), 300*time.Millisecond) != nil {
 			t.Fatal("the run does not end")
 		}
 	}
@@ -369,7 +370,7 @@ func TestTail(t *testing.T) {
 	if got := tail(path, 10); got != "third" {
 		t.Errorf("tail is %q", got)
 	}
-	if got := tail(path, 100); lastLine(got) != "third" || !strings.HasPrefix(got, "first") {
+	if got := tail(path, 100); product.LastLine(got) != "third" || !strings.HasPrefix(got, "first") {
 		t.Errorf("tail is %q", got)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"loadstar/rig/product"
 )
 
 // foreignCase is what another program, or a person, does to the ledger of a server that was
@@ -174,7 +176,7 @@ func (f *foreign) restart(ctx context.Context, server *process) (refusal string,
 				return "", nil
 			}
 		}
-		if !sleep(ctx, 20*time.Millisecond) {
+		if product.Sleep(ctx, 20*time.Millisecond) != nil {
 			return "", ctx.Err()
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"loadstar/rig/product"
 )
 
 // share is the weight of each kind of part in the random choice of the next victim. A
@@ -72,7 +74,7 @@ func (k *killer) count() (n int) {
 func (k *killer) run(ctx context.Context, n int) {
 	for i := range n {
 		pause := time.Duration((0.5 + k.rng.Float64()) * float64(killEvery))
-		if !sleep(ctx, pause) {
+		if product.Sleep(ctx, pause) != nil {
 			break
 		}
 		if i == n/8 {
@@ -87,7 +89,7 @@ func (k *killer) run(ctx context.Context, n int) {
 		}
 		p := k.pick()
 		for ; p == nil; p = k.pick() {
-			if !sleep(ctx, 50*time.Millisecond) {
+			if product.Sleep(ctx, 50*time.Millisecond) != nil {
 				break
 			}
 		}
@@ -108,7 +110,7 @@ func (k *killer) breathe(ctx context.Context) {
 		if v := k.watcher.versions(); v != k.seen {
 			k.seen, k.since = v, 0
 		}
-		if k.since < k.most || time.Now().After(end) || !sleep(ctx, lookEvery) {
+		if k.since < k.most || time.Now().After(end) || product.Sleep(ctx, lookEvery) != nil {
 			return
 		}
 	}
@@ -118,7 +120,7 @@ func (k *killer) breathe(ctx context.Context) {
 func (k *killer) awaitMerge(ctx context.Context) {
 	const limit = 5 * time.Second
 	for end := time.Now().Add(limit); time.Now().Before(end) && !k.merging(ctx); {
-		if !sleep(ctx, 5*time.Millisecond) {
+		if product.Sleep(ctx, 5*time.Millisecond) != nil {
 			return
 		}
 	}
@@ -186,7 +188,7 @@ func (k *killer) strike(ctx context.Context, t *target) {
 			k.merges++
 			k.mu.Unlock()
 		}
-		sleep(ctx, rest)
+		_ = product.Sleep(ctx, rest) // what follows ends with the context too
 		k.note(k.harm.end(t))
 		k.mu.Lock()
 		defer k.mu.Unlock()

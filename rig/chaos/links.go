@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/rig/product"
 )
 
 // These are the links that can be bad.
@@ -95,7 +96,7 @@ func newBadLinks(t *trial, log io.Writer) injector {
 			if b.every > 0 {
 				rest = min(rest, b.every)
 			}
-			if !sleep(ctx, rest) || !time.Now().Before(end) {
+			if product.Sleep(ctx, rest) != nil || !time.Now().Before(end) {
 				break
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"loadstar/agent/identity"
+	"loadstar/rig/product"
 )
 
 // command runs a command of the binary under test as an operator.
@@ -27,7 +28,7 @@ func command(ctx context.Context, bin string, env []string, limit time.Duration,
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, lastLine(strings.TrimSpace(problems.String())))
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, product.LastLine(strings.TrimSpace(problems.String())))
 	}
 	return strings.TrimSpace(out.String()), nil
 }
@@ -40,18 +41,9 @@ func (s *system) insist(ctx context.Context, limit time.Duration, args ...string
 		if err == nil {
 			return out, nil
 		}
-		if time.Now().After(end) || !sleep(ctx, 300*time.Millisecond) {
+		if time.Now().After(end) || product.Sleep(ctx, 300*time.Millisecond) != nil {
 			return "", fmt.Errorf("within %s: %w", limit, err)
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 
@@ -68,7 +60,7 @@ func (s *system) join(ctx context.Context, token string, i int, limit time.Durat
 		if err == nil {
 			continue
 		}
-		if time.Now().After(end) || !sleep(ctx, 300*time.Millisecond) {
+		if time.Now().After(end) || product.Sleep(ctx, 300*time.Millisecond) != nil {
 			return fmt.Errorf("%s could not join within %s: %w", s.hosts[i].name, limit, err)
 		}
 	}

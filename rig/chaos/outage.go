@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"loadstar/rig/product"
 )
 
 // newOutage returns an injector that kills PostgreSQL and starts it again after a while.
@@ -22,7 +24,7 @@ func newOutage(t *trial, log io.Writer) injector {
 			if err := p.Kill(); err != nil {
 				return err
 			}
-			sleep(ctx, t.away)
+			_ = product.Sleep(ctx, t.away) // what follows ends with the context too
 			r.watcher.killed(kindPostgres) // measure from the end of the outage
 			begun := time.Now()
 			if err := p.Start(); err != nil {

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"loadstar/internal/proc"
+	"loadstar/rig/product"
 )
 
 // part is a process of the system that can be killed and restarted.
@@ -36,7 +36,7 @@ type process struct {
 
 	mu     sync.Mutex
 	wanted bool
-	child  *proc.Child
+	child  *product.Process
 	ended  chan struct{} // closed after the child's end is recorded
 	code   int           // the child's exit code
 	exits  []string      // last log lines of processes that ended by themselves
@@ -64,15 +64,9 @@ func (p *process) Start() error {
 
 // launch starts a child process. The caller must hold the lock.
 func (p *process) launch() error {
-	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		return err
-	}
-	defer out.Close() // the child has its own descriptor
 	cmd := exec.Command(p.bin, p.args...)
 	cmd.Env = append(os.Environ(), p.env...)
-	cmd.Stdout, cmd.Stderr = out, out
-	child, err := proc.Start(cmd, syscall.SIGKILL)
+	child, err := product.Start(cmd, p.log)
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}
@@ -94,7 +88,7 @@ func (p *process) over(s *os.ProcessState, ended chan struct{}) {
 	if !p.wanted {
 		return
 	}
-	p.exits = append(p.exits, fmt.Sprintf("%s: %s", s, lastLine(p.Log(2000))))
+	p.exits = append(p.exits, fmt.Sprintf("%s: %s", s, product.LastLine(p.Log(2000))))
 	time.AfterFunc(respawnIn, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -146,7 +140,7 @@ func (p *process) Stop() error {
 	// A process that has not yet installed its signal handler is killed by the signal. Its
 	// exit code is then -1.
 	if p.code != 0 && p.code != -1 {
-		return fmt.Errorf("%s ended with code %d after SIGTERM: %s", p.name, p.code, lastLine(p.Log(2000)))
+		return fmt.Errorf("%s ended with code %d after SIGTERM: %s", p.name, p.code, product.LastLine(p.Log(2000)))
 	}
 	return nil
 }
@@ -187,9 +181,4 @@ func tail(path string, n int) string {
 		b = b[i+1:]
 	}
 	return string(b)
-}
-
-func lastLine(text string) string {
-	b := []byte(text)
-	return string(b[bytes.LastIndexByte(b, '\n')+1:])
 }

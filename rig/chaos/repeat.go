@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"loadstar/rig/product"
 )
 
 // repeated injects one fault after the other, each with its own repair, and waits for a
@@ -38,7 +40,7 @@ func (r *repeated) run(ctx context.Context, n int) {
 	}
 	for i := range n {
 		r.await(ctx)
-		if !sleep(ctx, time.Duration(r.rng.Int64N(int64(time.Second)))) {
+		if product.Sleep(ctx, time.Duration(r.rng.Int64N(int64(time.Second)))) != nil {
 			return
 		}
 		if err := r.once(ctx, i); err != nil {
@@ -55,7 +57,7 @@ func (r *repeated) await(ctx context.Context) {
 	const limit = 30 * time.Second
 	from := r.watcher.versions()
 	for end := time.Now().Add(limit); r.watcher.versions() == from && time.Now().Before(end); {
-		if !sleep(ctx, lookEvery) {
+		if product.Sleep(ctx, lookEvery) != nil {
 			return
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"loadstar/agent/identity"
 	"loadstar/internal/testkit"
+	"loadstar/rig/product"
 	"loadstar/series"
 )
 
@@ -112,7 +113,7 @@ func TestRotation(t *testing.T) {
 			expired = x.Expires()
 		}
 	}
-	if !sleep(t.Context(), time.Until(expired)+time.Second) {
+	if product.Sleep(t.Context(), time.Until(expired)+time.Second) != nil {
 		t.Fatal(t.Context().Err())
 	}
 	for _, p := range away {
@@ -228,7 +229,7 @@ func (r *rotation) t(what string, do func()) {
 func (r *rotation) until(what string, ok func() bool) {
 	r.Helper()
 	for end := time.Now().Add(patient); !ok(); {
-		if time.Now().After(end) || !sleep(r.Context(), 100*time.Millisecond) {
+		if time.Now().After(end) || product.Sleep(r.Context(), 100*time.Millisecond) != nil {
 			r.Fatalf("timed out waiting until %s", what)
 		}
 	}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"loadstar/rig/product"
 )
 
 // badStore is an S3 store that can be bad.
@@ -109,11 +111,11 @@ func (b *badStore) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case s3CutDown, s3Torn:
 		b.half(w, r, how == s3Torn)
 	case s3Slow:
-		if sleep(r.Context(), 30*time.Second) {
+		if product.Sleep(r.Context(), 30*time.Second) == nil {
 			b.good.ServeHTTP(w, r)
 		}
 	case s3Away:
-		sleep(r.Context(), time.Minute)
+		_ = product.Sleep(r.Context(), time.Minute) // what follows ends with the context too
 		abort(w)
 	default:
 		b.good.ServeHTTP(w, r)
@@ -164,7 +166,7 @@ func newBadStore(t *trial, log io.Writer) injector {
 		r.begin(how, "at the S3 store")
 		t.system.store.set(how)
 		for begun := time.Now(); time.Since(begun) < s3Least || t.system.store.hits(how) < s3Hits && time.Since(begun) < s3Most; {
-			if !sleep(ctx, lookEvery) {
+			if product.Sleep(ctx, lookEvery) != nil {
 				break
 			}
 		}

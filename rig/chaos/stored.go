@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"loadstar/internal/testkit/pgtest"
+	"loadstar/rig/product"
 	"loadstar/server"
 	serverledger "loadstar/server/ledger"
 )
@@ -46,7 +47,7 @@ func fixture(ctx context.Context, o options) ([]*stored, error) {
 		if p, err := s.ledger.progress(ctx); err == nil && p.versions >= 4 {
 			break
 		}
-		if time.Now().After(end) || !sleep(ctx, lookEvery) {
+		if time.Now().After(end) || product.Sleep(ctx, lookEvery) != nil {
 			return nil, errors.New("the fleet does not train")
 		}
 	}
@@ -58,7 +59,7 @@ func fixture(ctx context.Context, o options) ([]*stored, error) {
 	if err := s.servers[0].Kill(); err != nil { // the agents cannot send what they compute now
 		return nil, err
 	}
-	sleep(ctx, time.Second)
+	_ = product.Sleep(ctx, time.Second) // what follows ends with the context too
 	clients, err := hosted(s, 0)
 	if err != nil {
 		return nil, err

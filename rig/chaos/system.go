@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"loadstar/internal/testkit"
 	"loadstar/rig/faultfs"
 	"loadstar/rig/patroni"
+	"loadstar/rig/product"
 )
 
 // These are the kinds of parts of a system.
@@ -308,27 +308,10 @@ func copyPrivate(from, to string) error {
 
 // ready waits until a server reports that it is ready.
 func (s *system) ready(ctx context.Context, p part, watch string) error {
-	const limit = time.Minute
-	client := http.Client{Timeout: 5 * time.Second}
-	for end := time.Now().Add(limit); ; {
-		r, err := client.Get("http://" + watch + "/readyz")
-		if err == nil {
-			text, _ := io.ReadAll(r.Body)
-			r.Body.Close()
-			if r.StatusCode == http.StatusOK {
-				return nil
-			}
-			err = errors.New(strings.TrimSpace(string(text)))
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(50 * time.Millisecond):
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("%s is not ready within %s: %w\n%s", p.Name(), limit, err, p.Log(2000))
-		}
+	if err := product.Ready(ctx, watch, nil); err != nil {
+		return fmt.Errorf("%s: %w\n%s", p.Name(), err, p.Log(2000))
 	}
+	return nil
 }
 
 // Close kills all running processes.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"loadstar/internal/protocol"
+	"loadstar/rig/product"
 )
 
 // These are the sizes in an upgrade test. A run with this number of rounds takes some
@@ -286,7 +287,7 @@ func await(ctx context.Context, limit time.Duration, reached func() (bool, error
 		case time.Now().After(end):
 			return errors.Join(fmt.Errorf("nothing to kill within %s", limit), err)
 		}
-		if !sleep(ctx, 5*time.Millisecond) {
+		if product.Sleep(ctx, 5*time.Millisecond) != nil {
 			return ctx.Err()
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"loadstar/rig/product"
 )
 
 // watcher polls the ledger and measures the time from a kill to the next progress.
@@ -40,7 +42,7 @@ func newWatcher(l *ledger) *watcher {
 
 // run polls the ledger until ctx is done.
 func (w *watcher) run(ctx context.Context) {
-	for sleep(ctx, lookEvery) {
+	for product.Sleep(ctx, lookEvery) == nil {
 		if p, err := w.ledger.progress(ctx); err == nil {
 			w.see(p, time.Now())
 		}

@@ -12,6 +12,7 @@ import (
 
 	"loadstar/agent/state"
 	"loadstar/internal/mtls"
+	"loadstar/rig/product"
 )
 
 // generate writes a prepared file with synthetic data.
@@ -101,7 +102,7 @@ func (s *system) submit(ctx context.Context, dir string, p plan, clients int, li
 		if err == nil {
 			return nil
 		}
-		if time.Now().After(end) || !sleep(ctx, 500*time.Millisecond) {
+		if time.Now().After(end) || product.Sleep(ctx, 500*time.Millisecond) != nil {
 			return err
 		}
 		if all, err := s.ledger.runs(ctx, p.name); err == nil && len(all) > 0 {
@@ -133,7 +134,7 @@ func (s *system) finish(ctx context.Context, name string, patience time.Duration
 		if time.Since(moved) > patience {
 			return all, fmt.Errorf("no progress for %s: %s", patience, s.where(ctx))
 		}
-		if !sleep(ctx, 100*time.Millisecond) {
+		if product.Sleep(ctx, 100*time.Millisecond) != nil {
 			return all, ctx.Err()
 		}
 	}

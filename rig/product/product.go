@@ -1,4 +1,4 @@
-// Package product builds and finds the program loadstar, which the rig tests from outside.
+// Package product builds, finds and starts the program loadstar, which the rig tests from outside.
 package product
 
 import (

@@ -3,22 +3,18 @@
 package fleet
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
-	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -89,8 +85,8 @@ type testbed struct {
 	url             string // URL of the schema
 	drop            func()
 	address, watch  string
-	server          *proc.Child // nil if it is not running
-	bare            *bare       // nil if it is not needed
+	server          *product.Process // nil if it is not running
+	bare            *bare            // nil if it is not needed
 	fleet           *fleetload.Fleet
 	operator        v1.OperatorServiceClient
 	counted, merged string // names of metrics
@@ -191,39 +187,13 @@ func (b *testbed) serve(ctx context.Context, flags ...string) error {
 	if err != nil {
 		return err
 	}
-	cmd := command(context.WithoutCancel(ctx), path, args...) // runs until stop
-	log, err := os.OpenFile(b.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
+	if b.server, err = product.Start(command(context.WithoutCancel(ctx), path, args...), b.log()); err != nil { // until stop
 		return err
 	}
-	defer log.Close()
-	ready := &readyWriter{ready: make(chan struct{})}
-	cmd.Stdout, cmd.Stderr = ready, log
-	if b.server, err = proc.Start(cmd, syscall.SIGKILL); err != nil {
-		return err
+	if err := product.Ready(ctx, b.watch, b.server.Done()); err != nil {
+		return b.because(fmt.Errorf("the server did not start: %w", err))
 	}
-	select {
-	case <-ready.ready:
-		return nil
-	case <-b.server.Done():
-		return b.because(errors.New("the server did not start"))
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// readyWriter closes a channel when the server prints its first line, which means that it
-// is ready.
-type readyWriter struct {
-	ready chan struct{}
-	once  sync.Once
-}
-
-func (w *readyWriter) Write(b []byte) (int, error) {
-	if bytes.IndexByte(b, '\n') >= 0 {
-		w.once.Do(func() { close(w.ready) })
-	}
-	return len(b), nil
+	return nil
 }
 
 func (b *testbed) log() string { return filepath.Join(b.dir, "serve.log") }
@@ -295,10 +265,8 @@ func (b *testbed) await(ctx context.Context, what string, within time.Duration, 
 		if time.Now().After(end) {
 			return b.because(fmt.Errorf("%s: not within %v", what, within))
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(100 * time.Millisecond):
+		if err := product.Sleep(ctx, 100*time.Millisecond); err != nil {
+			return err
 		}
 	}
 }
@@ -309,32 +277,13 @@ func (b *testbed) rest(ctx context.Context) error {
 	return b.await(ctx, "counting what has come", time.Minute, func(m map[string]float64) bool { return m["loadstar_gateway_waiting"] == 0 })
 }
 
-// metrics returns the server's metrics. Keys have the name and labels in the text format.
+// metrics returns the server's metrics.
 func (b *testbed) metrics(ctx context.Context) (map[string]float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.watch+"/metrics", nil)
-	if err != nil {
-		return nil, err
-	}
-	r, err := http.DefaultClient.Do(q)
+	m, err := product.Metrics(ctx, b.watch)
 	if err != nil {
 		return nil, b.because(err)
 	}
-	defer r.Body.Close()
-	all := map[string]float64{}
-	lines := bufio.NewScanner(r.Body)
-	for lines.Scan() {
-		text := lines.Text()
-		i := strings.LastIndexByte(text, ' ')
-		if i < 0 || text[0] == '#' {
-			continue
-		}
-		if v, err := strconv.ParseFloat(text[i+1:], 64); err == nil {
-			all[text[:i]] = v
-		}
-	}
-	return all, lines.Err()
+	return m, nil
 }
 
 func (b *testbed) usage() (proc.Usage, error) { return proc.UsageOf(b.server.Pid()) }
