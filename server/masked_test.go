@@ -353,32 +353,32 @@ func TestMaskedRounds(t *testing.T) {
 func (st *station) search(run, client string) map[string]bool {
 	st.Helper()
 	t, err := st.terms.Of(st.Context(), run)
-	must(st, err)
+	testkit.Must(st, err)
 	f := round.NewFold(t.Rules)
 	for i, examples := range []int{10, 11} {
 		x := terms.Share{Client: "c", Examples: examples, Steps: 2}
-		must(st, t.Add(f, &terms.Result{Numbers: st.numbers(run, i), Shares: []terms.Share{x}}, nil))
+		testkit.Must(st, t.Add(f, &terms.Result{Numbers: st.numbers(run, i), Shares: []terms.Share{x}}, nil))
 	}
 	wanted, err := round.AppendSums(nil, &f.Sums()[0])
-	must(st, err)
+	testkit.Must(st, err)
 	wanted = wanted[len(wanted)-400:] // fifty numbers at the end
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(st.Dir, ledgerFile))
-	must(st, err)
+	testkit.Must(st, err)
 	defer db.Close()
 	found := map[string]bool{"an update": false}
 	rows, err := db.Query("SELECT numbers FROM partials WHERE run = $1", run)
-	must(st, err)
+	testkit.Must(st, err)
 	defer rows.Close()
 	for rows.Next() {
 		var numbers []byte
-		must(st, rows.Scan(&numbers))
+		testkit.Must(st, rows.Scan(&numbers))
 		for at := 0; at < len(wanted); at += 8 {
 			found["an update"] = found["an update"] || bytes.Contains(numbers, wanted[at:at+8])
 		}
 	}
-	must(st, rows.Err())
+	testkit.Must(st, rows.Err())
 	var examples, steps float64
-	must(st, db.QueryRow("SELECT max(examples), max(steps) FROM receipts WHERE run = $1 AND client = $2", run, client).Scan(&examples, &steps))
+	testkit.Must(st, db.QueryRow("SELECT max(examples), max(steps) FROM receipts WHERE run = $1 AND client = $2", run, client).Scan(&examples, &steps))
 	found["examples"], found["steps"] = examples != 0, steps != 0
 	return found
 }

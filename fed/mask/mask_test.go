@@ -185,7 +185,9 @@ func TestDay(t *testing.T) {
 }
 
 func TestRandom(t *testing.T) {
-	if NewKey() == NewKey() || NewNonce() == NewNonce() {
+	a, b := NewKey(), NewKey()
+	c, d := NewNonce(), NewNonce()
+	if a == b || c == d {
 		t.Error("keys or nonces repeat")
 	}
 }

@@ -84,7 +84,7 @@ var table = map[string]pkg{
 
 	"cmd/loadstar":         {may: "...", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag github.com/parquet-go/parquet-go github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
 	"cmd/loadstar/cli":     {may: "docs fed fed/recipe internal/config internal/csvcell lab/sim series series/read", external: "github.com/spf13/cobra github.com/spf13/pflag github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
-	"cmd/loadstar/keeper": {may: "cmd/loadstar/cli internal/disk internal/service keeper", external: "github.com/spf13/cobra golang.org/x/sync"},
+	"cmd/loadstar/keeper":  {may: "cmd/loadstar/cli internal/disk internal/service keeper", external: "github.com/spf13/cobra golang.org/x/sync"},
 	"cmd/loadstar/operate": {may: "cmd/loadstar/cli fed/recipe fed/round internal/config internal/disk internal/mtls internal/protocol proto/loadstar/v1 server/pki", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag go.yaml.in/yaml/v3 google.golang.org/protobuf"},
 	"cmd/loadstar-agent":   {may: "agent agent/command agent/identity agent/mqtt fed/policy internal/service nn/kernel series"},
 
@@ -104,7 +104,7 @@ var table = map[string]pkg{
 	"server/access":             {may: "proto/loadstar/v1 server/directory server/pki", external: "connectrpc.com/connect"},
 	"server/web":                {may: "docs internal/connlimit internal/service internal/webui proto/loadstar/v1 server/access server/ledger server/limitlog server/operator", external: "connectrpc.com/connect github.com/coreos/go-oidc/v3 github.com/prometheus/client_golang golang.org/x/oauth2 google.golang.org/protobuf"},
 	"server/examine":            {may: "internal/backoff internal/disk internal/finding internal/mtls server/blob server/ledger server/pki", external: "github.com/prometheus/client_golang"},
-	"server/keepers": {may: "fed/mask fed/member internal/backoff internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
+	"server/keepers":            {may: "fed/mask fed/member internal/backoff internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/config":             {may: "internal/config server/keepers", external: "go.yaml.in/yaml/v3"},
 	"server/pki":                {may: "internal/disk internal/jointoken internal/mtls", external: "filippo.io/age"},
 
@@ -138,8 +138,8 @@ var table = map[string]pkg{
 	"fed/serve":      {may: "fed fed/client fed/recipe forecast forecast/issue internal/disk internal/stateformat nn nn/kernel nn/safetensors series series/feature"},
 	"fed/recipe":     {may: "fed fed/aggregate fed/clientopt fed/exact fed/localtrain fed/schedule fed/serveropt forecast internal/config nn nn/kernel series series/feature", external: "go.yaml.in/yaml/v3"},
 	"fed/round":      {may: "fed fed/exact fed/limit fed/mask internal/stateformat nn"},
-	"fed/mask": {},
-	"fed/member": {may: "fed fed/mask proto/loadstar/v1", external: "google.golang.org/protobuf"},
+	"fed/mask":       {},
+	"fed/member":     {may: "fed fed/mask proto/loadstar/v1", external: "google.golang.org/protobuf"},
 	"fed/limit":      {may: "fed internal/stateformat"},
 	"fed/client":     {may: "fed fed/limit forecast nn nn/kernel series"},
 	"fed/aggregate":  {may: "fed internal/stateformat"},

@@ -15,7 +15,6 @@ import (
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
-
 )
 
 // backing is a folder or bucket with blobs, which a test can open as a Store several times.

@@ -2488,7 +2488,7 @@ type CreateTokenResponse struct {
 	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"` // shown once
 	Expires       int64                  `protobuf:"varint,2,opt,name=expires,proto3" json:"expires,omitempty"`
 	Id            string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
-	Server        string                 `protobuf:"bytes,4,opt,name=server,proto3" json:"server,omitempty"` // address for agents; empty if operators use the same
+	Server        string                 `protobuf:"bytes,4,opt,name=server,proto3" json:"server,omitempty"` // address for agents; empty for a command if operators use the same
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
