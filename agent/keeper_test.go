@@ -457,7 +457,6 @@ func TestPrivateDeclined(t *testing.T) {
 		}, "signature is wrong"},
 		{func(x *loadstarv1.Task, _ settings) { x.Privacy.Day = day + 2 }, "this agent's clock says"},
 		{func(x *loadstarv1.Task, _ settings) { x.Privacy.Day = day - 2 }, "this agent's clock says"},
-		{func(x *loadstarv1.Task, _ settings) { x.Limits = nil }, "cannot be masked"},
 		{func(x *loadstarv1.Task, _ settings) {
 			x.Plan = p.put(small("fedavg", settings{"schedule.cohort": 0}).text(t))
 		}, "disagree on whether the run is private"},
