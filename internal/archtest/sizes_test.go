@@ -51,7 +51,6 @@ var tooLarge = []string{
 	"series/recognize.grid.arrange",
 	"series/table.Dates.scan",
 	"series/table.ParseNumber",
-	"server/gateway.Gateway",
 	"server/ledger.Ledger",
 	"server/operator.Operator",
 	"server/region.relay.checkIn",
