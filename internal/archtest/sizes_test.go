@@ -37,7 +37,6 @@ var tooLarge = []string{
 	"fed/member.CheckRound",
 	"forecast/issue.State",
 	"forecast/issue.State.try",
-	"keeper.Keeper",
 	"lab/explain.Print",
 	"lab/report.dataset.skill",
 	"lab/score.scorer.client",
