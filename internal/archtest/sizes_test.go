@@ -50,7 +50,6 @@ var tooLarge = []string{
 	"series/recognize.grid.arrange",
 	"series/table.Dates.scan",
 	"series/table.ParseNumber",
-	"server/ledger.Ledger",
 	"server/region.relay.checkIn",
 }
 
