@@ -22,6 +22,12 @@ const unlimited = 1 << 60
 // maxChecks bounds the judged results that are stored.
 const maxChecks = 500_000
 
+// judging is the judgement of results by their norms.
+type judging struct {
+	*store
+	membership *membership
+}
+
 // Check estimates the norms of results from products with the run's random vectors. A result is
 // judged once: the same products have the same answer, others are refused, so a server learns one
 // bit of each.
@@ -48,7 +54,7 @@ func (k *Keeper) Check(q *v1.KeeperCheckRequest) (*v1.KeeperCheckResponse, error
 		return nil, refuse(ruleOnce, "round %d of run %s was released", newest, q.Round.Run)
 	}
 	directions := k.directions(q.Round.Run)
-	if !k.decides(q.Round) {
+	if !k.judging.decides(q.Round) {
 		if len(q.Directions) != len(directions) {
 			return nil, refuse(ruleRequest, "another keeper decides, but its directions are missing")
 		}
@@ -56,13 +62,13 @@ func (k *Keeper) Check(q *v1.KeeperCheckRequest) (*v1.KeeperCheckResponse, error
 	} else if len(q.Directions) != 0 {
 		return nil, refuse(ruleRequest, "this keeper decides, so it uses its own directions")
 	}
-	rows, err := k.judge(q, &directions)
+	rows, err := k.judging.judge(q, &directions)
 	if err != nil {
 		return nil, err
 	}
 	a := &v1.KeeperCheckResponse{}
 	for _, r := range rows {
-		if a.Products = append(a.Products, r.reduced...); k.decides(q.Round) {
+		if a.Products = append(a.Products, r.reduced...); k.judging.decides(q.Round) {
 			a.Accepted = append(a.Accepted, r.Accepted)
 		}
 	}
@@ -72,15 +78,15 @@ func (k *Keeper) Check(q *v1.KeeperCheckRequest) (*v1.KeeperCheckResponse, error
 
 // decides reports whether this keeper is the one that sees the products of updates. The others
 // only see products that are still masked.
-func (k *Keeper) decides(q *v1.MaskedRound) bool {
-	return string(q.Terms.Keepers[len(q.Terms.Keepers)-1]) == string(k.pin[:])
+func (j *judging) decides(q *v1.MaskedRound) bool {
+	return string(q.Terms.Keepers[len(q.Terms.Keepers)-1]) == string(j.pin[:])
 }
 
 // judge returns the rows of a request's results, and stores those that are new.
-func (k *Keeper) judge(q *v1.KeeperCheckRequest, directions *mask.Seed) ([]*checkRow, error) {
+func (j *judging) judge(q *v1.KeeperCheckRequest, directions *mask.Seed) ([]*checkRow, error) {
 	rows, added := make([]*checkRow, len(q.Results)), map[int]bool{}
 	seen := map[string]bool{}
-	c := member.Context(k.current, q.Round)
+	c := member.Context(j.current, q.Round)
 	for i, x := range q.Results {
 		if err := member.CheckResult(x.GetResult()); err != nil {
 			return nil, refuse(ruleRequest, "%s", err)
@@ -93,33 +99,33 @@ func (k *Keeper) judge(q *v1.KeeperCheckRequest, directions *mask.Seed) ([]*chec
 			return nil, refuse(ruleTwice, "%s, part %d, is there twice", x.Result.Agent, x.Result.Part)
 		}
 		seen[at] = true
-		key, err := k.maskKey(x.Result.Agent, q.Round.Day)
+		key, err := j.membership.maskKey(x.Result.Agent, q.Round.Day)
 		if err != nil {
 			return nil, err
 		}
-		row, err := k.judged(q.Round, x.Result)
+		row, err := j.judged(q.Round, x.Result)
 		if err != nil {
 			return nil, err
 		}
 		fresh := &checkRow{Request: resultHash(c, x.Result), Products: productsHash(x.Products, directions), Day: q.Round.Day}
 		switch {
 		case row == nil:
-			k.estimate(fresh, q.Round, x, c, &key, directions)
+			j.estimate(fresh, q.Round, x, c, &key, directions)
 			row, added[i] = fresh, true
 		case string(row.Request) != string(fresh.Request) || string(row.Products) != string(fresh.Products):
 			return nil, refuse(ruleCheck, "%s, part %d, was judged with other products in round %d", x.Result.Agent, x.Result.Part, q.Round.Round)
-		case !k.decides(q.Round): // what it answered is not stored, because it can be computed again
-			k.estimate(row, q.Round, x, c, &key, directions)
+		case !j.decides(q.Round): // what it answered is not stored, because it can be computed again
+			j.estimate(row, q.Round, x, c, &key, directions)
 		}
 		rows[i] = row
 	}
 	if len(added) == 0 {
 		return rows, nil
 	}
-	if k.checks+len(added) > maxChecks {
-		return nil, refuse(ruleCheck, "%d judged results wait for their rounds, the maximum is %d", k.checks, maxChecks)
+	if j.checks+len(added) > maxChecks {
+		return nil, refuse(ruleCheck, "%d judged results wait for their rounds, the maximum is %d", j.checks, maxChecks)
 	}
-	return rows, k.update("check", func(c *change) error {
+	return rows, j.update("check", func(c *change) error {
 		for i := range added {
 			if err := boltfile.Put(c.tx.Bucket(checksBucket), checkKey(q.Round, q.Results[i].Result), rows[i]); err != nil {
 				return err
@@ -132,17 +138,17 @@ func (k *Keeper) judge(q *v1.KeeperCheckRequest, directions *mask.Seed) ([]*chec
 
 // estimate takes the products of the keeper's mask from those of the masked vector, and decides on
 // the result if this is the keeper for that.
-func (k *Keeper) estimate(row *checkRow, q *v1.MaskedRound, x *v1.CheckedResult, c *mask.Context, key *mask.Key, directions *mask.Seed) {
+func (j *judging) estimate(row *checkRow, q *v1.MaskedRound, x *v1.CheckedResult, c *mask.Context, key *mask.Key, directions *mask.Seed) {
 	member.Of(c, x.Result)
 	seed := key.Seed(c, mask.Nonce(x.Result.Nonce))
 	v := make([]uint64, q.Length)
 	seed.Add(v)
-	decides, products := k.decides(q), x.Products
+	decides, products := j.decides(q), x.Products
 	row.Accepted, row.reduced = decides, nil
 	for _, b := range q.Limits {
 		p := directions.Products(v[:b.Length])
-		for j := range p {
-			p[j] = products[j] - p[j]
+		for i := range p {
+			p[i] = products[i] - p[i]
 		}
 		v, products = v[b.Length:], products[mask.Sketch:]
 		if !decides {
@@ -153,7 +159,7 @@ func (k *Keeper) estimate(row *checkRow, q *v1.MaskedRound, x *v1.CheckedResult,
 		if b.Limit > 0 {
 			limit = tolerance * float64(b.Limit) * float64(x.Result.Clients)
 		}
-		if k.on(ruleCheck) && !(mask.Norm(&p) <= limit) {
+		if j.options.on(ruleCheck) && !(mask.Norm(&p) <= limit) {
 			row.Accepted = false
 		}
 		if q.Terms.Robust == "nearest" {
@@ -168,10 +174,10 @@ func (k *Keeper) estimate(row *checkRow, q *v1.MaskedRound, x *v1.CheckedResult,
 }
 
 // judged returns what was decided on a result, or nil.
-func (k *Keeper) judged(q *v1.MaskedRound, r *v1.MaskedResult) (row *checkRow, err error) {
+func (s *store) judged(q *v1.MaskedRound, r *v1.MaskedResult) (row *checkRow, err error) {
 	row = new(checkRow)
 	found := false
-	err = k.db.View(func(tx *bolt.Tx) (err error) {
+	err = s.db.View(func(tx *bolt.Tx) (err error) {
 		found, err = boltfile.Get(tx.Bucket(checksBucket), checkKey(q, r), row)
 		return err
 	})
@@ -210,20 +216,8 @@ func (k *Keeper) checkRound(q *v1.MaskedRound) error {
 	if !mine {
 		return refuse(ruleKeepers, "keeper %s is not one of the run's", k.pin)
 	}
-	if today := k.today(); q.Day < today-1 || q.Day > today+1 {
+	if today := k.options.today(); q.Day < today-1 || q.Day > today+1 {
 		return refuse(ruleDay, "the round is of day %d, and today is %d: keys are kept for two days", q.Day, today)
 	}
 	return k.approved(q.Plan)
-}
-
-// maskKey returns the key of a member that may be in a sum now.
-func (k *Keeper) maskKey(agent string, day int64) (mask.Key, error) {
-	m := k.members[agent]
-	if m == nil || m.Revoked {
-		return mask.Key{}, refuse(ruleMember, "%s is not a member", agent)
-	}
-	if key, ok := k.key(agent, day); ok {
-		return key, nil
-	}
-	return mask.Key{}, refuse(ruleMember, "the keeper has no key of %s for day %d: it must enrol again", agent, day)
 }

@@ -24,6 +24,9 @@ const (
 	oldestDays = 40
 )
 
+// membership is who may be in a sum, in which cell and with which key.
+type membership struct{ *store }
+
 // Enrol adds members. Each agent has a receipt or the reason of a refusal; a refused one leaves
 // nothing behind. The first key of an agent stays: a server that could replace the keys of all
 // others could isolate one.
@@ -41,7 +44,7 @@ func (k *Keeper) Enrol(q *v1.KeeperEnrolRequest) (*v1.KeeperEnrolResponse, error
 	}
 	a := &v1.KeeperEnrolResponse{}
 	for _, e := range q.Enrolments {
-		r, err := k.enrol(e)
+		r, err := k.membership.enrol(e)
 		if refused := (*Refusal)(nil); errors.As(err, &refused) {
 			r, err = &v1.Receipt{Keeper: k.pin[:], Refused: refused.Error()}, nil
 			k.options.Log.Info("refused an enrolment", "agent", e.GetAgent(), "rule", refused.Rule, "reason", refused.Reason)
@@ -55,44 +58,44 @@ func (k *Keeper) Enrol(q *v1.KeeperEnrolRequest) (*v1.KeeperEnrolResponse, error
 	return a, nil
 }
 
-func (k *Keeper) enrol(e *v1.KeeperEnrolment) (*v1.Receipt, error) {
+func (ms *membership) enrol(e *v1.KeeperEnrolment) (*v1.Receipt, error) {
 	agent := e.GetAgent()
 	if agent == "" || len(agent) > member.MaxName {
 		return nil, refuse(ruleRequest, "the agent's name has %d bytes", len(agent))
 	}
 	number, _ := member.SealedFor(e.Sealed)
-	private := k.ring.sealing[number]
+	private := ms.ring.sealing[number]
 	if private == nil {
 		return nil, refuse(ruleMember, "the key is sealed for statement %d, which is not in use: enrol with the current one", number)
 	}
-	key, day, code, err := member.Open(private, k.options.Fleet, agent, k.pin, e.Sealed)
+	key, day, code, err := member.Open(private, ms.options.Fleet, agent, ms.pin, e.Sealed)
 	if err != nil {
 		return nil, refuse(ruleMember, "%s", err)
 	}
-	if today := k.today(); day > today+1 || day < today-oldestDays {
+	if today := ms.options.today(); day > today+1 || day < today-oldestDays {
 		return nil, refuse(ruleDay, "the key is of day %d and today is %d: one of the clocks is wrong", day, today)
 	}
 	now, later := key, day
-	for later < k.today()-1 {
+	for later < ms.options.today()-1 {
 		now, later = now.Next(), later+1
 	}
 	row := keyRow{Day: later, Key: now[:]}
-	m := k.members[agent]
+	m := ms.members[agent]
 	if m != nil {
 		if m.Revoked {
 			return nil, refuse(ruleMember, "%s is revoked", agent)
 		}
-		if has, ok := k.ring.keys[agent]; ok && m.Serial != 0 && has.Serial == m.Serial {
+		if has, ok := ms.ring.keys[agent]; ok && m.Serial != 0 && has.Serial == m.Serial {
 			if !same(&has, &row) {
 				return nil, refuse(ruleMember, "%s has another key: the keeper's people can reset it", agent)
 			}
-			return member.NewReceipt(&key, k.options.Fleet, agent, k.pin, m.Cell, m.Since), nil
+			return member.NewReceipt(&key, ms.options.Fleet, agent, ms.pin, m.Cell, m.Since), nil
 		}
 	}
-	if m, err = k.admit(agent, m, code, row); err != nil {
+	if m, err = ms.admit(agent, m, code, row); err != nil {
 		return nil, err
 	}
-	return member.NewReceipt(&key, k.options.Fleet, agent, k.pin, m.Cell, m.Since), nil
+	return member.NewReceipt(&key, ms.options.Fleet, agent, ms.pin, m.Cell, m.Since), nil
 }
 
 // same reports whether two keys are the same on a day that both have.
@@ -105,24 +108,24 @@ func same(a, b *keyRow) bool {
 
 // admit stores a key of a new member, or of one that has none. The key is on disk before the
 // member, so a crash between the two leaves a key that nothing refers to.
-func (k *Keeper) admit(agent string, old *memberRow, code member.Code, row keyRow) (m *memberRow, err error) {
-	if old == nil && len(k.members) >= maxMembers {
-		return nil, refuse(ruleMember, "there are %d members already", len(k.members))
+func (ms *membership) admit(agent string, old *memberRow, code member.Code, row keyRow) (m *memberRow, err error) {
+	if old == nil && len(ms.members) >= maxMembers {
+		return nil, refuse(ruleMember, "there are %d members already", len(ms.members))
 	}
 	hash := sha256.Sum256(code[:])
-	invited := k.options.Rules.Invited && k.on(ruleInvitation)
+	invited := ms.options.Rules.Invited && ms.options.on(ruleInvitation)
 	// The invitation proves that a member is the same after the keeper has lost its keys.
 	returns := old != nil && len(old.Code) > 0 && subtle.ConstantTimeCompare(old.Code, hash[:]) == 1
-	row.Serial = k.meta.Serial + 1
+	row.Serial = ms.meta.Serial + 1
 	if invited && !returns {
-		if err := k.valid(hash[:]); err != nil {
+		if err := ms.valid(hash[:]); err != nil {
 			return nil, err
 		}
 	}
-	if err := k.ring.put(map[string]keyRow{agent: row}); err != nil {
+	if err := ms.ring.put(map[string]keyRow{agent: row}); err != nil {
 		return nil, err
 	}
-	err = k.update("enrolment", func(c *change) error {
+	err = ms.update("enrolment", func(c *change) error {
 		m = &memberRow{Since: c.at.Unix()}
 		if invited {
 			m.Code = hash[:]
@@ -138,7 +141,7 @@ func (k *Keeper) admit(agent string, old *memberRow, code member.Code, row keyRo
 		m.Serial = c.meta.Serial
 		if old != nil {
 			m.Cell = old.Cell
-		} else if err := k.draw(c, m); err != nil {
+		} else if err := ms.draw(c, m); err != nil {
 			return err
 		}
 		c.members[agent] = m
@@ -148,9 +151,9 @@ func (k *Keeper) admit(agent string, old *memberRow, code member.Code, row keyRo
 }
 
 // valid refuses an invitation that admit could not spend.
-func (k *Keeper) valid(hash []byte) error {
-	return k.db.View(func(tx *bolt.Tx) error {
-		_, err := findCode(tx, hash, k.seconds())
+func (ms *membership) valid(hash []byte) error {
+	return ms.db.View(func(tx *bolt.Tx) error {
+		_, err := findCode(tx, hash, ms.options.seconds())
 		return err
 	})
 }
@@ -184,11 +187,11 @@ func (c *change) spend(hash []byte) error {
 // draw puts a new member into a random cell. When the fleet is large enough for another cell,
 // each member moves there with the same probability. So at any time, each member's cell is
 // uniform and independent of the others', whoever chooses the order in which they enrol.
-func (k *Keeper) draw(c *change, m *memberRow) error {
-	count := int64(len(k.members)) + 1
-	if cells := max(1, count/k.options.Rules.Cell); cells > c.meta.Cells {
+func (ms *membership) draw(c *change, m *memberRow) error {
+	count := int64(len(ms.members)) + 1
+	if cells := max(1, count/ms.options.Rules.Cell); cells > c.meta.Cells {
 		for ; c.meta.Cells < cells; c.meta.Cells++ {
-			moved, err := k.move(c)
+			moved, err := ms.move(c)
 			if err != nil {
 				return err
 			}
@@ -197,33 +200,33 @@ func (k *Keeper) draw(c *change, m *memberRow) error {
 			}
 		}
 	}
-	if !k.on(ruleCell) { // a planted mistake: the order of enrolments decides
-		m.Cell = (count - 1) / k.options.Rules.Cell
+	if !ms.options.on(ruleCell) { // a planted mistake: the order of enrolments decides
+		m.Cell = (count - 1) / ms.options.Rules.Cell
 		return nil
 	}
-	at, err := k.uniform(c.meta.Cells)
+	at, err := ms.uniform(c.meta.Cells)
 	m.Cell = at
 	return err
 }
 
 // move lets each member go to the cell that begins, with the probability that makes all cells
 // equally likely.
-func (k *Keeper) move(c *change) (moved int, err error) {
-	if !k.on(ruleCell) {
+func (ms *membership) move(c *change) (moved int, err error) {
+	if !ms.options.on(ruleCell) {
 		return 0, nil
 	}
-	names := make([]string, 0, len(k.members))
-	for name := range k.members {
+	names := make([]string, 0, len(ms.members))
+	for name := range ms.members {
 		names = append(names, name)
 	}
 	slices.SortFunc(names, cmp.Compare) // so that tests repeat
 	for _, name := range names {
-		at, err := k.uniform(c.meta.Cells + 1)
+		at, err := ms.uniform(c.meta.Cells + 1)
 		if err != nil {
 			return 0, err
 		}
 		if at == c.meta.Cells {
-			r := *k.members[name]
+			r := *ms.members[name]
 			if changed := c.members[name]; changed != nil {
 				r = *changed
 			}
@@ -236,11 +239,11 @@ func (k *Keeper) move(c *change) (moved int, err error) {
 }
 
 // uniform draws a number below n.
-func (k *Keeper) uniform(n int64) (int64, error) {
+func (ms *membership) uniform(n int64) (int64, error) {
 	limit := ^uint64(0) - ^uint64(0)%uint64(n)
 	for {
 		var b [8]byte
-		if _, err := io.ReadFull(k.options.random, b[:]); err != nil {
+		if _, err := io.ReadFull(ms.options.random, b[:]); err != nil {
 			return 0, err
 		}
 		if x := binary.LittleEndian.Uint64(b[:]); x < limit {
@@ -250,9 +253,9 @@ func (k *Keeper) uniform(n int64) (int64, error) {
 }
 
 // list returns all members by name.
-func (k *Keeper) list() []*v1.KeeperMember {
-	all := make([]*v1.KeeperMember, 0, len(k.members))
-	for name, m := range k.members {
+func (ms *membership) list() []*v1.KeeperMember {
+	all := make([]*v1.KeeperMember, 0, len(ms.members))
+	for name, m := range ms.members {
 		all = append(all, &v1.KeeperMember{Agent: name, Cell: m.Cell, Since: m.Since, Revoked: m.Revoked || m.Serial == 0})
 	}
 	slices.SortFunc(all, func(a, b *v1.KeeperMember) int { return cmp.Compare(a.Agent, b.Agent) })
@@ -260,11 +263,23 @@ func (k *Keeper) list() []*v1.KeeperMember {
 }
 
 // key returns a member's key of a day.
-func (k *Keeper) key(agent string, day int64) (mask.Key, bool) {
-	m := k.members[agent]
-	row, found := k.ring.keys[agent]
+func (ms *membership) key(agent string, day int64) (mask.Key, bool) {
+	m := ms.members[agent]
+	row, found := ms.ring.keys[agent]
 	if m == nil || !found || m.Serial == 0 || row.Serial != m.Serial {
 		return mask.Key{}, false
 	}
 	return row.on(day)
+}
+
+// maskKey returns the key of a member that may be in a sum now.
+func (ms *membership) maskKey(agent string, day int64) (mask.Key, error) {
+	m := ms.members[agent]
+	if m == nil || m.Revoked {
+		return mask.Key{}, refuse(ruleMember, "%s is not a member", agent)
+	}
+	if key, ok := ms.key(agent, day); ok {
+		return key, nil
+	}
+	return mask.Key{}, refuse(ruleMember, "the keeper has no key of %s for day %d: it must enrol again", agent, day)
 }

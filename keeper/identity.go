@@ -75,12 +75,12 @@ func (k *Keeper) signed() *v1.SignedStatement {
 	return s
 }
 
-func (k *Keeper) readStatement() (err error) {
-	k.current = nil
-	if len(k.meta.Statement) == 0 {
+func (s *store) readStatement() (err error) {
+	s.current = nil
+	if len(s.meta.Statement) == 0 {
 		return nil
 	}
-	if k.current, err = member.ReadStatement(k.meta.Statement); err == nil && member.PinOf(k.current.Identity) != k.pin {
+	if s.current, err = member.ReadStatement(s.meta.Statement); err == nil && member.PinOf(s.current.Identity) != s.pin {
 		err = errors.New("the folder has the statement of another keeper")
 	}
 	return err
@@ -97,7 +97,7 @@ func (k *Keeper) begin() error {
 
 // renew makes a statement if there is none that fits.
 func (k *Keeper) renew() error {
-	now := k.seconds()
+	now := k.options.seconds()
 	if s := k.current; s != nil && proto.Equal(s.Rules, k.options.Rules) && now < s.NotAfter-renewSeconds && k.ring.sealing[s.Number] != nil {
 		return nil
 	}

@@ -28,17 +28,16 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// Keeper is safe for concurrent use. It answers one call after the other.
+// Keeper is safe for concurrent use. It answers one call after the other: each exported method
+// takes the lock, and what the keeper consists of has no lock of its own.
 type Keeper struct {
-	options  Options
 	identity ed25519.PrivateKey
-	pin      member.Pin
 
 	mu sync.Mutex
-	db *boltfile.File
-	ring
-	state
-	stale bool // a write has failed, so the state in memory may not be that on disk
+	*store
+	membership *membership
+	judging    *judging
+	releases   *releases
 	// deferred is what the planted mistake "record" has not written yet.
 	deferred func() error
 }
@@ -60,6 +59,20 @@ type Options struct {
 	gate   func(step string) // is called at each write and may not return
 	random io.Reader
 }
+
+// on reports whether a rule applies. Tests switch rules off.
+func (o *Options) on(rule string) bool { return !o.off[rule] }
+
+// step is called at each write, for crash tests.
+func (o *Options) step(name string) {
+	if o.gate != nil {
+		o.gate(name)
+	}
+}
+
+func (o *Options) seconds() int64 { return o.Now().Unix() }
+
+func (o *Options) today() int64 { return mask.Day(o.Now()) }
 
 // The rules, as refusals name them.
 const (
@@ -104,11 +117,14 @@ func Open(dir string, o Options) (k *Keeper, err error) {
 	if o.Fleet == "" || len(o.Fleet) > member.MaxName {
 		return nil, fmt.Errorf("the name of the fleet has %d bytes, want 1 to %d", len(o.Fleet), member.MaxName)
 	}
-	k = &Keeper{options: o}
-	if k.identity, err = readIdentity(dir); err != nil {
+	identity, err := readIdentity(dir)
+	if err != nil {
 		return nil, err
 	}
-	k.pin = member.PinOf(k.identity.Public().(ed25519.PublicKey))
+	k = &Keeper{identity: identity, store: &store{options: o, pin: member.PinOf(identity.Public().(ed25519.PublicKey))}}
+	k.membership = &membership{k.store}
+	k.judging = &judging{k.store, k.membership}
+	k.releases = &releases{k.store, k.membership, k.judging}
 	if k.db, err = boltfile.Open(filepath.Join(dir, "keeper.db")); err != nil {
 		return nil, fmt.Errorf("%w: two keepers on one folder would release twice", err)
 	}
@@ -138,18 +154,6 @@ func (k *Keeper) Close() error {
 
 // Pin returns the pin of the keeper's identity.
 func (k *Keeper) Pin() member.Pin { return k.pin }
-
-func (k *Keeper) on(rule string) bool { return !k.options.off[rule] }
-
-func (k *Keeper) gate(step string) {
-	if k.options.gate != nil {
-		k.options.gate(step)
-	}
-}
-
-func (k *Keeper) seconds() int64 { return k.options.Now().Unix() }
-
-func (k *Keeper) today() int64 { return mask.Day(k.options.Now()) }
 
 // fresh prepares for a call: it reads the state again after a failed write, replaces old keys,
 // and renews the statement.
@@ -195,7 +199,7 @@ func (k *Keeper) State(q *v1.KeeperStateRequest) (*v1.KeeperStateResponse, error
 	}
 	a := &v1.KeeperStateResponse{Statement: k.signed(), Revision: binary.BigEndian.AppendUint64(nil, uint64(k.meta.Log)), Newest: -1}
 	if string(q.Members) != string(a.Revision) {
-		a.Members = k.list()
+		a.Members = k.membership.list()
 	}
 	if q.Run != "" {
 		if len(q.Run) > member.MaxName {

@@ -292,15 +292,15 @@ func overwrite(f *os.File) error {
 }
 
 // rotate replaces keys that are older than yesterday's, once a day.
-func (k *Keeper) rotate() error {
-	day := k.today() - 1
-	if day <= k.ring.day {
+func (s *store) rotate() error {
+	day := s.options.today() - 1
+	if day <= s.ring.day {
 		return nil
 	}
-	if err := k.ring.rotate(day, k.members, k.gate); err != nil {
+	if err := s.ring.rotate(day, s.members, s.options.step); err != nil {
 		return fmt.Errorf("replacing the keys of earlier days: %w", err)
 	}
-	return k.update("forget", func(c *change) error { return c.forget(day) })
+	return s.update("forget", func(c *change) error { return c.forget(day) })
 }
 
 // forget removes judged results whose keys are gone: their rounds cannot be released.

@@ -73,11 +73,11 @@ func (k *Keeper) Approve(plan, note string) error {
 	})
 }
 
-func (k *Keeper) approved(plan string) error {
-	if !k.options.Approved {
+func (s *store) approved(plan string) error {
+	if !s.options.Approved {
 		return nil
 	}
-	return k.db.View(func(tx *bolt.Tx) error {
+	return s.db.View(func(tx *bolt.Tx) error {
 		var note string
 		found, err := boltfile.Get(tx.Bucket(plansBucket), []byte(plan), &note)
 		if err == nil && !found {
@@ -100,7 +100,7 @@ func (k *Keeper) do(step string, change func(c *change) error) error {
 func (k *Keeper) Members() []*v1.KeeperMember {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.list()
+	return k.membership.list()
 }
 
 // Log returns the last n entries of the log, oldest first.

@@ -16,6 +16,13 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
+// releases has the rules for the sums of masks.
+type releases struct {
+	*store
+	membership *membership
+	judging    *judging
+}
+
 // Release returns the sum of the masks of a round. The first request that the rules allow is the
 // only one that is ever answered for its round, and its record is on disk before the answer
 // leaves. A repeated request has the same bytes or is refused.
@@ -34,21 +41,21 @@ func (k *Keeper) Release(q *v1.KeeperReleaseRequest) (*v1.KeeperReleaseResponse,
 	if err != nil {
 		return nil, err
 	}
-	if row != nil && (k.on(ruleOnce) || string(row.Request) == string(hash)) {
+	if row != nil && (k.options.on(ruleOnce) || string(row.Request) == string(hash)) {
 		return k.again(q, c, hash, row)
 	}
-	keys, agents, err := k.allow(q, c, k.seconds())
+	keys, agents, err := k.releases.allow(q, c, k.options.seconds())
 	if err != nil {
 		return nil, err
 	}
-	chosen, err := k.choose(q)
+	chosen, err := k.releases.choose(q)
 	if err != nil {
 		return nil, err
 	}
 	masks := compute(q, c, keys, chosen)
-	row = &releaseRow{Request: hash, Answer: sum(masks), At: k.seconds(), Agents: agents, Chosen: chosen}
-	write := func() error { return k.record(q.Round, row) }
-	if k.on(ruleRecord) {
+	row = &releaseRow{Request: hash, Answer: sum(masks), At: k.options.seconds(), Agents: agents, Chosen: chosen}
+	write := func() error { return k.releases.record(q.Round, row) }
+	if k.options.on(ruleRecord) {
 		if err := write(); err != nil {
 			return nil, err
 		}
@@ -61,7 +68,7 @@ func (k *Keeper) Release(q *v1.KeeperReleaseRequest) (*v1.KeeperReleaseResponse,
 func (k *Keeper) answer(q *v1.KeeperReleaseRequest, masks []byte, chosen []int64) *v1.KeeperReleaseResponse {
 	a := &v1.KeeperReleaseResponse{Masks: masks, Chosen: chosen}
 	a.Signature = member.Sign(k.identity, k.meta.Epoch, q, a)
-	k.gate("answer")
+	k.options.step("answer")
 	return a
 }
 
@@ -82,7 +89,7 @@ func (k *Keeper) checkRequest(q *v1.KeeperReleaseRequest) error {
 		}
 		last := q.Results[i-1]
 		switch order := strings.Compare(last.Agent, r.Agent); {
-		case order == 0 && last.Part == r.Part && k.on(ruleTwice):
+		case order == 0 && last.Part == r.Part && k.options.on(ruleTwice):
 			return refuse(ruleTwice, "%s, part %d, is there twice", r.Agent, r.Part)
 		case order > 0 || order == 0 && last.Part > r.Part:
 			return refuse(ruleRequest, "the results are not ordered by agent and part")
@@ -109,7 +116,7 @@ func (k *Keeper) again(q *v1.KeeperReleaseRequest, c *mask.Context, hash []byte,
 	if string(row.Request) != string(hash) {
 		return nil, refuse(ruleOnce, "round %d of run %s was released for another request", q.Round.Round, q.Round.Run)
 	}
-	keys, _, err := k.keysOf(q, row.At)
+	keys, _, err := k.releases.keysOf(q, row.At)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +129,7 @@ func (k *Keeper) again(q *v1.KeeperReleaseRequest, c *mask.Context, hash []byte,
 
 // keysOf returns the keys of the results, and the number of distinct agents. At is when the
 // round was released.
-func (k *Keeper) keysOf(q *v1.KeeperReleaseRequest, at int64) (keys []mask.Key, agents int64, err error) {
+func (rs *releases) keysOf(q *v1.KeeperReleaseRequest, at int64) (keys []mask.Key, agents int64, err error) {
 	keys = make([]mask.Key, len(q.Results))
 	for i, r := range q.Results {
 		if i > 0 && q.Results[i-1].Agent == r.Agent {
@@ -130,63 +137,63 @@ func (k *Keeper) keysOf(q *v1.KeeperReleaseRequest, at int64) (keys []mask.Key, 
 			continue
 		}
 		agents++
-		if keys[i], err = k.maskKey(r.Agent, q.Round.Day); err != nil {
+		if keys[i], err = rs.membership.maskKey(r.Agent, q.Round.Day); err != nil {
 			return nil, 0, err
 		}
-		if m := k.members[r.Agent]; k.on(ruleAge) && m.Since+k.current.Rules.Age > at {
-			return nil, 0, refuse(ruleAge, "%s is a member since %d s, the minimum is %d s", r.Agent, at-m.Since, k.current.Rules.Age)
+		if m := rs.members[r.Agent]; rs.options.on(ruleAge) && m.Since+rs.current.Rules.Age > at {
+			return nil, 0, refuse(ruleAge, "%s is a member since %d s, the minimum is %d s", r.Agent, at-m.Since, rs.current.Rules.Age)
 		}
 	}
 	return keys, agents, nil
 }
 
 // allow applies the rules to a round that was not released.
-func (k *Keeper) allow(q *v1.KeeperReleaseRequest, c *mask.Context, now int64) ([]mask.Key, int64, error) {
-	newest, err := k.newest(q.Round.Run)
+func (rs *releases) allow(q *v1.KeeperReleaseRequest, c *mask.Context, now int64) ([]mask.Key, int64, error) {
+	newest, err := rs.newest(q.Round.Run)
 	if err != nil {
 		return nil, 0, err
 	}
-	if k.on(ruleOnce) && q.Round.Round < newest {
+	if rs.options.on(ruleOnce) && q.Round.Round < newest {
 		return nil, 0, refuse(ruleOnce, "round %d of run %s is over: round %d was released", q.Round.Round, q.Round.Run, newest)
 	}
-	if today := k.today(); k.options.Daily > 0 && k.meta.Day == today && k.meta.Count >= k.options.Daily {
-		return nil, 0, refuse(ruleDaily, "%d rounds were released today, the maximum is %d", k.meta.Count, k.options.Daily)
+	if today := rs.options.today(); rs.options.Daily > 0 && rs.meta.Day == today && rs.meta.Count >= rs.options.Daily {
+		return nil, 0, refuse(ruleDaily, "%d rounds were released today, the maximum is %d", rs.meta.Count, rs.options.Daily)
 	}
-	keys, agents, err := k.keysOf(q, now)
+	keys, agents, err := rs.keysOf(q, now)
 	if err != nil {
 		return nil, 0, err
 	}
-	if least := k.least(q.Round); agents < least {
+	if least := rs.least(q.Round); agents < least {
 		return nil, 0, refuse(ruleLeast, "%d agents, the minimum is %d", agents, least)
 	}
-	if err := k.quorum(q, now); err != nil {
+	if err := rs.quorum(q, now); err != nil {
 		return nil, 0, err
 	}
-	if q.Round.Terms.Check == "norm" && k.on(ruleCheck) && k.decides(q.Round) {
-		err = k.allJudged(q, c)
+	if q.Round.Terms.Check == "norm" && rs.options.on(ruleCheck) && rs.judging.decides(q.Round) {
+		err = rs.allJudged(q, c)
 	}
 	return keys, agents, err
 }
 
 // quorum refuses a sum that has less than the quorum of one of its cells. Members that are too
 // young do not count.
-func (k *Keeper) quorum(q *v1.KeeperReleaseRequest, now int64) error {
-	if !k.on(ruleQuorum) {
+func (rs *releases) quorum(q *v1.KeeperReleaseRequest, now int64) error {
+	if !rs.options.on(ruleQuorum) {
 		return nil
 	}
 	has, of := map[int64]int64{}, map[int64]int64{}
 	for i, r := range q.Results {
 		if i == 0 || q.Results[i-1].Agent != r.Agent {
-			has[k.members[r.Agent].Cell]++
+			has[rs.members[r.Agent].Cell]++
 		}
 	}
-	for _, m := range k.members {
-		if !m.Revoked && m.Serial != 0 && m.Since+k.current.Rules.Age <= now {
+	for _, m := range rs.members {
+		if !m.Revoked && m.Serial != 0 && m.Since+rs.current.Rules.Age <= now {
 			of[m.Cell]++
 		}
 	}
-	share := max(k.current.Rules.Quorum, q.Round.Terms.Quorum)
-	if q.Round.Terms.Robust == "nearest" && !k.decides(q.Round) {
+	share := max(rs.current.Rules.Quorum, q.Round.Terms.Quorum)
+	if q.Round.Terms.Robust == "nearest" && !rs.judging.decides(q.Round) {
 		share /= 2 // these results are those that another keeper has chosen, not always three quarters of a cell
 	}
 	for cell, n := range has {
@@ -198,8 +205,8 @@ func (k *Keeper) quorum(q *v1.KeeperReleaseRequest, now int64) error {
 }
 
 // allJudged refuses results that were not accepted by Check.
-func (k *Keeper) allJudged(q *v1.KeeperReleaseRequest, c *mask.Context) error {
-	return k.db.View(func(tx *bolt.Tx) error {
+func (rs *releases) allJudged(q *v1.KeeperReleaseRequest, c *mask.Context) error {
+	return rs.db.View(func(tx *bolt.Tx) error {
 		b := tx.Bucket(checksBucket)
 		for _, r := range q.Results {
 			var row checkRow
@@ -215,13 +222,13 @@ func (k *Keeper) allJudged(q *v1.KeeperReleaseRequest, c *mask.Context) error {
 
 // choose returns the places of the three quarters of the results whose sketches are nearest to
 // the median sketch, ascending, or nothing if the plan takes all.
-func (k *Keeper) choose(q *v1.KeeperReleaseRequest) (chosen []int64, err error) {
-	if q.Round.Terms.Robust != "nearest" || !k.decides(q.Round) {
+func (rs *releases) choose(q *v1.KeeperReleaseRequest) (chosen []int64, err error) {
+	if q.Round.Terms.Robust != "nearest" || !rs.judging.decides(q.Round) {
 		return nil, nil
 	}
 	rows := make([][]float64, len(q.Results))
 	for i, r := range q.Results {
-		row, err := k.judged(q.Round, r)
+		row, err := rs.judged(q.Round, r)
 		if err != nil {
 			return nil, err
 		}
@@ -252,18 +259,18 @@ func (k *Keeper) choose(q *v1.KeeperReleaseRequest) (chosen []int64, err error) 
 	for _, i := range chosen {
 		agents[q.Results[i].Agent] = true
 	}
-	if least := k.least(q.Round); int64(len(agents)) < least {
+	if least := rs.least(q.Round); int64(len(agents)) < least {
 		return nil, refuse(ruleLeast, "%d agents among the chosen results, the minimum is %d", len(agents), least)
 	}
 	return chosen, nil
 }
 
 // least returns the minimum number of agents in a sum.
-func (k *Keeper) least(q *v1.MaskedRound) int64 {
-	if !k.on(ruleLeast) {
+func (rs *releases) least(q *v1.MaskedRound) int64 {
+	if !rs.options.on(ruleLeast) {
 		return 0
 	}
-	return max(k.current.Rules.Least, q.Terms.Least)
+	return max(rs.current.Rules.Least, q.Terms.Least)
 }
 
 // distances returns the distance of each sketch from the median of all, number by number.
@@ -288,13 +295,13 @@ func distances(rows [][]float64) []float64 {
 }
 
 // record makes a release durable: first that it comes, in keys.db, then the release itself.
-func (k *Keeper) record(q *v1.MaskedRound, row *releaseRow) error {
-	last := lastRow{Releases: k.meta.Releases + 1, Run: q.Run, Round: q.Round, Row: *row}
-	k.gate("before announcement")
-	if err := k.ring.announce(last); err != nil {
+func (rs *releases) record(q *v1.MaskedRound, row *releaseRow) error {
+	last := lastRow{Releases: rs.meta.Releases + 1, Run: q.Run, Round: q.Round, Row: *row}
+	rs.options.step("before announcement")
+	if err := rs.ring.announce(last); err != nil {
 		return err
 	}
-	return k.update("release", func(c *change) error { return c.release(&last) })
+	return rs.update("release", func(c *change) error { return c.release(&last) })
 }
 
 // release stores a release, and forgets what was judged in its run until then.

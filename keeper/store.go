@@ -11,6 +11,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"loadstar/fed/member"
 	"loadstar/internal/boltfile"
 	v1 "loadstar/proto/loadstar/v1"
 )
@@ -91,16 +92,26 @@ type state struct {
 	current *v1.KeeperStatement
 }
 
+// store has what the keeper must not forget, on disk and in memory.
+type store struct {
+	options Options
+	pin     member.Pin
+	db      *boltfile.File
+	ring    ring
+	state
+	stale bool // a write has failed, so the state in memory may not be that on disk
+}
+
 // load reads and checks every record.
-func (k *Keeper) load() error {
-	s := state{members: map[string]*memberRow{}}
-	err := k.db.Update(func(tx *bolt.Tx) error {
+func (s *store) load() error {
+	next := state{members: map[string]*memberRow{}}
+	err := s.db.Update(func(tx *bolt.Tx) error {
 		for _, name := range [][]byte{metaBucket, membersBucket, codesBucket, plansBucket, releasesBucket, checksBucket, logBucket} {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 				return err
 			}
 		}
-		found, err := boltfile.Get(tx.Bucket(metaBucket), metaKey, &s.meta)
+		found, err := boltfile.Get(tx.Bucket(metaBucket), metaKey, &next.meta)
 		if err != nil {
 			return err
 		}
@@ -108,42 +119,42 @@ func (k *Keeper) load() error {
 			if tx.Bucket(logBucket).Stats().KeyN > 0 {
 				return fmt.Errorf("%w: it has a log without its head", boltfile.ErrDamaged)
 			}
-			s.meta = meta{Fleet: k.options.Fleet, Cells: 1}
-			if err := boltfile.Put(tx.Bucket(metaBucket), metaKey, &s.meta); err != nil {
+			next.meta = meta{Fleet: s.options.Fleet, Cells: 1}
+			if err := boltfile.Put(tx.Bucket(metaBucket), metaKey, &next.meta); err != nil {
 				return err
 			}
 		}
-		return s.read(tx)
+		return next.read(tx)
 	})
 	if err != nil {
 		return err
 	}
-	if s.meta.Fleet != k.options.Fleet {
-		return fmt.Errorf("the folder is of a keeper of fleet %q, not %q", s.meta.Fleet, k.options.Fleet)
+	if next.meta.Fleet != s.options.Fleet {
+		return fmt.Errorf("the folder is of a keeper of fleet %q, not %q", next.meta.Fleet, s.options.Fleet)
 	}
-	k.state = s
-	if err := k.repeat(); err != nil {
+	s.state = next
+	if err := s.repeat(); err != nil {
 		return err
 	}
-	return k.readStatement()
+	return s.readStatement()
 }
 
 // repeat compares keeper.db with the release that keys.db announces. If it is the next one, the
 // keeper died between the two writes. If keeper.db lacks more than that, it was restored from a
 // backup: then all keys go, because nobody knows what was released with them.
-func (k *Keeper) repeat() error {
-	last := k.ring.last
-	switch missing := last.Releases - k.state.meta.Releases; {
+func (s *store) repeat() error {
+	last := s.ring.last
+	switch missing := last.Releases - s.state.meta.Releases; {
 	case missing < 1:
 		return nil
 	case missing == 1:
-		return k.update("repeat", func(c *change) error { return c.release(&last) })
+		return s.update("repeat", func(c *change) error { return c.release(&last) })
 	}
-	k.options.Log.Warn("keeper.db is older than keys.db: it was restored from a backup. All members must enrol again")
-	if err := k.ring.erase(); err != nil {
+	s.options.Log.Warn("keeper.db is older than keys.db: it was restored from a backup. All members must enrol again")
+	if err := s.ring.erase(); err != nil {
 		return err
 	}
-	return k.update("erase", func(c *change) error { return c.log("erase", "keeper.db is older than keys.db: all keys were removed") })
+	return s.update("erase", func(c *change) error { return c.log("erase", "keeper.db is older than keys.db: all keys were removed") })
 }
 
 func (s *state) read(tx *bolt.Tx) error {
@@ -196,11 +207,11 @@ type change struct {
 }
 
 // update makes a change and its log entry durable. Step names it for crash tests.
-func (k *Keeper) update(step string, do func(c *change) error) error {
-	c := &change{meta: k.state.meta, members: map[string]*memberRow{}, checks: k.state.checks, at: k.options.Now().UTC()}
-	k.gate("before " + step)
+func (s *store) update(step string, do func(c *change) error) error {
+	c := &change{meta: s.state.meta, members: map[string]*memberRow{}, checks: s.state.checks, at: s.options.Now().UTC()}
+	s.options.step("before " + step)
 	refused := false
-	err := k.db.Update(func(tx *bolt.Tx) error {
+	err := s.db.Update(func(tx *bolt.Tx) error {
 		c.tx = tx
 		if err := do(c); err != nil {
 			refused = true
@@ -214,17 +225,17 @@ func (k *Keeper) update(step string, do func(c *change) error) error {
 		if err := boltfile.Put(tx.Bucket(metaBucket), metaKey, &c.meta); err != nil {
 			return err
 		}
-		k.gate("within " + step)
+		s.options.step("within " + step)
 		return nil
 	})
 	if err != nil {
-		k.stale = !refused
+		s.stale = !refused
 		return err
 	}
-	k.gate("after " + step)
-	k.state.meta, k.state.checks = c.meta, c.checks
+	s.options.step("after " + step)
+	s.state.meta, s.state.checks = c.meta, c.checks
 	for name, r := range c.members {
-		k.state.members[name] = r
+		s.state.members[name] = r
 	}
 	return nil
 }
@@ -253,10 +264,10 @@ func checkKey(q *v1.MaskedRound, r *v1.MaskedResult) []byte {
 }
 
 // newest returns the newest round of a run that was released, or -1.
-func (k *Keeper) newest(run string) (round int64, err error) {
+func (s *store) newest(run string) (round int64, err error) {
 	round = -1
 	prefix := runKey(run)
-	err = k.db.View(func(tx *bolt.Tx) error {
+	err = s.db.View(func(tx *bolt.Tx) error {
 		c := tx.Bucket(releasesBucket).Cursor()
 		key, _ := c.Seek(roundKey(run, -1)) // the largest number, which no round has
 		if key == nil {
@@ -272,10 +283,10 @@ func (k *Keeper) newest(run string) (round int64, err error) {
 	return round, err
 }
 
-func (k *Keeper) released(run string, round int64) (r *releaseRow, err error) {
+func (s *store) released(run string, round int64) (r *releaseRow, err error) {
 	r = new(releaseRow)
 	found := false
-	err = k.db.View(func(tx *bolt.Tx) (err error) {
+	err = s.db.View(func(tx *bolt.Tx) (err error) {
 		found, err = boltfile.Get(tx.Bucket(releasesBucket), roundKey(run, round), r)
 		return err
 	})

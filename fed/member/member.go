@@ -179,7 +179,6 @@ func Of(c *mask.Context, r *v1.MaskedResult) { c.Agent, c.Part, c.Clients = r.Ag
 
 // CheckRound returns an error for a round that no plan can have.
 func CheckRound(q *v1.MaskedRound) error {
-	t := q.GetTerms()
 	switch {
 	case !validName(q.GetFleet()) || !validName(q.Run) || !validName(q.Plan) || !validName(q.Weights) || len(q.Control) > MaxName:
 		return fmt.Errorf("a round needs a fleet, a run, a plan and weights, with names of 1 to %d bytes", MaxName)
@@ -187,6 +186,16 @@ func CheckRound(q *v1.MaskedRound) error {
 		return fmt.Errorf("round %d of version %d: want numbers from 0", q.Round, q.Version)
 	case q.Length < 1 || q.Length > MaxLength:
 		return fmt.Errorf("a vector of %d numbers: want 1 to %d", q.Length, MaxLength)
+	}
+	if err := checkTerms(q.Terms); err != nil {
+		return err
+	}
+	return checkLimits(q)
+}
+
+// checkTerms returns an error for privacy keys that no plan can have.
+func checkTerms(t *v1.PrivacyTerms) error {
+	switch {
 	case t == nil || t.Least < 0 || t.Quorum < 0 || t.Quorum > 1000:
 		return errors.New("a round needs the plan's privacy keys, with a quorum of at most 1000 thousandths")
 	case t.Check != "none" && t.Check != "norm":
@@ -195,18 +204,24 @@ func CheckRound(q *v1.MaskedRound) error {
 		return fmt.Errorf("robust is %q with check %s, want none, or nearest with check norm", t.Robust, t.Check)
 	case len(t.Keepers) < 1 || len(t.Keepers) > MaxKeepers:
 		return fmt.Errorf("%d keepers, want 1 to %d", len(t.Keepers), MaxKeepers)
-	case len(q.Limits) < 1 || len(q.Limits) > MaxBlocks:
-		return fmt.Errorf("%d limits, want 1 to %d", len(q.Limits), MaxBlocks)
 	}
 	for i, k := range t.Keepers {
 		if len(k) != len(Pin{}) || i > 0 && string(t.Keepers[i-1]) >= string(k) {
 			return errors.New("the keepers are not ascending identities")
 		}
 	}
+	return nil
+}
+
+// checkLimits returns an error for limits that do not cover a round's vector.
+func checkLimits(q *v1.MaskedRound) error {
+	if len(q.Limits) < 1 || len(q.Limits) > MaxBlocks {
+		return fmt.Errorf("%d limits, want 1 to %d", len(q.Limits), MaxBlocks)
+	}
 	var length int64
 	for _, b := range q.Limits {
 		if b.GetLength() < 1 || b.Length > MaxLength || b.Limit < 0 || b.Limit > 1<<62 {
-			return fmt.Errorf("a limit of %d for %d numbers with check %s", b.GetLimit(), b.GetLength(), t.Check)
+			return fmt.Errorf("a limit of %d for %d numbers", b.GetLimit(), b.GetLength())
 		}
 		length += b.Length
 	}

@@ -1,3 +1,4 @@
 // Package archtest tests the architecture: it checks that packages import only the packages
-// that they may import, and that every package has a package comment.
+// that they may import, that every package has a package comment, and that no type or function
+// is too large.
 package archtest

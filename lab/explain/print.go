@@ -13,8 +13,20 @@ import (
 func Print(w io.Writer, e *Explanation) error {
 	fmt.Fprintf(w, "%s: %s, %s\n", e.File, e.Algorithm, count(e.Rounds, "round"))
 	fmt.Fprintf(w, "%s\n\n", e.About)
-	row := func(t io.Writer, name, format string, a ...any) { fmt.Fprintf(t, "  "+name+"\t"+format+"\n", a...) }
+	for _, section := range []func(io.Writer, *Explanation) error{printTraining, printLayers, printCommunication, printCost} {
+		if err := section(w, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
+// row prints a row of a section.
+func row(t io.Writer, name, format string, a ...any) {
+	fmt.Fprintf(t, "  "+name+"\t"+format+"\n", a...)
+}
+
+func printTraining(w io.Writer, e *Explanation) error {
 	fmt.Fprintln(w, "Training")
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row(t, "model", "%s, %s parameters", e.Model, thousands(int64(e.Parameters)))
@@ -32,7 +44,13 @@ func Print(w io.Writer, e *Explanation) error {
 		scale = "each client's own standard deviation"
 	}
 	row(t, "loss", "%s, scaled by %s", e.Loss, scale)
-	switch x := e.Data; {
+	printData(t, e.Data)
+	return t.Flush()
+}
+
+// printData prints the rows about the clients and their examples.
+func printData(t io.Writer, x *Data) {
+	switch {
 	case x == nil:
 		row(t, "clients", "unknown: no data given; use --data or --clients")
 	case x.Examples == 0:
@@ -46,26 +64,26 @@ func Print(w io.Writer, e *Explanation) error {
 		row(t, "examples", "%s for training, %s per client", thousands(x.Examples), each)
 		row(t, "gaps", "%s", x.Gaps)
 	}
-	if x := e.Data; x != nil {
-		var out []string
-		for _, o := range []struct {
-			n    int
-			what string
-		}{{x.Server, "%d on the server"}, {x.Holdout, "%d held out for scoring"}, {x.LeftOut, "%d skipped without a complete example"}} {
-			if o.n > 0 {
-				out = append(out, fmt.Sprintf(o.what, o.n))
-			}
-		}
-		if len(out) > 0 {
-			row(t, "", "%d train; %s", x.Training, strings.Join(out, "; "))
+	if x == nil {
+		return
+	}
+	var out []string
+	for _, o := range []struct {
+		n    int
+		what string
+	}{{x.Server, "%d on the server"}, {x.Holdout, "%d held out for scoring"}, {x.LeftOut, "%d skipped without a complete example"}} {
+		if o.n > 0 {
+			out = append(out, fmt.Sprintf(o.what, o.n))
 		}
 	}
-	if err := t.Flush(); err != nil {
-		return err
+	if len(out) > 0 {
+		row(t, "", "%d train; %s", x.Training, strings.Join(out, "; "))
 	}
+}
 
+func printLayers(w io.Writer, e *Explanation) error {
 	fmt.Fprintf(w, "\nLayers (partition %s)\n", e.Partition)
-	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	name := func(s string) string { return fmt.Sprintf("  %-8s", s) } // left-aligned, unlike the numbers
 	fmt.Fprintf(t, "%s\tSHARED\tPERSONAL\t\n", name("LAYER"))
 	for _, l := range e.Layers {
@@ -76,55 +94,55 @@ func Print(w io.Writer, e *Explanation) error {
 		fmt.Fprintf(t, "%s\t%s\t%s\t\n", name(l.Name), shared, personal)
 	}
 	fmt.Fprintf(t, "%s\t%s\t%s\t\n", name("total"), thousands(int64(e.Shared)), thousands(int64(e.Personal)))
-	if err := t.Flush(); err != nil {
-		return err
-	}
+	return t.Flush()
+}
 
+func printCommunication(w io.Writer, e *Explanation) error {
 	fmt.Fprintln(w, "\nCommunication")
-	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if e.Alone {
-		fmt.Fprintln(t, "  none")
-	} else {
-		control := ""
-		switch {
-		case e.Control:
-			control = "; half of this is control variates"
-		case e.Averaged:
-			control = "; two thirds of this are moments"
-		}
-		row(t, "per client and round", "%s down, %s up%s", byteSize(e.Down), byteSize(e.Up), control)
-		if e.PerRound > 0 {
-			row(t, "per round", "%s asked, %s", count(e.PerRound, "client"), byteSize(int64(e.PerRound)*(e.Down+e.Up)))
-			if e.Chosen {
-				row(t, "", "(the plan sets no schedule.cohort, and the fleet has more than %d clients)", recipe.LargeFleet)
-			}
-			row(t, "total", "%s", byteSize(e.Traffic))
-		}
-		row(t, "the server sees", "%s", strings.Join(e.Needs, ", "))
-		if e.Trims {
-			stored := byteSize(e.Up) + " of every client"
-			if e.PerRound > 0 {
-				stored = byteSize(int64(e.PerRound) * e.Up)
-			}
-			row(t, "trimmed mean", "the server stores every update of a round, %s; agents send no sums", stored)
-		}
-		if e.Coordinate > 0 {
-			row(t, "largest change", "±%.3g of a weight by a client in the first round", e.Coordinate)
-		}
-		weight := "equal weights"
-		if e.Weighting == "examples" {
-			weight = "weighted by examples"
-		}
-		if e.FractionBits > 0 {
-			row(t, "sums", "exact to 2^-%d, %s; updates beyond ±%g are rejected", e.FractionBits, weight, e.Bound)
-		}
-	}
-	if err := t.Flush(); err != nil {
+		_, err := fmt.Fprintln(w, "  none")
 		return err
 	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	control := ""
+	switch {
+	case e.Control:
+		control = "; half of this is control variates"
+	case e.Averaged:
+		control = "; two thirds of this are moments"
+	}
+	row(t, "per client and round", "%s down, %s up%s", byteSize(e.Down), byteSize(e.Up), control)
+	if e.PerRound > 0 {
+		row(t, "per round", "%s asked, %s", count(e.PerRound, "client"), byteSize(int64(e.PerRound)*(e.Down+e.Up)))
+		if e.Chosen {
+			row(t, "", "(the plan sets no schedule.cohort, and the fleet has more than %d clients)", recipe.LargeFleet)
+		}
+		row(t, "total", "%s", byteSize(e.Traffic))
+	}
+	row(t, "the server sees", "%s", strings.Join(e.Needs, ", "))
+	if e.Trims {
+		stored := byteSize(e.Up) + " of every client"
+		if e.PerRound > 0 {
+			stored = byteSize(int64(e.PerRound) * e.Up)
+		}
+		row(t, "trimmed mean", "the server stores every update of a round, %s; agents send no sums", stored)
+	}
+	if e.Coordinate > 0 {
+		row(t, "largest change", "±%.3g of a weight by a client in the first round", e.Coordinate)
+	}
+	weight := "equal weights"
+	if e.Weighting == "examples" {
+		weight = "weighted by examples"
+	}
+	if e.FractionBits > 0 {
+		row(t, "sums", "exact to 2^-%d, %s; updates beyond ±%g are rejected", e.FractionBits, weight, e.Bound)
+	}
+	return t.Flush()
+}
 
+func printCost(w io.Writer, e *Explanation) error {
 	fmt.Fprintln(w, "\nCost")
-	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if e.StepsATurn > 0 {
 		row(t, "per client and round", "%s", count(e.StepsATurn, "gradient step"))
 	}

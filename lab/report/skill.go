@@ -9,26 +9,13 @@ import (
 
 // skill returns a chart of the distribution of the relative MAE over clients, by method.
 func (s *dataset) skill() (figure, bool) {
-	type row struct {
-		Name  string `json:"name"`
-		Look  int    `json:"look"`
-		Q     []num  `json:"q"`
-		V     []num  `json:"v"`
-		N     []int  `json:"n"`
-		Above int    `json:"above"`
-		Below int    `json:"below"`
-	}
 	t := Table{
 		Title:   "Test scores",
 		Note:    "Relative to " + s.referenceName() + ": the mean absolute error divided by that of " + s.about() + ", so a value below 1 is better. The columns 5–95 % and below 1 are over clients.",
 		Columns: []string{"method", "median relative MAE", "mean", "5–95\u00a0%", "below 1", "mean MAE, kW", "of the mean load", "median"},
 		Best:    1,
 	}
-	var rows []row
-	var said []string
-	var names []string
-	var drawn []*method // of the rows
-	lo, hi, lowest := math.Inf(1), 0.0, math.Inf(1)
+	b := boxes{lo: math.Inf(1), lowest: math.Inf(1)}
 	for _, m := range s.methods {
 		scores := m.relative()
 		all := make([]float64, 0, len(scores))
@@ -41,53 +28,28 @@ func (s *dataset) skill() (figure, bool) {
 		}
 		share := m.belowOne()
 		// Many boxes are hard to read. The table has all methods.
-		if !(m.baseline && s.repeats(m.name)) && (len(rows) < shownBoxes || m == s.strongest()) {
-			lo, hi, lowest = min(lo, q[5]), max(hi, q[6]), min(lowest, q[2])
-			if names == nil {
-				names = sample(scores, shownDots)
-			}
-			r := row{Name: m.name, Look: m.look, Q: nums(q[:5])}
-			if m.baseline {
-				r.Name += " (baseline)"
-			}
-			for i, name := range names {
-				if v, ok := scores[name]; ok {
-					r.V, r.N = append(r.V, num(v)), append(r.N, i)
-				}
-			}
-			rows, drawn = append(rows, r), append(drawn, m)
-			said = append(said, fmt.Sprintf("%s: median %s, %s of clients below 1", m.name, short(m.median()), percent(share)))
+		if !(m.baseline && s.repeats(m.name)) && (len(b.rows) < shownBoxes || m == s.strongest()) {
+			b.add(m, scores, q)
 		}
 		t.Rows = append(t.Rows, []string{
 			m.label(), meanRange(m.medians()), score(mean(all)), formatRange(q[0], q[4]),
 			percent(share), short(m.mae()), percentFine(m.nmae(mean)), percentFine(m.nmae(median)),
 		})
 	}
-	if len(rows) == 0 {
+	if len(b.rows) == 0 {
 		return figure{}, false
 	}
 	s.addCoverage(&t)
 	t.Note += divergence(s.methods)
-	// A method that diverged must not compress the distributions of other methods.
-	hi = min(hi, 20*max(1, lowest))
-	lo = max(lo, hi/1e4, 1e-6)
-	lo, hi = min(lo, 0.9)/1.05, max(hi, 1.1)*1.05
-	beyond := 0
-	for k, m := range drawn {
-		for _, v := range m.relative() {
-			rows[k].Above += b2i(v > hi)
-			rows[k].Below += b2i(v < lo)
-		}
-		beyond += rows[k].Above + rows[k].Below
-	}
+	beyond := b.limit()
 	f := figure{
 		Kind: "box", Tables: []Table{t}, Layout: "wide",
-		Title:   "Error per client by method: " + rows[0].Name + " has the lowest median error",
+		Title:   "Error per client by method: " + b.rows[0].Name + " has the lowest median error",
 		Caption: "Boxes show the quartiles and the median over clients, whiskers the 5 % and 95 % quantiles. Each dot is a client",
-		Alt:     "Box and strip chart of the relative MAE per client. " + strings.Join(said, "; ") + ".",
-		data:    map[string]any{"series": rows, "names": names, "domain": []num{num(lo), num(hi)}, "value": "relative MAE", "one": true, "xLabel": "test relative MAE, log scale (lower is better)"},
+		Alt:     "Box and strip chart of the relative MAE per client. " + strings.Join(b.said, "; ") + ".",
+		data:    map[string]any{"series": b.rows, "names": b.names, "domain": []num{num(b.lo), num(b.hi)}, "value": "relative MAE", "one": true, "xLabel": "test relative MAE, log scale (lower is better)"},
 	}
-	if len(rows) == 1 {
+	if len(b.rows) == 1 {
 		f.Title = fmt.Sprintf("Error per client: better than %s for %s of clients", s.about(), t.Rows[0][4])
 		f.Tables[0].Best = 0
 	}
@@ -96,19 +58,73 @@ func (s *dataset) skill() (figure, bool) {
 	}
 	f.Caption += ". The dashed line is the error of " + s.about() + "."
 	most := 0
-	for _, m := range drawn {
+	for _, m := range b.drawn {
 		most = max(most, m.scored())
 	}
-	if most > len(names) {
-		f.Caption += fmt.Sprintf(" Dots show %d of %d clients, evenly spaced by the error of %s; boxes show all clients.", len(names), most, drawn[0].name)
+	if most > len(b.names) {
+		f.Caption += fmt.Sprintf(" Dots show %d of %d clients, evenly spaced by the error of %s; boxes show all clients.", len(b.names), most, b.drawn[0].name)
 	}
 	if n := len(t.Rows); n > shownBoxes {
-		f.Caption += fmt.Sprintf(" The chart shows %d of %d methods, those with the lowest errors and the strongest baseline; the table has all.", len(rows), n)
+		f.Caption += fmt.Sprintf(" The chart shows %d of %d methods, those with the lowest errors and the strongest baseline; the table has all.", len(b.rows), n)
 	}
 	if beyond > 0 {
 		f.Caption += " The numbers with arrows count the clients beyond the axis."
 	}
 	return f, true
+}
+
+// boxes are the rows of a chart of boxes.
+type boxes struct {
+	rows           []boxRow
+	drawn          []*method // of the rows
+	names          []string  // clients that are dots
+	said           []string  // the rows in words
+	lo, hi, lowest float64   // the axis, and the lowest median
+}
+
+type boxRow struct {
+	Name  string `json:"name"`
+	Look  int    `json:"look"`
+	Q     []num  `json:"q"`
+	V     []num  `json:"v"`
+	N     []int  `json:"n"`
+	Above int    `json:"above"`
+	Below int    `json:"below"`
+}
+
+// add adds the row of a method with its quantiles.
+func (b *boxes) add(m *method, scores map[string]float64, q []float64) {
+	b.lo, b.hi, b.lowest = min(b.lo, q[5]), max(b.hi, q[6]), min(b.lowest, q[2])
+	if b.names == nil {
+		b.names = sample(scores, shownDots)
+	}
+	r := boxRow{Name: m.name, Look: m.look, Q: nums(q[:5])}
+	if m.baseline {
+		r.Name += " (baseline)"
+	}
+	for i, name := range b.names {
+		if v, ok := scores[name]; ok {
+			r.V, r.N = append(r.V, num(v)), append(r.N, i)
+		}
+	}
+	b.rows, b.drawn = append(b.rows, r), append(b.drawn, m)
+	b.said = append(b.said, fmt.Sprintf("%s: median %s, %s of clients below 1", m.name, short(m.median()), percent(m.belowOne())))
+}
+
+// limit sets the ends of the axis, and counts the clients beyond them.
+func (b *boxes) limit() (beyond int) {
+	// A method that diverged must not compress the distributions of other methods.
+	b.hi = min(b.hi, 20*max(1, b.lowest))
+	b.lo = max(b.lo, b.hi/1e4, 1e-6)
+	b.lo, b.hi = min(b.lo, 0.9)/1.05, max(b.hi, 1.1)*1.05
+	for k, m := range b.drawn {
+		for _, v := range m.relative() {
+			b.rows[k].Above += b2i(v > b.hi)
+			b.rows[k].Below += b2i(v < b.lo)
+		}
+		beyond += b.rows[k].Above + b.rows[k].Below
+	}
+	return beyond
 }
 
 // addCoverage adds the coverage of forecast intervals to a table with a row per method, if

@@ -169,6 +169,38 @@ type scorer struct {
 	example                                          string
 }
 
+// forecasts are what the methods forecast for one target.
+type forecasts struct{ values, lows, highs []float64 }
+
+// outcome says what becomes of a target.
+type outcome int
+
+const (
+	scored  outcome = iota
+	missed          // a file does not have it
+	partial         // a file has no value for it
+)
+
+// at reads what all methods forecast for a target.
+func (s *scorer) at(m series.Meter, k key, x *forecasts) outcome {
+	what := scored
+	for i, e := range s.all {
+		r := e.from.clients[m.ID]
+		at := r.find(k)
+		if at < 0 {
+			return missed
+		}
+		row := r.values[at*e.from.columns:][:e.from.columns]
+		if x.values[i] = row[e.point]; math.IsNaN(x.values[i]) {
+			what = partial
+		}
+		if e.low >= 0 {
+			x.lows[i], x.highs[i] = row[e.low], row[e.high]
+		}
+	}
+	return what
+}
+
 // client scores the forecasts of a client.
 func (s *scorer) client(m series.Meter) error {
 	first := s.files[0].clients[m.ID]
@@ -183,7 +215,7 @@ func (s *scorer) client(m series.Meter) error {
 	points := make([]metric.Point, len(s.all))
 	inside := make([]int, len(s.all))
 	errs := make([][]float64, len(s.all))
-	values, lows, highs := make([]float64, len(s.all)), make([]float64, len(s.all)), make([]float64, len(s.all))
+	x := forecasts{make([]float64, len(s.all)), make([]float64, len(s.all)), make([]float64, len(s.all))}
 	n := 0
 	for _, k := range first.keys {
 		step := (k.at - m.Start) / s.d.Seconds()
@@ -201,35 +233,22 @@ func (s *scorer) client(m series.Meter) error {
 			continue
 		}
 		load := float64(m.Load[step])
-		complete, met := true, true
-		for i, e := range s.all {
-			r := e.from.clients[m.ID]
-			at := r.find(k)
-			if met = met && at >= 0; !met {
-				break
-			}
-			row := r.values[at*e.from.columns:][:e.from.columns]
-			values[i] = row[e.point]
-			if complete = complete && !math.IsNaN(values[i]); e.low >= 0 {
-				lows[i], highs[i] = row[e.low], row[e.high]
-			}
-		}
-		if !met {
+		switch s.at(m, k, &x) {
+		case missed:
 			s.alone++
 			continue
-		}
-		if !complete {
+		case partial:
 			s.incomplete++
 			continue
 		}
 		n++
 		reference := s.reference(m, int(step), k.cutoff)
 		for i, e := range s.all {
-			if err := points[i].Add(values[i], load, reference); err != nil {
+			if err := points[i].Add(x.values[i], load, reference); err != nil {
 				return fmt.Errorf("%s at %s: %w", e.name, stamp(k.at), err)
 			}
-			errs[i] = append(errs[i], values[i]-load)
-			if e.low >= 0 && lows[i] <= load && load <= highs[i] {
+			errs[i] = append(errs[i], x.values[i]-load)
+			if e.low >= 0 && x.lows[i] <= load && load <= x.highs[i] {
 				inside[i]++
 			}
 		}
@@ -237,10 +256,16 @@ func (s *scorer) client(m series.Meter) error {
 	if n == 0 {
 		return nil
 	}
+	s.addClient(m.ID, n, points, inside, errs)
+	return nil
+}
+
+// addClient adds the scores of a client with n targets.
+func (s *scorer) addClient(id string, n int, points []metric.Point, inside []int, errs [][]float64) {
 	s.out.Targets += n
 	for i, e := range s.all {
 		p := &points[i]
-		c := Client{ID: m.ID, Targets: n, MAE: p.MAE(), RelativeMAE: p.RelativeMAE(), Bias: p.Bias()}
+		c := Client{ID: id, Targets: n, MAE: p.MAE(), RelativeMAE: p.RelativeMAE(), Bias: p.Bias()}
 		if e.low >= 0 {
 			share, level := float64(inside[i])/float64(n), e.level
 			c.Coverage, s.out.Methods[i].Level = &share, &level
@@ -255,7 +280,6 @@ func (s *scorer) client(m series.Meter) error {
 			}
 		}
 	}
-	return nil
 }
 
 // reference returns the load at the same clock time of the newest week that was known.

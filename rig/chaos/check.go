@@ -66,20 +66,38 @@ func (s *system) check(ctx context.Context, asynchronous map[string]bool) (*find
 		return nil, err
 	}
 	f.runs = len(runs)
+	rounds, err := s.ledger.rounds(ctx)
+	if err != nil {
+		return nil, err
+	}
 	counted, err := s.ledger.receipts(ctx)
 	if err != nil {
 		return nil, err
 	}
+	f.addRounds(runs, rounds, counted, asynchronous)
+	heard, err := s.heard()
+	if err != nil {
+		return nil, err
+	}
+	f.addHeard(heard, counted, s.revokedClients)
+	for _, table := range []string{"leases", "partials", "updates"} {
+		if n, err := s.ledger.number(ctx, "SELECT count(*) FROM "+table); err != nil {
+			return nil, err
+		} else if n > 0 {
+			f.fault("%d rows are left in %s", n, table)
+		}
+	}
+	return f, nil
+}
+
+// addRounds compares runs and rounds with the receipts.
+func (f *findings) addRounds(runs []run, rounds []closed, counted map[turn]int, asynchronous map[string]bool) {
 	byRound, byRun := map[turn]int64{}, map[string]int64{}
 	for t, n := range counted {
 		f.receipts += n
 		f.twice += n - 1
 		byRound[turn{run: t.run, round: t.round}] += int64(n)
 		byRun[t.run] += int64(n)
-	}
-	rounds, err := s.ledger.rounds(ctx)
-	if err != nil {
-		return nil, err
 	}
 	merged := map[string]int64{}
 	for _, r := range rounds {
@@ -109,10 +127,10 @@ func (s *system) check(ctx context.Context, asynchronous map[string]bool) (*find
 			f.fault("run %s has %d receipts, and its rounds merged %d", r.id, byRun[r.id], merged[r.id])
 		}
 	}
-	heard, err := s.heard()
-	if err != nil {
-		return nil, err
-	}
+}
+
+// addHeard compares what agents heard with the receipts.
+func (f *findings) addHeard(heard map[turn]bool, counted map[turn]int, revoked map[string]bool) {
 	for t := range heard {
 		if counted[t] == 0 {
 			f.lost++
@@ -120,18 +138,10 @@ func (s *system) check(ctx context.Context, asynchronous map[string]bool) (*find
 		}
 	}
 	for t := range counted {
-		if !heard[t] && !s.revokedClients[t.client] {
+		if !heard[t] && !revoked[t.client] {
 			f.fault("client %s was counted in round %d of %s, and its agent never heard", t.client, t.round, t.run)
 		}
 	}
-	for _, table := range []string{"leases", "partials", "updates"} {
-		if n, err := s.ledger.number(ctx, "SELECT count(*) FROM "+table); err != nil {
-			return nil, err
-		} else if n > 0 {
-			f.fault("%d rows are left in %s", n, table)
-		}
-	}
-	return f, nil
 }
 
 // stop ends all processes except the database with SIGTERM. Agents end when they have

@@ -226,6 +226,29 @@ func upgradeFleet(ctx context.Context, o options, dir, data string, server, agen
 	if err != nil {
 		return err
 	}
+	if err := s.replaceBinaries(ctx, o, plans, server, agents); err != nil {
+		return err
+	}
+	for i, ref := range references {
+		all, err := s.finish(ctx, planOf(i, o.seed, upgradeRounds, upgradeMeters).name, o.patience)
+		if err != nil {
+			return err
+		}
+		if same, err := s.same(ctx, all[0], ref, o.patience); err != nil {
+			return err
+		} else if !same {
+			return fmt.Errorf("%s: the weights are not the simulator's", all[0].name)
+		}
+	}
+	if exits := s.exits(); len(exits) > 0 {
+		return errors.New(strings.Join(exits, "\n"))
+	}
+	return nil
+}
+
+// replaceBinaries kills all processes, starts them again with the new binary of the server, the
+// agents or both, and waits until all agents are back.
+func (s *system) replaceBinaries(ctx context.Context, o options, plans int64, server, agents bool) error {
 	for _, p := range s.parts() {
 		if err := p.Kill(); err != nil {
 			return err
@@ -252,27 +275,13 @@ func upgradeFleet(ctx context.Context, o options, dir, data string, server, agen
 		if agents {
 			want = protocol.Version
 		}
-		err = await(ctx, o.patience, func() (bool, error) {
+		err := await(ctx, o.patience, func() (bool, error) {
 			n, err := s.ledger.number(ctx, "SELECT count(*) FROM agents WHERE protocol = $1", want)
 			return n == upgradeAgents, err
 		})
 		if err != nil {
 			return fmt.Errorf("not all agents announced that they speak version %d: %w", want, err)
 		}
-	}
-	for i, ref := range references {
-		all, err := s.finish(ctx, planOf(i, o.seed, upgradeRounds, upgradeMeters).name, o.patience)
-		if err != nil {
-			return err
-		}
-		if same, err := s.same(ctx, all[0], ref, o.patience); err != nil {
-			return err
-		} else if !same {
-			return fmt.Errorf("%s: the weights are not the simulator's", all[0].name)
-		}
-	}
-	if exits := s.exits(); len(exits) > 0 {
-		return errors.New(strings.Join(exits, "\n"))
 	}
 	return nil
 }

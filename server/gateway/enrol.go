@@ -29,7 +29,7 @@ func (g *Gateway) Join(ctx context.Context, r *v1.JoinRequest) (*v1.JoinResponse
 		return nil, ctx.Err()
 	}
 	if !validName(r.Name) && r.Name != "" {
-		return nil, g.invalid("name", "the name is too long or has unprintable characters")
+		return nil, g.refuse.invalid("name", "the name is too long or has unprintable characters")
 	}
 	now := time.Now()
 	hash := jointoken.Hash(r.Secret)
@@ -43,7 +43,7 @@ func (g *Gateway) Join(ctx context.Context, r *v1.JoinRequest) (*v1.JoinResponse
 	}
 	key, err := g.Ledger.HeadKey(ctx)
 	if err != nil {
-		return nil, g.unavailable(ctx, err)
+		return nil, g.refuse.unavailable(ctx, err)
 	}
 	issued, err := g.issue(ctx, r.Csr, a.ID)
 	if err != nil {
@@ -62,7 +62,7 @@ func (g *Gateway) joinError(ctx context.Context, err error) error {
 		g.metrics.refused.WithLabelValues("token").Inc()
 		return connect.NewError(connect.CodePermissionDenied, err)
 	}
-	return g.unavailable(ctx, err)
+	return g.refuse.unavailable(ctx, err)
 }
 
 // joinedBefore returns the name of an agent that joins again and proves that it has the key
@@ -93,7 +93,7 @@ func (g *Gateway) joinedBefore(ctx context.Context, r *v1.JoinRequest, now time.
 // Renew issues a new certificate to an agent that has one, which may have expired a short time
 // ago.
 func (g *Gateway) Renew(ctx context.Context, r *v1.RenewRequest) (*v1.RenewResponse, error) {
-	caller, err := g.caller(ctx)
+	caller, err := g.callers.caller(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (g *Gateway) Renew(ctx context.Context, r *v1.RenewRequest) (*v1.RenewRespo
 		return nil, err
 	}
 	if err := g.Ledger.Directory.Renewed(ctx, caller.ID, credential(issued.Leaf), issued.Leaf.NotAfter); err != nil {
-		return nil, g.unavailable(ctx, err)
+		return nil, g.refuse.unavailable(ctx, err)
 	}
 	return &v1.RenewResponse{Certificates: issued.Chain, Roots: issued.Roots}, nil
 }
@@ -116,31 +116,31 @@ func (g *Gateway) issue(ctx context.Context, csr []byte, agent string) (pki.Issu
 	}
 	issued, err := issue(csr, pki.Identity{Role: pki.Agent, ID: agent}, g.Certificates)
 	if err != nil {
-		return issued, g.invalid("csr", "%v", err)
+		return issued, g.refuse.invalid("csr", "%v", err)
 	}
 	return issued, nil
 }
 
 // Announce registers clients as hosted by the calling agent.
 func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.AnnounceResponse, error) {
-	caller, err := g.caller(ctx)
+	caller, err := g.callers.caller(ctx)
 	if err != nil {
 		return nil, err
 	}
 	agent := caller.ID
 	if len(r.Clients) > g.Clients {
-		return nil, g.invalid("clients", "%d clients are announced, an agent may host at most %d", len(r.Clients), g.Clients)
+		return nil, g.refuse.invalid("clients", "%d clients are announced, an agent may host at most %d", len(r.Clients), g.Clients)
 	}
 	if len(r.Inputs) > 64 || r.StepSeconds < 1 || r.StepSeconds > 24*3600 {
-		return nil, g.invalid("data", "%d inputs every %d seconds: want at most 64 inputs and an interval from a second to a day", len(r.Inputs), r.StepSeconds)
+		return nil, g.refuse.invalid("data", "%d inputs every %d seconds: want at most 64 inputs and an interval from a second to a day", len(r.Inputs), r.StepSeconds)
 	}
 	for _, name := range slices.Concat(r.Clients, r.Inputs) {
 		if !validName(name) {
-			return nil, g.invalid("name", "a name is empty, longer than %d bytes, or has unprintable characters", nameBytes)
+			return nil, g.refuse.invalid("name", "a name is empty, longer than %d bytes, or has unprintable characters", nameBytes)
 		}
 	}
 	if slices.ContainsFunc(r.Inputs, func(in string) bool { return strings.ContainsAny(in, " ") }) {
-		return nil, g.invalid("name", "the name of an input has a space")
+		return nil, g.refuse.invalid("name", "the name of an input has a space")
 	}
 	now := time.Now()
 	refused, err := g.Ledger.Directory.Announce(ctx, directory.Announcement{
@@ -148,9 +148,9 @@ func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.Anno
 		Version: version(r.Version), Protocol: int64(protocol.OfCaller(ctx)), Skew: skew(r.Now, now), Generated: r.Generated,
 	}, now)
 	if errors.Is(err, ledger.ErrTooMany) {
-		return nil, g.invalid("clients", "together with earlier clients these are more than %d; an agent with other clients must join again", g.Clients)
+		return nil, g.refuse.invalid("clients", "together with earlier clients these are more than %d; an agent with other clients must join again", g.Clients)
 	} else if err != nil {
-		return nil, g.unavailable(ctx, err)
+		return nil, g.refuse.unavailable(ctx, err)
 	}
 	g.contacts.refuse(agent, refused.Clients)
 	if n := len(refused.Clients); n > 0 {

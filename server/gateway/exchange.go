@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -12,7 +11,6 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/directory"
 	"loadstar/server/ledger"
-	"loadstar/server/terms"
 )
 
 const (
@@ -35,9 +33,9 @@ type named struct {
 // reports, counts a result, extends the leases of the turns that the agent is training, and
 // returns verdicts and new tasks. If there is nothing new, it is held.
 func (g *Gateway) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.ExchangeResponse, error) {
-	caller, err := g.known(ctx)
+	caller, err := g.callers.known(ctx)
 	if err == nil && !caller.Hosts { // it may have announced its clients since
-		caller, err = g.caller(ctx)
+		caller, err = g.callers.caller(ctx)
 	}
 	if err != nil {
 		return nil, err
@@ -51,10 +49,10 @@ func (g *Gateway) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.Exch
 	if err := g.decline(ctx, agent, r.Declines); err != nil {
 		return nil, err
 	}
-	if err := g.addReports(ctx, agent, r.Reports, g.Ledger.Now()); err != nil {
+	if err := g.reports.add(ctx, agent, r.Reports, g.Ledger.Now()); err != nil {
 		return nil, err
 	}
-	if err := g.addAdapted(ctx, agent, r.Adapted); err != nil {
+	if err := g.newClients.add(ctx, agent, r.Adapted); err != nil {
 		return nil, err
 	}
 	receipts, err := g.enrol(ctx, agent, r.Enrolments)
@@ -63,7 +61,7 @@ func (g *Gateway) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.Exch
 	}
 	var received *v1.Received
 	if r.Result != nil {
-		if received, err = g.take(ctx, agent, r.Result); err != nil {
+		if received, err = g.results.take(ctx, agent, r.Result); err != nil {
 			return nil, err
 		}
 		r.Result = nil // its memory is not needed any more
@@ -73,7 +71,7 @@ func (g *Gateway) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.Exch
 		return nil, err
 	}
 	answer.Receipts = receipts
-	g.explainClosed(ctx, answer.Verdicts)
+	g.history.explainClosed(ctx, answer.Verdicts)
 	return answer, g.addBlobs(ctx, r, answer)
 }
 
@@ -86,7 +84,7 @@ func (g *Gateway) names(r *v1.ExchangeRequest) (n named, err error) {
 		return n, err
 	}
 	if len(r.Have) > maxHave {
-		return n, g.invalid("blobs", "a request may name %d blobs, this one names %d", maxHave, len(r.Have))
+		return n, g.refuse.invalid("blobs", "a request may name %d blobs, this one names %d", maxHave, len(r.Have))
 	}
 	n.others = map[ledger.Turn]bool{}
 	for _, s := range r.GetResult().GetShares() {
@@ -122,7 +120,7 @@ func (g *Gateway) leases(ctx context.Context, agent string, r *v1.ExchangeReques
 	}
 	if !ok || has < len(n.training) || len(n.pushed) > 0 {
 		if all, err = g.Ledger.Counter.Tasks(ctx, agent); err != nil {
-			return nil, g.unavailable(ctx, err)
+			return nil, g.refuse.unavailable(ctx, err)
 		}
 		g.mirror.set(agent, all)
 		return all, nil
@@ -166,37 +164,37 @@ func (g *Gateway) look(ctx context.Context, caller directory.Caller, r *v1.Excha
 	}
 	for _, key := range kept {
 		if err := g.Ledger.Counter.Extend(ctx, agent, key.run, key.round, keep[key], now.Add(g.Lease)); err != nil {
-			return nil, g.unavailable(ctx, err)
+			return nil, g.refuse.unavailable(ctx, err)
 		}
 		g.mirror.forget(agent) // a lease that has ended is not extended
 	}
 	verdicts, err := g.verdicts(ctx, agent, r.Pushed, asked)
 	if err != nil {
-		return nil, g.unavailable(ctx, err)
+		return nil, g.refuse.unavailable(ctx, err)
 	}
 	over, err := g.obsolete(ctx, agent, r.Training, n, asked)
 	if err != nil {
-		return nil, g.unavailable(ctx, err)
+		return nil, g.refuse.unavailable(ctx, err)
 	}
 	verdicts = append(verdicts, over...)
-	forked, err := g.forked(ctx, agent, r.Heads)
+	forked, err := g.heads.forked(ctx, agent, r.Heads)
 	if err != nil {
 		return nil, err
 	}
-	tasks, err := g.tasks(ctx, fresh[:min(len(fresh), turnsOfClient*g.Clients)], r.Heads, now)
+	tasks, err := g.tasks.of(ctx, fresh[:min(len(fresh), turnsOfClient*g.Clients)], r.Heads, now)
 	if err != nil {
-		return nil, g.unavailable(ctx, err)
+		return nil, g.refuse.unavailable(ctx, err)
 	}
-	adapt, err := g.adapt(ctx, agent, r.Heads)
+	adapt, err := g.tasks.adapt(ctx, agent, r.Heads)
 	if err != nil {
-		return nil, g.unavailable(ctx, err)
+		return nil, g.refuse.unavailable(ctx, err)
 	}
 	open := func(v *v1.Verdict) bool {
 		return v.Outcome == v1.Outcome_OUTCOME_ACCEPTED || v.Outcome == v1.Outcome_OUTCOME_UNKNOWN
 	}
 	busy := len(tasks) > 0 || slices.ContainsFunc(verdicts, open)
 	return &v1.ExchangeResponse{
-		Tasks: tasks, Verdicts: verdicts, NextContactMs: g.pace(busy, agent).Milliseconds(), Announce: !caller.Hosts, Releases: g.releases(r), Adapt: adapt, Forked: forked,
+		Tasks: tasks, Verdicts: verdicts, NextContactMs: g.pace(busy, agent).Milliseconds(), Announce: !caller.Hosts, Releases: g.offers.to(r), Adapt: adapt, Forked: forked,
 		Session: session,
 	}, nil
 }
@@ -256,7 +254,7 @@ func (g *Gateway) wait(ctx context.Context, caller directory.Caller, r *v1.Excha
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		if caller, err = g.known(ctx); err != nil {
+		if caller, err = g.callers.known(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -315,17 +313,17 @@ func (g *Gateway) addBlobs(ctx context.Context, r *v1.ExchangeRequest, s *v1.Exc
 func (g *Gateway) turns(all []*v1.Turns) (map[ledger.Turn]bool, error) {
 	if len(all) > maxRounds {
 		// Limit the number of rounds, because each needs a query.
-		return nil, g.invalid("clients", "a request may name turns of %d rounds, this one names %d", maxRounds, len(all))
+		return nil, g.refuse.invalid("clients", "a request may name turns of %d rounds, this one names %d", maxRounds, len(all))
 	}
 	set := map[ledger.Turn]bool{}
 	named := 0
 	for _, t := range all {
 		if named += len(t.Clients); len(t.Clients) > g.Clients || named > turnsOfClient*g.Clients {
-			return nil, g.invalid("clients", "a request may not name more turns than %d clients can have", g.Clients)
+			return nil, g.refuse.invalid("clients", "a request may not name more turns than %d clients can have", g.Clients)
 		}
 		for _, c := range t.Clients {
 			if !validName(t.Run) || !validName(c) {
-				return nil, g.invalid("name", "a name is empty, longer than %d bytes, or has unprintable characters", nameBytes)
+				return nil, g.refuse.invalid("name", "a name is empty, longer than %d bytes, or has unprintable characters", nameBytes)
 			}
 			set[ledger.Turn{Run: t.Run, Round: t.Round, Client: c}] = true
 		}
@@ -380,36 +378,6 @@ func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns
 	return all, nil
 }
 
-// maxEnded limits the runs whose end the gateway remembers.
-const maxEnded = 256
-
-// explainClosed adds to verdicts on closed rounds how their runs ended, for the agents'
-// logs. A run that has ended stays so, so the gateway asks the ledger once. If the ledger
-// does not answer, the verdicts have no reason.
-func (g *Gateway) explainClosed(ctx context.Context, all []*v1.Verdict) {
-	for _, v := range all {
-		if v.Outcome != v1.Outcome_OUTCOME_CLOSED {
-			continue
-		}
-		g.mu.Lock()
-		how, known := g.endings[v.Run]
-		g.mu.Unlock()
-		if !known {
-			var err error
-			if how, err = g.Ledger.Ended(ctx, v.Run); err != nil || how == "" {
-				continue
-			}
-			g.mu.Lock()
-			if g.endings == nil || len(g.endings) >= maxEnded {
-				g.endings = map[string]string{}
-			}
-			g.endings[v.Run] = how
-			g.mu.Unlock()
-		}
-		v.Reason = how
-	}
-}
-
 // outcomes maps the state of a turn that is no longer open to the outcome of its result.
 var outcomes = map[ledger.TurnState]v1.Outcome{
 	ledger.Closed: v1.Outcome_OUTCOME_CLOSED, ledger.Held: v1.Outcome_OUTCOME_ACCEPTED, ledger.Counted: v1.Outcome_OUTCOME_COUNTED,
@@ -448,86 +416,4 @@ func (g *Gateway) obsolete(ctx context.Context, agent string, training []*v1.Tur
 		}
 	}
 	return all, nil
-}
-
-// tasks returns one task per round for the given leases, with the blobs that the agent must
-// fetch and the heads that it has not seen.
-func (g *Gateway) tasks(ctx context.Context, leases []ledger.Task, seen []*v1.SeenHead, now time.Time) (all []*v1.Task, err error) {
-	var last *v1.Task
-	for _, l := range leases {
-		if last == nil || last.Run != l.Run || last.Round != l.Round || last.Version != l.Version {
-			if last, err = g.task(ctx, l, seen, now); err != nil {
-				return nil, err
-			}
-			if last == nil {
-				continue
-			}
-			all = append(all, last)
-		}
-		last.Clients = append(last.Clients, l.Client)
-		last.LeaseMs = min(last.LeaseMs, l.Until.Sub(now).Milliseconds())
-	}
-	return all, nil
-}
-
-// task returns the task of a lease, without clients. It returns nil if the version was
-// deleted, because the lease is then about to be withdrawn.
-func (g *Gateway) task(ctx context.Context, l ledger.Task, seen []*v1.SeenHead, now time.Time) (*v1.Task, error) {
-	t, err := g.Terms.Of(ctx, l.Run)
-	if err != nil {
-		return nil, err
-	}
-	v, err := g.version(ctx, l.Run, l.Version)
-	if errors.Is(err, ledger.ErrNotFound) {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
-	}
-	limits, err := terms.DecodeLimits(v.Limits)
-	if err != nil {
-		return nil, err
-	}
-	heads, err := g.headsAfter(ctx, l.Run, l.Version, seen)
-	if err != nil {
-		return nil, err
-	}
-	privacy, err := g.privacy(ctx, t, l)
-	if err != nil {
-		return nil, err
-	}
-	return &v1.Task{
-		Privacy: privacy,
-		Run:     l.Run, Round: l.Round, Version: l.Version, Plan: t.Blob, Weights: v.Weights, Control: v.Control, Limits: limits,
-		LeaseMs: l.Until.Sub(now).Milliseconds(), Fold: t.Folds(), Fleet: int64(t.Fleet), Heads: heads,
-	}, nil
-}
-
-// versionKey identifies a version of a run.
-type versionKey struct {
-	run     string
-	version int64
-}
-
-// maxKnownVersions limits the versions in memory.
-const maxKnownVersions = 256
-
-// version returns a version of a run, from memory if possible, because versions do not change.
-func (g *Gateway) version(ctx context.Context, run string, version int64) (v ledger.Version, err error) {
-	key := versionKey{run, version}
-	g.mu.Lock()
-	v, ok := g.versions[key]
-	g.mu.Unlock()
-	if ok {
-		return v, nil
-	}
-	if v, err = g.Ledger.Version(ctx, run, version); err != nil {
-		return v, err
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.versions == nil || len(g.versions) >= maxKnownVersions {
-		g.versions = map[versionKey]ledger.Version{}
-	}
-	g.versions[key] = v
-	return v, nil
 }

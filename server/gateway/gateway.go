@@ -7,7 +7,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math"
 	"net/http"
@@ -24,7 +23,6 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
 	"loadstar/server/blob"
-	"loadstar/server/directory"
 	"loadstar/server/keepers"
 	"loadstar/server/ledger"
 	"loadstar/server/limitlog"
@@ -102,12 +100,14 @@ func (p Pace) Quiet(agents int64) time.Duration {
 	return max(3*p.Of(agents), 2*seenEvery)
 }
 
-// Gateway implements the agents' API. It is safe for concurrent use.
+// Gateway implements the agents' API. It is safe for concurrent use, and each of its parts has its
+// own lock.
 type Gateway struct {
 	Config
 	metrics *metrics
 	uploads *uploads
 	counter *counter
+	refuse  *refuser
 	calls   calls
 	fair    *fair
 	gate    *gate
@@ -115,24 +115,21 @@ type Gateway struct {
 	agents  atomic.Int64  // latest count of agents that may take part
 	asked   atomic.Int64  // estimate of the number of open turns
 
-	trust  *trust
-	mirror *mirror
-	ending atomic.Bool           // held calls end
-	offer  atomic.Pointer[offer] // nil until the releases were read
-	// newClients has the held-out clients that have not answered, by agent.
-	newClients atomic.Pointer[map[string][]ledger.NewClient]
+	ending atomic.Bool // held calls end
 
+	trust    *trust
+	mirror   *mirror
 	seen     *seen
 	contacts contacts
-	// heads has the heads of runs that agents ask for.
-	heads heads
 
-	mu        sync.Mutex
-	reported  map[string]int // reports of agents on reportDay
-	reportDay int64
-	endings   map[string]string // runs that have ended, and how
-	versions  map[versionKey]ledger.Version
-	rounds    map[roundKey]*v1.Privacy // private rounds
+	callers    *callers
+	results    *results
+	tasks      *tasks
+	history    *history
+	heads      *heads
+	offers     *offers
+	reports    *reports
+	newClients *newClients
 }
 
 var _ v1.AgentServiceHandler = (*Gateway)(nil)
@@ -172,9 +169,21 @@ func New(c Config) *Gateway {
 	if c.Session == nil {
 		c.Session = rand.Text
 	}
+	g.refuse = &refuser{log: c.Log, metrics: g.metrics}
 	g.mirror = newMirror(c.Ledger, c.Session)
 	g.counter = newCounter(&c, g.mirror, g.metrics)
-	g.counter.judge = g.judge
+	g.counter.judge = judge{c.Keepers}.all
+	g.callers = &callers{directory: c.Ledger.Directory, trust: g.trust, refuse: g.refuse}
+	g.history = &history{ledger: c.Ledger}
+	g.heads = &heads{ledger: c.Ledger, refuse: g.refuse}
+	g.offers = &offers{ledger: c.Ledger, mirror: g.mirror, log: c.Log}
+	g.reports = &reports{ledger: c.Ledger.Reports, offers: g.offers, refuse: g.refuse, clients: c.Clients, region: c.Region}
+	g.newClients = &newClients{ledger: c.Ledger, mirror: g.mirror, refuse: g.refuse}
+	g.tasks = &tasks{terms: c.Terms, history: g.history, heads: g.heads, newClients: g.newClients}
+	g.results = &results{
+		ledger: c.Ledger.Counter, terms: c.Terms, history: g.history, keepers: c.Keepers, mirror: g.mirror, uploads: g.uploads, counter: g.counter,
+		refuse: g.refuse, clients: c.Clients, region: c.Region,
+	}
 	g.metrics.showWaiting(c.Metrics, g.counter.length)
 	return g
 }
@@ -201,8 +210,8 @@ func (g *Gateway) Run(ctx context.Context) error {
 	tick := time.NewTicker(countEvery)
 	defer tick.Stop()
 	g.count(ctx)
-	g.loadReleases(ctx)
-	g.loadNewClients(ctx)
+	g.offers.load(ctx)
+	g.newClients.load(ctx)
 	var next, adjust time.Time
 	reports := time.Now().Add(reportsEvery)
 	for {
@@ -223,8 +232,8 @@ func (g *Gateway) Run(ctx context.Context) error {
 				// the time on it.
 				next = time.Now().Add(20 * time.Since(start))
 			}
-			g.loadReleases(ctx)
-			g.loadNewClients(ctx)
+			g.offers.load(ctx)
+			g.newClients.load(ctx)
 			g.uploads.expire(time.Now())
 			g.storeSeen(ctx, g.seen.take(time.Now()))
 			if time.Now().After(reports) {
@@ -276,65 +285,12 @@ func (g *Gateway) count(ctx context.Context) {
 	}
 }
 
-// caller looks up the calling agent in the ledger. It returns an error if the agent is
-// revoked, or if its certificate is a copy.
-func (g *Gateway) caller(ctx context.Context) (c directory.Caller, err error) {
-	id, err := g.identity(ctx)
-	if err != nil {
-		return c, err
-	}
-	x := presented(ctx)
-	lookup := g.trust.begin()
-	allowed := false
-	if c, err = g.Ledger.Directory.Caller(ctx, id); err == nil && !c.Revoked {
-		c, allowed, err = g.admitCertificate(ctx, c, x)
-	}
-	g.trust.end(id, x.Serial, c, lookup, allowed)
-	switch {
-	case errors.Is(err, ledger.ErrNotFound):
-		// Not revoked: the agent waits, because an operator may still restore a newer backup.
-		g.metrics.refused.WithLabelValues("unknown").Inc()
-		return c, connect.NewError(connect.CodeUnauthenticated, errors.New("this server does not know the agent: it may have been restored from a backup made before the agent joined; if it stays so, join again"))
-	case err == nil && c.Revoked:
-		g.metrics.refused.WithLabelValues("revoked").Inc()
-		return c, connect.NewError(connect.CodePermissionDenied, errors.New("this agent is revoked; it must join again"))
-	case err != nil:
-		return c, g.unavailable(ctx, err)
-	case !allowed:
-		g.metrics.refused.WithLabelValues("copied").Inc()
-		return c, connect.NewError(connect.CodePermissionDenied, errors.New("another machine uses a newer certificate of this agent, so this agent's files were copied or restored from a backup; ask the server's operator"))
-	}
-	return c, nil
-}
-
-// known returns the calling agent if the ledger allows it, or allowed it recently and there were no
-// revocations since.
-func (g *Gateway) known(ctx context.Context) (directory.Caller, error) {
-	id, err := g.identity(ctx)
-	if err != nil {
-		return directory.Caller{}, err
-	}
-	if c, ok := g.trust.get(id, presented(ctx).Serial); ok {
-		return c, nil
-	}
-	return g.caller(ctx)
-}
-
 // Revoked makes the gateway refuse all calls of an agent that start after Revoked returns.
 // Call it after the ledger has stored the revocation. Gateways in other processes follow
 // within a second.
 func (g *Gateway) Revoked(agent string) {
 	g.trust.drop(agent)
 	g.mirror.wakeOne(agent)
-}
-
-func (g *Gateway) identity(ctx context.Context) (string, error) {
-	who, ok := pki.From(ctx)
-	if !ok || who.Role != pki.Agent {
-		g.metrics.refused.WithLabelValues("identity").Inc()
-		return "", connect.NewError(connect.CodeUnauthenticated, errors.New("this call needs an agent's certificate"))
-	}
-	return who.ID, nil
 }
 
 // authorized passes requests of users, and of agents that are not revoked, to next.
@@ -344,7 +300,7 @@ func (g *Gateway) authorized(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		caller, err := g.known(r.Context())
+		caller, err := g.callers.known(r.Context())
 		if err != nil {
 			code := http.StatusServiceUnavailable
 			switch connect.CodeOf(err) {
@@ -372,26 +328,4 @@ func (g *Gateway) authorized(next http.Handler) http.Handler {
 func (g *Gateway) panicked(_ context.Context, s connect.Spec, _ http.Header, p any) error {
 	g.Log.Error("a call panicked; this is a bug", "procedure", s.Procedure, "panic", p, "stack", string(debug.Stack()))
 	return connect.NewError(connect.CodeInternal, errors.New("internal error in the server"))
-}
-
-// unavailable returns an error that makes an agent retry, because the ledger or another
-// service has failed. The details go to the log, not to the agent.
-func (g *Gateway) unavailable(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		log := g.Log
-		if who, ok := pki.From(ctx); ok {
-			log = log.With("agent", who.ID)
-		}
-		if call, ok := connect.CallInfoForHandlerContext(ctx); ok {
-			log = log.With("procedure", call.Spec().Procedure)
-		}
-		log.Warn("cannot serve an agent", "error", err)
-	}
-	return connect.NewError(connect.CodeUnavailable, errors.New("the server cannot answer now; try again"))
-}
-
-// invalid refuses a malformed request, which our agents never send.
-func (g *Gateway) invalid(reason, format string, args ...any) error {
-	g.metrics.refused.WithLabelValues(reason).Inc()
-	return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf(format, args...))
 }

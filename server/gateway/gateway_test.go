@@ -319,7 +319,7 @@ func FuzzHandler(f *testing.F) {
 // A call that panics gets an error response, and the server continues.
 func TestFailed(t *testing.T) {
 	g, h := newGateway(t)
-	g.Terms = terms.NewCache(func(context.Context, string) (*terms.Terms, error) { panic("a bug") })
+	g.results.terms = terms.NewCache(func(context.Context, string) (*terms.Terms, error) { panic("a bug") })
 	b, err := proto.Marshal(seeds("run")[v1.AgentServiceExchangeProcedure])
 	must(t, err)
 	for range 2 * callsOfAgent {

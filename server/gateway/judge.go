@@ -32,33 +32,33 @@ func (n *notAccepted) Error() string { return n.why }
 
 // toCheck returns what the keeper of a plan judges of a result, or nil if the plan has no check. The
 // products take most of the time of counting, so each call computes its own.
-func (g *Gateway) toCheck(ctx context.Context, t *terms.Terms, r *v1.Result, numbers []byte) (*checked, error) {
+func (x *results) toCheck(ctx context.Context, t *terms.Terms, r *v1.Result, numbers []byte) (*checked, error) {
 	if !t.Checks() {
 		return nil, nil
 	}
 	c := &checked{keepers: t.Plan.Privacy.Keepers}
 	var err error
-	if c.directions, err = g.Keepers.Directions(ctx, c.keepers, r.Run); err != nil {
+	if c.directions, err = x.keepers.Directions(ctx, c.keepers, r.Run); err != nil {
 		return nil, err
 	}
-	if c.round, err = g.maskedRound(ctx, t, r); err != nil {
+	if c.round, err = x.maskedRound(ctx, t, r); err != nil {
 		return nil, err
 	}
-	x := make([]uint64, t.MaskedLen())
-	if err := round.AddVector(x, numbers); err != nil {
+	vector := make([]uint64, t.MaskedLen())
+	if err := round.AddVector(vector, numbers); err != nil {
 		return nil, err
 	}
 	c.result = &v1.CheckedResult{}
 	for _, b := range c.round.Limits {
-		p := c.directions.Products(x[:b.Length])
-		c.result.Products, x = append(c.result.Products, p[:]...), x[b.Length:]
+		p := c.directions.Products(vector[:b.Length])
+		c.result.Products, vector = append(c.result.Products, p[:]...), vector[b.Length:]
 	}
 	return c, nil
 }
 
 // maskedRound returns what the results of a round are masked for.
-func (g *Gateway) maskedRound(ctx context.Context, t *terms.Terms, r *v1.Result) (*v1.MaskedRound, error) {
-	v, err := g.version(ctx, r.Run, r.Version)
+func (x *results) maskedRound(ctx context.Context, t *terms.Terms, r *v1.Result) (*v1.MaskedRound, error) {
+	v, err := x.history.version(ctx, r.Run, r.Version)
 	if err != nil {
 		return nil, err
 	}
@@ -66,15 +66,18 @@ func (g *Gateway) maskedRound(ctx context.Context, t *terms.Terms, r *v1.Result)
 	if q.Limits, err = terms.DecodeLimits(v.Limits); err != nil {
 		return nil, err
 	}
-	if q.Privacy, err = g.privacy(ctx, t, ledger.Task{Turn: ledger.Turn{Run: r.Run, Round: r.Round}}); err != nil {
+	if q.Privacy, err = x.history.privacy(ctx, t, ledger.Task{Turn: ledger.Turn{Run: r.Run, Round: r.Round}}); err != nil {
 		return nil, err
 	}
 	return t.MaskedRound(q)
 }
 
-// judge asks the keeper about the results of a round. It returns those that may count, and those
+// judge asks keepers about results.
+type judge struct{ keepers *keepers.Set }
+
+// all asks the keeper about the results of a round. It returns those that may count, and those
 // that wait for the keeper. The callers of the others hear why.
-func (g *Gateway) judge(ctx context.Context, all []*arrived) (accepted, again []*arrived) {
+func (j judge) all(ctx context.Context, all []*arrived) (accepted, again []*arrived) {
 	var open []*arrived
 	for _, a := range all {
 		if a.check == nil || a.check.done {
@@ -83,16 +86,16 @@ func (g *Gateway) judge(ctx context.Context, all []*arrived) (accepted, again []
 			open = append(open, a)
 		}
 	}
-	for some := range slices.Chunk(open, keepers.MaxChecked) {
-		yes, wait := g.judgeSome(ctx, some)
+	for chunk := range slices.Chunk(open, keepers.MaxChecked) {
+		yes, wait := j.some(ctx, chunk)
 		accepted, again = append(accepted, yes...), append(again, wait...)
 	}
 	return accepted, again
 }
 
-// judgeSome asks with one call. If the keeper refuses the call because of one result, it asks
+// some asks with one call. If the keeper refuses the call because of one result, it asks
 // about halves, so that this does not stop the others.
-func (g *Gateway) judgeSome(ctx context.Context, all []*arrived) (accepted, again []*arrived) {
+func (j judge) some(ctx context.Context, all []*arrived) (accepted, again []*arrived) {
 	var results []*v1.CheckedResult
 	for _, a := range all {
 		nonce, _ := hex.DecodeString(a.mask.Nonce) // encoded from bytes
@@ -100,13 +103,13 @@ func (g *Gateway) judgeSome(ctx context.Context, all []*arrived) (accepted, agai
 		results = append(results, a.check.result)
 	}
 	c := all[0].check
-	verdicts, err := g.Keepers.Check(ctx, c.keepers, c.directions, c.round, results)
+	verdicts, err := j.keepers.Check(ctx, c.keepers, c.directions, c.round, results)
 	refused := (*keepers.Refused)(nil)
 	switch {
 	case errors.As(err, &refused) && len(all) > 1:
 		half := len(all) / 2
-		accepted, again = g.judgeSome(ctx, all[:half])
-		yes, wait := g.judgeSome(ctx, all[half:])
+		accepted, again = j.some(ctx, all[:half])
+		yes, wait := j.some(ctx, all[half:])
 		return append(accepted, yes...), append(again, wait...)
 	case errors.As(err, &refused):
 		all[0].err = &notAccepted{refused.Error()}

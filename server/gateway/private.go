@@ -5,8 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 
-	"google.golang.org/protobuf/proto"
-
 	"loadstar/fed/mask"
 	"loadstar/fed/round"
 	v1 "loadstar/proto/loadstar/v1"
@@ -21,7 +19,7 @@ const maxEnrolments = 4
 // keeper that does not answer now: the agent repeats its enrolment.
 func (g *Gateway) enrol(ctx context.Context, agent string, all []*v1.Enrolment) (receipts []*v1.Receipt, err error) {
 	if len(all) > maxEnrolments {
-		return nil, g.invalid("enrolment", "a request may have %d enrolments, this one has %d", maxEnrolments, len(all))
+		return nil, g.refuse.invalid("enrolment", "a request may have %d enrolments, this one has %d", maxEnrolments, len(all))
 	}
 	for _, e := range all {
 		if r := g.Keepers.Enrol(ctx, agent, e); r != nil {
@@ -33,7 +31,7 @@ func (g *Gateway) enrol(ctx context.Context, agent string, all []*v1.Enrolment) 
 
 // checkMasked checks what results of private plans have and others do not. It returns what is
 // wrong, or an empty string.
-func (g *Gateway) checkMasked(r *v1.Result, t *terms.Terms) string {
+func (x *results) checkMasked(r *v1.Result, t *terms.Terms) string {
 	masked := r.Form == v1.Form_FORM_MASKED
 	switch {
 	case t.Private() && !masked:
@@ -46,8 +44,8 @@ func (g *Gateway) checkMasked(r *v1.Result, t *terms.Terms) string {
 		return fmt.Sprintf("the masked result has %d bytes, want %d for this plan", r.Size, t.MaskedBytes())
 	case len(r.Nonce) != len(mask.Nonce{}):
 		return fmt.Sprintf("the nonce has %d bytes, want %d", len(r.Nonce), len(mask.Nonce{}))
-	case r.Part < 0 || r.Part >= int64(g.Clients):
-		return fmt.Sprintf("the result is number %d of its agent in the round, and an agent has at most %d clients", r.Part, g.Clients)
+	case r.Part < 0 || r.Part >= int64(x.clients):
+		return fmt.Sprintf("the result is number %d of its agent in the round, and an agent has at most %d clients", r.Part, x.clients)
 	case r.Evaluation != nil:
 		return "a masked result must not have an evaluation beside its numbers"
 	}
@@ -57,18 +55,6 @@ func (g *Gateway) checkMasked(r *v1.Result, t *terms.Terms) string {
 // maskOf returns the mask of a result.
 func maskOf(agent string, r *v1.Result) *ledger.Mask {
 	return &ledger.Mask{Agent: agent, Part: r.Part, Clients: int64(len(r.Shares)), Nonce: hex.EncodeToString(r.Nonce)}
-}
-
-// samePart rejects a result that has the number of another one that was counted.
-func (g *Gateway) samePart(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
-	if r.Form != v1.Form_FORM_MASKED {
-		return nil, nil
-	}
-	has, err := g.Ledger.Counter.HasMask(ctx, r.Run, r.Round, agent, r.Part)
-	if err != nil || !has {
-		return nil, err
-	}
-	return g.reject("part", fmt.Sprintf("another result of the agent is number %d of the round", r.Part)), nil
 }
 
 // masked returns the sum of the counted results of a private plan.
@@ -85,41 +71,14 @@ func (f *folder) masked(counted []int) (p ledger.Partial, err error) {
 	return p, nil
 }
 
-// roundKey identifies a round of a run.
-type roundKey struct {
-	run   string
-	round int64
-}
-
-// maxPrivateRounds limits the private rounds in memory.
-const maxPrivateRounds = 64
-
-// privacy returns what a task of a private plan says about masks, and nil for other plans. It is fixed
-// before a round has leases.
-func (g *Gateway) privacy(ctx context.Context, t *terms.Terms, l ledger.Task) (*v1.Privacy, error) {
-	if !t.Private() {
+// samePart rejects a result that has the number of another one that was counted.
+func (x *results) samePart(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
+	if r.Form != v1.Form_FORM_MASKED {
 		return nil, nil
 	}
-	key := roundKey{l.Run, l.Round}
-	g.mu.Lock()
-	p := g.rounds[key]
-	g.mu.Unlock()
-	if p != nil {
-		return p, nil
-	}
-	r, err := g.Ledger.PrivateRound(ctx, l.Run, l.Round)
-	if err != nil {
+	has, err := x.ledger.HasMask(ctx, r.Run, r.Round, agent, r.Part)
+	if err != nil || !has {
 		return nil, err
 	}
-	p = &v1.Privacy{}
-	if err := proto.Unmarshal(r.Privacy, p); err != nil {
-		return nil, fmt.Errorf("decoding the statements of keepers: %w", err)
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.rounds == nil || len(g.rounds) >= maxPrivateRounds {
-		g.rounds = map[roundKey]*v1.Privacy{}
-	}
-	g.rounds[key] = p
-	return p, nil
+	return x.refuse.reject("part", fmt.Sprintf("another result of the agent is number %d of the round", r.Part)), nil
 }

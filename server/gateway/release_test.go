@@ -32,7 +32,7 @@ func TestReleaseList(t *testing.T) {
 	if list := check(proto.Uint64(0)); list != nil {
 		t.Errorf("before the releases were read: %v", list)
 	}
-	g.loadReleases(ctx)
+	g.offers.load(ctx)
 	empty := check(proto.Uint64(0))
 	if empty == nil || empty.Revision == 0 || len(empty.Releases) != 0 {
 		t.Fatalf("%v", empty)
@@ -47,13 +47,13 @@ func TestReleaseList(t *testing.T) {
 	must(t, err)
 	hub := []ledger.Release{{ID: "x", Name: "day", Number: 1, Run: "run", Weights: "w", PlanBlob: "p", Role: "generic"}}
 	must(t, g.Ledger.Relay.AdoptReleases(ctx, lead, hub, time.Now()))
-	g.loadReleases(ctx)
+	g.offers.load(ctx)
 	one := check(&empty.Revision)
 	if one == nil || one.Revision == empty.Revision || len(one.Releases) != 1 || one.Releases[0].Id != "x" {
 		t.Fatalf("%v", one)
 	}
 	must(t, g.Ledger.Relay.AdoptReleases(ctx, lead, nil, time.Now()))
-	g.loadReleases(ctx)
+	g.offers.load(ctx)
 	if again := check(&one.Revision); again.GetRevision() != empty.Revision {
 		t.Errorf("%v, want revision %d", again, empty.Revision)
 	}
@@ -115,7 +115,7 @@ func TestHostileReports(t *testing.T) {
 		}
 		must(t, send(all...))
 	}
-	if n := g.reported["agent"]; n > reportsOfClient*g.Clients {
+	if n := g.reports.sent["agent"]; n > reportsOfClient*g.Clients {
 		t.Errorf("%d reports in a day", n)
 	}
 	must(t, send(slices.Repeat([]*v1.ClientReport{{Client: "a2", Day: today + 1, Coverage: number(0.5)}}, maxReports)...)) // ignored
@@ -125,12 +125,12 @@ func TestHostileReports(t *testing.T) {
 	// The ledger is closed: the agent must retry.
 	closed, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := g.addReports(closed, "agent2", []*v1.ClientReport{{Client: "a0", Day: today}}, time.Now()); connect.CodeOf(err) != connect.CodeUnavailable {
+	if err := g.reports.add(closed, "agent2", []*v1.ClientReport{{Client: "a0", Day: today}}, time.Now()); connect.CodeOf(err) != connect.CodeUnavailable {
 		t.Errorf("%v", err)
 	}
 	// Only the agent's word makes a report one between two weekly ones.
 	for _, interim := range []bool{false, true} {
-		if x, ok := g.report(&v1.ClientReport{Client: "a0", Day: today, Findings: []string{"impossible"}, Interim: interim}); !ok || x.Interim != interim {
+		if x, ok := g.reports.check(&v1.ClientReport{Client: "a0", Day: today, Findings: []string{"impossible"}, Interim: interim}); !ok || x.Interim != interim {
 			t.Errorf("interim %v: %+v", interim, x)
 		}
 	}

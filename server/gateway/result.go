@@ -1,49 +1,61 @@
 package gateway
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
-	"unicode"
 
 	"connectrpc.com/connect"
 
 	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/keepers"
 	"loadstar/server/ledger"
 	"loadstar/server/terms"
 )
 
+// results receives results, and checks them before they are counted.
+type results struct {
+	ledger  *ledger.Counter
+	terms   *terms.Cache
+	history *history
+	keepers *keepers.Set
+	mirror  *mirror
+	uploads *uploads
+	counter *counter
+	refuse  *refuser
+	clients int  // maximum of an agent
+	region  bool // the hub decides what counts
+}
+
 // take receives a result or a chunk of one, and counts it. The outcome PART means that more
 // chunks are needed, and ACCEPTED that this is a region, where the hub decides later. Any other
 // outcome is final.
-func (g *Gateway) take(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
-	t, err := g.Terms.Of(ctx, r.Run)
+func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
+	t, err := x.terms.Of(ctx, r.Run)
 	if errors.Is(err, ledger.ErrNotFound) {
-		return g.reject("run", "no such run"), nil
+		return x.refuse.reject("run", "no such run"), nil
 	} else if err != nil {
-		return nil, g.unavailable(ctx, err)
+		return nil, x.refuse.unavailable(ctx, err)
 	}
-	if reason := g.checkShape(r, t); reason != "" {
-		return g.reject("shape", reason), nil
+	if reason := x.checkShape(r, t); reason != "" {
+		return x.refuse.reject("shape", reason), nil
 	}
-	if !g.mirror.hasLeases(agent, r) {
-		over, err := g.withoutNumbers(ctx, agent, r)
+	if !x.mirror.hasLeases(agent, r) {
+		over, err := x.withoutNumbers(ctx, agent, r)
 		if err != nil {
-			g.counter.failed(err)
-			return nil, g.unavailable(ctx, err)
+			x.counter.failed(err)
+			return nil, x.refuse.unavailable(ctx, err)
 		}
 		if over != nil {
 			return over, nil
 		}
 	}
-	numbers, done, next, err := g.uploads.add(agent, r, time.Now())
+	numbers, done, next, err := x.uploads.add(agent, r, time.Now())
 	if err != nil {
-		g.metrics.refused.WithLabelValues("uploads").Inc()
+		x.refuse.metrics.refused.WithLabelValues("uploads").Inc()
 		return nil, connect.NewError(connect.CodeResourceExhausted, err)
 	}
 	if numbers == nil {
@@ -51,20 +63,20 @@ func (g *Gateway) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 	}
 	defer done()
 	if protocol.Checksum(numbers) != r.Checksum {
-		return g.reject("checksum", "the numbers do not match their checksum"), nil
+		return x.refuse.reject("checksum", "the numbers do not match their checksum"), nil
 	}
 	result := terms.Of(r, numbers)
 	result.Limits, err = t.Limits(r.Version, func() ([]byte, error) {
-		v, err := g.version(ctx, r.Run, r.Version)
+		v, err := x.history.version(ctx, r.Run, r.Version)
 		return v.Limits, err
 	})
 	if errors.Is(err, ledger.ErrNotFound) { // the turn has ended since its lease was read
-		return g.ended(ctx, agent, r)
+		return x.ended(ctx, agent, r)
 	} else if err != nil {
-		return nil, g.unavailable(ctx, err)
+		return nil, x.refuse.unavailable(ctx, err)
 	}
 	if err := t.Prepare(result); err != nil {
-		return g.reject("numbers", err.Error()), nil
+		return x.refuse.reject("numbers", err.Error()), nil
 	}
 	e := terms.Plausible(r.Evaluation, len(r.Shares))
 	a := &arrived{
@@ -74,8 +86,8 @@ func (g *Gateway) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 	switch {
 	case t.Private():
 		a.mask = maskOf(agent, r)
-		if a.check, err = g.toCheck(ctx, t, r, numbers); err != nil {
-			return nil, g.unavailable(ctx, err)
+		if a.check, err = x.toCheck(ctx, t, r, numbers); err != nil {
+			return nil, x.refuse.unavailable(ctx, err)
 		}
 	case t.Folds():
 		result.Numbers = nil // the prepared result has them
@@ -86,31 +98,35 @@ func (g *Gateway) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 	// the limit it would give up first and could not know why.
 	within, cancel := context.WithTimeout(ctx, countWithin)
 	defer cancel()
-	counted, err := g.counter.count(within, a)
+	counted, err := x.counter.count(within, a)
 	if refused := (*notAccepted)(nil); errors.As(err, &refused) {
-		return g.reject("check", refused.Error()), nil
+		return x.refuse.reject("check", refused.Error()), nil
 	}
 	if err != nil {
-		return nil, g.unavailable(ctx, err)
+		return nil, x.refuse.unavailable(ctx, err)
 	}
-	g.metrics.bytes.Add(float64(a.bytes))
+	x.refuse.metrics.bytes.Add(float64(a.bytes))
 	if !counted { // the answer to an earlier attempt was lost, or the round has closed meanwhile
-		return g.ended(ctx, agent, r)
+		return x.ended(ctx, agent, r)
 	}
 	if arrival, ok := ctx.Value(arrivalKey{}).(time.Time); ok {
-		g.metrics.count.Observe(time.Since(arrival).Seconds())
+		x.refuse.metrics.count.Observe(time.Since(arrival).Seconds())
 	}
-	if g.Region {
+	if x.region {
 		return &v1.Received{Outcome: v1.Outcome_OUTCOME_ACCEPTED}, nil
 	}
 	return &v1.Received{Outcome: v1.Outcome_OUTCOME_COUNTED}, nil
 }
 
+// countWithin is how long a result may wait to be counted. It is shorter than an agent waits for
+// an answer, and longer than a failover of the database takes mostly.
+const countWithin = 20 * time.Second
+
 // ended returns what has become of a result whose turns are no longer open.
-func (g *Gateway) ended(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
-	over, err := g.withoutNumbers(ctx, agent, r)
+func (x *results) ended(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
+	over, err := x.withoutNumbers(ctx, agent, r)
 	if err == nil && over == nil {
-		if over, err = g.samePart(ctx, agent, r); over != nil {
+		if over, err = x.samePart(ctx, agent, r); over != nil {
 			return over, nil
 		}
 	}
@@ -118,24 +134,15 @@ func (g *Gateway) ended(ctx context.Context, agent string, r *v1.Result) (*v1.Re
 		err = errors.New("a result that has a lease was not counted; its agent tries again")
 	}
 	if err != nil {
-		return nil, g.unavailable(ctx, err)
+		return nil, x.refuse.unavailable(ctx, err)
 	}
 	return over, nil
 }
 
-// countWithin is how long a result may wait to be counted. It is shorter than an agent waits for
-// an answer, and longer than a failover of the database takes mostly.
-const countWithin = 20 * time.Second
-
-func (g *Gateway) reject(kind, reason string) *v1.Received {
-	g.metrics.refused.WithLabelValues(kind).Inc()
-	return &v1.Received{Outcome: v1.Outcome_OUTCOME_REJECTED, Reason: reason}
-}
-
 // checkShape checks everything about a result except its numbers. It returns what is wrong,
 // or an empty string.
-func (g *Gateway) checkShape(r *v1.Result, t *terms.Terms) string {
-	if wrong := g.checkMasked(r, t); wrong != "" {
+func (x *results) checkShape(r *v1.Result, t *terms.Terms) string {
+	if wrong := x.checkMasked(r, t); wrong != "" {
 		return wrong
 	}
 	size := int64(t.Rules.UpdateBytes(t.Shared))
@@ -150,8 +157,8 @@ func (g *Gateway) checkShape(r *v1.Result, t *terms.Terms) string {
 		return fmt.Sprintf("the sum has %d bytes, want %d for this plan", r.Size, t.SumBytes())
 	case r.Form != v1.Form_FORM_UPDATE && r.Form != v1.Form_FORM_SUM && r.Form != v1.Form_FORM_MASKED:
 		return "the form of the result is unknown"
-	case len(r.Shares) == 0 || len(r.Shares) > g.Clients:
-		return fmt.Sprintf("the result has %d clients, want 1 to %d", len(r.Shares), g.Clients)
+	case len(r.Shares) == 0 || len(r.Shares) > x.clients:
+		return fmt.Sprintf("the result has %d clients, want 1 to %d", len(r.Shares), x.clients)
 	case len(r.Chunk) > chunkBytes || r.Offset < 0 || r.Offset > r.Size || int64(len(r.Chunk)) > r.Size-r.Offset:
 		return "the chunk does not fit into the result, or the hash is not a SHA-256"
 	case slices.ContainsFunc(r.Shares, func(s *v1.Share) bool { return !validName(s.GetClient()) }):
@@ -163,13 +170,13 @@ func (g *Gateway) checkShape(r *v1.Result, t *terms.Terms) string {
 // withoutNumbers returns what becomes of a result if the numbers are not needed, because the
 // turns are counted or closed or belong to another agent. Otherwise it returns nil. It asks the
 // ledger, because memory can be old.
-func (g *Gateway) withoutNumbers(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
+func (x *results) withoutNumbers(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
 	clients := make([]string, len(r.Shares))
 	for i, s := range r.Shares {
 		clients[i] = s.Client
 	}
-	g.mirror.forget(agent) // it was not right about this result
-	where, err := g.Ledger.Counter.Standings(ctx, agent, r.Run, r.Round, clients)
+	x.mirror.forget(agent) // it was not right about this result
+	where, err := x.ledger.Standings(ctx, agent, r.Run, r.Round, clients)
 	if err != nil {
 		return nil, err
 	}
@@ -181,11 +188,11 @@ func (g *Gateway) withoutNumbers(ctx context.Context, agent string, r *v1.Result
 		case w.State == ledger.Held:
 			return &v1.Received{Outcome: v1.Outcome_OUTCOME_ACCEPTED}, nil
 		case w.State == ledger.Asked && w.Version != r.Version:
-			return g.reject("version", fmt.Sprintf("client %s was asked to train from version %d, not %d", c, w.Version, r.Version)), nil
+			return x.refuse.reject("version", fmt.Sprintf("client %s was asked to train from version %d, not %d", c, w.Version, r.Version)), nil
 		case w.State != ledger.Asked:
 			// The answer is the same for a late result and for another agent's client, so
 			// that an agent learns nothing about the clients of other agents.
-			g.metrics.refused.WithLabelValues("closed").Inc()
+			x.refuse.metrics.refused.WithLabelValues("closed").Inc()
 			return &v1.Received{Outcome: v1.Outcome_OUTCOME_CLOSED}, nil
 		}
 	}
@@ -195,56 +202,5 @@ func (g *Gateway) withoutNumbers(ctx context.Context, agent string, r *v1.Result
 	case len(clients):
 		return &v1.Received{Outcome: v1.Outcome_OUTCOME_COUNTED}, nil
 	}
-	return g.reject("overlap", "some clients of this sum have already been counted"), nil
-}
-
-// decline gives up turns that an agent cannot train, so that rounds do not wait for them.
-func (g *Gateway) decline(ctx context.Context, agent string, declines []*v1.Decline) error {
-	if len(declines) > maxRounds {
-		return g.invalid("clients", "a request may decline turns of %d rounds, this one has %d", maxRounds, len(declines))
-	}
-	var all []*v1.Turns
-	for _, r := range declines {
-		if len(r.GetTurns().GetClients()) == 0 || len(r.Reason) > 1024 {
-			return g.invalid("clients", "a decline needs clients, and a reason of at most 1024 bytes")
-		}
-		all = append(all, r.Turns)
-	}
-	if _, err := g.turns(all); err != nil {
-		return err
-	}
-	for _, r := range declines {
-		t := r.Turns
-		if err := g.Ledger.Counter.Decline(ctx, agent, t.Run, t.Round, t.Clients, declineCode(r.Code), printable(r.Reason)); err != nil {
-			return g.unavailable(ctx, err)
-		}
-		g.mirror.forget(agent)
-		g.metrics.declined.WithLabelValues(cmp.Or(declineCode(r.Code), otherCode)).Add(float64(len(t.Clients)))
-		g.Log.Warn("an agent declined turns", "agent", agent, "run", t.Run, "round", t.Round+1, "clients", len(t.Clients), "reason", r.Reason)
-		g.Wake(t.Run)
-	}
-	return nil
-}
-
-// declineCodes are the codes with which agents decline turns.
-func declineCodes() []string {
-	return []string{"policy", "data", "memory", "diverged", ledger.CodeLost}
-}
-
-// declineCode returns the code of a decline. Agents of other versions may have others.
-func declineCode(code string) string {
-	if slices.Contains(declineCodes(), code) {
-		return code
-	}
-	return ""
-}
-
-// printable replaces the characters of an agent's text that a terminal could obey.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return '?'
-	}, text)
+	return x.refuse.reject("overlap", "some clients of this sum have already been counted"), nil
 }

@@ -27,7 +27,7 @@ func TestUnavailable(t *testing.T) {
 		t.Run(operation, func(t *testing.T) {
 			g, h := newGateway(t)
 			var log bytes.Buffer
-			g.Log = slog.New(slog.NewTextHandler(&log, nil))
+			g.refuse.log = slog.New(slog.NewTextHandler(&log, nil))
 			must(t, g.Ledger.Close())
 			if q != nil {
 				g.trust.end("agent", "", directory.Caller{ID: "agent", Hosts: true}, g.trust.begin(), true) // so that the lookup is skipped

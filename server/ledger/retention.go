@@ -26,20 +26,24 @@ const (
 	prunePause = 50 * time.Millisecond
 )
 
+// pruner deletes rows in small transactions, because counting must not wait.
+type pruner struct{ ledger *Ledger }
+
 // Prune deletes what is older than the settings say, and returns the number of rows. A
 // receipt may go when its round is merged: the right to be counted is the lease, which went
 // when the receipt was written, so a result that arrives again finds neither and does not
 // count.
 func (l *Ledger) Prune(ctx context.Context, r Retention, now time.Time) (deleted int64, err error) {
 	defer sqlstore.Wrap(&err, "deleting what is no longer needed")
+	p := pruner{l}
 	if r.Receipts > 0 {
-		n, err := l.pruneRuns(ctx, sqlstore.ToMillis(now.Add(-r.Receipts)))
+		n, err := p.runs(ctx, sqlstore.ToMillis(now.Add(-r.Receipts)))
 		if deleted += n; err != nil {
 			return deleted, err
 		}
 	}
 	if r.Audit > 0 {
-		n, err := l.pruneBy(ctx, "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE id < $1 ORDER BY id LIMIT $2)",
+		n, err := p.by(ctx, "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE id < $1 ORDER BY id LIMIT $2)",
 			fmt.Sprintf("%016x", sqlstore.ToMillis(now.Add(-r.Audit))))
 		if deleted += n; err != nil {
 			return deleted, err
@@ -48,17 +52,17 @@ func (l *Ledger) Prune(ctx context.Context, r Retention, now time.Time) (deleted
 	return deleted, nil
 }
 
-// pruneRuns deletes the rows of rounds that were merged, and of runs that ended, before a
+// runs deletes the rows of rounds that were merged, and of runs that ended, before a
 // time. In a region, a run that the hub drives has no merged rounds, so its rows stay until
 // it has ended.
-func (l *Ledger) pruneRuns(ctx context.Context, before int64) (deleted int64, err error) {
+func (p pruner) runs(ctx context.Context, before int64) (deleted int64, err error) {
 	type old struct {
 		run          string
 		round, batch int64 // the newest that may go
 		ended        bool
 	}
 	var runs []old
-	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
+	err = sqlstore.Query(ctx, p.ledger.Store.DB, func(r *sql.Rows) error {
 		var o old
 		var round, batch sql.NullInt64
 		err := r.Scan(&o.run, &o.ended, &o.round, &o.batch, &round, &batch)
@@ -76,11 +80,11 @@ func (l *Ledger) pruneRuns(ctx context.Context, before int64) (deleted int64, er
 		return 0, err
 	}
 	for _, o := range runs {
-		n, err := l.pruneReceipts(ctx, o.run, o.batch)
+		n, err := p.receipts(ctx, o.run, o.batch)
 		if deleted += n; err != nil {
 			return deleted, err
 		}
-		n, err = l.pruneBy(ctx, "DELETE FROM declines WHERE run = $1 AND (round, client) IN (SELECT round, client FROM declines WHERE run = $1 AND round <= $3 LIMIT $2)", o.run, o.round)
+		n, err = p.by(ctx, "DELETE FROM declines WHERE run = $1 AND (round, client) IN (SELECT round, client FROM declines WHERE run = $1 AND round <= $3 LIMIT $2)", o.run, o.round)
 		if deleted += n; err != nil {
 			return deleted, err
 		}
@@ -92,7 +96,7 @@ func (l *Ledger) pruneRuns(ctx context.Context, before int64) (deleted int64, er
 			"DELETE FROM relayed WHERE run = $1 AND (batch, client) IN (SELECT batch, client FROM relayed WHERE run = $1 AND outcome <> '' AND batch <= $3 LIMIT $2)",
 			"DELETE FROM heads WHERE run = $1 AND version IN (SELECT version FROM heads WHERE run = $1 AND $3 >= 0 LIMIT $2)",
 		} {
-			n, err = l.pruneBy(ctx, text, o.run, o.batch)
+			n, err = p.by(ctx, text, o.run, o.batch)
 			if deleted += n; err != nil {
 				return deleted, err
 			}
@@ -101,12 +105,12 @@ func (l *Ledger) pruneRuns(ctx context.Context, before int64) (deleted int64, er
 	return deleted, nil
 }
 
-// pruneReceipts deletes the receipts of a run up to a batch, and subtracts them from the number
+// receipts deletes the receipts of a run up to a batch, and subtracts them from the number
 // that the run has.
-func (l *Ledger) pruneReceipts(ctx context.Context, run string, batch int64) (deleted int64, err error) {
+func (p pruner) receipts(ctx context.Context, run string, batch int64) (deleted int64, err error) {
 	return prune(ctx, func() (n int64, err error) {
-		err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
-			r, err := l.lockedRun(ctx, tx, run)
+		err = p.ledger.Store.Update(ctx, func(tx *sqlstore.Txn) error {
+			r, err := p.ledger.lockedRun(ctx, tx, run)
 			if err != nil {
 				return err
 			}
@@ -124,11 +128,11 @@ func (l *Ledger) pruneReceipts(ctx context.Context, run string, batch int64) (de
 	})
 }
 
-// pruneBy repeats a statement with a limit as its second argument until it deletes fewer
+// by repeats a statement with a limit as its second argument until it deletes fewer
 // rows.
-func (l *Ledger) pruneBy(ctx context.Context, text string, first any, more ...any) (deleted int64, err error) {
+func (p pruner) by(ctx context.Context, text string, first any, more ...any) (deleted int64, err error) {
 	return prune(ctx, func() (int64, error) {
-		r, err := l.Store.Write.ExecContext(ctx, text, append([]any{first, pruneRows}, more...)...)
+		r, err := p.ledger.Store.Write.ExecContext(ctx, text, append([]any{first, pruneRows}, more...)...)
 		if err != nil {
 			return 0, err
 		}

@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -16,7 +14,6 @@ import (
 	"loadstar/series/quality"
 	"loadstar/server/directory"
 	"loadstar/server/ledger"
-	"loadstar/server/terms"
 )
 
 const (
@@ -28,35 +25,23 @@ const (
 	turnRounds = 50
 )
 
-// fleet returns the numbers of agents and clients.
-func (o *Operator) fleet(ctx context.Context) (directory.FleetCounts, error) {
-	return o.counts.get(ctx, func(ctx context.Context) (directory.FleetCounts, error) {
-		n, err := o.Ledger.Directory.Agents(ctx)
-		if err != nil {
-			return directory.FleetCounts{}, err
-		}
-		now := o.Ledger.Now()
-		return o.Ledger.Directory.CountFleet(ctx, now.Add(-o.quietAfter(n)), now.Add(expiringWithin))
-	})
-}
-
-func (o *Operator) quietAfter(agents int64) time.Duration {
-	if o.Quiet == nil {
-		return 2 * time.Minute
-	}
-	return o.Quiet(agents)
+// fleet answers calls on agents and clients.
+type fleet struct {
+	*Config
+	numbers *numbers
+	runs    *runs
 }
 
 // GetFleet summarises the fleet. In a large fleet its numbers may be some seconds old.
-func (o *Operator) GetFleet(ctx context.Context, _ *v1.GetFleetRequest) (*v1.GetFleetResponse, error) {
-	c, err := o.fleet(ctx)
+func (o *fleet) GetFleet(ctx context.Context, _ *v1.GetFleetRequest) (*v1.GetFleetResponse, error) {
+	c, err := o.numbers.fleet(ctx)
 	if err != nil {
 		return nil, o.wireError(err)
 	}
 	answer := &v1.GetFleetResponse{
 		Version: o.Version, Agents: c.Agents, Clients: c.Clients, Quiet: c.Quiet, Revoked: c.Revoked, Expiring: c.Expiring, Generated: c.Generated, Hub: o.Hub,
 	}
-	silent, err := o.silent(ctx)
+	silent, err := o.numbers.silent(ctx)
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -77,13 +62,13 @@ func (o *Operator) GetFleet(ctx context.Context, _ *v1.GetFleetRequest) (*v1.Get
 		if err != nil {
 			return nil, o.wireError(err)
 		}
-		answer.Run = o.run(ctx, run)
+		answer.Run = o.runs.run(ctx, run)
 	}
 	return answer, nil
 }
 
 // ListAgents returns a page of agents in the order of their ids.
-func (o *Operator) ListAgents(ctx context.Context, r *v1.ListAgentsRequest) (*v1.ListAgentsResponse, error) {
+func (o *fleet) ListAgents(ctx context.Context, r *v1.ListAgentsRequest) (*v1.ListAgentsResponse, error) {
 	if r.Name != "" && r.Token != "" {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("select agents by name or by token"))
 	}
@@ -111,19 +96,19 @@ func (o *Operator) ListAgents(ctx context.Context, r *v1.ListAgentsRequest) (*v1
 	return answer, nil
 }
 
-func (o *Operator) agent(ctx context.Context, a directory.AgentState) (*v1.Agent, error) {
-	c, err := o.fleet(ctx)
+func (o *fleet) agent(ctx context.Context, a directory.AgentState) (*v1.Agent, error) {
+	c, err := o.numbers.fleet(ctx)
 	if err != nil {
 		return nil, err
 	}
-	silent, err := o.silent(ctx)
+	silent, err := o.numbers.silent(ctx)
 	if err != nil {
 		return nil, err
 	}
-	seen, _ := o.contact(a.ID, a.Seen)
+	seen, _ := o.numbers.contact(a.ID, a.Seen)
 	x := &v1.Agent{
 		Id: a.ID, Name: a.Name, Joined: millis(a.Joined), Seen: millis(later(seen, a.Seen)), Silent: silent[a.ID], Expires: millis(a.Expires), Revoked: !a.Revoked.IsZero(),
-		Quiet: a.Revoked.IsZero() && o.Ledger.Now().Sub(a.Seen) > o.quietAfter(c.Agents), Clients: a.Clients, Version: a.Version, Generated: a.Generated,
+		Quiet: a.Revoked.IsZero() && o.Ledger.Now().Sub(a.Seen) > o.numbers.quietAfter(c.Agents), Clients: a.Clients, Version: a.Version, Generated: a.Generated,
 		Token: a.Token, Protocol: a.Protocol, Copied: millis(a.Copied),
 	}
 	if o.Refused != nil {
@@ -148,7 +133,7 @@ func clientOf(c directory.Client) *v1.Client {
 }
 
 // complete adds to clients what the ledger's table of clients does not have.
-func (o *Operator) complete(ctx context.Context, clients []*v1.Client) error {
+func (o *fleet) complete(ctx context.Context, clients []*v1.Client) error {
 	if err := o.addReports(ctx, clients); err != nil {
 		return err
 	}
@@ -156,7 +141,7 @@ func (o *Operator) complete(ctx context.Context, clients []*v1.Client) error {
 }
 
 // addClaims names the other agents that announced clients and were refused.
-func (o *Operator) addClaims(ctx context.Context, clients []*v1.Client) error {
+func (o *fleet) addClaims(ctx context.Context, clients []*v1.Client) error {
 	if o.Refused == nil {
 		return nil
 	}
@@ -181,7 +166,7 @@ func (o *Operator) addClaims(ctx context.Context, clients []*v1.Client) error {
 }
 
 // GetClient returns a client with its agent and its turns in the newest rounds.
-func (o *Operator) GetClient(ctx context.Context, r *v1.GetClientRequest) (*v1.GetClientResponse, error) {
+func (o *fleet) GetClient(ctx context.Context, r *v1.GetClientRequest) (*v1.GetClientResponse, error) {
 	c, err := o.Ledger.Directory.Client(ctx, r.Client)
 	if err != nil {
 		return nil, o.wireError(err)
@@ -218,7 +203,7 @@ func (o *Operator) GetClient(ctx context.Context, r *v1.GetClientRequest) (*v1.G
 		if err != nil {
 			return nil, o.wireError(err)
 		}
-		limits, err := o.limitsOf(ctx, run.ID)
+		limits, err := o.runs.limitsOf(ctx, run.ID)
 		if err != nil {
 			return nil, o.wireError(err)
 		}
@@ -231,52 +216,8 @@ func (o *Operator) GetClient(ctx context.Context, r *v1.GetClientRequest) (*v1.G
 	return answer, nil
 }
 
-func turnOf(t ledger.TurnRecord, limits map[int64]*v1.Limits) *v1.Turn {
-	x := &v1.Turn{
-		Run: t.Run, Round: t.Round, Client: t.Client, Agent: t.Agent, State: t.State, Version: t.Version, Reason: t.Reason,
-		Examples: t.Examples, Steps: t.Steps, Norm: t.Norm, Counted: millis(t.At),
-	}
-	// Clipping rounds to float32, so a clipped norm may be a little below the limit.
-	const reached = 1 - 1e-6
-	l := limits[t.Version].GetNorm()
-	x.Clipped = t.State == "counted" && l > 0 && t.Norm >= reached*l
-	return x
-}
-
-// limitsOf returns the limits of the stored versions of a run.
-func (o *Operator) limitsOf(ctx context.Context, run string) (map[int64]*v1.Limits, error) {
-	versions, err := o.Ledger.Versions(ctx, run)
-	if err != nil {
-		return nil, err
-	}
-	all := make(map[int64]*v1.Limits, len(versions))
-	for _, v := range versions {
-		if all[v.Version], err = terms.DecodeLimits(v.Limits); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
-}
-
-// ListTurns returns a page of the turns of a round.
-func (o *Operator) ListTurns(ctx context.Context, r *v1.ListTurnsRequest) (*v1.ListTurnsResponse, error) {
-	turns, err := o.Ledger.Counter.Turns(ctx, r.Run, r.Round, r.After, page(r.Limit, 100))
-	if err != nil {
-		return nil, o.wireError(err)
-	}
-	limits, err := o.limitsOf(ctx, r.Run)
-	if err != nil {
-		return nil, o.wireError(err)
-	}
-	answer := &v1.ListTurnsResponse{}
-	for _, t := range turns {
-		answer.Turns = append(answer.Turns, turnOf(t, limits))
-	}
-	return answer, nil
-}
-
 // ListFindings counts the clients that reported problems with their readings.
-func (o *Operator) ListFindings(ctx context.Context, r *v1.ListFindingsRequest) (*v1.ListFindingsResponse, error) {
+func (o *fleet) ListFindings(ctx context.Context, r *v1.ListFindingsRequest) (*v1.ListFindingsResponse, error) {
 	if r.Days < 0 || r.Days > 90 {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("findings are stored for 90 days"))
 	}
@@ -308,19 +249,44 @@ func (o *Operator) ListFindings(ctx context.Context, r *v1.ListFindingsRequest) 
 	return answer, nil
 }
 
-// actors returns the names in the audit log that a filter selects. A name without a space
-// stands for the user or agent of this name.
-func actors(filter string) []string {
-	switch {
-	case filter == "":
-		return nil
-	case strings.Contains(filter, " "):
-		return []string{filter}
+// ListClients returns a page of clients.
+func (o *fleet) ListClients(ctx context.Context, r *v1.ListClientsRequest) (*v1.ListClientsResponse, error) {
+	limit := page(r.Limit, 100)
+	all, err := o.Ledger.Directory.Clients(ctx, directory.ClientQuery{After: r.After, Prefix: r.Name, Agent: r.Agent, Limit: limit + 1})
+	if err != nil {
+		return nil, o.wireError(err)
 	}
-	var all []string
-	// Before users had roles, an operator was named by its certificate.
-	for _, form := range []string{"user %s via web", "user %s via certificate", "operator %s", "agent %s", "%s"} {
-		all = append(all, fmt.Sprintf(form, filter))
+	counts, err := o.numbers.fleet(ctx)
+	if err != nil {
+		return nil, o.wireError(err)
 	}
-	return all
+	answer := &v1.ListClientsResponse{Total: counts.Clients, Agents: counts.Agents}
+	if len(all) > limit {
+		all = all[:limit]
+		answer.Next = all[limit-1].Name
+	}
+	for _, c := range all {
+		answer.Clients = append(answer.Clients, clientOf(c))
+	}
+	return answer, o.wireError(o.complete(ctx, answer.Clients))
+}
+
+// Revoke refuses an agent or a client permanently.
+func (o *fleet) Revoke(ctx context.Context, r *v1.RevokeRequest) (*v1.RevokeResponse, error) {
+	var err error
+	switch now := time.Now(); {
+	case r.Agent != "" && r.Client == "":
+		err = o.Ledger.Directory.RevokeAgent(ctx, r.Agent, actor(ctx), now)
+		// Call Revoked even after an error, because the transaction may have committed
+		// before the connection to the database was lost.
+		o.Revoked(r.Agent)
+	case r.Client != "" && r.Agent == "":
+		err = o.Ledger.Directory.RevokeClient(ctx, r.Client, actor(ctx), now)
+	default:
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("name either a client or an agent"))
+	}
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	return &v1.RevokeResponse{}, nil
 }

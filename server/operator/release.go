@@ -25,9 +25,12 @@ const (
 	generic  = "generic"
 )
 
+// releases answers calls on releases and on what clients report about them.
+type releases struct{ *Config }
+
 // CreateRelease releases a version of a run's weights to all agents. A region refuses the
 // call, because its releases are those of the hub.
-func (o *Operator) CreateRelease(ctx context.Context, r *v1.CreateReleaseRequest) (*v1.CreateReleaseResponse, error) {
+func (o *releases) CreateRelease(ctx context.Context, r *v1.CreateReleaseRequest) (*v1.CreateReleaseResponse, error) {
 	if o.Hub != "" {
 		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this server is a region: release the model at its hub, %s", o.Hub))
 	}
@@ -83,7 +86,7 @@ func recordOf(r ledger.Release, offered bool) *v1.ReleaseRecord {
 }
 
 // ListReleases returns all releases or one of them.
-func (o *Operator) ListReleases(ctx context.Context, r *v1.ListReleasesRequest) (*v1.ListReleasesResponse, error) {
+func (o *releases) ListReleases(ctx context.Context, r *v1.ListReleasesRequest) (*v1.ListReleasesResponse, error) {
 	all, err := o.Ledger.Releases(ctx)
 	if err != nil {
 		return nil, o.wireError(err)
@@ -110,7 +113,7 @@ func (o *Operator) ListReleases(ctx context.Context, r *v1.ListReleasesRequest) 
 }
 
 // WithdrawRelease makes agents stop using a release.
-func (o *Operator) WithdrawRelease(ctx context.Context, r *v1.WithdrawReleaseRequest) (*v1.WithdrawReleaseResponse, error) {
+func (o *releases) WithdrawRelease(ctx context.Context, r *v1.WithdrawReleaseRequest) (*v1.WithdrawReleaseResponse, error) {
 	if o.Hub != "" {
 		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this server is a region: withdraw the release at its hub, %s", o.Hub))
 	}
@@ -121,7 +124,7 @@ func (o *Operator) WithdrawRelease(ctx context.Context, r *v1.WithdrawReleaseReq
 }
 
 // ListReports summarises the clients' reports by day.
-func (o *Operator) ListReports(ctx context.Context, r *v1.ListReportsRequest) (*v1.ListReportsResponse, error) {
+func (o *releases) ListReports(ctx context.Context, r *v1.ListReportsRequest) (*v1.ListReportsResponse, error) {
 	if r.Days < 0 || r.Days > 90 {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("reports are stored for 90 days"))
 	}
@@ -154,7 +157,7 @@ func known(x float64) *float64 {
 // addReports adds the releases in use to a page of clients, according to their newest reports.
 // What else is in a report can hint at an empty house, so users see only sums of it: by agent, by
 // day and by release.
-func (o *Operator) addReports(ctx context.Context, clients []*v1.Client) error {
+func (o *fleet) addReports(ctx context.Context, clients []*v1.Client) error {
 	names := make([]string, len(clients))
 	for i, c := range clients {
 		names[i] = c.Name

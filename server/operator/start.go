@@ -21,7 +21,7 @@ import (
 )
 
 // notHere returns an error if this server is a region: only a hub drives runs.
-func (o *Operator) notHere(verb string) error {
+func (o *runs) notHere(verb string) error {
 	if o.Hub == "" {
 		return nil
 	}
@@ -30,13 +30,13 @@ func (o *Operator) notHere(verb string) error {
 
 // ownData reports whether plans may need data at the server. If no coordinator has led yet, it is
 // unknown what data it has. A run then fails when it begins.
-func (o *Operator) ownData(ctx context.Context) (bool, error) {
+func (o *runs) ownData(ctx context.Context) (bool, error) {
 	data, known, err := o.Ledger.LeadersData(ctx)
 	return data != "" || !known, o.wireError(err)
 }
 
 // plan reads a plan that somebody sent, and refuses one that no fleet can train.
-func (o *Operator) plan(ctx context.Context, text string) (*fed.Plan, error) {
+func (o *runs) plan(ctx context.Context, text string) (*fed.Plan, error) {
 	if len(text) > maxPlan {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the plan is too long (over 1 MiB)"))
 	}
@@ -68,7 +68,7 @@ func warnings(p *fed.Plan) (all []string) {
 }
 
 // ListPlans lists the plans of the program that a fleet can train.
-func (o *Operator) ListPlans(ctx context.Context, _ *v1.ListPlansRequest) (*v1.ListPlansResponse, error) {
+func (o *runs) ListPlans(ctx context.Context, _ *v1.ListPlansRequest) (*v1.ListPlansResponse, error) {
 	data, err := o.ownData(ctx)
 	if err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func (o *Operator) ListPlans(ctx context.Context, _ *v1.ListPlansRequest) (*v1.L
 }
 
 // ExplainPlan explains a plan for the fleet as it is.
-func (o *Operator) ExplainPlan(ctx context.Context, r *v1.ExplainPlanRequest) (*v1.ExplainPlanResponse, error) {
+func (o *runs) ExplainPlan(ctx context.Context, r *v1.ExplainPlanRequest) (*v1.ExplainPlanResponse, error) {
 	if err := o.notHere("explain and start"); err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (o *Operator) ExplainPlan(ctx context.Context, r *v1.ExplainPlanRequest) (*
 			return nil, connect.NewError(connect.CodeInvalidArgument, err)
 		}
 	}
-	counts, err := o.fleet(ctx)
+	counts, err := o.numbers.fleet(ctx)
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -131,7 +131,7 @@ func (o *Operator) ExplainPlan(ctx context.Context, r *v1.ExplainPlanRequest) (*
 }
 
 // StartRun starts a run, or queues it until there are enough clients.
-func (o *Operator) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.StartRunResponse, error) {
+func (o *runs) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.StartRunResponse, error) {
 	if err := o.notHere("start"); err != nil {
 		return nil, err
 	}
@@ -154,7 +154,7 @@ func (o *Operator) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.Sta
 	for _, w := range answer.Warnings {
 		o.Log.Warn("a run may be declined", "run", run.ID, "reason", w)
 	}
-	if n := o.refusedClients(); n > 0 && r.Clients > 0 {
+	if n := o.numbers.refusedClients(); n > 0 && r.Clients > 0 {
 		answer.Warnings = append(answer.Warnings, several(n, "client")+" refused, because another agent has the name or it is revoked; refused clients do not count, and loadstar agents list shows them")
 	}
 	return answer, nil

@@ -23,7 +23,7 @@ const (
 )
 
 // CreateToken creates a join token.
-func (o *Operator) CreateToken(ctx context.Context, r *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error) {
+func (o *people) CreateToken(ctx context.Context, r *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error) {
 	invalid := func(format string, args ...any) error {
 		return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf(format, args...))
 	}
@@ -62,7 +62,7 @@ func tokenOf(t directory.Token) *v1.Token {
 }
 
 // ListTokens lists join tokens, newest first.
-func (o *Operator) ListTokens(ctx context.Context, r *v1.ListTokensRequest) (*v1.ListTokensResponse, error) {
+func (o *people) ListTokens(ctx context.Context, r *v1.ListTokensRequest) (*v1.ListTokensResponse, error) {
 	all, err := o.Ledger.Directory.Tokens(ctx, r.After, page(r.Limit, 100))
 	if err != nil {
 		return nil, o.wireError(err)
@@ -75,7 +75,7 @@ func (o *Operator) ListTokens(ctx context.Context, r *v1.ListTokensRequest) (*v1
 }
 
 // RevokeToken refuses further joins with a token. Agents that have joined with it stay.
-func (o *Operator) RevokeToken(ctx context.Context, r *v1.RevokeTokenRequest) (*v1.RevokeTokenResponse, error) {
+func (o *people) RevokeToken(ctx context.Context, r *v1.RevokeTokenRequest) (*v1.RevokeTokenResponse, error) {
 	t, err := o.Ledger.Directory.RevokeToken(ctx, r.Id, actor(ctx), time.Now())
 	if err != nil {
 		return nil, o.wireError(err)
@@ -84,7 +84,7 @@ func (o *Operator) RevokeToken(ctx context.Context, r *v1.RevokeTokenRequest) (*
 }
 
 // FreeClients lets other agents announce the clients of a revoked agent.
-func (o *Operator) FreeClients(ctx context.Context, r *v1.FreeClientsRequest) (*v1.FreeClientsResponse, error) {
+func (o *fleet) FreeClients(ctx context.Context, r *v1.FreeClientsRequest) (*v1.FreeClientsResponse, error) {
 	n, err := o.Ledger.Directory.FreeClients(ctx, r.Agent, r.Client, actor(ctx), time.Now())
 	if err != nil {
 		return nil, o.wireError(err)

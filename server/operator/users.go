@@ -30,14 +30,17 @@ func invalid(format string, args ...any) error {
 	return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf(format, args...))
 }
 
+// people answers calls on users, their certificates and sessions, join tokens and the audit log.
+type people struct{ *Config }
+
 // Whoami returns the caller.
-func (o *Operator) Whoami(ctx context.Context, _ *v1.WhoamiRequest) (*v1.WhoamiResponse, error) {
+func (o *people) Whoami(ctx context.Context, _ *v1.WhoamiRequest) (*v1.WhoamiResponse, error) {
 	c, _ := access.From(ctx)
 	return &v1.WhoamiResponse{Name: c.Name, Role: string(c.Role), Via: c.Via, Expires: millis(c.Expires)}, nil
 }
 
 // ListUsers returns all users.
-func (o *Operator) ListUsers(ctx context.Context, _ *v1.ListUsersRequest) (*v1.ListUsersResponse, error) {
+func (o *people) ListUsers(ctx context.Context, _ *v1.ListUsersRequest) (*v1.ListUsersResponse, error) {
 	all, err := o.Ledger.Users.Users(ctx)
 	if err != nil {
 		return nil, o.wireError(err)
@@ -54,7 +57,7 @@ func userOf(u directory.User) *v1.User {
 }
 
 // PutUser adds a user or changes the role of one.
-func (o *Operator) PutUser(ctx context.Context, r *v1.PutUserRequest) (*v1.PutUserResponse, error) {
+func (o *people) PutUser(ctx context.Context, r *v1.PutUserRequest) (*v1.PutUserResponse, error) {
 	if _, err := access.ParseRole(r.Role); err != nil {
 		return nil, invalid("%w", err)
 	}
@@ -81,7 +84,7 @@ func (o *Operator) PutUser(ctx context.Context, r *v1.PutUserRequest) (*v1.PutUs
 }
 
 // RemoveUser removes a user with all sessions and certificates.
-func (o *Operator) RemoveUser(ctx context.Context, r *v1.RemoveUserRequest) (*v1.RemoveUserResponse, error) {
+func (o *people) RemoveUser(ctx context.Context, r *v1.RemoveUserRequest) (*v1.RemoveUserResponse, error) {
 	if err := o.Ledger.Users.RemoveUser(ctx, r.Name, actor(ctx), time.Now()); err != nil {
 		return nil, o.wireError(err)
 	}
@@ -91,7 +94,7 @@ func (o *Operator) RemoveUser(ctx context.Context, r *v1.RemoveUserRequest) (*v1
 // CreateLogin creates a login code for the caller, or for another user if the caller is an
 // admin. A session cannot create one for its own user: a thief of the session could
 // prolong it without end, and beyond the logout.
-func (o *Operator) CreateLogin(ctx context.Context, r *v1.CreateLoginRequest) (*v1.CreateLoginResponse, error) {
+func (o *people) CreateLogin(ctx context.Context, r *v1.CreateLoginRequest) (*v1.CreateLoginResponse, error) {
 	c, _ := access.From(ctx)
 	user := r.User
 	if user == "" {
@@ -119,7 +122,7 @@ func (o *Operator) CreateLogin(ctx context.Context, r *v1.CreateLoginRequest) (*
 }
 
 // ListSessions returns the caller's sessions, or all of them if the caller is an admin.
-func (o *Operator) ListSessions(ctx context.Context, _ *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error) {
+func (o *people) ListSessions(ctx context.Context, _ *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error) {
 	c, _ := access.From(ctx)
 	user := c.Name
 	if c.Role.Includes(access.Admin) {
@@ -137,7 +140,7 @@ func (o *Operator) ListSessions(ctx context.Context, _ *v1.ListSessionsRequest) 
 }
 
 // EndSession ends a session of the caller, or of any user if the caller is an admin.
-func (o *Operator) EndSession(ctx context.Context, r *v1.EndSessionRequest) (*v1.EndSessionResponse, error) {
+func (o *people) EndSession(ctx context.Context, r *v1.EndSessionRequest) (*v1.EndSessionResponse, error) {
 	c, _ := access.From(ctx)
 	now := time.Now()
 	s, err := o.Ledger.Users.Session(ctx, r.Id, now)
@@ -157,7 +160,7 @@ func (o *Operator) EndSession(ctx context.Context, r *v1.EndSessionRequest) (*v1
 
 // IssueCertificate signs a certificate for a user and stores its serial number, without which
 // it would be refused.
-func (o *Operator) IssueCertificate(ctx context.Context, r *v1.IssueCertificateRequest) (*v1.IssueCertificateResponse, error) {
+func (o *people) IssueCertificate(ctx context.Context, r *v1.IssueCertificateRequest) (*v1.IssueCertificateResponse, error) {
 	ttl := usualCertificate
 	if r.TtlSeconds != 0 {
 		ttl = time.Duration(min(max(r.TtlSeconds, -1), 1<<31)) * time.Second
@@ -188,7 +191,7 @@ func (o *Operator) IssueCertificate(ctx context.Context, r *v1.IssueCertificateR
 // RenewCertificate signs a certificate of the newest issuer for a caller whose certificate comes
 // from another one. The new one expires at the same time, so that an admin decides how long a
 // user has access. All callers get the roots that they must trust.
-func (o *Operator) RenewCertificate(ctx context.Context, r *v1.RenewCertificateRequest) (*v1.RenewCertificateResponse, error) {
+func (o *people) RenewCertificate(ctx context.Context, r *v1.RenewCertificateRequest) (*v1.RenewCertificateResponse, error) {
 	who, ok := pki.From(ctx)
 	leaf := pki.Leaf(ctx)
 	if !ok || leaf == nil || who.Role != pki.Operator {
@@ -212,7 +215,7 @@ func (o *Operator) RenewCertificate(ctx context.Context, r *v1.RenewCertificateR
 
 // ListIssuers counts the agents and users' certificates of each issuer, so that an operator
 // knows when a former one can be retired.
-func (o *Operator) ListIssuers(ctx context.Context, _ *v1.ListIssuersRequest) (*v1.ListIssuersResponse, error) {
+func (o *people) ListIssuers(ctx context.Context, _ *v1.ListIssuersRequest) (*v1.ListIssuersResponse, error) {
 	trusted := o.Authority.Issuers()
 	var ids []string
 	for _, i := range trusted {
@@ -231,7 +234,7 @@ func (o *Operator) ListIssuers(ctx context.Context, _ *v1.ListIssuersRequest) (*
 }
 
 // ListCertificates returns the newest certificates that have not expired.
-func (o *Operator) ListCertificates(ctx context.Context, _ *v1.ListCertificatesRequest) (*v1.ListCertificatesResponse, error) {
+func (o *people) ListCertificates(ctx context.Context, _ *v1.ListCertificatesRequest) (*v1.ListCertificatesResponse, error) {
 	all, err := o.Ledger.Users.UserCertificates(ctx, maxPage, time.Now())
 	if err != nil {
 		return nil, o.wireError(err)
@@ -248,7 +251,7 @@ func certificateOf(c directory.Certificate) *v1.Certificate {
 }
 
 // RevokeCertificate refuses a certificate from now on.
-func (o *Operator) RevokeCertificate(ctx context.Context, r *v1.RevokeCertificateRequest) (*v1.RevokeCertificateResponse, error) {
+func (o *people) RevokeCertificate(ctx context.Context, r *v1.RevokeCertificateRequest) (*v1.RevokeCertificateResponse, error) {
 	if strings.Trim(r.Serial, "0123456789abcdef") != "" || len(r.Serial) < 4 || len(r.Serial) > 32 {
 		return nil, invalid("%q is not a serial number: want 4 to 32 hexadecimal digits, as 'loadstar users certificates' shows them", r.Serial)
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // ListVersions lists the stored versions of a run's weights.
-func (o *Operator) ListVersions(ctx context.Context, r *v1.ListVersionsRequest) (*v1.ListVersionsResponse, error) {
+func (o *runs) ListVersions(ctx context.Context, r *v1.ListVersionsRequest) (*v1.ListVersionsResponse, error) {
 	versions, err := o.Ledger.Versions(ctx, r.Run)
 	if err != nil {
 		return nil, o.wireError(err)
@@ -28,7 +28,7 @@ func (o *Operator) ListVersions(ctx context.Context, r *v1.ListVersionsRequest) 
 }
 
 // RollBackRun makes an earlier version of a run's weights the newest one.
-func (o *Operator) RollBackRun(ctx context.Context, r *v1.RollBackRunRequest) (*v1.RollBackRunResponse, error) {
+func (o *runs) RollBackRun(ctx context.Context, r *v1.RollBackRunRequest) (*v1.RollBackRunResponse, error) {
 	version, err := o.Ledger.RollBack(ctx, r.Run, r.Version, actor(ctx), o.Ledger.Now())
 	if err != nil {
 		return nil, o.wireError(err)

@@ -21,35 +21,9 @@ const (
 	namedAgents = 5
 )
 
-// contact returns when an agent was last seen, and whether it has missed three of its own contacts.
-func (o *Operator) contact(agent string, stored time.Time) (seen time.Time, silent bool) {
-	at, next, ok := time.Time{}, time.Duration(0), false
-	if o.Contact != nil {
-		at, next, ok = o.Contact(agent)
-	}
-	if !ok || stored.After(at.Add(leastSilence)) { // it checks in at another gateway
-		return stored, false
-	}
-	return at, time.Since(at) > max(3*next, leastSilence)
-}
-
-// silent returns the agents that train and have missed three of their own contacts.
-func (o *Operator) silent(ctx context.Context) (map[string]bool, error) {
-	return o.silents.get(ctx, func(ctx context.Context) (map[string]bool, error) {
-		train, err := o.Ledger.Counter.Training(ctx)
-		all := map[string]bool{}
-		for agent := range train {
-			if _, silent := o.contact(agent, time.Time{}); silent {
-				all[agent] = true
-			}
-		}
-		return all, err
-	})
-}
-
 // waiting says what the newest round of a run waits for. It is nil if no round is open, or if it
 // waits for nobody.
-func (o *Operator) waiting(ctx context.Context, run ledger.Run, rounds []ledger.Round) (*v1.Waiting, error) {
+func (o *runs) waiting(ctx context.Context, run ledger.Run, rounds []ledger.Round) (*v1.Waiting, error) {
 	if run.State != ledger.Running || len(rounds) == 0 || rounds[0].State != ledger.RoundOpen {
 		return nil, nil
 	}
@@ -58,15 +32,15 @@ func (o *Operator) waiting(ctx context.Context, run ledger.Run, rounds []ledger.
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
-	fleet, err := o.fleet(ctx)
+	fleet, err := o.numbers.fleet(ctx)
 	if err != nil {
 		return nil, err
 	}
 	w := &v1.Waiting{Round: r.Round, Asked: r.Asked - r.Lost, Merges: r.Counted, Replaces: run.Fleet > r.Asked}
 	var until time.Time
 	for _, x := range all {
-		seen, silent := o.contact(x.Agent, x.Seen)
-		silent = silent || o.Ledger.Now().Sub(seen) > o.quietAfter(fleet.Agents)
+		seen, silent := o.numbers.contact(x.Agent, x.Seen)
+		silent = silent || o.Ledger.Now().Sub(seen) > o.numbers.quietAfter(fleet.Agents)
 		w.Clients += x.Clients
 		if silent {
 			w.Silent += x.Clients
@@ -97,16 +71,6 @@ func (o *Operator) waiting(ctx context.Context, run ledger.Run, rounds []ledger.
 	w.Text = sentence(w)
 	w.Agents = w.Agents[:min(len(w.Agents), namedAgents)]
 	return w, nil
-}
-
-// refusedClients returns the number of clients that agents announced and may not have.
-func (o *Operator) refusedClients() (n int64) {
-	if o.Refused != nil {
-		for _, names := range o.Refused() {
-			n += int64(len(names))
-		}
-	}
-	return n
 }
 
 func later(a, b time.Time) time.Time {
@@ -181,7 +145,7 @@ func several(n int64, noun string) string {
 func clock(ms int64) string { return time.UnixMilli(ms).UTC().Format("15:04:05") + " UTC" }
 
 // Waits returns a sentence for each run whose round waits for silent agents, for the log.
-func (o *Operator) Waits(ctx context.Context) (all []string, err error) {
+func (o *runs) Waits(ctx context.Context) (all []string, err error) {
 	active, err := o.Ledger.Active(ctx)
 	if err != nil {
 		return nil, err

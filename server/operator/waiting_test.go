@@ -18,7 +18,7 @@ func TestWaiting(t *testing.T) {
 		d := newTown(f)
 		o := New(Config{Ledger: d.ledger})
 		at := map[string]time.Time{"a": time.Now(), "b": time.Now().Add(-20 * time.Second), "c": time.Now()}
-		o.Contact = func(agent string) (time.Time, time.Duration, bool) {
+		o.runs.Contact = func(agent string) (time.Time, time.Duration, bool) {
 			seen, ok := at[agent]
 			return seen, time.Second, ok
 		}
@@ -61,7 +61,7 @@ func TestRefusedNames(t *testing.T) {
 	onBoth(t, func(f *fixture) {
 		d := newTown(f)
 		o := New(Config{Ledger: d.ledger, Wake: func(string) {}, Log: slog.New(slog.DiscardHandler)})
-		o.Refused = func() map[string][]string { return map[string][]string{"b": {"a0"}} }
+		o.runs.Refused = func() map[string][]string { return map[string][]string{"b": {"a0"}} }
 		list, err := o.ListClients(d.Context(), &v1.ListClientsRequest{})
 		testkit.Must(d, err)
 		for _, c := range list.Clients {

@@ -88,107 +88,133 @@ func (x *x86) invariants(p *program, l loop) map[value]operand.Op {
 // lower generates the instructions of one iteration of the loop: it applies the program to
 // one vector of each stream.
 func (x *x86) lower(p *program, invariants map[value]operand.Op, load func(stream int, dst reg.Register), store func(src reg.Register, stream int)) {
-	last := p.lastUses()
-	at := map[value]operand.Op{}
+	l := &lowering{x86: x, last: p.lastUses(), at: map[value]operand.Op{}}
 	for v, op := range invariants {
-		at[v] = op
+		l.at[v] = op
 	}
-	// register returns v in a register, loading a constant from memory.
-	register := func(v value) reg.Register {
-		if r, ok := at[v].(reg.Register); ok {
-			return r
-		}
-		r := x.vec()
-		x.VMOVUPS(at[v], r)
-		return r
-	}
-	inMemory := func(v value) bool { _, ok := at[v].(operand.Mem); return ok }
 	for i, o := range p.ops {
-		dies := func(v value) bool { return last[v] == i }
-		// binary generates dst = a op b; b may be in memory.
-		binary := func(f func(...operand.Op), a, b value) {
-			r := register(a)
-			dst := x.vec()
-			f(at[b], r, dst)
-			at[value(i)] = dst
-		}
-		commutative := func(f func(...operand.Op)) {
-			if inMemory(o.args[0]) {
-				binary(f, o.args[1], o.args[0])
-			} else {
-				binary(f, o.args[0], o.args[1])
-			}
-		}
 		switch o.kind {
 		case opLoad:
 			r := x.vec()
 			load(o.stream, r)
-			at[value(i)] = r
+			l.at[value(i)] = r
 		case opStore:
-			store(register(o.args[0]), o.stream)
-		case opAdd:
-			commutative(x.VADDPS)
-		case opMul:
-			commutative(x.VMULPS)
-		case opSub:
-			binary(x.VSUBPS, o.args[0], o.args[1])
-		case opDiv:
-			binary(x.VDIVPS, o.args[0], o.args[1])
-		case opMax:
-			binary(x.VMAXPS, o.args[0], o.args[1])
-		case opMin:
-			binary(x.VMINPS, o.args[0], o.args[1])
-		case opSqrt:
-			r := x.vec()
-			x.VSQRTPS(at[o.args[0]], r)
-			at[value(i)] = r
-		case opFMA, opFNMA:
-			fma231, fma213 := x.VFMADD231PS, x.VFMADD213PS
-			if o.kind == opFNMA {
-				fma231, fma213 = x.VFNMADD231PS, x.VFNMADD213PS
-			}
-			a, b, c := o.args[0], o.args[1], o.args[2]
-			if inMemory(b) || (!inMemory(a) && !dies(a) && dies(b)) {
-				a, b = b, a // a may be in memory, b must be in a register
-			}
-			switch {
-			case dies(c) && c != a && c != b:
-				fma231(at[a], register(b), at[c])
-				at[value(i)] = at[c]
-			case dies(a) && a != b && a != c:
-				fma213(at[c], register(b), at[a])
-				at[value(i)] = at[a]
-			default:
-				r := x.vec()
-				x.VMOVUPS(at[c], r)
-				fma231(at[a], register(b), r)
-				at[value(i)] = r
-			}
-		case opSelect:
-			v, pos, neg := register(o.args[0]), register(o.args[1]), register(o.args[2])
-			zero, dst := x.vec(), x.vec()
-			x.zero(zero)
-			const greater = 0x1e // ordered, quiet
-			if x.wide {
-				k := x.K()
-				x.VCMPPS(operand.U8(greater), zero, v, k)
-				x.VBLENDMPS(pos, neg, k, dst)
-			} else {
-				k := x.vec()
-				x.VCMPPS(operand.U8(greater), zero, v, k)
-				x.VBLENDVPS(k, pos, neg, dst)
-			}
-			at[value(i)] = dst
-		case opPowerTwo:
-			r := x.vec()
-			x.VPSLLD(operand.U8(23), register(o.args[0]), r)
-			x.VPADDD(at[o.args[1]], r, r)
-			at[value(i)] = r
+			store(l.register(o.args[0]), o.stream)
 		case opScalar, opConst: // loaded before the loop
 		default:
-			panic(fmt.Sprintf("no instruction for operation %d", o.kind))
+			l.at[value(i)] = l.operation(i, o.kind, o.args)
 		}
 	}
+}
+
+// lowering has where the values of a program are.
+type lowering struct {
+	*x86
+	last []int // the operation that uses a value last
+	at   map[value]operand.Op
+}
+
+// register returns v in a register, loading a constant from memory.
+func (l *lowering) register(v value) reg.Register {
+	if r, ok := l.at[v].(reg.Register); ok {
+		return r
+	}
+	r := l.vec()
+	l.VMOVUPS(l.at[v], r)
+	return r
+}
+
+func (l *lowering) inMemory(v value) bool {
+	_, ok := l.at[v].(operand.Mem)
+	return ok
+}
+
+// operation generates operation i and returns where its value is.
+func (l *lowering) operation(i int, kind opKind, args []value) operand.Op {
+	switch kind {
+	case opAdd:
+		return l.commutative(l.VADDPS, args)
+	case opMul:
+		return l.commutative(l.VMULPS, args)
+	case opSub:
+		return l.binary(l.VSUBPS, args[0], args[1])
+	case opDiv:
+		return l.binary(l.VDIVPS, args[0], args[1])
+	case opMax:
+		return l.binary(l.VMAXPS, args[0], args[1])
+	case opMin:
+		return l.binary(l.VMINPS, args[0], args[1])
+	case opSqrt:
+		r := l.vec()
+		l.VSQRTPS(l.at[args[0]], r)
+		return r
+	case opFMA:
+		return l.fma(i, l.VFMADD231PS, l.VFMADD213PS, args)
+	case opFNMA:
+		return l.fma(i, l.VFNMADD231PS, l.VFNMADD213PS, args)
+	case opSelect:
+		return l.choose(args)
+	case opPowerTwo:
+		r := l.vec()
+		l.VPSLLD(operand.U8(23), l.register(args[0]), r)
+		l.VPADDD(l.at[args[1]], r, r)
+		return r
+	}
+	panic(fmt.Sprintf("no instruction for operation %d", kind))
+}
+
+// binary generates a op b; b may be in memory.
+func (l *lowering) binary(f func(...operand.Op), a, b value) operand.Op {
+	r := l.register(a)
+	dst := l.vec()
+	f(l.at[b], r, dst)
+	return dst
+}
+
+func (l *lowering) commutative(f func(...operand.Op), args []value) operand.Op {
+	if l.inMemory(args[0]) {
+		return l.binary(f, args[1], args[0])
+	}
+	return l.binary(f, args[0], args[1])
+}
+
+// fma generates a fused multiply-add. It overwrites an argument that is not used any more.
+func (l *lowering) fma(i int, fma231, fma213 func(...operand.Op), args []value) operand.Op {
+	dies := func(v value) bool { return l.last[v] == i }
+	a, b, c := args[0], args[1], args[2]
+	if l.inMemory(b) || (!l.inMemory(a) && !dies(a) && dies(b)) {
+		a, b = b, a // a may be in memory, b must be in a register
+	}
+	switch {
+	case dies(c) && c != a && c != b:
+		fma231(l.at[a], l.register(b), l.at[c])
+		return l.at[c]
+	case dies(a) && a != b && a != c:
+		fma213(l.at[c], l.register(b), l.at[a])
+		return l.at[a]
+	}
+	r := l.vec()
+	l.VMOVUPS(l.at[c], r)
+	fma231(l.at[a], l.register(b), r)
+	return r
+}
+
+// choose generates the second argument where the first is positive, and the third elsewhere.
+func (l *lowering) choose(args []value) operand.Op {
+	v, pos, neg := l.register(args[0]), l.register(args[1]), l.register(args[2])
+	zero, dst := l.vec(), l.vec()
+	l.zero(zero)
+	const greater = 0x1e // ordered, quiet
+	if l.wide {
+		k := l.K()
+		l.VCMPPS(operand.U8(greater), zero, v, k)
+		l.VBLENDMPS(pos, neg, k, dst)
+	} else {
+		k := l.vec()
+		l.VCMPPS(operand.U8(greater), zero, v, k)
+		l.VBLENDVPS(k, pos, neg, dst)
+	}
+	return dst
 }
 
 // fmaPeak generates a loop of independent fused multiply-adds on registers.

@@ -1,0 +1,218 @@
+package archtest
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A reader has to hold a type or a function in mind at once. Larger ones have a seam at which to divide them.
+const (
+	maxMethods  = 45 // of a type, exported and not
+	maxLines    = 100
+	maxBranches = 25 // if, for, case, && and ||, without those of nested function literals, which count on their own
+)
+
+// tooLarge lists the types and functions that are still above the limits. Remove a line when its type or function fits;
+// add none.
+var tooLarge = []string{
+	"agent.agent",
+	"agent/live.Service",
+	"agent/mqtt.guesses",
+	"cmd/loadstar-agent.execute",
+	"cmd/loadstar.newBacktest func 1",
+	"cmd/loadstar.newBacktest",
+	"cmd/loadstar.newCompare",
+	"cmd/loadstar.newDataCheck",
+	"cmd/loadstar.newForecast",
+	"cmd/loadstar.newSimulate func 1",
+	"cmd/loadstar.newSimulate",
+	"cmd/loadstar.newTune",
+	"forecast/issue.State",
+	"forecast/issue.State.try",
+	"lab/sim.simulation",
+	"series/read.Description.validate",
+	"series/read.looker.look",
+	"series/recognize.Finding.findLoad",
+	"series/recognize.grid.arrange",
+	"series/table.Dates.scan",
+	"series/table.ParseNumber",
+	"server/region.relay.checkIn",
+}
+
+// TestSizes holds the sizes of types and functions outside of tests and generated code.
+func TestSizes(t *testing.T) {
+	root := filepath.Join("..", "..")
+	fset := token.NewFileSet()
+	methods := map[string]int{}
+	large := map[string]string{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if path != root && (strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"node_modules", "dist", "testdata"}, d.Name())) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		file, err := parser.ParseFile(fset, path, nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil || ast.IsGenerated(file) {
+			return err
+		}
+		dir, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		dir = filepath.ToSlash(dir)
+		for _, decl := range file.Decls {
+			name := dir
+			if f, ok := decl.(*ast.FuncDecl); ok {
+				if typ := receiver(f); typ != "" {
+					name += "." + typ
+					methods[name]++
+				}
+				name += "." + f.Name.Name
+			}
+			for i, f := range functions(decl) {
+				part := name
+				if _, literal := f.(*ast.FuncLit); literal {
+					part = fmt.Sprintf("%s func %d", name, i)
+				}
+				lines := fset.Position(f.End()).Line - fset.Position(f.Pos()).Line + 1
+				if n := branches(f); lines > maxLines || n > maxBranches {
+					large[part] = fmt.Sprintf("%d lines, %d branches", lines, n)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, n := range methods {
+		if n > maxMethods {
+			large[name] = fmt.Sprintf("%d methods", n)
+		}
+	}
+	if len(methods) < 500 {
+		t.Errorf("only %d types with methods were found", len(methods))
+	}
+	for name, size := range large {
+		if !slices.Contains(tooLarge, name) {
+			t.Errorf("%s has %s: divide it (at most %d methods, %d lines, %d branches)", name, size, maxMethods, maxLines, maxBranches)
+		}
+	}
+	for _, name := range tooLarge {
+		if large[name] == "" {
+			t.Errorf("%s is within the limits or gone: remove it from the list", name)
+		}
+	}
+}
+
+// receiver returns the name of the type whose method f is, or "".
+func receiver(f *ast.FuncDecl) string {
+	if f.Recv == nil {
+		return ""
+	}
+	typ := f.Recv.List[0].Type
+	for {
+		switch x := typ.(type) {
+		case *ast.StarExpr:
+			typ = x.X
+		case *ast.IndexExpr:
+			typ = x.X
+		case *ast.IndexListExpr:
+			typ = x.X
+		case *ast.Ident:
+			return x.Name
+		default:
+			return ""
+		}
+	}
+}
+
+// functions returns the declared function, if decl is one, and the function literals in decl.
+func functions(decl ast.Decl) []ast.Node {
+	var all []ast.Node
+	ast.Inspect(decl, func(n ast.Node) bool {
+		switch n.(type) {
+		case *ast.FuncDecl, *ast.FuncLit:
+			all = append(all, n)
+		}
+		return true
+	})
+	return all
+}
+
+// branches counts the branches of a function without those of the literals in it.
+func branches(function ast.Node) int {
+	count := 0
+	ast.Inspect(function, func(n ast.Node) bool {
+		switch x := n.(type) {
+		case *ast.FuncLit:
+			return n == function
+		case *ast.IfStmt, *ast.ForStmt, *ast.RangeStmt:
+			count++
+		case *ast.CaseClause:
+			if x.List != nil { // not default
+				count++
+			}
+		case *ast.CommClause:
+			if x.Comm != nil {
+				count++
+			}
+		case *ast.BinaryExpr:
+			if x.Op == token.LAND || x.Op == token.LOR {
+				count++
+			}
+		}
+		return true
+	})
+	return count
+}
+
+// TestBranches compares a count with one made by hand.
+func TestBranches(t *testing.T) {
+	const text = `package p
+func f(a, b bool, c chan int) {
+	if a && b || !a {
+	}
+	for range 3 {
+	}
+	switch {
+	case a, b:
+	default:
+	}
+	select {
+	case <-c:
+	default:
+	}
+	_ = func() {
+		for {
+			if a {
+			}
+		}
+	}
+}`
+	file, err := parser.ParseFile(token.NewFileSet(), "p.go", text, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var counts []int
+	for _, f := range functions(file.Decls[0]) {
+		counts = append(counts, branches(f))
+	}
+	if want := []int{6, 2}; !slices.Equal(counts, want) {
+		t.Errorf("branches %v, want %v", counts, want)
+	}
+}

@@ -1,0 +1,75 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/directory"
+)
+
+// auditSettles is after which time no event appears before one that was already listed:
+// longer than a transaction waits, and clocks of gateways differ.
+const auditSettles = 10 * time.Second
+
+// ListAudit returns the newest events of the audit log, newest first. With After it returns
+// the events behind one, oldest first, so that a program can follow the log without a gap.
+func (o *people) ListAudit(ctx context.Context, r *v1.ListAuditRequest) (*v1.ListAuditResponse, error) {
+	q := directory.AuditQuery{Before: r.Before, After: r.After, Actors: actors(r.Actor), Limit: page(r.Limit, 50)}
+	if r.Action != "" {
+		q.Actions = []string{r.Action}
+	}
+	switch {
+	case r.Before != "" && r.After != "":
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("give either before or after, not both"))
+	case r.After != "":
+		now := time.Now()
+		if at := eventTime(r.After); at.After(now.Add(time.Hour)) {
+			// An empty answer would hide all events until then.
+			return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf(
+				"event %s is of %s, which is in the future: a clock was ahead; give the id of an event before the wrong ones", r.After, at.UTC().Format(time.RFC3339)))
+		}
+		q.Until = now.Add(-auditSettles)
+	}
+	events, err := o.Ledger.Events.Audit(ctx, q)
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	answer := &v1.ListAuditResponse{}
+	for _, e := range events {
+		answer.Events = append(answer.Events, &v1.Event{Id: e.ID, At: millis(e.At), Actor: e.Actor, Action: e.Action, Subject: e.Subject, Detail: e.Detail})
+	}
+	return answer, nil
+}
+
+// eventTime returns the time in the id of an event, or the zero time if it has none.
+func eventTime(id string) time.Time {
+	ms, err := strconv.ParseInt(id[:min(len(id), 16)], 16, 64)
+	if err != nil || len(id) < 16 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms)
+}
+
+// actors returns the names in the audit log that a filter selects. A name without a space
+// stands for the user or agent of this name.
+func actors(filter string) []string {
+	switch {
+	case filter == "":
+		return nil
+	case strings.Contains(filter, " "):
+		return []string{filter}
+	}
+	var all []string
+	// Before users had roles, an operator was named by its certificate.
+	for _, form := range []string{"user %s via web", "user %s via certificate", "operator %s", "agent %s", "%s"} {
+		all = append(all, fmt.Sprintf(form, filter))
+	}
+	return all
+}
