@@ -41,12 +41,12 @@ func TestClockWasAhead(t *testing.T) {
 		if err != nil || x.Cutoff != now.Truncate(15*time.Minute).Unix() {
 			t.Errorf("the newest forecast is of %d: %v", x.Cutoff, err)
 		}
-		for _, name := range s.names {
-			if next := s.members[name].champion.state.Next(); next > now.Unix() {
+		for _, name := range s.roster.names {
+			if next := s.roster.members[name].champion.state.Next(); next > now.Unix() {
 				t.Errorf("client %s learns nothing until %s", name, time.Unix(next, 0))
 			}
 		}
-		if next := s.groups[0].state.Next(); next > now.Unix() {
+		if next := s.roster.groups[0].state.Next(); next > now.Unix() {
 			t.Errorf("the group learns nothing until %s", time.Unix(next, 0))
 		}
 		if s.Tick() {

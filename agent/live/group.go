@@ -23,14 +23,14 @@ type group struct {
 
 var groupFormat = stateformat.Format{Name: "a group's state", Magic: "LSLVGRUP", Version: 1}
 
-func (s *Service) openGroup(name string, members []string) (*group, error) {
+func (ro *roster) openGroup(name string, members []string) (*group, error) {
 	g := &group{name: name, members: slices.Clone(members)}
 	slices.Sort(g.members)
 	var err error
-	if g.state, err = s.newGroup(); err != nil {
+	if g.state, err = ro.newGroup(); err != nil {
 		return nil, err
 	}
-	return g, s.db.View(func(tx *bolt.Tx) error {
+	return g, ro.db.View(func(tx *bolt.Tx) error {
 		b, err := get(tx, scoresBucket, []byte(name), scoreFormat)
 		if err != nil {
 			return err
@@ -57,14 +57,12 @@ func (s *Service) openGroup(name string, members []string) (*group, error) {
 			return err
 		}
 		if !slices.Equal(had, g.members) || g.state.UnmarshalBinary(state) != nil {
-			s.c.Log.Info("a group has changed, so its interval is learned anew", "group", name)
-			g.state, err = s.newGroup()
+			ro.c.Log.Info("a group has changed, so its interval is learned anew", "group", name)
+			g.state, err = ro.newGroup()
 		}
 		return err
 	})
 }
-
-func (s *Service) newGroup() (*issue.Group, error) { return issue.NewGroup(s.issueConfig()) }
 
 func (g *group) put(tx *bolt.Tx) error {
 	state, err := g.state.AppendBinary(nil)
@@ -82,12 +80,12 @@ func (g *group) put(tx *bolt.Tx) error {
 }
 
 // issueGroup adds up the forecasts of a group's members. All meters have the same span.
-func (s *Service) issueGroup(g *group, meters []series.Meter, issued []*Issued, now time.Time, cutoff int64) (*Issued, *recorded, error) {
+func (is *issuer) issueGroup(g *group, meters []series.Meter, issued []*Issued, now time.Time, cutoff int64) (*Issued, *recorded, error) {
 	var (
 		loads     []series.Meter
 		forecasts []issue.Forecast
 	)
-	for i, name := range s.names {
+	for i, name := range is.names {
 		if slices.Contains(g.members, name) {
 			loads, forecasts = append(loads, meters[i]), append(forecasts, issued[i].Forecast)
 		}
@@ -95,9 +93,9 @@ func (s *Service) issueGroup(g *group, meters []series.Meter, issued []*Issued, 
 	if len(loads) != len(g.members) {
 		return nil, nil, fmt.Errorf("%d of %d members are clients", len(loads), len(g.members))
 	}
-	if g.state.Next() > cutoff+2*s.seconds() { // the clock was wrong
+	if g.state.Next() > cutoff+2*is.seconds() { // the clock was wrong
 		var err error
-		if g.state, err = s.newGroup(); err != nil {
+		if g.state, err = is.newGroup(); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -1,6 +1,7 @@
 package live
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -32,10 +33,18 @@ type generic struct {
 	client serve.Client
 }
 
+// issuer makes forecasts. The roster's lock guards it.
+type issuer struct {
+	*roster
+	records *records
+	chooser *chooser
+	view    *view
+}
+
 // issueAll makes the forecasts of all clients and groups at a cutoff, and stores them in one
-// transaction. The caller holds s.issuing.
-func (s *Service) issueAll(now time.Time, cutoff int64) error {
-	tails, err := s.tails(s.names, cutoff)
+// transaction.
+func (is *issuer) issueAll(now time.Time, cutoff int64) error {
+	tails, err := is.tails(is.names, cutoff)
 	if err != nil {
 		return err
 	}
@@ -46,13 +55,13 @@ func (s *Service) issueAll(now time.Time, cutoff int64) error {
 		writes []func(tx *bolt.Tx) error
 		due    bool
 	)
-	for i, name := range s.names {
-		m := s.members[name]
+	for i, name := range is.names {
+		m := is.members[name]
 		meter, err := tails.Meter(i)
 		if err != nil {
 			return err
 		}
-		x, r, err := s.issueOne(m, frames, meter, now, cutoff)
+		x, r, err := is.issueOne(m, frames, meter, now, cutoff)
 		if err != nil {
 			return fmt.Errorf("client %s: %w", name, err)
 		}
@@ -71,11 +80,11 @@ func (s *Service) issueAll(now time.Time, cutoff int64) error {
 					return err
 				}
 			}
-			return putRecorded(tx, name, r, s.seconds())
+			return putRecorded(tx, name, r, is.seconds())
 		})
 	}
-	for _, g := range s.groups {
-		x, r, err := s.issueGroup(g, meters, issued, now, cutoff)
+	for _, g := range is.groups {
+		x, r, err := is.issueGroup(g, meters, issued, now, cutoff)
 		if err != nil {
 			return fmt.Errorf("group %s: %w", g.name, err)
 		}
@@ -85,20 +94,20 @@ func (s *Service) issueAll(now time.Time, cutoff int64) error {
 				if err := g.put(tx); err != nil {
 					return err
 				}
-				return putRecorded(tx, g.name, r, s.seconds())
+				return putRecorded(tx, g.name, r, is.seconds())
 			})
 		}
 	}
 	// The decisions that follow from scores are stored with the issue. An agent that is killed
 	// in between would not make them up, because it does not repeat the issue.
 	if due {
-		back, err := s.scoreAll(now, cutoff)
+		back, err := is.scoreAll(now, cutoff)
 		if err != nil {
 			return err
 		}
-		writes = append(writes, func(tx *bolt.Tx) error { return s.putScores(tx, back) })
+		writes = append(writes, func(tx *bolt.Tx) error { return is.putScores(tx, back) })
 	}
-	err = s.db.Update(func(tx *bolt.Tx) error {
+	err = is.db.Update(func(tx *bolt.Tx) error {
 		for _, x := range issued {
 			if err := put(tx, newestBucket, []byte(x.Client), newestFormat, encodeIssued(x)); err != nil {
 				return err
@@ -114,23 +123,82 @@ func (s *Service) issueAll(now time.Time, cutoff int64) error {
 	if err != nil {
 		return err
 	}
-	s.publish(issued, cutoff)
+	is.view.publish(is.roster, issued, cutoff)
 	return nil
+}
+
+// issueNow makes and publishes a forecast of a client or group from all readings that are known.
+// What the client learns does not change. It takes the lock.
+func (is *issuer) issueNow(ctx context.Context, name string) (*Issued, error) {
+	is.issuing.Lock()
+	defer is.issuing.Unlock()
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	now := is.c.Now()
+	cutoff := is.floor(now.Unix())
+	for _, g := range is.groups {
+		if g.name == name {
+			if cutoff > is.view.newestCutoff() {
+				if err := is.issueAll(now, cutoff); err != nil {
+					return nil, err
+				}
+			}
+			return is.view.Forecast(name)
+		}
+	}
+	m := is.members[name]
+	if m == nil {
+		return nil, ErrUnknown // it was removed in the meantime
+	}
+	tails, err := is.tails([]string{name}, cutoff)
+	if err != nil {
+		return nil, err
+	}
+	state, err := m.champion.state.AppendBinary(nil)
+	if err != nil {
+		return nil, err
+	}
+	copied := *m.champion
+	if copied.state, err = is.newState(); err == nil {
+		err = copied.state.UnmarshalBinary(state)
+	}
+	if err != nil {
+		return nil, err
+	}
+	once := &member{name: name, rec: m.rec, champion: &copied, profile: m.profile}
+	meter, err := tails.Meter(0)
+	if err != nil {
+		return nil, err
+	}
+	x, _, err := is.issueOne(once, newFrames(tails), meter, now, cutoff)
+	if err != nil {
+		return nil, err
+	}
+	m.rec.Sequence = once.rec.Sequence
+	err = is.db.Update(func(tx *bolt.Tx) error {
+		return put(tx, newestBucket, []byte(name), newestFormat, encodeIssued(x))
+	})
+	if err != nil {
+		return nil, err
+	}
+	is.view.publish(is.roster, []*Issued{x}, is.view.newestCutoff())
+	return x, nil
 }
 
 // issueOne makes the forecast of a client, and that of the contender that runs silently. The
 // result is not nil if the issue is recorded.
-func (s *Service) issueOne(m *member, f *frames, meter series.Meter, now time.Time, cutoff int64) (*Issued, *recorded, error) {
-	gen := s.generic(m, cutoff)
-	if err := s.catchUp(m, m.champion, gen, cutoff); err != nil {
+func (is *issuer) issueOne(m *member, f *frames, meter series.Meter, now time.Time, cutoff int64) (*Issued, *recorded, error) {
+	gen := is.generic(m, cutoff)
+	if err := is.catchUp(m, m.champion, gen, cutoff); err != nil {
 		return nil, nil, err
 	}
-	due := cutoff%(int64(m.champion.state.Every(m.champion.targets()...))*s.seconds()) == 0
-	models, bare := s.ask(f, meter, m.champion, gen)
-	if models.Reason == issue.NoHead && slices.Contains(m.rec.Refused, s.newest(release.Personal)[0].ID) {
+	due := cutoff%(int64(m.champion.state.Every(m.champion.targets()...))*is.seconds()) == 0
+	models, bare := is.ask(f, meter, m.champion, gen)
+	if models.Reason == issue.NoHead && slices.Contains(m.rec.Refused, is.newest(release.Personal)[0].ID) {
 		models.Reason = issue.Refused
 	}
-	x := s.issued(m.champion, m.champion.state.Issue(meter, models, cutoff), m.name, now)
+	x := is.issued(m.champion, m.champion.state.Issue(meter, models, cutoff), m.name, now)
 	m.rec.Sequence++
 	x.Sequence = m.rec.Sequence
 	r := record(&x.Forecast)
@@ -142,10 +210,10 @@ func (s *Service) issueOne(m *member, f *frames, meter series.Meter, now time.Ti
 		}
 	}
 	if m.shadow != nil {
-		if err := s.catchUp(m, m.shadow, gen, cutoff); err != nil {
+		if err := is.catchUp(m, m.shadow, gen, cutoff); err != nil {
 			return nil, nil, err
 		}
-		models, _ := s.ask(f, meter, m.shadow, gen)
+		models, _ := is.ask(f, meter, m.shadow, gen)
 		silent := m.shadow.state.Issue(meter, models, cutoff)
 		if v := values(&silent); len(v) == len(r.Values) {
 			r.Shadow = v
@@ -158,20 +226,20 @@ func (s *Service) issueOne(m *member, f *frames, meter series.Meter, now time.Ti
 }
 
 // ask returns the forecasters of a runner, and the spy on the client's own.
-func (s *Service) ask(f *frames, meter series.Meter, r *runner, gen *generic) (issue.Models, *spy) {
+func (is *issuer) ask(f *frames, meter series.Meter, r *runner, gen *generic) (issue.Models, *spy) {
 	var (
 		out issue.Models
 		own *spy
 	)
-	switch reason := s.reason(r.model); {
-	case r.model == nil && len(s.newest(release.Personal)) > 0:
+	switch reason := is.reason(r.model); {
+	case r.model == nil && len(is.newest(release.Personal)) > 0:
 		out.Reason = issue.NoHead
 	case reason != "":
 		out.Reason = reason
 	default:
 		x, err := f.forecaster(r.model, meter, r.client)
 		if err != nil {
-			s.c.Log.Error("a model cannot forecast", "model", r.model.Name, "error", err)
+			is.c.Log.Error("a model cannot forecast", "model", r.model.Name, "error", err)
 			out.Reason = issue.ModelFailed
 			break
 		}
@@ -187,7 +255,7 @@ func (s *Service) ask(f *frames, meter series.Meter, r *runner, gen *generic) (i
 }
 
 // issued adds to a forecast what the ladder does not know.
-func (s *Service) issued(r *runner, f issue.Forecast, name string, now time.Time) *Issued {
+func (is *issuer) issued(r *runner, f issue.Forecast, name string, now time.Time) *Issued {
 	f.Client = name
 	x := &Issued{Forecast: f, Issued: now.Unix()}
 	if r.model != nil {
@@ -200,24 +268,24 @@ func (s *Service) issued(r *runner, f issue.Forecast, name string, now time.Time
 
 // catchUp replays the recorded issues that a state has missed, because it is new or because
 // the agent was not running.
-func (s *Service) catchUp(m *member, r *runner, gen *generic, cutoff int64) error {
+func (is *issuer) catchUp(m *member, r *runner, gen *generic, cutoff int64) error {
 	fresh := r.state.Next() == 0
 	if fresh && r.begin != nil {
 		if err := r.state.UnmarshalBinary(r.begin); err != nil || r.state.Next() > cutoff {
 			// The configuration differs from that of the training, or readings are missing.
-			if r.state, err = s.newState(); err != nil {
+			if r.state, err = is.newState(); err != nil {
 				return err
 			}
 		}
 		r.begin = nil
 	}
-	if r.state.Next() > cutoff+2*s.seconds() { // the clock was wrong, and the state learns nothing until then
+	if r.state.Next() > cutoff+2*is.seconds() { // the clock was wrong, and the state learns nothing until then
 		var err error
-		if r.state, err = s.newState(); err != nil {
+		if r.state, err = is.newState(); err != nil {
 			return err
 		}
 	}
-	every := int64(r.state.Every(r.targets()...)) * s.seconds()
+	every := int64(r.state.Every(r.targets()...)) * is.seconds()
 	from := r.state.Next()
 	// A state that has seen the readings up to an edge has recorded the issue there, unless it
 	// is new: the state of a folder ends before the issue.
@@ -227,11 +295,11 @@ func (s *Service) catchUp(m *member, r *runner, gen *generic, cutoff int64) erro
 	if from == 0 {
 		from = cutoff - replayed
 	}
-	d, err := s.history(m.name, from, cutoff)
+	d, err := is.history(m.name, from, cutoff)
 	if err != nil || d == nil {
 		return err
 	}
-	return s.replay(d, r, gen, cutoff, nil)
+	return is.replay(d, r, gen, cutoff, nil)
 }
 
 // targets returns the number of steps that the model forecasts, if there is one.
@@ -252,69 +320,38 @@ func (r *runner) reach() int {
 	return m.Horizon.Steps() - 1 + m.Targets.Steps()
 }
 
-// replay advances the state of a runner to the cutoff, with the readings of its client. Each
-// is called with the issues and with the model's own point forecasts, and may be nil.
-func (s *Service) replay(d *series.Dataset, r *runner, gen *generic, cutoff int64, each func(f issue.Forecast, bare []float32)) error {
-	var (
-		own, other   *serve.Model
-		ownC, otherC *serve.Client
-	)
-	if s.reason(r.model) == "" {
-		own, ownC = r.model.serve, &r.client
-	}
-	if gen != nil {
-		other, otherC = gen.model.serve, &gen.client
-	}
-	p := serve.NewReplay(d, own, other)
-	if each != nil {
-		var own *spy
-		p.Wrap = func(f issue.Forecaster) issue.Forecaster {
-			own = &spy{Forecaster: f}
-			return own
-		}
-		p.Each = func(f issue.Forecast) {
-			var bare []float32
-			if own != nil {
-				bare, own.bare = own.bare, nil
-			}
-			each(f, bare)
-		}
-	}
-	return p.Advance(r.state, 0, ownC, otherC, cutoff)
-}
-
 // generic returns the newest released generic model with the scaling of a client, if there is
 // one and the client has two days of readings before the present day. Otherwise it returns the
 // young model, or nil if there is none.
-func (s *Service) generic(m *member, cutoff int64) *generic {
-	if g := s.released(m, cutoff); g != nil {
+func (is *issuer) generic(m *member, cutoff int64) *generic {
+	if g := is.released(m, cutoff); g != nil {
 		return g
 	}
-	return s.youngOne()
+	return is.youngOne()
 }
 
 // youngOne returns the young model, or nil if there is none.
-func (s *Service) youngOne() *generic {
-	if s.young == nil {
+func (is *issuer) youngOne() *generic {
+	if is.young == nil {
 		return nil
 	}
-	return &generic{model: s.young, client: s.young.serve.Anyone()}
+	return &generic{model: is.young, client: is.young.serve.Anyone()}
 }
 
-func (s *Service) released(m *member, cutoff int64) *generic {
-	models := s.newest(release.Generic)
-	if len(models) == 0 || s.reason(models[0]) != "" {
+func (is *issuer) released(m *member, cutoff int64) *generic {
+	models := is.newest(release.Generic)
+	if len(models) == 0 || is.reason(models[0]) != "" {
 		return nil
 	}
 	today := cutoff / day
 	if g := &m.profile; g.model == models[0] && g.day == today {
 		return g
 	}
-	first, end, ok, err := s.c.Store.Span(m.name)
+	first, end, ok, err := is.c.Store.Span(m.name)
 	if err != nil || !ok || min(end, today*day)-first < 2*day {
 		return nil
 	}
-	d, err := s.history(m.name, today*day-365*day, today*day)
+	d, err := is.history(m.name, today*day-365*day, today*day)
 	if err != nil || d == nil {
 		return nil
 	}
@@ -367,4 +404,60 @@ func (f *frames) forecaster(m *model, meter series.Meter, c serve.Client) (issue
 		f.of[m] = frame
 	}
 	return frame.Forecaster(meter, c), nil
+}
+
+// scoreAll makes the scores of the days that have changed since the last time, and decides
+// what follows from them. It returns the clients that went back to the model before. The
+// caller stores the result with putScores.
+func (is *issuer) scoreAll(now time.Time, cutoff int64) (back []*member, err error) {
+	today := cutoff / day
+	for _, name := range is.names {
+		m := is.members[name]
+		from := today - 1
+		if revision, err := is.c.Store.Revision(name); err != nil {
+			return nil, err
+		} else if revision != m.revision {
+			m.revision, from = revision, today-correctable
+		}
+		if n := len(m.scores.days); n > 0 {
+			from = max(min(from, m.scores.days[n-1].Day), today-correctable)
+		}
+		if err := is.records.scoreDays(m.name, nil, m.scores, from, today, cutoff); err != nil {
+			return nil, err
+		}
+		champion := m.champion
+		if err := is.chooser.follow(m, now, cutoff); err != nil {
+			return nil, err
+		}
+		if m.champion != champion {
+			back = append(back, m)
+		}
+	}
+	for _, g := range is.groups {
+		if err := is.records.scoreDays(g.name, g.members, g.scores, today-1, today, cutoff); err != nil {
+			return nil, err
+		}
+	}
+	return back, nil
+}
+
+// putScores stores the scores of all clients and groups, and the states of the clients that
+// went back to the model before.
+func (is *issuer) putScores(tx *bolt.Tx, back []*member) error {
+	for _, m := range back {
+		if err := putState(tx, m.name, asChampion, m.champion); err != nil {
+			return err
+		}
+	}
+	for _, name := range is.names {
+		if err := putChoice(tx, is.members[name]); err != nil {
+			return err
+		}
+	}
+	for _, g := range is.groups {
+		if err := put(tx, scoresBucket, []byte(g.name), scoreFormat, encodeScores(g.scores, &watch{})); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -35,23 +35,23 @@ var messages = map[quality.Code][2]string{
 }
 
 // Quality returns a report on a client's readings.
-func (s *Service) Quality(client string) (r QualityReport, err error) {
-	x, err := s.Client(client)
+func (v *view) Quality(client string) (r QualityReport, err error) {
+	x, err := v.Client(client)
 	if err != nil {
 		return r, err
 	}
 	if x.Members != nil {
 		return r, fmt.Errorf("%s is a group; ask for its members: %w", client, ErrUnknown)
 	}
-	first, end, ok, err := s.c.Store.Span(client)
+	first, end, ok, err := v.c.Store.Span(client)
 	if err != nil || !ok {
 		return r, err
 	}
 	r = QualityReport{From: first, To: end}
-	cutoff := s.floor(s.c.Now().Unix())
+	cutoff := v.floor(v.c.Now().Unix())
 	from := max(first, cutoff-28*day)
 	if from < cutoff {
-		m, err := s.c.Store.Load(client, from, cutoff)
+		m, err := v.c.Store.Load(client, from, cutoff)
 		if err != nil {
 			return r, err
 		}
@@ -63,7 +63,7 @@ func (s *Service) Quality(client string) (r QualityReport, err error) {
 		}
 		r.Missing = float64(n) / float64(len(m.Load))
 	}
-	r.Findings, err = s.current(client)
+	r.Findings, err = v.current(client)
 	// Missing weather is no fault of the readings, and lists show it as the forecast's reason.
 	if a, ok := x.Reason.WeatherCost(); ok {
 		r.Findings = append(r.Findings, Finding{Code: "no-weather", Message: a.Message, Advice: a.Advice})
@@ -87,35 +87,35 @@ type checkedNow struct {
 
 // current returns what is wrong with a client's readings now. All pages, lists, commands and
 // reports show it; what a client learns depends on the findings at the start of the day.
-func (s *Service) current(client string) ([]Finding, error) {
-	now, changes := s.c.Now(), s.c.Store.Changes()
-	s.mu.RLock()
-	x, ok := s.checks[client]
-	s.mu.RUnlock()
+func (v *view) current(client string) ([]Finding, error) {
+	now, changes := v.c.Now(), v.c.Store.Changes()
+	v.mu.RLock()
+	x, ok := v.checks[client]
+	v.mu.RUnlock()
 	if age := now.Sub(x.at); ok && age >= 0 && (age < currentFor || age < unchangedFor && changes == x.changes) {
 		return x.findings, nil
 	}
-	cutoff := s.floor(now.Unix())
-	found, err := s.findings(client, cutoff)
+	cutoff := v.floor(now.Unix())
+	found, err := v.findings(client, cutoff)
 	if err != nil {
 		return nil, err
 	}
-	bad, err := s.impossible(client, cutoff)
+	bad, err := v.impossible(client, cutoff)
 	if err != nil {
 		return nil, err
 	}
 	found = append(bad, found...)
-	s.mu.Lock()
-	s.checks[client] = checkedNow{now, changes, found}
-	s.mu.Unlock()
+	v.mu.Lock()
+	v.checks[client] = checkedNow{now, changes, found}
+	v.mu.Unlock()
 	return found, nil
 }
 
 // impossible returns a finding if readings of the last week are marked bad.
-func (s *Service) impossible(client string, cutoff int64) ([]Finding, error) {
-	step := s.seconds()
-	from := max(s.floor(cutoff-28*day), 0)
-	values, qualities, err := s.c.Store.Values(client, from, cutoff+step)
+func (in *inputs) impossible(client string, cutoff int64) ([]Finding, error) {
+	step := in.seconds()
+	from := max(in.floor(cutoff-28*day), 0)
+	values, qualities, err := in.c.Store.Values(client, from, cutoff+step)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func (s *Service) impossible(client string, cutoff int64) ([]Finding, error) {
 	if n == 0 {
 		return nil, nil
 	}
-	when := func(unix int64) string { return time.Unix(unix, 0).In(s.c.Site.Clock).Format("2006-01-02 15:04") }
+	when := func(unix int64) string { return time.Unix(unix, 0).In(in.c.Site.Clock).Format("2006-01-02 15:04") }
 	span := "at " + when(first)
 	if n > 1 {
 		span = fmt.Sprintf("from %s to %s", when(first), when(last))
@@ -165,21 +165,21 @@ func figure(kw float32) string {
 }
 
 // findings checks the last week of a client's readings.
-func (s *Service) findings(client string, cutoff int64) ([]Finding, error) {
-	first, end, ok, err := s.c.Store.Span(client)
+func (in *inputs) findings(client string, cutoff int64) ([]Finding, error) {
+	first, end, ok, err := in.c.Store.Span(client)
 	if err != nil || !ok {
 		return nil, err
 	}
-	from, end := max(first, s.floor(cutoff-checkedDays*day)), min(end, cutoff)
+	from, end := max(first, in.floor(cutoff-checkedDays*day)), min(end, cutoff)
 	if from >= end {
 		return nil, nil
 	}
-	m, err := s.c.Store.Load(client, from, end)
+	m, err := in.c.Store.Load(client, from, end)
 	if err != nil {
 		return nil, err
 	}
 	var out []Finding
-	for _, code := range quality.Recent(m.Load, s.c.Site.StepsPerDay()) {
+	for _, code := range quality.Recent(m.Load, in.c.Site.StepsPerDay()) {
 		text := messages[code]
 		out = append(out, Finding{Code: string(code), Message: text[0], Advice: text[1]})
 	}

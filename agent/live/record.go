@@ -223,6 +223,16 @@ func (r *recorded) decode(b []byte) error {
 	return nil
 }
 
+// readRecorded returns a recorded issue from its stored form.
+func readRecorded(b []byte) (*recorded, error) {
+	_, state, err := issuedFormat.Unwrap(b)
+	if err != nil {
+		return nil, err
+	}
+	r := &recorded{}
+	return r, r.decode(state)
+}
+
 // steps returns the number of steps that were forecast.
 func (r *recorded) steps() int { return len(r.Sources) }
 

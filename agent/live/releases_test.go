@@ -52,7 +52,7 @@ func TestManyReleases(t *testing.T) {
 	}
 	check := func(t *testing.T, s *Service, want ...string) {
 		var got []string
-		for id := range s.models {
+		for id := range s.roster.models {
 			got = append(got, id)
 		}
 		if slices.Sort(got); !slices.Equal(got, want) {
@@ -94,9 +94,9 @@ func TestReportsNameReleasesOnly(t *testing.T) {
 	})
 	past(t, s, 20, now.Unix())
 	withModel(t, s, now.Unix())
-	s.members["a"].scores.set(dayScore{Day: now.Unix()/day - 1})
+	s.roster.members["a"].scores.set(dayScore{Day: now.Unix()/day - 1})
 	for _, folder := range []bool{false, true} {
-		s.models["u"].Folder = folder
+		s.roster.models["u"].Folder = folder
 		all, _ := s.Host().Reports()
 		if len(all) != 1 || (all[0].Release == "") != folder {
 			t.Errorf("folder %v: %+v", folder, all)
@@ -114,7 +114,7 @@ func TestReportsAreCoarse(t *testing.T) {
 	})
 	past(t, s, 20, now.Unix())
 	withModel(t, s, now.Unix())
-	s.members["a"].scores.set(dayScore{Day: now.Unix()/day - 1, Blocks: []sums{{N: 24, Hits: 19, Week: 3, WeekAbs: 1}}})
+	s.roster.members["a"].scores.set(dayScore{Day: now.Unix()/day - 1, Blocks: []sums{{N: 24, Hits: 19, Week: 3, WeekAbs: 1}}})
 	var days []time.Weekday
 	var reported []int
 	for i := range 15 {

@@ -64,39 +64,25 @@ func (s *Service) Tick() bool {
 	}
 	done := s.begin()
 	defer done()
-	s.issuing.Lock()
-	defer s.issuing.Unlock()
-	err := s.issueAll(now, cutoff)
+	s.roster.issuing.Lock()
+	defer s.roster.issuing.Unlock()
+	err := s.issuer.issueAll(now, cutoff)
 	s.fail(err)
 	if err != nil {
 		s.c.Log.Error("cannot make forecasts", "error", err)
 		// The next attempt is at the next step. Otherwise a full disk would make a busy loop.
-		s.mu.Lock()
-		s.last = max(s.last, cutoff)
-		s.mu.Unlock()
+		s.passed(cutoff)
 		return false
 	}
 	s.wakeWork()
 	return true
 }
 
-// setBack forgets a newest issue that is in the future. It was made while the clock was
-// wrong, and would keep the service silent until then.
-func (s *Service) setBack(cutoff int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.last <= cutoff+2*s.seconds() {
-		return
-	}
-	s.c.Log.Warn("the newest forecast is from the future, because the clock was wrong; forecasting anew", "cutoff", time.Unix(s.last, 0).UTC())
-	s.last = 0
-}
-
 // complete reports whether all clients have reported the step before a cutoff.
 func (s *Service) complete(cutoff int64) bool {
-	s.issuing.Lock()
-	names := s.names
-	s.issuing.Unlock()
+	s.roster.issuing.Lock()
+	names := s.roster.names
+	s.roster.issuing.Unlock()
 	for _, name := range names {
 		if _, end, ok, err := s.c.Store.Span(name); err != nil || !ok || end < cutoff {
 			return false
@@ -115,42 +101,6 @@ func (s *Service) NextIssue() time.Time {
 		}
 	}
 	return time.Unix(cutoff+s.seconds(), 0).Add(s.c.Delay)
-}
-
-// fail remembers why forecasts cannot be made. Nil means that they can.
-func (s *Service) fail(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failure = err
-}
-
-// begin marks the start of an issue, and returns a function that marks its end.
-func (s *Service) begin() func() {
-	c := make(chan struct{})
-	s.mu.Lock()
-	s.busy = c
-	s.mu.Unlock()
-	return func() {
-		s.mu.Lock()
-		s.busy = nil
-		s.mu.Unlock()
-		close(c)
-	}
-}
-
-// Yield waits until no forecasts are being made. Training calls it between its steps, so
-// that forecasts come first.
-func (s *Service) Yield(ctx context.Context) {
-	s.mu.RLock()
-	busy := s.busy
-	s.mu.RUnlock()
-	if busy == nil {
-		return
-	}
-	select {
-	case <-busy:
-	case <-ctx.Done():
-	}
 }
 
 // background compares models while there is time.
@@ -180,3 +130,32 @@ func (s *Service) wakeWork() {
 	default:
 	}
 }
+
+// Work does one piece of background work, such as comparing a new model with the one in
+// use. It reports whether there was any. Run calls it between issues.
+func (s *Service) Work(ctx context.Context) (bool, error) {
+	s.working.Lock()
+	defer s.working.Unlock()
+	return s.chooser.work(ctx)
+}
+
+// IssueNow makes a forecast of a client or group at once, from all readings that are known.
+// It does not change what the client learns.
+func (s *Service) IssueNow(ctx context.Context, client string) (*Issued, error) {
+	if err := s.trusted(); err != nil {
+		return nil, err
+	}
+	if _, err := s.Client(client); err != nil {
+		return nil, err
+	}
+	return s.issuer.issueNow(ctx, client)
+}
+
+// Pin keeps a client's model until Unpin.
+func (s *Service) Pin(client string) error { return s.chooser.pin(client, true) }
+
+// Unpin allows a client's model to change again.
+func (s *Service) Unpin(client string) error { return s.chooser.pin(client, false) }
+
+// Rollback returns a client to the model that it used before, and refuses the present one.
+func (s *Service) Rollback(client string) error { return s.chooser.leave(client) }

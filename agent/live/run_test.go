@@ -241,7 +241,7 @@ func TestScoresAgain(t *testing.T) {
 	})
 	past(t, s, 9, now.Unix())
 	report(t, s, "a", now.Unix(), 5) // a correction
-	m := s.members["a"]
+	m := s.roster.members["a"]
 	for end := now.Add(10*24*time.Hour + 18*time.Hour); now.Before(end); {
 		u := now.Unix()
 		now = now.Add(time.Hour)
@@ -270,7 +270,7 @@ func TestScoresAgain(t *testing.T) {
 	}
 	yesterday := s.midnight(now.Unix()) - day + 2*3600 // the first issue of the local day, at 00:00 UTC
 	var energy, forecast, week float64
-	err := s.db.View(func(tx *bolt.Tx) error {
+	err := s.roster.db.View(func(tx *bolt.Tx) error {
 		return eachTime(tx, issuedBucket, "a", yesterday, yesterday+1, func(_ int64, b []byte) error {
 			_, state, err := issuedFormat.Unwrap(b)
 			var r recorded
@@ -292,7 +292,7 @@ func TestScoresAgain(t *testing.T) {
 	if got.Days != 1 || math.Abs(got.MAE-math.Abs(forecast-energy)) > 1e-4 || math.Abs(got.RelativeMAE*math.Abs(week-energy)-got.MAE) > 1e-3 {
 		t.Errorf("energy of yesterday: %+v; it was %.4f, forecast %.4f, a week before %.4f", got, energy, forecast, week)
 	}
-	if all := s.scoresOf(m.scores, now.Unix()/day); all[0].Energy.Days != 1 || all[len(all)-1].Energy.Days != 0 {
+	if all := s.records.scoresOf(m.scores, now.Unix()/day); all[0].Energy.Days != 1 || all[len(all)-1].Energy.Days != 0 {
 		t.Errorf("scores %+v", all)
 	}
 }

@@ -1,12 +1,14 @@
 package live
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
 
+	"loadstar/internal/boltfile"
 	"loadstar/internal/stateformat"
 )
 
@@ -151,67 +153,18 @@ func pinball(level, q, load float64) float64 {
 	return float64((1 - level) * (q - load))
 }
 
-// scoreAll makes the scores of the days that have changed since the last time, and decides
-// what follows from them. It returns the clients that went back to the model before. The
-// caller stores the result with putScores.
-func (s *Service) scoreAll(now time.Time, cutoff int64) (back []*member, err error) {
-	today := cutoff / day
-	for _, name := range s.names {
-		m := s.members[name]
-		from := today - 1
-		if revision, err := s.c.Store.Revision(name); err != nil {
-			return nil, err
-		} else if revision != m.revision {
-			m.revision, from = revision, today-correctable
-		}
-		if n := len(m.scores.days); n > 0 {
-			from = max(min(from, m.scores.days[n-1].Day), today-correctable)
-		}
-		if err := s.scoreDays(m.name, nil, m.scores, from, today, cutoff); err != nil {
-			return nil, err
-		}
-		champion := m.champion
-		if err := s.follow(m, now, cutoff); err != nil {
-			return nil, err
-		}
-		if m.champion != champion {
-			back = append(back, m)
-		}
-	}
-	for _, g := range s.groups {
-		if err := s.scoreDays(g.name, g.members, g.scores, today-1, today, cutoff); err != nil {
-			return nil, err
-		}
-	}
-	return back, nil
-}
-
-// putScores stores the scores of all clients and groups, and the states of the clients that
-// went back to the model before.
-func (s *Service) putScores(tx *bolt.Tx, back []*member) error {
-	for _, m := range back {
-		if err := putState(tx, m.name, asChampion, m.champion); err != nil {
-			return err
-		}
-	}
-	for _, name := range s.names {
-		if err := putChoice(tx, s.members[name]); err != nil {
-			return err
-		}
-	}
-	for _, g := range s.groups {
-		if err := put(tx, scoresBucket, []byte(g.name), scoreFormat, encodeScores(g.scores, &watch{})); err != nil {
-			return err
-		}
-	}
-	return nil
+// records reads what was forecast from the file, and scores it. It has no state of its own: scores
+// are those of a client or group.
+type records struct {
+	*inputs
+	db *boltfile.File
 }
 
 // scoreDays scores the recorded issues of a client or group with targets in the given days.
-func (s *Service) scoreDays(name string, members []string, h *history, from, to, cutoff int64) error {
-	step := s.seconds()
+func (re *records) scoreDays(name string, members []string, h *history, from, to, cutoff int64) error {
+	step := re.seconds()
 	begin := from*day - 15*day // for last week's load
-	load, err := s.load(name, members, begin, cutoff)
+	load, err := re.load(name, members, begin, cutoff)
 	if err != nil {
 		return err
 	}
@@ -225,28 +178,24 @@ func (s *Service) scoreDays(name string, members []string, h *history, from, to,
 	for i := range fresh {
 		fresh[i] = dayScore{Day: from + int64(i), Blocks: make([]sums, len(blocks)+1)}
 	}
-	reach := int64(s.c.H) * step
+	reach := int64(re.c.H) * step
 	begun := int64(0) // the local day of the last issue
-	err = s.db.View(func(tx *bolt.Tx) error {
+	err = re.db.View(func(tx *bolt.Tx) error {
 		return eachTime(tx, issuedBucket, name, from*day-reach, cutoff, func(_ int64, b []byte) error {
-			_, state, err := issuedFormat.Unwrap(b)
-			var r recorded
-			if err == nil {
-				err = r.decode(state)
-			}
-			if err != nil || r.Levels != len(s.c.Levels) {
+			r, err := readRecorded(b)
+			if err != nil || r.Levels != len(re.c.Levels) {
 				return err // the configuration had other levels then
 			}
-			if midnight := s.midnight(r.Cutoff); midnight != begun {
+			if midnight := re.midnight(r.Cutoff); midnight != begun {
 				begun = midnight
 				if d := r.Cutoff/day - from; d >= 0 && d < int64(len(fresh)) {
-					fresh[d].Energy = s.scoreEnergy(&r, at)
+					fresh[d].Energy = re.scoreEnergy(r, at)
 				}
 			}
 			for i := range r.steps() {
 				t := r.Cutoff + int64(i)*step
 				if d := t/day - from; d >= 0 && d < int64(len(fresh)) {
-					s.scoreRow(&fresh[d].Blocks[s.block(i)], &r, i, at(t), s.weekBefore(at, t))
+					re.scoreRow(&fresh[d].Blocks[re.block(i)], r, i, at(t), re.weekBefore(at, t))
 				}
 			}
 			return nil
@@ -261,43 +210,37 @@ func (s *Service) scoreDays(name string, members []string, h *history, from, to,
 	return nil
 }
 
-// midnight returns the last local midnight at or before a time.
-func (s *Service) midnight(t int64) int64 {
-	y, m, d := time.Unix(t, 0).In(s.c.Site.Clock).Date()
-	return time.Date(y, m, d, 0, 0, 0, 0, s.c.Site.Clock).Unix()
-}
-
 // scoreEnergy scores the energy that an issue forecasts for 24 hours. It is empty if the issue is
 // shorter, or if a mean, a load, or a load of the week before is not known.
-func (s *Service) scoreEnergy(r *recorded, at func(int64) float64) energySums {
-	n := day / s.seconds()
+func (re *records) scoreEnergy(r *recorded, at func(int64) float64) energySums {
+	n := day / re.seconds()
 	if n > int64(r.steps()) {
 		return energySums{}
 	}
 	var forecast, energy, week float64
 	for i := range n {
-		t := r.Cutoff + i*s.seconds()
+		t := r.Cutoff + i*re.seconds()
 		forecast += float64(r.Means[i])
 		energy += at(t)
-		week += s.weekBefore(at, t)
+		week += re.weekBefore(at, t)
 	}
 	if math.IsNaN(forecast + energy + week) {
 		return energySums{}
 	}
-	hours := s.c.Site.Interval.Hours()
+	hours := re.c.Site.Interval.Hours()
 	return energySums{
 		N: 1, Abs: hours * math.Abs(forecast-energy), Signed: hours * (forecast - energy), Energy: hours * energy, WeekAbs: hours * math.Abs(week-energy),
 	}
 }
 
 // scoreRow adds step i of a recorded issue.
-func (s *Service) scoreRow(t *sums, r *recorded, i int, load, week float64) {
+func (re *records) scoreRow(t *sums, r *recorded, i int, load, week float64) {
 	row := r.Values[i*r.Levels:][:r.Levels]
 	t.Rows++
 	if src := r.Sources[i]; src != 1 && src != 2 { // neither model nor generic
 		t.Fallback++
 	}
-	point := float64(row[s.point])
+	point := float64(row[re.point])
 	if math.IsNaN(load) || math.IsNaN(point) {
 		return
 	}
@@ -312,7 +255,7 @@ func (s *Service) scoreRow(t *sums, r *recorded, i int, load, week float64) {
 	}
 	served := 0.0
 	for k, q := range row {
-		p := pinball(s.c.Levels[k], float64(q), load)
+		p := pinball(re.c.Levels[k], float64(q), load)
 		t.Pinball[k] += p
 		served += p
 	}
@@ -327,10 +270,10 @@ func (s *Service) scoreRow(t *sums, r *recorded, i int, load, week float64) {
 	}
 	if len(r.Shadow) > 0 {
 		silent := r.Shadow[i*r.Levels:][:r.Levels]
-		if p := float64(silent[s.point]); !math.IsNaN(p) {
+		if p := float64(silent[re.point]); !math.IsNaN(p) {
 			t.ShadowN++
 			for k, q := range silent {
-				t.Shadow += pinball(s.c.Levels[k], float64(q), load)
+				t.Shadow += pinball(re.c.Levels[k], float64(q), load)
 			}
 			t.ShadowServed += served
 			t.ShadowAbs += math.Abs(load - p)
@@ -340,40 +283,79 @@ func (s *Service) scoreRow(t *sums, r *recorded, i int, load, week float64) {
 }
 
 // block returns the block of a step after the cutoff, counted from 0.
-func (s *Service) block(i int) int {
-	hours := int((time.Duration(i+1)*s.c.Site.Interval + time.Hour - 1) / time.Hour)
+func (re *records) block(i int) int {
+	hours := int((time.Duration(i+1)*re.c.Site.Interval + time.Hour - 1) / time.Hour)
 	b, _ := slices.BinarySearch(blocks, hours)
 	return b
 }
 
-// weekBefore returns the load at the same clock time 7 days before, or 14.
-func (s *Service) weekBefore(at func(int64) float64, t int64) float64 {
-	clock := time.Unix(t, 0).In(s.c.Site.Clock)
-	for _, days := range []int{7, 14} {
-		if v := at(clock.AddDate(0, 0, -days).Unix()); !math.IsNaN(v) {
-			return v
+// scoresOf returns the scores of 1, 7 and 28 days by block of leads.
+func (re *records) scoresOf(h *history, today int64) (out []Score) {
+	perHour := int(time.Hour / re.c.Site.Interval)
+	for _, days := range []int{1, 7, 28} {
+		from := today - int64(days) + 1
+		total := h.total(from, today, -1)
+		all := total.score(days, 0, 0)
+		all.Energy = h.energy(days, today)
+		out = append(out, all)
+		first := 1
+		for b := range len(blocks) + 1 {
+			last := re.c.H
+			if b < len(blocks) {
+				last = min(last, blocks[b]*perHour)
+			}
+			if t := h.total(from, today, b); t.Rows > 0 {
+				out = append(out, t.score(days, first, last))
+			}
+			first = last + 1
 		}
 	}
-	return math.NaN()
+	return out
 }
 
-// load returns the readings of a client, or the sum of those of a group, in [from, to).
-func (s *Service) load(name string, members []string, from, to int64) ([]float32, error) {
-	if members == nil {
-		m, err := s.c.Store.Load(name, from, to)
-		return m.Load, err
+// said returns what was forecast for a client or group at a lead, as [Service.Issued] does.
+func (re *records) said(name string, members []string, from, to int64, lead time.Duration) ([]Said, error) {
+	step := re.seconds()
+	first := max(int64(lead/time.Second)/step, 1)
+	from = max(from, to-60*day)
+	from += (step - from%step) % step
+	said := map[int64]Said{}
+	err := re.db.View(func(tx *bolt.Tx) error {
+		return eachTime(tx, issuedBucket, name, from-int64(re.c.H)*step, to, func(_ int64, b []byte) error {
+			r, err := readRecorded(b)
+			if err != nil {
+				return err
+			}
+			for i := int(first) - 1; i < r.steps(); i++ {
+				t := r.Cutoff + int64(i)*step
+				if t < from || t >= to {
+					continue
+				}
+				x := Said{Time: t, Cutoff: r.Cutoff, Mean: float64(r.Means[i]), Source: sources[min(int(r.Sources[i]), len(sources)-1)], Actual: math.NaN()}
+				for _, v := range r.Values[i*r.Levels:][:r.Levels] {
+					x.Values = append(x.Values, float64(v))
+				}
+				said[t] = x // later issues have shorter leads
+			}
+			return nil
+		})
+	})
+	if err != nil || len(said) == 0 {
+		return nil, err
 	}
-	sum := make([]float32, (to-from)/s.seconds())
-	for _, x := range members {
-		m, err := s.c.Store.Load(x, from, to)
-		if err != nil {
-			return nil, err
-		}
-		for i, v := range m.Load {
-			sum[i] += v
-		}
+	times := slices.Sorted(maps.Keys(said))
+	begin, end := times[0], times[len(times)-1]+step
+	load, err := re.load(name, members, begin, end)
+	if err != nil {
+		return nil, err
 	}
-	return sum, nil
+	out := make([]Said, 0, len(times))
+	for _, t := range times {
+		x := said[t]
+		x.Actual = float64(load[(t-begin)/step])
+		out = append(out, x)
+	}
+	return out, nil
 }
 
 func encodeScores(h *history, w *watch) []byte {

@@ -54,13 +54,13 @@ func (w *watch) decode(x *stateformat.Reader) {
 
 // observeDrift shows the watch the days that have ended, and checks the readings of a client
 // after each of them.
-func (s *Service) observeDrift(m *member, now time.Time, cutoff int64) error {
+func (ch *chooser) observeDrift(m *member, now time.Time, cutoff int64) error {
 	w := m.watch
 	today := cutoff / day
 	// Findings are those at the start of the day, so that a restart does not change them.
 	if !m.checked || w.seen/day != today {
 		var err error
-		if m.findings, err = s.findings(m.name, today*day); err != nil {
+		if m.findings, err = ch.findings(m.name, today*day); err != nil {
 			return err
 		}
 		m.checked = true
@@ -86,33 +86,31 @@ func (s *Service) observeDrift(m *member, now time.Time, cutoff int64) error {
 	}
 	from := max(ended-27, w.since+1)
 	if t := m.scores.total(from, ended, -1); raised == "" && t.N > 0 && m.champion.model != nil && ended-from+1 >= coverageDays {
-		nominal := s.c.Levels[len(s.c.Levels)-1] - s.c.Levels[0]
+		nominal := ch.c.Levels[len(ch.c.Levels)-1] - ch.c.Levels[0]
 		// Issues overlap: each load is the target of many.
-		targets := min(t.N, int((ended-from+1)*day/s.seconds()))
+		targets := min(t.N, int((ended-from+1)*day/ch.seconds()))
 		raised = drift.CheckCoverage(float64(t.Hits)/float64(t.N), nominal, targets)
 	}
 	if raised == "" {
 		return nil
 	}
 	if !w.alarm() {
-		s.mu.Lock()
-		s.counters.DriftAlarms[m.name]++
-		s.mu.Unlock()
-		s.c.Log.Warn("a client's model has become worse", "client", m.name, "alarm", string(raised), "findings", codes(m.findings))
+		ch.view.countAlarm(m.name)
+		ch.c.Log.Warn("a client's model has become worse", "client", m.name, "alarm", string(raised), "findings", codes(m.findings))
 	}
 	w.raised = now.Unix()
 	return nil
 }
 
 // recheck finds again, after a start, what was found at the newest judgement.
-func (s *Service) recheck(m *member) {
+func (ch *chooser) recheck(m *member) {
 	if m.watch.seen == 0 {
 		return // nothing was judged yet
 	}
 	m.checked = true
 	var err error
-	if m.findings, err = s.findings(m.name, m.watch.seen/day*day); err != nil {
-		s.c.Log.Error("cannot check readings", "client", m.name, "error", err)
+	if m.findings, err = ch.findings(m.name, m.watch.seen/day*day); err != nil {
+		ch.c.Log.Error("cannot check readings", "client", m.name, "error", err)
 	}
 }
 

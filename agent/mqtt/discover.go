@@ -196,52 +196,91 @@ func recognize(topic string, payload []byte) []Found {
 	return found
 }
 
-// guesses returns sources that a topic may have.
-func guesses(topic string, payload []byte) []Source {
-	levels := strings.Split(topic, "/")
-	n := len(levels)
-	last := levels[n-1]
-	meter := func(client, preset string) Source {
-		return Source{Client: clean(client), Topic: topic, Preset: preset}
-	}
-	switch {
-	case n >= 3 && levels[n-2] == "events" && last == "rpc":
-		doc, _ := parse(payload)
-		params, _ := lookup(doc, []string{"params"}).(map[string]any)
-		var all []Source
-		for _, key := range slices.Sorted(maps.Keys(params)) {
-			if strings.Contains(key, "data:") || strings.HasPrefix(key, "switch:") || strings.HasPrefix(key, "pm1:") {
-				s := meter(levels[n-3]+"-"+strings.ReplaceAll(key, ":", "-"), "shelly-gen2")
-				s.Value = key
-				all = append(all, s)
-			}
+// convention is how the devices of one kind name their topics.
+type convention struct {
+	levels int // that a topic has at least
+	fits   func(topic) bool
+	// sources returns what to read from a topic that fits, which can be nothing.
+	sources func(t topic, payload []byte) []Source
+}
+
+// conventions are tried in this order, and the first that fits decides.
+var conventions = []convention{
+	{3, func(t topic) bool { return t.back(2) == "events" && t.back(1) == "rpc" }, shellyEvents},
+	{3, func(t topic) bool { return t.back(2) == "status" }, func(t topic, _ []byte) []Source {
+		client := t.back(3)
+		if !strings.HasSuffix(t.back(1), ":0") {
+			client += "-" + t.back(1)
 		}
-		return all[:min(len(all), 16)]
-	case n >= 3 && levels[n-2] == "status":
-		client := levels[n-3]
-		if !strings.HasSuffix(last, ":0") {
-			client += "-" + last
-		}
-		return []Source{meter(client, "shelly-gen2")}
-	case n >= 5 && (levels[n-3] == "emeter" || levels[n-3] == "relay") && (last == "total" || last == "energy"):
-		if levels[n-3] == "emeter" && last == "energy" {
+		return []Source{t.meter(client, "shelly-gen2")}
+	}},
+	{5, func(t topic) bool {
+		return (t.back(3) == "emeter" || t.back(3) == "relay") && (t.back(1) == "total" || t.back(1) == "energy")
+	}, func(t topic, _ []byte) []Source {
+		if t.back(3) == "emeter" && t.back(1) == "energy" {
 			return nil // total has the same and survives a restart of the device
 		}
-		client := levels[n-4]
-		if levels[n-2] != "0" {
-			client += "-" + levels[n-2]
+		client := t.back(4)
+		if t.back(2) != "0" {
+			client += "-" + t.back(2)
 		}
-		return []Source{meter(client, "shelly-gen1")}
-	case n >= 3 && last == "SENSOR":
-		return []Source{meter(levels[n-2], "tasmota")}
-	case n >= 3 && levels[n-3] == "sensor" && last == "state" && energyName(levels[n-2]):
-		s := meter(levels[n-2], "homeassistant")
+		return []Source{t.meter(client, "shelly-gen1")}
+	}},
+	{3, func(t topic) bool { return t.back(1) == "SENSOR" }, func(t topic, _ []byte) []Source {
+		return []Source{t.meter(t.back(2), "tasmota")}
+	}},
+	{3, func(t topic) bool { return t.back(3) == "sensor" && t.back(1) == "state" && energyName(t.back(2)) }, func(t topic, _ []byte) []Source {
+		s := t.meter(t.back(2), "homeassistant")
 		s.Unit = "kWh"
 		return []Source{s}
-	case levels[0] == "zigbee2mqtt" && n >= 2 && levels[1] != "bridge":
-		return []Source{meter(last, "zigbee2mqtt")}
+	}},
+	{2, func(t topic) bool { return t.levels[0] == "zigbee2mqtt" && t.levels[1] != "bridge" }, func(t topic, _ []byte) []Source {
+		return []Source{t.meter(t.back(1), "zigbee2mqtt")}
+	}},
+}
+
+// topic is the name of a topic with its levels.
+type topic struct {
+	name   string
+	levels []string
+}
+
+// back returns a level, counted from the last one, which is 1.
+func (t topic) back(i int) string { return t.levels[len(t.levels)-i] }
+
+func (t topic) meter(client, preset string) Source {
+	return Source{Client: clean(client), Topic: t.name, Preset: preset}
+}
+
+// guesses returns sources that a topic may have.
+func guesses(name string, payload []byte) []Source {
+	t := topic{name, strings.Split(name, "/")}
+	for _, c := range conventions {
+		if len(t.levels) >= c.levels && c.fits(t) {
+			return c.sources(t, payload)
+		}
 	}
-	// Other devices: a JSON object with a key that usually holds a counter.
+	return counters(t, payload)
+}
+
+// shellyEvents returns the meters in a message of a Shelly device, at most 16.
+func shellyEvents(t topic, payload []byte) []Source {
+	doc, _ := parse(payload)
+	params, _ := lookup(doc, []string{"params"}).(map[string]any)
+	var all []Source
+	for _, key := range slices.Sorted(maps.Keys(params)) {
+		if strings.Contains(key, "data:") || strings.HasPrefix(key, "switch:") || strings.HasPrefix(key, "pm1:") {
+			s := t.meter(t.back(3)+"-"+strings.ReplaceAll(key, ":", "-"), "shelly-gen2")
+			s.Value = key
+			all = append(all, s)
+		}
+	}
+	return all[:min(len(all), 16)]
+}
+
+// counters returns the meter of any other device: a JSON object with a key that usually holds a
+// counter.
+func counters(t topic, payload []byte) []Source {
 	doc, ok := parse(payload[:min(len(payload), maxPayload+1)])
 	object, isObject := doc.(map[string]any)
 	if !ok || !isObject || len(payload) > maxPayload {
@@ -258,7 +297,7 @@ func guesses(topic string, payload []byte) []Source {
 		{"active_power_w", "W"},
 	} {
 		if _, ok := object[k.key].(float64); ok {
-			s := meter(last, "generic")
+			s := t.meter(t.back(1), "generic")
 			s.Value, s.Unit = k.key, k.unit
 			return []Source{s}
 		}

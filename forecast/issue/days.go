@@ -30,25 +30,6 @@ func (c *clock) midnight(day int) int64 {
 	return time.Date(y, m, d, 0, 0, 0, 0, c.location).Unix()
 }
 
-// measured returns the energy that was measured from one time to another in kWh, or NaN if
-// one of the readings is missing.
-func (s *State) measured(from, to int64) float64 {
-	sum := 0.0
-	for t := s.stepAfter(from); t < to; t += s.seconds {
-		sum += s.work.at(s.step(t))
-	}
-	return sum * s.c.Step.Hours()
-}
-
-// stepAfter returns the start of the first step that does not begin before a time.
-func (s *State) stepAfter(at int64) int64 {
-	start := int64(s.step(at-s.phase))*s.seconds + s.phase
-	if start < at {
-		start += s.seconds
-	}
-	return start
-}
-
 // energies returns the energies of the day of the cutoff and of the following days. The last
 // of them may be NaN, because the rows do not reach its end.
 func (s *State) energies(rows []Row, cutoff int64) []DayEnergy {
@@ -68,7 +49,7 @@ func (s *State) energies(rows []Row, cutoff int64) []DayEnergy {
 			d.Mean = math.NaN()
 		}
 		if i == 0 && d.Start < cutoff {
-			d.Mean += s.measured(d.Start, cutoff)
+			d.Mean += s.work.measured(d.Start, cutoff)
 		}
 	}
 	return days
@@ -85,7 +66,7 @@ func (s *State) energy(rows []Row, cutoff int64, late bool) []DayEnergy {
 	}
 	every := s.fallback.Every()
 	grid := (s.work.last + 1) / every
-	today, earlier := s.clock.day(cutoff), s.clock.day(int64(grid*every)*s.seconds+s.phase)
+	today, earlier := s.clock.day(cutoff), s.clock.day(s.start(grid*every))
 	before, after := s.byDay[grid%len(s.byDay)], s.byDay[(grid+1)%len(s.byDay)]
 	if s.recorded() {
 		s.recordEnergy(before, days, today-1)
@@ -120,7 +101,7 @@ func (s *State) recordEnergy(t *track, days []DayEnergy, last int) {
 		return
 	}
 	for day := max(t.newest+1, last-reachDays+2, 0); day <= last; day++ {
-		t.Observe(day, s.measured(s.clock.midnight(day), s.clock.midnight(day+1)))
+		t.Observe(day, s.work.measured(s.clock.midnight(day), s.clock.midnight(day+1)))
 	}
 	t.issue(last, values, references)
 }

@@ -97,56 +97,83 @@ func (s *State) try(f Forecaster, to **track, cutoff int64, late bool) (*answer,
 		}
 		return nil, reason
 	}
+	if !s.takeValues(f, cutoff) {
+		return nil, ModelFailed
+	}
+	t, err := s.trackFor(to, first, n, late)
+	if err != nil {
+		return nil, ModelFailed
+	}
+	w := &s.work
+	levels, _ := f.Levels()
+	a := &answer{first: first, n: n, values: w.values, reason: reason, quality: OK, weight: 1}
+	if !late {
+		a.weight = t.Weight()
+		s.correct(t, a.values, s.references(first, n))
+		if to == &s.generic && levels != nil && w.last-t.first < settledDays*s.perDay {
+			s.unsettled(a.values, w.raw, levels)
+		}
+	}
+	if levels == nil && (late || !t.ripe(w.last)) {
+		s.spread(a.values)
+	}
+	a.judge(ready, &w.past)
+	return a, ""
+}
+
+// takeValues writes what a model forecasts to the work's raw values, and to its values for the
+// state's levels. It reports false if the model fails or a value is not finite.
+func (s *State) takeValues(f Forecaster, cutoff int64) bool {
+	w := &s.work
+	_, n := f.Span()
 	levels, _ := f.Levels()
 	width := max(len(levels), 1)
-	w := &s.work
 	w.raw = resized(w.raw, n*width)
 	if err := f.Forecast(w.raw, cutoff); err != nil {
-		return nil, ModelFailed
+		return false
 	}
 	for _, v := range w.raw {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return nil, ModelFailed
+			return false
 		}
 	}
 	w.values = resized(w.values, n*len(s.levels))
 	for i := range n {
 		s.expand(w.values[i*len(s.levels):][:len(s.levels)], w.raw[i*width:][:width], levels)
 	}
-	t := *to
-	if t == nil || t.c.Horizon != first || t.c.Targets != n {
-		var err error
-		if t, err = s.newTrack(first, n, true); err != nil {
-			return nil, ModelFailed
-		}
-		t.Observe(s.work.last, s.work.at(s.work.last))
-		if s.due(t) && !late {
-			*to = t // otherwise the state would depend on an issue that is not recorded
-		}
+	return true
+}
+
+// trackFor returns the track of forecasts with the given span: the present one, or a new one.
+func (s *State) trackFor(to **track, first, n int, late bool) (*track, error) {
+	if t := *to; t != nil && t.c.Horizon == first && t.c.Targets == n {
+		return t, nil
 	}
-	a := &answer{first: first, n: n, values: w.values, reason: reason, quality: OK, weight: 1}
-	if !late {
-		a.weight = t.Weight()
-		s.correct(t, a.values, s.references(first, n))
-		if to == &s.generic && levels != nil && s.work.last-t.first < settledDays*s.perDay {
-			s.unsettled(a.values, w.raw, levels)
-		}
+	t, err := s.newTrack(first, n, true)
+	if err != nil {
+		return nil, err
 	}
-	if levels == nil && (late || !t.ripe(s.work.last)) {
-		s.spread(a.values)
+	t.Observe(s.work.last, s.work.at(s.work.last))
+	if s.due(t) && !late {
+		*to = t // otherwise the state would depend on an issue that is not recorded
 	}
+	return t, nil
+}
+
+// judge sets the reason of an answer, unless the model gave one, and its quality.
+func (a *answer) judge(ready series.Readiness, p *past) {
 	switch {
-	case ready == series.Filled && reason == "":
+	case a.reason != "":
+	case ready == series.Filled:
 		a.reason = InputFilled
-	case reason == "" && s.flat():
+	case p.flat():
 		a.reason = Flat
-	case reason == "" && a.weight < leastWeight:
+	case a.weight < leastWeight:
 		a.reason = MostlyWeek
 	}
 	if ready == series.Filled || a.reason != "" && a.reason != MostlyWeek && a.reason != WeatherObserved {
 		a.quality = Estimated
 	}
-	return a, ""
 }
 
 // correct corrects forecasts with a tracker, and records them if a recorded issue is due.

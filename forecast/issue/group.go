@@ -21,7 +21,7 @@ func NewGroup(c Config) (*Group, error) {
 		return nil, err
 	}
 	s.group = true
-	return &Group{s}, s.start()
+	return &Group{s}, s.addTracks()
 }
 
 // Next returns what that of a [State] does.
@@ -62,7 +62,7 @@ func Sum(id string, meters []series.Meter) series.Meter {
 func (g *Group) Issue(m series.Meter, members []Forecast, cutoff int64) Forecast {
 	s := g.s
 	s.Advance(m, cutoff)
-	s.begin(m, cutoff)
+	s.work.begin(&s.grid, m, cutoff)
 	late := s.next > s.work.last+1
 	// Floating-point sums depend on the order.
 	members = slices.Clone(members)

@@ -10,13 +10,8 @@ import (
 
 // work has what one call of Issue needs. Its memory is reused.
 type work struct {
-	load  []float32 // of the last reachDays days up to the cutoff, at most
-	first int       // the step of load[0]
-	last  int       // the newest step before the cutoff
-	// oldest and newest are the first and the last step with a load, or oldest is after
-	// newest if there is none.
-	oldest, newest int
-	extreme        int // the local day with the highest peak, or 0 if there is none
+	past
+	extreme int // the local day with the highest peak, or 0 if there is none
 
 	medians, sorted []float64 // medians are those of the next 24 hours, by step
 	byMedian        bool      // medians forecast the client better than last week's load does
@@ -24,9 +19,14 @@ type work struct {
 	raw, values, fallbacks, simple []float64
 	sources                        []Source
 	reasons                        []Reason
-	days                           []int             // before the target from which a row is, or 0
-	errors                         map[int][]float64 // sorted errors of repeating a day, by days
-	quantiles                      [][3]float64      // of the rows, at meanLevels
+	days                           []int        // before the target from which a row is, or 0
+	quantiles                      [][3]float64 // of the rows, at meanLevels
+}
+
+// begin prepares an issue.
+func (w *work) begin(g *grid, m series.Meter, cutoff int64) {
+	w.read(g, m, cutoff)
+	w.quantiles = w.quantiles[:0]
 }
 
 // Issue makes the forecast at a cutoff, which must be a multiple of the step. It advances
@@ -39,7 +39,7 @@ type work struct {
 // days; older readings have no effect.
 func (s *State) Issue(m series.Meter, models Models, cutoff int64) Forecast {
 	s.Advance(m, cutoff)
-	s.begin(m, cutoff)
+	s.work.begin(&s.grid, m, cutoff)
 	late := s.next > s.work.last+1
 	s.simple(late)
 	a, why := s.ask(models, cutoff, late)
@@ -120,60 +120,6 @@ func (s *State) complete(f *Forecast, rows []Row, late bool) {
 	f.Peak = s.peak(rows, s.work.quantiles, late)
 }
 
-// begin prepares an issue.
-func (s *State) begin(m series.Meter, cutoff int64) {
-	w := &s.work
-	first := s.step(m.Start)
-	w.last = s.step(cutoff) - 1
-	from, to := max(first, w.last+1-reachDays*s.perDay), min(w.last+1, first+len(m.Load))
-	w.load, w.first = nil, from
-	if from < to {
-		w.load = m.Load[from-first : to-first]
-	}
-	w.oldest, w.newest = 0, -1
-	for i, v := range w.load {
-		if !series.Missing(v) {
-			w.oldest = from + i
-			break
-		}
-	}
-	for i, v := range slices.Backward(w.load) {
-		if !series.Missing(v) {
-			w.newest = from + i
-			break
-		}
-	}
-	clear(w.errors)
-	w.quantiles = w.quantiles[:0]
-}
-
-// at returns the load at a step, or NaN if it is not known.
-func (w *work) at(step int) float64 {
-	if step < w.first || step >= w.first+len(w.load) {
-		return math.NaN()
-	}
-	v := float64(w.load[step-w.first])
-	if math.IsInf(v, 0) {
-		return math.NaN()
-	}
-	return v
-}
-
-// back returns the step at the same clock time the given number of days before.
-func (s *State) back(step, days int) int {
-	return s.step(s.clock.back(int64(step)*s.seconds+s.phase, days))
-}
-
-// newestDay returns the newest known step at the same clock time as a target, a multiple of
-// the given number of days before it, and the number of days.
-func (s *State) newestDay(target, days int) (step, back int) {
-	for back = days; ; back += days {
-		if step = s.back(target, back); step <= s.work.last {
-			return step, back
-		}
-	}
-}
-
 // references returns the forecasts with which those of a model are blended: the load at the
 // same clock time on the newest known day, or the newest load if only the next step is
 // forecast.
@@ -186,7 +132,7 @@ func (s *State) references(first, n int) []float64 {
 			continue
 		}
 		target := w.last + first + i
-		step, back := s.newestDay(target, 1)
+		step, back := s.work.newestDay(target, 1)
 		if w.simple[i] = w.at(step); math.IsNaN(w.simple[i]) {
 			// Where the clocks change, the clock time can be missing in the readings.
 			w.simple[i] = w.at(target - back*s.perDay)
@@ -204,7 +150,7 @@ func (s *State) simple(late bool) {
 	w.days = slices.Grow(w.days[:0], n)[:n]
 	w.extreme, w.byMedian = 0, false
 	if s.c.Fallback == ExtremeDay {
-		w.extreme = s.extremeDay()
+		w.extreme = s.work.extremeDay()
 	} else {
 		s.medians()
 	}
@@ -269,7 +215,7 @@ const lastHours = 6
 func (s *State) simpleAt(target int) (v float64, source Source, reason Reason, days int) {
 	w := &s.work
 	if w.extreme != 0 {
-		back := s.clock.day(int64(target)*s.seconds+s.phase) - w.extreme
+		back := s.clock.day(s.start(target)) - w.extreme
 		if step := s.back(target, back); step <= w.last {
 			if v = w.at(step); !math.IsNaN(v) {
 				return v, Week, "", 7
@@ -281,7 +227,7 @@ func (s *State) simpleAt(target int) (v float64, source Source, reason Reason, d
 			return v, Median, "", 7
 		}
 	}
-	step, back := s.newestDay(target, 7)
+	step, back := s.work.newestDay(target, 7)
 	if v = w.at(step); !math.IsNaN(v) {
 		return v, Week, "", 7
 	}
@@ -291,7 +237,7 @@ func (s *State) simpleAt(target int) (v float64, source Source, reason Reason, d
 	if reason = Gap; w.oldest > w.newest || w.oldest > step {
 		reason = ShortHistory
 	}
-	step, _ = s.newestDay(target, 1)
+	step, _ = s.work.newestDay(target, 1)
 	if v = w.at(step); !math.IsNaN(v) {
 		return v, Day, reason, 1
 	}
@@ -299,44 +245,4 @@ func (s *State) simpleAt(target int) (v float64, source Source, reason Reason, d
 		return w.at(w.newest), Last, reason, 0
 	}
 	return math.NaN(), None, NoReadings, 0
-}
-
-// extremeDay returns the local day with the highest load of the last 28 days, or 0.
-func (s *State) extremeDay() int {
-	w, at := &s.work, -1
-	for i, v := range w.load {
-		if w.first+i > w.last-28*s.perDay && !series.Missing(v) && (at < 0 || v > w.load[at]) {
-			at = i
-		}
-	}
-	if at < 0 {
-		return 0
-	}
-	return s.clock.day(int64(w.first+at)*s.seconds + s.phase)
-}
-
-// flat reports whether the meter has stood still for a day: all loads of the last 24 hours
-// are equal, and at least twice as many as ever were before. A meter that often repeats
-// values is not flat.
-func (s *State) flat() bool {
-	w := &s.work
-	run, longest, n := 0, 0, 0 // n is the length of a run before the newest one
-	newest := float32(math.NaN())
-	before := newest
-	for _, v := range slices.Backward(w.load) {
-		switch {
-		case series.Missing(v):
-		case series.Missing(newest):
-			newest, before, run = v, v, 1
-		case v == newest && n == 0:
-			run++
-		case v == before && n > 0:
-			n++
-			longest = max(longest, n)
-		default:
-			before, n = v, 1
-			longest = max(longest, n)
-		}
-	}
-	return run >= s.perDay && longest > 0 && run >= 2*longest
 }

@@ -55,16 +55,6 @@ func (s *State) peakConfig() calibrate.Config {
 	return calibrate.Config{Levels: meanLevels[:], Point: 1, Horizon: 1, Targets: 1, StepsPerDay: s.perDay / s.fallback.Every(), Correct: true}
 }
 
-// highest returns the highest load of the 24 hours from a step on, or NaN if a reading is
-// missing.
-func (s *State) highest(from int) float64 {
-	top := math.Inf(-1)
-	for step := from; step < from+s.perDay; step++ {
-		top = max(top, s.work.at(step)) // NaN stays NaN
-	}
-	return top
-}
-
 // peakInputs returns the inputs of the peak of the next 24 hours, given the quantiles of its
 // steps, or false if too little is known about earlier peaks.
 func (s *State) peakInputs(steps [][3]float64) (in [11]float64, ok bool) {
@@ -78,7 +68,7 @@ func (s *State) peakInputs(steps [][3]float64) (in [11]float64, ok bool) {
 	peaks := make([]float64, peakDays) // the newest first
 	known, sum := 0, 0.0
 	for i := range peaks {
-		if peaks[i] = s.highest(s.work.last + 1 - (i+1)*s.perDay); !math.IsNaN(peaks[i]) {
+		if peaks[i] = s.work.highest(s.work.last + 1 - (i+1)*s.perDay); !math.IsNaN(peaks[i]) {
 			known++
 			sum += peaks[i]
 		}
@@ -157,7 +147,7 @@ func (s *State) correctPeak(values []float64, reference float64, late bool) {
 		from = max(t.newest+2-perDay, grid-(reachDays-1)*perDay)
 	}
 	for at := max(from, 0); at <= grid-perDay; at++ {
-		t.Observe(at, s.highest(at*every))
+		t.Observe(at, s.work.highest(at*every))
 	}
 	t.issue(last, values, []float64{reference})
 }

@@ -54,9 +54,8 @@ const (
 // [State.Every] in UTC. So a client that makes a forecast at every step has the same state
 // as one that makes only the recorded ones.
 type State struct {
-	c       Config
-	seconds int64
-	perDay  int
+	c Config
+	grid
 	// levels are the levels to forecast and those of which means are made, and pick has the
 	// place of each level to forecast among them. means has the places of meanLevels.
 	levels []float64
@@ -64,8 +63,7 @@ type State struct {
 	pick   []int
 	means  [len(meanLevels)]int
 
-	next  int   // the first step that was not seen yet, counted from 1970; 0 at first
-	phase int64 // seconds by which steps start after a multiple of the interval
+	next int // the first step that was not seen yet, counted from 1970; 0 at first
 	// hasRead means that there was a load, and fedIn that a load was negative.
 	hasRead, fedIn bool
 	fallback       *track
@@ -75,8 +73,7 @@ type State struct {
 	peaks          *track
 	group          bool // the state is that of a sum
 
-	clock clock
-	work  work
+	work work
 }
 
 // track follows the errors of one kind of forecasts.
@@ -102,11 +99,11 @@ func NewState(c Config) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s, s.start()
+	return s, s.addTracks()
 }
 
-// start makes the tracks that every state has.
-func (s *State) start() (err error) {
+// addTracks makes the tracks that every state has.
+func (s *State) addTracks() (err error) {
 	if s.fallback, err = s.newTrack(1, s.tracked(), false); err != nil {
 		return err
 	}
@@ -129,7 +126,7 @@ func newState(c Config) (*State, error) {
 	if c.Clock == nil {
 		return nil, fmt.Errorf("forecasts need the clock of the meter")
 	}
-	s := &State{c: c, seconds: int64(c.Step / time.Second), perDay: int(24 * time.Hour / c.Step), clock: clock{location: c.Clock}}
+	s := &State{c: c, grid: grid{interval: c.Step, seconds: int64(c.Step / time.Second), perDay: int(24 * time.Hour / c.Step), clock: clock{location: c.Clock}}}
 	if c.H < 1 || c.H > maxDays*s.perDay {
 		return nil, fmt.Errorf("%d steps to forecast; want 1 to %d, which is %d days", c.H, maxDays*s.perDay, maxDays)
 	}
@@ -233,7 +230,7 @@ func (s *State) Next() int64 {
 	if s.next == 0 {
 		return 0
 	}
-	return int64(s.next)*s.seconds + s.phase
+	return s.start(s.next)
 }
 
 // Advance shows the state the readings before the cutoff that it has not seen. The cutoff
@@ -259,13 +256,4 @@ func (s *State) Advance(m series.Meter, cutoff int64) {
 		}
 	}
 	s.next = max(s.next, end)
-}
-
-// step returns the number of the step that contains a time, counted from 1970.
-func (s *State) step(at int64) int {
-	n := at / s.seconds
-	if at%s.seconds < 0 {
-		n--
-	}
-	return int(n)
 }

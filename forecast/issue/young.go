@@ -1,9 +1,6 @@
 package issue
 
-import (
-	"math"
-	"slices"
-)
+import "math"
 
 // The intervals in this file are for the first days of a meter, before a tracker knows the
 // errors of earlier issues.
@@ -19,7 +16,7 @@ func (s *State) young(row []float64, days int) {
 	v := row[s.point]
 	var errors []float64
 	if days > 0 {
-		errors = s.errorsOf(days)
+		errors = s.work.errorsOf(days)
 	}
 	for k, level := range s.levels {
 		switch {
@@ -68,27 +65,6 @@ func (s *State) unsettled(values, raw, levels []float64) {
 			}
 		}
 	}
-}
-
-// errorsOf returns the sorted errors of repeating the load some days before.
-func (s *State) errorsOf(days int) []float64 {
-	w := &s.work
-	if e, ok := w.errors[days]; ok {
-		return e
-	}
-	var errors []float64
-	for i := range w.load {
-		step := w.first + i
-		if e := w.at(step) - w.at(step-days*s.perDay); !math.IsNaN(e) {
-			errors = append(errors, e)
-		}
-	}
-	slices.Sort(errors)
-	if w.errors == nil {
-		w.errors = map[int][]float64{}
-	}
-	w.errors[days] = errors
-	return errors
 }
 
 // quantile returns a quantile of sorted numbers, interpolated between neighbours.

@@ -1,10 +1,6 @@
 package sim
 
-import (
-	"math"
-
-	"loadstar/fed/recipe"
-)
+import "math"
 
 // If the plan keeps each client's best weights, a client's stored state has a tail after
 // the state of its trainer: all weights with the lowest validation error so far, and this
@@ -104,6 +100,3 @@ func (s *simulation) evaluated() (all, listed int) {
 	}
 	return listed, listed
 }
-
-// pooled reports whether one client has the readings of all meters.
-func (s *simulation) pooled() bool { return recipe.Pooled(s.Plan) }

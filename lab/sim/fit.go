@@ -18,9 +18,9 @@ import (
 // Runs with fine-tuning do this for every client anyway, and clients with shared weights of
 // their own have none before their first turn. A replayed run must have the fleet's weights
 // only.
-func (s *simulation) fitUnasked(ctx context.Context) error {
+func (s *ending) fitUnasked(ctx context.Context) error {
 	p := s.setup.Problem.Partition
-	if p.PersonalLen() == 0 || p.SharedLen() == 0 || s.pooled() || recipe.StoresOwn(s.Plan) || s.setup.KeepsBest() || s.pool.workers[0].tuner != nil || s.Replay != nil {
+	if p.PersonalLen() == 0 || p.SharedLen() == 0 || recipe.Pooled(s.Plan) || recipe.StoresOwn(s.Plan) || s.setup.KeepsBest() || s.pool.workers[0].tuner != nil || s.Replay != nil {
 		return nil
 	}
 	var unasked []int
@@ -54,7 +54,7 @@ func (s *simulation) fitUnasked(ctx context.Context) error {
 
 // fit fits the personal layers of a client, and stores them if they are better than initial
 // ones.
-func (s *simulation) fit(ctx context.Context, w *worker, i int) (better bool, err error) {
+func (s *ending) fit(ctx context.Context, w *worker, i int) (better bool, err error) {
 	p, shared := s.setup.Problem.Partition, s.sharedWeights()
 	m := &s.fleet.clients[i]
 	loss := func(personal []float32) (float64, error) {
@@ -77,11 +77,4 @@ func (s *simulation) fit(ctx context.Context, w *worker, i int) (better bool, er
 	kept := s.initialSlot(w)
 	copy(kept, personal)
 	return true, s.kept.Put(i, kept)
-}
-
-// note tells what the run does that the plan does not say.
-func (s *simulation) note(format string, args ...any) {
-	if s.Note != nil {
-		s.Note(fmt.Sprintf(format, args...))
-	}
 }

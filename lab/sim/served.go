@@ -23,7 +23,7 @@ import (
 const servedHours = 48
 
 // writeTuned writes the fine-tuned weights in w.w of a client.
-func (s *simulation) writeTuned(w *worker, client string) error {
+func (s *ending) writeTuned(w *worker, client string) error {
 	path, err := s.folder.Tuned(client)
 	if err != nil {
 		return err
@@ -35,7 +35,7 @@ func (s *simulation) writeTuned(w *worker, client string) error {
 }
 
 // writeScaling writes the scaling of all clients that trained or were scored.
-func (s *simulation) writeScaling() error {
+func (s *ending) writeScaling() error {
 	members := slices.Concat(s.fleet.clients, s.fleet.holdout)
 	slices.SortFunc(members, func(a, b member) int { return strings.Compare(string(a.id), string(b.id)) })
 	names := make([]string, len(members))
@@ -53,7 +53,7 @@ func (s *simulation) writeScaling() error {
 // at the end of their readings. It forecasts the last weeks with the weights in the folder,
 // as loadstar forecast would. It does so only for plans that forecast the next day or more:
 // for the others, it would take a tenth of the run's time, and forecast does it if needed.
-func (s *simulation) writeStates(ctx context.Context, scored []member) error {
+func (s *ending) writeStates(ctx context.Context, scored []member) error {
 	if s.Plan.Model.Horizon.Steps() != 1 || s.Plan.Model.Targets.Steps() < s.Dataset.StepsPerDay() {
 		return nil
 	}
@@ -87,7 +87,7 @@ func (s *simulation) writeStates(ctx context.Context, scored []member) error {
 
 // stateOf returns the encoded state of a client at the end of its readings, or nil if the
 // folder does not have all its weights.
-func (s *simulation) stateOf(folder *serve.Folder, replay *serve.Replay, m *member) ([]byte, error) {
+func (s *ending) stateOf(folder *serve.Folder, replay *serve.Replay, m *member) ([]byte, error) {
 	client, err := folder.Client(string(m.id))
 	if errors.Is(err, serve.ErrNoHead) {
 		return nil, nil

@@ -58,6 +58,13 @@ type Config struct {
 	hostile func(fed.Task, *fed.Update)
 }
 
+// note tells what the run does that the plan does not say.
+func (c *Config) note(format string, args ...any) {
+	if c.Note != nil {
+		c.Note(fmt.Sprintf(format, args...))
+	}
+}
+
 // Replay has what the weights of a fleet's run depend on besides the plan and the data.
 type Replay struct {
 	Run string // name of the run
@@ -85,7 +92,7 @@ func Run(ctx context.Context, c Config) (*run.Summary, error) {
 		return nil, err
 	}
 	defer s.close()
-	if err := s.finish(ctx); err != nil {
+	if err := (&ending{s}).finish(ctx); err != nil {
 		return nil, s.interrupted(ctx, err)
 	}
 	return &s.summary, nil

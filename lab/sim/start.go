@@ -40,11 +40,11 @@ func (s *simulation) readStart() ([]byte, error) {
 }
 
 // storedStart returns the copy of the weights at the start in the folder of a resumed run.
-func (s *simulation) storedStart() ([]byte, error) {
-	if !s.Resume {
+func (c *Config) storedStart() ([]byte, error) {
+	if !c.Resume {
 		return nil, fs.ErrNotExist
 	}
-	return os.ReadFile(filepath.Join(s.Dir, copyOfStart))
+	return os.ReadFile(filepath.Join(c.Dir, copyOfStart))
 }
 
 // startFrom makes the run start from the shared weights in the content of a file.

@@ -17,7 +17,9 @@ import (
 	"loadstar/fed/recipe"
 	"loadstar/fed/serve"
 	"loadstar/forecast/issue"
+	"loadstar/internal/boltfile"
 	"loadstar/internal/stateformat"
+	"loadstar/series"
 )
 
 var nan = float32(math.NaN())
@@ -30,12 +32,24 @@ type model struct {
 	err   error
 }
 
+// catalog has the models of the agent and the weights of its clients. It is part of the roster, whose
+// lock guards it.
+type catalog struct {
+	*inputs
+	db      *boltfile.File
+	models  map[string]*model
+	heads   map[headKey][]uint64
+	dropped map[string]bool // releases that prune removed
+	folder  string          // ID of the model in Config.Model
+	young   *model          // Config.Generic, or nil if it does not suit the site
+}
+
 // newModel makes a stored model usable.
-func (s *Service) newModel(r modelRecord) *model {
+func (cat *catalog) newModel(r modelRecord) *model {
 	m := &model{modelRecord: r}
 	p, err := recipe.Read(r.Plan)
 	if err == nil {
-		m.serve, err = serve.NewModel(r.Name, p, r.Shared, s.c.Kernel)
+		m.serve, err = serve.NewModel(r.Name, p, r.Shared, cat.c.Kernel)
 	}
 	if err != nil {
 		m.err = fmt.Errorf("model %s cannot be used: %w", r.Name, err)
@@ -45,11 +59,11 @@ func (s *Service) newModel(r modelRecord) *model {
 }
 
 // reason says why a model cannot forecast for the site, or is empty.
-func (s *Service) reason(m *model) issue.Reason {
+func (cat *catalog) reason(m *model) issue.Reason {
 	switch {
 	case m == nil || m.serve == nil:
 		return issue.NoRelease
-	case m.serve.Step != 0 && m.serve.Step != s.c.Site.Interval:
+	case m.serve.Step != 0 && m.serve.Step != cat.c.Site.Interval:
 		return issue.StepDiffers
 	}
 	return ""
@@ -68,24 +82,15 @@ type runner struct {
 	state *issue.State
 }
 
-// newState returns an empty state of a client.
-func (s *Service) newState() (*issue.State, error) {
-	return issue.NewState(s.issueConfig())
-}
-
-func (s *Service) issueConfig() issue.Config {
-	return issue.Config{Step: s.c.Site.Interval, Clock: s.c.Site.Clock, H: s.c.H, Levels: s.c.Levels, Fallback: s.c.Fallback}
-}
-
 // runner returns the runner of a head, with an empty state.
-func (s *Service) runner(id uint64) (*runner, error) {
+func (cat *catalog) runner(id uint64) (*runner, error) {
 	r := &runner{id: id}
 	var err error
-	if r.state, err = s.newState(); err != nil || id == 0 {
+	if r.state, err = cat.newState(); err != nil || id == 0 {
 		return r, err
 	}
 	h := &head{}
-	err = s.db.View(func(tx *bolt.Tx) error {
+	err = cat.db.View(func(tx *bolt.Tx) error {
 		b, err := get(tx, headsBucket, numberKey(id), headFormat)
 		if err == nil && b == nil {
 			err = fmt.Errorf("the weights with number %d are missing", id)
@@ -98,12 +103,12 @@ func (s *Service) runner(id uint64) (*runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r, s.fill(r, h)
+	return r, cat.fill(r, h)
 }
 
 // fill sets the model and the weights of a runner.
-func (s *Service) fill(r *runner, h *head) error {
-	m := s.models[h.Model]
+func (cat *catalog) fill(r *runner, h *head) error {
+	m := cat.models[h.Model]
 	if m == nil || m.serve == nil {
 		return fmt.Errorf("the model %s of client %s is missing", h.Model, h.Client)
 	}
@@ -131,13 +136,13 @@ func putHead(tx *bolt.Tx, h *head) (uint64, error) {
 }
 
 // addModel stores a model with the heads of the clients that have some.
-func (s *Service) addModel(r modelRecord, heads []*head) error {
-	m := s.newModel(r)
+func (cat *catalog) addModel(r modelRecord, heads []*head) error {
+	m := cat.newModel(r)
 	if m.err != nil {
 		return m.err
 	}
 	numbers := map[string]uint64{}
-	err := s.db.Update(func(tx *bolt.Tx) error {
+	err := cat.db.Update(func(tx *bolt.Tx) error {
 		for _, h := range heads {
 			id, err := putHead(tx, h)
 			if err != nil {
@@ -150,21 +155,62 @@ func (s *Service) addModel(r modelRecord, heads []*head) error {
 	if err != nil {
 		return err
 	}
-	s.models[r.ID] = m
+	cat.models[r.ID] = m
 	for client, id := range numbers {
-		s.heads[headKey{r.ID, client}] = append(s.heads[headKey{r.ID, client}], id)
+		cat.heads[headKey{r.ID, client}] = append(cat.heads[headKey{r.ID, client}], id)
 	}
-	s.c.Log.Info("received a model", "model", r.Name, "run", r.Run, "version", r.Version, "clients_with_personal_layers", len(heads))
+	cat.c.Log.Info("received a model", "model", r.Name, "run", r.Run, "version", r.Version, "clients_with_personal_layers", len(heads))
 	return nil
 }
 
 // headKey identifies the heads of a client for a model.
 type headKey struct{ model, client string }
 
+// read reads the models and lists the weights that are in the file.
+func (cat *catalog) read() error {
+	return cat.db.View(func(tx *bolt.Tx) error {
+		if _, err := getJSON(tx, metaBucket, droppedKey, droppedFormat, &cat.dropped); err != nil {
+			return err
+		}
+		err := tx.Bucket(modelsBucket).ForEach(func(key, _ []byte) error {
+			b, err := get(tx, modelsBucket, key, modelFormat)
+			if err != nil {
+				return err
+			}
+			var r modelRecord
+			if err := r.decode(b); err != nil {
+				return err
+			}
+			m := cat.newModel(r)
+			if m.err != nil {
+				cat.c.Log.Error("cannot use a stored model", "error", m.err)
+			}
+			cat.models[r.ID] = m
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		return tx.Bucket(headsBucket).ForEach(func(key, _ []byte) error {
+			b, err := get(tx, headsBucket, key, headFormat)
+			if err != nil {
+				return err
+			}
+			var h head
+			if err := h.decode(b); err != nil {
+				return err
+			}
+			k := headKey{h.Model, h.Client}
+			cat.heads[k] = append(cat.heads[k], number(key))
+			return nil
+		})
+	})
+}
+
 // newest returns the models of a role, the newest first.
-func (s *Service) newest(role release.Role) []*model {
+func (cat *catalog) newest(role release.Role) []*model {
 	var out []*model
-	for _, m := range s.models {
+	for _, m := range cat.models {
 		if m.Role == role && m.serve != nil {
 			out = append(out, m)
 		}
@@ -175,9 +221,9 @@ func (s *Service) newest(role release.Role) []*model {
 	return out
 }
 
-// openFolder stores the model of a folder, unless it is stored already.
-func (s *Service) openFolder(dir string, now int64) error {
-	f, err := serve.Open(dir, nil, s.c.Kernel)
+// openFolder stores the model of a folder for clients, unless it is stored already.
+func (cat *catalog) openFolder(dir string, clients []string, now int64) error {
+	f, err := serve.Open(dir, nil, cat.c.Kernel)
 	if err != nil {
 		return fmt.Errorf("cannot open the model %s: %w", dir, err)
 	}
@@ -197,15 +243,15 @@ func (s *Service) openFolder(dir string, now int64) error {
 	r.Version, _ = strconv.Atoi(version) // weights without a version have 0
 	sum := sha256.Sum256(r.encodeContent())
 	r.ID = "folder-" + hex.EncodeToString(sum[:8])
-	s.folder = r.ID
-	if _, ok := s.models[r.ID]; ok {
+	cat.folder = r.ID
+	if _, ok := cat.models[r.ID]; ok {
 		return nil
 	}
 	var heads []*head
-	for _, name := range s.names {
+	for _, name := range clients {
 		c, err := f.Client(name)
 		if err != nil {
-			s.c.Log.Info("the model has no weights of a client; they are fitted from its readings", "client", name, "reason", err)
+			cat.c.Log.Info("the model has no weights of a client; they are fitted from its readings", "client", name, "reason", err)
 			continue
 		}
 		h := newHead(r.ID, name, now, trained, c)
@@ -214,7 +260,7 @@ func (s *Service) openFolder(dir string, now int64) error {
 		}
 		heads = append(heads, h)
 	}
-	return s.addModel(r, heads)
+	return cat.addModel(r, heads)
 }
 
 // encodeContent returns the part of a record that makes two models different.
@@ -223,69 +269,43 @@ func (r *modelRecord) encodeContent() []byte {
 	return x.encode()
 }
 
-// prune removes the models and heads that nobody uses any more: a model that is not among
-// the newest three, and heads that are neither in use nor waiting to be compared. It
-// remembers the releases: received again, they would look newer than the ones in use.
-func (s *Service) prune() error {
-	const kept = 3
-	used := map[uint64]bool{}
-	usedModel := map[string]bool{}
-	for _, role := range []release.Role{release.Personal, release.Generic} {
-		all := s.newest(role)
-		slices.SortStableFunc(all, func(a, b *model) int { // those that fit the site first
-			return cmp.Compare(len(s.reason(a)), len(s.reason(b)))
-		})
-		for i, m := range all {
-			usedModel[m.ID] = i < kept || m.ID == s.folder
-		}
-	}
-	for _, m := range s.members {
-		for _, id := range append([]uint64{m.rec.Champion, m.rec.Shadow}, m.rec.Before...) {
-			used[id] = true
-		}
-	}
-	for key, ids := range s.heads {
-		for _, id := range ids {
-			if used[id] {
-				usedModel[key.model] = true
-			}
-		}
-	}
-	return s.db.Update(func(tx *bolt.Tx) error {
-		for key, ids := range s.heads {
-			m := s.members[key.client]
-			waiting := m != nil && usedModel[key.model] && (!slices.Contains(m.rec.Refused, key.model) || m.champion.model == nil && m.rec.retries(key.model))
-			left := slices.DeleteFunc(slices.Clone(ids), func(id uint64) bool { return !used[id] && !waiting })
-			for _, id := range ids {
-				if !slices.Contains(left, id) {
-					if err := tx.Bucket(headsBucket).Delete(numberKey(id)); err != nil {
-						return err
-					}
-				}
-			}
-			if s.heads[key] = left; len(left) == 0 {
-				delete(s.heads, key)
-			}
-		}
-		for id := range s.models {
-			if !usedModel[id] {
-				if err := tx.Bucket(modelsBucket).Delete([]byte(id)); err != nil {
-					return err
-				}
-				s.dropped[id] = !s.models[id].Folder && s.models[id].serve != nil
-				delete(s.models, id)
-			}
-		}
-		return s.putDropped(tx)
-	})
-}
-
 // droppedKey is where the IDs of releases are stored that were removed by prune.
 var droppedKey = []byte("dropped")
 
 var droppedFormat = stateformat.Format{Name: "the list of removed models", Magic: "LSLVDROP", Version: 1}
 
-func (s *Service) putDropped(tx *bolt.Tx) error {
-	maps.DeleteFunc(s.dropped, func(_ string, release bool) bool { return !release })
-	return putJSON(tx, metaBucket, droppedKey, droppedFormat, s.dropped)
+func (cat *catalog) putDropped(tx *bolt.Tx) error {
+	maps.DeleteFunc(cat.dropped, func(_ string, release bool) bool { return !release })
+	return putJSON(tx, metaBucket, droppedKey, droppedFormat, cat.dropped)
+}
+
+// replay advances the state of a runner to the cutoff, with the readings of its client. Each
+// is called with the issues and with the model's own point forecasts, and may be nil.
+func (cat *catalog) replay(d *series.Dataset, r *runner, gen *generic, cutoff int64, each func(f issue.Forecast, bare []float32)) error {
+	var (
+		own, other   *serve.Model
+		ownC, otherC *serve.Client
+	)
+	if cat.reason(r.model) == "" {
+		own, ownC = r.model.serve, &r.client
+	}
+	if gen != nil {
+		other, otherC = gen.model.serve, &gen.client
+	}
+	p := serve.NewReplay(d, own, other)
+	if each != nil {
+		var own *spy
+		p.Wrap = func(f issue.Forecaster) issue.Forecaster {
+			own = &spy{Forecaster: f}
+			return own
+		}
+		p.Each = func(f issue.Forecast) {
+			var bare []float32
+			if own != nil {
+				bare, own.bare = own.bare, nil
+			}
+			each(f, bare)
+		}
+	}
+	return p.Advance(r.state, 0, ownC, otherC, cutoff)
 }

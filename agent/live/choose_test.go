@@ -54,26 +54,26 @@ func withPlan(t *testing.T, s *Service, text string, now int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.issuing.Lock()
-	defer s.issuing.Unlock()
+	s.roster.issuing.Lock()
+	defer s.roster.issuing.Unlock()
 	r := modelRecord{ID: "u", Name: "untrained@1", Role: release.Personal, Received: now, Plan: plan, Shared: shared}
-	if err := s.addModel(r, nil); err != nil {
+	if err := s.roster.addModel(r, nil); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range s.names {
-		d, err := s.history(name, now-60*day, now)
+	for _, name := range s.roster.names {
+		d, err := s.roster.history(name, now-60*day, now)
 		if err != nil {
 			t.Fatal(err)
 		}
-		scaling, err := s.models["u"].serve.Scaling(d, 0, now)
+		scaling, err := s.roster.models["u"].serve.Scaling(d, 0, now)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := s.models["u"].serve.Client(personal, scaling)
+		c, err := s.roster.models["u"].serve.Client(personal, scaling)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.install(s.members[name], newHead("u", name, now, fitted, c), now); err != nil {
+		if err := s.chooser.install(s.roster.members[name], newHead("u", name, now, fitted, c), now); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -83,7 +83,7 @@ func withPlan(t *testing.T, s *Service, text string, now int64) {
 func past(t *testing.T, s *Service, days int, now int64) {
 	t.Helper()
 	var readings []store.Reading
-	for _, name := range s.names {
+	for _, name := range s.roster.names {
 		for u := now - int64(days)*day; u < now; u += 900 {
 			readings = append(readings, store.Reading{Client: name, Time: u, KW: load(u)})
 		}
@@ -96,7 +96,7 @@ func past(t *testing.T, s *Service, days int, now int64) {
 // commits returns the number of transactions that were committed to the file.
 func commits(t *testing.T, s *Service) (n int) {
 	t.Helper()
-	err := s.db.View(func(tx *bolt.Tx) error {
+	err := s.roster.db.View(func(tx *bolt.Tx) error {
 		n = tx.ID()
 		return nil
 	})
@@ -116,7 +116,7 @@ func TestRetry(t *testing.T) {
 	})
 	past(t, s, 30, now.Unix())
 	withModel(t, s, now.Unix())
-	m := s.members["a"]
+	m := s.roster.members["a"]
 	champion, none := m.champion, *m.champion
 	none.model = nil
 	for _, x := range []struct {
@@ -135,7 +135,7 @@ func TestRetry(t *testing.T) {
 		if x.judged >= 0 {
 			m.rec.Judged = map[string]int64{"u": now.Unix() - x.judged*day}
 		}
-		if got := s.nextJob(now.Unix()) != nil; got != x.want {
+		if got := s.chooser.nextJob(now.Unix()) != nil; got != x.want {
 			t.Errorf("%s: tried again: %v, want %v", x.name, got, x.want)
 		}
 	}
@@ -220,7 +220,7 @@ func TestTrial(t *testing.T) {
 			used++
 		}
 	}
-	m := s.members["a"]
+	m := s.roster.members["a"]
 	if used < 3*24 || used > 6*24-6 || m.champion.model != nil || len(m.rec.Refused) != 1 || !strings.Contains(log.String(), "returns to its previous model") {
 		t.Errorf("the model served %d hours; %+v\n%s", used, m.rec, log.String())
 	}
@@ -229,7 +229,7 @@ func TestTrial(t *testing.T) {
 	}
 	// The decision is on disk.
 	var again clientRecord
-	x, err := s.openMember("a")
+	x, err := s.roster.openMember("a")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +254,7 @@ func TestIssueTime(t *testing.T) {
 	})
 	past(t, s, 9, now.Unix())
 	withModel(t, s, now.Unix())
-	for _, m := range s.members { // the trial of a new model is over
+	for _, m := range s.roster.members { // the trial of a new model is over
 		m.shadow, m.rec.TrialFrom = nil, 0
 	}
 	if !s.Tick() { // replays what the states have missed
@@ -264,7 +264,7 @@ func TestIssueTime(t *testing.T) {
 	for range 7 {
 		loops = append(loops, yardstick())
 		now = now.Add(15 * time.Minute)
-		for _, name := range s.names {
+		for _, name := range s.roster.names {
 			report(t, s, name, now.Unix(), load(now.Unix()))
 		}
 		before := proc.CPUTime()

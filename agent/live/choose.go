@@ -1,0 +1,429 @@
+package live
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"loadstar/agent/release"
+)
+
+// The rules of staging.
+const (
+	testDays  = 14          // a contender is compared over the last days
+	leastDays = 3           // a comparison needs forecasts of so many days
+	between   = 6 * 60 * 60 // seconds between the issues that are compared
+	tolerance = 1.02        // a contender may be this much worse; ties go to the newer
+	// The correction and the blend with last week hide the errors of a bad model. So the
+	// model alone is judged too, more generously: against the champion's model, or against
+	// last week's load if there is none.
+	bareTolerance, bareOfWeek = 1.1, 1.5
+	hopeless                  = 2.0
+	trialDays                 = 7         // the champion before runs silently for so long
+	better                    = 0.98      // it returns if its error is this much lower
+	fitDays                   = 14        // days of readings from which personal layers are fitted
+	fitSpan                   = 366 * day // readings that are used to fit
+	refitSpan                 = 56 * day
+	refitRest                 = 7 * day // at most one refit of a client in this time
+	judgeRest                 = day     // a comparison without a result is repeated after this time
+	// A client without a model tries one that it refused again after this time: last week's load
+	// is hard to beat in some weeks, such as the first ones of a term, and bad in the others.
+	retryRest = testDays * day
+)
+
+// job is work that takes longer than an issue: comparing a model of a client.
+type job struct {
+	client string
+	model  *model
+	refit  bool
+}
+
+// chooser decides which model each client uses: it compares new models with those in use, watches
+// the models in use, and removes those that nobody needs. The roster's lock guards it. Comparing
+// takes long and is done without the lock: see compare.go.
+type chooser struct {
+	*roster
+	view *view
+}
+
+// nextJob returns the next comparison that is due, or nil.
+func (ch *chooser) nextJob(now int64) *job {
+	models := ch.newest(release.Personal)
+	for _, name := range ch.names {
+		m := ch.members[name]
+		if !m.checked {
+			ch.recheck(m)
+		}
+		// Readings that do not show the client's use of energy say nothing about models.
+		if m.rec.Pinned || len(m.findings) > 0 {
+			continue
+		}
+		if m.wantsRefit(now) {
+			return &job{client: name, model: m.champion.model, refit: true}
+		}
+		for _, x := range models {
+			if m.champion.model != nil && !newer(x, m.champion.model) {
+				break
+			}
+			rest := int64(judgeRest)
+			if slices.Contains(m.rec.Refused, x.ID) {
+				if rest = retryRest; m.champion.model != nil || !m.rec.retries(x.ID) {
+					continue
+				}
+			}
+			if ch.reason(x) != "" || now-m.rec.Judged[x.ID] < rest {
+				continue
+			}
+			return &job{client: name, model: x}
+		}
+	}
+	return nil
+}
+
+func newer(a, b *model) bool {
+	return a.ID != b.ID && (a.Received > b.Received || a.Received == b.Received && a.Version > b.Version)
+}
+
+// work compares the next model that is due with the one in use, and applies the verdict. It takes the
+// lock before and after the comparison. It reports whether a comparison was due.
+func (ch *chooser) work(ctx context.Context) (bool, error) {
+	now := ch.c.Now()
+	ch.issuing.Lock()
+	j := ch.nextJob(now.Unix())
+	var champion runner
+	if j != nil {
+		champion = *ch.members[j.client].champion
+	}
+	ch.issuing.Unlock()
+	if j == nil {
+		return false, nil
+	}
+	verdict, err := ch.compare(ctx, j, &champion, now)
+	if ctx.Err() != nil {
+		return true, nil
+	}
+	if err != nil {
+		ch.c.Log.Error("cannot compare a model", "client", j.client, "model", j.model.Name, "error", err)
+	}
+	ch.issuing.Lock()
+	defer ch.issuing.Unlock()
+	err = ch.settle(j, champion.id, verdict, err, now.Unix())
+	ch.view.refresh(ch.roster)
+	return true, err
+}
+
+// pin sets whether a client keeps its model.
+func (ch *chooser) pin(client string, to bool) error {
+	return ch.change(client, func(m *member) error {
+		m.rec.Pinned = to
+		return ch.db.Update(func(tx *bolt.Tx) error { return putMember(tx, m) })
+	})
+}
+
+// leave returns a client to the model before, because somebody wants it.
+func (ch *chooser) leave(client string) error {
+	return ch.change(client, func(m *member) error {
+		before := *m
+		if err := ch.rollback(m, ch.c.Now().Unix()); err != nil {
+			return err
+		}
+		err := ch.db.Update(func(tx *bolt.Tx) error {
+			if err := putState(tx, m.name, asChampion, m.champion); err != nil {
+				return err
+			}
+			return putChoice(tx, m)
+		})
+		if err != nil {
+			*m = before
+		}
+		return err
+	})
+}
+
+// change changes a client. It takes the lock.
+func (ch *chooser) change(client string, do func(*member) error) error {
+	ch.issuing.Lock()
+	defer ch.issuing.Unlock()
+	m := ch.members[client]
+	if m == nil {
+		return fmt.Errorf("%s: %w", client, ErrUnknown)
+	}
+	if err := do(m); err != nil {
+		return err
+	}
+	ch.view.refresh(ch.roster)
+	return nil
+}
+
+// digits rounds a number for the log to four digits.
+func digits(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
+
+// settle applies a verdict.
+func (ch *chooser) settle(j *job, against uint64, v verdict, failed error, now int64) error {
+	m := ch.members[j.client]
+	if m == nil || m.champion.id != against || ch.models[j.model.ID] == nil {
+		return nil // the client has changed its model in the meantime; it is compared again
+	}
+	if m.rec.Judged == nil {
+		m.rec.Judged = map[string]int64{}
+	}
+	log := ch.c.Log.With("client", j.client, "model", j.model.Name)
+	if n := float64(v.contender.n); v.judged {
+		log = log.With("mae_kw", digits(v.contender.abs/n), "mae_before_kw", digits(v.champion.abs/n),
+			"pinball_relative", digits(v.contender.pinball/v.champion.pinball), "model_alone_relative", digits(v.contender.bareAbs/v.champion.bareAbs))
+	}
+	switch {
+	case failed != nil || !v.judged:
+		m.rec.Judged[j.model.ID] = now
+		if j.refit {
+			m.rec.Refit, m.rec.WantsRound = now, true
+		}
+		log.Info("a model cannot be compared yet", "reason", v.why)
+	case v.accepted:
+		log.Info("the client uses a new model")
+		return ch.install(m, v.winner, now)
+	case j.refit:
+		m.rec.Refit, m.rec.WantsRound = now, true
+		log.Info("fitting the client's layers again did not help; a new round of training might")
+	case v.planted:
+		m.rec.refuse(j.model.ID)
+		log.Warn("the client refuses a model, because its forecasts leave the range of the readings", "reason", v.why)
+	default:
+		m.rec.refuse(j.model.ID)
+		m.rec.Judged[j.model.ID] = now
+		log.Warn("the client refuses a model, because its forecasts would become worse")
+	}
+	return ch.db.Update(func(tx *bolt.Tx) error { return putMember(tx, m) })
+}
+
+// install makes a head the champion of a client, whose present champion runs silently from
+// now on.
+func (ch *chooser) install(m *member, h *head, now int64) error {
+	rec, w := m.rec, m.watch.anew(now)
+	id := ch.stored(h)
+	err := ch.db.Update(func(tx *bolt.Tx) (err error) {
+		if id == 0 {
+			if id, err = putHead(tx, h); err != nil {
+				return err
+			}
+		}
+		rec.Before = slices.Clone(m.rec.Before)
+		rec.Refused = slices.DeleteFunc(slices.Clone(m.rec.Refused), func(id string) bool { return id == h.Model })
+		rec.promote(id, now)
+		rec.WantsRound = false
+		if h.Origin == refit {
+			rec.Refit = now
+		}
+		if err := putState(tx, m.name, asShadow, m.champion); err != nil {
+			return err
+		}
+		return putChoice(tx, &member{name: m.name, rec: rec, scores: m.scores, watch: w})
+	})
+	if err != nil {
+		return err
+	}
+	key := headKey{h.Model, h.Client}
+	if !slices.Contains(ch.heads[key], id) {
+		ch.heads[key] = append(ch.heads[key], id)
+	}
+	champion, err := ch.runner(id)
+	if err != nil {
+		return err
+	}
+	m.rec, m.shadow, m.champion, m.watch = rec, m.champion, champion, w
+	return ch.prune()
+}
+
+// stored returns the number of a head that is in the file already, or 0.
+func (cat *catalog) stored(h *head) uint64 {
+	if h.Origin != trained {
+		return 0
+	}
+	for _, id := range cat.heads[headKey{h.Model, h.Client}] {
+		return id
+	}
+	return 0
+}
+
+// follow ends the trial of a client's champion: after some days of forecasts by both, the
+// better one stays.
+func (ch *chooser) follow(m *member, now time.Time, cutoff int64) error {
+	if m.shadow != nil {
+		from := m.rec.TrialFrom/day + 1 // the first whole day
+		t := m.scores.total(from, cutoff/day, -1)
+		days := cutoff/day - from
+		switch {
+		case days >= leastDays && t.ShadowN > 0 && t.Shadow < better*t.ShadowServed && t.ShadowAbs < better*t.Both:
+			ch.c.Log.Warn("a client returns to its previous model, which is better", "client", m.name,
+				"days", days, "pinball_relative", t.Shadow/t.ShadowServed)
+			left := m.champion.model
+			if err := ch.rollback(m, now.Unix()); err != nil {
+				return err
+			}
+			if m.rec.Judged == nil {
+				m.rec.Judged = map[string]int64{}
+			}
+			m.rec.Judged[left.ID] = now.Unix()
+			return nil
+		case days >= trialDays:
+			m.shadow, m.rec.TrialFrom, m.rec.Shadow = nil, 0, 0
+		}
+	}
+	return ch.observeDrift(m, now, cutoff)
+}
+
+// rollback returns a client to the champion before, and refuses the present model. The
+// champion that ran silently continues with its state. The caller stores the client and the
+// state of its champion.
+func (ch *chooser) rollback(m *member, now int64) error {
+	if m.champion.model == nil {
+		return errors.New("there is no model to leave")
+	}
+	leaves, rec := m.champion, m.rec
+	rec.Before, rec.Refused = slices.Clone(rec.Before), slices.Clone(rec.Refused)
+	rec.Judged = maps.Clone(rec.Judged)
+	rec.back()
+	next := m.shadow
+	if next == nil || next.id != rec.Champion {
+		var err error
+		if next, err = ch.runner(rec.Champion); err != nil {
+			return err
+		}
+	}
+	if next.model == nil || next.model.ID != leaves.model.ID {
+		rec.refuse(leaves.model.ID)
+	}
+	m.rec, m.champion, m.shadow, m.watch = rec, next, nil, m.watch.anew(now)
+	return nil
+}
+
+// prune removes the models and heads that nobody uses any more: a model that is not among
+// the newest three, and heads that are neither in use nor waiting to be compared. It
+// remembers the releases: received again, they would look newer than the ones in use.
+func (ch *chooser) prune() error {
+	const kept = 3
+	used := map[uint64]bool{}
+	usedModel := map[string]bool{}
+	for _, role := range []release.Role{release.Personal, release.Generic} {
+		all := ch.newest(role)
+		slices.SortStableFunc(all, func(a, b *model) int { // those that fit the site first
+			return cmp.Compare(len(ch.reason(a)), len(ch.reason(b)))
+		})
+		for i, m := range all {
+			usedModel[m.ID] = i < kept || m.ID == ch.folder
+		}
+	}
+	for _, m := range ch.members {
+		for _, id := range append([]uint64{m.rec.Champion, m.rec.Shadow}, m.rec.Before...) {
+			used[id] = true
+		}
+	}
+	for key, ids := range ch.heads {
+		for _, id := range ids {
+			if used[id] {
+				usedModel[key.model] = true
+			}
+		}
+	}
+	return ch.db.Update(func(tx *bolt.Tx) error {
+		for key, ids := range ch.heads {
+			m := ch.members[key.client]
+			waiting := m != nil && usedModel[key.model] && (!slices.Contains(m.rec.Refused, key.model) || m.champion.model == nil && m.rec.retries(key.model))
+			left := slices.DeleteFunc(slices.Clone(ids), func(id uint64) bool { return !used[id] && !waiting })
+			for _, id := range ids {
+				if !slices.Contains(left, id) {
+					if err := tx.Bucket(headsBucket).Delete(numberKey(id)); err != nil {
+						return err
+					}
+				}
+			}
+			if ch.heads[key] = left; len(left) == 0 {
+				delete(ch.heads, key)
+			}
+		}
+		for id := range ch.models {
+			if !usedModel[id] {
+				if err := tx.Bucket(modelsBucket).Delete([]byte(id)); err != nil {
+					return err
+				}
+				ch.dropped[id] = !ch.models[id].Folder && ch.models[id].serve != nil
+				delete(ch.models, id)
+			}
+		}
+		return ch.putDropped(tx)
+	})
+}
+
+// withdraw removes a model. It forgets that clients refused it, since its ID does not come
+// back.
+func (ch *chooser) withdraw(gone *model) error {
+	now := ch.c.Now().Unix()
+	ch.c.Log.Info("a release was withdrawn", "release", gone.Name)
+	ofModel := map[uint64]bool{}
+	for key, ids := range ch.heads {
+		if key.model == gone.ID {
+			for _, id := range ids {
+				ofModel[id] = true
+			}
+		}
+	}
+	isGone := func(id uint64) bool { return ofModel[id] }
+	for _, name := range ch.names {
+		m := ch.members[name]
+		changed := m.champion.model == gone
+		m.rec.Before = slices.DeleteFunc(m.rec.Before, isGone)
+		if isGone(m.rec.Shadow) {
+			m.shadow, m.rec.Shadow, m.rec.TrialFrom = nil, 0, 0
+		}
+		if changed {
+			silent := m.shadow
+			m.rec.back()
+			if silent != nil && silent.id == m.rec.Champion {
+				m.champion = silent
+			} else {
+				r, err := ch.runner(m.rec.Champion)
+				if err != nil {
+					return err
+				}
+				m.champion = r
+			}
+			m.shadow = nil
+			m.watch = m.watch.anew(now)
+		}
+		delete(m.rec.Judged, gone.ID)
+		m.rec.Refused = slices.DeleteFunc(m.rec.Refused, func(id string) bool { return id == gone.ID })
+	}
+	err := ch.db.Update(func(tx *bolt.Tx) error {
+		for _, name := range ch.names {
+			if err := putChoice(tx, ch.members[name]); err != nil {
+				return err
+			}
+			if err := putState(tx, name, asChampion, ch.members[name].champion); err != nil {
+				return err
+			}
+		}
+		for id := range ofModel {
+			if err := tx.Bucket(headsBucket).Delete(numberKey(id)); err != nil {
+				return err
+			}
+		}
+		return tx.Bucket(modelsBucket).Delete([]byte(gone.ID))
+	})
+	if err != nil {
+		return err
+	}
+	delete(ch.models, gone.ID)
+	for key := range ch.heads {
+		if key.model == gone.ID {
+			delete(ch.heads, key)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,145 @@
+package live
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"loadstar/fed/serve"
+	"loadstar/forecast/issue"
+	"loadstar/series"
+	"loadstar/series/store"
+)
+
+// inputs reads what forecasts are made of: the configuration, readings and weather. Nothing in it
+// changes after Open, so it needs no lock.
+type inputs struct {
+	c     Config
+	point int // index of the level 0.5
+}
+
+// Site returns what all clients have in common.
+func (in *inputs) Site() Site {
+	return Site{
+		Name: in.c.Site.Name, Zone: in.c.Site.Clock, Step: in.c.Site.Interval, H: in.c.H, Levels: slices.Clone(in.c.Levels), Generated: in.c.Site.Generated,
+	}
+}
+
+func (in *inputs) trusted() error {
+	if in.c.Clock == nil {
+		return nil
+	}
+	if err := in.c.Clock(); err != nil {
+		return fmt.Errorf("%w: %w", ErrClock, err)
+	}
+	return nil
+}
+
+// seconds returns the length of a step.
+func (in *inputs) seconds() int64 { return int64(in.c.Site.Interval / time.Second) }
+
+// floor returns the end of the newest complete step at a time.
+func (in *inputs) floor(unix int64) int64 { return unix - unix%in.seconds() }
+
+// ahead is the number of steps after a cutoff for which weather may be needed.
+func (in *inputs) ahead() int { return max(in.c.H, int(48*time.Hour/in.c.Site.Interval)) }
+
+// dataset returns readings and weather. Weather after the end is what was known then.
+func (in *inputs) dataset(names []string, from, to int64) (*series.Dataset, []store.Mark, error) {
+	site := in.c.Site
+	var (
+		marks []store.Mark
+		err   error
+	)
+	if site.Weather, marks, err = in.c.Store.Weather(from, to+int64(in.ahead())*in.seconds(), to); err != nil {
+		return nil, nil, err
+	}
+	d, err := in.c.Store.Dataset(site, names, from, to, store.Estimated)
+	return d, marks, err
+}
+
+// history returns the readings of a client that issues in [from, to) may use, or nil if it
+// has none. They begin with the client's first reading, as they do in a file.
+func (in *inputs) history(name string, from, to int64) (*series.Dataset, error) {
+	first, _, ok, err := in.c.Store.Span(name)
+	from = max(serve.Tail(from), first, 0)
+	if err != nil || !ok || from >= to {
+		return nil, err
+	}
+	d, _, err := in.dataset([]string{name}, from, to)
+	return d, err
+}
+
+// tails returns the readings that forecasts at a cutoff use.
+func (in *inputs) tails(names []string, cutoff int64) (*serve.Tails, error) {
+	from := serve.Tail(cutoff)
+	d, marks, err := in.dataset(names, from, cutoff)
+	if err != nil {
+		return nil, err
+	}
+	t, err := serve.NewTails(d, cutoff, in.ahead())
+	if err != nil {
+		return nil, err
+	}
+	worst := store.Known
+	for _, mark := range marks[min(len(marks), int((cutoff-from)/in.seconds())):] {
+		worst = max(worst, mark)
+	}
+	for _, name := range d.Weather.Names {
+		switch worst {
+		case store.Persisted:
+			t.Weather[name] = issue.WeatherPersisted
+		case store.Climatology:
+			t.Weather[name] = issue.WeatherClimatology
+		}
+	}
+	return t, nil
+}
+
+// midnight returns the last local midnight at or before a time.
+func (in *inputs) midnight(t int64) int64 {
+	y, m, d := time.Unix(t, 0).In(in.c.Site.Clock).Date()
+	return time.Date(y, m, d, 0, 0, 0, 0, in.c.Site.Clock).Unix()
+}
+
+// weekBefore returns the load at the same clock time 7 days before, or 14.
+func (in *inputs) weekBefore(at func(int64) float64, t int64) float64 {
+	clock := time.Unix(t, 0).In(in.c.Site.Clock)
+	for _, days := range []int{7, 14} {
+		if v := at(clock.AddDate(0, 0, -days).Unix()); !math.IsNaN(v) {
+			return v
+		}
+	}
+	return math.NaN()
+}
+
+// load returns the readings of a client, or the sum of those of a group, in [from, to).
+func (in *inputs) load(name string, members []string, from, to int64) ([]float32, error) {
+	if members == nil {
+		m, err := in.c.Store.Load(name, from, to)
+		return m.Load, err
+	}
+	sum := make([]float32, (to-from)/in.seconds())
+	for _, x := range members {
+		m, err := in.c.Store.Load(x, from, to)
+		if err != nil {
+			return nil, err
+		}
+		for i, v := range m.Load {
+			sum[i] += v
+		}
+	}
+	return sum, nil
+}
+
+// newState returns an empty state of a client.
+func (in *inputs) newState() (*issue.State, error) {
+	return issue.NewState(in.issueConfig())
+}
+
+func (in *inputs) issueConfig() issue.Config {
+	return issue.Config{Step: in.c.Site.Interval, Clock: in.c.Site.Clock, H: in.c.H, Levels: in.c.Levels, Fallback: in.c.Fallback}
+}
+
+func (in *inputs) newGroup() (*issue.Group, error) { return issue.NewGroup(in.issueConfig()) }

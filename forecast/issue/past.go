@@ -1,0 +1,147 @@
+package issue
+
+import (
+	"math"
+	"slices"
+
+	"loadstar/series"
+)
+
+// past has the readings that a forecast at a cutoff may use.
+type past struct {
+	*grid
+	load  []float32 // of the last reachDays days up to the cutoff, at most
+	first int       // the step of load[0]
+	last  int       // the newest step before the cutoff
+	// oldest and newest are the first and the last step with a load, or oldest is after
+	// newest if there is none.
+	oldest, newest int
+	errors         map[int][]float64 // sorted errors of repeating a day, by days
+}
+
+// read takes the readings of a meter up to a cutoff.
+func (p *past) read(g *grid, m series.Meter, cutoff int64) {
+	p.grid = g
+	first := p.step(m.Start)
+	p.last = p.step(cutoff) - 1
+	from, to := max(first, p.last+1-reachDays*p.perDay), min(p.last+1, first+len(m.Load))
+	p.load, p.first = nil, from
+	if from < to {
+		p.load = m.Load[from-first : to-first]
+	}
+	p.oldest, p.newest = 0, -1
+	for i, v := range p.load {
+		if !series.Missing(v) {
+			p.oldest = from + i
+			break
+		}
+	}
+	for i, v := range slices.Backward(p.load) {
+		if !series.Missing(v) {
+			p.newest = from + i
+			break
+		}
+	}
+	clear(p.errors)
+}
+
+// at returns the load at a step, or NaN if it is not known.
+func (p *past) at(step int) float64 {
+	if step < p.first || step >= p.first+len(p.load) {
+		return math.NaN()
+	}
+	v := float64(p.load[step-p.first])
+	if math.IsInf(v, 0) {
+		return math.NaN()
+	}
+	return v
+}
+
+// newestDay returns the newest known step at the same clock time as a target, a multiple of
+// the given number of days before it, and the number of days.
+func (p *past) newestDay(target, days int) (step, back int) {
+	for back = days; ; back += days {
+		if step = p.back(target, back); step <= p.last {
+			return step, back
+		}
+	}
+}
+
+// highest returns the highest load of the 24 hours from a step on, or NaN if a reading is
+// missing.
+func (p *past) highest(from int) float64 {
+	top := math.Inf(-1)
+	for step := from; step < from+p.perDay; step++ {
+		top = max(top, p.at(step)) // NaN stays NaN
+	}
+	return top
+}
+
+// measured returns the energy that was measured from one time to another in kWh, or NaN if
+// one of the readings is missing.
+func (p *past) measured(from, to int64) float64 {
+	sum := 0.0
+	for t := p.stepAfter(from); t < to; t += p.seconds {
+		sum += p.at(p.step(t))
+	}
+	return sum * p.interval.Hours()
+}
+
+// extremeDay returns the local day with the highest load of the last 28 days, or 0.
+func (p *past) extremeDay() int {
+	at := -1
+	for i, v := range p.load {
+		if p.first+i > p.last-28*p.perDay && !series.Missing(v) && (at < 0 || v > p.load[at]) {
+			at = i
+		}
+	}
+	if at < 0 {
+		return 0
+	}
+	return p.clock.day(p.start(p.first + at))
+}
+
+// flat reports whether the meter has stood still for a day: all loads of the last 24 hours
+// are equal, and at least twice as many as ever were before. A meter that often repeats
+// values is not flat.
+func (p *past) flat() bool {
+	run, longest, n := 0, 0, 0 // n is the length of a run before the newest one
+	newest := float32(math.NaN())
+	before := newest
+	for _, v := range slices.Backward(p.load) {
+		switch {
+		case series.Missing(v):
+		case series.Missing(newest):
+			newest, before, run = v, v, 1
+		case v == newest && n == 0:
+			run++
+		case v == before && n > 0:
+			n++
+			longest = max(longest, n)
+		default:
+			before, n = v, 1
+			longest = max(longest, n)
+		}
+	}
+	return run >= p.perDay && longest > 0 && run >= 2*longest
+}
+
+// errorsOf returns the sorted errors of repeating the load some days before.
+func (p *past) errorsOf(days int) []float64 {
+	if e, ok := p.errors[days]; ok {
+		return e
+	}
+	var errors []float64
+	for i := range p.load {
+		step := p.first + i
+		if e := p.at(step) - p.at(step-days*p.perDay); !math.IsNaN(e) {
+			errors = append(errors, e)
+		}
+	}
+	slices.Sort(errors)
+	if p.errors == nil {
+		p.errors = map[int][]float64{}
+	}
+	p.errors[days] = errors
+	return errors
+}
