@@ -422,17 +422,9 @@ attacks-before: ## Carry out the attacks against the servers of the commits that
 		git worktree remove --force $$dir/source; rm -rf $$dir; trap - EXIT; \
 	done
 
-# The newest commit whose agents and servers speak version 1 of the protocol.
-OLD_COMMIT := d019434
-
 .PHONY: old-state
-old-state: build ## Begin runs with an older binary and continue them with this one: simulator, server, agents; OLD=path, or the one of OLD_COMMIT
-	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && old="$(OLD)" && \
-	if [ -z "$$old" ]; then \
-		git cat-file -e $(OLD_COMMIT)^{commit} 2>/dev/null || { echo "skipped: this clone has no commit $(OLD_COMMIT) to build the older binary from"; exit 0; }; \
-		mkdir $$dir/source && git archive $(OLD_COMMIT) | tar -x -C $$dir/source && old=$$dir/loadstar && go build -C $$dir/source -o $$old ./cmd/loadstar || exit 1; \
-	fi; \
-	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -old $$(realpath $$old)
+old-state: build ## Begin runs with an older binary, OLD=path, and continue them with this one: simulator, server, agents
+	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -old $$(realpath "$(OLD)")
 
 .PHONY: bench-fleet
 bench-fleet: build ## Load-test the server with 10,000 simulated agents, beside bare HTTP and bare counting

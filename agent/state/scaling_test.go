@@ -3,10 +3,7 @@ package state
 import (
 	"bytes"
 	"fmt"
-	"path/filepath"
 	"testing"
-
-	bolt "go.etcd.io/bbolt"
 )
 
 // putScaled stores a result of one client with a scaling.
@@ -105,32 +102,5 @@ func TestPin(t *testing.T) {
 	begin(51)
 	if has(0) || !has(5) {
 		t.Errorf("%v %v", has(0), has(5))
-	}
-}
-
-// A file of version 1 gets the new version when it is opened, so that an older program,
-// which would delete the scalings, refuses it.
-func TestFormat(t *testing.T) {
-	dir := t.TempDir()
-	unpack(t, "testdata/agent.db.65e9244.gz", filepath.Join(dir, "agent.db"))
-	s := open(t, dir)
-	if scaling, err := s.Scaling("run", "a"); scaling != nil || err != nil {
-		t.Errorf("%q, %v", scaling, err)
-	}
-	err := s.db.View(func(tx *bolt.Tx) error {
-		if got := string(tx.Bucket(metaBucket).Get([]byte("format"))); got != format {
-			t.Errorf("format %s", got)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The next counted result adds the scaling.
-	if err := s.Decide([]uint64{putScaled(t, s, "run", 9, "a", "scaling")}, nil); err != nil {
-		t.Fatal(err)
-	}
-	if scaling, err := s.Scaling("run", "a"); string(scaling) != "scaling" || err != nil {
-		t.Errorf("%q, %v", scaling, err)
 	}
 }

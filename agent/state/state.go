@@ -61,10 +61,8 @@ var (
 	valuesBucket  = []byte("values")  // identifier -> values, never modified
 )
 
-// format is the version of the file format. Open refuses files with a newer version. It
-// reads files of version 1, which have no scalings and no pinned runs, and of version 2, which
-// have no chains, and of version 3, which have no masks.
-const format = "4"
+// format is the version of the file format. Open refuses files with a newer version.
+const format = "1"
 
 // Store is an open file. It is safe for concurrent use.
 type Store struct {
@@ -145,7 +143,7 @@ func create(tx *bolt.Tx) error {
 	}
 	meta := tx.Bucket(metaBucket)
 	switch got := meta.Get([]byte("format")); {
-	case got == nil || string(got) == "1" || string(got) == "2" || string(got) == "3":
+	case got == nil:
 		return meta.Put([]byte("format"), []byte(format))
 	case string(got) != format:
 		return fmt.Errorf("written by a newer Loadstar (format %s, this one reads up to %s): upgrade", got, format)

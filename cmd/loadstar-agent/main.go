@@ -84,33 +84,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	case "join":
 		return join(ctx, f, args, stdout)
 	case "run":
-		withConfig("")
-		dir := f.String("dir", folder, "the agent's folder, without a configuration")
-		workers := f.Int("workers", 1, "number of clients to train in parallel, without a configuration")
-		f.StringVar(&o.Join.Server, "join", "", "`URL` of the server to join at the first start")
-		f.StringVar(&o.Join.TokenFile, "join-token-file", "", "`file` with the join token for -join")
-		usual := policy.Default()
-		f.Func("policy", "change which plans the agent trains: `KEY=VALUE` with a key of policy in agent.yaml, trial for small fleets, or none; may be repeated", func(text string) error {
-			o.Policy = append(o.Policy, text)
-			return usual.Set(text)
-		})
-		if err := parse(f, args, -1); err != nil {
-			return err
-		}
-		if o.Config != "" {
-			if err := arguments(f, 0); err != nil {
-				return err
-			}
-			return command.Run(ctx, o)
-		}
-		if f.NArg() != 1 {
-			return fmt.Errorf("name a configuration with -config, or a prepared file: %w", errUsage)
-		}
-		host, _ := os.Hostname() // without a name, operators see none
-		if err := o.Join.Once(ctx, *dir, host); err != nil {
-			return err
-		}
-		return run(ctx, *dir, f.Arg(0), *workers, &usual, o.Log)
+		return host(ctx, f, args, o)
 	case "check":
 		withConfig(file)
 		var plans []string
@@ -178,6 +152,37 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 
 // folder is the agent's folder unless the caller names another one.
 const folder = "loadstar-agent"
+
+// host hosts clients until it is stopped: those of a configuration, or of a prepared file.
+func host(ctx context.Context, f *flag.FlagSet, args []string, o command.Options) error {
+	f.StringVar(&o.Config, "config", "", "the agent's configuration")
+	dir := f.String("dir", folder, "the agent's folder, without a configuration")
+	workers := f.Int("workers", 1, "number of clients to train in parallel, without a configuration")
+	f.StringVar(&o.Join.Server, "join", "", "`URL` of the server to join at the first start")
+	f.StringVar(&o.Join.TokenFile, "join-token-file", "", "`file` with the join token for -join")
+	usual := policy.Default()
+	f.Func("policy", "change which plans the agent trains: `KEY=VALUE` with a key of policy in agent.yaml, trial for small fleets, or none; may be repeated", func(text string) error {
+		o.Policy = append(o.Policy, text)
+		return usual.Set(text)
+	})
+	if err := parse(f, args, -1); err != nil {
+		return err
+	}
+	if o.Config != "" {
+		if err := arguments(f, 0); err != nil {
+			return err
+		}
+		return command.Run(ctx, o)
+	}
+	if f.NArg() != 1 {
+		return fmt.Errorf("name a configuration with -config, or a prepared file: %w", errUsage)
+	}
+	name, _ := os.Hostname() // without a name, operators see none
+	if err := o.Join.Once(ctx, *dir, name); err != nil {
+		return err
+	}
+	return run(ctx, *dir, f.Arg(0), *workers, &usual, o.Log)
+}
 
 func join(ctx context.Context, f *flag.FlagSet, args []string, stdout io.Writer) error {
 	host, _ := os.Hostname() // without a name, operators see none

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"loadstar/agent"
 	"loadstar/agent/command"
@@ -62,13 +63,16 @@ shell's history.`,
 	return cmd
 }
 
+// agentRunOptions are the flags of the command.
+type agentRunOptions struct {
+	c                agent.Config
+	data, root, part string
+	live             command.Options
+	logging          logFlags
+}
+
 func newAgentRun() *cobra.Command {
-	var (
-		c                agent.Config
-		data, root, part string
-		live             command.Options
-		logging          logFlags
-	)
+	var o agentRunOptions
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Host clients until stopped",
@@ -84,73 +88,80 @@ The log has one line per minute while the agent trains; --log-level debug has ev
 round.`,
 		Example: "  loadstar agent run --config agent.yaml\n  loadstar agent run --data site.prepared\n  loadstar agent run --data datasets/sample --part 1/2",
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			usual := policy.Default()
-			for _, text := range live.Policy {
-				if err := usual.Set(text); err != nil {
-					return cli.Usage(err)
-				}
-			}
-			if live.Config != "" {
-				if data != "" {
-					return cli.Usagef("use either --config or --data")
-				}
-				var err error
-				if live.Log, err = logging.logger(cmd.ErrOrStderr()); err != nil {
-					return err
-				}
-				agentOptions(cmd, &live)
-				return command.Run(cmd.Context(), live)
-			}
-			if data == "" {
-				return cli.Usagef("no configuration and no dataset: use --config or --data")
-			}
-			if err := live.Join.Once(cmd.Context(), c.Dir, cli.Hostname()); err != nil {
-				return err
-			}
-			i, err := identity.Open(c.Dir)
-			if err != nil {
-				return err
-			}
-			d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), data, root)
-			if err != nil {
-				return err
-			}
-			defer closer.Close()
-			if part != "" {
-				var k, n int
-				if _, err := fmt.Sscanf(part, "%d/%d", &k, &n); err != nil {
-					return cli.Usagef("--part must have the form K/N, such as 1/20, not %q", part)
-				}
-				if d, err = d.Part(k, n); err != nil {
-					return err
-				}
-			}
-			c.Policy = &usual
-			c.Dataset, c.Name, c.Server, c.Client, c.Renew, c.Version = d, i.ID(), i.Server(), i.HTTPClient(), i.RenewIfDue, version
-			if c.Kernel, err = kernel.Default(); err != nil {
-				return err
-			}
-			if c.Log, err = logging.logger(cmd.ErrOrStderr()); err != nil {
-				return err
-			}
-			cli.CollectOften()
-			c.Log.Info("hosting clients", "agent", i.ID(), "server", i.Server(), "clients", d.Len())
-			service.Ready(cmd.Context(), c.Log)
-			return agent.Run(cmd.Context(), c)
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
-	f := cmd.Flags()
-	f.StringVar(&c.Dir, "dir", agentDir, "the agent's folder")
-	f.StringVar(&live.Config, "config", "", "the agent's configuration `file`, to ingest readings and forecast")
-	f.StringVar(&data, "data", "", cli.DatasetUsage)
-	f.StringVar(&root, "root", "", cli.RootUsage)
-	f.StringVar(&part, "part", "", "host only part `K/N` of the meters, such as 1/20")
-	f.StringArrayVar(&live.Policy, "policy", nil, "change which plans the agent trains: `KEY=VALUE` with a key of policy in agent.yaml, trial for small fleets, or none; may be repeated")
-	f.StringVar(&c.Invitations, "invitations", "", "`file` with the invitations of keepers for private plans; with --config it is train.invitations")
-	f.StringVar(&live.Join.Server, "join", "", "`URL` of the server to join at the first start")
-	f.StringVar(&live.Join.TokenFile, "join-token-file", "", "`file` with the join token for --join")
-	f.IntVar(&c.Workers, "workers", runtime.NumCPU(), "number of clients to train in parallel")
-	logging.add(f)
+	o.add(cmd.Flags())
 	return cmd
+}
+
+// add adds the flags.
+func (o *agentRunOptions) add(f *pflag.FlagSet) {
+	f.StringVar(&o.c.Dir, "dir", agentDir, "the agent's folder")
+	f.StringVar(&o.live.Config, "config", "", "the agent's configuration `file`, to ingest readings and forecast")
+	f.StringVar(&o.data, "data", "", cli.DatasetUsage)
+	f.StringVar(&o.root, "root", "", cli.RootUsage)
+	f.StringVar(&o.part, "part", "", "host only part `K/N` of the meters, such as 1/20")
+	f.StringArrayVar(&o.live.Policy, "policy", nil, "change which plans the agent trains: `KEY=VALUE` with a key of policy in agent.yaml, trial for small fleets, or none; may be repeated")
+	f.StringVar(&o.c.Invitations, "invitations", "", "`file` with the invitations of keepers for private plans; with --config it is train.invitations")
+	f.StringVar(&o.live.Join.Server, "join", "", "`URL` of the server to join at the first start")
+	f.StringVar(&o.live.Join.TokenFile, "join-token-file", "", "`file` with the join token for --join")
+	f.IntVar(&o.c.Workers, "workers", runtime.NumCPU(), "number of clients to train in parallel")
+	o.logging.add(f)
+}
+
+// run hosts clients.
+func (o *agentRunOptions) run(cmd *cobra.Command) error {
+	usual := policy.Default()
+	for _, text := range o.live.Policy {
+		if err := usual.Set(text); err != nil {
+			return cli.Usage(err)
+		}
+	}
+	if o.live.Config != "" {
+		if o.data != "" {
+			return cli.Usagef("use either --config or --data")
+		}
+		var err error
+		if o.live.Log, err = o.logging.logger(cmd.ErrOrStderr()); err != nil {
+			return err
+		}
+		agentOptions(cmd, &o.live)
+		return command.Run(cmd.Context(), o.live)
+	}
+	if o.data == "" {
+		return cli.Usagef("no configuration and no dataset: use --config or --data")
+	}
+	if err := o.live.Join.Once(cmd.Context(), o.c.Dir, cli.Hostname()); err != nil {
+		return err
+	}
+	i, err := identity.Open(o.c.Dir)
+	if err != nil {
+		return err
+	}
+	d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), o.data, o.root)
+	if err != nil {
+		return err
+	}
+	defer closer.Close()
+	if o.part != "" {
+		var k, n int
+		if _, err := fmt.Sscanf(o.part, "%d/%d", &k, &n); err != nil {
+			return cli.Usagef("--part must have the form K/N, such as 1/20, not %q", o.part)
+		}
+		if d, err = d.Part(k, n); err != nil {
+			return err
+		}
+	}
+	o.c.Policy = &usual
+	o.c.Dataset, o.c.Name, o.c.Server, o.c.Client, o.c.Renew, o.c.Version = d, i.ID(), i.Server(), i.HTTPClient(), i.RenewIfDue, version
+	if o.c.Kernel, err = kernel.Default(); err != nil {
+		return err
+	}
+	if o.c.Log, err = o.logging.logger(cmd.ErrOrStderr()); err != nil {
+		return err
+	}
+	cli.CollectOften()
+	o.c.Log.Info("hosting clients", "agent", i.ID(), "server", i.Server(), "clients", d.Len())
+	service.Ready(cmd.Context(), o.c.Log)
+	return agent.Run(cmd.Context(), o.c)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/forecast"
@@ -22,24 +23,25 @@ import (
 
 var partNames = map[string]series.Part{"train": series.Train, "validation": series.Validation, "test": series.Test, "all": series.All}
 
+// backtestOptions are the flags of the command.
+type backtestOptions struct {
+	baselines                   []string // the names of all
+	data, models                []string
+	root, part, out, reference  string
+	ahead                       string
+	horizon, stride, workers    int
+	asJSON, markdown, byClients bool
+	remove, weather             string
+	removed                     outlook.Removal
+	block                       time.Duration
+}
+
 func newBacktest() *cobra.Command {
-	var (
-		data, models                []string
-		root, part, out, reference  string
-		ahead                       string
-		horizon, stride, workers    int
-		asJSON, markdown, byClients bool
-		remove, weather             string
-		removed                     outlook.Removal
-		block                       time.Duration
-	)
-	var (
-		list  strings.Builder
-		names []string
-	)
+	var o backtestOptions
+	var list strings.Builder
 	for _, b := range forecast.Baselines() {
 		fmt.Fprintf(&list, "  %-14s %s\n", b.Name, b.About)
-		names = append(names, b.Name)
+		o.baselines = append(o.baselines, b.Name)
 	}
 	cmd := &cobra.Command{
 		Use:   "backtest",
@@ -73,160 +75,183 @@ unique_id, cutoff, ds, y and one named after the model.`,
 		Example: "  loadstar backtest --data datasets/sample --model all\n" +
 			"  loadstar backtest --data datasets/sgsc-core19.yaml --model ridge-rich \\\n      --h 24 --out forecasts.parquet\n" +
 			"  loadstar backtest --data mydata --model runs/day-ahead --remove 2%",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, ok := partNames[part]
-			switch {
-			case !ok:
-				return cli.Usagef("--part must be train, validation, test or all, not %q", part)
-			case len(data) == 0:
-				return cli.NoData()
-			case len(models) == 0:
-				return cli.Usagef("no model: use --model with all, or with some of %s", strings.Join(names, ", "))
-			case horizon < 1 || ahead != "" && horizon > 1:
-				return cli.Usagef("use --horizon, at least 1, for one value or --h for several steps, not both")
-			case stride < 0:
-				return cli.Usagef("--stride must not be negative")
-			case out != "" && (len(data) > 1 || len(models) > 1 || models[0] == "all"):
-				return cli.Usagef("--out needs exactly one model and one dataset")
-			}
-			if _, err := os.Stat(models[0]); err == nil && len(models) == 1 && !slices.Contains(names, models[0]) {
-				if removed.Share, err = outlook.ParseShare(remove); err != nil {
-					return cli.Usagef("--remove: %w", err)
-				}
-				wrong, err := outlook.ParseWeatherError(weather)
-				if err != nil {
-					return cli.Usagef("--weather-error: %w", err)
-				}
-				if block != 0 && removed.Share == 0 {
-					return cli.Usagef("--block needs --remove, such as --remove 2%%")
-				}
-				for _, path := range data {
-					b := outlook.Backtest{Remove: removed, Weather: wrong, Workers: workers}
-					if err := backtestRun(cmd, b, models[0], path, root, ahead, block, asJSON, byClients); err != nil {
-						return err
-					}
-				}
-				return nil
-			}
-			if slices.Contains(models, "all") {
-				models = names
-			}
-			for _, m := range models {
-				if _, err := os.Stat(m); err == nil && !slices.Contains(names, m) {
-					return cli.Usagef("--model %s is a file or folder: name one run, and no baseline beside it", m)
-				} else if !slices.Contains(names, m) {
-					return cli.Usagef("--model %s is neither a baseline nor the folder of a run; baselines are %s", m, strings.Join(names, ", "))
-				}
-			}
-			var results []backtest.Result
-			for _, path := range data {
-				d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), path, root)
-				if err != nil {
-					return err
-				}
-				h, err := aheadSteps(ahead, d)
-				if err != nil {
-					closer.Close()
-					return err
-				}
-				b := forecast.Backtest{
-					Dataset: d, Horizon: horizon, Targets: max(h, 1), Stride: cmp.Or(stride, cli.Stride(max(h, 1), d.Interval)), Split: series.DefaultSplit, Part: p,
-					Reference: forecast.Reference(reference), Workers: workers,
-				}
-				var fleets []metric.Fleet
-				for _, m := range models {
-					r, err := backtest.Run(cmd.Context(), b, m, out)
-					if err != nil {
-						closer.Close()
-						return err
-					}
-					r.Part, r.Horizon, r.H, r.Mark = part, horizon, h, cli.GeneratedMark(d.Generated)
-					results, fleets = append(results, r), append(fleets, r.Fleet)
-				}
-				err = backtest.Enough(d, b, fleets...)
-				closer.Close()
-				if err != nil {
-					return err
-				}
-			}
-			w := cmd.OutOrStdout()
-			switch {
-			case asJSON && len(results) == 1:
-				return cli.PrintJSON(w, results[0])
-			case asJSON:
-				return cli.PrintJSON(w, results)
-			case markdown:
-				return backtest.PrintMarkdown(w, results)
-			}
-			return backtest.Print(w, results, byClients)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
-	f := cmd.Flags()
-	f.StringSliceVar(&data, "data", nil, cli.DatasetUsage+"; may be repeated")
-	f.StringVar(&root, "root", "", cli.RootUsage)
-	f.StringSliceVar(&models, "model", nil, "baseline, or all; may be repeated. Or the folder of a run")
-	f.StringVar(&remove, "remove", "0%", "share of the readings to remove before a run is scored, such as 2%")
-	f.StringVar(&weather, "weather-error", "0", "degrees by which the temperature that a run uses is wrong 24 hours ahead, or yesterday")
-	f.DurationVar(&block, "block", 0, "remove readings in blocks of this length, such as 6h (default single readings)")
-	f.Uint64Var(&removed.Seed, "seed", 1, "seed for the readings to remove")
-	f.IntVar(&horizon, "horizon", 1, "forecast one value, `N` steps after the last known load")
-	f.StringVar(&ahead, "h", "", "forecast all of the next `H` hours, or a duration such as 30m or 2d")
-	f.IntVar(&stride, "stride", 0, "steps between scored origins (default 1, or those of 6 hours with --h)")
-	f.StringVar(&part, "part", "test", "split to score: train, validation, test or all")
-	f.StringVar(&reference, "reference", string(forecast.Auto), "forecast to which the relative MAE refers: auto, last-value, last-day or last-week")
-	f.StringVar(&out, "out", "", "write every forecast to this .csv or .parquet file")
-	f.IntVar(&workers, "workers", runtime.NumCPU(), "number of clients to process in parallel")
-	f.BoolVar(&byClients, "clients", false, "print one row per client")
-	f.BoolVar(&asJSON, "json", false, "print JSON: one object, or a list for several datasets or models")
-	f.BoolVar(&markdown, "markdown", false, "print Markdown tables")
+	o.add(cmd.Flags())
 	return cmd
 }
 
-// aheadSteps returns the number of steps that --h means for a dataset, or 0 without --h.
-func aheadSteps(ahead string, d *series.Dataset) (int, error) {
-	if ahead == "" {
+// add adds the flags.
+func (o *backtestOptions) add(f *pflag.FlagSet) {
+	f.StringSliceVar(&o.data, "data", nil, cli.DatasetUsage+"; may be repeated")
+	f.StringVar(&o.root, "root", "", cli.RootUsage)
+	f.StringSliceVar(&o.models, "model", nil, "baseline, or all; may be repeated. Or the folder of a run")
+	f.StringVar(&o.remove, "remove", "0%", "share of the readings to remove before a run is scored, such as 2%")
+	f.StringVar(&o.weather, "weather-error", "0", "degrees by which the temperature that a run uses is wrong 24 hours ahead, or yesterday")
+	f.DurationVar(&o.block, "block", 0, "remove readings in blocks of this length, such as 6h (default single readings)")
+	f.Uint64Var(&o.removed.Seed, "seed", 1, "seed for the readings to remove")
+	f.IntVar(&o.horizon, "horizon", 1, "forecast one value, `N` steps after the last known load")
+	f.StringVar(&o.ahead, "h", "", "forecast all of the next `H` hours, or a duration such as 30m or 2d")
+	f.IntVar(&o.stride, "stride", 0, "steps between scored origins (default 1, or those of 6 hours with --h)")
+	f.StringVar(&o.part, "part", "test", "split to score: train, validation, test or all")
+	f.StringVar(&o.reference, "reference", string(forecast.Auto), "forecast to which the relative MAE refers: auto, last-value, last-day or last-week")
+	f.StringVar(&o.out, "out", "", "write every forecast to this .csv or .parquet file")
+	f.IntVar(&o.workers, "workers", runtime.NumCPU(), "number of clients to process in parallel")
+	f.BoolVar(&o.byClients, "clients", false, "print one row per client")
+	f.BoolVar(&o.asJSON, "json", false, "print JSON: one object, or a list for several datasets or models")
+	f.BoolVar(&o.markdown, "markdown", false, "print Markdown tables")
+}
+
+// run backtests baselines or a run.
+func (o *backtestOptions) run(cmd *cobra.Command) error {
+	_, known := partNames[o.part]
+	switch {
+	case !known:
+		return cli.Usagef("--part must be train, validation, test or all, not %q", o.part)
+	case len(o.data) == 0:
+		return cli.NoData()
+	case len(o.models) == 0:
+		return cli.Usagef("no model: use --model with all, or with some of %s", strings.Join(o.baselines, ", "))
+	case o.horizon < 1 || o.ahead != "" && o.horizon > 1:
+		return cli.Usagef("use --horizon, at least 1, for one value or --h for several steps, not both")
+	case o.stride < 0:
+		return cli.Usagef("--stride must not be negative")
+	case o.out != "" && (len(o.data) > 1 || len(o.models) > 1 || o.models[0] == "all"):
+		return cli.Usagef("--out needs exactly one model and one dataset")
+	}
+	if len(o.models) == 1 && o.isPath(o.models[0]) {
+		return o.scoreRun(cmd)
+	}
+	if slices.Contains(o.models, "all") {
+		o.models = o.baselines
+	}
+	for _, m := range o.models {
+		if o.isPath(m) {
+			return cli.Usagef("--model %s is a file or folder: name one run, and no baseline beside it", m)
+		} else if !slices.Contains(o.baselines, m) {
+			return cli.Usagef("--model %s is neither a baseline nor the folder of a run; baselines are %s", m, strings.Join(o.baselines, ", "))
+		}
+	}
+	var results []backtest.Result
+	for _, path := range o.data {
+		r, err := o.scoreBaselines(cmd, path)
+		if err != nil {
+			return err
+		}
+		results = append(results, r...)
+	}
+	w := cmd.OutOrStdout()
+	switch {
+	case o.asJSON && len(results) == 1:
+		return cli.PrintJSON(w, results[0])
+	case o.asJSON:
+		return cli.PrintJSON(w, results)
+	case o.markdown:
+		return backtest.PrintMarkdown(w, results)
+	}
+	return backtest.Print(w, results, o.byClients)
+}
+
+// isPath reports whether --model names a file or folder. The name of a baseline is never one.
+func (o *backtestOptions) isPath(model string) bool {
+	_, err := os.Stat(model)
+	return err == nil && !slices.Contains(o.baselines, model)
+}
+
+// scoreBaselines backtests the baselines on one dataset.
+func (o *backtestOptions) scoreBaselines(cmd *cobra.Command, path string) ([]backtest.Result, error) {
+	d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), path, o.root)
+	if err != nil {
+		return nil, err
+	}
+	defer closer.Close()
+	h, err := o.steps(d)
+	if err != nil {
+		return nil, err
+	}
+	b := forecast.Backtest{
+		Dataset: d, Horizon: o.horizon, Targets: max(h, 1), Stride: cmp.Or(o.stride, cli.Stride(max(h, 1), d.Interval)), Split: series.DefaultSplit, Part: partNames[o.part],
+		Reference: forecast.Reference(o.reference), Workers: o.workers,
+	}
+	var results []backtest.Result
+	var fleets []metric.Fleet
+	for _, m := range o.models {
+		r, err := backtest.Run(cmd.Context(), b, m, o.out)
+		if err != nil {
+			return nil, err
+		}
+		r.Part, r.Horizon, r.H, r.Mark = o.part, o.horizon, h, cli.GeneratedMark(d.Generated)
+		results, fleets = append(results, r), append(fleets, r.Fleet)
+	}
+	return results, backtest.Enough(d, b, fleets...)
+}
+
+// steps returns the number of steps that --h means for a dataset, or 0 without --h.
+func (o *backtestOptions) steps(d *series.Dataset) (int, error) {
+	if o.ahead == "" {
 		return 0, nil
 	}
-	h, err := cli.ParseSteps(ahead, d.Interval)
+	h, err := cli.ParseSteps(o.ahead, d.Interval)
 	if err != nil {
 		return 0, cli.Usagef("--h: %w", err)
 	}
 	return h, nil
 }
 
-// backtestRun scores the forecasts of a run on a dataset.
-func backtestRun(cmd *cobra.Command, b outlook.Backtest, model, path, root, ahead string, block time.Duration, asJSON, byClients bool) error {
-	d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), path, root)
+// scoreRun scores the forecasts of a run on the datasets.
+func (o *backtestOptions) scoreRun(cmd *cobra.Command) (err error) {
+	b := outlook.Backtest{Workers: o.workers}
+	if o.removed.Share, err = outlook.ParseShare(o.remove); err != nil {
+		return cli.Usagef("--remove: %w", err)
+	}
+	if b.Weather, err = outlook.ParseWeatherError(o.weather); err != nil {
+		return cli.Usagef("--weather-error: %w", err)
+	}
+	if o.block != 0 && o.removed.Share == 0 {
+		return cli.Usagef("--block needs --remove, such as --remove 2%%")
+	}
+	b.Remove = o.removed
+	for _, path := range o.data {
+		if err := o.scoreRunOn(cmd, b, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scoreRunOn scores the forecasts of a run on one dataset.
+func (o *backtestOptions) scoreRunOn(cmd *cobra.Command, b outlook.Backtest, path string) error {
+	d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), path, o.root)
 	if err != nil {
 		return err
 	}
 	defer closer.Close()
-	if b.H, err = aheadSteps(ahead, d); err != nil {
+	if b.H, err = o.steps(d); err != nil {
 		return err
 	}
 	k, err := kernel.Default()
 	if err != nil {
 		return err
 	}
-	if b.Model, err = outlook.Open(model, d, k); err != nil {
+	if b.Model, err = outlook.Open(o.models[0], d, k); err != nil {
 		return err
 	}
 	defer b.Model.Close()
-	if block < 0 || block%d.Interval != 0 {
-		return cli.Usagef("--block: %s is not a multiple of the interval of the readings, %s", block, d.Interval)
+	if o.block < 0 || o.block%d.Interval != 0 {
+		return cli.Usagef("--block: %s is not a multiple of the interval of the readings, %s", o.block, d.Interval)
 	}
-	b.Dataset, b.Remove.Block = d, int(block/d.Interval)
+	b.Dataset, b.Remove.Block = d, int(o.block/d.Interval)
 	s, err := b.Run(cmd.Context())
 	if err != nil {
 		return err
 	}
-	if b.Remove.Share == 0 && b.Weather == (outlook.WeatherError{}) && ahead == "" {
-		if err := s.Keep(model); err != nil {
+	if b.Remove.Share == 0 && b.Weather == (outlook.WeatherError{}) && o.ahead == "" {
+		if err := s.Keep(o.models[0]); err != nil {
 			fmt.Fprintf(cmd.ErrOrStderr(), "not kept for a report: %v\n", err)
 		}
 	}
-	if asJSON {
+	if o.asJSON {
 		return cli.PrintJSON(cmd.OutOrStdout(), s)
 	}
-	return s.Print(cmd.OutOrStdout(), byClients)
+	return s.Print(cmd.OutOrStdout(), o.byClients)
 }

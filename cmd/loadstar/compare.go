@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/fed"
@@ -19,15 +20,18 @@ import (
 	"loadstar/series"
 )
 
+// compareOptions are the flags of the command.
+type compareOptions struct {
+	data, plans, baselines []string
+	seeds, otherSeeds      []uint
+	root, out              string
+	subject, peers         string
+	rounds, parallel       int
+	asJSON, markdown       bool
+}
+
 func newCompare() *cobra.Command {
-	var (
-		data, plans, baselines []string
-		seeds, otherSeeds      []uint
-		root, out              string
-		subject, peers         string
-		rounds, parallel       int
-		asJSON, markdown       bool
-	)
+	var o compareOptions
 	cmd := &cobra.Command{
 		Use:   "compare",
 		Short: "Compare plans and baselines on one or more datasets",
@@ -58,88 +62,100 @@ the command again to continue it. If it is finished, its tables are printed
 again.`,
 		Example: "  loadstar compare --data datasets/sample \\\n" +
 			"      --plan plans/local.yaml,plans/plfl-head.yaml --baseline persistence,ridge",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch {
-			case len(plans) == 0 && !cmd.Flags().Changed("baseline"):
-				return cli.Usagef("nothing to compare: use --plan or --baseline or both")
-			case len(data) == 0:
-				return cli.NoData()
-			case parallel < 1 || rounds < 0:
-				return cli.Usagef("--parallel must be at least 1, and --rounds at least 0")
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
+	}
+	o.add(cmd.Flags())
+	return cmd
+}
+
+// add adds the flags.
+func (o *compareOptions) add(f *pflag.FlagSet) {
+	f.StringSliceVar(&o.data, "data", nil, cli.DatasetUsage+"; may be repeated")
+	f.StringVar(&o.root, "root", "", cli.RootUsage)
+	f.StringSliceVar(&o.plans, "plan", nil, "plan to train; may be repeated")
+	f.StringSliceVar(&o.baselines, "baseline", backtest.Default, "baseline, as in loadstar backtest, or none; may be repeated")
+	f.UintSliceVar(&o.seeds, "seeds", []uint{1}, "seeds that replace those of the plans")
+	f.UintSliceVar(&o.otherSeeds, "other-seeds", nil, "seeds of the plans other than the subject (default --seeds)")
+	f.StringVar(&o.subject, "subject", "", "compare this plan with all other methods client by client; `PLAN` is its file name without .yaml")
+	f.StringVar(&o.peers, "peers", "", "`FOLDER` with results of loadstar-lab bench skill to show with the baselines")
+	f.IntVar(&o.rounds, "rounds", 0, "number of rounds, except for pooled training (default each plan's)")
+	f.StringVar(&o.out, "out", "runs/compare", "folder for the runs")
+	f.IntVar(&o.parallel, "parallel", runtime.NumCPU(), "number of runs in parallel")
+	f.BoolVar(&o.asJSON, "json", false, "print JSON")
+	f.BoolVar(&o.markdown, "markdown", false, "print Markdown tables")
+}
+
+// run compares the plans and baselines.
+func (o *compareOptions) run(cmd *cobra.Command) error {
+	switch {
+	case len(o.plans) == 0 && !cmd.Flags().Changed("baseline"):
+		return cli.Usagef("nothing to compare: use --plan or --baseline or both")
+	case len(o.data) == 0:
+		return cli.NoData()
+	case o.parallel < 1 || o.rounds < 0:
+		return cli.Usagef("--parallel must be at least 1, and --rounds at least 0")
+	}
+	if err := checkBaselines(o.baselines); err != nil {
+		return err
+	}
+	if slices.Equal(o.baselines, []string{"none"}) {
+		o.baselines = nil
+	}
+	var contests []experiment.Contest
+	for _, path := range o.data {
+		d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), path, o.root)
+		if err != nil {
+			return err
+		}
+		defer closer.Close()
+		c, err := contest(cmd.ErrOrStderr(), d, o.plans, o.rounds, func(method string) []uint {
+			if len(o.otherSeeds) > 0 && method != o.subject {
+				return o.otherSeeds
 			}
-			if err := checkBaselines(baselines); err != nil {
-				return err
-			}
-			if slices.Equal(baselines, []string{"none"}) {
-				baselines = nil
-			}
-			k, err := kernel.Default()
-			if err != nil {
-				return err
-			}
-			var contests []experiment.Contest
-			for _, path := range data {
-				d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), path, root)
-				if err != nil {
-					return err
-				}
-				defer closer.Close()
-				c, err := contest(cmd.ErrOrStderr(), d, plans, rounds, func(method string) []uint {
-					if len(otherSeeds) > 0 && method != subject {
-						return otherSeeds
-					}
-					return seeds
-				})
-				if err != nil {
-					return err
-				}
-				c.DataPath, c.Baselines, c.Subject, c.Peers = path, baselines, subject, peers
-				contests = append(contests, c)
-			}
-			bar := cli.Stages{To: cmd.ErrOrStderr()}
-			defer bar.Stop()
-			e := &experiment.Experiment{
-				Dir: out, Kernel: k, Parallel: parallel,
-				Progress: func(done, of int) { bar.Set(done, of, "") },
-				Reuse:    filepath.Dir(out),
-				Reused: func(from, to string) {
-					fmt.Fprintf(cmd.ErrOrStderr(), "%s: reused %s, a finished run of the same plan, seed and data\n", to, from)
-				},
-			}
-			cli.CollectOften()
-			table, err := e.Compare(cmd.Context(), contests)
-			if err != nil {
-				return err
-			}
-			switch w := cmd.OutOrStdout(); {
-			case asJSON:
-				return cli.PrintJSON(w, table)
-			case markdown:
-				return experiment.WriteMarkdown(w, table, subject)
-			default:
-				if err := experiment.Print(w, table, subject); err != nil || len(plans) == 0 {
-					return err
-				}
-				_, err := fmt.Fprintln(w, reportHint(out))
-				return err
-			}
+			return o.seeds
+		})
+		if err != nil {
+			return err
+		}
+		c.DataPath, c.Baselines, c.Subject, c.Peers = path, o.baselines, o.subject, o.peers
+		contests = append(contests, c)
+	}
+	return o.compare(cmd, contests)
+}
+
+// compare trains and scores what has not been yet, and prints the tables.
+func (o *compareOptions) compare(cmd *cobra.Command, contests []experiment.Contest) error {
+	k, err := kernel.Default()
+	if err != nil {
+		return err
+	}
+	bar := cli.Stages{To: cmd.ErrOrStderr()}
+	defer bar.Stop()
+	e := &experiment.Experiment{
+		Dir: o.out, Kernel: k, Parallel: o.parallel,
+		Progress: func(done, of int) { bar.Set(done, of, "") },
+		Reuse:    filepath.Dir(o.out),
+		Reused: func(from, to string) {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s: reused %s, a finished run of the same plan, seed and data\n", to, from)
 		},
 	}
-	f := cmd.Flags()
-	f.StringSliceVar(&data, "data", nil, cli.DatasetUsage+"; may be repeated")
-	f.StringVar(&root, "root", "", cli.RootUsage)
-	f.StringSliceVar(&plans, "plan", nil, "plan to train; may be repeated")
-	f.StringSliceVar(&baselines, "baseline", backtest.Default, "baseline, as in loadstar backtest, or none; may be repeated")
-	f.UintSliceVar(&seeds, "seeds", []uint{1}, "seeds that replace those of the plans")
-	f.UintSliceVar(&otherSeeds, "other-seeds", nil, "seeds of the plans other than the subject (default --seeds)")
-	f.StringVar(&subject, "subject", "", "compare this plan with all other methods client by client; `PLAN` is its file name without .yaml")
-	f.StringVar(&peers, "peers", "", "`FOLDER` with results of loadstar-lab bench skill to show with the baselines")
-	f.IntVar(&rounds, "rounds", 0, "number of rounds, except for pooled training (default each plan's)")
-	f.StringVar(&out, "out", "runs/compare", "folder for the runs")
-	f.IntVar(&parallel, "parallel", runtime.NumCPU(), "number of runs in parallel")
-	f.BoolVar(&asJSON, "json", false, "print JSON")
-	f.BoolVar(&markdown, "markdown", false, "print Markdown tables")
-	return cmd
+	cli.CollectOften()
+	table, err := e.Compare(cmd.Context(), contests)
+	if err != nil {
+		return err
+	}
+	switch w := cmd.OutOrStdout(); {
+	case o.asJSON:
+		return cli.PrintJSON(w, table)
+	case o.markdown:
+		return experiment.WriteMarkdown(w, table, o.subject)
+	default:
+		if err := experiment.Print(w, table, o.subject); err != nil || len(o.plans) == 0 {
+			return err
+		}
+		_, err := fmt.Fprintln(w, reportHint(o.out))
+		return err
+	}
 }
 
 // contest returns the comparison of the given plans. It reads each plan file once for every

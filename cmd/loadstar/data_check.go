@@ -2,12 +2,15 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/lab/explain"
+	"loadstar/series"
 	"loadstar/series/quality"
 	"loadstar/series/quality/text"
 )
@@ -16,13 +19,16 @@ import (
 // missing readings.
 const jsonCells = 72
 
+// checkOptions are the flags of the command.
+type checkOptions struct {
+	root, meter string
+	planFile    string
+	asJSON, all bool
+	plan        quality.Plan
+}
+
 func newDataCheck() *cobra.Command {
-	var (
-		root, meter string
-		planFile    string
-		asJSON, all bool
-		plan        quality.Plan
-	)
+	var o checkOptions
 	var codes strings.Builder
 	for _, c := range quality.Codes() {
 		fmt.Fprintf(&codes, "  %-13s  %s\n", c.Code, c.Meaning)
@@ -72,80 +78,91 @@ problem, and 1 or 2 as described in loadstar help exit-codes.`,
 			"  loadstar data check mydata --meter b103\n" +
 			"  loadstar data check mydata --lookback 168 --horizon 24 --json",
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if plan.Lookback < 1 || plan.Horizon < 1 || plan.MinDays < 0 {
-				return cli.Usagef("--lookback and --horizon must be at least 1, and --min-days at least 0")
-			}
-			d, closer, err := cli.OpenDataset(args[0], root)
-			if err != nil {
-				return err
-			}
-			defer closer.Close()
-			only := -1
-			if meter != "" {
-				if only, err = cli.FindMeter(d, meter); err != nil {
-					return err
-				}
-			}
-			plan.Cells = jsonCells
-			if !asJSON {
-				plan.Cells = text.Cells(d)
-			}
-			c, err := quality.NewChecker(d, plan)
-			if err != nil {
-				return err
-			}
-			r := checkResult{
-				Dataset: d.Name, Generated: d.Generated, Interval: d.Interval.Seconds(), Clock: d.Clock.String(),
-				Plan: checkPlan{plan.Lookback, plan.Horizon, plan.MinDays}, Meters: []quality.MeterReport{},
-			}
-			bar := cli.NewProgress(cmd.ErrOrStderr(), d.Len())
-			defer bar.Stop()
-			for i := range d.Len() {
-				if only >= 0 && i != only {
-					continue
-				}
-				r.Meters = append(r.Meters, c.Meter(i))
-				bar.Set(i+1, "")
-			}
-			r.Fleet = c.Fleet()
-			page := text.Report{Plan: plan, Fleet: r.Fleet, Meters: r.Meters, Mark: cli.GeneratedMark(d.Generated)}
-			if planFile != "" {
-				p, err := cli.ReadPlan(planFile, 0)
-				if err != nil {
-					return err
-				}
-				losses, err := explain.Gaps(p, d)
-				if err != nil {
-					return err
-				}
-				r.Losses, page.Losses = &losses, planFile+": "+losses.String()
-			}
-			w := cmd.OutOrStdout()
-			switch {
-			case asJSON:
-				err = cli.PrintJSON(w, r)
-			case meter != "":
-				err = text.PrintMeter(w, d, page)
-			default:
-				err = text.PrintFleet(w, d, page, all)
-			}
-			if err == nil && r.Fleet.Worst() == quality.Problem {
-				err = cli.Problems(fmt.Errorf("%s: %s with problems", d.Name, cli.Count(r.Fleet.Problems, "meter")))
-			}
-			return err
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
 	}
-	f := cmd.Flags()
-	f.StringVar(&root, "root", "", cli.RootUsage)
-	f.StringVar(&meter, "meter", "", "check only this meter, and print all details")
-	f.BoolVar(&all, "all", false, "print all meters, not only the worst")
-	f.StringVar(&planFile, "plan", "", "say what missing readings cost the training plan in `FILE`")
-	f.IntVar(&plan.Lookback, "lookback", 12, "past steps in a window")
-	f.IntVar(&plan.Horizon, "horizon", 1, "steps from the last input to the forecast")
-	f.IntVar(&plan.MinDays, "min-days", 28, "minimum amount of training windows per meter, in days")
-	f.BoolVar(&asJSON, "json", false, "print JSON")
+	o.add(cmd.Flags())
 	return cmd
+}
+
+// add adds the flags.
+func (o *checkOptions) add(f *pflag.FlagSet) {
+	f.StringVar(&o.root, "root", "", cli.RootUsage)
+	f.StringVar(&o.meter, "meter", "", "check only this meter, and print all details")
+	f.BoolVar(&o.all, "all", false, "print all meters, not only the worst")
+	f.StringVar(&o.planFile, "plan", "", "say what missing readings cost the training plan in `FILE`")
+	f.IntVar(&o.plan.Lookback, "lookback", 12, "past steps in a window")
+	f.IntVar(&o.plan.Horizon, "horizon", 1, "steps from the last input to the forecast")
+	f.IntVar(&o.plan.MinDays, "min-days", 28, "minimum amount of training windows per meter, in days")
+	f.BoolVar(&o.asJSON, "json", false, "print JSON")
+}
+
+// run checks a dataset.
+func (o *checkOptions) run(cmd *cobra.Command, args []string) error {
+	if o.plan.Lookback < 1 || o.plan.Horizon < 1 || o.plan.MinDays < 0 {
+		return cli.Usagef("--lookback and --horizon must be at least 1, and --min-days at least 0")
+	}
+	d, closer, err := cli.OpenDataset(args[0], o.root)
+	if err != nil {
+		return err
+	}
+	defer closer.Close()
+	only := -1
+	if o.meter != "" {
+		if only, err = cli.FindMeter(d, o.meter); err != nil {
+			return err
+		}
+	}
+	o.plan.Cells = jsonCells
+	if !o.asJSON {
+		o.plan.Cells = text.Cells(d)
+	}
+	c, err := quality.NewChecker(d, o.plan)
+	if err != nil {
+		return err
+	}
+	r := checkResult{
+		Dataset: d.Name, Generated: d.Generated, Interval: d.Interval.Seconds(), Clock: d.Clock.String(),
+		Plan: checkPlan{o.plan.Lookback, o.plan.Horizon, o.plan.MinDays}, Meters: []quality.MeterReport{},
+	}
+	bar := cli.NewProgress(cmd.ErrOrStderr(), d.Len())
+	defer bar.Stop()
+	for i := range d.Len() {
+		if only >= 0 && i != only {
+			continue
+		}
+		r.Meters = append(r.Meters, c.Meter(i))
+		bar.Set(i+1, "")
+	}
+	r.Fleet = c.Fleet()
+	page := text.Report{Plan: o.plan, Fleet: r.Fleet, Meters: r.Meters, Mark: cli.GeneratedMark(d.Generated)}
+	if o.planFile != "" {
+		p, err := cli.ReadPlan(o.planFile, 0)
+		if err != nil {
+			return err
+		}
+		losses, err := explain.Gaps(p, d)
+		if err != nil {
+			return err
+		}
+		r.Losses, page.Losses = &losses, o.planFile+": "+losses.String()
+	}
+	return o.print(cmd.OutOrStdout(), d, r, page)
+}
+
+// print prints what was found, and returns the error for the exit code.
+func (o *checkOptions) print(w io.Writer, d *series.Dataset, r checkResult, page text.Report) (err error) {
+	switch {
+	case o.asJSON:
+		err = cli.PrintJSON(w, r)
+	case o.meter != "":
+		err = text.PrintMeter(w, d, page)
+	default:
+		err = text.PrintFleet(w, d, page, o.all)
+	}
+	if err == nil && r.Fleet.Worst() == quality.Problem {
+		err = cli.Problems(fmt.Errorf("%s: %s with problems", d.Name, cli.Count(r.Fleet.Problems, "meter")))
+	}
+	return err
 }
 
 // checkResult is the content of the output with --json.

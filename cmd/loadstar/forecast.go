@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/fed/generic"
@@ -16,14 +17,18 @@ import (
 	"loadstar/forecast/issue"
 	"loadstar/lab/outlook"
 	"loadstar/nn/kernel"
+	"loadstar/series"
 )
 
+// forecastOptions are the flags of the command.
+type forecastOptions struct {
+	data, root, at, h, levels, calibrate, fit, fallback, out, chart, inputs string
+	asJSON, quiet, strict                                                   bool
+	c                                                                       outlook.Config
+}
+
 func newForecast() *cobra.Command {
-	var (
-		data, root, at, h, levels, calibrate, fit, fallback, out, chart, inputs string
-		asJSON, quiet, strict                                                   bool
-		c                                                                       outlook.Config
-	)
+	var o forecastOptions
 	cmd := &cobra.Command{
 		Use:   "forecast [MODEL]",
 		Short: "Forecast the next hours of every meter",
@@ -65,138 +70,163 @@ not from the model.`,
 			"  loadstar forecast runs/day-ahead --data mydata -o tomorrow.csv --h 24\n" +
 			"  loadstar forecast runs/day-ahead --data mydata --chart=b103 --client b103",
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			usage := func(flag string, err error) error { return cli.Usagef("--%s: %w", flag, err) }
-			if data == "" {
-				return cli.NoData()
-			}
-			if c.FitSteps, err = outlook.ParseFit(fit, serve.FitSteps); err != nil {
-				return usage("fit-head", err)
-			}
-			if calibrate != "" {
-				if c.Calibrate, err = cli.ParseHours(calibrate); err != nil || c.Calibrate < 24*time.Hour {
-					return usage("calibrate", fmt.Errorf("%q is not at least a day, such as 28d", calibrate))
-				}
-			}
-			if os.Getenv("GOGC") == "" {
-				// Little memory is in use for long, so collecting it less often costs little.
-				debug.SetGCPercent(400)
-			}
-			d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), data, root)
-			if err != nil {
-				return err
-			}
-			defer closer.Close()
-			if h != "" {
-				if c.H, err = cli.ParseSteps(h, d.Interval); err != nil {
-					return usage("h", err)
-				}
-			}
-			if c.Levels, err = outlook.ParseLevels(levels); err != nil {
-				return usage("levels", err)
-			}
-			if at != "" {
-				t, err := outlook.ParseTime(at, d.Clock)
-				if err != nil {
-					return usage("at", err)
-				}
-				c.At = t.Unix()
-			}
-			k, err := kernel.Default()
-			if err != nil {
-				return err
-			}
-			c.Fallback = issue.Fallback(fallback)
-			if fallback == "generic" {
-				if c.Generic, err = generic.New(k); err != nil {
-					return err
-				}
-				c.Fallback = issue.LastWeek
-			} else if len(args) == 0 {
-				return cli.Usagef("--fallback %s needs the folder of a run", fallback)
-			}
-			if len(args) > 0 {
-				if c.Model, err = outlook.Open(args[0], d, k); err != nil {
-					return err
-				}
-				defer c.Model.Close()
-			} else if inputs != "" {
-				return cli.Usagef("--inputs needs the folder of a run")
-			}
-			c.Dataset, c.Now = d, time.Now()
-			if inputs != "" {
-				c.Inputs = &outlook.Inputs{}
-			}
-			bar := cli.NewProgress(cmd.ErrOrStderr(), d.Len())
-			if !quiet {
-				c.Progress = func(done, _ int) { bar.Set(done, "") }
-			}
-			shown := chart
-			if shown == chartSum {
-				shown = ""
-			}
-			s, drawn, err := outlook.Write(cmd.Context(), c, out, cmd.OutOrStdout(), shown)
-			bar.Stop()
-			if err == nil && inputs != "" {
-				err = c.Inputs.Write(inputs, c.Model)
-			}
-			if err != nil {
-				return err
-			}
-			return printForecast(cmd, c, s, drawn, out, chart, asJSON, quiet, strict)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
 	}
-	f := cmd.Flags()
-	f.StringVar(&data, "data", "", cli.DatasetUsage)
-	f.StringVar(&root, "root", "", cli.RootUsage)
-	f.StringVar(&h, "h", "", "how far to forecast: "+cli.HoursUsage+" (default as far as the model forecasts)")
-	f.StringVar(&at, "at", "", "cutoff, such as 2026-11-15T14:00:00Z; without an offset on the dataset's clock (default the end of each meter's newest reading)")
-	f.StringVar(&levels, "levels", "0.1,0.5,0.9", "quantiles")
-	f.StringSliceVar(&c.Clients, "client", nil, "forecast only this meter; may be repeated")
-	f.StringVarP(&out, "out", "o", "", "write the rows to this .csv, .parquet or .json file; - is CSV on standard output")
-	f.StringVar(&c.Days, "days", "", "write the energy of each day and the peak of the next 24 hours to this .csv file")
-	f.IntVar(&c.Paths, "paths", 0, "joint scenarios of the next steps to write in addition to the quantiles, such as 50; they take longer")
-	f.StringVar(&inputs, "inputs", "", "write the model's inputs and its own forecasts to this .safetensors file, for Python")
-	f.StringVar(&calibrate, "calibrate", "", "days of earlier forecasts that set intervals and corrections, such as 28d (default from the run's folder, or 63d)")
-	f.StringVar(&fit, "fit-head", "auto", "steps to fit personal layers to a meter without them: auto (200), never or a number")
-	f.StringVar(&fallback, "fallback", "generic", "what replaces the run's model: generic, the model in the program; week, the median of 28 days or last week's load; or extreme-day, the day with the highest peak of the last 28")
-	f.StringVar(&chart, "chart", "", "draw the forecast of this meter (--chart=ID), or the sum of all meters")
-	f.Lookup("chart").NoOptDefVal = chartSum
-	f.IntVar(&c.Workers, "workers", runtime.NumCPU(), "number of meters to forecast in parallel")
-	f.BoolVar(&asJSON, "json", false, "print the summary as JSON")
-	f.BoolVar(&quiet, "quiet", false, "print no summary and no progress")
-	f.BoolVar(&strict, "strict", false, "exit with code 3 if a row is not from the model")
+	o.add(cmd.Flags())
 	return cmd
+}
+
+// add adds the flags.
+func (o *forecastOptions) add(f *pflag.FlagSet) {
+	f.StringVar(&o.data, "data", "", cli.DatasetUsage)
+	f.StringVar(&o.root, "root", "", cli.RootUsage)
+	f.StringVar(&o.h, "h", "", "how far to forecast: "+cli.HoursUsage+" (default as far as the model forecasts)")
+	f.StringVar(&o.at, "at", "", "cutoff, such as 2026-11-15T14:00:00Z; without an offset on the dataset's clock (default the end of each meter's newest reading)")
+	f.StringVar(&o.levels, "levels", "0.1,0.5,0.9", "quantiles")
+	f.StringSliceVar(&o.c.Clients, "client", nil, "forecast only this meter; may be repeated")
+	f.StringVarP(&o.out, "out", "o", "", "write the rows to this .csv, .parquet or .json file; - is CSV on standard output")
+	f.StringVar(&o.c.Days, "days", "", "write the energy of each day and the peak of the next 24 hours to this .csv file")
+	f.IntVar(&o.c.Paths, "paths", 0, "joint scenarios of the next steps to write in addition to the quantiles, such as 50; they take longer")
+	f.StringVar(&o.inputs, "inputs", "", "write the model's inputs and its own forecasts to this .safetensors file, for Python")
+	f.StringVar(&o.calibrate, "calibrate", "", "days of earlier forecasts that set intervals and corrections, such as 28d (default from the run's folder, or 63d)")
+	f.StringVar(&o.fit, "fit-head", "auto", "steps to fit personal layers to a meter without them: auto (200), never or a number")
+	f.StringVar(&o.fallback, "fallback", "generic", "what replaces the run's model: generic, the model in the program; week, the median of 28 days or last week's load; or extreme-day, the day with the highest peak of the last 28")
+	f.StringVar(&o.chart, "chart", "", "draw the forecast of this meter (--chart=ID), or the sum of all meters")
+	f.Lookup("chart").NoOptDefVal = chartSum
+	f.IntVar(&o.c.Workers, "workers", runtime.NumCPU(), "number of meters to forecast in parallel")
+	f.BoolVar(&o.asJSON, "json", false, "print the summary as JSON")
+	f.BoolVar(&o.quiet, "quiet", false, "print no summary and no progress")
+	f.BoolVar(&o.strict, "strict", false, "exit with code 3 if a row is not from the model")
+}
+
+// run forecasts.
+func (o *forecastOptions) run(cmd *cobra.Command, args []string) error {
+	if o.data == "" {
+		return cli.NoData()
+	}
+	if os.Getenv("GOGC") == "" {
+		// Little memory is in use for long, so collecting it less often costs little.
+		debug.SetGCPercent(400)
+	}
+	d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), o.data, o.root)
+	if err != nil {
+		return err
+	}
+	defer closer.Close()
+	o.c.Dataset, o.c.Now = d, time.Now()
+	if err := o.parse(d); err != nil {
+		return err
+	}
+	if err := o.open(args); err != nil {
+		return err
+	}
+	if o.c.Model != nil {
+		defer o.c.Model.Close()
+	}
+	bar := cli.NewProgress(cmd.ErrOrStderr(), d.Len())
+	if !o.quiet {
+		o.c.Progress = func(done, _ int) { bar.Set(done, "") }
+	}
+	shown := o.chart
+	if shown == chartSum {
+		shown = ""
+	}
+	s, drawn, err := outlook.Write(cmd.Context(), o.c, o.out, cmd.OutOrStdout(), shown)
+	bar.Stop()
+	if err == nil && o.inputs != "" {
+		err = o.c.Inputs.Write(o.inputs, o.c.Model)
+	}
+	if err != nil {
+		return err
+	}
+	return o.print(cmd, s, drawn)
+}
+
+// parse reads the flags whose values are texts.
+func (o *forecastOptions) parse(d *series.Dataset) (err error) {
+	usage := func(flag string, err error) error { return cli.Usagef("--%s: %w", flag, err) }
+	if o.c.FitSteps, err = outlook.ParseFit(o.fit, serve.FitSteps); err != nil {
+		return usage("fit-head", err)
+	}
+	if o.calibrate != "" {
+		if o.c.Calibrate, err = cli.ParseHours(o.calibrate); err != nil || o.c.Calibrate < 24*time.Hour {
+			return usage("calibrate", fmt.Errorf("%q is not at least a day, such as 28d", o.calibrate))
+		}
+	}
+	if o.h != "" {
+		if o.c.H, err = cli.ParseSteps(o.h, d.Interval); err != nil {
+			return usage("h", err)
+		}
+	}
+	if o.c.Levels, err = outlook.ParseLevels(o.levels); err != nil {
+		return usage("levels", err)
+	}
+	if o.at != "" {
+		t, err := outlook.ParseTime(o.at, d.Clock)
+		if err != nil {
+			return usage("at", err)
+		}
+		o.c.At = t.Unix()
+	}
+	return nil
+}
+
+// open opens the run, if args name one, and what replaces it.
+func (o *forecastOptions) open(args []string) error {
+	k, err := kernel.Default()
+	if err != nil {
+		return err
+	}
+	o.c.Fallback = issue.Fallback(o.fallback)
+	if o.fallback == "generic" {
+		if o.c.Generic, err = generic.New(k); err != nil {
+			return err
+		}
+		o.c.Fallback = issue.LastWeek
+	} else if len(args) == 0 {
+		return cli.Usagef("--fallback %s needs the folder of a run", o.fallback)
+	}
+	if len(args) == 0 {
+		if o.inputs != "" {
+			return cli.Usagef("--inputs needs the folder of a run")
+		}
+		return nil
+	}
+	if o.inputs != "" {
+		o.c.Inputs = &outlook.Inputs{}
+	}
+	o.c.Model, err = outlook.Open(args[0], o.c.Dataset, k)
+	return err
 }
 
 // chartSum is the value of --chart without a meter.
 const chartSum = "(sum of all meters)"
 
-// printForecast prints the summary and the chart, and returns the error for the exit code.
-func printForecast(cmd *cobra.Command, c outlook.Config, s *outlook.Summary, drawn issue.Forecast, out, chart string, asJSON, quiet, strict bool) error {
+// print prints the summary and the chart, and returns the error for the exit code.
+func (o *forecastOptions) print(cmd *cobra.Command, s *outlook.Summary, drawn issue.Forecast) error {
 	var w io.Writer = cmd.OutOrStdout()
-	if out == outlook.Stdout {
+	if o.out == outlook.Stdout {
 		w = cmd.ErrOrStderr() // the rows are on standard output
 	}
 	var err error
 	switch {
-	case asJSON:
+	case o.asJSON:
 		err = cli.PrintJSON(w, s)
-	case !quiet:
+	case !o.quiet:
 		err = s.Print(w)
 	}
-	if err == nil && chart == chartSum {
+	if err == nil && o.chart == chartSum {
 		err = s.PrintSum(w)
-	} else if err == nil && chart != "" {
-		err = outlook.PrintChart(w, drawn, c.Dataset.Clock)
+	} else if err == nil && o.chart != "" {
+		err = outlook.PrintChart(w, drawn, o.c.Dataset.Clock)
 	}
 	rows, fallbacks := s.Values()
 	switch {
 	case err != nil:
 		return err
 	case rows == 0:
-		return fmt.Errorf("no meter has a forecast; %s", outlook.Span(c.Dataset))
-	case strict && fallbacks > 0:
+		return fmt.Errorf("no meter has a forecast; %s", outlook.Span(o.c.Dataset))
+	case o.strict && fallbacks > 0:
 		return cli.Problems(fmt.Errorf("%d of %d rows are not from the model", fallbacks, s.Rows))
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"loadstar/agent/state"
 	"loadstar/cmd/loadstar/cli"
@@ -25,18 +26,21 @@ import (
 	"loadstar/series"
 )
 
+// simulateOptions are the flags of the command.
+type simulateOptions struct {
+	data, root, out string
+	serverData      string
+	replay          sim.Replay
+	secretFile      string
+	rounds          int
+	c               sim.Config
+	memoryMB        int64
+	asJSON, quiet   bool
+	baselines       []string
+}
+
 func newSimulate() *cobra.Command {
-	var (
-		data, root, out string
-		serverData      string
-		replay          sim.Replay
-		secretFile      string
-		rounds          int
-		c               sim.Config
-		memoryMB        int64
-		asJSON, quiet   bool
-		baselines       []string
-	)
+	var o simulateOptions
 	cmd := &cobra.Command{
 		Use:   "simulate PLAN",
 		Short: "Simulate a fleet: train a plan in one process",
@@ -57,118 +61,144 @@ last checkpoint. The results are the same as without the interruption.`,
 		Example: "  loadstar simulate plans/hour-ahead.yaml --data datasets/sample\n" +
 			"  loadstar simulate plans/fedadam.yaml --rounds 200 \\\n      --data datasets/resstock-ca-core42.yaml --json",
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if c.Workers < 1 || memoryMB < 0 || c.Save < 0 || rounds < 0 {
-				return cli.Usagef("--workers must be at least 1, and --rounds, --memory and --save at least 0")
-			}
-			if data == "" {
-				return cli.NoData()
-			}
-			if err := checkBaselines(baselines); err != nil {
-				return err
-			}
-			plan, err := cli.ReadPlan(args[0], rounds)
-			if err != nil {
-				return err
-			}
-			d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), data, root)
-			if err != nil {
-				return err
-			}
-			defer closer.Close()
-			if serverData != "" {
-				own, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), serverData, root)
-				if err != nil {
-					return fmt.Errorf("--server-data: %w", err)
-				}
-				defer closer.Close()
-				c.ServerData = own
-			}
-			if plan, err = cli.ResolvePlan(cmd.ErrOrStderr(), plan, d.Interval); err != nil {
-				return fmt.Errorf("%s: %w", args[0], err)
-			}
-			if (replay.Run == "") != (secretFile == "") {
-				return cli.Usagef("--run and --secret-file need each other")
-			}
-			if replay.Run != "" {
-				if replay.Secret, err = state.ReadSecret(secretFile); err != nil {
-					return fmt.Errorf("--secret-file: %w", err)
-				}
-				c.Replay = &replay
-			}
-			if c.Kernel, err = kernel.Default(); err != nil {
-				return err
-			}
-			if out == "" {
-				out = filepath.Join("runs", plan.Name)
-			}
-			c.Plan, c.Dataset, c.DataPath, c.Dir, c.Memory = plan, d, data, out, memoryMB<<20
-			c.Note = func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), text) }
-			if !quiet {
-				bar := &cli.Stages{To: cmd.ErrOrStderr()}
-				defer bar.Stop()
-				c.Progress = func(p sim.Progress) {
-					if p.Unasked > 0 {
-						bar.Set(p.Fitted, p.Unasked, ", fitting personal layers")
-						return
-					}
-					note := fmt.Sprintf(", loss %.4g", p.Loss)
-					if !math.IsNaN(p.RelativeMAE) {
-						note += fmt.Sprintf(", relative MAE %.3f", p.RelativeMAE)
-					}
-					bar.Set(p.Round, p.Rounds, note)
-				}
-			}
-			cli.CollectOften()
-			s, err := sim.Run(cmd.Context(), c)
-			if errors.Is(err, run.ErrExists) {
-				return fmt.Errorf("%w: resume it with --resume, or choose another folder with --out", err)
-			} else if err != nil {
-				return err
-			}
-			if asJSON {
-				s.Fleet = nil // summary.json contains it
-				if err := cli.PrintLine(cmd.OutOrStdout(), s); err != nil {
-					return err
-				}
-				return scored(s, d, plan, out)
-			}
-			w := cmd.OutOrStdout()
-			if err := s.Print(w, out); err != nil {
-				return err
-			}
-			if err := scored(s, d, plan, out); err != nil {
-				return err
-			}
-			if !slices.Equal(baselines, []string{"none"}) {
-				if _, err := backtest.Beside(cmd.Context(), d, plan, out, baselines, c.Workers); err != nil {
-					return fmt.Errorf("the run is complete, but not its baselines: %w", err)
-				}
-				if err := printClosing(w, out); err != nil {
-					return err
-				}
-			}
-			_, err = fmt.Fprintln(w, reportHint(out))
-			return err
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
 	}
-	f := cmd.Flags()
-	f.StringVar(&data, "data", "", cli.DatasetUsage)
-	f.StringVar(&replay.Run, "run", "", "repeat the `run` of a fleet whose agents all have the secret of --secret-file, for tests of the fleet")
-	f.StringVar(&secretFile, "secret-file", "", "`file` with the agents' secret, from an agent's folder")
-	f.BoolVar(&replay.Blocks, "whole-blocks", false, "with --run: assume that the agents' policy sets whole_blocks, which is the default")
-	f.StringVar(&serverData, "server-data", "", "the server's own `dataset`, as in a fleet; without it, the plan's share of the clients is the server's (server.clients)")
-	f.StringVar(&root, "root", "", cli.RootUsage)
-	f.IntVar(&rounds, "rounds", 0, "number of rounds (default the plan's)")
-	f.StringVar(&out, "out", "", "folder for the run (default runs/NAME, with the plan's name)")
-	f.BoolVar(&c.Resume, "resume", false, "continue the interrupted run in the --out folder")
-	f.IntVar(&c.Workers, "workers", runtime.NumCPU(), "number of clients to train in parallel")
-	f.Int64Var(&memoryMB, "memory", 512, "megabytes of memory for the state of idle clients; the rest is on disk")
-	f.DurationVar(&c.Save, "save", 30*time.Second, "time between checkpoints; 0s saves after every round")
-	f.BoolVar(&asJSON, "json", false, "print the summary as one line of JSON")
-	f.BoolVar(&quiet, "quiet", false, "show no progress bar")
-	f.StringSliceVar(&baselines, "baseline", backtest.Default, baselineUsage)
+	o.add(cmd.Flags())
 	return cmd
+}
+
+// add adds the flags.
+func (o *simulateOptions) add(f *pflag.FlagSet) {
+	f.StringVar(&o.data, "data", "", cli.DatasetUsage)
+	f.StringVar(&o.replay.Run, "run", "", "repeat the `run` of a fleet whose agents all have the secret of --secret-file, for tests of the fleet")
+	f.StringVar(&o.secretFile, "secret-file", "", "`file` with the agents' secret, from an agent's folder")
+	f.BoolVar(&o.replay.Blocks, "whole-blocks", false, "with --run: assume that the agents' policy sets whole_blocks, which is the default")
+	f.StringVar(&o.serverData, "server-data", "", "the server's own `dataset`, as in a fleet; without it, the plan's share of the clients is the server's (server.clients)")
+	f.StringVar(&o.root, "root", "", cli.RootUsage)
+	f.IntVar(&o.rounds, "rounds", 0, "number of rounds (default the plan's)")
+	f.StringVar(&o.out, "out", "", "folder for the run (default runs/NAME, with the plan's name)")
+	f.BoolVar(&o.c.Resume, "resume", false, "continue the interrupted run in the --out folder")
+	f.IntVar(&o.c.Workers, "workers", runtime.NumCPU(), "number of clients to train in parallel")
+	f.Int64Var(&o.memoryMB, "memory", 512, "megabytes of memory for the state of idle clients; the rest is on disk")
+	f.DurationVar(&o.c.Save, "save", 30*time.Second, "time between checkpoints; 0s saves after every round")
+	f.BoolVar(&o.asJSON, "json", false, "print the summary as one line of JSON")
+	f.BoolVar(&o.quiet, "quiet", false, "show no progress bar")
+	f.StringSliceVar(&o.baselines, "baseline", backtest.Default, baselineUsage)
+}
+
+// run simulates a fleet.
+func (o *simulateOptions) run(cmd *cobra.Command, args []string) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	plan, err := cli.ReadPlan(args[0], o.rounds)
+	if err != nil {
+		return err
+	}
+	d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), o.data, o.root)
+	if err != nil {
+		return err
+	}
+	defer closer.Close()
+	if o.serverData != "" {
+		own, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), o.serverData, o.root)
+		if err != nil {
+			return fmt.Errorf("--server-data: %w", err)
+		}
+		defer closer.Close()
+		o.c.ServerData = own
+	}
+	if plan, err = cli.ResolvePlan(cmd.ErrOrStderr(), plan, d.Interval); err != nil {
+		return fmt.Errorf("%s: %w", args[0], err)
+	}
+	if o.c.Kernel, err = kernel.Default(); err != nil {
+		return err
+	}
+	if o.out == "" {
+		o.out = filepath.Join("runs", plan.Name)
+	}
+	o.c.Plan, o.c.Dataset, o.c.DataPath, o.c.Dir, o.c.Memory = plan, d, o.data, o.out, o.memoryMB<<20
+	o.c.Note = func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), text) }
+	if !o.quiet {
+		bar := &cli.Stages{To: cmd.ErrOrStderr()}
+		defer bar.Stop()
+		o.c.Progress = showProgress(bar)
+	}
+	cli.CollectOften()
+	s, err := sim.Run(cmd.Context(), o.c)
+	if errors.Is(err, run.ErrExists) {
+		return fmt.Errorf("%w: resume it with --resume, or choose another folder with --out", err)
+	} else if err != nil {
+		return err
+	}
+	return o.print(cmd, s)
+}
+
+// check checks the flags, and reads the secret of a run to repeat.
+func (o *simulateOptions) check() (err error) {
+	if o.c.Workers < 1 || o.memoryMB < 0 || o.c.Save < 0 || o.rounds < 0 {
+		return cli.Usagef("--workers must be at least 1, and --rounds, --memory and --save at least 0")
+	}
+	if o.data == "" {
+		return cli.NoData()
+	}
+	if err := checkBaselines(o.baselines); err != nil {
+		return err
+	}
+	if (o.replay.Run == "") != (o.secretFile == "") {
+		return cli.Usagef("--run and --secret-file need each other")
+	}
+	if o.replay.Run == "" {
+		return nil
+	}
+	if o.replay.Secret, err = state.ReadSecret(o.secretFile); err != nil {
+		return fmt.Errorf("--secret-file: %w", err)
+	}
+	o.c.Replay = &o.replay
+	return nil
+}
+
+// showProgress returns a function that shows the progress of a simulation.
+func showProgress(bar *cli.Stages) func(sim.Progress) {
+	return func(p sim.Progress) {
+		if p.Unasked > 0 {
+			bar.Set(p.Fitted, p.Unasked, ", fitting personal layers")
+			return
+		}
+		note := fmt.Sprintf(", loss %.4g", p.Loss)
+		if !math.IsNaN(p.RelativeMAE) {
+			note += fmt.Sprintf(", relative MAE %.3f", p.RelativeMAE)
+		}
+		bar.Set(p.Round, p.Rounds, note)
+	}
+}
+
+// print prints the results, and the baselines beside them.
+func (o *simulateOptions) print(cmd *cobra.Command, s *run.Summary) error {
+	w, d, plan := cmd.OutOrStdout(), o.c.Dataset, o.c.Plan
+	if o.asJSON {
+		s.Fleet = nil // summary.json contains it
+		if err := cli.PrintLine(w, s); err != nil {
+			return err
+		}
+		return scored(s, d, plan, o.out)
+	}
+	if err := s.Print(w, o.out); err != nil {
+		return err
+	}
+	if err := scored(s, d, plan, o.out); err != nil {
+		return err
+	}
+	if !slices.Equal(o.baselines, []string{"none"}) {
+		if _, err := backtest.Beside(cmd.Context(), d, plan, o.out, o.baselines, o.c.Workers); err != nil {
+			return fmt.Errorf("the run is complete, but not its baselines: %w", err)
+		}
+		if err := printClosing(w, o.out); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintln(w, reportHint(o.out))
+	return err
 }
 
 // scored returns an error if no client of a run could be scored, because scripts would take

@@ -1,10 +1,8 @@
 package aggregate
 
 import (
-	"bytes"
 	"cmp"
 	"encoding"
-	"encoding/gob"
 	"fmt"
 	"math"
 	"slices"
@@ -13,6 +11,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/exact"
+	"loadstar/internal/stateformat"
 
 	"pgregory.net/rapid"
 )
@@ -388,21 +387,15 @@ func TestBadState(t *testing.T) {
 			t.Fatal(err)
 		}
 		good := save(t, a)
-		bare := func(state any) []byte { // format 0
-			var b bytes.Buffer
-			if err := gob.NewEncoder(&b).Encode(state); err != nil {
-				t.Fatal(err)
-			}
-			return b.Bytes()
-		}
+		other := stateformat.Format{Name: "another state", Magic: "LODOTHER", Version: 1}
 		bad := map[string][]byte{
 			"nothing":         nil,
 			"truncated":       good[:len(good)-1],
 			"too long":        append(slices.Clone(good), 0),
-			"another kind":    bare(scaffoldState{"momentum", []float64{1, 2}}),
+			"another kind":    other.Wrap(good),
 			"another length":  (&scaffoldState{C: []float64{1}}).encode(),
 			"not finite":      (&scaffoldState{C: []float64{1, math.NaN()}}).encode(),
-			"not a structure": bare([]float64{1, 2}),
+			"not a structure": []byte("control variate"),
 		}
 		if name == "perclient" {
 			state := func(v ...[]float64) []byte {
@@ -412,7 +405,6 @@ func TestBadState(t *testing.T) {
 			bad["two lengths"] = state([]float64{1, 2}, []float64{1})
 			bad["not finite"] = state([]float64{1, 2}, []float64{1, math.Inf(1)})
 			bad["negative"] = state([]float64{1, 2}, []float64{1, -1})
-			bad["clients are missing"] = bare(perClientState{perClientKind, []string{"a"}, [][]float64{{1, 2}, {1, 1}}})
 			bad["one client twice"] = (&perClientState{Clients: []string{"a", "a"}, V: [][]float64{{1, 2}, {1, 2}}}).encode()
 		}
 		for what, b := range bad {

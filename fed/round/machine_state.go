@@ -8,8 +8,7 @@ import (
 )
 
 // machineFormat is the newest format of a saved machine. The state is stored as text in a
-// column of the ledger, so the format number is a field and not a header. Format 0 has the
-// same fields except for the format number.
+// column of the ledger, so the format number is a field and not a header.
 const machineFormat = 1
 
 // machineState is the saved state of a machine.
@@ -37,8 +36,11 @@ func (m *Machine) UnmarshalJSON(b []byte) error {
 	}{&s.Format}); err != nil {
 		return fmt.Errorf("round: %w", err)
 	}
-	if s.Format > machineFormat {
+	switch {
+	case s.Format > machineFormat:
 		return stateformat.Newer("round state", s.Format, machineFormat)
+	case s.Format == 0:
+		return fmt.Errorf("round: the saved state is %w: it has no format", stateformat.ErrDamaged)
 	}
 	if err := json.Unmarshal(b, &s); err != nil {
 		return fmt.Errorf("round: %w", err)

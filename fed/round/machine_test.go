@@ -268,8 +268,8 @@ func TestMachineRejectsAnotherFleet(t *testing.T) {
 	}{
 		"smaller fleet": {string(b), "want a client below 3"},
 		"not JSON":      {"{", "round:"},
-		"future":        {`{"running":[{"client":1,"round":7}]}`, "client 1 of round 7"},
-		"no client":     {`{"waiting":[{"client":-1}]}`, "client -1"},
+		"future":        {`{"format":1,"running":[{"client":1,"round":7}]}`, "client 1 of round 7"},
+		"no client":     {`{"format":1,"waiting":[{"client":-1}]}`, "client -1"},
 	} {
 		other := NewMachine(schedule.Synchronous{Cohort: 3}, 1, 3)
 		if err := other.UnmarshalJSON([]byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {

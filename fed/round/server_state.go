@@ -13,16 +13,14 @@ var (
 	_ encoding.BinaryUnmarshaler = (*Server)(nil)
 )
 
-var serverFormat = stateformat.Format{Name: "server state", Magic: "LODSERVR", Version: 2, Bare: true}
+var serverFormat = stateformat.Format{Name: "server state", Magic: "LODSERVR", Version: 1}
 
-// serverState is the saved state of a server. In format 0, it is encoded as a gob of this
-// struct.
+// serverState is the saved state of a server.
 type serverState struct {
 	Version               int
 	Shared                []float32
 	Aggregator, Optimizer []byte // empty if the part has no state
-	// Limits is not in format 1 and before: a run that began without limits goes on so.
-	Limits limit.History
+	Limits                limit.History
 }
 
 func (v *serverState) encode() []byte {
@@ -36,21 +34,16 @@ func (v *serverState) encode() []byte {
 }
 
 func (v *serverState) decode(b []byte) error {
-	format, b, err := serverFormat.Unwrap(b)
+	_, b, err := serverFormat.Unwrap(b)
 	if err != nil {
 		return err
-	}
-	if format == 0 {
-		return serverFormat.Gob(b, v)
 	}
 	return serverFormat.Read(b, func(r *stateformat.Reader) {
 		v.Version = int(r.Int())
 		v.Shared = r.Float32s()
 		v.Aggregator = r.Bytes()
 		v.Optimizer = r.Bytes()
-		if format > 1 {
-			v.Limits.Read(r)
-		}
+		v.Limits.Read(r)
 	})
 }
 

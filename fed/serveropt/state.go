@@ -6,10 +6,9 @@ import (
 	"loadstar/internal/stateformat"
 )
 
-var stateFormat = stateformat.Format{Name: "server optimizer's state", Magic: "LODOPTIM", Version: 1, Bare: true}
+var stateFormat = stateformat.Format{Name: "server optimizer's state", Magic: "LODOPTIM", Version: 1}
 
-// state is the saved state of an optimizer. M and V are empty before the first step. In
-// format 0, it is encoded as a gob of this struct.
+// state is the saved state of an optimizer. M and V are empty before the first step.
 type state struct {
 	Kind string
 	M, V []float64
@@ -27,19 +26,15 @@ func encode(s state) []byte {
 // in the optimizer's current state, or 0.
 func decode(b []byte, kind string, have int) (state, error) {
 	var s state
-	format, b, err := stateFormat.Unwrap(b)
+	_, b, err := stateFormat.Unwrap(b)
 	if err != nil {
 		return state{}, err
 	}
-	if format == 0 {
-		err = stateFormat.Gob(b, &s)
-	} else {
-		err = stateFormat.Read(b, func(r *stateformat.Reader) {
-			s.Kind = r.String()
-			s.M = r.Float64s()
-			s.V = r.Float64s()
-		})
-	}
+	err = stateFormat.Read(b, func(r *stateformat.Reader) {
+		s.Kind = r.String()
+		s.M = r.Float64s()
+		s.V = r.Float64s()
+	})
 	switch {
 	case err != nil:
 		return state{}, err

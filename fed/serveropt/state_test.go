@@ -8,7 +8,6 @@ import (
 	"loadstar/internal/stateformat/golden"
 )
 
-// The golden files of format 0 were written by the program at commit 65e9244.
 func TestStateFormats(t *testing.T) {
 	for name, s := range map[string]state{
 		"momentum": {Kind: momentumKind, M: []float64{0.5, -1.25, 1e-300}},

@@ -91,7 +91,7 @@ var table = map[string]pkg{
 	"server":                    {may: "fed internal/backoff internal/connlimit internal/disk internal/finding internal/service proto/loadstar/v1 server/access server/blob server/coordinator server/directory server/examine server/gateway server/keepers server/ledger server/limitlog server/operator server/owndata server/pki server/region server/sqlstore server/terms server/web", external: "connectrpc.com/connect github.com/prometheus/client_golang golang.org/x/sync"},
 	"server/gateway":            {may: "fed/exact fed/mask fed/round internal/backoff internal/connlimit internal/head internal/jointoken internal/protocol proto/loadstar/v1 series/quality server/access server/blob server/directory server/keepers server/ledger server/limitlog server/pki server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/limitlog":           {may: "internal/connlimit", external: "github.com/hashicorp/golang-lru github.com/prometheus/client_golang golang.org/x/time"},
-	"server/coordinator":        {may: "fed fed/client fed/limit fed/mask fed/recipe fed/round fed/setup internal/backoff internal/stateformat/format0 proto/loadstar/v1 server/blob server/directory server/keepers server/ledger server/owndata server/terms", external: "github.com/prometheus/client_golang google.golang.org/protobuf"},
+	"server/coordinator":        {may: "fed fed/client fed/limit fed/mask fed/recipe fed/round fed/setup internal/backoff proto/loadstar/v1 server/blob server/directory server/keepers server/ledger server/owndata server/terms", external: "github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/region":             {may: "fed/round internal/backoff internal/protocol proto/loadstar/v1 server/blob server/directory server/ledger server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/operator":           {may: "fed fed/policy fed/recipe internal/jointoken plans proto/loadstar/v1 series/quality server/access server/directory server/ledger server/pki server/terms", external: "connectrpc.com/connect google.golang.org/protobuf"},
 	"server/terms":              {may: "fed fed/exact fed/limit fed/member fed/recipe fed/round fed/setup proto/loadstar/v1 series server/owndata", external: "google.golang.org/protobuf"},
@@ -125,7 +125,7 @@ var table = map[string]pkg{
 	"lab/experiment": {may: "fed fed/recipe forecast internal/config internal/disk lab/backtest lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3 golang.org/x/sync"},
 	"lab/backtest":   {may: "fed forecast lab/run metric series"},
 	"lab/explain":    {may: "fed fed/recipe internal/proc lab/kept nn nn/kernel series"},
-	"lab/sim":        {may: "fed fed/client fed/exact fed/limit fed/recipe fed/round fed/serve fed/setup forecast forecast/issue internal/disk internal/proc internal/stateformat internal/stateformat/format0 lab/kept lab/run metric nn/kernel series series/feature", external: "golang.org/x/sync"},
+	"lab/sim":        {may: "fed fed/client fed/exact fed/limit fed/recipe fed/round fed/serve fed/setup forecast forecast/issue internal/disk internal/proc internal/stateformat lab/kept lab/run metric nn/kernel series series/feature", external: "golang.org/x/sync"},
 	"lab/kept":       {may: "internal/disk internal/stateformat", external: "golang.org/x/sync"},
 	"lab/report":     {may: "internal/disk lab/run metric series", external: "go.yaml.in/yaml/v3"},
 	"lab/run":        {may: "internal/csvcell internal/disk metric", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
@@ -181,9 +181,8 @@ var table = map[string]pkg{
 	"metric":           {},
 	"plans":            {},
 
-	"internal/stateformat":         {},
-	"internal/stateformat/format0": {may: "internal/stateformat"},
-	"internal/stateformat/golden":  {may: "internal/stateformat internal/stateformat/format0"},
+	"internal/stateformat":        {},
+	"internal/stateformat/golden": {may: "internal/stateformat"},
 
 	"proto/loadstar/v1": {external: "connectrpc.com/connect google.golang.org/protobuf"},
 

@@ -14,12 +14,10 @@
 package stateformat
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 )
 
 // Callers can distinguish these errors with errors.Is.
@@ -34,10 +32,7 @@ var (
 type Format struct {
 	Name    string // the name of the kind of state in messages
 	Magic   string // 8 bytes
-	Version uint32
-	// Bare means that early versions of the program wrote this kind of state without a
-	// header. Such a state has format 0.
-	Bare bool
+	Version uint32 // from 1
 }
 
 const (
@@ -72,13 +67,9 @@ func (f Format) Wrap(state []byte) []byte {
 }
 
 // Unwrap checks the header and the checksum. It returns the format and the state, which is
-// a part of b. If f.Bare is set, bytes that do not start with the magic are a state of
-// format 0.
+// a part of b.
 func (f Format) Unwrap(b []byte) (version uint32, state []byte, err error) {
 	if len(b) < magicSize || string(b[:magicSize]) != f.Magic {
-		if f.Bare && len(b) > 0 {
-			return 0, b, nil
-		}
 		return 0, nil, f.Damaged("it does not begin with %q", f.Magic)
 	}
 	if len(b) < headerSize+sumSize {
@@ -97,30 +88,12 @@ func (f Format) Unwrap(b []byte) (version uint32, state []byte, err error) {
 	case version > f.Version:
 		return 0, nil, Newer(f.Name, uint64(version), uint64(f.Version))
 	case version == 0:
-		return 0, nil, f.Damaged("it says format 0, which has no header")
+		return 0, nil, f.Damaged("it says format 0, but formats count from 1")
 	}
 	return version, b[headerSize:end], nil
 }
 
-// DecodeGob decodes a gob. It is nil unless the program imports the package format0.
-var DecodeGob func(r io.Reader, v any) error
-
-// Gob decodes a state of format 0, which is encoded as a gob, into v.
-func (f Format) Gob(b []byte, v any) error {
-	if DecodeGob == nil {
-		return f.Damaged("it has no header, and this program does not read states of format 0")
-	}
-	r := bytes.NewReader(b)
-	if err := DecodeGob(r, v); err != nil {
-		return f.Damaged("it has no header and is not a valid state of format 0: %v", err)
-	}
-	if r.Len() > 0 {
-		return f.Damaged("%d bytes follow the state of format 0", r.Len())
-	}
-	return nil
-}
-
-// Read decodes a state of format 1 or later. fields must read all fields from the reader.
+// Read decodes a state. fields must read all fields from the reader.
 func (f Format) Read(state []byte, fields func(*Reader)) error {
 	r := NewReader(state)
 	fields(r)

@@ -2,7 +2,9 @@ package stateformat
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"math"
 	"slices"
 	"strings"
@@ -58,32 +60,28 @@ func TestRejected(t *testing.T) {
 	whole := sample.Wrap(sampleState())
 	newer := sample
 	newer.Version = 3
-	zero := bytes.Clone(whole)
-	zero[0] = 'l'
+	other := bytes.Clone(whole)
+	other[0] = 'l'
+	none := sample.Wrap(nil)
+	none[magicSize] = 0
+	binary.LittleEndian.PutUint32(none[headerSize:], crc32.Checksum(none[:headerSize], castagnoli))
 	for name, c := range map[string]struct {
 		b    []byte
 		is   error
 		want string
 	}{
 		"nothing":       {nil, ErrDamaged, `does not begin with "LODTEST\x00"`},
-		"another magic": {zero, ErrDamaged, "does not begin with"},
+		"another magic": {other, ErrDamaged, "does not begin with"},
 		"only a magic":  {whole[:10], ErrDamaged, "cut off after 10 bytes"},
 		"cut off":       {whole[:len(whole)-1], ErrDamaged, "bytes, but the header says"},
 		"longer":        {append(bytes.Clone(whole), 0), ErrDamaged, "bytes, but the header says"},
+		"format 0":      {none, ErrDamaged, "it says format 0"},
 		"newer":         {newer.Wrap(nil), ErrNewer, "sample: written by a newer Loadstar (format 3, this one reads up to 2): upgrade"},
 	} {
 		_, _, err := sample.Unwrap(c.b)
 		if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
-	}
-	bare := sample
-	bare.Bare = true
-	if version, state, err := bare.Unwrap([]byte("x")); version != 0 || string(state) != "x" || err != nil {
-		t.Errorf("a state without a header: format %d, %q, %v", version, state, err)
-	}
-	if _, _, err := bare.Unwrap(nil); !errors.Is(err, ErrDamaged) {
-		t.Errorf("no bytes: %v", err)
 	}
 }
 
@@ -93,14 +91,12 @@ func FuzzUnwrap(f *testing.F) {
 	f.Add(sample.Wrap(sampleState()), []byte("ifbsyxde"))
 	f.Add(sampleState(), []byte("ifbsyxde"))
 	f.Add([]byte{255, 255, 255, 255, 255, 255, 255, 127}, []byte("x"))
-	bare := sample
-	bare.Bare = true
 	f.Fuzz(func(t *testing.T, b, order []byte) {
-		version, state, err := bare.Unwrap(b)
+		_, state, err := sample.Unwrap(b)
 		if err != nil {
 			return
 		}
-		if version > 0 && !bytes.Contains(b, state) {
+		if !bytes.Contains(b, state) {
 			t.Fatal("the state is not a part of the bytes")
 		}
 		r, size := NewReader(state), 0

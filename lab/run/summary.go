@@ -99,15 +99,9 @@ func ReadSummary(dir string) (*Summary, error) {
 	if err != nil {
 		return nil, err
 	}
-	var s struct {
-		Summary
-		MASE json.RawMessage `json:"mase"`
-	}
+	var s Summary
 	if err := json.Unmarshal(text, &s); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	if s.MASE != nil {
-		return nil, fmt.Errorf("%s was written by an older version of loadstar, whose MASE is not the relative MAE of this version: run it again, or read it with the older version", path)
 	}
 	if s.Course == nil {
 		c, err := ReadCourse(dir)
@@ -116,5 +110,5 @@ func ReadSummary(dir string) (*Summary, error) {
 		}
 		s.Course = &c
 	}
-	return &s.Summary, nil
+	return &s, nil
 }

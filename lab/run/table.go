@@ -160,8 +160,7 @@ func writeTable[T any](path string, rows iter.Seq[T], more ...string) error {
 }
 
 // Read reads the table with the given name, such as rounds, from a run's folder. It
-// returns nil if the folder does not have the table, because older versions of the program
-// did not write all tables.
+// returns nil if the folder does not have the table.
 func Read[T any](dir, name string) (rows []T, err error) {
 	err = readTable(filepath.Join(dir, name+".csv"), nil, func(r T) error {
 		rows = append(rows, r)
@@ -186,10 +185,6 @@ func readTable[T any](path string, begin func(more []string), each func(T) error
 	head, err := r.Read()
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
-	}
-	// Runs that an older version began have tables with the older name.
-	if i := slices.Index(head, "mase"); i >= 0 {
-		head[i] = "relative_mae"
 	}
 	want, own := columns[T](), head
 	if t := reflect.TypeFor[T](); t.Field(t.NumField()-1).Type.Kind() == reflect.Slice {

@@ -18,7 +18,7 @@ func (s *simulation) save() (err error) {
 	}
 	c := checkpoint{
 		Dataset: s.fingerprint(), Kernel: s.Kernel.Name(), Now: s.now, Agenda: s.events,
-		Tasks: map[round.Assignment]int{}, Steps: s.summary.Steps, MASE: s.relative,
+		Tasks: map[round.Assignment]int{}, Steps: s.summary.Steps, RelativeMAE: s.relative,
 	}
 	if c.Machine, err = s.machine.MarshalJSON(); err != nil {
 		return err
@@ -123,7 +123,7 @@ func (s *simulation) restore(ctx context.Context) error {
 		return err
 	}
 	s.losses = run.Losses(evaluations)
-	s.now, s.events, s.relative = c.Now, c.Agenda, c.MASE
+	s.now, s.events, s.relative = c.Now, c.Agenda, c.RelativeMAE
 	s.summary.Steps = c.Steps
 	s.savedAt.Store(int64(s.machine.Round()))
 	for i := range c.Received {

@@ -9,15 +9,13 @@ import (
 	"loadstar/fed/limit"
 	"loadstar/fed/round"
 	"loadstar/internal/stateformat"
-	_ "loadstar/internal/stateformat/format0" // for the states of older programs
 	"loadstar/lab/run"
 )
 
-var checkpointFormat = stateformat.Format{Name: "checkpoint", Magic: "LODCHECK", Version: 2, Bare: true}
+var checkpointFormat = stateformat.Format{Name: "checkpoint", Magic: "LODCHECK", Version: 1}
 
 // checkpoint is the state of a run between two rounds. After resuming, clients that were
-// in flight train again from the weights that they received. Format 0 is the gob encoding
-// of this struct.
+// in flight train again from the weights that they received.
 type checkpoint struct {
 	Dataset, Kernel string
 	Machine, Server []byte
@@ -29,7 +27,7 @@ type checkpoint struct {
 	Received        []fed.Task
 	Offsets         run.Offsets
 	Steps           int64
-	MASE            float64 // median relative MAE; format 0 has this name of the field
+	RelativeMAE     float64 // median
 }
 
 // encode returns the encoded checkpoint. It copies all fields, because the simulation
@@ -65,21 +63,16 @@ func (c *checkpoint) encode() []byte {
 	w.Int(c.Offsets.Rounds)
 	w.Int(c.Offsets.Evaluations)
 	w.Int(c.Steps)
-	w.Float64(c.MASE)
+	w.Float64(c.RelativeMAE)
 	return checkpointFormat.Wrap(w.State())
 }
 
 func (c *checkpoint) decode(b []byte) error {
-	format, b, err := checkpointFormat.Unwrap(b)
-	switch {
-	case err != nil:
-		return err
-	case format == 0:
-		err = checkpointFormat.Gob(b, c)
-	default:
-		err = checkpointFormat.Read(b, func(r *stateformat.Reader) { c.read(r, format) })
-	}
+	_, b, err := checkpointFormat.Unwrap(b)
 	if err != nil {
+		return err
+	}
+	if err := checkpointFormat.Read(b, c.read); err != nil {
 		return err
 	}
 	for a, i := range c.Tasks {
@@ -93,7 +86,7 @@ func (c *checkpoint) decode(b []byte) error {
 // assignmentSize is the encoded size of an assignment, in bytes.
 const assignmentSize = 3 * 8
 
-func (c *checkpoint) read(r *stateformat.Reader, format uint32) {
+func (c *checkpoint) read(r *stateformat.Reader) {
 	c.Dataset = r.String()
 	c.Kernel = r.String()
 	c.Machine = r.Bytes()
@@ -105,11 +98,9 @@ func (c *checkpoint) read(r *stateformat.Reader, format uint32) {
 		c.Agenda = append(c.Agenda, event{At: time.Duration(r.Int()), For: readAssignment(r), Lost: r.Bool()})
 	}
 	for range r.Count(4 * 8) {
-		t := fed.Task{Round: int(r.Int()), Version: int(r.Int()), Shared: r.Float32s(), Control: r.Float32s()}
-		if format > 1 { // before, there were no limits
-			t.Limits = limit.ReadLimits(r)
-		}
-		c.Received = append(c.Received, t)
+		c.Received = append(c.Received, fed.Task{
+			Round: int(r.Int()), Version: int(r.Int()), Shared: r.Float32s(), Control: r.Float32s(), Limits: limit.ReadLimits(r),
+		})
 	}
 	c.Tasks = map[round.Assignment]int{}
 	for range r.Count(assignmentSize + 8) {
@@ -119,7 +110,7 @@ func (c *checkpoint) read(r *stateformat.Reader, format uint32) {
 	c.Offsets.Rounds = r.Int()
 	c.Offsets.Evaluations = r.Int()
 	c.Steps = r.Int()
-	c.MASE = r.Float64()
+	c.RelativeMAE = r.Float64()
 }
 
 func writeAssignment(w *stateformat.Writer, a round.Assignment) {

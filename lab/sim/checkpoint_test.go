@@ -12,8 +12,7 @@ import (
 	"loadstar/lab/run"
 )
 
-// sampleCheckpoint returns a checkpoint with a value in every field. The program at commit
-// 65e9244 encoded it as the golden file of format 0.
+// sampleCheckpoint returns a checkpoint with a value in every field.
 func sampleCheckpoint() checkpoint {
 	first, second := round.Assignment{Client: 3, Round: 1, Version: 1}, round.Assignment{Client: 4, Round: 2, Version: 2}
 	return checkpoint{
@@ -25,7 +24,7 @@ func sampleCheckpoint() checkpoint {
 			{Round: 1, Version: 1, Shared: []float32{1, 2}},
 			{Round: 2, Version: 2, Shared: []float32{3, 4}, Control: []float32{-0.25, 0.25}},
 		},
-		Offsets: run.Offsets{Rounds: 200, Evaluations: 300}, Steps: 77, MASE: 0.875,
+		Offsets: run.Offsets{Rounds: 200, Evaluations: 300}, Steps: 77, RelativeMAE: 0.875,
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"loadstar/internal/backoff"
-	_ "loadstar/internal/stateformat/format0" // for the states of older programs
 	"loadstar/server/blob"
 	"loadstar/server/keepers"
 	"loadstar/server/ledger"

@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	"loadstar/internal/stateformat"
-	_ "loadstar/internal/stateformat/format0" // for the states of older programs
 )
 
 var newFormat = flag.Bool("new-format", false, "write missing golden files of the newest format")
@@ -46,11 +45,7 @@ func Check(t *testing.T, name string, f stateformat.Format, encoded []byte, deco
 			}
 		}
 	}
-	first := uint32(1)
-	if f.Bare {
-		first = 0
-	}
-	for n := first; n <= f.Version; n++ {
+	for n := uint32(1); n <= f.Version; n++ {
 		if err := decode(File(t, name, n)); err != nil {
 			t.Errorf("format %d: %v", n, err)
 		}
