@@ -178,14 +178,18 @@ func (t *CSV) scan() ([]byte, error) {
 }
 
 // split splits a line into fields. A field may be quoted, with doubled quotes inside it,
-// but must not contain a line break.
+// but must not contain a line break. It may also be a text as a formula, ="0123".
 func (t *CSV) split(line []byte) error {
 	t.fields, t.unquoted = t.fields[:0], t.unquoted[:0]
 	for {
-		if len(line) > 0 && line[0] == '"' {
-			field, rest, err := t.unquote(line[1:])
+		text := bytes.TrimPrefix(line, []byte("=")) // a formula ="0123" keeps a program from reading a number
+		if len(text) > 0 && text[0] == '"' {
+			field, rest, err := t.unquote(text[1:])
 			if err != nil {
 				return err
+			}
+			if n := len(field); n > 2 && field[0] == '=' && field[1] == '"' && field[n-1] == '"' {
+				field = field[2 : n-1] // the same in quotes
 			}
 			t.fields = append(t.fields, field)
 			if len(rest) == 0 {

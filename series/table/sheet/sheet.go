@@ -11,6 +11,7 @@ import (
 	"io"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,20 +35,42 @@ type Sheet struct {
 	Notes []string
 }
 
-// errNot is the error for an archive that is no spreadsheet.
-var errNot = errors.New("the file is a zip archive and no spreadsheet that can be read; unpack it, or export it as CSV")
+// errNot is the error for a spreadsheet that has not what each has.
+var errNot = errors.New("the spreadsheet cannot be read; export it as CSV")
+
+// check returns an error for an archive that is no spreadsheet, and says what it is.
+func check(parts *zip.Reader) error {
+	has := func(prefix string) bool {
+		return slices.ContainsFunc(parts.File, func(f *zip.File) bool { return strings.HasPrefix(f.Name, prefix) })
+	}
+	switch {
+	case has("xl/workbook.bin"):
+		return errors.New("this is a binary spreadsheet (.xlsb); save it as .xlsx, or export it as CSV")
+	case has("xl/"):
+		return nil
+	case has("mimetype"), has("Index/"): // OpenDocument, Numbers
+		return errors.New("this is a document of a program other than Excel; save it as .xlsx, or export it as CSV")
+	}
+	return errors.New("this is a zip archive and no spreadsheet; unpack it")
+}
 
 // Open returns a sheet of a spreadsheet: the one with the name, or the first that has dates.
 func Open(r io.ReaderAt, size int64, name string) (*Sheet, error) {
+	parts, err := zip.NewReader(r, size)
+	if err == nil {
+		err = check(parts)
+	} else {
+		err = fmt.Errorf("the file begins like a spreadsheet and is damaged; get it again, or export it as CSV (%w)", err)
+	}
+	if err != nil {
+		return nil, err
+	}
 	f, err := excelize.OpenReader(io.NewSectionReader(r, 0, size), excelize.Options{UnzipSizeLimit: maxUnpacked, RawCellValue: true})
 	if err != nil {
 		return nil, fmt.Errorf("%w (%v)", errNot, err)
 	}
 	defer func() { _ = f.Close() }() // it is only read; Close removes the temporary files of large sheets
-	b := book{File: f}
-	if b.parts, err = zip.NewReader(r, size); err != nil {
-		return nil, fmt.Errorf("%w (%v)", errNot, err)
-	}
+	b := book{File: f, parts: parts}
 	if props, err := f.GetWorkbookProps(); err == nil && props.Date1904 != nil {
 		b.from1904 = *props.Date1904
 	}
@@ -70,7 +93,7 @@ func Open(r io.ReaderAt, size int64, name string) (*Sheet, error) {
 	case !ok && name != "":
 		return nil, fmt.Errorf("there is no sheet %q; there are %s", name, strings.Join(all, ", "))
 	case !ok:
-		return nil, fmt.Errorf("no sheet has dates; there are the sheets %s: choose one, or export it as CSV", strings.Join(all, ", "))
+		return nil, fmt.Errorf("no sheet has dates (%s); write the times as dates, or choose a sheet with --sheet", strings.Join(all, ", "))
 	}
 	out, err := b.text(chosen)
 	if err == nil && len(all) > 1 {
@@ -78,6 +101,9 @@ func Open(r io.ReaderAt, size int64, name string) (*Sheet, error) {
 	}
 	return out, err
 }
+
+// lineBreaks replaces those in a cell, which a line of the text cannot have.
+var lineBreaks = strings.NewReplacer("\r\n", " ", "\n", " ", "\r", " ")
 
 type book struct {
 	*excelize.File
@@ -208,6 +234,7 @@ func (b *book) text(sheet string) (*Sheet, error) {
 	w := csv.NewWriter(&to)
 	column := -1 // of the dates
 	var tail [][]string
+	blank := []string{""} // an empty line, so that lines have the numbers of rows
 	err := b.each(sheet, func(row int, cells []string) (bool, error) {
 		line := make([]string, len(cells))
 		dated, empty, timed := false, true, false
@@ -216,7 +243,7 @@ func (b *book) text(sheet string) (*Sheet, error) {
 			if err != nil {
 				return false, err
 			}
-			line[i] = v
+			line[i] = lineBreaks.Replace(v)
 			timed = timed || k == clock
 			empty = empty && strings.TrimSpace(v) == ""
 			if day := k == date || k == number && dateLike.MatchString(v); day && column < 0 {
@@ -225,7 +252,8 @@ func (b *book) text(sheet string) (*Sheet, error) {
 			dated = dated || column == i && (k == date || dateLike.MatchString(v))
 		}
 		if empty {
-			return true, nil
+			tail = append(tail, blank)
+			return len(tail) < 1<<20, nil
 		}
 		if timed { // day and time are in two columns
 			for i := range line {
@@ -247,6 +275,7 @@ func (b *book) text(sheet string) (*Sheet, error) {
 		}
 		return true, nil
 	})
+	tail = slices.DeleteFunc(tail, func(line []string) bool { return len(line) == 1 && line[0] == "" })
 	switch left := len(tail); {
 	case left == 1:
 		out.Notes = append(out.Notes, fmt.Sprintf("left out the last row, which has no date: %q", strings.Join(tail[0], " ")))
