@@ -162,16 +162,16 @@ func sheetForms() []form {
 		{
 			Name: "spreadsheet: cover sheet, a column per building", File: "campus.xlsx", Meters: []string{"Halle", "Büro", "Küche"}, Says: `sheet "kWh" of 2`,
 			content: sheets([]string{"Cover", "kWh"}, map[string][][]any{
-				"Cover": {{"Energy report"}, {"by", "facility management"}},
+				"Cover": {{"Energy report"}, {"by", "facility management"}, {"on", time.Date(2024, 3, 13, 0, 0, 0, 0, time.UTC)}},
 				"kWh": cells([][]any{{"Zeit", "Halle", "Büro", "Küche", "Summe"}, {"", "kWh", "kWh", "kWh", "kWh"}}, func(i int, at time.Time) []any {
 					return []any{at, formLoad(i, 0), formLoad(i, 1), formLoad(i, 2), 99.5}
 				}),
 			}),
 		},
 		{
-			Name: "spreadsheet: title, empty line, units, totals and remarks below", File: "Lastgang.xlsx", Meters: []string{"Lastgang"}, Says: `left out the last 2 rows, which have no date, such as "Summe 4711.5", header in line 3, units below the header`,
-			content: sheets([]string{"A"}, map[string][][]any{"A": cells([][]any{{"Lastgang Zähler 4711"}, {}, {"Zeit", "Wirkarbeit\nZähler 1"}, {"", "kWh"}}, func(i int, at time.Time) []any { return []any{at, formLoad(i, 0)} },
-				[]any{"Summe", 4711.5}, []any{"Alle Angaben ohne Gewähr"})}),
+			Name: "spreadsheet: title, empty line, units, totals and remarks below", File: "Lastgang.xlsx", Meters: []string{"Lastgang"}, Says: `left out the last 2 rows, which have no date, such as "Summe 4711.5", header in line 4, units below the header`,
+			content: sheets([]string{"A"}, map[string][][]any{"A": cells([][]any{{"Lastgang Zähler 4711"}, {"erstellt", time.Date(2024, 3, 13, 0, 0, 0, 0, time.UTC)}, {}, {"Zeit", "Wirkarbeit\nZähler 1"}, {"", "kWh"}}, func(i int, at time.Time) []any { return []any{at, formLoad(i, 0)} },
+				[]any{"Summe", 4711.5}, []any{"Alle Angaben ohne Gewähr, Stand", time.Date(2024, 3, 13, 0, 0, 0, 0, time.UTC)})}),
 		},
 		{
 			Name: "spreadsheet: German dates as text", File: "text.xlsx", Meters: []string{"text"}, Says: "dd.mm.yyyy", Power: true,

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 )
 
 // maxLine limits the length of a line, so that a file without line breaks need not fit
@@ -142,15 +143,22 @@ func (t *CSV) next() ([]byte, error) {
 // dateLike matches fields that begin with a date.
 var dateLike = regexp.MustCompile(`^\s*(\d{4}[-/]\d{1,2}[-/]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{8})\b`)
 
-// checkFooter returns io.EOF, or an error if a line of the footer has a date: the file is then
-// another one than that for which the footer was counted, and a reading would be lost.
+// checkFooter returns io.EOF, or an error if a line of the footer has a date where rows have theirs:
+// the file is then another one than that for which the footer was counted, and a reading would be
+// lost.
 func (t *CSV) checkFooter() error {
+	var at []int // the fields with dates of the last row
+	for i, f := range t.fields {
+		if dateLike.Match(f) {
+			at = append(at, i)
+		}
+	}
 	for _, h := range t.held {
 		if err := t.split(h.text); err != nil {
 			continue // no row
 		}
-		for _, f := range t.fields {
-			if dateLike.Match(f) {
+		for i, f := range t.fields {
+			if dateLike.Match(f) && (at == nil || slices.Contains(at, i)) {
 				return fmt.Errorf("line %d has a date (%s), but footer: %d says that it is not a row; correct footer, or delete the line", h.line, Clip(f), t.footer)
 			}
 		}

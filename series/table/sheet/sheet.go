@@ -25,6 +25,8 @@ const (
 	maxText     = 256 << 20
 	// looked is the number of rows by which a sheet and the styles of its columns are found.
 	looked = 200
+	// enough is the number of dates in a column that only a table of readings has.
+	enough = 10
 )
 
 // Sheet is a sheet as text.
@@ -54,7 +56,8 @@ func check(parts *zip.Reader) error {
 	return errors.New("this is a zip archive and no spreadsheet; unpack it")
 }
 
-// Open returns a sheet of a spreadsheet: the one with the name, or the first that has dates.
+// Open returns a sheet of a spreadsheet: the one with the name, or the first that has a column of
+// dates.
 func Open(r io.ReaderAt, size int64, name string) (*Sheet, error) {
 	parts, err := zip.NewReader(r, size)
 	if err == nil {
@@ -75,27 +78,30 @@ func Open(r io.ReaderAt, size int64, name string) (*Sheet, error) {
 		b.from1904 = *props.Date1904
 	}
 	all := f.GetSheetList()
-	chosen, ok := name, false
+	if name != "" && !slices.Contains(all, name) {
+		return nil, fmt.Errorf("there is no sheet %q; there are %s", name, strings.Join(all, ", "))
+	}
+	// A cover may have a date too, so a sheet with few dates is chosen only if no other has more.
+	chosen, column, most := name, 0, 0
 	for _, s := range all {
-		if name == "" {
-			if ok, err = b.dated(s); err != nil {
-				return nil, err
-			}
-			chosen = s
-		} else {
-			ok = s == name
+		if name != "" && s != name {
+			continue
 		}
-		if ok {
+		at, n, err := b.dates(s)
+		if err != nil {
+			return nil, err
+		}
+		if n > most {
+			chosen, column, most = s, at, n
+		}
+		if n >= enough {
 			break
 		}
 	}
-	switch {
-	case !ok && name != "":
-		return nil, fmt.Errorf("there is no sheet %q; there are %s", name, strings.Join(all, ", "))
-	case !ok:
+	if chosen == "" {
 		return nil, fmt.Errorf("no sheet has dates (%s); write the times as dates, or choose a sheet with --sheet", strings.Join(all, ", "))
 	}
-	out, err := b.text(chosen)
+	out, err := b.text(chosen, column)
 	if err == nil && len(all) > 1 {
 		out.Notes = append([]string{fmt.Sprintf("sheet %q of %d", chosen, len(all))}, out.Notes...)
 	}
@@ -190,20 +196,26 @@ func (b *book) each(sheet string, do func(row int, cells []string) (more bool, e
 	return rows.Error()
 }
 
-// dated reports whether the beginning of a sheet has dates.
-func (b *book) dated(sheet string) (found bool, err error) {
+// dates returns the column of a sheet's beginning that has most dates, from 1, and their number. A
+// title may have a date elsewhere, such as the day of the export.
+func (b *book) dates(sheet string) (best, n int, err error) {
+	count := map[int]int{}
 	err = b.each(sheet, func(row int, cells []string) (bool, error) {
 		for i, text := range cells {
 			if _, k, err := b.value(sheet, i+1, row, text); err != nil {
 				return false, err
 			} else if k == date || dateLike.MatchString(text) {
-				found = true
-				return false, nil
+				count[i+1]++
 			}
 		}
 		return row < looked, nil
 	})
-	return found, err
+	for column, n := range count {
+		if n > count[best] || n == count[best] && column < best {
+			best = column
+		}
+	}
+	return best, count[best], err
 }
 
 // value returns a cell as text, and what it is.
@@ -227,12 +239,11 @@ func (b *book) value(sheet string, column, row int, text string) (string, kind, 
 }
 
 // text writes a sheet as CSV. Rows at the end without a date, such as totals and remarks, are left
-// out if the column above them has dates.
-func (b *book) text(sheet string) (*Sheet, error) {
+// out. column has the dates, or is 0.
+func (b *book) text(sheet string, column int) (*Sheet, error) {
 	out := &Sheet{Name: sheet}
 	var to bytes.Buffer
 	w := csv.NewWriter(&to)
-	column := -1 // of the dates
 	var tail [][]string
 	blank := []string{""} // an empty line, so that lines have the numbers of rows
 	err := b.each(sheet, func(row int, cells []string) (bool, error) {
@@ -246,10 +257,7 @@ func (b *book) text(sheet string) (*Sheet, error) {
 			line[i] = lineBreaks.Replace(v)
 			timed = timed || k == clock
 			empty = empty && strings.TrimSpace(v) == ""
-			if day := k == date || k == number && dateLike.MatchString(v); day && column < 0 {
-				column = i
-			}
-			dated = dated || column == i && (k == date || dateLike.MatchString(v))
+			dated = dated || column == i+1 && (k == date || dateLike.MatchString(v))
 		}
 		if empty {
 			tail = append(tail, blank)
@@ -260,7 +268,7 @@ func (b *book) text(sheet string) (*Sheet, error) {
 				line[i] = strings.TrimSuffix(line[i], " 00:00:00")
 			}
 		}
-		if column >= 0 && !dated {
+		if column > 0 && !dated {
 			tail = append(tail, line)
 			return len(tail) < 1<<20, nil
 		}
