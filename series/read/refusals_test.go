@@ -34,7 +34,7 @@ func TestRefusals(t *testing.T) {
 		{"empty", "", nil, []string{"x.csv: the file is empty"}},
 		{"no table", "hello\nworld\n", nil, []string{"x.csv: this is not a table"}},
 		{"binary", "time;load\x00\x01\x02\x03\n" + strings.Repeat("\x00\x01\x00\x07\n", 99), nil, []string{"x.csv: this is not a text file; export the table as CSV"}},
-		{"spreadsheet", "PK\x03\x04....", nil, []string{"x.csv: the file is a zip archive and no spreadsheet that can be read", "export it as CSV"}},
+		{"spreadsheet", "PK\x03\x04....", nil, []string{"x.csv: the file begins like a spreadsheet and is damaged", "export it as CSV"}},
 		{"no numbers", "time;word\n" + hoursOf(1, iso, ";", func(int) string { return "abc" }), nil, []string{"x.csv: line 1: there is a time (time) but no column of numbers", "--column load=NAME"}},
 		{"several loads", "meter;time;T1 kWh;T2 kWh\n" + strings.ReplaceAll(hoursOf(1, iso, ";", func(int) string { return "1;2" }), "2020-", "a;2020-"), nil, []string{"x.csv: line 1: meters are in column meter, but several columns may be the load: T1 kWh, T2 kWh", "--column load=NAME"}},
 		{"several units", "time;A [kWh];B [kW]\n" + hoursOf(1, iso, ";", func(int) string { return "1.5;2.5" }), nil, []string{"x.csv: line 1: A [kWh] is in kWh, but B [kW] is in kW", "--ignore"}},

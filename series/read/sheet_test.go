@@ -141,7 +141,7 @@ func TestSpreadsheets(t *testing.T) {
 	for name, c := range map[string]struct{ path, sheet, want string }{
 		"no dates":     {workbook(t, map[string][][]any{"A": {{"a", "b"}, {1, 2}}}, "A"), "", "no sheet has dates"},
 		"other sheet":  {workbook(t, map[string][][]any{"A": long}, "A"), "B", `there is no sheet "B"; there are A`},
-		"no workbook":  {archive(t), "", "no spreadsheet that can be read"},
+		"no workbook":  {archive(t), "", "is damaged"},
 		"formula only": {workbook(t, map[string][][]any{"A": {{}}}, "A"), "", "no sheet has dates"},
 	} {
 		if _, err := Look(c.path, Hints{Format: Table{Sheet: c.sheet}}); err == nil || !strings.Contains(err.Error(), c.want) {

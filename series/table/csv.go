@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 )
 
 // maxLine limits the length of a line, so that a file without line breaks need not fit
@@ -142,15 +143,22 @@ func (t *CSV) next() ([]byte, error) {
 // dateLike matches fields that begin with a date.
 var dateLike = regexp.MustCompile(`^\s*(\d{4}[-/]\d{1,2}[-/]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{8})\b`)
 
-// checkFooter returns io.EOF, or an error if a line of the footer has a date: the file is then
-// another one than that for which the footer was counted, and a reading would be lost.
+// checkFooter returns io.EOF, or an error if a line of the footer has a date where rows have theirs:
+// the file is then another one than that for which the footer was counted, and a reading would be
+// lost.
 func (t *CSV) checkFooter() error {
+	var at []int // the fields with dates of the last row
+	for i, f := range t.fields {
+		if dateLike.Match(f) {
+			at = append(at, i)
+		}
+	}
 	for _, h := range t.held {
 		if err := t.split(h.text); err != nil {
 			continue // no row
 		}
-		for _, f := range t.fields {
-			if dateLike.Match(f) {
+		for i, f := range t.fields {
+			if dateLike.Match(f) && (at == nil || slices.Contains(at, i)) {
 				return fmt.Errorf("line %d has a date (%s), but footer: %d says that it is not a row; correct footer, or delete the line", h.line, Clip(f), t.footer)
 			}
 		}
@@ -178,14 +186,18 @@ func (t *CSV) scan() ([]byte, error) {
 }
 
 // split splits a line into fields. A field may be quoted, with doubled quotes inside it,
-// but must not contain a line break.
+// but must not contain a line break. It may also be a text as a formula, ="0123".
 func (t *CSV) split(line []byte) error {
 	t.fields, t.unquoted = t.fields[:0], t.unquoted[:0]
 	for {
-		if len(line) > 0 && line[0] == '"' {
-			field, rest, err := t.unquote(line[1:])
+		text := bytes.TrimPrefix(line, []byte("=")) // a formula ="0123" keeps a program from reading a number
+		if len(text) > 0 && text[0] == '"' {
+			field, rest, err := t.unquote(text[1:])
 			if err != nil {
 				return err
+			}
+			if n := len(field); n > 2 && field[0] == '=' && field[1] == '"' && field[n-1] == '"' {
+				field = field[2 : n-1] // the same in quotes
 			}
 			t.fields = append(t.fields, field)
 			if len(rest) == 0 {

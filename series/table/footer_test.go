@@ -29,10 +29,13 @@ func TestFooter(t *testing.T) {
 	if _, err := read(strings.Replace(text, ";2", ";x", 1), 2); err == nil || !strings.Contains(err.Error(), "line 4") {
 		t.Error(err)
 	}
-	for _, date := range []string{"2024-03-03;3\n", "03.03.2024;3\n", "20240303;3\n", "meter;2024-03-03 12:00\n"} {
-		if _, err := read("t;v\n2024-03-01;1\n"+date+"Sum;3\n", 2); err == nil || !strings.Contains(err.Error(), "line 3 has a date") {
-			t.Errorf("%q: %v", date, err)
+	for _, rows := range []string{"t;v\n2024-03-01;1\n2024-03-03;3\n", "t;v\n01.03.2024;1\n03.03.2024;3\n", "t;v\n20240301;1\n20240303;3\n", "m;v;t\nx;1;2024-03-01\nx;3;2024-03-03 12:00\n", "t;v\n\n2024-03-03;3\n"} {
+		if _, err := read(rows+"Sum;3\n", 2); err == nil || !strings.Contains(err.Error(), "line 3 has a date") {
+			t.Errorf("%q: %v", rows, err)
 		}
+	}
+	if rows, err := read("t;v\n2024-03-01;1\ncreated;2024-04-01\n", 1); err != nil || strings.Join(rows, " ") != "2024-03-01=1" {
+		t.Error(rows, err)
 	}
 	if rows, err := read("t;v\nSum;3\n", 5); err != nil || rows != nil {
 		t.Error(rows, err)

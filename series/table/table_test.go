@@ -2,6 +2,7 @@ package table
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -128,6 +129,19 @@ func TestJoin(t *testing.T) {
 }
 
 // TestFormats reads the same table in several encodings and with lines around it.
+func TestSplit(t *testing.T) {
+	for line, want := range map[string][]string{
+		`a;"b;c";`:                {"a", "b;c", ""},
+		`="0123";"=""0123""";x`:   {"0123", "0123", "x"},
+		`=1+2;=;a="b";"="`:        {"=1+2", "=", `a="b"`, "="},
+		`"say ""yes""";"=""""";1`: {`say "yes"`, "", "1"},
+	} {
+		if got, err := Split([]byte(line), ';'); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %q, %v", line, got, err)
+		}
+	}
+}
+
 func TestFormats(t *testing.T) {
 	utf16 := func(s string, big bool) string {
 		var b strings.Builder

@@ -11,6 +11,7 @@ import (
 	"io"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,6 +25,8 @@ const (
 	maxText     = 256 << 20
 	// looked is the number of rows by which a sheet and the styles of its columns are found.
 	looked = 200
+	// enough is the number of dates in a column that only a table of readings has.
+	enough = 10
 )
 
 // Sheet is a sheet as text.
@@ -34,50 +37,79 @@ type Sheet struct {
 	Notes []string
 }
 
-// errNot is the error for an archive that is no spreadsheet.
-var errNot = errors.New("the file is a zip archive and no spreadsheet that can be read; unpack it, or export it as CSV")
+// errNot is the error for a spreadsheet that has not what each has.
+var errNot = errors.New("the spreadsheet cannot be read; export it as CSV")
 
-// Open returns a sheet of a spreadsheet: the one with the name, or the first that has dates.
+// check returns an error for an archive that is no spreadsheet, and says what it is.
+func check(parts *zip.Reader) error {
+	has := func(prefix string) bool {
+		return slices.ContainsFunc(parts.File, func(f *zip.File) bool { return strings.HasPrefix(f.Name, prefix) })
+	}
+	switch {
+	case has("xl/workbook.bin"):
+		return errors.New("this is a binary spreadsheet (.xlsb); save it as .xlsx, or export it as CSV")
+	case has("xl/"):
+		return nil
+	case has("mimetype"), has("Index/"): // OpenDocument, Numbers
+		return errors.New("this is a document of a program other than Excel; save it as .xlsx, or export it as CSV")
+	}
+	return errors.New("this is a zip archive and no spreadsheet; unpack it")
+}
+
+// Open returns a sheet of a spreadsheet: the one with the name, or the first that has a column of
+// dates.
 func Open(r io.ReaderAt, size int64, name string) (*Sheet, error) {
+	parts, err := zip.NewReader(r, size)
+	if err == nil {
+		err = check(parts)
+	} else {
+		err = fmt.Errorf("the file begins like a spreadsheet and is damaged; get it again, or export it as CSV (%w)", err)
+	}
+	if err != nil {
+		return nil, err
+	}
 	f, err := excelize.OpenReader(io.NewSectionReader(r, 0, size), excelize.Options{UnzipSizeLimit: maxUnpacked, RawCellValue: true})
 	if err != nil {
 		return nil, fmt.Errorf("%w (%v)", errNot, err)
 	}
 	defer func() { _ = f.Close() }() // it is only read; Close removes the temporary files of large sheets
-	b := book{File: f}
-	if b.parts, err = zip.NewReader(r, size); err != nil {
-		return nil, fmt.Errorf("%w (%v)", errNot, err)
-	}
+	b := book{File: f, parts: parts}
 	if props, err := f.GetWorkbookProps(); err == nil && props.Date1904 != nil {
 		b.from1904 = *props.Date1904
 	}
 	all := f.GetSheetList()
-	chosen, ok := name, false
+	if name != "" && !slices.Contains(all, name) {
+		return nil, fmt.Errorf("there is no sheet %q; there are %s", name, strings.Join(all, ", "))
+	}
+	// A cover may have a date too, so a sheet with few dates is chosen only if no other has more.
+	chosen, column, most := name, 0, 0
 	for _, s := range all {
-		if name == "" {
-			if ok, err = b.dated(s); err != nil {
-				return nil, err
-			}
-			chosen = s
-		} else {
-			ok = s == name
+		if name != "" && s != name {
+			continue
 		}
-		if ok {
+		at, n, err := b.dates(s)
+		if err != nil {
+			return nil, err
+		}
+		if n > most {
+			chosen, column, most = s, at, n
+		}
+		if n >= enough {
 			break
 		}
 	}
-	switch {
-	case !ok && name != "":
-		return nil, fmt.Errorf("there is no sheet %q; there are %s", name, strings.Join(all, ", "))
-	case !ok:
-		return nil, fmt.Errorf("no sheet has dates; there are the sheets %s: choose one, or export it as CSV", strings.Join(all, ", "))
+	if chosen == "" {
+		return nil, fmt.Errorf("no sheet has dates (%s); write the times as dates, or choose a sheet with --sheet", strings.Join(all, ", "))
 	}
-	out, err := b.text(chosen)
+	out, err := b.text(chosen, column)
 	if err == nil && len(all) > 1 {
 		out.Notes = append([]string{fmt.Sprintf("sheet %q of %d", chosen, len(all))}, out.Notes...)
 	}
 	return out, err
 }
+
+// lineBreaks replaces those in a cell, which a line of the text cannot have.
+var lineBreaks = strings.NewReplacer("\r\n", " ", "\n", " ", "\r", " ")
 
 type book struct {
 	*excelize.File
@@ -164,20 +196,26 @@ func (b *book) each(sheet string, do func(row int, cells []string) (more bool, e
 	return rows.Error()
 }
 
-// dated reports whether the beginning of a sheet has dates.
-func (b *book) dated(sheet string) (found bool, err error) {
+// dates returns the column of a sheet's beginning that has most dates, from 1, and their number. A
+// title may have a date elsewhere, such as the day of the export.
+func (b *book) dates(sheet string) (best, n int, err error) {
+	count := map[int]int{}
 	err = b.each(sheet, func(row int, cells []string) (bool, error) {
 		for i, text := range cells {
 			if _, k, err := b.value(sheet, i+1, row, text); err != nil {
 				return false, err
 			} else if k == date || dateLike.MatchString(text) {
-				found = true
-				return false, nil
+				count[i+1]++
 			}
 		}
 		return row < looked, nil
 	})
-	return found, err
+	for column, n := range count {
+		if n > count[best] || n == count[best] && column < best {
+			best = column
+		}
+	}
+	return best, count[best], err
 }
 
 // value returns a cell as text, and what it is.
@@ -201,13 +239,13 @@ func (b *book) value(sheet string, column, row int, text string) (string, kind, 
 }
 
 // text writes a sheet as CSV. Rows at the end without a date, such as totals and remarks, are left
-// out if the column above them has dates.
-func (b *book) text(sheet string) (*Sheet, error) {
+// out. column has the dates, or is 0.
+func (b *book) text(sheet string, column int) (*Sheet, error) {
 	out := &Sheet{Name: sheet}
 	var to bytes.Buffer
 	w := csv.NewWriter(&to)
-	column := -1 // of the dates
 	var tail [][]string
+	blank := []string{""} // an empty line, so that lines have the numbers of rows
 	err := b.each(sheet, func(row int, cells []string) (bool, error) {
 		line := make([]string, len(cells))
 		dated, empty, timed := false, true, false
@@ -216,23 +254,21 @@ func (b *book) text(sheet string) (*Sheet, error) {
 			if err != nil {
 				return false, err
 			}
-			line[i] = v
+			line[i] = lineBreaks.Replace(v)
 			timed = timed || k == clock
 			empty = empty && strings.TrimSpace(v) == ""
-			if day := k == date || k == number && dateLike.MatchString(v); day && column < 0 {
-				column = i
-			}
-			dated = dated || column == i && (k == date || dateLike.MatchString(v))
+			dated = dated || column == i+1 && (k == date || dateLike.MatchString(v))
 		}
 		if empty {
-			return true, nil
+			tail = append(tail, blank)
+			return len(tail) < 1<<20, nil
 		}
 		if timed { // day and time are in two columns
 			for i := range line {
 				line[i] = strings.TrimSuffix(line[i], " 00:00:00")
 			}
 		}
-		if column >= 0 && !dated {
+		if column > 0 && !dated {
 			tail = append(tail, line)
 			return len(tail) < 1<<20, nil
 		}
@@ -247,6 +283,7 @@ func (b *book) text(sheet string) (*Sheet, error) {
 		}
 		return true, nil
 	})
+	tail = slices.DeleteFunc(tail, func(line []string) bool { return len(line) == 1 && line[0] == "" })
 	switch left := len(tail); {
 	case left == 1:
 		out.Notes = append(out.Notes, fmt.Sprintf("left out the last row, which has no date: %q", strings.Join(tail[0], " ")))
