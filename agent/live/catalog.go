@@ -135,6 +135,17 @@ func putHead(tx *bolt.Tx, h *head) (uint64, error) {
 	return id, put(tx, headsBucket, numberKey(id), headFormat, h.encode())
 }
 
+// numberOf returns the number of a head that is in the file already, or 0.
+func (cat *catalog) numberOf(h *head) uint64 {
+	if h.Origin != trained {
+		return 0
+	}
+	for _, id := range cat.heads[headKey{h.Model, h.Client}] {
+		return id
+	}
+	return 0
+}
+
 // addModel stores a model with the heads of the clients that have some.
 func (cat *catalog) addModel(r modelRecord, heads []*head) error {
 	m := cat.newModel(r)

@@ -207,7 +207,7 @@ func (ch *chooser) settle(j *job, against uint64, v verdict, failed error, now i
 // now on.
 func (ch *chooser) install(m *member, h *head, now int64) error {
 	rec, w := m.rec, m.watch.anew(now)
-	id := ch.stored(h)
+	id := ch.numberOf(h)
 	err := ch.db.Update(func(tx *bolt.Tx) (err error) {
 		if id == 0 {
 			if id, err = putHead(tx, h); err != nil {
@@ -241,24 +241,14 @@ func (ch *chooser) install(m *member, h *head, now int64) error {
 	return ch.prune()
 }
 
-// stored returns the number of a head that is in the file already, or 0.
-func (cat *catalog) stored(h *head) uint64 {
-	if h.Origin != trained {
-		return 0
-	}
-	for _, id := range cat.heads[headKey{h.Model, h.Client}] {
-		return id
-	}
-	return 0
-}
-
 // follow ends the trial of a client's champion: after some days of forecasts by both, the
 // better one stays.
-func (ch *chooser) follow(m *member, now time.Time, cutoff int64) error {
+func (ch *chooser) follow(m *member, now time.Time, snap *snapshot) error {
 	if m.shadow != nil {
+		today := snap.cutoff / day
 		from := m.rec.TrialFrom/day + 1 // the first whole day
-		t := m.scores.total(from, cutoff/day, -1)
-		days := cutoff/day - from
+		t := m.scores.total(from, today, -1)
+		days := today - from
 		switch {
 		case days >= leastDays && t.ShadowN > 0 && t.Shadow < better*t.ShadowServed && t.ShadowAbs < better*t.Both:
 			ch.c.Log.Warn("a client returns to its previous model, which is better", "client", m.name,
@@ -276,7 +266,7 @@ func (ch *chooser) follow(m *member, now time.Time, cutoff int64) error {
 			m.shadow, m.rec.TrialFrom, m.rec.Shadow = nil, 0, 0
 		}
 	}
-	return ch.observeDrift(m, now, cutoff)
+	return ch.observeDrift(m, now, snap)
 }
 
 // rollback returns a client to the champion before, and refuses the present model. The

@@ -80,18 +80,19 @@ func (g *group) put(tx *bolt.Tx) error {
 }
 
 // issueGroup adds up the forecasts of a group's members. All meters have the same span.
-func (is *issuer) issueGroup(g *group, meters []series.Meter, issued []*Issued, now time.Time, cutoff int64) (*Issued, *recorded, error) {
+func (is *issuer) issueGroup(g *group, snap *snapshot, issued []*Issued, now time.Time) (*Issued, *recorded, error) {
+	cutoff := snap.cutoff
 	var (
-		loads     []series.Meter
+		meters    []series.Meter
 		forecasts []issue.Forecast
 	)
 	for i, name := range is.names {
 		if slices.Contains(g.members, name) {
-			loads, forecasts = append(loads, meters[i]), append(forecasts, issued[i].Forecast)
+			meters, forecasts = append(meters, snap.meters[name]), append(forecasts, issued[i].Forecast)
 		}
 	}
-	if len(loads) != len(g.members) {
-		return nil, nil, fmt.Errorf("%d of %d members are clients", len(loads), len(g.members))
+	if len(meters) != len(g.members) {
+		return nil, nil, fmt.Errorf("%d of %d members are clients", len(meters), len(g.members))
 	}
 	if g.state.Next() > cutoff+2*is.seconds() { // the clock was wrong
 		var err error
@@ -99,7 +100,7 @@ func (is *issuer) issueGroup(g *group, meters []series.Meter, issued []*Issued, 
 			return nil, nil, err
 		}
 	}
-	x := &Issued{Forecast: g.state.Issue(issue.Sum(g.name, loads), forecasts, cutoff), Issued: now.Unix()}
+	x := &Issued{Forecast: g.state.Issue(issue.Sum(g.name, meters), forecasts, cutoff), Issued: now.Unix()}
 	g.sequence++
 	x.Sequence = g.sequence
 	if !g.state.Recorded(cutoff) {

@@ -71,30 +71,31 @@ func (in *inputs) history(name string, from, to int64) (*series.Dataset, error) 
 	return d, err
 }
 
-// tails returns the readings that forecasts at a cutoff use.
-func (in *inputs) tails(names []string, cutoff int64) (*serve.Tails, error) {
-	from := serve.Tail(cutoff)
-	d, marks, err := in.dataset(names, from, cutoff)
-	if err != nil {
-		return nil, err
+// loads reads the load of a client in [from, to).
+type loads func(client string, from, to int64) ([]float32, error)
+
+// stored reads the present load of a client from the store.
+func (in *inputs) stored(client string, from, to int64) ([]float32, error) {
+	m, err := in.c.Store.Load(client, from, to)
+	return m.Load, err
+}
+
+// load reads the load of a client, or the sum of those of a group, in [from, to).
+func (in *inputs) load(read loads, name string, members []string, from, to int64) ([]float32, error) {
+	if members == nil {
+		return read(name, from, to)
 	}
-	t, err := serve.NewTails(d, cutoff, in.ahead())
-	if err != nil {
-		return nil, err
-	}
-	worst := store.Known
-	for _, mark := range marks[min(len(marks), int((cutoff-from)/in.seconds())):] {
-		worst = max(worst, mark)
-	}
-	for _, name := range d.Weather.Names {
-		switch worst {
-		case store.Persisted:
-			t.Weather[name] = issue.WeatherPersisted
-		case store.Climatology:
-			t.Weather[name] = issue.WeatherClimatology
+	sum := make([]float32, (to-from)/in.seconds())
+	for _, x := range members {
+		load, err := read(x, from, to)
+		if err != nil {
+			return nil, err
+		}
+		for i, v := range load {
+			sum[i] += v
 		}
 	}
-	return t, nil
+	return sum, nil
 }
 
 // midnight returns the last local midnight at or before a time.
@@ -112,25 +113,6 @@ func (in *inputs) weekBefore(at func(int64) float64, t int64) float64 {
 		}
 	}
 	return math.NaN()
-}
-
-// load returns the readings of a client, or the sum of those of a group, in [from, to).
-func (in *inputs) load(name string, members []string, from, to int64) ([]float32, error) {
-	if members == nil {
-		m, err := in.c.Store.Load(name, from, to)
-		return m.Load, err
-	}
-	sum := make([]float32, (to-from)/in.seconds())
-	for _, x := range members {
-		m, err := in.c.Store.Load(x, from, to)
-		if err != nil {
-			return nil, err
-		}
-		for i, v := range m.Load {
-			sum[i] += v
-		}
-	}
-	return sum, nil
 }
 
 // newState returns an empty state of a client.

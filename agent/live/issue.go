@@ -12,7 +12,6 @@ import (
 	"loadstar/agent/release"
 	"loadstar/fed/serve"
 	"loadstar/forecast/issue"
-	"loadstar/series"
 )
 
 const (
@@ -44,29 +43,22 @@ type issuer struct {
 // issueAll makes the forecasts of all clients and groups at a cutoff, and stores them in one
 // transaction.
 func (is *issuer) issueAll(now time.Time, cutoff int64) error {
-	tails, err := is.tails(is.names, cutoff)
+	snap, err := is.snapshot(is.names, cutoff)
 	if err != nil {
 		return err
 	}
-	frames := newFrames(tails)
 	var (
 		issued []*Issued
-		meters []series.Meter
 		writes []func(tx *bolt.Tx) error
 		due    bool
 	)
-	for i, name := range is.names {
+	for _, name := range is.names {
 		m := is.members[name]
-		meter, err := tails.Meter(i)
-		if err != nil {
-			return err
-		}
-		x, r, err := is.issueOne(m, frames, meter, now, cutoff)
+		x, r, err := is.issueOne(m, snap, now)
 		if err != nil {
 			return fmt.Errorf("client %s: %w", name, err)
 		}
 		issued = append(issued, x)
-		meters = append(meters, meter)
 		if r == nil {
 			continue
 		}
@@ -84,7 +76,7 @@ func (is *issuer) issueAll(now time.Time, cutoff int64) error {
 		})
 	}
 	for _, g := range is.groups {
-		x, r, err := is.issueGroup(g, meters, issued, now, cutoff)
+		x, r, err := is.issueGroup(g, snap, issued, now)
 		if err != nil {
 			return fmt.Errorf("group %s: %w", g.name, err)
 		}
@@ -101,7 +93,7 @@ func (is *issuer) issueAll(now time.Time, cutoff int64) error {
 	// The decisions that follow from scores are stored with the issue. An agent that is killed
 	// in between would not make them up, because it does not repeat the issue.
 	if due {
-		back, err := is.scoreAll(now, cutoff)
+		back, err := is.scoreAll(now, snap)
 		if err != nil {
 			return err
 		}
@@ -151,7 +143,7 @@ func (is *issuer) issueNow(ctx context.Context, name string) (*Issued, error) {
 	if m == nil {
 		return nil, ErrUnknown // it was removed in the meantime
 	}
-	tails, err := is.tails([]string{name}, cutoff)
+	snap, err := is.snapshot([]string{name}, cutoff)
 	if err != nil {
 		return nil, err
 	}
@@ -167,11 +159,7 @@ func (is *issuer) issueNow(ctx context.Context, name string) (*Issued, error) {
 		return nil, err
 	}
 	once := &member{name: name, rec: m.rec, champion: &copied, profile: m.profile}
-	meter, err := tails.Meter(0)
-	if err != nil {
-		return nil, err
-	}
-	x, _, err := is.issueOne(once, newFrames(tails), meter, now, cutoff)
+	x, _, err := is.issueOne(once, snap, now)
 	if err != nil {
 		return nil, err
 	}
@@ -188,13 +176,14 @@ func (is *issuer) issueNow(ctx context.Context, name string) (*Issued, error) {
 
 // issueOne makes the forecast of a client, and that of the contender that runs silently. The
 // result is not nil if the issue is recorded.
-func (is *issuer) issueOne(m *member, f *frames, meter series.Meter, now time.Time, cutoff int64) (*Issued, *recorded, error) {
+func (is *issuer) issueOne(m *member, snap *snapshot, now time.Time) (*Issued, *recorded, error) {
+	cutoff, meter := snap.cutoff, snap.meters[m.name]
 	gen := is.generic(m, cutoff)
-	if err := is.catchUp(m, m.champion, gen, cutoff); err != nil {
+	if err := is.catchUp(m, gen, cutoff); err != nil {
 		return nil, nil, err
 	}
 	due := cutoff%(int64(m.champion.state.Every(m.champion.targets()...))*is.seconds()) == 0
-	models, bare := is.ask(f, meter, m.champion, gen)
+	models, bare := is.ask(snap, m.name, m.champion, gen)
 	if models.Reason == issue.NoHead && slices.Contains(m.rec.Refused, is.newest(release.Personal)[0].ID) {
 		models.Reason = issue.Refused
 	}
@@ -210,10 +199,7 @@ func (is *issuer) issueOne(m *member, f *frames, meter series.Meter, now time.Ti
 		}
 	}
 	if m.shadow != nil {
-		if err := is.catchUp(m, m.shadow, gen, cutoff); err != nil {
-			return nil, nil, err
-		}
-		models, _ := is.ask(f, meter, m.shadow, gen)
+		models, _ := is.ask(snap, m.name, m.shadow, gen)
 		silent := m.shadow.state.Issue(meter, models, cutoff)
 		if v := values(&silent); len(v) == len(r.Values) {
 			r.Shadow = v
@@ -226,7 +212,7 @@ func (is *issuer) issueOne(m *member, f *frames, meter series.Meter, now time.Ti
 }
 
 // ask returns the forecasters of a runner, and the spy on the client's own.
-func (is *issuer) ask(f *frames, meter series.Meter, r *runner, gen *generic) (issue.Models, *spy) {
+func (is *issuer) ask(snap *snapshot, client string, r *runner, gen *generic) (issue.Models, *spy) {
 	var (
 		out issue.Models
 		own *spy
@@ -237,7 +223,7 @@ func (is *issuer) ask(f *frames, meter series.Meter, r *runner, gen *generic) (i
 	case reason != "":
 		out.Reason = reason
 	default:
-		x, err := f.forecaster(r.model, meter, r.client)
+		x, err := snap.forecaster(r.model, client, r.client)
 		if err != nil {
 			is.c.Log.Error("a model cannot forecast", "model", r.model.Name, "error", err)
 			out.Reason = issue.ModelFailed
@@ -247,7 +233,7 @@ func (is *issuer) ask(f *frames, meter series.Meter, r *runner, gen *generic) (i
 		out.Own = own
 	}
 	if gen != nil {
-		if x, err := f.forecaster(gen.model, meter, gen.client); err == nil {
+		if x, err := snap.forecaster(gen.model, client, gen.client); err == nil {
 			out.Generic = x
 		}
 	}
@@ -266,40 +252,67 @@ func (is *issuer) issued(r *runner, f issue.Forecast, name string, now time.Time
 	return x
 }
 
-// catchUp replays the recorded issues that a state has missed, because it is new or because
-// the agent was not running.
-func (is *issuer) catchUp(m *member, r *runner, gen *generic, cutoff int64) error {
-	fresh := r.state.Next() == 0
-	if fresh && r.begin != nil {
-		if err := r.state.UnmarshalBinary(r.begin); err != nil || r.state.Next() > cutoff {
-			// The configuration differs from that of the training, or readings are missing.
-			if r.state, err = is.newState(); err != nil {
-				return err
-			}
+// catchUp replays the recorded issues that the states of a client's contenders have missed, because
+// they are new or because the agent was not running. The readings are read once for both.
+func (is *issuer) catchUp(m *member, gen *generic, cutoff int64) error {
+	var behind []*runner
+	from := cutoff
+	for _, r := range []*runner{m.champion, m.shadow} {
+		if r == nil {
+			continue
 		}
-		r.begin = nil
-	}
-	if r.state.Next() > cutoff+2*is.seconds() { // the clock was wrong, and the state learns nothing until then
-		var err error
-		if r.state, err = is.newState(); err != nil {
+		since, err := is.missed(r, cutoff)
+		if err != nil {
 			return err
 		}
+		if since < cutoff {
+			behind, from = append(behind, r), min(from, since)
+		}
 	}
-	every := int64(r.state.Every(r.targets()...)) * is.seconds()
-	from := r.state.Next()
-	// A state that has seen the readings up to an edge has recorded the issue there, unless it
-	// is new: the state of a folder ends before the issue.
-	if edge := (cutoff - 1) / every * every; from > edge || from == edge && !fresh {
+	if len(behind) == 0 {
 		return nil
-	}
-	if from == 0 {
-		from = cutoff - replayed
 	}
 	d, err := is.history(m.name, from, cutoff)
 	if err != nil || d == nil {
 		return err
 	}
-	return is.replay(d, r, gen, cutoff, nil)
+	for _, r := range behind {
+		if err := is.replay(d, r, gen, cutoff, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// missed returns from when on the state of a contender has to be replayed, or the cutoff. It makes a
+// new state if the present one cannot continue.
+func (is *issuer) missed(r *runner, cutoff int64) (since int64, err error) {
+	fresh := r.state.Next() == 0
+	if fresh && r.begin != nil {
+		if err := r.state.UnmarshalBinary(r.begin); err != nil || r.state.Next() > cutoff {
+			// The configuration differs from that of the training, or readings are missing.
+			if r.state, err = is.newState(); err != nil {
+				return 0, err
+			}
+		}
+		r.begin = nil
+	}
+	if r.state.Next() > cutoff+2*is.seconds() { // the clock was wrong, and the state learns nothing until then
+		if r.state, err = is.newState(); err != nil {
+			return 0, err
+		}
+	}
+	every := int64(r.state.Every(r.targets()...)) * is.seconds()
+	since = r.state.Next()
+	// A state that has seen the readings up to a recorded cutoff has recorded the issue there, unless
+	// it is new: the state of a folder ends before the issue.
+	if recorded := (cutoff - 1) / every * every; since > recorded || since == recorded && !fresh {
+		return cutoff, nil
+	}
+	if since == 0 {
+		since = cutoff - replayed
+	}
+	return since, nil
 }
 
 // targets returns the number of steps that the model forecasts, if there is one.
@@ -384,49 +397,25 @@ func putRecorded(tx *bolt.Tx, name string, r *recorded, step int64) error {
 	return err
 }
 
-// frames has a frame for each model, for the same readings.
-type frames struct {
-	tails *serve.Tails
-	of    map[*model]*serve.Frame
-}
-
-func newFrames(tails *serve.Tails) *frames {
-	return &frames{tails: tails, of: map[*model]*serve.Frame{}}
-}
-
-func (f *frames) forecaster(m *model, meter series.Meter, c serve.Client) (issue.Forecaster, error) {
-	frame := f.of[m]
-	if frame == nil {
-		var err error
-		if frame, err = m.serve.Frame(f.tails); err != nil {
-			return nil, err
-		}
-		f.of[m] = frame
-	}
-	return frame.Forecaster(meter, c), nil
-}
-
 // scoreAll makes the scores of the days that have changed since the last time, and decides
 // what follows from them. It returns the clients that went back to the model before. The
 // caller stores the result with putScores.
-func (is *issuer) scoreAll(now time.Time, cutoff int64) (back []*member, err error) {
-	today := cutoff / day
+func (is *issuer) scoreAll(now time.Time, snap *snapshot) (back []*member, err error) {
+	today := snap.cutoff / day
 	for _, name := range is.names {
 		m := is.members[name]
 		from := today - 1
-		if revision, err := is.c.Store.Revision(name); err != nil {
-			return nil, err
-		} else if revision != m.revision {
+		if revision := snap.revisions[name]; revision != m.revision {
 			m.revision, from = revision, today-correctable
 		}
 		if n := len(m.scores.days); n > 0 {
 			from = max(min(from, m.scores.days[n-1].Day), today-correctable)
 		}
-		if err := is.records.scoreDays(m.name, nil, m.scores, from, today, cutoff); err != nil {
+		if err := is.records.scoreDays(snap, m.name, nil, m.scores, from); err != nil {
 			return nil, err
 		}
 		champion := m.champion
-		if err := is.chooser.follow(m, now, cutoff); err != nil {
+		if err := is.chooser.follow(m, now, snap); err != nil {
 			return nil, err
 		}
 		if m.champion != champion {
@@ -434,7 +423,7 @@ func (is *issuer) scoreAll(now time.Time, cutoff int64) (back []*member, err err
 		}
 	}
 	for _, g := range is.groups {
-		if err := is.records.scoreDays(g.name, g.members, g.scores, today-1, today, cutoff); err != nil {
+		if err := is.records.scoreDays(snap, g.name, g.members, g.scores, today-1); err != nil {
 			return nil, err
 		}
 	}

@@ -1,5 +1,9 @@
 // Package live forecasts for an agent's clients on schedule, scores the forecasts, and
 // decides which model each client uses.
+//
+// A [Service] has four parts. The issuer makes forecasts from a snapshot of the readings, the chooser
+// decides which model each client uses, records has what was forecast and how it scored, and the view
+// is what readers see. Issuer and chooser share the roster of clients and models, and its lock.
 package live
 
 import (

@@ -96,7 +96,7 @@ func (v *view) current(client string) ([]Finding, error) {
 		return x.findings, nil
 	}
 	cutoff := v.floor(now.Unix())
-	found, err := v.findings(client, cutoff)
+	found, err := v.findings(v.stored, client, cutoff)
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +165,7 @@ func figure(kw float32) string {
 }
 
 // findings checks the last week of a client's readings.
-func (in *inputs) findings(client string, cutoff int64) ([]Finding, error) {
+func (in *inputs) findings(read loads, client string, cutoff int64) ([]Finding, error) {
 	first, end, ok, err := in.c.Store.Span(client)
 	if err != nil || !ok {
 		return nil, err
@@ -174,12 +174,12 @@ func (in *inputs) findings(client string, cutoff int64) ([]Finding, error) {
 	if from >= end {
 		return nil, nil
 	}
-	m, err := in.c.Store.Load(client, from, end)
+	load, err := read(client, from, end)
 	if err != nil {
 		return nil, err
 	}
 	var out []Finding
-	for _, code := range quality.Recent(m.Load, in.c.Site.StepsPerDay()) {
+	for _, code := range quality.Recent(load, in.c.Site.StepsPerDay()) {
 		text := messages[code]
 		out = append(out, Finding{Code: string(code), Message: text[0], Advice: text[1]})
 	}

@@ -160,11 +160,12 @@ type records struct {
 	db *boltfile.File
 }
 
-// scoreDays scores the recorded issues of a client or group with targets in the given days.
-func (re *records) scoreDays(name string, members []string, h *history, from, to, cutoff int64) error {
+// scoreDays scores the recorded issues of a client or group with targets from a day on.
+func (re *records) scoreDays(snap *snapshot, name string, members []string, h *history, from int64) error {
+	cutoff, today := snap.cutoff, snap.cutoff/day
 	step := re.seconds()
 	begin := from*day - 15*day // for last week's load
-	load, err := re.load(name, members, begin, cutoff)
+	load, err := re.load(snap.load, name, members, begin, cutoff)
 	if err != nil {
 		return err
 	}
@@ -174,7 +175,7 @@ func (re *records) scoreDays(name string, members []string, h *history, from, to
 		}
 		return float64(load[(t-begin)/step])
 	}
-	fresh := make([]dayScore, to-from+1)
+	fresh := make([]dayScore, today-from+1)
 	for i := range fresh {
 		fresh[i] = dayScore{Day: from + int64(i), Blocks: make([]sums, len(blocks)+1)}
 	}
@@ -345,7 +346,7 @@ func (re *records) said(name string, members []string, from, to int64, lead time
 	}
 	times := slices.Sorted(maps.Keys(said))
 	begin, end := times[0], times[len(times)-1]+step
-	load, err := re.load(name, members, begin, end)
+	load, err := re.load(re.stored, name, members, begin, end)
 	if err != nil {
 		return nil, err
 	}

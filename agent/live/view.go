@@ -117,7 +117,7 @@ func (v *view) Readings(client string, from, to int64) (begin int64, load []floa
 		return 0, nil, err
 	}
 	begin = v.floor(from)
-	load, err = v.load(client, x.Members, begin, max(v.floor(to), begin))
+	load, err = v.load(v.stored, client, x.Members, begin, max(v.floor(to), begin))
 	return begin, load, err
 }
 

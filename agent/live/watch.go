@@ -54,27 +54,27 @@ func (w *watch) decode(x *stateformat.Reader) {
 
 // observeDrift shows the watch the days that have ended, and checks the readings of a client
 // after each of them.
-func (ch *chooser) observeDrift(m *member, now time.Time, cutoff int64) error {
+func (ch *chooser) observeDrift(m *member, now time.Time, snap *snapshot) error {
 	w := m.watch
-	today := cutoff / day
+	today := snap.cutoff / day
 	// Findings are those at the start of the day, so that a restart does not change them.
 	if !m.checked || w.seen/day != today {
 		var err error
-		if m.findings, err = ch.findings(m.name, today*day); err != nil {
+		if m.findings, err = ch.findings(snap.load, m.name, today*day); err != nil {
 			return err
 		}
 		m.checked = true
 	}
-	ended := today - 1
+	yesterday := today - 1
 	w.seen = now.Unix()
 	if w.judged == 0 {
-		w.judged = ended
+		w.judged = yesterday
 	}
-	if w.judged >= ended {
+	if w.judged >= yesterday {
 		return nil
 	}
 	var raised drift.Alarm
-	for ; w.judged < ended; w.judged++ {
+	for ; w.judged < yesterday; w.judged++ {
 		t := m.scores.total(w.judged+1, w.judged+1, -1)
 		if t.BareN == 0 {
 			continue
@@ -84,11 +84,11 @@ func (ch *chooser) observeDrift(m *member, now time.Time, cutoff int64) error {
 			raised = a
 		}
 	}
-	from := max(ended-27, w.since+1)
-	if t := m.scores.total(from, ended, -1); raised == "" && t.N > 0 && m.champion.model != nil && ended-from+1 >= coverageDays {
+	from := max(yesterday-27, w.since+1)
+	if t := m.scores.total(from, yesterday, -1); raised == "" && t.N > 0 && m.champion.model != nil && yesterday-from+1 >= coverageDays {
 		nominal := ch.c.Levels[len(ch.c.Levels)-1] - ch.c.Levels[0]
 		// Issues overlap: each load is the target of many.
-		targets := min(t.N, int((ended-from+1)*day/ch.seconds()))
+		targets := min(t.N, int((yesterday-from+1)*day/ch.seconds()))
 		raised = drift.CheckCoverage(float64(t.Hits)/float64(t.N), nominal, targets)
 	}
 	if raised == "" {
@@ -109,7 +109,7 @@ func (ch *chooser) recheck(m *member) {
 	}
 	m.checked = true
 	var err error
-	if m.findings, err = ch.findings(m.name, m.watch.seen/day*day); err != nil {
+	if m.findings, err = ch.findings(ch.stored, m.name, m.watch.seen/day*day); err != nil {
 		ch.c.Log.Error("cannot check readings", "client", m.name, "error", err)
 	}
 }

@@ -1,0 +1,81 @@
+package live
+
+import (
+	"loadstar/fed/serve"
+	"loadstar/forecast/issue"
+	"loadstar/series"
+	"loadstar/series/store"
+)
+
+// snapshot has the readings of clients before a cutoff, and the weather. An issue reads them once, and
+// makes, scores and judges its forecasts with them.
+type snapshot struct {
+	*inputs
+	cutoff int64
+	tails  *serve.Tails
+	meters map[string]series.Meter
+	// revisions are those of the clients' readings. They were taken before the readings were read, so a
+	// later correction has a later revision.
+	revisions map[string]uint64
+	frames    map[*model]*serve.Frame
+}
+
+// snapshot reads what forecasts at a cutoff use.
+func (in *inputs) snapshot(clients []string, cutoff int64) (*snapshot, error) {
+	s := &snapshot{inputs: in, cutoff: cutoff, meters: map[string]series.Meter{}, revisions: map[string]uint64{}, frames: map[*model]*serve.Frame{}}
+	for _, name := range clients {
+		var err error
+		if s.revisions[name], err = in.c.Store.Revision(name); err != nil {
+			return nil, err
+		}
+	}
+	from := serve.Tail(cutoff)
+	d, marks, err := in.dataset(clients, from, cutoff)
+	if err != nil {
+		return nil, err
+	}
+	if s.tails, err = serve.NewTails(d, cutoff, in.ahead()); err != nil {
+		return nil, err
+	}
+	worst := store.Known
+	for _, mark := range marks[min(len(marks), int((cutoff-from)/in.seconds())):] {
+		worst = max(worst, mark)
+	}
+	for _, name := range d.Weather.Names {
+		switch worst {
+		case store.Persisted:
+			s.tails.Weather[name] = issue.WeatherPersisted
+		case store.Climatology:
+			s.tails.Weather[name] = issue.WeatherClimatology
+		}
+	}
+	for i, name := range clients {
+		if s.meters[name], err = s.tails.Meter(i); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// load returns the load of a client in [from, to). What the snapshot does not have is read from the
+// store.
+func (s *snapshot) load(client string, from, to int64) ([]float32, error) {
+	m, ok := s.meters[client]
+	if !ok || from < m.Start || to > s.cutoff {
+		return s.stored(client, from, to)
+	}
+	return m.Load[(from-m.Start)/s.seconds() : (to-m.Start)/s.seconds()], nil
+}
+
+// forecaster returns a model with the weights and the readings of a client.
+func (s *snapshot) forecaster(m *model, client string, c serve.Client) (issue.Forecaster, error) {
+	frame := s.frames[m]
+	if frame == nil {
+		var err error
+		if frame, err = m.serve.Frame(s.tails); err != nil {
+			return nil, err
+		}
+		s.frames[m] = frame
+	}
+	return frame.Forecaster(s.meters[client], c), nil
+}
