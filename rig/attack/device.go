@@ -392,7 +392,7 @@ func smuggle(ctx context.Context, f *Fleet) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	example, err := os.ReadFile(filepath.Join("deploy", "nginx", "loadstar.conf"))
+	example, err := os.ReadFile(filepath.Join("..", "deploy", "nginx", "loadstar.conf")) // make attacks runs in rig
 	if err != nil {
 		return Result{}, err
 	}
