@@ -257,7 +257,7 @@ python-test: build ## Build the wheel, install it in a clean environment, run it
 
 .PHONY: compose-test
 compose-test: ## Start the services of deploy/compose.yaml as processes, train a run, and ask Prometheus for what Grafana's dashboards ask; needs postgresql and prometheus
-	go -C rig test ./compose -count=1 -timeout 10m -v
+	go -C rig test ./compose -count=1 -timeout 20m -v
 
 .PHONY: helm-test
 helm-test: ## Render the Helm chart with three sets of values, and decode every object strictly

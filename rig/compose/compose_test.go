@@ -33,7 +33,7 @@ import (
 )
 
 // patience is how long the test waits for one thing. A busy machine takes its time.
-const patience = 3 * time.Minute
+const patience = 6 * time.Minute
 
 // service is a service of the file.
 type service struct {
