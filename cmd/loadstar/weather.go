@@ -122,8 +122,10 @@ func (q *weatherRequest) fetch(ctx context.Context, now time.Time) (*openmeteo.H
 			return nil, at, cli.Usagef("--to is %q, want a day such as 2024-12-31", q.to)
 		}
 	}
-	if from.After(to) || from.Year() < 1940 || to.After(now) {
-		return nil, at, cli.Usagef("the days from %s to %s are not of the past, or before 1940", from.Format(time.DateOnly), to.Format(time.DateOnly))
+	if first, last := from.Format(time.DateOnly), to.Format(time.DateOnly); from.After(to) {
+		return nil, at, cli.Usagef("the last day is %s, and the first %s; without --from the command fetches a forecast and the newest days (--past)", last, first)
+	} else if from.Year() < 1940 || to.After(now) {
+		return nil, at, cli.Usagef("the archive has days from 1940 to about five days ago, not %s to %s", first, last)
 	}
 	h, err := s.Archive(ctx, at, from, to)
 	return h, at, err

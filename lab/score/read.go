@@ -69,6 +69,9 @@ func Read(path string, d *series.Dataset) (*Forecasts, error) {
 	}
 	defer file.Close()
 	var t table.Table
+	if ext := strings.ToLower(filepath.Ext(path)); slices.Contains([]string{".xlsx", ".xls", ".ods"}, ext) {
+		return nil, fmt.Errorf("%s: this is a spreadsheet; export it as CSV with decimal points, or write Parquet", path)
+	}
 	if strings.EqualFold(filepath.Ext(path), ".parquet") {
 		info, err := file.Stat()
 		if err != nil {
@@ -106,7 +109,7 @@ func (f *Forecasts) header(names []string) ([]int, error) {
 	}
 	for k, name := range []string{"unique_id", "cutoff", "ds"} {
 		if wanted[k] < 0 {
-			return nil, fmt.Errorf("there is no column %s; want unique_id, cutoff, ds and a column for each forecast, as loadstar backtest --out and cross_validation of Nixtla's libraries write them; there are %s", name, strings.Join(names, ", "))
+			return nil, fmt.Errorf("there is no column %s; want unique_id (the client), cutoff (up to when the forecast knew the load), ds and a column for each forecast, as loadstar backtest --out and cross_validation of Nixtla's libraries write them; there are %s", name, strings.Join(names, ", "))
 		}
 	}
 	type bound struct {
@@ -193,7 +196,7 @@ func (f *Forecasts) read(t table.Table, wanted []int, clock *table.Clock) error 
 			v := math.NaN()
 			if c := &cells[3+i]; !c.IsEmpty() {
 				if v, err = c.Value(); err != nil {
-					return err
+					return fmt.Errorf("column %s: %q is not a number; forecasts are written with a decimal point", t.Columns()[wanted[3+i]], table.Clip(c.Name()))
 				}
 			}
 			client.values = append(client.values, v)

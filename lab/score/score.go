@@ -338,7 +338,7 @@ func (s *scorer) notes(known map[string]bool) {
 			}
 		}
 		if len(strange) > 0 {
-			say("%s: %d clients are not in the dataset, such as %s", f.name, len(strange), strange[0])
+			say("%s: %d clients are not in the dataset, such as %s; it has clients such as %s", f.name, len(strange), strange[0], s.d.Meter(0).ID)
 		}
 		if !f.ends {
 			say("%s: cutoffs are taken as the newest known time, because no forecast begins at its cutoff", f.name)
@@ -351,7 +351,11 @@ func (s *scorer) notes(known map[string]bool) {
 		text := ""
 		for by, n := range s.shifted {
 			if by != 0 && n > s.wrong*9/10 {
-				text = fmt.Sprintf("; nearly all agree with the load %d steps later, so the times of the file seem to be wrong by that", by)
+				way := "later"
+				if by < 0 {
+					by, way = -by, "earlier"
+				}
+				text = fmt.Sprintf("; nearly all agree with the load %d minutes %s, so the times of the file seem to be wrong by that: write them with their UTC offset", int64(by)*s.d.Seconds()/60, way)
 			}
 		}
 		say("%d of %d loads y differ from the dataset's (%s)%s", s.wrong, s.ys, s.example, text)

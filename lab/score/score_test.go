@@ -115,7 +115,7 @@ func TestForeign(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err = Score(d, []*Forecasts{late}); err != nil || !strings.Contains(strings.Join(got.Found, "\n"), "agree with the load -1 steps later") {
+	if got, err = Score(d, []*Forecasts{late}); err != nil || !strings.Contains(strings.Join(got.Found, "\n"), "agree with the load 60 minutes earlier") {
 		t.Errorf("times that are an hour late: %v, %v", got, err)
 	}
 }
@@ -128,13 +128,14 @@ func TestMistakes(t *testing.T) {
 		return fmt.Sprintf("%s,2016-06-01T%s:00Z,2016-06-01T%s:00Z,1,2\n", id, cutoff, ds)
 	}
 	for text, want := range map[string]string{
-		"unique_id,ds,a\n":                                   "there is no column cutoff",
-		"unique_id,cutoff,ds,y\n":                            "no column with a forecast",
-		"unique_id,cutoff,ds,a-lo-80\n":                      "no column with its forecast or its P50",
-		"unique_id,cutoff,ds,a,a-lo-0\n":                     "not between 0 and 100",
-		head + row("00:00", "01:00") + row("00:00", "01:00"): "two rows with the cutoff",
-		head + row("02:00", "01:00"):                         "cutoff is after ds",
-		head + row("00:00", "x"):                             "ds:",
+		"unique_id,ds,a\n":                                                   "there is no column cutoff",
+		"unique_id,cutoff,ds,y\n":                                            "no column with a forecast",
+		"unique_id,cutoff,ds,a-lo-80\n":                                      "no column with its forecast or its P50",
+		"unique_id,cutoff,ds,a,a-lo-0\n":                                     "not between 0 and 100",
+		head + row("00:00", "01:00") + row("00:00", "01:00"):                 "two rows with the cutoff",
+		head + row("02:00", "01:00"):                                         "cutoff is after ds",
+		head + row("00:00", "x"):                                             "ds:",
+		strings.Replace(head+row("00:00", "01:00"), ",2\n", ",\"2,5\"\n", 1): `column a: "2,5" is not a number; forecasts are written with a decimal point`,
 	} {
 		path := filepath.Join(t.TempDir(), "x.csv")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -143,6 +144,13 @@ func TestMistakes(t *testing.T) {
 		if _, err := Read(path, d); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
+	}
+	sheet := filepath.Join(t.TempDir(), "x.xlsx")
+	if err := os.WriteFile(sheet, []byte("PK\x03\x04"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(sheet, d); err == nil || !strings.Contains(err.Error(), "export it as CSV") {
+		t.Error(err)
 	}
 	path := filepath.Join(t.TempDir(), "x.csv")
 	if err := os.WriteFile(path, []byte(head+row("00:00", "00:30")+strings.ReplaceAll(row("00:00", "01:00"), id, "stranger")), 0o600); err != nil {

@@ -169,6 +169,13 @@ func Load(path string) (*Description, error) {
 		return nil, err
 	}
 	d, err := parse(text)
+	if err != nil && slices.Contains([]string{".csv", ".gz", ".ods", ".parquet", ".tsv", ".txt", ".xls", ".xlsx", ".xml"}, strings.ToLower(filepath.Ext(path))) {
+		folder := filepath.Dir(path)
+		if _, err := os.Stat(filepath.Join(folder, FileName)); err == nil {
+			return nil, fmt.Errorf("%s is a table, not a dataset; give the folder with its %s: %s", path, FileName, folder)
+		}
+		return nil, fmt.Errorf("%s is a table, not a dataset; describe it with 'loadstar data init %s', then give the folder %s", path, path, folder)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

@@ -55,6 +55,22 @@ func TestCommitted(t *testing.T) {
 	}
 }
 
+// TestLoadTable gives a table where a dataset is wanted.
+func TestLoadTable(t *testing.T) {
+	table := filepath.Join(t.TempDir(), "readings.csv")
+	for _, c := range []struct{ file, want string }{
+		{"readings.csv", "is a table, not a dataset; describe it with 'loadstar data init " + table},
+		{"dataset.yaml", "is a table, not a dataset; give the folder with its dataset.yaml: " + filepath.Dir(table)},
+	} {
+		if err := os.WriteFile(filepath.Join(filepath.Dir(table), c.file), []byte("time;kWh\n01.01.2024;1,5\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(table); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %q", err, c.want)
+		}
+	}
+}
+
 // TestClockOfThePeople reads labels in UTC for people who live by London's clock.
 func TestClockOfThePeople(t *testing.T) {
 	dir := t.TempDir()

@@ -80,7 +80,31 @@ func (s Setup) Run(path string) (*Described, error) {
 	if out.Dataset, err = Open(d, ""); err != nil {
 		return nil, fmt.Errorf("%w\nrecognised:\n  %s\nnothing was written", err, strings.Join(out.Lines, "\n  "))
 	}
+	if line := weatherLine(d, out.Dataset); line != "" {
+		out.Lines = append(out.Lines, line)
+	}
 	return out, d.Write(out.Path)
+}
+
+// weatherLine says which weather was recognised, and how much of the readings it covers.
+func weatherLine(d *Description, data *series.Dataset) string {
+	if d.Weather == nil {
+		return ""
+	}
+	line := fmt.Sprintf("weather: %s, with %s", shorten(d.Weather.Files, 2), strings.Join(data.Weather.Names, ", "))
+	step := int64(data.Interval / time.Second)
+	from, to := data.Span()
+	has := 0
+	for at := from; at < to; at += step {
+		i := int((at - data.Weather.Start) / step)
+		if at >= data.Weather.Start && slices.ContainsFunc(data.Weather.Columns, func(column []float32) bool { return i < len(column) && !series.Missing(column[i]) }) {
+			has++
+		}
+	}
+	if all := int((to - from) / step); has < all {
+		line += fmt.Sprintf("; %.0f %% of the steps from the first reading to the last have none", 100*float64(all-has)/float64(all))
+	}
+	return line
 }
 
 // settle fills in what the tables do not show: from what was given, by asking, or with a
