@@ -37,13 +37,6 @@ var tooLarge = []string{
 	"forecast/issue.State",
 	"forecast/issue.State.try",
 	"lab/sim.simulation",
-	"series/read.Description.validate",
-	"series/read.looker.look",
-	"series/recognize.Finding.findLoad",
-	"series/recognize.grid.arrange",
-	"series/table.Dates.scan",
-	"series/table.ParseNumber",
-	"server/region.relay.checkIn",
 }
 
 // TestSizes holds the sizes of types and functions outside of tests and generated code.
