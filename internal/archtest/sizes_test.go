@@ -23,13 +23,6 @@ const (
 // add none.
 var tooLarge = []string{
 	"agent.agent",
-	"series/read.Description.validate",
-	"series/read.looker.look",
-	"series/recognize.Finding.findLoad",
-	"series/recognize.grid.arrange",
-	"series/table.Dates.scan",
-	"series/table.ParseNumber",
-	"server/region.relay.checkIn",
 }
 
 // TestSizes holds the sizes of types and functions outside of tests and generated code.

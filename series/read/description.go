@@ -219,15 +219,7 @@ func (d *Description) validate() error {
 			return fmt.Errorf("country: %w", err)
 		}
 	}
-	if err := d.Load.validate(); err != nil {
-		return fmt.Errorf("load: %w", err)
-	}
-	for name := range d.Load.Columns {
-		if !slices.Contains([]string{"meter", "time", "load", "date", "quality"}, name) {
-			return fmt.Errorf("load: columns: unknown column %s; a load table has meter, time, load, date and quality", name)
-		}
-	}
-	if err := d.checkLoad(); err != nil {
+	if err := d.validateLoad(); err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
 	if d.Meters != nil {
@@ -236,15 +228,8 @@ func (d *Description) validate() error {
 		}
 	}
 	if d.Weather != nil {
-		if err := d.Weather.validate(); err != nil {
+		if err := d.validateWeather(own); err != nil {
 			return fmt.Errorf("weather: %w", err)
-		}
-		theirs, err := d.weatherTimes()
-		if err != nil {
-			return fmt.Errorf("weather: %w", err)
-		}
-		if theirs.interval%own.interval != 0 {
-			return fmt.Errorf("weather: interval %s is not a multiple of the load's interval %s; average the weather over the load's interval", theirs.interval, own.interval)
 		}
 	}
 	for _, t := range []*Table{&d.Load, d.Meters} {
@@ -257,6 +242,34 @@ func (d *Description) validate() error {
 	}
 	_, _, err = d.bounds()
 	return err
+}
+
+// validateLoad checks the load table.
+func (d *Description) validateLoad() error {
+	if err := d.Load.validate(); err != nil {
+		return err
+	}
+	for name := range d.Load.Columns {
+		if !slices.Contains([]string{"meter", "time", "load", "date", "quality"}, name) {
+			return fmt.Errorf("columns: unknown column %s; a load table has meter, time, load, date and quality", name)
+		}
+	}
+	return d.checkLoad()
+}
+
+// validateWeather checks the weather table of a dataset with the given times.
+func (d *Description) validateWeather(own times) error {
+	if err := d.Weather.validate(); err != nil {
+		return err
+	}
+	theirs, err := d.weatherTimes()
+	if err != nil {
+		return err
+	}
+	if theirs.interval%own.interval != 0 {
+		return fmt.Errorf("interval %s is not a multiple of the load's interval %s; average the weather over the load's interval", theirs.interval, own.interval)
+	}
+	return nil
 }
 
 func (t *Table) validate() error {

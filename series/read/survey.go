@@ -146,18 +146,7 @@ func (l *looker) look(path string, only bool) error {
 		l.survey.Left = append(l.survey.Left, name)
 		return nil
 	}
-	known := l.known
-	if kind == "weather" || kind == "meters" {
-		known = recognize.Hints{}
-	}
-	f, err := examine(path, known)
-	if err != nil && kind == "?" && !only && len(l.hints.Columns) > 0 {
-		// The named columns may be those of another file.
-		f, err = examine(path, recognize.Hints{})
-		if err == nil && f.Kind == recognize.Load {
-			f.Kind = recognize.Other
-		}
-	}
+	f, err := l.examine(path, kind, only)
 	if err != nil {
 		if kind != "?" || only || !errors.Is(err, recognize.ErrNoTable) {
 			return fmt.Errorf("%s: %w", name, err)
@@ -189,6 +178,23 @@ func (l *looker) look(path string, only bool) error {
 		l.seen = append(l.seen, fmt.Sprintf("%s has %s", name, shorten(f.Names, 8)))
 	}
 	return nil
+}
+
+// examine reads the columns of a file with the hints that may be about it.
+func (l *looker) examine(path, kind string, only bool) (*recognize.Finding, error) {
+	known := l.known
+	if kind == "weather" || kind == "meters" {
+		known = recognize.Hints{}
+	}
+	f, err := examine(path, known)
+	if err != nil && kind == "?" && !only && len(l.hints.Columns) > 0 {
+		// The named columns may be those of another file.
+		f, err = examine(path, recognize.Hints{})
+		if err == nil && f.Kind == recognize.Load {
+			f.Kind = recognize.Other
+		}
+	}
+	return f, err
 }
 
 func missingRole(f *recognize.Finding) string {

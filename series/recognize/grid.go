@@ -141,8 +141,38 @@ func newGrid(text []byte, whole bool, h Hints) (*grid, error) {
 // arrange splits the lines with the grid's delimiter and finds the header. It returns the
 // number of lines that fit the table, so that delimiters can be compared.
 func (g *grid) arrange(lines []string, h Hints) int {
-	var rows [][]string
-	var numbers []int
+	rows, numbers, width, most := g.split(lines)
+	if width < 2 {
+		return 0
+	}
+	fits := func(i int) bool { return len(rows[i]) >= width-1 && len(rows[i]) <= width+1 && len(rows[i]) > 1 }
+	at, first := findHeader(rows, width, fits, h)
+	if at < 0 || first < 0 {
+		if first >= 0 && fits(first) {
+			g.line, g.rows, g.lines = 0, rows[first:], numbers[first:]
+			return most // a table without a header, for the error message
+		}
+		return 0
+	}
+	g.header, g.line = rows[at], numbers[at]
+	for i := range at {
+		g.preamble = append(g.preamble, lines[numbers[i]-1])
+	}
+	g.units = rows[at+1 : first]
+	g.format.Skip = len(g.units)
+	g.rows, g.lines = rows[first:], numbers[first:]
+	n := 1
+	for _, r := range g.rows {
+		if len(r) == width {
+			n++
+		}
+	}
+	return n
+}
+
+// split splits lines into fields. It returns the rows, the numbers of their lines, the usual number
+// of fields, and how many rows have it.
+func (g *grid) split(lines []string) (rows [][]string, numbers []int, width, most int) {
 	fields := 0
 	count := map[int]int{}
 	for i, l := range lines {
@@ -163,24 +193,23 @@ func (g *grid) arrange(lines []string, h Hints) int {
 		}
 		fields += len(row)
 	}
-	width := 0
 	for n := range count {
 		if count[n] > count[width] || count[n] == count[width] && n > width {
 			width = n
 		}
 	}
-	if width < 2 {
-		return 0
-	}
-	fits := func(i int) bool { return len(rows[i]) >= width-1 && len(rows[i]) <= width+1 && len(rows[i]) > 1 }
-	first := -1
+	return rows, numbers, width, count[width]
+}
+
+// findHeader returns the indexes of the header and of the first row of data, or -1.
+func findHeader(rows [][]string, width int, fits func(int) bool, h Hints) (at, first int) {
+	at, first = -1, -1
 	for i := range rows {
 		if fits(i) && isData(rows[i]) {
 			first = i
 			break
 		}
 	}
-	at := -1
 	switch {
 	case h.Header != "":
 		at = slices.IndexFunc(rows, func(r []string) bool { return slices.Contains(r, h.Header) })
@@ -195,27 +224,7 @@ func (g *grid) arrange(lines []string, h Hints) int {
 	default:
 		at = headerAbove(rows, first, fits)
 	}
-	if at < 0 || first < 0 {
-		if first >= 0 && fits(first) {
-			g.line, g.rows, g.lines = 0, rows[first:], numbers[first:]
-			return count[width] // a table without a header, for the error message
-		}
-		return 0
-	}
-	g.header, g.line = rows[at], numbers[at]
-	for i := range at {
-		g.preamble = append(g.preamble, lines[numbers[i]-1])
-	}
-	g.units = rows[at+1 : first]
-	g.format.Skip = len(g.units)
-	g.rows, g.lines = rows[first:], numbers[first:]
-	n := 1
-	for _, r := range g.rows {
-		if len(r) == width {
-			n++
-		}
-	}
-	return n
+	return at, first
 }
 
 // headerAbove returns the index of the header above the first row, or -1. Between the two

@@ -114,9 +114,28 @@ func (d Dates) scan(s []byte) (t label, ok bool) {
 		return scanISO(s)
 	}
 	p := parser{s: s}
+	p.date(d, &t)
+	if p.at < len(s) && !p.bad {
+		if c := p.peek(); c == ' ' || c == 'T' || c == ',' {
+			for p.take(' ') || p.take(',') || p.take('T') {
+			}
+			p.clock(&t)
+			p.rangeEnd(d)
+		} else if d.separator == 0 && c >= '0' && c <= '9' {
+			t.seconds = int64(3600*p.digits(2) + 60*p.digits(2)) // 202001312345
+			if p.at < len(s) {
+				t.seconds += int64(p.digits(2))
+			}
+			p.bad = p.bad || t.seconds > 86400
+		}
+	}
+	return t, !(p.bad || p.at < len(s) || t.day.month < 1 || t.day.month > 12 || t.day.day < 1 || t.day.day > daysIn(t.day.year, t.day.month))
+}
+
+// date parses a date, without the time of day after it.
+func (p *parser) date(d Dates, t *label) {
 	for i, c := range d.order {
-		switch {
-		case i > 0 && d.separator != 0:
+		if i > 0 && d.separator != 0 {
 			p.one(d.separator, d.separator)
 			if d.separator != ' ' {
 				p.take(' ') // 1. 2. 2020
@@ -133,21 +152,6 @@ func (d Dates) scan(s []byte) (t label, ok bool) {
 			t.day.day = p.upTo(2, d.separator != 0)
 		}
 	}
-	if p.at < len(s) && !p.bad {
-		if c := p.peek(); c == ' ' || c == 'T' || c == ',' {
-			for p.take(' ') || p.take(',') || p.take('T') {
-			}
-			p.clock(&t)
-			p.rangeEnd(d)
-		} else if d.separator == 0 && c >= '0' && c <= '9' {
-			t.seconds = int64(3600*p.digits(2) + 60*p.digits(2)) // 202001312345
-			if p.at < len(s) {
-				t.seconds += int64(p.digits(2))
-			}
-			p.bad = p.bad || t.seconds > 86400
-		}
-	}
-	return t, !(p.bad || p.at < len(s) || t.day.month < 1 || t.day.month > 12 || t.day.day < 1 || t.day.day > daysIn(t.day.year, t.day.month))
 }
 
 // scanClock parses a time of day, with or without a UTC offset.

@@ -171,10 +171,16 @@ func ParseNumber(s []byte, decimal byte) (v float64, ok bool) {
 			bad = true
 		}
 	}
-	if !bad && !(whole && grouped && digits != 3) {
-		if v, err := strconv.ParseFloat(string(out), 64); err == nil && !math.IsInf(v, 0) && v == v {
-			return v, true
-		}
+	if bad || whole && grouped && digits != 3 {
+		return 0, false
+	}
+	return finite(string(out))
+}
+
+// finite parses a number in the usual form. Infinity is none.
+func finite(s string) (float64, bool) {
+	if v, err := strconv.ParseFloat(s, 64); err == nil && !math.IsInf(v, 0) && v == v {
+		return v, true
 	}
 	return 0, false
 }

@@ -37,7 +37,7 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 	}
 	if d.present = m.seen; m.clients < wanted {
 		d.waiting, d.nextLook = wanted, now.Add(lookEvery)
-		return x.Explain(few(m, wanted))
+		return x.Explain("", few(m, wanted))
 	}
 	held, err := heldOut(x, p, m.Filter)
 	if err != nil {
@@ -78,11 +78,11 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 		}
 		if weights == nil { // look again in a while
 			d.waiting, d.nextLook = wanted, now.Add(lookEvery)
-			return x.Explain("training the first weights on the server's data")
+			return x.Explain("", "training the first weights on the server's data")
 		}
 		server = t.Setup().From(weights).NewServer()
 	}
-	if err := x.Explain(""); err != nil {
+	if err := x.Explain("", ""); err != nil {
 		return err
 	}
 	v, state, err := d.publish(ctx, server, 0)

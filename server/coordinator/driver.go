@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"loadstar/fed/round"
@@ -66,9 +65,6 @@ func (d *driver) needsLook(a ledger.Activity, now time.Time) bool {
 	return d.terms == nil && d.waiting == 0 || a.Batch != d.seen || !now.Before(d.nextLook)
 }
 
-// lacks begins the reason of a run whose weights or state cannot be read.
-const lacks = waits + "the store lacks what the run needs: "
-
 // advance does all work that is due for the run now. If the store has lost weights of the
 // run, or the database rows of the run, the run shows so. The former happens if a database was
 // restored without the weights of its time.
@@ -77,7 +73,7 @@ func (d *driver) advance(ctx context.Context) error {
 	d.tellGateways()
 	missing, damaged := errors.Is(err, blob.ErrNotFound) || errors.Is(err, blob.ErrDamaged), errors.Is(err, ledger.ErrDamaged)
 	if missing || damaged {
-		why := lacks + err.Error()
+		why := "the store lacks what the run needs: " + err.Error()
 		if missing {
 			why += "; restore the file from a backup of that time, roll the run back, or stop it"
 		}
@@ -85,7 +81,7 @@ func (d *driver) advance(ctx context.Context) error {
 			if x.Run.State != ledger.Running {
 				return nil
 			}
-			return x.Explain(why)
+			return x.Explain(ledger.ReasonLacks, why)
 		}))
 	}
 	return err
@@ -165,10 +161,10 @@ func (d *driver) found(ctx context.Context) error {
 	}
 	d.lacking = false
 	return d.Ledger.Drive(ctx, d.lead, d.id, func(x *ledger.Drive) error {
-		if !strings.HasPrefix(x.Run.Reason, lacks) {
+		if x.Run.Code != ledger.ReasonLacks {
 			return nil
 		}
-		return x.Explain("")
+		return x.Explain("", "")
 	})
 }
 
@@ -223,10 +219,10 @@ func (d *driver) restore(ctx context.Context, x *ledger.Drive) (err error) {
 	d.server.Renumber(int(x.Run.Version))
 	d.machine = d.terms.Machine()
 	d.started, d.losses, d.wave = x.Run.Started, 0, x.Run.Reason
-	if strings.HasPrefix(d.wave, waits) {
+	if x.Run.Code != "" {
 		d.wave = ""
 	}
-	d.lacking = strings.HasPrefix(x.Run.Reason, lacks)
+	d.lacking = x.Run.Code == ledger.ReasonLacks
 	if d.seen, err = x.LastBatch(); err != nil {
 		return err
 	}
@@ -256,9 +252,6 @@ func (d *driver) open(x *ledger.Drive) error {
 	return d.save(x)
 }
 
-// waits begins the reason of a run in which no client can be asked now.
-const waits = "waits: "
-
 // ask creates leases for the clients that the machine selects now. It replaces those whose
 // agents were not seen recently by others. If this takes long, it goes on in the next
 // transaction, because no results are counted during this one.
@@ -266,7 +259,7 @@ func (d *driver) ask(x *ledger.Drive, at time.Duration) (asked bool, err error) 
 	if why, err := d.openPrivate(x); err != nil {
 		return false, err
 	} else if why != nil {
-		return false, x.Explain(waits + why.Error())
+		return false, x.Explain(ledger.ReasonWaits, why.Error())
 	}
 	d.setAway()
 	began := time.Now()
@@ -308,14 +301,14 @@ func (d *driver) ask(x *ledger.Drive, at time.Duration) (asked bool, err error) 
 			break
 		}
 	}
-	reason := d.wave
+	code, reason := ledger.ReasonCode(""), d.wave
 	if s := d.machine.Situation(at); s.Asked == 0 && s.Running == 0 && s.Waiting == 0 {
-		reason = waits + "no client of the run was seen since " + d.seenSince().UTC().Format("2006-01-02 15:04 MST")
+		code, reason = ledger.ReasonWaits, "no client of the run was seen since "+d.seenSince().UTC().Format("2006-01-02 15:04 MST")
 	}
 	if d.away != nil {
-		reason = waits + d.away.Error()
+		code, reason = ledger.ReasonWaits, d.away.Error()
 	}
-	return asked, x.Explain(reason)
+	return asked, x.Explain(code, reason)
 }
 
 // save stores the machine and its open round.
@@ -482,5 +475,5 @@ func (d *driver) noteWave(x *ledger.Drive, o round.Outcome) error {
 	if n > 0 && 2*n >= int64(o.Asked) {
 		d.wave = fmt.Sprintf("%d of %d clients declined round %d: %s", n, o.Asked, o.Round+1, reason)
 	}
-	return x.Explain(d.wave)
+	return x.Explain("", d.wave)
 }

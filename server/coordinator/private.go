@@ -111,7 +111,7 @@ func (d *driver) masks(ctx context.Context, r *ledger.Round) (*unmasking, error)
 	d.merging, d.nextLook = r, d.now().Add(lookEvery)
 	return nil, d.ifCurrent(ctx, *r, func(x *ledger.Drive) error {
 		if why := u.reason(); why != nil {
-			return x.Explain(waits + why.Error())
+			return x.Explain(ledger.ReasonWaits, why.Error())
 		}
 		return nil
 	})

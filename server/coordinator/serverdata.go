@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"loadstar/fed"
@@ -46,8 +45,8 @@ func (d *driver) restoreData(x *ledger.Drive) (fits bool, err error) {
 	switch d.Data.Fingerprint() {
 	case s.Fingerprint:
 		d.own = &serverData{kept: s.Kept}
-		if strings.HasPrefix(x.Run.Reason, waits) && !strings.HasPrefix(x.Run.Reason, lacks) { // written below
-			err = x.Explain("")
+		if x.Run.Code == ledger.ReasonWaits { // written below
+			err = x.Explain("", "")
 		}
 		return true, err
 	case "":
@@ -59,7 +58,7 @@ func (d *driver) restoreData(x *ledger.Drive) (fits bool, err error) {
 	}
 	d.unfit = true
 	d.log.Error("the run waits", "error", why)
-	return false, x.Explain("waits: " + why.Error())
+	return false, x.Explain(ledger.ReasonWaits, why.Error())
 }
 
 // compute computes the next version of the shared weights. Gradients on the server's data

@@ -82,8 +82,8 @@ func TestOtherServerData(t *testing.T) {
 	s.turn()
 	s.count(s.tasks("run")...)
 	for reason, data := range map[string]*owndata.Data{
-		"waits: algorithm fedsim needs readings on the server, which has none":        nil,
-		"waits: the server's data has changed since the run began: 2 meters every 1h": ownData(t, 1),
+		"algorithm fedsim needs readings on the server, which has none":        nil,
+		"the server's data has changed since the run began: 2 meters every 1h": ownData(t, 1),
 	} {
 		s.data = data
 		s.restart()
@@ -94,14 +94,17 @@ func TestOtherServerData(t *testing.T) {
 		}
 		s.wantState("run", ledger.Running, reason)
 		s.wantState(fmt.Sprint("other ", data == nil), ledger.Running, "")
-		if v := s.run("run").Version; v != 1 {
-			t.Errorf("%s: version %d, want 1", reason, v)
+		if r := s.run("run"); r.Version != 1 || r.Code != ledger.ReasonWaits {
+			t.Errorf("%s: version %d, code %q, want 1 and %s", reason, r.Version, r.Code, ledger.ReasonWaits)
 		}
 	}
 	s.data = ownData(t, 0)
 	s.restart()
 	s.turn()
 	s.wantState("run", ledger.Running, "")
+	if code := s.run("run").Code; code != "" {
+		t.Errorf("the run goes on, and its code is %q", code)
+	}
 	s.count(s.tasks("run")...)
 	s.turn()
 	s.wantState("run", ledger.Finished, "")

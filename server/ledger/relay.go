@@ -103,7 +103,7 @@ func (h *Relay) adoptRun(ctx context.Context, tx *sqlstore.Txn, a Adoption, now 
 		return err
 	}
 	if r.State == Finished {
-		r.State, r.Reason, r.Finished = Running, "", time.Time{}
+		r.State, r.Reason, r.Code, r.Finished = Running, "", "", time.Time{}
 		if err := storeRun(ctx, tx, r); err != nil {
 			return err
 		}

@@ -26,6 +26,18 @@ const (
 // Ended reports whether the run is over.
 func (s State) Ended() bool { return s == Finished || s == Stopped || s == Failed }
 
+// ReasonCode says for programs why a running run does not advance. It is empty if the run advances,
+// also if there is a reason that people should know.
+type ReasonCode string
+
+const (
+	// ReasonWaits means that no client can be asked, that keepers do not answer, or that the
+	// coordinator does not have the run's data.
+	ReasonWaits ReasonCode = "waits"
+	// ReasonLacks means that the store lacks what the run needs.
+	ReasonLacks ReasonCode = "lacks"
+)
+
 // Run is one training of one plan.
 type Run struct {
 	ID, Name string
@@ -33,7 +45,8 @@ type Run struct {
 	// PlanBlob is the hash of the blob with the settled plan, which agents fetch.
 	Plan, PlanBlob string
 	State          State
-	Reason         string // why the run failed, or why it does not advance
+	Reason         string // why the run failed, or why it does not advance, for people
+	Code           ReasonCode
 	// Wanted is the number of clients that the run waits for. Fleet is the number of
 	// clients when it began.
 	Wanted, Fleet              int64
@@ -56,7 +69,7 @@ type Run struct {
 func scanRun(row interface{ Scan(...any) error }) (r Run, err error) {
 	var created, started, finished, checksum int64
 	err = row.Scan(&r.ID, &r.Name, &r.Plan, &r.PlanBlob, &r.State, &r.Reason, &r.Wanted, &r.Fleet, &created, &started, &finished,
-		&r.Round, &r.Version, &r.Batch, &r.Server, &r.Remote, &r.Generated, &r.LeftOut, &r.receipts, &checksum)
+		&r.Round, &r.Version, &r.Batch, &r.Server, &r.Remote, &r.Generated, &r.LeftOut, &r.receipts, &r.Code, &checksum)
 	r.Created, r.Started, r.Finished = sqlstore.FromMillis(created), sqlstore.FromMillis(started), sqlstore.FromMillis(finished)
 	if err != nil {
 		return r, err
@@ -85,19 +98,28 @@ func (l *Ledger) lockedRun(ctx context.Context, tx *sqlstore.Txn, id string) (r 
 	return r, err
 }
 
-const selectRuns = "SELECT " + sqlstore.RunColumns + ", checksum FROM runs"
+// storedRun are the columns that a run is stored in. The checksum does not cover its code.
+const storedRun = sqlstore.RunColumns + ", reason_code, checksum"
+
+const selectRuns = "SELECT " + storedRun + " FROM runs"
+
+// stored returns the values of storedRun.
+func (r *Run) stored() []any {
+	values := r.values()
+	return append(values, string(r.Code), sqlstore.RowSum("runs", values...))
+}
 
 // insertRun adds a run. orElse is the end of the statement, for a run that exists.
 func insertRun(ctx context.Context, tx *sqlstore.Txn, r Run, orElse string) error {
-	values := sqlstore.WithSum("runs", r.values()...)
-	_, err := tx.ExecContext(ctx, "INSERT INTO runs ("+sqlstore.RunColumns+", checksum) VALUES "+sqlstore.Placeholders(0, 1, len(values))+orElse, values...)
+	values := r.stored()
+	_, err := tx.ExecContext(ctx, "INSERT INTO runs ("+storedRun+") VALUES "+sqlstore.Placeholders(0, 1, len(values))+orElse, values...)
 	return err
 }
 
 // storeRun stores a run that the transaction has locked.
 func storeRun(ctx context.Context, tx *sqlstore.Txn, r Run) error {
-	values := sqlstore.WithSum("runs", r.values()...)
-	_, err := tx.ExecContext(ctx, "UPDATE runs SET ("+strings.TrimPrefix(sqlstore.RunColumns, "id, ")+", checksum) = "+sqlstore.Placeholders(1, 1, len(values)-1)+" WHERE id = $1", values...)
+	values := r.stored()
+	_, err := tx.ExecContext(ctx, "UPDATE runs SET ("+strings.TrimPrefix(storedRun, "id, ")+") = "+sqlstore.Placeholders(1, 1, len(values)-1)+" WHERE id = $1", values...)
 	return err
 }
 
@@ -160,7 +182,7 @@ func (l *Ledger) finish(ctx context.Context, tx *sqlstore.Txn, r Run, s State, r
 	if _, err := tx.ExecContext(ctx, "DELETE FROM stamps WHERE name = $1", leasesStamp+r.ID); err != nil {
 		return err
 	}
-	r.State, r.Reason, r.Finished = s, reason, now
+	r.State, r.Reason, r.Code, r.Finished = s, reason, "", now
 	return storeRun(ctx, tx, r)
 }
 

@@ -71,12 +71,12 @@ func (d *Drive) ServerData() (s ServerData, err error) {
 	return s, sqlstore.CheckRow("server_data", checksum, d.Run.ID, s.Fingerprint, s.Kept)
 }
 
-// Explain stores why a running run does not advance; the empty string means that it does.
-func (d *Drive) Explain(reason string) (err error) {
+// Explain stores why a run does not advance; no code means that a running one does.
+func (d *Drive) Explain(code ReasonCode, reason string) (err error) {
 	defer sqlstore.Wrap(&err, "explaining the state of run", d.Run.ID)
-	if d.Run.Reason == reason {
+	if d.Run.Code == code && d.Run.Reason == reason {
 		return nil
 	}
-	d.Run.Reason, d.now.Reason = reason, reason
+	d.Run.Code, d.Run.Reason, d.now.Code, d.now.Reason = code, reason, code, reason
 	return storeRun(d.ctx, d.tx, d.now)
 }

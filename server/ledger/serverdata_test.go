@@ -29,13 +29,13 @@ func TestServerData(t *testing.T) {
 		storetest.Equal(t, "at the beginning", read(), ServerData{"three meters", []byte{}})
 		s.drive(func(d *Drive) error { return d.KeepServerData([]byte{1, 0, 2}) })
 		storetest.Equal(t, "after a merge", read(), ServerData{"three meters", []byte{1, 0, 2}})
-		s.drive(func(d *Drive) error { return d.Explain("waits for data") })
+		s.drive(func(d *Drive) error { return d.Explain(ReasonWaits, "waits for data") })
 		r, err := s.Run(t.Context(), s.run)
 		testkit.Must(t, err)
-		if r.Reason != "waits for data" || r.State != Running {
-			t.Errorf("the run is %s, %q", r.State, r.Reason)
+		if r.Reason != "waits for data" || r.Code != ReasonWaits || r.State != Running {
+			t.Errorf("the run is %s, %q, %q", r.State, r.Code, r.Reason)
 		}
-		s.drive(func(d *Drive) error { return d.Explain("") })
+		s.drive(func(d *Drive) error { return d.Explain("", "") })
 		s.drive(func(d *Drive) error { return d.End(Finished, "", t0) })
 		s.drive(func(d *Drive) error {
 			_, err := d.ServerData()

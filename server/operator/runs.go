@@ -208,8 +208,8 @@ func (o *runs) run(ctx context.Context, r ledger.Run) *v1.Run {
 	if n := o.numbers.refusedClients(); r.State == ledger.Waiting && n > 0 {
 		x.Reason = strings.TrimPrefix(x.Reason+fmt.Sprintf(", %d refused (loadstar agents list shows which)", n), ", ")
 	}
-	if why, waits := strings.CutPrefix(r.Reason, "waits: "); waits && r.State == ledger.Running {
-		x.Waits = why
+	if r.Code != "" {
+		x.Waits, x.Reason = r.Reason, "waits: "+r.Reason
 	}
 	h := o.heads.of(r.Plan)
 	x.Algorithm, x.Rounds, x.Partition, x.SharedWeights, x.PersonalWeights, x.Generated = h.algorithm, h.rounds, h.partition, h.shared, h.personal, r.Generated

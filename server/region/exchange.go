@@ -171,8 +171,12 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 		r.announced = time.Time{}
 	}
 	r.next = now.Add(time.Duration(answer.NextContactMs) * time.Millisecond)
-	for _, v := range answer.Verdicts {
-		k := roundKey{v.Run, v.Round}
+	return answer.Tasks, r.settle(ctx, answer.Verdicts, owner, open)
+}
+
+// settle stores the hub's verdicts. Owner has the sendings of turns, and open all of them.
+func (r *relay) settle(ctx context.Context, verdicts []*v1.Verdict, owner map[ledger.Turn]*undecided, open []*undecided) error {
+	for _, v := range verdicts {
 		var over []string
 		for _, c := range v.Clients {
 			if u := owner[ledger.Turn{Run: v.Run, Round: v.Round, Client: c}]; u != nil {
@@ -184,17 +188,17 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 		// These clients are in no sending, so they are still training. The hub has closed
 		// their turns, so their results cannot count any more.
 		if len(over) > 0 {
-			if err := r.Ledger.Relay.Withdraw(ctx, r.lead, k.run, k.round, over); err != nil {
-				return nil, err
+			if err := r.Ledger.Relay.Withdraw(ctx, r.lead, v.Run, v.Round, over); err != nil {
+				return err
 			}
 		}
 	}
 	for _, u := range open {
 		if err := r.decide(ctx, u); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return answer.Tasks, nil
+	return nil
 }
 
 // undecided is a sending with the hub's verdicts on its clients.

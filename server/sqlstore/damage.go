@@ -40,6 +40,16 @@ func asDamage(err error) error {
 	return err
 }
 
+// asOtherTables adds ErrDamaged to the error of a statement that SQLite cannot compile although all
+// migrations have run: then the names of tables or columns are damaged.
+func asOtherTables(err error) error {
+	var lite *sqlite.Error
+	if errors.As(err, &lite) && lite.Code() == sqlite3.SQLITE_ERROR {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return err
+}
+
 // asUnwritable adds the likely cause to the errors with which SQLite reports that it could not
 // write. Its own text is "disk I/O error" and a number.
 func asUnwritable(err error) error {

@@ -15,7 +15,8 @@ import (
 // summedTable is a table whose rows have a checksum, because they decide what is counted, and
 // neither SQLite nor PostgreSQL without data_checksums notices if a disk returns other bytes
 // than were written. The checksum covers the columns in this order, of which the first are
-// the primary key. It does not cover numbers that statements add to, nor when leases expire.
+// the primary key. It does not cover numbers that statements add to, the code of a run's reason,
+// nor when leases expire.
 type summedTable struct {
 	Columns string
 	keys    int

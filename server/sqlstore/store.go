@@ -212,7 +212,7 @@ func (s *Store) migrate(ctx context.Context) error {
 		if _, err = p.Up(ctx); err == nil {
 			if s.SQLite {
 				if err := CheckRows(ctx, s.DB, false); err != nil {
-					return err
+					return asOtherTables(err)
 				}
 				if err := s.checkWitness(ctx); err != nil {
 					return err

@@ -31,7 +31,10 @@ CREATE TABLE IF NOT EXISTS keepers (
     epoch    BIGINT NOT NULL
 );
 
+ALTER TABLE runs ADD COLUMN reason_code TEXT NOT NULL DEFAULT ''; -- why a running run does not advance, for programs
+
 -- +goose Down
+ALTER TABLE runs DROP COLUMN reason_code;
 DROP TABLE keepers;
 DROP TABLE masks;
 DROP TABLE private_rounds;
