@@ -173,7 +173,7 @@ func (o *Operator) IssueCertificate(ctx context.Context, r *v1.IssueCertificateR
 	if _, err := o.Ledger.Users.User(ctx, r.User); err != nil {
 		return nil, o.wireError(err)
 	}
-	issued, err := o.Authority.IssueSingle(r.Csr, pki.Identity{Role: pki.Operator, ID: r.User}, ttl)
+	issued, err := o.Authority.Issue(r.Csr, pki.Identity{Role: pki.Operator, ID: r.User}, ttl)
 	if err != nil {
 		return nil, invalid("%w", err)
 	}
