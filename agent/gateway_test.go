@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"loadstar/fed"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
@@ -188,7 +190,7 @@ func (g *gateway) handle(w http.ResponseWriter, r *http.Request) {
 		g.blob(w, r, hash)
 		return
 	}
-	_, h := loadstarv1.NewAgentServiceHandler(g)
+	_, h := loadstarv1.NewAgentServiceHandler(g, connect.WithInterceptors(protocol.Server()))
 	h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), agentKey{}, r.Header.Get("X-Agent"))))
 }
 

@@ -12,7 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"loadstar/fed/round"
+	"loadstar/internal/protocol"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
@@ -61,7 +64,7 @@ func (s *stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
 		return
 	}
-	_, h := loadstarv1.NewAgentServiceHandler(s)
+	_, h := loadstarv1.NewAgentServiceHandler(s, connect.WithInterceptors(protocol.Server()))
 	h.ServeHTTP(w, r)
 }
 

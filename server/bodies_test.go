@@ -11,12 +11,14 @@ import (
 	mathrand "math/rand/v2"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 
 	"loadstar/internal/testkit"
@@ -29,6 +31,7 @@ func (st *station) post(h *http.Client, procedure, kind string, body io.Reader, 
 	q, err := http.NewRequestWithContext(st.Context(), http.MethodPost, st.url+procedure, body)
 	testkit.Must(st, err)
 	q.Header.Set("Content-Type", kind)
+	q.Header.Set(protocol.Header, strconv.Itoa(protocol.Version))
 	for i := 0; i < len(more); i += 2 {
 		q.Header.Set(more[i], more[i+1])
 	}
@@ -94,13 +97,13 @@ func TestBodies(t *testing.T) {
 	})
 	// The same calls work with other protocols and as JSON.
 	for _, o := range []connect.ClientOption{connect.WithGRPC(), connect.WithGRPCWeb(), connect.WithProtoJSON(), connect.WithSendGzip()} {
-		if _, err := v1.NewAgentServiceClient(a.http, st.url, o).Exchange(t.Context(), &v1.ExchangeRequest{}); err != nil {
+		if _, err := v1.NewAgentServiceClient(a.http, st.url, o, protocol.Client()).Exchange(t.Context(), &v1.ExchangeRequest{}); err != nil {
 			t.Errorf("%T: %v", o, err)
 		}
 	}
 	// Strangers may join, and 16 kB that are compressed could become 8 MiB.
 	for _, o := range []connect.ClientOption{connect.WithClientOptions(), connect.WithGRPC(), connect.WithGRPCWeb()} {
-		_, err := v1.NewAgentServiceClient(a.http, st.url, o, connect.WithSendGzip()).Join(t.Context(), &v1.JoinRequest{Name: strings.Repeat("x", 8<<20)})
+		_, err := v1.NewAgentServiceClient(a.http, st.url, o, connect.WithSendGzip(), protocol.Client()).Join(t.Context(), &v1.JoinRequest{Name: strings.Repeat("x", 8<<20)})
 		if connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "must not be compressed") {
 			t.Errorf("a compressed request to join: %v", err)
 		}

@@ -19,6 +19,7 @@ import (
 
 	"loadstar/agent/identity"
 	"loadstar/internal/jointoken"
+	"loadstar/internal/protocol"
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 )
@@ -205,7 +206,7 @@ func TestTokens(t *testing.T) {
 	testkit.Must(t, err)
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	testkit.Must(t, err)
-	nobody := v1.NewAgentServiceClient(st.nobody(), st.url)
+	nobody := v1.NewAgentServiceClient(st.nobody(), st.url, protocol.Client())
 	for what, c := range map[string]struct {
 		q      *v1.JoinRequest
 		code   connect.Code

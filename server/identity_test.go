@@ -17,6 +17,7 @@ import (
 
 	"loadstar/internal/jointoken"
 	"loadstar/internal/mtls"
+	"loadstar/internal/protocol"
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 )
@@ -50,7 +51,7 @@ func (st *station) machine(id string, key *ecdsa.PrivateKey, leaf []byte) *machi
 		MinVersion: tls.VersionTLS13, RootCAs: mtls.Pool(operator.Roots()...),
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &shown, nil },
 	}))
-	return &machine{v1.NewAgentServiceClient(h, st.url), st, id, key, leaf, h}
+	return &machine{v1.NewAgentServiceClient(h, st.url, protocol.Client()), st, id, key, leaf, h}
 }
 
 // enrol joins with a token. If old is not nil, it proves that it has old's key.
@@ -64,7 +65,7 @@ func (st *station) enrol(token string, old *machine) *machine {
 		testkit.Must(st, err)
 		q.OldCertificate, q.OldSignature = old.leaf, signature
 	}
-	s, err := v1.NewAgentServiceClient(st.nobody(), st.url).Join(st.Context(), q)
+	s, err := v1.NewAgentServiceClient(st.nobody(), st.url, protocol.Client()).Join(st.Context(), q)
 	testkit.Must(st, err)
 	return st.machine(s.Agent, key, s.Certificates[0])
 }
@@ -191,7 +192,7 @@ func TestRejoin(t *testing.T) {
 	digest := sha256.Sum256([]byte("another request"))
 	signature, err := ecdsa.SignASN1(rand.Reader, again.key, digest[:])
 	testkit.Must(t, err)
-	s, err := v1.NewAgentServiceClient(st.nobody(), st.url).Join(t.Context(), &v1.JoinRequest{
+	s, err := v1.NewAgentServiceClient(st.nobody(), st.url, protocol.Client()).Join(t.Context(), &v1.JoinRequest{
 		Secret: must2(jointoken.Parse(st.token(1))).Secret(), Csr: csr, OldCertificate: again.leaf, OldSignature: signature,
 	})
 	testkit.Must(t, err)
@@ -234,7 +235,7 @@ func TestTokenBounds(t *testing.T) {
 	if err != nil || len(list.Tokens) != 1 || list.Tokens[0].Revoked == 0 || list.Tokens[0].Joined != 1 || list.Tokens[0].Uses != 2 {
 		t.Errorf("%v, %v", list, err)
 	}
-	nobody := v1.NewAgentServiceClient(st.nobody(), st.url)
+	nobody := v1.NewAgentServiceClient(st.nobody(), st.url, protocol.Client())
 	// A token that is not valid is refused before anything else is looked at.
 	for what, secret := range map[string][]byte{"revoked": must2(jointoken.Parse(made.Token)).Secret(), "unknown": []byte("unknown")} {
 		_, err := nobody.Join(t.Context(), &v1.JoinRequest{Secret: secret, Csr: []byte("not a certificate request")})

@@ -25,6 +25,7 @@ import (
 	"loadstar/fed/member"
 	"loadstar/fed/round"
 	"loadstar/internal/mtls"
+	"loadstar/internal/protocol"
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/keepers"
@@ -505,5 +506,5 @@ func (st *station) waiting() (n float64) {
 
 // again returns the agent at another server with the same ledger.
 func (st *station) again(a *raw) *raw {
-	return &raw{v1.NewAgentServiceClient(a.http, st.url), st, a.id, a.http, st.Context()}
+	return &raw{v1.NewAgentServiceClient(a.http, st.url, protocol.Client()), st, a.id, a.http, st.Context()}
 }

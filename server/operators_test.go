@@ -41,9 +41,9 @@ func TestOperatorsAddress(t *testing.T) {
 	}
 	// The code must be one at which agents keep their results and retry.
 	h := st.certify(st.authority, pki.Identity{Role: pki.Agent, ID: a.id}, time.Hour)
-	_, err = v1.NewAgentServiceClient(h, "https://"+at).Exchange(t.Context(), &v1.ExchangeRequest{})
+	_, err = v1.NewAgentServiceClient(h, "https://"+at, protocol.Client()).Exchange(t.Context(), &v1.ExchangeRequest{})
 	st.wantCode("an agent at the operators' address", err, connect.CodeUnavailable)
-	_, err = v1.NewAgentServiceClient(st.nobody(), "https://"+at).Join(t.Context(), &v1.JoinRequest{})
+	_, err = v1.NewAgentServiceClient(st.nobody(), "https://"+at, protocol.Client()).Join(t.Context(), &v1.JoinRequest{})
 	st.wantCode("a join at the operators' address", err, connect.CodeUnavailable)
 	_, err = v1.NewOperatorServiceClient(h, "https://"+at).ListRuns(t.Context(), &v1.ListRunsRequest{})
 	st.wantCode("an agent with an operator's call", err, connect.CodePermissionDenied)

@@ -14,6 +14,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"loadstar/internal/protocol"
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/directory"
@@ -64,7 +65,7 @@ func TestRestoreKeepsRevocations(t *testing.T) {
 		"honest": {honest, 0}, "revoked": {thief, connect.CodePermissionDenied},
 		"joined later": {late, connect.CodeUnauthenticated}, "joined later and revoked": {lateThief, connect.CodePermissionDenied},
 	} {
-		_, err := v1.NewAgentServiceClient(x.agent.http, again.url).Exchange(t.Context(), &v1.ExchangeRequest{})
+		_, err := v1.NewAgentServiceClient(x.agent.http, again.url, protocol.Client()).Exchange(t.Context(), &v1.ExchangeRequest{})
 		if x.want == 0 && err != nil || x.want != 0 && connect.CodeOf(err) != x.want {
 			t.Errorf("the agent that is %s: %v, want %v", name, err, x.want)
 		}

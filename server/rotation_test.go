@@ -13,7 +13,6 @@ import (
 	"connectrpc.com/connect"
 
 	"loadstar/internal/mtls"
-	"loadstar/internal/protocol"
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/directory"
@@ -173,12 +172,7 @@ func TestUserFollowsARotation(t *testing.T) {
 	testkit.Must(t, next.whoami())
 	testkit.Must(t, first.whoami()) // a command that has read the old file
 	counts("1/0/0 0/0/1 0/0/0")
-	old, err := agent.renew() // as an agent of version 1 of the protocol, which cannot learn a root
-	testkit.Must(t, err)
-	testkit.Must(t, old.checkIn())
-	counts("1/0/0 0/0/1 0/0/0")
-	old.AgentServiceClient = v1.NewAgentServiceClient(old.http, st.url, protocol.Client())
-	follows, err := old.renew()
+	follows, err := agent.renew()
 	testkit.Must(t, err)
 	testkit.Must(t, follows.checkIn())
 	counts("0/0/0 1/0/1 0/0/0")

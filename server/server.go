@@ -474,7 +474,7 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, agents, ope
 		Clients: s.AgentClients, Uploads: maxUploads, ByAddress: s.AddressRate > 0, Report: s.limited, Region: s.Hub != nil, Keepers: s.keepers, Log: s.Log, Metrics: s.registry,
 	})
 	users := access.New(s.ledger.Users, s.Log)
-	w := operator.Config{Ledger: s.ledger, Access: users, Authority: s.authority, Wake: s.ledger.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log, Version: s.Version, Quiet: s.pace().Quiet, Contact: g.Contact, Refused: g.Refused, Explain: s.Explain, Keepers: s.keepers.Has}
+	w := operator.Config{Ledger: s.ledger, Access: users, Authority: s.authority, Wake: s.ledger.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log, Version: s.Version, Quiet: s.pace().Quiet, Contact: g.Contact, Refused: g.Refused, Explain: s.Explain, Keepers: s.keepers.Has, Deadline: terms.UsualDeadline(s.LongestTurn, s.Lease)}
 	if s.Hub != nil {
 		w.Hub = s.Hub.Address
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	"loadstar/agent/identity"
 	"loadstar/internal/mtls"
+	"loadstar/internal/protocol"
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 )
@@ -30,6 +32,7 @@ func (st *station) half(h *http.Client, procedure string, length, sent int64) (a
 	testkit.Must(st, err)
 	q.ContentLength = length
 	q.Header.Set("Content-Type", "application/proto")
+	q.Header.Set(protocol.Header, strconv.Itoa(protocol.Version))
 	answer = make(chan int, 1)
 	go func() {
 		s, err := h.Do(q)

@@ -156,7 +156,7 @@ func (st *station) joinFor(life time.Duration, clients ...string) *raw {
 	testkit.Must(st, st.ledger.Directory.AddToken(st.Context(), []byte(id), directory.Token{Uses: 1, Expires: time.Now().Add(time.Hour)}, "test", time.Now()))
 	testkit.Must(st, st.ledger.Directory.Join(st.Context(), []byte(id), directory.Agent{ID: id, Name: "raw"}, time.Now()))
 	h := st.patient(mtls.AgentTransport(st.certified(st.authority, pki.Identity{Role: pki.Agent, ID: id}, life)))
-	a := &raw{v1.NewAgentServiceClient(h, st.url), st, id, h, st.Context()}
+	a := &raw{v1.NewAgentServiceClient(h, st.url, protocol.Client()), st, id, h, st.Context()}
 	if len(clients) > 0 {
 		s, err := a.Announce(a.ctx, &v1.AnnounceRequest{Clients: clients, StepSeconds: 3600})
 		testkit.Must(st, err)

@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"loadstar/internal/protocol"
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/pki"
@@ -67,17 +68,17 @@ func TestStrangers(t *testing.T) {
 	for name, h := range map[string]*http.Client{
 		"another root's": st.certify(other, who, time.Hour),
 	} {
-		if _, err := v1.NewAgentServiceClient(h, st.url).Exchange(t.Context(), &v1.ExchangeRequest{}); !hungUp(err) {
+		if _, err := v1.NewAgentServiceClient(h, st.url, protocol.Client()).Exchange(t.Context(), &v1.ExchangeRequest{}); !hungUp(err) {
 			t.Errorf("%s certificate: %v", name, err)
 		}
 	}
 	// An agent with an expired certificate is told what to do.
-	_, err = v1.NewAgentServiceClient(st.certify(st.authority, who, time.Nanosecond), st.url).Exchange(t.Context(), &v1.ExchangeRequest{})
+	_, err = v1.NewAgentServiceClient(st.certify(st.authority, who, time.Nanosecond), st.url, protocol.Client()).Exchange(t.Context(), &v1.ExchangeRequest{})
 	st.wantCode("an expired certificate", err, connect.CodeUnauthenticated)
 	// A valid certificate of an agent that has never joined is refused too.
 	h := st.certify(st.authority, pki.Identity{Role: pki.Agent, ID: "ghost"}, time.Hour)
 	st.unharmed("an agent that never joined", "unknown", 1, func() {
-		_, err := v1.NewAgentServiceClient(h, st.url).Exchange(t.Context(), &v1.ExchangeRequest{})
+		_, err := v1.NewAgentServiceClient(h, st.url, protocol.Client()).Exchange(t.Context(), &v1.ExchangeRequest{})
 		st.wantCode("an agent that never joined", err, connect.CodeUnauthenticated)
 	})
 	if r, err := st.nobody().Get(st.url + "/loadstar.v1.Nothing/At"); err != nil || r.StatusCode != http.StatusNotFound {
@@ -137,7 +138,7 @@ func TestExpires(t *testing.T) {
 			t.Fatal(err)
 		}
 		h = st.joinFor(life).http
-		c = v1.NewAgentServiceClient(h, st.url)
+		c = v1.NewAgentServiceClient(h, st.url, protocol.Client())
 		_, err = c.Exchange(t.Context(), &v1.ExchangeRequest{})
 	}
 	testkit.Eventually(st, "the certificate expires", func() bool {

@@ -11,6 +11,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/recipe"
+	"loadstar/internal/protocol"
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 )
@@ -75,7 +76,7 @@ func TestTraffic(t *testing.T) {
 	// Measure the bytes of a new connection with one check-in.
 	connection := st.count()
 	a := st.join()
-	_, err := v1.NewAgentServiceClient(a.http, connection.url).Exchange(t.Context(), &v1.ExchangeRequest{})
+	_, err := v1.NewAgentServiceClient(a.http, connection.url, protocol.Client()).Exchange(t.Context(), &v1.ExchangeRequest{})
 	testkit.Must(t, err)
 	before := st.calls()
 

@@ -26,6 +26,7 @@ import (
 
 	"loadstar/internal/jointoken"
 	"loadstar/internal/mtls"
+	"loadstar/internal/protocol"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/pki"
 )
@@ -470,7 +471,7 @@ func TestNoOperatorForAgents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := loadstarv1.NewAgentServiceClient(i.HTTPClient(), f.url).Renew(t.Context(), &loadstarv1.RenewRequest{Csr: csr})
+	answer, err := loadstarv1.NewAgentServiceClient(i.HTTPClient(), f.url, protocol.Client()).Renew(t.Context(), &loadstarv1.RenewRequest{Csr: csr})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"connectrpc.com/connect"
 
 	"loadstar/internal/jointoken"
+	"loadstar/internal/protocol"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/pki"
 )
@@ -62,7 +63,7 @@ func newFleet(t testing.TB) *fleet {
 func (f *fleet) serve(t testing.TB, a *pki.Authority, hosts ...string) string {
 	t.Helper()
 	mux := http.NewServeMux()
-	mux.Handle(loadstarv1.NewAgentServiceHandler(f))
+	mux.Handle(loadstarv1.NewAgentServiceHandler(f, connect.WithInterceptors(protocol.Server())))
 	config, err := a.TLS(hosts)
 	if err != nil {
 		t.Fatal(err)
@@ -198,7 +199,7 @@ func (f *fleet) join(t testing.TB) (*Identity, string) {
 // checkIn makes a call that needs the identity.
 func checkIn(t testing.TB, i *Identity) error {
 	t.Helper()
-	_, err := loadstarv1.NewAgentServiceClient(i.HTTPClient(), i.Server()).Exchange(t.Context(), &loadstarv1.ExchangeRequest{})
+	_, err := loadstarv1.NewAgentServiceClient(i.HTTPClient(), i.Server(), protocol.Client()).Exchange(t.Context(), &loadstarv1.ExchangeRequest{})
 	return err
 }
 

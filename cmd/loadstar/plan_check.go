@@ -55,7 +55,7 @@ data.`,
 					return fmt.Errorf("%s: %w", path, err)
 				} else {
 					r.Name, r.Algorithm = p.Name, p.Algorithm
-					if warning := policy.Warn(p); warning != "" && recipe.Federated(p) {
+					if warning := policy.Warn(p, 0); warning != "" && recipe.Federated(p) {
 						r.Warnings = append(r.Warnings, warning)
 					}
 				}

@@ -301,15 +301,19 @@ func (p *Policy) checkSteps(plan *fed.Plan, d recipe.Draw) (reasons []string) {
 	return reasons
 }
 
-// Warn returns why agents that set no policy decline a plan, in one sentence, or nothing. The
-// size of the fleet is not known before the plan runs.
-func Warn(plan *fed.Plan) string {
+// Warn returns why agents that set no policy decline a plan with a fleet of the given size, in one
+// sentence, or nothing. The size is 0 if it is not known yet.
+func Warn(plan *fed.Plan, fleet int) string {
 	usual := Default()
-	reasons := usual.Check(plan, 0)
+	reasons := usual.Check(plan, fleet)
 	if len(reasons) == 0 {
 		return ""
 	}
-	return "agents with default settings decline this plan: " + strings.Join(reasons, "; ")
+	with := ""
+	if fleet > 0 {
+		with = fmt.Sprintf(" with a fleet of %d", fleet)
+	}
+	return "agents with default settings decline this plan" + with + ": " + strings.Join(reasons, "; ")
 }
 
 // together returns the smallest number of clients in a round and of updates in a merge that

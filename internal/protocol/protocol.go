@@ -30,24 +30,15 @@ const (
 	// has a score, or a report findings. The server ignores it.
 	// It needs HTTP/1.1, which agents use: HTTP/2 compresses headers.
 	Padding = "Loadstar-Padding"
-	// Version is the one that this program speaks. In version 2, tasks have limits, results
-	// have norms, and declines have codes. In version 3, one call replaces check-ins, pushes and
-	// declines: agents and servers of earlier versions have only Join, Renew and Announce in
-	// common with this one.
-	Version = 3
+	// Version is the one that this program speaks.
+	Version = 1
 	// Oldest is the oldest version that this program answers.
 	Oldest = 1
-	// unsaid is the version of programs that send no header.
-	unsaid = 1
 )
 
-// Of returns the version in a header; 0 means that it is not a version.
+// Of returns the version in a header; 0 means that it has none.
 func Of(h http.Header) int {
-	text := h.Get(Header)
-	if text == "" {
-		return unsaid
-	}
-	n, err := strconv.ParseUint(text, 10, 31)
+	n, err := strconv.ParseUint(h.Get(Header), 10, 31)
 	if err != nil {
 		return 0
 	}
@@ -93,7 +84,8 @@ func (s side) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 				q.Header().Set(Padding, Pad(proto.Size(m)))
 			}
 			r, err := next(ctx, q)
-			if h := headerOf(r, err); h != nil && Of(h) < s.oldest {
+			// An error without a version need not come from the server.
+			if h := headerOf(r, err); h != nil && Of(h) < s.oldest && (err == nil || h.Get(Header) != "") {
 				// An answer that the server may have meant otherwise must not be used.
 				return nil, fmt.Errorf("the server speaks version %d of the protocol, this agent needs %d or newer: upgrade the server", Of(h), s.oldest)
 			}
@@ -140,5 +132,5 @@ func OfCaller(ctx context.Context) int {
 	if call, ok := connect.CallInfoForHandlerContext(ctx); ok {
 		return Of(call.RequestHeader())
 	}
-	return unsaid
+	return 0
 }

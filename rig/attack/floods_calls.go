@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"loadstar/internal/mtls"
+	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -95,7 +96,7 @@ func wrongTokens(ctx context.Context, s *Server) ([]string, func() string, error
 	}
 	t := mtls.AgentTransport(config)
 	t.MaxIdleConnsPerHost, t.MaxIdleConns = 64, 64
-	service := v1.NewAgentServiceClient(mtls.Client(t), "https://"+s.Host)
+	service := v1.NewAgentServiceClient(mtls.Client(t), "https://"+s.Host, protocol.Client())
 	done := loop(ctx, 64, func(ctx context.Context, _ int) error {
 		_, err := service.Join(ctx, &v1.JoinRequest{Secret: make([]byte, 20), Csr: csr})
 		return err

@@ -16,11 +16,14 @@ import (
 	"sync"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"loadstar/agent"
 	"loadstar/fed/policy"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	"loadstar/fed/setup"
+	"loadstar/internal/protocol"
 	"loadstar/nn/kernel"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
@@ -56,7 +59,7 @@ func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(l.blobs[hash]) // an agent that has gone away needs no answer
 		return
 	}
-	_, h := v1.NewAgentServiceHandler(l)
+	_, h := v1.NewAgentServiceHandler(l, connect.WithInterceptors(protocol.Server()))
 	h.ServeHTTP(w, r)
 }
 

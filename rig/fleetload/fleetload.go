@@ -22,6 +22,7 @@ import (
 
 	"loadstar/internal/jointoken"
 	"loadstar/internal/mtls"
+	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -84,7 +85,7 @@ func Join(ctx context.Context, c Config, joined func(n int)) (*Fleet, error) {
 	// connection for joining.
 	stranger := mtls.Client(mtls.Transport(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: mtls.Pool(c.Root)}))
 	defer stranger.CloseIdleConnections()
-	service := v1.NewAgentServiceClient(stranger, c.Server)
+	service := v1.NewAgentServiceClient(stranger, c.Server, protocol.Client())
 	var (
 		mu sync.Mutex
 		n  int

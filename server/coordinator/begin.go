@@ -51,7 +51,7 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 	if _, chosen := recipe.Sized(given, int(fleet)); chosen {
 		d.log.Info(fmt.Sprintf("the plan sets no schedule.cohort: a round has %d of %d clients", p.Schedule.Cohort, fleet))
 	}
-	d.setDeadline(p)
+	terms.SetDeadline(&p.Schedule, terms.UsualDeadline(d.Longest, d.Lease))
 	text, err := recipe.Write(p)
 	if err != nil {
 		return fmt.Errorf("writing the settled plan: %w", err)
@@ -145,27 +145,6 @@ func steps(kinds []directory.Kind, chosen time.Duration) (all []time.Duration) {
 	}
 	slices.Sort(all)
 	return all
-}
-
-// usualQuorum is the share of a cohort below which a round is abandoned, unless the plan says
-// otherwise: if most clients decline, the few that are left must not decide the weights.
-const usualQuorum = 0.5
-
-// setDeadline gives a synchronous plan a deadline and a quorum if it has none. The deadline
-// is longer than a turn can take. A simulated fleet needs neither, because its clients always
-// return.
-func (d *driver) setDeadline(p *fed.Plan) {
-	s := &p.Schedule
-	if d.Longest == 0 || s.Kind != "synchronous" {
-		return
-	}
-	if s.Deadline == 0 {
-		s.Deadline = fed.Duration((d.Longest + d.Lease).Round(time.Second))
-	}
-	if s.Quorum == 0 {
-		// A merge of one client would show its update, and agents decline such a plan.
-		s.Quorum = min(max(usualQuorum, 2/float64(s.Cohort)), 1)
-	}
 }
 
 // latest returns the latest time until which a turn that is asked now may take. A turn may

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"loadstar/internal/connlimit"
+	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/limitlog"
 )
@@ -84,6 +86,7 @@ func open(g *Gateway, agent string, header ...string) (s *sender, ended chan err
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
 	r.Body = s
 	r.Header.Set("Content-Type", "application/proto")
+	r.Header.Set(protocol.Header, strconv.Itoa(protocol.Version))
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}

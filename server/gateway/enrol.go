@@ -45,7 +45,7 @@ func (g *Gateway) Join(ctx context.Context, r *v1.JoinRequest) (*v1.JoinResponse
 	if err != nil {
 		return nil, g.refuse.unavailable(ctx, err)
 	}
-	issued, err := g.issue(ctx, r.Csr, a.ID)
+	issued, err := g.issue(r.Csr, a.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (g *Gateway) Renew(ctx context.Context, r *v1.RenewRequest) (*v1.RenewRespo
 	if err != nil {
 		return nil, err
 	}
-	issued, err := g.issue(ctx, r.Csr, caller.ID)
+	issued, err := g.issue(r.Csr, caller.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -107,14 +107,9 @@ func (g *Gateway) Renew(ctx context.Context, r *v1.RenewRequest) (*v1.RenewRespo
 	return &v1.RenewResponse{Certificates: issued.Chain, Roots: issued.Roots}, nil
 }
 
-// issue signs a certificate for an agent. Agents of version 1 of the protocol trust a single
-// certificate.
-func (g *Gateway) issue(ctx context.Context, csr []byte, agent string) (pki.Issued, error) {
-	issue := g.Authority.Issue
-	if protocol.OfCaller(ctx) < 2 {
-		issue = g.Authority.IssueSingle
-	}
-	issued, err := issue(csr, pki.Identity{Role: pki.Agent, ID: agent}, g.Certificates)
+// issue signs a certificate for an agent.
+func (g *Gateway) issue(csr []byte, agent string) (pki.Issued, error) {
+	issued, err := g.Authority.Issue(csr, pki.Identity{Role: pki.Agent, ID: agent}, g.Certificates)
 	if err != nil {
 		return issued, g.refuse.invalid("csr", "%v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -303,6 +304,7 @@ func FuzzHandler(f *testing.F) {
 		procedure := all[int(which)%len(all)]
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, procedure, bytes.NewReader(body))
 		r.Header.Set("Content-Type", map[bool]string{false: "application/proto", true: "application/json"}[text])
+		r.Header.Set(protocol.Header, strconv.Itoa(protocol.Version))
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		switch w.Code {
@@ -325,6 +327,7 @@ func TestFailed(t *testing.T) {
 	for range 2 * callsOfAgent {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, v1.AgentServiceExchangeProcedure, bytes.NewReader(b))
 		r.Header.Set("Content-Type", "application/proto")
+		r.Header.Set(protocol.Header, strconv.Itoa(protocol.Version))
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		if w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), "a bug") {

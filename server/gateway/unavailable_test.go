@@ -5,11 +5,13 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
 
+	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/directory"
 )
@@ -36,6 +38,7 @@ func TestUnavailable(t *testing.T) {
 			must(t, err)
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, procedure, bytes.NewReader(body))
 			r.Header.Set("Content-Type", "application/proto")
+			r.Header.Set(protocol.Header, strconv.Itoa(protocol.Version))
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, r)
 			if w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "ledger") {

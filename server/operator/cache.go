@@ -101,7 +101,7 @@ func (h *heads) of(plan string) (x head) {
 	}
 	if p, err := recipe.Read([]byte(plan)); err == nil {
 		x.algorithm, x.rounds, x.partition = p.Algorithm, int64(p.Rounds), p.Partition
-		x.warning = policy.Warn(p)
+		x.warning = policy.Warn(p, 0)
 		x.quorum, x.deadline = p.Schedule.Quorum, time.Duration(p.Schedule.Deadline)
 		if q, err := recipe.Frame(p, nil); err == nil {
 			x.shared, x.personal = int64(q.Partition.SharedLen()), int64(q.Partition.PersonalLen())

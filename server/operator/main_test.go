@@ -85,7 +85,7 @@ func newFixtureAt(t *testing.T, at string) *fixture {
 	testkit.Must(t, err)
 	d := &fixture{T: t, ledger: l, authority: authority, access: access.New(l.Users, slog.New(slog.DiscardHandler)), closing: make(chan struct{})}
 	d.who = d.signIn("local")
-	h := New(Config{Ledger: l, Access: d.access, Authority: authority, Page: "http://page.example", Wake: d.wake, Revoked: d.revoke, Explain: explained, Closing: d.closing, Log: slog.New(slog.DiscardHandler)}).Handler()
+	h := New(Config{Ledger: l, Access: d.access, Authority: authority, Page: "http://page.example", Wake: d.wake, Revoked: d.revoke, Explain: explained, Deadline: time.Hour, Closing: d.closing, Log: slog.New(slog.DiscardHandler)}).Handler()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d.mu.Lock()
 		who := d.who

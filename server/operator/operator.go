@@ -43,6 +43,8 @@ type Config struct {
 	Refused func() map[string][]string
 	// Keepers returns an error if the server does not have the named keepers. It may be nil.
 	Keepers func(names []string) error
+	// Deadline is that of rounds whose plan has none; 0 means that they have none.
+	Deadline time.Duration
 	// Wake notifies the coordinator of a change in a run.
 	Wake func(run string)
 	// Revoked is called with the name of a revoked agent before the operator's call

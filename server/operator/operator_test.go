@@ -193,6 +193,13 @@ func TestWarnings(t *testing.T) {
 			t.Errorf("batch %d: %q", batch, got)
 		}
 	}
+	for clients, want := range map[int64]string{20: "", 12: "agents with default settings decline this plan with a fleet of 12: the smallest number of clients in a round is 6, the minimum is 10 (policy.least_cohort); the smallest number of updates in a merge is 6, the minimum is 10 (policy.least_merge)"} {
+		s, err := d.StartRun(t.Context(), &v1.StartRunRequest{Plan: "algorithm: fedavg\nclient: {batch: 32, steps: 64}\n", Clients: clients})
+		testkit.Must(t, err)
+		if got := strings.Join(s.Warnings, "\n"); got != want {
+			t.Errorf("%d clients: %q", clients, got)
+		}
+	}
 }
 
 func TestRuns(t *testing.T) {

@@ -59,12 +59,23 @@ func (o *runs) plan(ctx context.Context, text string) (*fed.Plan, error) {
 	return p, nil
 }
 
-// warnings says why agents may decline a plan.
-func warnings(p *fed.Plan) (all []string) {
-	if w := policy.Warn(p); w != "" {
-		all = append(all, w)
+// warnings says why agents may decline a plan with a fleet, which may be 0 for unknown. The
+// coordinator gives the schedule its cohort and deadline in the same way.
+func (o *Operator) warnings(p *fed.Plan, fleet int64) []string {
+	w := policy.Warn(p, 0)
+	if w == "" && fleet > 0 {
+		p, _ = recipe.Sized(p, int(fleet))
+		q := *p
+		if q.Schedule.Cohort == 0 {
+			q.Schedule.Cohort = int(fleet)
+		}
+		terms.SetDeadline(&q.Schedule, o.Deadline)
+		w = policy.Warn(&q, int(fleet))
 	}
-	return all
+	if w == "" {
+		return nil
+	}
+	return []string{w}
 }
 
 // ListPlans lists the plans of the program that a fleet can train.
@@ -117,7 +128,7 @@ func (o *runs) ExplainPlan(ctx context.Context, r *v1.ExplainPlanRequest) (*v1.E
 	if err != nil {
 		return nil, o.wireError(err)
 	}
-	answer := &v1.ExplainPlanResponse{Plan: text, Name: p.Name, Rounds: int64(p.Rounds), Wanted: max(wanted(p), 1), Clients: counts.Clients, Warnings: warnings(p)}
+	answer := &v1.ExplainPlanResponse{Plan: text, Name: p.Name, Rounds: int64(p.Rounds), Wanted: max(wanted(p), 1), Clients: counts.Clients, Warnings: o.warnings(p, counts.Clients)}
 	select {
 	case o.explaining <- struct{}{}:
 		defer func() { <-o.explaining }()
@@ -142,6 +153,10 @@ func (o *runs) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.StartRu
 	if err != nil {
 		return nil, err
 	}
+	counts, err := o.fleet(ctx)
+	if err != nil {
+		return nil, o.wireError(err)
+	}
 	run := ledger.Run{
 		ID: strings.ToLower(rand.Text()[:8]), Name: p.Name, Plan: r.Plan, Wanted: max(r.Clients, wanted(p)),
 		Created: time.Now(),
@@ -150,7 +165,7 @@ func (o *runs) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.StartRu
 		return nil, o.wireError(err)
 	}
 	o.Wake(run.ID)
-	answer := &v1.StartRunResponse{Run: run.ID, Warnings: warnings(p)}
+	answer := &v1.StartRunResponse{Run: run.ID, Warnings: o.warnings(p, max(counts.Clients, r.Clients))}
 	for _, w := range answer.Warnings {
 		o.Log.Warn("a run may be declined", "run", run.ID, "reason", w)
 	}

@@ -176,7 +176,7 @@ func (o *people) IssueCertificate(ctx context.Context, r *v1.IssueCertificateReq
 	if _, err := o.Ledger.Users.User(ctx, r.User); err != nil {
 		return nil, o.wireError(err)
 	}
-	issued, err := o.Authority.IssueSingle(r.Csr, pki.Identity{Role: pki.Operator, ID: r.User}, ttl)
+	issued, err := o.Authority.Issue(r.Csr, pki.Identity{Role: pki.Operator, ID: r.User}, ttl)
 	if err != nil {
 		return nil, invalid("%w", err)
 	}

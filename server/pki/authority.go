@@ -210,17 +210,6 @@ func (a *Authority) Issue(csrDER []byte, who Identity, ttl time.Duration) (Issue
 	return Issued{Leaf: leaf, Chain: ders(append([]*x509.Certificate{leaf}, by.chain...)), Roots: ders(has.roots())}, nil
 }
 
-// IssueSingle is Issue for programs of version 1 of the protocol, which trust a single
-// certificate: theirs comes from the issuer of the server's own, and the chain ends there.
-func (a *Authority) IssueSingle(csrDER []byte, who Identity, ttl time.Duration) (Issued, error) {
-	by := a.has.Load().serving(a.now())
-	leaf, err := a.issueFor(csrDER, who, ttl, by)
-	if err != nil {
-		return Issued{}, err
-	}
-	return Issued{Leaf: leaf, Chain: ders([]*x509.Certificate{leaf, by.chain[0]})}, nil
-}
-
 // Roots returns all roots that clients must trust, in DER.
 func (a *Authority) Roots() [][]byte { return ders(a.has.Load().roots()) }
 

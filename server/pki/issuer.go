@@ -28,9 +28,6 @@ const (
 	previousFile = "previous.pem" // the previous issuer, while agents go over to the new one
 	retiredFile  = "retired.pem"  // certificates of issuers that were replaced
 	rootKeyFile  = "root-key.pem"
-	// legacyFile is the only file of authorities of older versions: the root signs
-	// everything itself.
-	legacyFile = "root.pem"
 
 	rootYears   = 20
 	issuerYears = 5
@@ -124,9 +121,6 @@ func read(dir string, keys Keys) (*issuers, error) {
 	// order.
 	current, err := readIssuer(filepath.Join(dir, issuerFile), keys)
 	if errors.Is(err, fs.ErrNotExist) {
-		current, err = readIssuer(filepath.Join(dir, legacyFile), keys)
-	}
-	if errors.Is(err, fs.ErrNotExist) {
 		return nil, none(dir)
 	}
 	if err != nil {
@@ -156,7 +150,7 @@ func (none) Is(target error) bool { return target == fs.ErrNotExist }
 // stamp changes if a file of the authority changes.
 func stamp(dir string) string {
 	text := ""
-	for _, name := range []string{issuerFile, legacyFile, previousFile, retiredFile} {
+	for _, name := range []string{issuerFile, previousFile, retiredFile} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err == nil {
 			text += fmt.Sprintf("%s %d %d;", name, info.Size(), info.ModTime().UnixNano())
 		}

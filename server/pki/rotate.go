@@ -15,8 +15,7 @@ import (
 
 // Rotation says how to replace an issuer.
 type Rotation struct {
-	// Root creates a new root too. An authority of an older version, whose root signs
-	// everything itself, always gets a new one.
+	// Root creates a new root too.
 	Root bool
 	// RootKey is the path of the root's key; empty means in the authority's folder.
 	RootKey string
@@ -41,9 +40,6 @@ func Rotate(dir string, keys Keys, r Rotation) error {
 	}
 	current, now := has.all[0], time.Now()
 	file := filepath.Join(dir, issuerFile)
-	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
-		file = filepath.Join(dir, legacyFile)
-	}
 	if current.kept == encryptedFile {
 		// The server opens all keys with one passphrase, and no key becomes plain unnoticed.
 		if _, err := readIssuer(file, keys); err != nil {
@@ -51,8 +47,7 @@ func Rotate(dir string, keys Keys, r Rotation) error {
 		}
 	}
 	var root *issuer
-	fresh := r.Root || len(current.chain) == 1
-	if fresh {
+	if r.Root {
 		root, err = newRoot(now)
 	} else {
 		root, err = readRootKey(dir, r.RootKey, current, keys)
@@ -72,7 +67,7 @@ func Rotate(dir string, keys Keys, r Rotation) error {
 		// Agents are told to renew if another key signs than that of their certificate.
 		return errors.New("the first external signer given has the key of the present issuer: create a new key, and give its signer first")
 	}
-	if fresh {
+	if r.Root {
 		if err := writeRootKey(dir, root, keys); err != nil {
 			return err
 		}
@@ -86,10 +81,7 @@ func Rotate(dir string, keys Keys, r Rotation) error {
 	if err := put(filepath.Join(dir, previousFile), text); err != nil {
 		return err
 	}
-	if err := next.write(filepath.Join(dir, issuerFile), keys); err != nil {
-		return err
-	}
-	return remove(filepath.Join(dir, legacyFile))
+	return next.write(file, keys)
 }
 
 // writeRootKey writes the key of a new root. The key of another root that is in the folder
@@ -203,10 +195,6 @@ func Retire(dir string, compromised bool) error {
 			return err
 		}
 	}
-	// An interrupted rotation may have left the file of an older version.
-	if err := remove(filepath.Join(dir, legacyFile)); err != nil {
-		return err
-	}
 	return remove(filepath.Join(dir, previousFile))
 }
 
@@ -225,7 +213,7 @@ func Encrypt(dir string, old Keys, passphrase string) (files []string, err error
 	}
 	next := Keys{Passphrase: passphrase}
 	all := map[string]*issuer{} // by path; all are read before any is written
-	for _, path := range append(paths, filepath.Join(dir, issuerFile), filepath.Join(dir, legacyFile), filepath.Join(dir, previousFile)) {
+	for _, path := range append(paths, filepath.Join(dir, issuerFile), filepath.Join(dir, previousFile)) {
 		i, err := readIssuer(path, Keys{certificatesOnly: true})
 		if errors.Is(err, fs.ErrNotExist) || err == nil && i.kept == external {
 			continue

@@ -2,7 +2,6 @@ package pki
 
 import (
 	"bytes"
-	"crypto/x509"
 	"errors"
 	"io/fs"
 	"os"
@@ -10,8 +9,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"loadstar/internal/mtls"
 )
 
 var errCrash = errors.New("crash")
@@ -38,34 +35,6 @@ func crash(t testing.TB, n int, change func() error) bool {
 	return crashed
 }
 
-// legacy writes an authority as older versions did: a root that signs everything itself, in
-// one file.
-func legacy(t testing.TB) (dir string) {
-	t.Helper()
-	dir = filepath.Join(t.TempDir(), "pki")
-	if err := mtls.MakeDir(dir); err != nil {
-		t.Fatal(err)
-	}
-	key, now := newKey(t), time.Now()
-	template, err := authorityTemplate("root", now, now.AddDate(rootYears, 0, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	template.MaxPathLenZero = true
-	c, err := signAuthority(template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := (&mtls.Bundle{Key: key, Certificates: []*x509.Certificate{c}}).PEM()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := mtls.WritePrivate(filepath.Join(dir, legacyFile), text); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
 func reopen(t testing.TB, dir string) *Authority {
 	t.Helper()
 	a, err := OpenExisting(dir, Keys{})
@@ -75,70 +44,23 @@ func reopen(t testing.TB, dir string) *Authority {
 	return a
 }
 
-// The authority of an older version is used as it is. A rotation gives it a root, and its
-// agents are accepted until it is retired.
-func TestLegacy(t *testing.T) {
-	dir := legacy(t)
-	if err := Init(dir, Keys{}); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("a second authority: %v", err)
-	}
-	a, err := Open(dir, Keys{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if all := a.Issuers(); len(all) != 1 || all[0].Name != all[0].Root || all[0].Key != plainFile || !all[0].Signs || !all[0].Serves {
-		t.Errorf("%+v", all)
-	}
-	agent := credentials(t, a, Identity{Agent, "a"}, time.Hour)
-	if got, err := get(t, start(t, a), agent.TLS()); err != nil || !strings.HasPrefix(got, "agent a true") {
-		t.Errorf("%s, %v", got, err)
-	}
-	if err := Rotate(dir, Keys{}, Rotation{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(dir, legacyFile)); !errors.Is(err, fs.ErrNotExist) {
-		t.Error("the old file is still there")
-	}
-	b := reopen(t, dir)
-	all := b.Issuers()
-	if len(all) != 2 || all[1].Name == all[1].Root || b.Pin() != a.Pin() {
-		t.Fatalf("%+v", all)
-	}
-	if got, err := get(t, start(t, b), agent.TLS()); err != nil || !strings.HasPrefix(got, "agent a true") {
-		t.Errorf("%s, %v", got, err)
-	}
-	if err := Retire(dir, false); err != nil {
-		t.Fatal(err)
-	}
-	c := reopen(t, dir)
-	if _, err := c.verify(agent.Leaf); err == nil {
-		t.Error("a certificate of the retired root is accepted")
-	}
-	if err := c.provable(agent.Leaf); err != nil {
-		t.Errorf("it proves nothing: %v", err)
-	}
-	checkPrivate(t, dir)
-}
-
 // After a crash at any step of a rotation, the folder holds the old issuer or both, agents
 // with either certificate are accepted, no root's key is lost, and the rotation and its end
 // can be repeated.
 func TestRotateCrash(t *testing.T) {
 	for name, c := range map[string]struct {
-		dir   func(testing.TB) string
 		r     Rotation
 		steps int
 	}{
-		"issuer": {func(t testing.TB) string { return open(t).dir }, Rotation{}, 3},
-		"root":   {func(t testing.TB) string { return open(t).dir }, Rotation{Root: true}, 5},
-		"legacy": {legacy, Rotation{}, 4},
+		"issuer": {Rotation{}, 2},
+		"root":   {Rotation{Root: true}, 4},
 	} {
 		for n := range c.steps + 1 {
-			dir := c.dir(t)
+			dir := open(t).dir
 			before := reopen(t, dir)
 			agent := credentials(t, before, Identity{Agent, "a"}, time.Hour)
 			root, err := os.ReadFile(filepath.Join(dir, rootKeyFile))
-			if err != nil && name != "legacy" {
+			if err != nil {
 				t.Fatal(err)
 			}
 			if crashed := crash(t, n, func() error { return Rotate(dir, Keys{}, c.r) }); crashed != (n < c.steps) {
@@ -177,9 +99,6 @@ func TestRotateCrash(t *testing.T) {
 			}
 			if len(end.has.Load().retired) != 1 {
 				t.Errorf("%s, step %d: %d retired issuers", name, n, len(end.has.Load().retired))
-			}
-			if _, err := os.Stat(filepath.Join(dir, legacyFile)); err == nil {
-				t.Errorf("%s, step %d: the key of the retired root is still there", name, n)
 			}
 			// The next rotation finds the key of its root.
 			if err := Rotate(dir, Keys{}, Rotation{}); err != nil {

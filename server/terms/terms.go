@@ -38,6 +38,34 @@ type Terms struct {
 	limits map[int64]fed.Limits // by version
 }
 
+// usualQuorum is the share of a cohort below which a round is abandoned, unless the plan says
+// otherwise: if most clients decline, the few that are left must not decide the weights.
+const usualQuorum = 0.5
+
+// UsualDeadline returns the deadline of a round whose plan has none. It is longer than a turn can
+// take. It is 0, which means none, if turns have no limit.
+func UsualDeadline(longest, lease time.Duration) time.Duration {
+	if longest == 0 {
+		return 0
+	}
+	return (longest + lease).Round(time.Second)
+}
+
+// SetDeadline gives a synchronous schedule the deadline and a quorum if it has none. A simulated
+// fleet needs neither, because its clients always return.
+func SetDeadline(s *fed.Schedule, usual time.Duration) {
+	if usual == 0 || s.Kind != "synchronous" {
+		return
+	}
+	if s.Deadline == 0 {
+		s.Deadline = fed.Duration(usual)
+	}
+	if s.Quorum == 0 {
+		// A merge of one client would show its update, and agents decline such a plan.
+		s.Quorum = min(max(usualQuorum, 2/float64(s.Cohort)), 1)
+	}
+}
+
 // Settle returns a submitted plan with every value fixed: the values that depend on data
 // are set from the data of the whole fleet, and durations become steps of its readings. It
 // returns an error if the fleet cannot train the plan.

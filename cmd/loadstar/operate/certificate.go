@@ -68,19 +68,15 @@ func (c *operator) issue(cmd *cobra.Command, user, dir string, ttl time.Duration
 	if err != nil {
 		return nil, err
 	}
-	if len(r.Certificates) < 2 {
-		return nil, fmt.Errorf("the server sent %d certificates, want one and its root", len(r.Certificates))
+	if len(r.Certificates) == 0 || len(r.Roots) == 0 {
+		return nil, fmt.Errorf("the server sent %d certificates and %d roots, want one of each", len(r.Certificates), len(r.Roots))
 	}
 	leaf, err := x509.ParseCertificate(r.Certificates[0])
 	if err != nil {
 		return nil, err
 	}
-	roots := r.Roots
-	if len(roots) == 0 { // of a server of an older version
-		roots = r.Certificates[len(r.Certificates)-1:]
-	}
 	made := &mtls.Credentials{Key: key, Leaf: leaf}
-	if err := trust(made, roots); err != nil {
+	if err := trust(made, r.Roots); err != nil {
 		return nil, err
 	}
 	return leaf, mtls.WriteFolder(dir, made)

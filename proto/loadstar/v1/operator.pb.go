@@ -1861,7 +1861,7 @@ func (x *IssueCertificateRequest) GetTtlSeconds() int64 {
 
 type IssueCertificateResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Certificates  [][]byte               `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"` // DER: the user's certificate, then its issuer
+	Certificates  [][]byte               `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"` // DER: the user's certificate, then its issuers up to the root
 	Roots         [][]byte               `protobuf:"bytes,2,rep,name=roots,proto3" json:"roots,omitempty"`               // DER: all roots that the user must trust
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
