@@ -61,7 +61,7 @@ func (o *runs) plan(ctx context.Context, text string) (*fed.Plan, error) {
 
 // warnings says why agents may decline a plan with a fleet, which may be 0 for unknown. The
 // coordinator gives the schedule its cohort and deadline in the same way.
-func (o *Operator) warnings(p *fed.Plan, fleet int64) []string {
+func (o *runs) warnings(p *fed.Plan, fleet int64) []string {
 	w := policy.Warn(p, 0)
 	if w == "" && fleet > 0 {
 		p, _ = recipe.Sized(p, int(fleet))
@@ -153,7 +153,7 @@ func (o *runs) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.StartRu
 	if err != nil {
 		return nil, err
 	}
-	counts, err := o.fleet(ctx)
+	counts, err := o.numbers.fleet(ctx)
 	if err != nil {
 		return nil, o.wireError(err)
 	}
