@@ -20,7 +20,6 @@ package agent
 import (
 	"cmp"
 	"context"
-	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -150,25 +149,21 @@ type agent struct {
 	// generated means that the readings are synthetic.
 	generated bool
 	store     *state.Store
-	secret    [32]byte          // from which clients' examples are drawn
-	headKey   ed25519.PublicKey // of the server's heads; nil if the agent joined without one
+	secret    [32]byte // from which clients' examples are drawn
+	heads     *headCheck
 	blobs     *blobs
-	released  *blobs // of releases
+	releases  *follower
+	members   *members
 	service   loadstarv1.AgentServiceClient
 	worklist  *worklist
 	// training is held while a job or an audit uses the session and the blobs.
 	training  sync.Mutex
 	session   *session // of the most recent plan
-	news      news
 	pulse     pulse
 	contacted chan struct{} // receives a signal after each check-in
 	renewed   chan struct{} // receives a signal after each renewal
-	// Only the goroutine that calls the server uses these. The reports are not sent yet, and
-	// reported is to be called when they are.
-	reports       []release.Report
-	reported      func()
+	// Only the goroutine that calls the server uses these.
 	serverSession string // of the last response
-	members       members
 	upload        upload
 	withhold      bool // the next call sends no result
 }
@@ -180,8 +175,7 @@ func newAgent(c Config) (*agent, error) {
 	case c.Kernel == nil || c.Client == nil || c.Server == "" || c.Dir == "":
 		return nil, errors.New("agent: Dir, Server, Client and Kernel must be set")
 	}
-	a := &agent{Config: c, tuning: usual, contacted: make(chan struct{}, 1), renewed: make(chan struct{}, 1), news: news{changed: make(chan struct{}, 1)}}
-	a.members = members{map[member.Pin]*loadstarv1.KeeperStatement{}, map[member.Pin]time.Time{}}
+	a := &agent{Config: c, tuning: usual, contacted: make(chan struct{}, 1), renewed: make(chan struct{}, 1)}
 	if c.tuning != nil {
 		a.tuning = *c.tuning
 		a.pulseEvery = cmp.Or(a.pulseEvery, usual.pulseEvery)
@@ -208,7 +202,8 @@ func newAgent(c Config) (*agent, error) {
 		return nil, err
 	}
 	if a.secret, err = state.Secret(c.Dir); err == nil {
-		a.headKey, err = head.ReadKey(c.Dir)
+		a.heads = &headCheck{Config: &a.Config, store: a.store}
+		a.heads.key, err = head.ReadKey(c.Dir)
 	}
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		err = a.open()
@@ -268,9 +263,11 @@ func (a *agent) open() error {
 	if err := a.blobs.prepare(); err != nil {
 		return err
 	}
+	a.members = &members{Config: &a.Config, store: a.store, statements: map[member.Pin]*loadstarv1.KeeperStatement{}, next: map[member.Pin]time.Time{}}
+	a.releases = &follower{Config: &a.Config, store: a.store, retry: a.retry("release"), news: news{changed: make(chan struct{}, 1)}}
 	if a.Releases != nil {
-		a.released = &blobs{dir: filepath.Join(a.Dir, "released"), server: a.Server, client: a.Client, stall: a.stall}
-		if err := a.released.prepare(); err != nil {
+		a.releases.blobs = &blobs{dir: filepath.Join(a.Dir, "released"), server: a.Server, client: a.Client, stall: a.stall}
+		if err := a.releases.blobs.prepare(); err != nil {
 			return err
 		}
 	}
@@ -289,7 +286,7 @@ func (a *agent) run(outer context.Context) error {
 	ctx, stop := context.WithCancelCause(outer)
 	defer stop(nil)
 	var wg sync.WaitGroup
-	for _, part := range []func(context.Context) error{a.contact, a.train, a.renewals, a.follow, a.beat, a.serveAudits} {
+	for _, part := range []func(context.Context) error{a.contact, a.train, a.renewals, a.releases.follow, a.beat, a.serveAudits} {
 		wg.Go(func() {
 			if err := part(ctx); err != nil && ctx.Err() == nil {
 				stop(err)

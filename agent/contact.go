@@ -36,7 +36,7 @@ func (a *agent) contact(ctx context.Context) error {
 		var err error
 		withheld := false // the server may have no room for the result that waits
 		seeking := false
-		if seeking, err = a.unenrolled(); err == nil && (missing && time.Since(told) > a.announceEvery || seeking && time.Since(told) > seekEvery) {
+		if seeking, err = a.members.unenrolled(); err == nil && (missing && time.Since(told) > a.announceEvery || seeking && time.Since(told) > seekEvery) {
 			if missing, err = a.announce(ctx); err == nil {
 				told = time.Now()
 			}
@@ -96,7 +96,7 @@ func (a *agent) announce(ctx context.Context) (refused bool, err error) {
 	if not := r.GetRefused(); len(not) > 0 {
 		a.Log.Warn("the server refused clients", "clients", len(not), "first", not[0], "reason", reason)
 	}
-	return len(r.GetRefused()) > 0, a.hearStatements(r.GetStatements())
+	return len(r.GetRefused()) > 0, a.members.hearStatements(r.GetStatements())
 }
 
 // exchange reports the open turns, sends a result or a chunk of one and declines, and handles the
@@ -128,11 +128,11 @@ func (a *agent) exchange(ctx context.Context) (next time.Duration, announce bool
 		q.WaitMs = a.wait.Milliseconds()
 		limit += a.wait
 	}
-	a.addReleases(q)
-	if q.Heads, err = a.seenHeads(); err != nil {
+	a.releases.add(q)
+	if q.Heads, err = a.heads.seen(); err != nil {
 		return 0, false, err
 	}
-	if q.Enrolments, err = a.enrolments(); err != nil {
+	if q.Enrolments, err = a.members.enrolments(); err != nil {
 		return 0, false, err
 	}
 	r, err := call(ctx, a, limit, a.service.Exchange, q)
@@ -140,10 +140,10 @@ func (a *agent) exchange(ctx context.Context) (next time.Duration, announce bool
 		return 0, false, a.notExchanged(q, result, declines, err)
 	}
 	a.withhold = false
-	a.reportsDone(len(q.Reports))
+	a.releases.done(len(q.Reports))
 	a.worklist.adaptedDone(len(q.Adapted))
 	a.worklist.declined(declines)
-	a.news.hear(r.GetReleases())
+	a.releases.news.hear(r.GetReleases())
 	if result != nil {
 		if err := a.received(result, r.GetReceived()); err != nil {
 			return 0, false, err
@@ -152,10 +152,10 @@ func (a *agent) exchange(ctx context.Context) (next time.Duration, announce bool
 	if err := a.hear(r.GetVerdicts()); err != nil { // before tasks, because a task may wait for a verdict
 		return 0, false, err
 	}
-	if err := a.hearReceipts(r.GetReceipts()); err != nil {
+	if err := a.members.hearReceipts(r.GetReceipts()); err != nil {
 		return 0, false, err
 	}
-	if err := a.noteForks(r.GetForked()); err != nil {
+	if err := a.heads.noteForks(r.GetForked()); err != nil {
 		return 0, false, err
 	}
 	if err := a.blobs.put(r.GetBlobs()); err != nil {
@@ -196,7 +196,7 @@ func (a *agent) notExchanged(q *loadstarv1.ExchangeRequest, result *outgoing, de
 	a.withhold = false
 	if len(q.Reports) > 0 {
 		a.Log.Warn("the server refused a call with reports; they are dropped", "reports", len(q.Reports), "error", err)
-		a.reportsDone(len(q.Reports))
+		a.releases.done(len(q.Reports))
 	}
 	a.worklist.adaptedDone(len(q.Adapted))
 	a.worklist.declined(declines)

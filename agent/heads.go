@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"fmt"
 	"slices"
 
@@ -16,12 +17,19 @@ const (
 	headsReported, headsRead = 4, 256
 )
 
-// checksHeads reports whether the agent compares weights with what the server has signed.
-func (a *agent) checksHeads() bool { return a.Policy.MostStep > 0 && a.headKey != nil }
+// headCheck compares weights with what the server has signed.
+type headCheck struct {
+	*Config
+	store *state.Store
+	key   ed25519.PublicKey // of the server's heads; nil if the agent joined without one
+}
 
-// readHeads checks the heads of a job and adds them to the trail of its run. It returns the
+// active reports whether the agent compares weights with what the server has signed.
+func (c *headCheck) active() bool { return c.Policy.MostStep > 0 && c.key != nil }
+
+// read checks the heads of a job and adds them to the trail of its run. It returns the
 // reason to decline the job, or nothing.
-func (a *agent) readHeads(j *job, t *state.Trail) (reason string) {
+func (c *headCheck) read(j *job, t *state.Trail) (reason string) {
 	if t.Forked != "" {
 		return t.Forked
 	}
@@ -34,7 +42,7 @@ func (a *agent) readHeads(j *job, t *state.Trail) (reason string) {
 	}
 	for _, x := range j.GetHeads() {
 		h := head.Head{Run: j.GetRun(), Version: x.GetVersion(), Weights: x.GetWeights(), Previous: x.GetPrevious(), Signature: x.GetSignature()}
-		if !h.Valid(a.headKey) {
+		if !h.Valid(c.key) {
 			return fmt.Sprintf("the head of version %d is not signed with the key of the server that this agent joined", h.Version)
 		}
 		switch {
@@ -61,29 +69,29 @@ func (a *agent) readHeads(j *job, t *state.Trail) (reason string) {
 	return ""
 }
 
-// checkHeads checks the heads of a job, and stores what the agent has seen. It returns the reason
+// check checks the heads of a job, and stores what the agent has seen. It returns the reason
 // to decline the job, or nothing.
-func (a *agent) checkHeads(j *job, t state.Trail, keep bool) (reason string, err error) {
+func (c *headCheck) check(j *job, t state.Trail, keep bool) (reason string, err error) {
 	before := t
-	reason = a.readHeads(j, &t)
+	reason = c.read(j, &t)
 	if t.Forked != before.Forked {
-		a.Log.Error("the server contradicts itself, so this agent does not train this run any more", "run", j.GetRun(), "version", j.GetVersion(),
+		c.Log.Error("the server contradicts itself, so this agent does not train this run any more", "run", j.GetRun(), "version", j.GetVersion(),
 			"weights", j.GetWeights(), "reason", reason, "heads", fmt.Sprint(j.GetHeads()), "seen", before.Version, "hash", fmt.Sprintf("%x", before.Hash))
 	}
 	if keep && (t.Version != before.Version || t.Forked != before.Forked || len(before.Hash) == 0 && len(t.Hash) > 0) {
-		if err := a.store.Follow(j.GetRun(), t); err != nil {
+		if err := c.store.Follow(j.GetRun(), t); err != nil {
 			return "", storeError(err)
 		}
 	}
 	return reason, nil
 }
 
-// seenHeads returns the newest heads of the last runs, for the server to compare.
-func (a *agent) seenHeads() (all []*loadstarv1.SeenHead, err error) {
-	if !a.checksHeads() {
+// seen returns the newest heads of the last runs, for the server to compare.
+func (c *headCheck) seen() (all []*loadstarv1.SeenHead, err error) {
+	if !c.active() {
 		return nil, nil
 	}
-	runs, trails, err := a.store.Trails(headsReported)
+	runs, trails, err := c.store.Trails(headsReported)
 	if err != nil {
 		return nil, storeError(err)
 	}
@@ -94,11 +102,11 @@ func (a *agent) seenHeads() (all []*loadstarv1.SeenHead, err error) {
 }
 
 // noteForks stores that the server does not have the heads that this agent has seen of runs.
-func (a *agent) noteForks(forked []string) error {
-	if !a.checksHeads() || len(forked) == 0 {
+func (c *headCheck) noteForks(forked []string) error {
+	if !c.active() || len(forked) == 0 {
 		return nil
 	}
-	runs, trails, err := a.store.Trails(headsReported)
+	runs, trails, err := c.store.Trails(headsReported)
 	if err != nil {
 		return storeError(err)
 	}
@@ -107,8 +115,8 @@ func (a *agent) noteForks(forked []string) error {
 			continue
 		}
 		t.Forked = fmt.Sprintf("two stories: the server no longer has the head of version %d that this agent has seen", t.Version)
-		a.Log.Error("the server contradicts itself, so this agent does not train this run any more", "run", runs[i], "seen", t.Version, "hash", fmt.Sprintf("%x", t.Hash), "reason", t.Forked)
-		if err := a.store.Follow(runs[i], t); err != nil {
+		c.Log.Error("the server contradicts itself, so this agent does not train this run any more", "run", runs[i], "seen", t.Version, "hash", fmt.Sprintf("%x", t.Hash), "reason", t.Forked)
+		if err := c.store.Follow(runs[i], t); err != nil {
 			return storeError(err)
 		}
 	}

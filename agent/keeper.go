@@ -33,15 +33,17 @@ const (
 // members are the agent's memberships with keepers. Only the goroutine that calls the server uses
 // next; the worklist's goroutine reads statements under the store's transactions.
 type members struct {
+	*Config
+	store *state.Store
 	// statements are those of keepers that the policy trusts, by identity. Announce delivers them.
 	statements map[member.Pin]*loadstarv1.KeeperStatement
 	next       map[member.Pin]time.Time // of an enrolment
 }
 
 // now is the agent's clock.
-func (a *agent) now() time.Time {
-	if a.Clock != nil {
-		return a.Clock()
+func (c *Config) now() time.Time {
+	if c.Clock != nil {
+		return c.Clock()
 	}
 	return time.Now()
 }
@@ -49,18 +51,18 @@ func (a *agent) now() time.Time {
 // statement checks a keeper's statement: its signature and date, that the policy trusts the
 // keeper, that its rules are not below the policy, and that it is not older than one that the
 // agent has seen.
-func (a *agent) statement(data []byte) (s *loadstarv1.KeeperStatement, pin member.Pin, m state.Member, err error) {
+func (ms *members) statement(data []byte) (s *loadstarv1.KeeperStatement, pin member.Pin, m state.Member, err error) {
 	if s, err = member.ReadStatement(data); err != nil {
 		return nil, pin, m, unfitOf(codePolicy, "%v", err)
 	}
 	pin = member.PinOf(s.Identity)
-	if reason := a.Policy.CheckKeeper(pin, s.Rules.Least); reason != "" {
+	if reason := ms.Policy.CheckKeeper(pin, s.Rules.Least); reason != "" {
 		return nil, pin, m, unfitOf(codePolicy, "%s", reason)
 	}
-	if err := member.Valid(s, pin, a.now()); err != nil {
+	if err := member.Valid(s, pin, ms.now()); err != nil {
 		return nil, pin, m, unfitOf(codePolicy, "%v", err)
 	}
-	if m, _, err = a.store.Member(pin); err != nil {
+	if m, _, err = ms.store.Member(pin); err != nil {
 		return nil, pin, m, storeError(err)
 	}
 	if s.Number < m.Statement {
@@ -70,43 +72,43 @@ func (a *agent) statement(data []byte) (s *loadstarv1.KeeperStatement, pin membe
 }
 
 // hearStatements notes the keepers that the server has announced, if the policy trusts them.
-func (a *agent) hearStatements(all [][]byte) error {
-	if a.Policy.Private == policy.PrivateNever || len(a.Policy.Keepers) == 0 {
+func (ms *members) hearStatements(all [][]byte) error {
+	if ms.Policy.Private == policy.PrivateNever || len(ms.Policy.Keepers) == 0 {
 		return nil
 	}
 	for _, data := range all {
-		s, pin, m, err := a.statement(data)
+		s, pin, m, err := ms.statement(data)
 		var no *unfit
 		switch {
 		case errors.As(err, &no):
-			a.Log.Warn("a keeper of the server is not used", "reason", no.reason)
+			ms.Log.Warn("a keeper of the server is not used", "reason", no.reason)
 			continue
 		case err != nil:
 			return err
 		}
 		if s.Number > m.Statement && m.Day != 0 {
-			if err := a.store.ChangeMember(pin, func(m *state.Member) { m.Statement = max(m.Statement, s.Number) }); err != nil {
+			if err := ms.store.ChangeMember(pin, func(m *state.Member) { m.Statement = max(m.Statement, s.Number) }); err != nil {
 				return storeError(err)
 			}
 		}
-		if len(a.members.statements) < maxEnrolled || a.members.statements[pin] != nil {
-			a.members.statements[pin] = s
+		if len(ms.statements) < maxEnrolled || ms.statements[pin] != nil {
+			ms.statements[pin] = s
 		}
 	}
 	return nil
 }
 
 // unenrolled reports whether the agent trusts a keeper that has sent no receipt.
-func (a *agent) unenrolled() (bool, error) {
-	if a.Policy.Private == policy.PrivateNever {
+func (ms *members) unenrolled() (bool, error) {
+	if ms.Policy.Private == policy.PrivateNever {
 		return false, nil
 	}
-	for _, text := range a.Policy.Keepers {
+	for _, text := range ms.Policy.Keepers {
 		pin, err := member.ParsePin(text)
 		if err != nil {
 			return false, nil // reading the configuration has refused it
 		}
-		m, _, err := a.store.Member(pin)
+		m, _, err := ms.store.Member(pin)
 		if err != nil {
 			return false, storeError(err)
 		}
@@ -119,31 +121,31 @@ func (a *agent) unenrolled() (bool, error) {
 
 // enrolments returns the enrolments to send. A member key is on disk before its seal is sent. It
 // stays the same whatever the server says, because the keeper accepts no other one.
-func (a *agent) enrolments() (all []*loadstarv1.Enrolment, err error) {
-	for _, pin := range slices.SortedFunc(keysOf(a.members.statements), func(a, b member.Pin) int { return slices.Compare(a[:], b[:]) }) {
-		s := a.members.statements[pin]
-		m, found, err := a.store.Member(pin)
+func (ms *members) enrolments() (all []*loadstarv1.Enrolment, err error) {
+	for _, pin := range slices.SortedFunc(keysOf(ms.statements), func(x, y member.Pin) int { return slices.Compare(x[:], y[:]) }) {
+		s := ms.statements[pin]
+		m, found, err := ms.store.Member(pin)
 		switch {
 		case err != nil:
 			return nil, storeError(err)
-		case m.Enrolled || a.now().Before(a.members.next[pin]) || len(all) == maxEnrolled:
+		case m.Enrolled || ms.now().Before(ms.next[pin]) || len(all) == maxEnrolled:
 			continue
 		case !found:
-			m = state.Member{Key: mask.NewKey(), Day: mask.Day(a.now()), Statement: s.Number}
-			if err := a.store.ChangeMember(pin, func(x *state.Member) { *x = m }); err != nil {
+			m = state.Member{Key: mask.NewKey(), Day: mask.Day(ms.now()), Statement: s.Number}
+			if err := ms.store.ChangeMember(pin, func(x *state.Member) { *x = m }); err != nil {
 				return nil, storeError(err)
 			}
 		}
-		a.members.next[pin] = a.now().Add(enrolEvery)
-		code, err := a.invitation(pin)
+		ms.next[pin] = ms.now().Add(enrolEvery)
+		code, err := ms.invitation(pin)
 		if err != nil {
-			a.Log.Warn("cannot read the invitation", "keeper", pin, "error", err)
+			ms.Log.Warn("cannot read the invitation", "keeper", pin, "error", err)
 			continue
 		}
 		key := mask.Key(m.Key)
-		sealed, err := member.Seal(s, a.Name, &key, m.Day, code)
+		sealed, err := member.Seal(s, ms.Name, &key, m.Day, code)
 		if err != nil {
-			a.Log.Warn("cannot enrol", "keeper", pin, "error", err)
+			ms.Log.Warn("cannot enrol", "keeper", pin, "error", err)
 			continue
 		}
 		all = append(all, &loadstarv1.Enrolment{Keeper: pin[:], Sealed: sealed})
@@ -163,11 +165,11 @@ func keysOf[K comparable, V any](m map[K]V) func(yield func(K) bool) {
 
 // invitation returns the code with which the agent enrols, or the zero code if there is no file.
 // A line of the file has a code, or the identity of its keeper and a code.
-func (a *agent) invitation(pin member.Pin) (code member.Code, err error) {
-	if a.Invitations == "" {
+func (ms *members) invitation(pin member.Pin) (code member.Code, err error) {
+	if ms.Invitations == "" {
 		return code, nil
 	}
-	f, err := os.Open(a.Invitations)
+	f, err := os.Open(ms.Invitations)
 	if errors.Is(err, fs.ErrNotExist) { // removed after an enrolment
 		return code, nil
 	} else if err != nil {
@@ -193,14 +195,14 @@ func (a *agent) invitation(pin member.Pin) (code member.Code, err error) {
 }
 
 // hearReceipts stores the receipts of keepers. Only the keeper can compute the receipt of a key.
-func (a *agent) hearReceipts(all []*loadstarv1.Receipt) error {
+func (ms *members) hearReceipts(all []*loadstarv1.Receipt) error {
 	for _, r := range all {
 		if len(r.GetKeeper()) != len(member.Pin{}) {
 			continue
 		}
 		pin := member.Pin(r.Keeper)
-		s := a.members.statements[pin]
-		m, found, err := a.store.Member(pin)
+		s := ms.statements[pin]
+		m, found, err := ms.store.Member(pin)
 		switch {
 		case err != nil:
 			return storeError(err)
@@ -208,18 +210,18 @@ func (a *agent) hearReceipts(all []*loadstarv1.Receipt) error {
 			continue
 		}
 		if why := r.GetRefused(); why != "" {
-			a.Log.Warn("a keeper refuses this agent", "keeper", pin, "reason", why[:min(len(why), 500)])
-			a.members.next[pin] = a.now().Add(refusedEvery)
+			ms.Log.Warn("a keeper refuses this agent", "keeper", pin, "reason", why[:min(len(why), 500)])
+			ms.next[pin] = ms.now().Add(refusedEvery)
 			continue
 		}
-		if key := mask.Key(m.Key); !member.ValidReceipt(r, &key, s.Fleet, a.Name, pin) {
-			a.Log.Warn("a receipt is not that of the keeper", "keeper", pin)
+		if key := mask.Key(m.Key); !member.ValidReceipt(r, &key, s.Fleet, ms.Name, pin) {
+			ms.Log.Warn("a receipt is not that of the keeper", "keeper", pin)
 			continue
 		}
-		if err := a.store.ChangeMember(pin, func(m *state.Member) { m.Enrolled, m.Cell, m.Since = true, r.Cell, r.Since }); err != nil {
+		if err := ms.store.ChangeMember(pin, func(m *state.Member) { m.Enrolled, m.Cell, m.Since = true, r.Cell, r.Since }); err != nil {
 			return storeError(err)
 		}
-		a.Log.Info("enrolled with a keeper", "keeper", pin, "fleet", s.Fleet, "cell", r.Cell, "invited", s.Rules.Invited, "least", s.Rules.Least)
+		ms.Log.Info("enrolled with a keeper", "keeper", pin, "fleet", s.Fleet, "cell", r.Cell, "invited", s.Rules.Invited, "least", s.Rules.Least)
 	}
 	return nil
 }
@@ -241,7 +243,7 @@ type maskKeeper struct {
 
 // masking checks what the server says about a private task. It returns nil for a plain one. An
 // [unfit] error means that the task must be declined; nothing falls back to plain.
-func (a *agent) masking(j *job, s *session) (*masking, error) {
+func (ms *members) masking(j *job, s *session) (*masking, error) {
 	x := j.GetPrivacy()
 	if private := recipe.Private(s.Plan); private != (x != nil) {
 		return nil, unfitf("the task and the plan disagree on whether the run is private")
@@ -251,14 +253,14 @@ func (a *agent) masking(j *job, s *session) (*masking, error) {
 	if len(x.Statements) != len(s.Plan.Privacy.Keepers) {
 		return nil, unfitf("the task has %d statements, and the plan names %d keepers", len(x.Statements), len(s.Plan.Privacy.Keepers))
 	}
-	if a.Name == "" {
+	if ms.Name == "" {
 		return nil, unfitf("this agent does not know its name")
 	}
 	var pins []member.Pin
 	var statements []*loadstarv1.KeeperStatement
 	m := &masking{vector: s.Rules.Vector(s.shared())}
 	for _, data := range x.Statements {
-		k, pin, own, err := a.statement(data)
+		k, pin, own, err := ms.statement(data)
 		if err != nil {
 			return nil, err
 		}
@@ -270,7 +272,7 @@ func (a *agent) masking(j *job, s *session) (*masking, error) {
 		case len(statements) > 0 && statements[0].Fleet != k.Fleet:
 			return nil, unfitOf(codePolicy, "the keepers know the fleet as %.40q and %.40q", statements[0].Fleet, k.Fleet)
 		}
-		key, err := a.memberKey(pin, own, x.Day, k.Number)
+		key, err := ms.memberKey(pin, own, x.Day, k.Number)
 		if err != nil {
 			return nil, err
 		}
@@ -288,7 +290,7 @@ func (a *agent) masking(j *job, s *session) (*masking, error) {
 	h := sha256.New()
 	for i := range m.keepers {
 		c := member.Context(statements[i], q)
-		c.Agent = a.Name
+		c.Agent = ms.Name
 		h.Write(c.Append(nil))
 		m.keepers[i].context = c
 	}
@@ -299,8 +301,8 @@ func (a *agent) masking(j *job, s *session) (*masking, error) {
 // memberKey returns the key of a day with a keeper, and erases keys from before yesterday. Rounds
 // stay open for at most a day, so a server cannot ask for an older key, and it cannot push the
 // agent into the future.
-func (a *agent) memberKey(pin member.Pin, m state.Member, day, statement int64) (mask.Key, error) {
-	today := mask.Day(a.now())
+func (ms *members) memberKey(pin member.Pin, m state.Member, day, statement int64) (mask.Key, error) {
+	today := mask.Day(ms.now())
 	key := mask.Key(m.Key)
 	const longest = 10 * 366
 	if today-m.Day > longest {
@@ -312,7 +314,7 @@ func (a *agent) memberKey(pin member.Pin, m state.Member, day, statement int64) 
 		m.Key, m.Day = key, m.Day+1
 	}
 	if changed {
-		err := a.store.ChangeMember(pin, func(x *state.Member) {
+		err := ms.store.ChangeMember(pin, func(x *state.Member) {
 			x.Key, x.Day, x.Statement = m.Key, m.Day, max(x.Statement, statement)
 		})
 		if err != nil {

@@ -457,6 +457,7 @@ func TestPrivateDeclined(t *testing.T) {
 		}, "signature is wrong"},
 		{func(x *loadstarv1.Task, _ settings) { x.Privacy.Day = day + 2 }, "this agent's clock says"},
 		{func(x *loadstarv1.Task, _ settings) { x.Privacy.Day = day - 2 }, "this agent's clock says"},
+		{func(x *loadstarv1.Task, _ settings) { x.Run = strings.Repeat("r", 2*member.MaxName) }, "cannot be masked"},
 		{func(x *loadstarv1.Task, _ settings) {
 			x.Plan = p.put(small("fedavg", settings{"schedule.cohort": 0}).text(t))
 		}, "disagree on whether the run is private"},
@@ -468,7 +469,7 @@ func TestPrivateDeclined(t *testing.T) {
 		x.Privacy.Statements = statements
 		c.change(x, plan)
 		p.give(x)
-		if reason := p.declined(t, run); !strings.Contains(reason, c.want) {
+		if reason := p.declined(t, x.Run); !strings.Contains(reason, c.want) {
 			t.Errorf("%s: declined because %q, want %q", run, reason, c.want)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"loadstar/agent/state"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
+	"loadstar/internal/backoff"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
@@ -31,6 +32,19 @@ const (
 	maxReach = 1 << 14
 	maxWork  = 1 << 27
 )
+
+// follower keeps the host's releases those of the server. The goroutine that calls the server uses
+// news, which has a lock, and the reports; follow uses the rest.
+type follower struct {
+	*Config
+	store *state.Store
+	blobs *blobs // of releases
+	retry backoff.Backoff
+	news  news
+	// The reports are not sent yet, and sent is to be called when they are.
+	reports []release.Report
+	sent    func()
+}
 
 // news has the newest list of releases. The check-ins set it, and follow applies it.
 type news struct {
@@ -56,17 +70,17 @@ func (n *news) hear(list *loadstarv1.ReleaseList) {
 	wake(n.changed)
 }
 
-// addReleases adds to a check-in which list of releases the agent has, and reports that the
+// add adds to a check-in which list of releases the agent has, and reports that the
 // server does not have.
-func (a *agent) addReleases(q *loadstarv1.ExchangeRequest) {
-	if a.Releases == nil {
+func (f *follower) add(q *loadstarv1.ExchangeRequest) {
+	if f.Releases == nil {
 		return
 	}
-	q.Releases = proto.Uint64(a.news.newest().GetRevision())
-	if len(a.reports) == 0 {
-		a.reports, a.reported = a.Releases.Reports()
+	q.Releases = proto.Uint64(f.news.newest().GetRevision())
+	if len(f.reports) == 0 {
+		f.reports, f.sent = f.Releases.Reports()
 	}
-	for _, r := range a.reports[:min(len(a.reports), reportsAtOnce)] {
+	for _, r := range f.reports[:min(len(f.reports), reportsAtOnce)] {
 		q.Reports = append(q.Reports, reportMessage(r))
 	}
 }
@@ -97,33 +111,33 @@ func known(x float64) *float64 {
 	return &x
 }
 
-// reportsDone drops the reports of a check-in, because the server has them or refuses them.
-func (a *agent) reportsDone(n int) {
+// done drops the reports of a check-in, because the server has them or refuses them.
+func (f *follower) done(n int) {
 	if n == 0 {
 		return
 	}
-	if a.reports = a.reports[n:]; len(a.reports) == 0 && a.reported != nil {
-		a.reported()
-		a.reported = nil
+	if f.reports = f.reports[n:]; len(f.reports) == 0 && f.sent != nil {
+		f.sent()
+		f.sent = nil
 	}
 }
 
 // follow gives the releases on the server's list to the host, until ctx ends. It is a
 // goroutine of its own, because a download may take long.
-func (a *agent) follow(ctx context.Context) error {
-	if a.Releases == nil {
+func (f *follower) follow(ctx context.Context) error {
+	if f.Releases == nil {
 		return nil
 	}
-	retry := a.retry("release")
+	retry := f.retry
 	unusable := map[string]bool{} // releases that this version cannot use
 	for ctx.Err() == nil {
 		select {
-		case <-a.news.changed:
+		case <-f.news.changed:
 		case <-ctx.Done():
 			return nil
 		}
 		for {
-			err := a.apply(ctx, a.news.newest(), unusable)
+			err := f.apply(ctx, f.news.newest(), unusable)
 			if errors.Is(err, errStore) {
 				return err
 			}
@@ -132,8 +146,8 @@ func (a *agent) follow(ctx context.Context) error {
 				break
 			}
 			wait := retry.Next()
-			a.Log.Warn("cannot take over the server's releases", "error", err, "next", wait.Round(time.Millisecond))
-			pause(ctx, wait, a.news.changed)
+			f.Log.Warn("cannot take over the server's releases", "error", err, "next", wait.Round(time.Millisecond))
+			pause(ctx, wait, f.news.changed)
 		}
 	}
 	return nil
@@ -142,11 +156,11 @@ func (a *agent) follow(ctx context.Context) error {
 // apply makes the host's releases those of a list. It removes releases before it fetches
 // others, because a withdrawn release must be left at once. A release that fails does not
 // hinder the others.
-func (a *agent) apply(ctx context.Context, list *loadstarv1.ReleaseList, unusable map[string]bool) error {
+func (f *follower) apply(ctx context.Context, list *loadstarv1.ReleaseList, unusable map[string]bool) error {
 	var ids, runs []string
 	all := list.GetReleases()
 	if len(all) > maxReleases {
-		a.Log.Warn("the server offers too many releases", "releases", len(all))
+		f.Log.Warn("the server offers too many releases", "releases", len(all))
 		all = all[:maxReleases]
 	}
 	for _, r := range all {
@@ -158,42 +172,42 @@ func (a *agent) apply(ctx context.Context, list *loadstarv1.ReleaseList, unusabl
 	maps.DeleteFunc(unusable, func(id string, _ bool) bool { return !slices.Contains(ids, id) })
 	// Pin first, so that the personal layers of these runs are still there when the release
 	// arrives.
-	if err := a.store.Pin(runs); err != nil {
+	if err := f.store.Pin(runs); err != nil {
 		return storeError(err)
 	}
-	if err := a.Releases.Retain(ids); err != nil {
+	if err := f.Releases.Retain(ids); err != nil {
 		return fmt.Errorf("removing releases: %w", err)
 	}
 	var failed error
 	for _, r := range all {
-		if unusable[r.GetId()] || a.Releases.Has(r.GetId()) {
+		if unusable[r.GetId()] || f.Releases.Has(r.GetId()) {
 			continue
 		}
-		x, personal, err := a.fetchRelease(ctx, r)
+		x, personal, err := f.fetch(ctx, r)
 		var no *unfit
 		switch {
 		case errors.As(err, &no):
 			unusable[r.GetId()] = true
-			a.Log.Warn("cannot use a release", "release", fmt.Sprintf("%s@%d", r.GetName(), r.GetNumber()), "reason", no.reason)
+			f.Log.Warn("cannot use a release", "release", fmt.Sprintf("%s@%d", r.GetName(), r.GetNumber()), "reason", no.reason)
 			continue
 		case err == nil:
-			err = a.Releases.Offer(*x, a.loader(x.Run, personal))
+			err = f.Releases.Offer(*x, f.loader(x.Run, personal))
 		}
 		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("release %s@%d: %w", r.GetName(), r.GetNumber(), err))
 			continue
 		}
-		a.Log.Info("received a release", "release", fmt.Sprintf("%s@%d", x.Name, x.Number), "run", x.Run, "version", x.Version)
-		a.released.drop(r.GetPlan())
-		a.released.drop(r.GetWeights())
+		f.Log.Info("received a release", "release", fmt.Sprintf("%s@%d", x.Name, x.Number), "run", x.Run, "version", x.Version)
+		f.blobs.drop(r.GetPlan())
+		f.blobs.drop(r.GetWeights())
 	}
 	return failed
 }
 
-// fetchRelease fetches the plan and the weights of a release and checks them. It also
+// fetch fetches the plan and the weights of a release and checks them. It also
 // returns the number of personal weights. The error is an [unfit] if this agent can never
 // use the release.
-func (a *agent) fetchRelease(ctx context.Context, r *loadstarv1.Release) (*release.Release, int, error) {
+func (f *follower) fetch(ctx context.Context, r *loadstarv1.Release) (*release.Release, int, error) {
 	x := &release.Release{
 		ID: r.GetId(), Name: r.GetName(), Number: int(r.GetNumber()), Run: r.GetRun(), Version: int(r.GetVersion()), Role: release.Role(r.GetRole()),
 	}
@@ -207,7 +221,7 @@ func (a *agent) fetchRelease(ctx context.Context, r *loadstarv1.Release) (*relea
 		return nil, 0, unfitf("number %d or version %d is out of range", r.GetNumber(), r.GetVersion())
 	}
 	var err error
-	if x.Plan, err = a.released.get(ctx, r.GetPlan(), maxPlan, false); err != nil {
+	if x.Plan, err = f.blobs.get(ctx, r.GetPlan(), maxPlan, false); err != nil {
 		return nil, 0, err
 	}
 	p, err := recipe.Read(x.Plan)
@@ -221,8 +235,8 @@ func (a *agent) fetchRelease(ctx context.Context, r *loadstarv1.Release) (*relea
 	if err != nil {
 		return nil, 0, unfitf("the plan does not fit together: %v", err)
 	}
-	if need := footprint(p, q, 1); need > a.Memory {
-		return nil, 0, unfitf("the model takes %d MB, this agent may use %d", need>>20, a.Memory>>20)
+	if need := footprint(p, q, 1); need > f.Memory {
+		return nil, 0, unfitf("the model takes %d MB, this agent may use %d", need>>20, f.Memory>>20)
 	}
 	net := q.Model.Net()
 	horizon, targets := p.Model.Horizon.Steps(), p.Model.Targets.Steps()
@@ -236,7 +250,7 @@ func (a *agent) fetchRelease(ctx context.Context, r *loadstarv1.Release) (*relea
 	if want := map[bool]release.Role{true: release.Personal, false: release.Generic}[personal > 0]; x.Role != want {
 		return nil, 0, unfitf("the role is %.40q, but the plan is for a %s model", x.Role, want)
 	}
-	data, err := a.released.get(ctx, r.GetWeights(), 4*int64(q.SharedLen()), true)
+	data, err := f.blobs.get(ctx, r.GetWeights(), 4*int64(q.SharedLen()), true)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -251,9 +265,9 @@ func (a *agent) fetchRelease(ctx context.Context, r *loadstarv1.Release) (*relea
 }
 
 // loader returns a function that reads what a client kept from a run.
-func (a *agent) loader(run string, personal int) func(client string) (release.Kept, bool, error) {
+func (f *follower) loader(run string, personal int) func(client string) (release.Kept, bool, error) {
 	return func(client string) (release.Kept, bool, error) {
-		values, scaling, found, err := a.store.Read(run, client)
+		values, scaling, found, err := f.store.Read(run, client)
 		if err != nil || !found {
 			return release.Kept{}, false, err
 		}

@@ -68,7 +68,7 @@ func (a *agent) do(ctx context.Context, j *job) error {
 	case err != nil:
 		return err
 	}
-	masks, err := a.masking(j, s)
+	masks, err := a.members.masking(j, s)
 	if err == nil && masks != nil {
 		err = a.spent(j, masks)
 	}

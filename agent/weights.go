@@ -26,8 +26,8 @@ func (a *agent) accept(s *session, j *job, weights []float32, keep bool) error {
 		return storeError(err)
 	}
 	reason := ""
-	if a.checksHeads() {
-		if reason, err = a.checkHeads(j, chain.Trail, keep); err != nil {
+	if a.heads.active() {
+		if reason, err = a.heads.check(j, chain.Trail, keep); err != nil {
 			return err
 		}
 	}

@@ -22,7 +22,6 @@ const (
 // tooLarge lists the types and functions that are still above the limits. Remove a line when its type or function fits;
 // add none.
 var tooLarge = []string{
-	"agent.agent",
 }
 
 // TestSizes holds the sizes of types and functions outside of tests and generated code.
