@@ -25,7 +25,7 @@ import (
 // callTime is how long a command waits for a broker, a server or a running agent.
 const callTime = 15 * time.Second
 
-// Check validates the configuration, opens the model, connects to broker and server, and
+// Check validates the configuration, opens the model, connects to broker, server and weather service, and
 // prints what the agent would do, and whether it would train the given plans. It changes
 // nothing.
 func Check(ctx context.Context, o Options, plans ...string) error {
@@ -69,6 +69,9 @@ func Check(ctx context.Context, o Options, plans ...string) error {
 		call, cancel := context.WithTimeout(ctx, callTime)
 		ok("broker "+c.MQTT.Broker, mqtt.Check(call, broker(c, o.Version, o.Log)))
 		cancel()
+	}
+	if c.Weather.Address != "" {
+		ok("weather "+c.Weather.Address, checkWeather(ctx, c, say))
 	}
 	if c.HTTP.Listen != "" {
 		ok("http "+c.HTTP.Listen, checkListen(c.HTTP.Listen))
@@ -142,8 +145,8 @@ func checkModel(c *config.Config, say func(string, ...any)) error {
 		switch {
 		case need == "holidays" && country == "":
 			return errors.New("it knows public holidays; write the country of the site, such as site: {country: DE}")
-		case need == "temperature" || need == "wind":
-			say("model %s reads the weather column %s: send weather to the inbox or to /v1/weather", f.Model.Plan.Name, need)
+		case (need == "temperature" || need == "wind") && c.Weather.Address == "":
+			say("model %s reads the weather column %s: set weather.address, or send weather to the inbox or to /v1/weather", f.Model.Plan.Name, need)
 		}
 	}
 	own := 0

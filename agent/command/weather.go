@@ -5,8 +5,10 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"time"
 
+	"loadstar/agent/config"
 	"loadstar/agent/readings"
 	"loadstar/internal/backoff"
 	"loadstar/series/openmeteo"
@@ -15,16 +17,38 @@ import (
 // After a start the agent asks for the days that it may have missed, and later for the last one.
 const missedDays = 7
 
+// weatherService returns the service of a configuration, and the place that it learns.
+func weatherService(c *config.Config) (*openmeteo.Service, openmeteo.Place, error) {
+	w := c.Weather
+	at := openmeteo.Place{Latitude: w.Latitude, Longitude: w.Longitude}.Rounded(w.Precision)
+	service, err := openmeteo.New(w.Address)
+	return service, at, err
+}
+
+// checkWeather asks the service once, for a day.
+func checkWeather(ctx context.Context, c *config.Config, say func(string, ...any)) error {
+	service, at, err := weatherService(c)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	hours, err := service.Forecast(ctx, at, 0, 1)
+	if err == nil {
+		say("weather at %s every %s: %s", at, c.Weather.Every, strings.Join(hours.Names, ", "))
+	}
+	return err
+}
+
 // fetchWeather asks a service for weather again and again, until ctx ends. A service that fails
 // ends nothing: forecasts then say that weather is missing.
 func (x *site) fetchWeather(ctx context.Context, intake *readings.Intake, log *slog.Logger) error {
 	w := x.c.Weather
-	service, err := openmeteo.New(w.Address)
+	service, at, err := weatherService(x.c)
 	if err != nil {
 		return err
 	}
 	every := time.Duration(w.Every)
-	at := openmeteo.Place{Latitude: w.Latitude, Longitude: w.Longitude}.Rounded(w.Precision)
 	ahead := int(math.Ceil(time.Duration(x.c.Forecast.H).Hours()/24)) + 1
 	log.Info("asking for weather", "service", w.Address, "place", at.String(), "every", w.Every.String())
 	// Agents that start together, for example after a power cut, do not ask together.

@@ -91,4 +91,16 @@ func TestWeather(t *testing.T) {
 			t.Errorf("%s: %g", at, v)
 		}
 	}
+	none := httptest.NewServer(http.NotFoundHandler())
+	defer none.Close()
+	for address, want := range map[string]string{service.URL: "weather at 52.5,13.4 every 15m: temperature\n", none.URL: ""} {
+		if err := os.WriteFile(path, []byte(strings.Replace(text, service.URL, address, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var said buffer
+		err := Check(t.Context(), Options{Config: path, Out: &said, Log: slog.New(slog.DiscardHandler)})
+		if (err == nil) != (want != "") || !strings.Contains(said.String(), want) {
+			t.Errorf("check of %s: %v\n%s", address, err, said.String())
+		}
+	}
 }

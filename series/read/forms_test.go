@@ -152,6 +152,15 @@ func cells(head [][]any, row func(i int, at time.Time) []any, tail ...[]any) [][
 	return append(head, tail...)
 }
 
+// months returns a sheet with the sum of each month.
+func months() (rows [][]any) {
+	rows = append(rows, []any{"Monat", "kWh"})
+	for m := range 12 {
+		rows = append(rows, []any{time.Date(2024, time.Month(m+1), 1, 0, 0, 0, 0, time.UTC), 1000.5})
+	}
+	return rows
+}
+
 func sheetForms() []form {
 	compound := append([]byte("\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"), make([]byte, 4096)...)
 	return []form{
@@ -160,9 +169,10 @@ func sheetForms() []form {
 			content: sheets([]string{"Data"}, map[string][][]any{"Data": cells([][]any{{"meter", "time", "load kW"}}, func(i int, at time.Time) []any { return []any{"house", at, formLoad(i, 0)} })}),
 		},
 		{
-			Name: "spreadsheet: cover sheet, a column per building", File: "campus.xlsx", Meters: []string{"Halle", "Büro", "Küche"}, Says: `sheet "kWh" of 2`,
-			content: sheets([]string{"Cover", "kWh"}, map[string][][]any{
-				"Cover": {{"Energy report"}, {"by", "facility management"}, {"on", time.Date(2024, 3, 13, 0, 0, 0, 0, time.UTC)}},
+			Name: "spreadsheet: cover sheet, months, a column per building", File: "campus.xlsx", Meters: []string{"Halle", "Büro", "Küche"}, Says: `sheet "kWh" of 3`,
+			content: sheets([]string{"Cover", "Months", "kWh"}, map[string][][]any{
+				"Cover":  {{"Energy report"}, {"by", "facility management"}, {"on", time.Date(2024, 3, 13, 0, 0, 0, 0, time.UTC)}},
+				"Months": months(),
 				"kWh": cells([][]any{{"Zeit", "Halle", "Büro", "Küche", "Summe"}, {"", "kWh", "kWh", "kWh", "kWh"}}, func(i int, at time.Time) []any {
 					return []any{at, formLoad(i, 0), formLoad(i, 1), formLoad(i, 2), 99.5}
 				}),

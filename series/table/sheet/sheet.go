@@ -25,8 +25,9 @@ const (
 	maxText     = 256 << 20
 	// looked is the number of rows by which a sheet and the styles of its columns are found.
 	looked = 200
-	// enough is the number of dates in a column that only a table of readings has.
-	enough = 10
+	// enough is the number of dates in a column that a table of readings has, and a cover or a
+	// summary of months has not.
+	enough = looked / 2
 )
 
 // Sheet is a sheet as text.
