@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"loadstar/agent/state"
+	"loadstar/fed"
 	"loadstar/fed/mask"
 	"loadstar/fed/member"
 	"loadstar/fed/policy"
@@ -277,11 +278,7 @@ func (a *agent) masking(j *job, s *session) (*masking, error) {
 		pins, statements = append(pins, pin), append(statements, k)
 		m.keepers = append(m.keepers, maskKeeper{key: key})
 	}
-	q := &loadstarv1.MaskedRound{
-		Fleet: statements[0].Fleet, Run: j.GetRun(), Round: j.GetRound(), Version: j.GetVersion(),
-		Plan: j.GetPlan(), Weights: j.GetWeights(), Control: j.GetControl(), Length: int64(m.vector.Len()), Day: x.Day,
-		Terms: member.PlanTerms(s.Plan, pins), Limits: member.Limits(m.vector.Blocks(taskOf(j.Task).Limits)),
-	}
+	q := maskedRound(j.Task, s.Plan, statements[0].Fleet, pins, m.vector)
 	if err := member.CheckRound(q); err != nil {
 		return nil, unfitf("the task cannot be masked: %v", err)
 	}
@@ -294,6 +291,17 @@ func (a *agent) masking(j *job, s *session) (*masking, error) {
 	}
 	m.context = [32]byte(h.Sum(nil))
 	return m, nil
+}
+
+// maskedRound returns everything in a task that decides what is trained and how its numbers are made.
+// A server that told one agent something else than the others could open a sum in which only that
+// agent's numbers are not 0.
+func maskedRound(t *loadstarv1.Task, plan *fed.Plan, fleet string, keepers []member.Pin, v round.Vector) *loadstarv1.MaskedRound {
+	return &loadstarv1.MaskedRound{
+		Fleet: fleet, Run: t.GetRun(), Round: t.GetRound(), Version: t.GetVersion(),
+		Plan: t.GetPlan(), Weights: t.GetWeights(), Control: t.GetControl(), Length: int64(v.Len()), Day: t.GetPrivacy().GetDay(),
+		Homes: t.GetFleet(), Clip: t.GetLimits(), Terms: member.PlanTerms(plan, keepers), Limits: member.Limits(v.Blocks(taskOf(t).Limits)),
+	}
 }
 
 // memberKey returns the key of a day with a keeper, and erases keys from before yesterday. Rounds

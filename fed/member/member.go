@@ -15,6 +15,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -164,13 +165,18 @@ func Blocks(limits []*v1.MaskBlock) []mask.Block {
 	return b
 }
 
+// Clip converts a task's limits.
+func Clip(l *v1.Limits) mask.Clip {
+	return mask.Clip{Norm: l.GetNorm(), Control: l.GetControl(), Loss: l.GetLoss(), Coordinate: l.GetCoordinate(), Examples: l.GetExamples()}
+}
+
 // Context returns what a result of a round is masked for. Rounds and results must have been
 // checked ([CheckRound], [CheckResult]).
 func Context(s *v1.KeeperStatement, q *v1.MaskedRound) *mask.Context {
 	terms := Terms(s, q.Terms)
 	return &mask.Context{
 		Fleet: q.Fleet, Run: q.Run, Round: q.Round, Version: q.Version, Plan: q.Plan, Weights: q.Weights, Control: q.Control,
-		Length: q.Length, Day: q.Day, Terms: terms.Hash(), Limits: mask.Limits(Blocks(q.Limits)),
+		Length: q.Length, Day: q.Day, Homes: q.Homes, Terms: terms.Hash(), Limits: mask.Limits(Clip(q.Clip), Blocks(q.Limits)),
 	}
 }
 
@@ -185,6 +191,8 @@ func CheckRound(q *v1.MaskedRound) error {
 		return fmt.Errorf("a round needs a fleet, a run, a plan and weights, with names of 1 to %d bytes", MaxName)
 	case q.Round < 0 || q.Version < 0:
 		return fmt.Errorf("round %d of version %d: want numbers from 0", q.Round, q.Version)
+	case q.Homes < 1 || q.Homes > math.MaxInt32:
+		return fmt.Errorf("a run of %d clients", q.Homes)
 	case q.Length < 1 || q.Length > MaxLength:
 		return fmt.Errorf("a vector of %d numbers: want 1 to %d", q.Length, MaxLength)
 	case t == nil || t.Least < 0 || t.Quorum < 0 || t.Quorum > 1000:
@@ -206,7 +214,7 @@ func CheckRound(q *v1.MaskedRound) error {
 	var length int64
 	for _, b := range q.Limits {
 		if b.GetLength() < 1 || b.Length > MaxLength || b.Limit < 0 || b.Limit > 1<<62 {
-			return fmt.Errorf("a limit of %d for %d numbers with check %s", b.GetLimit(), b.GetLength(), t.Check)
+			return fmt.Errorf("a limit of %d for %d numbers", b.GetLimit(), b.GetLength())
 		}
 		length += b.Length
 	}
