@@ -268,6 +268,8 @@ func (a *agent) masking(j *job, s *session) (*masking, error) {
 			return nil, unfitOf(codePolicy, "keeper %s is named twice", pin)
 		case !own.Enrolled:
 			return nil, unfitOf(codePolicy, "this agent has no receipt of keeper %s yet", pin)
+		case a.now().Unix() < own.Since+k.Rules.Age: // the keeper would refuse the sum with it
+			return nil, unfitOf(codePolicy, "keeper %s wants members that are %d s old, and this agent is a member since %s", pin, k.Rules.Age, time.Unix(own.Since, 0).UTC().Format(time.RFC3339))
 		case len(statements) > 0 && statements[0].Fleet != k.Fleet:
 			return nil, unfitOf(codePolicy, "the keepers know the fleet as %.40q and %.40q", statements[0].Fleet, k.Fleet)
 		}

@@ -37,11 +37,17 @@ const privateFleet = 9
 // newKeeper returns a keeper whose members may be in sums at once.
 func newKeeper(t testing.TB, least int64, now func() time.Time) *keeper.Keeper {
 	t.Helper()
+	return newKeeperOfAge(t, least, 0, now)
+}
+
+// newKeeperOfAge returns a keeper whose members may be in sums after some seconds.
+func newKeeperOfAge(t testing.TB, least, age int64, now func() time.Time) *keeper.Keeper {
+	t.Helper()
 	dir := t.TempDir()
 	if _, err := keeper.Create(dir); err != nil {
 		t.Fatal(err)
 	}
-	k, err := keeper.Open(dir, keeper.Options{Fleet: "homes", Rules: &loadstarv1.KeeperRules{Least: least, Quorum: 700, Cell: 100, Invited: true}, Now: now, Daily: 100})
+	k, err := keeper.Open(dir, keeper.Options{Fleet: "homes", Rules: &loadstarv1.KeeperRules{Least: least, Quorum: 700, Cell: 100, Age: age, Invited: true}, Now: now, Daily: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -619,6 +625,23 @@ func TestPrivateDeclined(t *testing.T) {
 			t.Errorf("a result of run %s in form %v", r.Run, r.Form)
 		}
 	}
+}
+
+// A new member declines until it is old enough: with its result, the keeper would refuse the round, and
+// three such rounds end the run.
+func TestYoungMember(t *testing.T) {
+	var shift atomic.Int64
+	now := func() time.Time { return time.Now().Add(time.Duration(shift.Load())) }
+	d, k := meters(t, 2), newKeeperOfAge(t, 3, 3600, now)
+	p := private(t, d, 1, 3, now, k)[0]
+	p.enrolled(t)
+	p.give(p.privately(t, "young", 0, hidden(nil), privateFleet, mask.Day(now())))
+	if reason := p.declined(t, "young"); !strings.Contains(reason, "wants members that are 3600 s old") {
+		t.Errorf("declined because %q", reason)
+	}
+	shift.Store(int64(2 * time.Hour))
+	p.give(p.privately(t, "old", 0, hidden(nil), privateFleet, mask.Day(now())))
+	p.pushed(t, "old", 0)
 }
 
 // enrolledWith waits for the answer to one keeper's enrolment.

@@ -42,6 +42,7 @@ type open struct {
 
 	mu       sync.Mutex
 	refuses  string                               // the rule by which it refuses
+	withheld bool                                 // it approves no plan
 	newest   int64                                // round that it says it has released
 	releases map[int64][]*v1.KeeperReleaseRequest // by round
 }
@@ -93,6 +94,9 @@ func (k *open) State(_ context.Context, q *v1.KeeperStateRequest) (*v1.KeeperSta
 		a.Newest = k.newest
 		k.mu.Unlock()
 	}
+	k.mu.Lock()
+	a.Approved = q.Plan != "" && !k.withheld
+	k.mu.Unlock()
 	a.Signature = member.Sign(k.identity, 1, q, a)
 	return a, nil
 }
@@ -423,6 +427,41 @@ func TestRefusedRounds(t *testing.T) {
 	if r := show(); r.State != "failed" || r.Version != 1 {
 		t.Errorf("the run is %s at version %d", r.State, r.Version)
 	}
+}
+
+// TestRoundsWait checks that a run whose plan no keeper has approved asks nobody, and that a refusal
+// for today does not abandon a round: both wait, and lose no round.
+func TestRoundsWait(t *testing.T) {
+	k := []*open{newOpen(t)}
+	set := func(withheld bool, refuses string) {
+		k[0].mu.Lock()
+		defer k[0].mu.Unlock()
+		k[0].withheld, k[0].refuses = withheld, refuses
+	}
+	set(true, "daily")
+	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
+	a := st.join("a0", "a1")
+	run := st.start(strings.ReplaceAll(hiddenPlan, ", union", ""))
+	waits := func(want string) {
+		t.Helper()
+		testkit.Eventually(t, "the run waits", func() bool {
+			r, err := st.operator.GetRun(t.Context(), &v1.GetRunRequest{Run: run})
+			testkit.Must(t, err)
+			if r.Run.Round != 0 || r.Run.State == "failed" {
+				t.Fatalf("the run is %s in round %d: %s", r.Run.State, r.Run.Round+1, r.Run.Reason)
+			}
+			return strings.Contains(r.Run.Waits, want)
+		})
+	}
+	waits("keeper auditor has not approved plan")
+	if leases, err := st.ledger.Counter.OpenLeases(t.Context(), run); err != nil || len(leases) > 0 {
+		t.Errorf("%d clients train a plan that is not approved, %v", len(leases), err)
+	}
+	set(false, "daily")
+	a.counted(st.masked(a.task(run, 0), a.id, 0, k, "a0", "a1"))
+	waits("keeper auditor refused: daily")
+	set(false, "")
+	st.weights(run, 1)
 }
 
 // TestRoundsOfABackup checks that a server that repeats rounds after a restore goes on after those

@@ -400,11 +400,11 @@ func TestDamagedResult(t *testing.T) {
 func TestAnotherFormat(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
-	if err := s.db.Update(func(tx *bolt.Tx) error { return tx.Bucket(metaBucket).Put([]byte("format"), []byte("4")) }); err != nil {
+	if err := s.db.Update(func(tx *bolt.Tx) error { return tx.Bucket(metaBucket).Put([]byte("format"), []byte("5")) }); err != nil {
 		t.Fatal(err)
 	}
 	s.Close()
-	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "written by a newer Loadstar (format 4, this one reads up to 3): upgrade") {
+	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "written by a newer Loadstar (format 5, this one reads up to 4): upgrade") {
 		t.Error(err)
 	}
 }

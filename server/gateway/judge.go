@@ -103,6 +103,8 @@ func (g *Gateway) judgeSome(ctx context.Context, all []*arrived) (accepted, agai
 	verdicts, err := g.Keepers.Check(ctx, c.keepers, c.directions, c.round, results)
 	refused := (*keepers.Refused)(nil)
 	switch {
+	case errors.As(err, &refused) && refused.Waits():
+		return nil, all
 	case errors.As(err, &refused) && len(all) > 1:
 		half := len(all) / 2
 		accepted, again = g.judgeSome(ctx, all[:half])

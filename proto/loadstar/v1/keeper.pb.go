@@ -692,6 +692,7 @@ type KeeperStateRequest struct {
 	Fleet         string                 `protobuf:"bytes,1,opt,name=fleet,proto3" json:"fleet,omitempty"`
 	Run           string                 `protobuf:"bytes,2,opt,name=run,proto3" json:"run,omitempty"`         // empty, or a run whose directions and newest round are wanted
 	Members       []byte                 `protobuf:"bytes,3,opt,name=members,proto3" json:"members,omitempty"` // revision of the list of members that the server has
+	Plan          string                 `protobuf:"bytes,4,opt,name=plan,proto3" json:"plan,omitempty"`       // empty, or a plan (blob) about which approved is wanted
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -747,6 +748,13 @@ func (x *KeeperStateRequest) GetMembers() []byte {
 	return nil
 }
 
+func (x *KeeperStateRequest) GetPlan() string {
+	if x != nil {
+		return x.Plan
+	}
+	return ""
+}
+
 type KeeperStateResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Statement     *SignedStatement       `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"`
@@ -755,6 +763,7 @@ type KeeperStateResponse struct {
 	Newest        int64                  `protobuf:"varint,4,opt,name=newest,proto3" json:"newest,omitempty"`        // the run's newest round that was released; -1 if there is none
 	Directions    []byte                 `protobuf:"bytes,5,opt,name=directions,proto3" json:"directions,omitempty"` // seed of the run's random vectors; agents must not learn it
 	Signature     *KeeperSignature       `protobuf:"bytes,6,opt,name=signature,proto3" json:"signature,omitempty"`
+	Approved      bool                   `protobuf:"varint,7,opt,name=approved,proto3" json:"approved,omitempty"` // rounds of the request's plan may be released
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -829,6 +838,13 @@ func (x *KeeperStateResponse) GetSignature() *KeeperSignature {
 		return x.Signature
 	}
 	return nil
+}
+
+func (x *KeeperStateResponse) GetApproved() bool {
+	if x != nil {
+		return x.Approved
+	}
+	return false
 }
 
 type KeeperMember struct {
@@ -1398,11 +1414,12 @@ const file_loadstar_v1_keeper_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"E\n" +
 	"\x0fKeeperSignature\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x1c\n" +
-	"\tsignature\x18\x02 \x01(\fR\tsignature\"V\n" +
+	"\tsignature\x18\x02 \x01(\fR\tsignature\"j\n" +
 	"\x12KeeperStateRequest\x12\x14\n" +
 	"\x05fleet\x18\x01 \x01(\tR\x05fleet\x12\x10\n" +
 	"\x03run\x18\x02 \x01(\tR\x03run\x12\x18\n" +
-	"\amembers\x18\x03 \x01(\fR\amembers\"\x96\x02\n" +
+	"\amembers\x18\x03 \x01(\fR\amembers\x12\x12\n" +
+	"\x04plan\x18\x04 \x01(\tR\x04plan\"\xb2\x02\n" +
 	"\x13KeeperStateResponse\x12:\n" +
 	"\tstatement\x18\x01 \x01(\v2\x1c.loadstar.v1.SignedStatementR\tstatement\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\fR\brevision\x123\n" +
@@ -1411,7 +1428,8 @@ const file_loadstar_v1_keeper_proto_rawDesc = "" +
 	"\n" +
 	"directions\x18\x05 \x01(\fR\n" +
 	"directions\x12:\n" +
-	"\tsignature\x18\x06 \x01(\v2\x1c.loadstar.v1.KeeperSignatureR\tsignature\"h\n" +
+	"\tsignature\x18\x06 \x01(\v2\x1c.loadstar.v1.KeeperSignatureR\tsignature\x12\x1a\n" +
+	"\bapproved\x18\a \x01(\bR\bapproved\"h\n" +
 	"\fKeeperMember\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x12\n" +
 	"\x04cell\x18\x02 \x01(\x03R\x04cell\x12\x14\n" +
