@@ -85,8 +85,9 @@ func (a *agent) hearStatements(all [][]byte) error {
 		case err != nil:
 			return err
 		}
-		if s.Number > m.Statement && m.Day != 0 {
-			if err := a.store.ChangeMember(pin, func(m *state.Member) { m.Statement = max(m.Statement, s.Number) }); err != nil {
+		if m.Day != 0 && (s.Number > m.Statement || s.Number > m.For && m.Enrolled) {
+			// The keeper may have lost its keys. If it has not, it repeats its receipt.
+			if err := a.store.ChangeMember(pin, func(m *state.Member) { m.Statement, m.Enrolled = max(m.Statement, s.Number), false }); err != nil {
 				return storeError(err)
 			}
 		}
@@ -217,7 +218,7 @@ func (a *agent) hearReceipts(all []*loadstarv1.Receipt) error {
 			a.Log.Warn("a receipt is not that of the keeper", "keeper", pin)
 			continue
 		}
-		if err := a.store.ChangeMember(pin, func(m *state.Member) { m.Enrolled, m.Cell, m.Since = true, r.Cell, r.Since }); err != nil {
+		if err := a.store.ChangeMember(pin, func(m *state.Member) { m.Enrolled, m.For, m.Cell, m.Since = true, s.Number, r.Cell, r.Since }); err != nil {
 			return storeError(err)
 		}
 		a.Log.Info("enrolled with a keeper", "keeper", pin, "fleet", s.Fleet, "cell", r.Cell, "invited", s.Rules.Invited, "least", s.Rules.Least)

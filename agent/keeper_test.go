@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -625,6 +626,40 @@ func TestPrivateDeclined(t *testing.T) {
 			t.Errorf("a result of run %s in form %v", r.Run, r.Form)
 		}
 	}
+}
+
+// A keeper that has lost its keys announces a new statement: members enrol again by themselves.
+func TestEnrolsAgain(t *testing.T) {
+	d, dir := meters(t, 2), t.TempDir()
+	if _, err := keeper.Create(dir); err != nil {
+		t.Fatal(err)
+	}
+	open := func() *keeper.Keeper {
+		k, err := keeper.Open(dir, keeper.Options{Fleet: "homes", Rules: &loadstarv1.KeeperRules{Least: 3, Cell: 100, Invited: true}, Daily: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = k.Close() })
+		return k
+	}
+	all := []*keeper.Keeper{open()} // the party's server asks those in the slice
+	p := private(t, d, 1, 3, time.Now, all...)[0]
+	p.enrolled(t)
+	p.stop()
+	if err := errors.Join(all[0].Close(), os.Remove(filepath.Join(dir, "keys.db"))); err != nil {
+		t.Fatal(err)
+	}
+	all[0] = open()
+	p.mu.Lock()
+	p.keepers = [][]byte{signed(t, all[0])}
+	p.mu.Unlock()
+	before := p.seals.Load()
+	p.stop = start(t, p.config)
+	var calls int
+	p.wait(t, "another enrolment", func() bool { calls = len(p.checkIns); return p.seals.Load() > before })
+	p.wait(t, "the next call", func() bool { return len(p.checkIns) > calls })
+	p.give(p.privately(t, "after", 0, hidden(nil), privateFleet, mask.Day(time.Now())))
+	p.pushed(t, "after", 0)
 }
 
 // A new member declines until it is old enough: with its result, the keeper would refuse the round, and

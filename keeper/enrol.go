@@ -60,14 +60,17 @@ func (k *Keeper) enrol(e *v1.KeeperEnrolment) (*v1.Receipt, error) {
 	if agent == "" || len(agent) > member.MaxName {
 		return nil, refuse(ruleRequest, "the agent's name has %d bytes", len(agent))
 	}
-	number, _ := member.SealedFor(e.Sealed)
-	private := k.ring.sealing[number]
-	if private == nil {
-		return nil, refuse(ruleMember, "the key is sealed for statement %d, which is not in use: enrol with the current one", number)
+	id, _ := member.SealedFor(e.Sealed)
+	private, known := k.ring.sealing[id]
+	if !known {
+		return nil, refuse(ruleMember, "the key is sealed for a statement that is not in use: enrol with the current one")
 	}
-	key, day, code, err := member.Open(private, k.options.Fleet, agent, k.pin, e.Sealed)
+	key, day, code, err := member.Open(private.Key, k.options.Fleet, agent, k.pin, e.Sealed)
 	if err != nil {
 		return nil, refuse(ruleMember, "%s", err)
+	}
+	if err := k.ring.useSealing(id, k.today()); err != nil {
+		return nil, err
 	}
 	if today := k.today(); day > today+1 || day < today-oldestDays {
 		return nil, refuse(ruleDay, "the key is of day %d and today is %d: one of the clocks is wrong", day, today)

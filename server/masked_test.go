@@ -487,27 +487,32 @@ func TestRoundsOfABackup(t *testing.T) {
 func TestCheckedResults(t *testing.T) {
 	k := []*open{newOpen(t)}
 	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
-	a, b := st.join("a0", "a1"), st.join("b0")
+	a, b, c := st.join("a0", "a1", "a2", "a3"), st.join("b0"), st.join("c0", "c1")
 	checked := strings.NewReplacer("check: none", "check: norm", "clip: 0", "clip: 1.5", ", union", "")
 	run := st.start(checked.Replace(hiddenPlan))
-	x, y := a.task(run, 0), b.task(run, 0)
+	x, y, z := a.task(run, 0), b.task(run, 0), c.task(run, 0)
 	for what, q := range map[string]*v1.Result{
-		"far beyond the limit": st.maskedTimes(1000, y, b.id, 0, k, "b0"),
-		"a wrong mask":         st.masked(y, b.id, 0, []*open{newOpen(t)}, "b0"),
+		"far beyond the limit": st.maskedTimes(1000, z, c.id, 0, k, "c0"),
+		"a wrong mask":         st.masked(z, c.id, 1, []*open{newOpen(t)}, "c1"),
 	} {
-		s, err := b.Push(b.ctx, q)
+		s, err := c.Push(c.ctx, q)
 		testkit.Must(t, err)
 		if s.Outcome != v1.Outcome_OUTCOME_REJECTED || !strings.Contains(s.Reason, "the check of keeper auditor refused the result") {
 			t.Errorf("%s: %v, %s", what, s.Outcome, s.Reason)
 		}
 	}
-	a.counted(st.masked(x, a.id, 0, k, "a0", "a1"))
+	// A refusal ends the turn: there is no second attempt, and the round does not wait for one.
+	if s, err := c.Push(c.ctx, st.masked(z, c.id, 2, k, "c0")); err == nil && s.Outcome == v1.Outcome_OUTCOME_COUNTED {
+		t.Error("after a refusal another result of the client counts")
+	}
+	a.counted(st.masked(x, a.id, 0, k, "a0", "a1", "a2", "a3"))
 	b.counted(st.masked(y, b.id, 0, k, "b0"))
 	st.weights(run, 1)
 
 	// While the keeper does not answer, results wait.
 	at := strings.TrimPrefix(k[0].server.URL, "https://")
-	x, y = a.task(run, 1), b.task(run, 1)
+	x, y, z = a.task(run, 1), b.task(run, 1), c.task(run, 1)
+	c.counted(st.masked(z, c.id, 0, k, "c0", "c1"))
 	k[0].server.Close()
 	pushed := make(chan *v1.Received, 1)
 	go func() {
@@ -526,7 +531,7 @@ func TestCheckedResults(t *testing.T) {
 	if s := <-pushed; s.GetOutcome() != v1.Outcome_OUTCOME_COUNTED {
 		t.Errorf("after the keeper's return: %v", s)
 	}
-	a.counted(st.masked(x, a.id, 0, k, "a0", "a1"))
+	a.counted(st.masked(x, a.id, 0, k, "a0", "a1", "a2", "a3"))
 	st.weights(run, 2)
 }
 

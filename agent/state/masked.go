@@ -18,6 +18,8 @@ type Member struct {
 	Since    int64 `json:"since,omitempty"`
 	Cell     int64 `json:"cell,omitempty"`
 	Enrolled bool  `json:"enrolled,omitempty"`
+	// For is the number of the statement for which the agent enrolled.
+	For int64 `json:"for,omitempty"`
 	// Statement is the number of the newest statement of the keeper that the agent has seen.
 	Statement int64 `json:"statement,omitempty"`
 }

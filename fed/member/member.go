@@ -298,11 +298,17 @@ func Seal(s *v1.KeeperStatement, agent string, k *mask.Key, day int64, code Code
 	if err != nil {
 		return nil, err
 	}
-	return append(binary.LittleEndian.AppendUint64(nil, uint64(s.Number)), sealed...), nil
+	return append(binary.LittleEndian.AppendUint64(nil, uint64(SealingID(s.SealingKey))), sealed...), nil
 }
 
-// SealedFor returns the number of the statement that an enrolment is sealed for.
-func SealedFor(sealed []byte) (number int64, ok bool) {
+// SealingID identifies a sealing key in an enrolment.
+func SealingID(public []byte) int64 {
+	sum := sha256.Sum256(public)
+	return int64(binary.LittleEndian.Uint64(sum[:]))
+}
+
+// SealedFor returns the identifier of the sealing key of an enrolment.
+func SealedFor(sealed []byte) (id int64, ok bool) {
 	if len(sealed) != 8+1120+enrolled+16 {
 		return 0, false
 	}

@@ -81,8 +81,8 @@ func TestEnrolment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if number, ok := SealedFor(sealed); !ok || number != 3 {
-		t.Errorf("sealed for statement %d, %v", number, ok)
+	if id, ok := SealedFor(sealed); !ok || id != SealingID(s.SealingKey) {
+		t.Errorf("sealed for key %d, %v", id, ok)
 	}
 	k, day, c, err := Open(sealing, "fleet", "agent", pin, sealed)
 	if err != nil || k != key || day != 17 || c != code {

@@ -88,6 +88,15 @@ func (g *Gateway) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 	defer cancel()
 	counted, err := g.counter.count(within, a)
 	if refused := (*notAccepted)(nil); errors.As(err, &refused) {
+		// The turn ends, whatever the agent does: the round must not wait for it, and its next attempt
+		// would show it another bit of the random vectors.
+		turns := &v1.Turns{Run: r.Run, Round: r.Round}
+		for _, s := range r.Shares {
+			turns.Clients = append(turns.Clients, s.Client)
+		}
+		if err := g.decline(ctx, agent, []*v1.Decline{{Turns: turns, Reason: "a keeper refused its result"}}); err != nil {
+			return nil, err
+		}
 		return g.reject("check", refused.Error()), nil
 	}
 	if err != nil {
