@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"loadstar/agent/state"
+	"loadstar/fed"
 	"loadstar/fed/mask"
 	"loadstar/fed/member"
 	"loadstar/fed/policy"
@@ -86,8 +87,9 @@ func (ms *members) hearStatements(all [][]byte) error {
 		case err != nil:
 			return err
 		}
-		if s.Number > m.Statement && m.Day != 0 {
-			if err := ms.store.ChangeMember(pin, func(m *state.Member) { m.Statement = max(m.Statement, s.Number) }); err != nil {
+		if m.Day != 0 && (s.Number > m.Statement || s.Number > m.For && m.Enrolled) {
+			// The keeper may have lost its keys. If it has not, it repeats its receipt.
+			if err := ms.store.ChangeMember(pin, func(m *state.Member) { m.Statement, m.Enrolled = max(m.Statement, s.Number), false }); err != nil {
 				return storeError(err)
 			}
 		}
@@ -218,7 +220,7 @@ func (ms *members) hearReceipts(all []*loadstarv1.Receipt) error {
 			ms.Log.Warn("a receipt is not that of the keeper", "keeper", pin)
 			continue
 		}
-		if err := ms.store.ChangeMember(pin, func(m *state.Member) { m.Enrolled, m.Cell, m.Since = true, r.Cell, r.Since }); err != nil {
+		if err := ms.store.ChangeMember(pin, func(m *state.Member) { m.Enrolled, m.For, m.Cell, m.Since = true, s.Number, r.Cell, r.Since }); err != nil {
 			return storeError(err)
 		}
 		ms.Log.Info("enrolled with a keeper", "keeper", pin, "fleet", s.Fleet, "cell", r.Cell, "invited", s.Rules.Invited, "least", s.Rules.Least)
@@ -269,6 +271,8 @@ func (ms *members) masking(j *job, s *session) (*masking, error) {
 			return nil, unfitOf(codePolicy, "keeper %s is named twice", pin)
 		case !own.Enrolled:
 			return nil, unfitOf(codePolicy, "this agent has no receipt of keeper %s yet", pin)
+		case ms.now().Unix() < own.Since+k.Rules.Age: // the keeper would refuse the sum with it
+			return nil, unfitOf(codePolicy, "keeper %s wants members that are %d s old, and this agent is a member since %s", pin, k.Rules.Age, time.Unix(own.Since, 0).UTC().Format(time.RFC3339))
 		case len(statements) > 0 && statements[0].Fleet != k.Fleet:
 			return nil, unfitOf(codePolicy, "the keepers know the fleet as %.40q and %.40q", statements[0].Fleet, k.Fleet)
 		}
@@ -279,11 +283,7 @@ func (ms *members) masking(j *job, s *session) (*masking, error) {
 		pins, statements = append(pins, pin), append(statements, k)
 		m.keepers = append(m.keepers, maskKeeper{key: key})
 	}
-	q := &loadstarv1.MaskedRound{
-		Fleet: statements[0].Fleet, Run: j.GetRun(), Round: j.GetRound(), Version: j.GetVersion(),
-		Plan: j.GetPlan(), Weights: j.GetWeights(), Control: j.GetControl(), Length: int64(m.vector.Len()), Day: x.Day,
-		Terms: member.PlanTerms(s.Plan, pins), Limits: member.Limits(m.vector.Blocks(taskOf(j.Task).Limits)),
-	}
+	q := maskedRound(j.Task, s.Plan, statements[0].Fleet, pins, m.vector)
 	if err := member.CheckRound(q); err != nil {
 		return nil, unfitf("the task cannot be masked: %v", err)
 	}
@@ -296,6 +296,17 @@ func (ms *members) masking(j *job, s *session) (*masking, error) {
 	}
 	m.context = [32]byte(h.Sum(nil))
 	return m, nil
+}
+
+// maskedRound returns everything in a task that decides what is trained and how its numbers are made.
+// A server that told one agent something else than the others could open a sum in which only that
+// agent's numbers are not 0.
+func maskedRound(t *loadstarv1.Task, plan *fed.Plan, fleet string, keepers []member.Pin, v round.Vector) *loadstarv1.MaskedRound {
+	return &loadstarv1.MaskedRound{
+		Fleet: fleet, Run: t.GetRun(), Round: t.GetRound(), Version: t.GetVersion(),
+		Plan: t.GetPlan(), Weights: t.GetWeights(), Control: t.GetControl(), Length: int64(v.Len()), Day: t.GetPrivacy().GetDay(),
+		Homes: t.GetFleet(), Clip: t.GetLimits(), Terms: member.PlanTerms(plan, keepers), Limits: member.Limits(v.Blocks(taskOf(t).Limits)),
+	}
 }
 
 // memberKey returns the key of a day with a keeper, and erases keys from before yesterday. Rounds

@@ -3,7 +3,9 @@ package agent
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"loadstar/agent/state"
 	"loadstar/fed"
@@ -35,11 +38,17 @@ const privateFleet = 9
 // newKeeper returns a keeper whose members may be in sums at once.
 func newKeeper(t testing.TB, least int64, now func() time.Time) *keeper.Keeper {
 	t.Helper()
+	return newKeeperOfAge(t, least, 0, now)
+}
+
+// newKeeperOfAge returns a keeper whose members may be in sums after some seconds.
+func newKeeperOfAge(t testing.TB, least, age int64, now func() time.Time) *keeper.Keeper {
+	t.Helper()
 	dir := t.TempDir()
 	if _, err := keeper.Create(dir); err != nil {
 		t.Fatal(err)
 	}
-	k, err := keeper.Open(dir, keeper.Options{Fleet: "homes", Rules: &loadstarv1.KeeperRules{Least: least, Quorum: 700, Cell: 100, Invited: true}, Now: now, Daily: 100})
+	k, err := keeper.Open(dir, keeper.Options{Fleet: "homes", Rules: &loadstarv1.KeeperRules{Least: least, Quorum: 700, Cell: 100, Age: age, Invited: true}, Now: now, Daily: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +208,7 @@ func unmask(t testing.TB, task *loadstarv1.Task, plan settings, d *series.Datase
 	}
 	q := &loadstarv1.KeeperReleaseRequest{Round: &loadstarv1.MaskedRound{
 		Fleet: "homes", Run: task.Run, Round: task.Round, Version: task.Version, Plan: task.Plan, Weights: task.Weights, Control: task.Control,
-		Length: int64(v.Len()), Day: task.Privacy.Day, Terms: member.PlanTerms(s.Plan, pins), Limits: member.Limits(v.Blocks(taskOf(task).Limits)),
+		Length: int64(v.Len()), Day: task.Privacy.Day, Homes: task.Fleet, Clip: task.Limits, Terms: member.PlanTerms(s.Plan, pins), Limits: member.Limits(v.Blocks(taskOf(task).Limits)),
 	}}
 	clients := int64(0)
 	for _, p := range all {
@@ -332,8 +341,123 @@ func TestPrivate(t *testing.T) {
 			if reason := p.declined(t, "run"); !strings.Contains(reason, "has masked round 2 for another task") && !strings.Contains(reason, "already counted") {
 				t.Errorf("other weights: declined because %q", reason)
 			}
+			isolated(t, all, plan, day, keepers)
 			again(t, p, plan, d, day)
 		})
+	}
+}
+
+// isolated gives all agents but one limits of nearly 0, and then a larger fleet, by which their numbers are
+// smaller: if masks did not depend on both, the sum would be the update of the last agent. The sum of
+// the masks that the keepers release for either task leaves noise.
+func isolated(t *testing.T, all []*party, plan settings, day int64, keepers []*keeper.Keeper) {
+	t.Helper()
+	for run, change := range map[string]func(x *loadstarv1.Task){
+		"coordinate": func(x *loadstarv1.Task) { x.Limits.Coordinate = 1e-30 },
+		"fleet":      func(x *loadstarv1.Task) { x.Fleet = 100 * privateFleet },
+	} {
+		s, v := vectorOf(t, plan, all[0].data)
+		sum := make([]uint64, v.Len())
+		var victim *loadstarv1.Task
+		q := &loadstarv1.KeeperReleaseRequest{}
+		var pins []member.Pin
+		for _, k := range keepers {
+			pins = append(pins, k.Pin())
+		}
+		clients := int64(0)
+		for i, p := range all {
+			x := p.privately(t, run, 0, plan, privateFleet, day)
+			if i > 0 {
+				change(x)
+			} else {
+				victim = x
+			}
+			p.give(x)
+			r, numbers := p.numbers(t, run, 0)
+			if err := round.AddVector(sum, numbers); err != nil {
+				t.Fatal(err)
+			}
+			clients += int64(len(r.Shares))
+			q.Results = append(q.Results, &loadstarv1.MaskedResult{Agent: p.config.Name, Part: r.Part, Clients: int64(len(r.Shares)), Nonce: r.Nonce})
+		}
+		q.Round = maskedRound(victim, s.Plan, "homes", pins, v)
+		if s.Plan.Privacy.Check == "norm" {
+			// The masks of the others do not match, so the keeper would refuse them by name.
+			q.Round.Terms.Check = "none"
+		}
+		for _, k := range keepers {
+			a, err := k.Release(q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range sum {
+				sum[i] -= binary.LittleEndian.Uint64(a.Masks[8*i:])
+			}
+		}
+		if _, _, err := v.Decode(0, clients, sum); err == nil {
+			t.Errorf("%s: a sum in which only one agent's numbers are not 0 was opened", run)
+		}
+	}
+}
+
+// Each field of a task that decides what is trained, or how its numbers are made, is in what the
+// agent masks for. A new field must be added there, or to the list with a reason.
+func TestTaskIsBound(t *testing.T) {
+	free := map[string]string{
+		"clients":            "who trains: the agent puts each client into one result, and the number of clients is bound",
+		"lease_ms":           "time only",
+		"fold":               "masked results are always sums",
+		"heads":              "decide whether the agent accepts the weights, which are bound",
+		"privacy.statements": "their rules and keepers are in the terms: TestTermsMatter",
+	}
+	d := meters(t, 1)
+	s, v := vectorOf(t, hidden(nil), d)
+	says, _, err := member.NewSealingKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	statement := &loadstarv1.KeeperStatement{Identity: make([]byte, 32), Fleet: "homes", SealingKey: says, Rules: &loadstarv1.KeeperRules{Least: 2, Cell: 100}}
+	of := func(x *loadstarv1.Task) string {
+		q := maskedRound(x, s.Plan, "homes", []member.Pin{{1}}, v)
+		return string(member.Context(statement, q).Append(nil))
+	}
+	base := func() *loadstarv1.Task {
+		return &loadstarv1.Task{Run: "r", Plan: "p", Weights: "w", Fleet: privateFleet, Limits: &loadstarv1.Limits{}, Privacy: &loadstarv1.Privacy{}}
+	}
+	seen := map[string]string{of(base()): "nothing"}
+	var walk func(prefix string, m protoreflect.Message, in func(x *loadstarv1.Task) protoreflect.Message)
+	walk = func(prefix string, m protoreflect.Message, in func(x *loadstarv1.Task) protoreflect.Message) {
+		fields := m.Descriptor().Fields()
+		for i := range fields.Len() {
+			f := fields.Get(i)
+			name := prefix + string(f.Name())
+			if free[name] != "" {
+				continue
+			}
+			if f.Kind() == protoreflect.MessageKind && !f.IsList() {
+				walk(name+".", m.Get(f).Message(), func(x *loadstarv1.Task) protoreflect.Message { return in(x).Mutable(f).Message() })
+				continue
+			}
+			values := map[protoreflect.Kind]protoreflect.Value{
+				protoreflect.StringKind: protoreflect.ValueOfString("other"), protoreflect.Int64Kind: protoreflect.ValueOfInt64(7), protoreflect.DoubleKind: protoreflect.ValueOfFloat64(1e-30),
+			}
+			value, known := values[f.Kind()]
+			if !known || f.IsList() {
+				t.Errorf("%s: this test cannot change it", name)
+				continue
+			}
+			x := base()
+			in(x).Set(f, value)
+			if other, twice := seen[of(x)]; twice {
+				t.Errorf("with another %s the agent masks for the same as with another %s", name, other)
+			}
+			seen[of(x)] = name
+		}
+	}
+	x := base()
+	walk("", x.ProtoReflect(), func(x *loadstarv1.Task) protoreflect.Message { return x.ProtoReflect() })
+	if len(seen) != 14 {
+		t.Errorf("%d contexts, want 14: %v", len(seen), slices.Collect(maps.Values(seen)))
 	}
 }
 
@@ -503,6 +627,57 @@ func TestPrivateDeclined(t *testing.T) {
 			t.Errorf("a result of run %s in form %v", r.Run, r.Form)
 		}
 	}
+}
+
+// A keeper that has lost its keys announces a new statement: members enrol again by themselves.
+func TestEnrolsAgain(t *testing.T) {
+	d, dir := meters(t, 2), t.TempDir()
+	if _, err := keeper.Create(dir); err != nil {
+		t.Fatal(err)
+	}
+	open := func() *keeper.Keeper {
+		k, err := keeper.Open(dir, keeper.Options{Fleet: "homes", Rules: &loadstarv1.KeeperRules{Least: 3, Cell: 100, Invited: true}, Daily: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = k.Close() })
+		return k
+	}
+	all := []*keeper.Keeper{open()} // the party's server asks those in the slice
+	p := private(t, d, 1, 3, time.Now, all...)[0]
+	p.enrolled(t)
+	p.stop()
+	if err := errors.Join(all[0].Close(), os.Remove(filepath.Join(dir, "keys.db"))); err != nil {
+		t.Fatal(err)
+	}
+	all[0] = open()
+	p.mu.Lock()
+	p.keepers = [][]byte{signed(t, all[0])}
+	p.mu.Unlock()
+	before := p.seals.Load()
+	p.stop = start(t, p.config)
+	var calls int
+	p.wait(t, "another enrolment", func() bool { calls = len(p.checkIns); return p.seals.Load() > before })
+	p.wait(t, "the next call", func() bool { return len(p.checkIns) > calls })
+	p.give(p.privately(t, "after", 0, hidden(nil), privateFleet, mask.Day(time.Now())))
+	p.pushed(t, "after", 0)
+}
+
+// A new member declines until it is old enough: with its result, the keeper would refuse the round, and
+// three such rounds end the run.
+func TestYoungMember(t *testing.T) {
+	var shift atomic.Int64
+	now := func() time.Time { return time.Now().Add(time.Duration(shift.Load())) }
+	d, k := meters(t, 2), newKeeperOfAge(t, 3, 3600, now)
+	p := private(t, d, 1, 3, now, k)[0]
+	p.enrolled(t)
+	p.give(p.privately(t, "young", 0, hidden(nil), privateFleet, mask.Day(now())))
+	if reason := p.declined(t, "young"); !strings.Contains(reason, "wants members that are 3600 s old") {
+		t.Errorf("declined because %q", reason)
+	}
+	shift.Store(int64(2 * time.Hour))
+	p.give(p.privately(t, "old", 0, hidden(nil), privateFleet, mask.Day(now())))
+	p.pushed(t, "old", 0)
 }
 
 // enrolledWith waits for the answer to one keeper's enrolment.

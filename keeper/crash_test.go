@@ -340,7 +340,7 @@ func killed(dir string, in io.Reader, out io.Writer) {
 			os.Exit(1)
 		}
 		q := &v1.KeeperReleaseRequest{Round: &v1.MaskedRound{
-			Fleet: "fleet", Run: "run", Round: round, Plan: "p", Weights: "w", Length: 4, Day: mask.Day(time.Now()),
+			Fleet: "fleet", Run: "run", Round: round, Plan: "p", Weights: "w", Length: 4, Day: mask.Day(time.Now()), Homes: killedMembers,
 			Terms: &v1.PrivacyTerms{Check: "none", Robust: "none", Keepers: [][]byte{pin[:]}}, Limits: []*v1.MaskBlock{{Length: 4}},
 		}}
 		for i := range int64(killedMembers) {

@@ -63,14 +63,17 @@ func (ms *membership) enrol(e *v1.KeeperEnrolment) (*v1.Receipt, error) {
 	if agent == "" || len(agent) > member.MaxName {
 		return nil, refuse(ruleRequest, "the agent's name has %d bytes", len(agent))
 	}
-	number, _ := member.SealedFor(e.Sealed)
-	private := ms.ring.sealing[number]
-	if private == nil {
-		return nil, refuse(ruleMember, "the key is sealed for statement %d, which is not in use: enrol with the current one", number)
+	id, _ := member.SealedFor(e.Sealed)
+	private, known := ms.ring.sealing[id]
+	if !known {
+		return nil, refuse(ruleMember, "the key is sealed for a statement that is not in use: enrol with the current one")
 	}
-	key, day, code, err := member.Open(private, ms.options.Fleet, agent, ms.pin, e.Sealed)
+	key, day, code, err := member.Open(private.Key, ms.options.Fleet, agent, ms.pin, e.Sealed)
 	if err != nil {
 		return nil, refuse(ruleMember, "%s", err)
+	}
+	if err := ms.ring.useSealing(id, ms.options.today()); err != nil {
+		return nil, err
 	}
 	if today := ms.options.today(); day > today+1 || day < today-oldestDays {
 		return nil, refuse(ruleDay, "the key is of day %d and today is %d: one of the clocks is wrong", day, today)

@@ -95,24 +95,38 @@ func (k *Keeper) begin() error {
 	})
 }
 
-// renew makes a statement if there is none that fits.
+// renew makes a statement if there is none that fits. If only the sealing key is old, because it has
+// opened an enrolment on an earlier day, the number stays: agents accept no statement with a lower
+// number, and open rounds have the earlier one.
 func (k *Keeper) renew() error {
-	now := k.options.seconds()
-	if s := k.current; s != nil && proto.Equal(s.Rules, k.options.Rules) && now < s.NotAfter-renewSeconds && k.ring.sealing[s.Number] != nil {
-		return nil
+	now, number := k.options.seconds(), max(k.current.GetNumber()+1, k.options.Now().UnixMilli())
+	if s := k.current; s != nil {
+		id := member.SealingID(s.SealingKey)
+		row, known := k.ring.sealing[id]
+		if known && proto.Equal(s.Rules, k.options.Rules) && now < s.NotAfter-renewSeconds {
+			if row.Used == 0 || row.Used >= k.options.today() {
+				return nil
+			}
+			number = s.Number
+		}
+		if known { // its key goes when those of today do
+			if err := k.ring.useSealing(id, k.options.today()); err != nil {
+				return err
+			}
+		}
 	}
 	private, public, err := member.NewSealingKey()
 	if err != nil {
 		return err
 	}
 	next := &v1.KeeperStatement{
-		Identity: k.identity.Public().(ed25519.PublicKey), Fleet: k.options.Fleet, SealingKey: public, Number: max(k.current.GetNumber()+1, k.options.Now().UnixMilli()), NotAfter: now + statementSeconds, Rules: k.options.Rules,
+		Identity: k.identity.Public().(ed25519.PublicKey), Fleet: k.options.Fleet, SealingKey: public, Number: number, NotAfter: now + statementSeconds, Rules: k.options.Rules,
 	}
 	data, err := member.SignStatement(next, k.identity)
 	if err != nil {
 		return err
 	}
-	if err := k.ring.addSealing(next.Number, private); err != nil {
+	if err := k.ring.addSealing(sealingRow{ID: member.SealingID(public), Key: private}); err != nil {
 		return err
 	}
 	err = k.update("statement", func(c *change) error {

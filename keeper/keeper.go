@@ -213,6 +213,13 @@ func (k *Keeper) State(q *v1.KeeperStateRequest) (*v1.KeeperStateResponse, error
 		directions := k.directions(q.Run)
 		a.Directions = directions[:]
 	}
+	if q.Plan != "" {
+		err := k.approved(q.Plan)
+		if refused := (*Refusal)(nil); err != nil && !errors.As(err, &refused) {
+			return nil, err
+		}
+		a.Approved = err == nil
+	}
 	a.Signature = member.Sign(k.identity, k.meta.Epoch, q, a)
 	return a, nil
 }

@@ -276,8 +276,14 @@ func TestPlans(t *testing.T) {
 	all := everybody(w, q)
 	_, err := w.open(q, all)
 	want(t, err, rulePlan)
-	if err := k.Approve("plan", "ours"); err != nil {
-		t.Fatal(err)
+	for _, approved := range []bool{false, true} {
+		a, err := k.State(&v1.KeeperStateRequest{Plan: "plan"})
+		if err != nil || a.Approved != approved {
+			t.Errorf("the state says approved %v, want %v: %v", a.GetApproved(), approved, err)
+		}
+		if err := k.Approve("plan", "ours"); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for round := range int64(2) {
 		q = w.round("run", round, 5)

@@ -43,21 +43,21 @@ type keyRow struct {
 	Key    []byte `json:"key"`
 }
 
-// sealingRow is the private key of a statement.
+// sealingRow is the private key of a statement. It opens all enrolments that were sealed with it, and
+// member keys of all later days follow from these. So it is erased like keys: a thief of it could
+// open the rounds of all days since these enrolments.
 type sealingRow struct {
-	Number int64  `json:"number"`
-	Key    []byte `json:"key"`
+	ID   int64  `json:"id"`
+	Key  []byte `json:"key"`
+	Used int64  `json:"used,omitempty"` // day of the first enrolment that it has opened; 0 if there is none
 }
-
-// sealingKept is the number of statements whose enrolments can still be opened.
-const sealingKept = 2
 
 // ring holds the keys. They are in memory too, because a release needs all of them.
 type ring struct {
 	path    string
 	file    *boltfile.File
 	keys    map[string]keyRow
-	sealing map[int64][]byte
+	sealing map[int64]sealingRow
 	secret  []byte
 	last    lastRow
 	day     int64 // keys are those of this day or later
@@ -68,7 +68,7 @@ func (r *ring) open(path string, random io.Reader) (err error) {
 	if r.file, err = boltfile.Open(path); err != nil {
 		return err
 	}
-	r.keys, r.sealing = map[string]keyRow{}, map[int64][]byte{}
+	r.keys, r.sealing = map[string]keyRow{}, map[int64]sealingRow{}
 	return r.file.Update(func(tx *bolt.Tx) error {
 		for _, name := range [][]byte{keysBucket, sealingBucket, secretBucket} {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
@@ -101,7 +101,7 @@ func (r *ring) open(path string, random io.Reader) (err error) {
 				return nil
 			}),
 			boltfile.Each(tx.Bucket(sealingBucket), func(_ []byte, s *sealingRow) error {
-				r.sealing[s.Number] = s.Key
+				r.sealing[s.ID] = *s
 				return nil
 			}))
 	})
@@ -132,29 +132,25 @@ func (r *ring) put(keys map[string]keyRow) error {
 	return err
 }
 
-// addSealing stores the private key of a new statement, and removes those of old ones.
-func (r *ring) addSealing(number int64, key []byte) error {
+// addSealing stores the private key of a new statement.
+func (r *ring) addSealing(row sealingRow) error {
 	err := r.file.Update(func(tx *bolt.Tx) error {
-		b := tx.Bucket(sealingBucket)
-		for old := range r.sealing {
-			if old <= number-sealingKept {
-				if err := b.Delete(fmt.Append(nil, old)); err != nil {
-					return err
-				}
-			}
-		}
-		return boltfile.Put(b, fmt.Append(nil, number), &sealingRow{number, key})
+		return boltfile.Put(tx.Bucket(sealingBucket), fmt.Append(nil, row.ID), &row)
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		r.sealing[row.ID] = row
 	}
-	for old := range r.sealing {
-		if old <= number-sealingKept {
-			delete(r.sealing, old)
-		}
+	return err
+}
+
+// useSealing notes that a sealing key has opened an enrolment.
+func (r *ring) useSealing(id, day int64) error {
+	row := r.sealing[id]
+	if row.Used != 0 {
+		return nil
 	}
-	r.sealing[number] = key
-	return nil
+	row.Used = day
+	return r.addSealing(row)
 }
 
 // on returns the key of a day.
@@ -176,10 +172,13 @@ const longestAhead = 10_000
 // in the file, so the keys move to a new file, and the old one is overwritten. Storage that maps
 // blocks, such as an SSD, may still have the old ones: this is a best effort.
 func (r *ring) rotate(day int64, members map[string]*memberRow, gate func(string)) error {
-	if old := func(k keyRow) bool { return k.Day < day }; !slices.ContainsFunc(slices.Collect(maps.Values(r.keys)), old) {
+	old := func(k keyRow) bool { return k.Day < day }
+	over := func(s sealingRow) bool { return s.Used != 0 && s.Used < day }
+	if !slices.ContainsFunc(slices.Collect(maps.Values(r.keys)), old) && !slices.ContainsFunc(slices.Collect(maps.Values(r.sealing)), over) {
 		r.day = day
 		return nil
 	}
+	maps.DeleteFunc(r.sealing, func(_ int64, s sealingRow) bool { return over(s) })
 	next := map[string]keyRow{}
 	for name, k := range r.keys {
 		if m := members[name]; m == nil || m.Serial != k.Serial {
@@ -250,8 +249,8 @@ func (r *ring) write(path string, keys map[string]keyRow) error {
 				return err
 			}
 		}
-		for number, key := range r.sealing {
-			if err := boltfile.Put(tx.Bucket(sealingBucket), fmt.Append(nil, number), &sealingRow{number, key}); err != nil {
+		for id, row := range r.sealing {
+			if err := boltfile.Put(tx.Bucket(sealingBucket), fmt.Append(nil, id), &row); err != nil {
 				return err
 			}
 		}
@@ -271,7 +270,7 @@ func (r *ring) announce(last lastRow) error {
 
 // erase removes all keys, also those of statements.
 func (r *ring) erase() error {
-	r.keys, r.sealing, r.last, r.secret = map[string]keyRow{}, map[int64][]byte{}, lastRow{}, make([]byte, 32)
+	r.keys, r.sealing, r.last, r.secret = map[string]keyRow{}, map[int64]sealingRow{}, lastRow{}, make([]byte, 32)
 	_, _ = rand.Read(r.secret) // never fails
 	return r.move(func(string) {})
 }

@@ -325,12 +325,12 @@ func (g *game) ask(keeper int, s *seen, r *v1.KeeperReleaseRequest) ([]uint64, e
 
 // maskID identifies a mask of one keeper.
 func maskID(q *v1.MaskedRound, r *v1.MaskedResult) string {
-	c := mask.Context{Fleet: q.Fleet, Run: q.Run, Round: q.Round, Version: q.Version, Plan: q.Plan, Weights: q.Weights, Control: q.Control, Length: q.Length, Day: q.Day}
+	c := mask.Context{Fleet: q.Fleet, Run: q.Run, Round: q.Round, Version: q.Version, Plan: q.Plan, Weights: q.Weights, Control: q.Control, Length: q.Length, Day: q.Day, Homes: q.Homes}
 	terms := mask.Terms{PlanLeast: q.Terms.Least, PlanQuorum: q.Terms.Quorum, Check: q.Terms.Check, Robust: q.Terms.Robust}
 	for _, k := range q.Terms.Keepers {
 		terms.Keepers = append(terms.Keepers, [32]byte(k))
 	}
-	c.Terms, c.Limits = terms.Hash(), mask.Limits(member.Blocks(q.Limits))
+	c.Terms, c.Limits = terms.Hash(), mask.Limits(member.Clip(q.Clip), member.Blocks(q.Limits))
 	member.Of(&c, r)
 	return string(append(c.Append(nil), r.Nonce...))
 }

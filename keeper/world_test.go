@@ -170,7 +170,7 @@ func (w *world) fleet(n int) {
 // round returns what the server tells all agents about a round.
 func (w *world) round(run string, round int64, length int) *v1.MaskedRound {
 	q := &v1.MaskedRound{
-		Fleet: "fleet", Run: run, Round: round, Version: round, Plan: "plan", Weights: fmt.Sprint(run, round), Length: int64(length), Day: mask.Day(w.clock),
+		Fleet: "fleet", Run: run, Round: round, Version: round, Plan: "plan", Weights: fmt.Sprint(run, round), Length: int64(length), Day: mask.Day(w.clock), Homes: 100,
 		Terms:  &v1.PrivacyTerms{Check: "none", Robust: "none"},
 		Limits: []*v1.MaskBlock{{Length: int64(length)}},
 	}

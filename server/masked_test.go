@@ -43,6 +43,7 @@ type open struct {
 
 	mu       sync.Mutex
 	refuses  string                               // the rule by which it refuses
+	withheld bool                                 // it approves no plan
 	newest   int64                                // round that it says it has released
 	releases map[int64][]*v1.KeeperReleaseRequest // by round
 }
@@ -94,6 +95,9 @@ func (k *open) State(_ context.Context, q *v1.KeeperStateRequest) (*v1.KeeperSta
 		a.Newest = k.newest
 		k.mu.Unlock()
 	}
+	k.mu.Lock()
+	a.Approved = q.Plan != "" && !k.withheld
+	k.mu.Unlock()
 	a.Signature = member.Sign(k.identity, 1, q, a)
 	return a, nil
 }
@@ -426,6 +430,41 @@ func TestRefusedRounds(t *testing.T) {
 	}
 }
 
+// TestRoundsWait checks that a run whose plan no keeper has approved asks nobody, and that a refusal
+// for today does not abandon a round: both wait, and lose no round.
+func TestRoundsWait(t *testing.T) {
+	k := []*open{newOpen(t)}
+	set := func(withheld bool, refuses string) {
+		k[0].mu.Lock()
+		defer k[0].mu.Unlock()
+		k[0].withheld, k[0].refuses = withheld, refuses
+	}
+	set(true, "daily")
+	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
+	a := st.join("a0", "a1")
+	run := st.start(strings.ReplaceAll(hiddenPlan, ", union", ""))
+	waits := func(want string) {
+		t.Helper()
+		testkit.Eventually(t, "the run waits", func() bool {
+			r, err := st.operator.GetRun(t.Context(), &v1.GetRunRequest{Run: run})
+			testkit.Must(t, err)
+			if r.Run.Round != 0 || r.Run.State == "failed" {
+				t.Fatalf("the run is %s in round %d: %s", r.Run.State, r.Run.Round+1, r.Run.Reason)
+			}
+			return strings.Contains(r.Run.Waits, want)
+		})
+	}
+	waits("keeper auditor has not approved plan")
+	if leases, err := st.ledger.Counter.OpenLeases(t.Context(), run); err != nil || len(leases) > 0 {
+		t.Errorf("%d clients train a plan that is not approved, %v", len(leases), err)
+	}
+	set(false, "daily")
+	a.counted(st.masked(a.task(run, 0), a.id, 0, k, "a0", "a1"))
+	waits("keeper auditor refused: daily")
+	set(false, "")
+	st.weights(run, 1)
+}
+
 // TestRoundsOfABackup checks that a server that repeats rounds after a restore goes on after those
 // that the keeper has released.
 func TestRoundsOfABackup(t *testing.T) {
@@ -449,27 +488,32 @@ func TestRoundsOfABackup(t *testing.T) {
 func TestCheckedResults(t *testing.T) {
 	k := []*open{newOpen(t)}
 	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
-	a, b := st.join("a0", "a1"), st.join("b0")
+	a, b, c := st.join("a0", "a1", "a2", "a3"), st.join("b0"), st.join("c0", "c1")
 	checked := strings.NewReplacer("check: none", "check: norm", "clip: 0", "clip: 1.5", ", union", "")
 	run := st.start(checked.Replace(hiddenPlan))
-	x, y := a.task(run, 0), b.task(run, 0)
+	x, y, z := a.task(run, 0), b.task(run, 0), c.task(run, 0)
 	for what, q := range map[string]*v1.Result{
-		"far beyond the limit": st.maskedTimes(1000, y, b.id, 0, k, "b0"),
-		"a wrong mask":         st.masked(y, b.id, 0, []*open{newOpen(t)}, "b0"),
+		"far beyond the limit": st.maskedTimes(1000, z, c.id, 0, k, "c0"),
+		"a wrong mask":         st.masked(z, c.id, 1, []*open{newOpen(t)}, "c1"),
 	} {
-		s, err := b.Push(b.ctx, q)
+		s, err := c.Push(c.ctx, q)
 		testkit.Must(t, err)
 		if s.Outcome != v1.Outcome_OUTCOME_REJECTED || !strings.Contains(s.Reason, "the check of keeper auditor refused the result") {
 			t.Errorf("%s: %v, %s", what, s.Outcome, s.Reason)
 		}
 	}
-	a.counted(st.masked(x, a.id, 0, k, "a0", "a1"))
+	// A refusal ends the turn: there is no second attempt, and the round does not wait for one.
+	if s, err := c.Push(c.ctx, st.masked(z, c.id, 2, k, "c0")); err == nil && s.Outcome == v1.Outcome_OUTCOME_COUNTED {
+		t.Error("after a refusal another result of the client counts")
+	}
+	a.counted(st.masked(x, a.id, 0, k, "a0", "a1", "a2", "a3"))
 	b.counted(st.masked(y, b.id, 0, k, "b0"))
 	st.weights(run, 1)
 
 	// While the keeper does not answer, results wait.
 	at := strings.TrimPrefix(k[0].server.URL, "https://")
-	x, y = a.task(run, 1), b.task(run, 1)
+	x, y, z = a.task(run, 1), b.task(run, 1), c.task(run, 1)
+	c.counted(st.masked(z, c.id, 0, k, "c0", "c1"))
 	k[0].server.Close()
 	pushed := make(chan *v1.Received, 1)
 	go func() {
@@ -488,7 +532,7 @@ func TestCheckedResults(t *testing.T) {
 	if s := <-pushed; s.GetOutcome() != v1.Outcome_OUTCOME_COUNTED {
 		t.Errorf("after the keeper's return: %v", s)
 	}
-	a.counted(st.masked(x, a.id, 0, k, "a0", "a1"))
+	a.counted(st.masked(x, a.id, 0, k, "a0", "a1", "a2", "a3"))
 	st.weights(run, 2)
 }
 

@@ -18,6 +18,8 @@ type Member struct {
 	Since    int64 `json:"since,omitempty"`
 	Cell     int64 `json:"cell,omitempty"`
 	Enrolled bool  `json:"enrolled,omitempty"`
+	// For is the number of the statement for which the agent enrolled.
+	For int64 `json:"for,omitempty"`
 	// Statement is the number of the newest statement of the keeper that the agent has seen.
 	Statement int64 `json:"statement,omitempty"`
 }
@@ -47,6 +49,10 @@ func (s *Store) ChangeMember(keeper [32]byte, change func(m *Member)) error {
 // maskedRounds is the number of rounds of a run of which masked results are known. Older rounds
 // are not masked again.
 const maskedRounds = 4
+
+// privateRuns is the number of deleted private runs that are known. No run is masked beyond it,
+// because the store could not tell a new run from an old one.
+const privateRuns = 1 << 14
 
 // maskedRecord says what the results of a round were masked for.
 type maskedRecord struct {
@@ -86,6 +92,21 @@ func maskedOf(tx *bolt.Tx, run string, round int64, context [32]byte) (all runRe
 			return all, r, fmt.Errorf("%w: this agent has masked round %d for another task", ErrMasked, round+1)
 		}
 		return all, r, nil
+	}
+	if len(all.Masked) == 0 {
+		runs := 0
+		err := eachRecord(tx.Bucket(runsBucket), func(_ []byte, r *runRecord) error {
+			if r.Private {
+				runs++
+			}
+			return nil
+		})
+		if err == nil && runs >= privateRuns {
+			err = fmt.Errorf("%w: this agent has masked results of %d earlier runs, the most that it can tell apart", ErrMasked, runs)
+		}
+		if err != nil {
+			return all, r, err
+		}
 	}
 	if len(all.Masked) == maskedRounds && round < all.Masked[0].Round {
 		return all, r, fmt.Errorf("%w: round %d is older than round %d, which this agent has masked", ErrMasked, round+1, all.Masked[0].Round+1)

@@ -15,6 +15,9 @@ type runRecord struct {
 	Used uint64 `json:"used"`
 	// Forgotten means that the values of the run are deleted.
 	Forgotten bool `json:"forgotten,omitempty"`
+	// Private means that the deleted run had masked results. Its record stays: if the run could begin
+	// again, its rounds would be masked a second time.
+	Private bool `json:"private,omitempty"`
 	// Pinned means that the values of the run must not be deleted.
 	Pinned bool `json:"pinned,omitempty"`
 	// Tasks are the newest ones that clients trained for, oldest first.
@@ -62,10 +65,12 @@ func (s *Store) Begin(run string) (dropped []uint64, err error) {
 				return err
 			}
 			dropped, garbage, clients = append(dropped, ids...), append(garbage, unused...), append(clients, keys...)
-			if err := putRecord(runs, []byte(live[0].name), runRecord{Used: live[0].used, Forgotten: true}); err != nil {
+			if err := putRecord(runs, []byte(live[0].name), runRecord{Used: live[0].used, Forgotten: true, Private: live[0].private}); err != nil {
 				return err
 			}
-			forgotten = append(forgotten, live[0])
+			if !live[0].private {
+				forgotten = append(forgotten, live[0])
+			}
 		}
 		for ; len(forgotten) > runsKnown; forgotten = forgotten[1:] {
 			if err := runs.Delete([]byte(forgotten[0].name)); err != nil {
@@ -102,19 +107,21 @@ func (s *Store) current(run string) (current bool, err error) {
 
 // namedRun is a run with its position in the order of use.
 type namedRun struct {
-	name   string
-	used   uint64
-	pinned bool
+	name    string
+	used    uint64
+	pinned  bool
+	private bool
 }
 
-// listRuns returns the runs, least recently used first.
+// listRuns returns the runs, least recently used first, without deleted private ones.
 func listRuns(tx *bolt.Tx) (live, forgotten []namedRun, err error) {
 	err = eachRecord(tx.Bucket(runsBucket), func(key []byte, r *runRecord) error {
-		n := namedRun{string(key), r.Used, r.Pinned}
-		if r.Forgotten {
-			forgotten = append(forgotten, n)
-		} else {
+		n := namedRun{string(key), r.Used, r.Pinned, len(r.Masked) > 0}
+		switch {
+		case !r.Forgotten:
 			live = append(live, n)
+		case !r.Private:
+			forgotten = append(forgotten, n)
 		}
 		return nil
 	})

@@ -81,6 +81,7 @@ type Context struct {
 	Part, Clients          int64
 	Length                 int64 // numbers in the vector
 	Day                    int64 // of the key
+	Homes                  int64 // clients in the run, by which numbers are scaled
 	Terms, Limits          [32]byte
 }
 
@@ -93,6 +94,12 @@ type Terms struct {
 	PlanLeast, PlanQuorum    int64
 	Check, Robust            string
 	Keepers                  [][32]byte // of the whole run, ascending
+}
+
+// Clip are a task's limits, within which agents bring their clients' updates.
+type Clip struct {
+	Norm, Control, Loss, Coordinate float64
+	Examples                        int64
 }
 
 // Block is a part of a vector whose norm is limited to Limit units for each client. Blocks follow
@@ -134,10 +141,16 @@ func (t *Terms) Hash() [32]byte {
 	return sha256.Sum256(f.b)
 }
 
-// Limits returns the hash of blocks that goes into a context.
-func Limits(blocks []Block) [32]byte {
+// Limits returns the hash that goes into a context, of blocks and of the limits themselves: blocks
+// do not show all of these, and an agent that gets tighter limits than the others has a sum of one
+// opened.
+func Limits(c Clip, blocks []Block) [32]byte {
 	var f fields
 	f.text("loadstar/v1/limits")
+	for _, x := range []float64{c.Norm, c.Control, c.Loss, c.Coordinate} {
+		f.number(int64(math.Float64bits(x)))
+	}
+	f.number(c.Examples)
 	for _, b := range blocks {
 		f.number(b.Length, b.Limit)
 	}
@@ -150,7 +163,7 @@ func (c *Context) Append(b []byte) []byte {
 	f.text("loadstar/v1/mask", c.Fleet, c.Run, c.Agent)
 	f.number(c.Round, c.Version)
 	f.text(c.Plan, c.Weights, c.Control)
-	f.number(c.Part, c.Clients, c.Length, c.Day)
+	f.number(c.Part, c.Clients, c.Length, c.Day, c.Homes)
 	f.text(string(c.Terms[:]), string(c.Limits[:]))
 	return f.b
 }

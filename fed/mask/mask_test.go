@@ -15,8 +15,8 @@ func known() (Key, Context) {
 	}
 	terms := Terms{Identity: [32]byte{1}, Least: 20, Quorum: 700, Cell: 100, Age: 86400, Invited: true, PlanLeast: 30, PlanQuorum: 800, Check: "norm", Robust: "none", Keepers: [][32]byte{{1}, {2}}}
 	return k, Context{
-		Fleet: "f", Run: "r", Agent: "a", Round: 1, Version: 2, Plan: "p", Weights: "w", Control: "", Part: 3, Clients: 4, Length: 5, Day: 6,
-		Terms: terms.Hash(), Limits: Limits([]Block{{4, 1 << 40}, {1, 7}}),
+		Fleet: "f", Run: "r", Agent: "a", Round: 1, Version: 2, Plan: "p", Weights: "w", Control: "", Part: 3, Clients: 4, Length: 5, Day: 6, Homes: 8,
+		Terms: terms.Hash(), Limits: Limits(Clip{Norm: 1, Control: 2, Loss: 3, Coordinate: 4, Examples: 5}, []Block{{4, 1 << 40}, {1, 7}}),
 	}
 }
 
@@ -32,8 +32,8 @@ func TestKnown(t *testing.T) {
 		got        []byte
 	}{
 		{"terms", "8487bf2a71a480b75073a86f8a86fea6ed563876ba59d7132a85db169f932513", c.Terms[:]},
-		{"limits", "fe3a17c064aa7463dc0aecdd3b4ee02c0a0d594e73b19c69ba5d5b3bbc297125", c.Limits[:]},
-		{"seed", "68f30f770f0e72606970730ac8c4ddb0277967e396a987981957e0b6dd805cd5", s[:]},
+		{"limits", "5b8abf20454880b502607752a0ac201de7aa9171fb8e98764f12fa180cc64321", c.Limits[:]},
+		{"seed", "cfd0fa4f32766e0c48cc333374c37e933d21a5093f09071b42070093ad4f2d19", s[:]},
 		{"next", "a2db35b14b7449e7c44cbf6276b11564f592b550b2d71f101dc661b2dac0aed0", next[:]},
 		{"mac", "c0afad08fb546de3fcbb730dd04c9d811653fd1e32137b2c5141d3bd1b305aab", mac[:]},
 	} {
@@ -41,10 +41,10 @@ func TestKnown(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", x.name, got, x.want)
 		}
 	}
-	if v[0] != 0x5b70af4a211fa985 || v[4096] != 0x2e5be666ecfd3b08 || v[8999] != 0x743eaabe9613f8a9 {
+	if v[0] != 0xa0d1ac21a5f53190 || v[4096] != 0xe4c03581c03f0b99 || v[8999] != 0x05fb82de5c530f32 {
 		t.Errorf("mask: %#x, %#x, %#x", v[0], v[4096], v[8999])
 	}
-	if products[0] != 0x7ea7acc1142ae27e || products[31] != 0x4b098afffaf38531 {
+	if products[0] != 0x206fa03450781930 || products[31] != 0xd92f5d4ab6ef1870 {
 		t.Errorf("products: %#x, %#x", products[0], products[31])
 	}
 	s.Sub(v)
@@ -82,6 +82,7 @@ func TestContextMatters(t *testing.T) {
 	try("clients", func(c *Context) { c.Clients++ })
 	try("length", func(c *Context) { c.Length++ })
 	try("day", func(c *Context) { c.Day++ })
+	try("homes", func(c *Context) { c.Homes++ })
 	try("terms", func(c *Context) { c.Terms[31]++ })
 	try("limits", func(c *Context) { c.Limits[31]++ })
 	if s := k.Seed(&c, Nonce{8}); seen[s] != "" {
@@ -118,8 +119,26 @@ func TestTermsMatter(t *testing.T) {
 			seen[h] = true
 		}
 	}
-	if Limits(nil) == Limits([]Block{{}}) || Limits([]Block{{1, 2}}) == Limits([]Block{{2, 1}}) {
-		t.Error("limits do not matter")
+	for _, x := range []struct {
+		clip   Clip
+		blocks []Block
+	}{
+		{Clip{}, nil},
+		{Clip{}, []Block{{}}},
+		{Clip{}, []Block{{1, 2}}},
+		{Clip{}, []Block{{2, 1}}},
+		{Clip{Norm: 1}, nil},
+		{Clip{Control: 1}, nil},
+		{Clip{Loss: 1}, nil},
+		{Clip{Coordinate: 1}, nil},
+		{Clip{Coordinate: 1e-300}, nil},
+		{Clip{Examples: 1}, nil},
+	} {
+		if h := Limits(x.clip, x.blocks); seen[h] {
+			t.Errorf("%+v have the hash of others", x)
+		} else {
+			seen[h] = true
+		}
 	}
 }
 

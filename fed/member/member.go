@@ -15,6 +15,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -164,13 +165,18 @@ func Blocks(limits []*v1.MaskBlock) []mask.Block {
 	return b
 }
 
+// Clip converts a task's limits.
+func Clip(l *v1.Limits) mask.Clip {
+	return mask.Clip{Norm: l.GetNorm(), Control: l.GetControl(), Loss: l.GetLoss(), Coordinate: l.GetCoordinate(), Examples: l.GetExamples()}
+}
+
 // Context returns what a result of a round is masked for. Rounds and results must have been
 // checked ([CheckRound], [CheckResult]).
 func Context(s *v1.KeeperStatement, q *v1.MaskedRound) *mask.Context {
 	terms := Terms(s, q.Terms)
 	return &mask.Context{
 		Fleet: q.Fleet, Run: q.Run, Round: q.Round, Version: q.Version, Plan: q.Plan, Weights: q.Weights, Control: q.Control,
-		Length: q.Length, Day: q.Day, Terms: terms.Hash(), Limits: mask.Limits(Blocks(q.Limits)),
+		Length: q.Length, Day: q.Day, Homes: q.Homes, Terms: terms.Hash(), Limits: mask.Limits(Clip(q.Clip), Blocks(q.Limits)),
 	}
 }
 
@@ -184,6 +190,8 @@ func CheckRound(q *v1.MaskedRound) error {
 		return fmt.Errorf("a round needs a fleet, a run, a plan and weights, with names of 1 to %d bytes", MaxName)
 	case q.Round < 0 || q.Version < 0:
 		return fmt.Errorf("round %d of version %d: want numbers from 0", q.Round, q.Version)
+	case q.Homes < 1 || q.Homes > math.MaxInt32:
+		return fmt.Errorf("a run of %d clients", q.Homes)
 	case q.Length < 1 || q.Length > MaxLength:
 		return fmt.Errorf("a vector of %d numbers: want 1 to %d", q.Length, MaxLength)
 	}
@@ -305,11 +313,17 @@ func Seal(s *v1.KeeperStatement, agent string, k *mask.Key, day int64, code Code
 	if err != nil {
 		return nil, err
 	}
-	return append(binary.LittleEndian.AppendUint64(nil, uint64(s.Number)), sealed...), nil
+	return append(binary.LittleEndian.AppendUint64(nil, uint64(SealingID(s.SealingKey))), sealed...), nil
 }
 
-// SealedFor returns the number of the statement that an enrolment is sealed for.
-func SealedFor(sealed []byte) (number int64, ok bool) {
+// SealingID identifies a sealing key in an enrolment.
+func SealingID(public []byte) int64 {
+	sum := sha256.Sum256(public)
+	return int64(binary.LittleEndian.Uint64(sum[:]))
+}
+
+// SealedFor returns the identifier of the sealing key of an enrolment.
+func SealedFor(sealed []byte) (id int64, ok bool) {
 	if len(sealed) != 8+1120+enrolled+16 {
 		return 0, false
 	}

@@ -81,8 +81,8 @@ func TestEnrolment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if number, ok := SealedFor(sealed); !ok || number != 3 {
-		t.Errorf("sealed for statement %d, %v", number, ok)
+	if id, ok := SealedFor(sealed); !ok || id != SealingID(s.SealingKey) {
+		t.Errorf("sealed for key %d, %v", id, ok)
 	}
 	k, day, c, err := Open(sealing, "fleet", "agent", pin, sealed)
 	if err != nil || k != key || day != 17 || c != code {
@@ -164,7 +164,8 @@ func TestAnswer(t *testing.T) {
 
 func round() *v1.MaskedRound {
 	return &v1.MaskedRound{
-		Fleet: "f", Run: "r", Plan: "p", Weights: "w", Length: 5, Day: 7,
+		Fleet: "f", Run: "r", Plan: "p", Weights: "w", Length: 5, Day: 7, Homes: 50,
+		Clip:   &v1.Limits{Norm: 1, Coordinate: 2},
 		Terms:  &v1.PrivacyTerms{Least: 20, Quorum: 700, Check: "norm", Robust: "nearest", Keepers: [][]byte{make([]byte, 32)}},
 		Limits: []*v1.MaskBlock{{Length: 3, Limit: 9}, {Length: 2, Limit: 1}},
 	}
@@ -179,6 +180,7 @@ func TestCheckRound(t *testing.T) {
 		"long name": func(q *v1.MaskedRound) { q.Run = strings.Repeat("r", MaxName+1) },
 		"control":   func(q *v1.MaskedRound) { q.Control = strings.Repeat("r", MaxName+1) },
 		"round":     func(q *v1.MaskedRound) { q.Round = -1 },
+		"homes":     func(q *v1.MaskedRound) { q.Homes = 0 },
 		"length":    func(q *v1.MaskedRound) { q.Length = 6 },
 		"too long": func(q *v1.MaskedRound) {
 			q.Length, q.Limits = MaxLength+1, []*v1.MaskBlock{{Length: MaxLength + 1, Limit: 1}}
@@ -226,8 +228,8 @@ func TestContext(t *testing.T) {
 	Of(c, r)
 	terms := Terms(s, q.Terms)
 	want := mask.Context{
-		Fleet: "f", Run: "r", Agent: "a", Plan: "p", Weights: "w", Part: 1, Clients: 2, Length: 5, Day: 7,
-		Terms: terms.Hash(), Limits: mask.Limits([]mask.Block{{Length: 3, Limit: 9}, {Length: 2, Limit: 1}}),
+		Fleet: "f", Run: "r", Agent: "a", Plan: "p", Weights: "w", Part: 1, Clients: 2, Length: 5, Day: 7, Homes: 50,
+		Terms: terms.Hash(), Limits: mask.Limits(mask.Clip{Norm: 1, Coordinate: 2}, []mask.Block{{Length: 3, Limit: 9}, {Length: 2, Limit: 1}}),
 	}
 	if *c != want {
 		t.Errorf("%+v, want %+v", *c, want)

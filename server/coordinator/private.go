@@ -68,6 +68,9 @@ func (d *driver) openPrivate(x *ledger.Drive) (waits error, err error) {
 		if err != nil {
 			return err, nil
 		}
+		if err := d.Keepers.Approved(d.terms.Plan.Privacy.Keepers, d.terms.Blob); err != nil {
+			return err, nil
+		}
 		b, err := proto.Marshal(&v1.Privacy{Statements: statements, Day: mask.Day(d.now())})
 		if err != nil {
 			return nil, fmt.Errorf("encoding the statements of keepers: %w", err)

@@ -106,6 +106,8 @@ func (j judge) some(ctx context.Context, all []*arrived) (accepted, again []*arr
 	verdicts, err := j.keepers.Check(ctx, c.keepers, c.directions, c.round, results)
 	refused := (*keepers.Refused)(nil)
 	switch {
+	case errors.As(err, &refused) && refused.Waits():
+		return nil, all
 	case errors.As(err, &refused) && len(all) > 1:
 		half := len(all) / 2
 		accepted, again = j.some(ctx, all[:half])

@@ -26,6 +26,7 @@ type results struct {
 	uploads *uploads
 	counter *counter
 	refuse  *refuser
+	decline func(ctx context.Context, agent string, declines []*v1.Decline) error
 	clients int  // maximum of an agent
 	region  bool // the hub decides what counts
 }
@@ -100,6 +101,15 @@ func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 	defer cancel()
 	counted, err := x.counter.count(within, a)
 	if refused := (*notAccepted)(nil); errors.As(err, &refused) {
+		// The turn ends, whatever the agent does: the round must not wait for it, and its next attempt
+		// would show it another bit of the random vectors.
+		turns := &v1.Turns{Run: r.Run, Round: r.Round}
+		for _, s := range r.Shares {
+			turns.Clients = append(turns.Clients, s.Client)
+		}
+		if err := x.decline(ctx, agent, []*v1.Decline{{Turns: turns, Reason: "a keeper refused its result"}}); err != nil {
+			return nil, err
+		}
 		return x.refuse.reject("check", refused.Error()), nil
 	}
 	if err != nil {

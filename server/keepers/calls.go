@@ -88,7 +88,7 @@ func (k *keeper) release(ctx context.Context, q *v1.KeeperReleaseRequest, waits 
 			return a, nil
 		}
 		var refused *Refused
-		if errors.As(err, &refused) || ctx.Err() != nil {
+		if errors.As(err, &refused) && !refused.Waits() || ctx.Err() != nil {
 			return nil, err
 		}
 		waits(err)

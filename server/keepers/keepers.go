@@ -37,6 +37,7 @@ type Config struct {
 
 const (
 	stateEvery  = time.Minute
+	planEvery   = 3 * time.Second // while a run waits for the approval of its plan
 	stateWithin = 10 * time.Second
 	// answerWithin is for calls that compute: a keeper takes half a minute for 100,000 results.
 	answerWithin = 5 * time.Minute
@@ -59,13 +60,14 @@ type keeper struct {
 	Address
 	client v1.KeeperServiceClient
 	set    *Set
-	lost   chan struct{} // has a value when the keeper has stopped to answer
+	asks   chan struct{} // has a value when the keeper has stopped to answer, or a plan is new
 
 	mu         sync.Mutex
 	statement  []byte               // signed
 	revision   []byte               // of the members, of which a server needs nothing
 	says       *v1.KeeperStatement  // what it says
 	directions map[string]mask.Seed // by run
+	plans      map[string]bool      // whether it approves; no plan is disapproved later
 	silent     time.Time            // since when it does not answer; zero if it does
 	why        error                // why it does not
 }
@@ -83,8 +85,13 @@ func (a *Away) Error() string {
 
 func (a *Away) Unwrap() error { return a.Why }
 
-// Refused means that a keeper refuses by one of its rules. Repeating the call does not help.
+// Refused means that a keeper refuses by one of its rules. Repeating the call does not help, unless
+// it waits for something.
 type Refused struct{ Name, Rule, Reason string }
+
+// Waits reports whether the keeper may allow the same call later: when its people have approved the
+// plan, or tomorrow.
+func (r *Refused) Waits() bool { return r.Rule == "plan" || r.Rule == "daily" }
 
 func (r *Refused) Error() string {
 	return fmt.Sprintf("keeper %s refused: %s: %s", r.Name, r.Rule, r.Reason)
@@ -107,7 +114,7 @@ func New(c Config) (*Set, error) {
 			return nil, fmt.Errorf("there are two keepers %s", a.Name)
 		}
 		names[a.Name] = true
-		k := &keeper{Address: a, set: s, lost: make(chan struct{}, 1), silent: time.Now(), why: errors.New("it was not asked yet")}
+		k := &keeper{Address: a, set: s, asks: make(chan struct{}, 1), plans: map[string]bool{}, silent: time.Now(), why: errors.New("it was not asked yet")}
 		pinned, err := mtls.Pinned(c.Key, func(sha [32]byte) bool { return sha == a.Identity })
 		if err != nil {
 			return nil, fmt.Errorf("making the certificate for keepers: %w", err)
@@ -145,35 +152,106 @@ func (s *Set) Run(ctx context.Context) error {
 func (k *keeper) follow(ctx context.Context) {
 	retry := backoff.Backoff{Base: firstPause, Cap: longestPause}
 	for ctx.Err() == nil {
-		pause, failed := stateEvery, k.lost
+		pause, asks := stateEvery, k.asks
 		if err := k.state(ctx); err != nil {
-			pause, failed = retry.Next(), nil
+			pause, asks = retry.Next(), nil
 		} else {
 			retry.Reset()
+			if k.unapproved() {
+				pause = planEvery
+			}
 		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
-		case <-failed: // another call has failed, and callers wait to hear that the keeper is back
+		case <-asks: // callers wait to hear that the keeper is back, or approves
 		}
 		timer.Stop()
 	}
 }
 
-// state asks for the keeper's statement.
+// unapproved reports whether a plan waits for the keeper's approval.
+func (k *keeper) unapproved() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, approved := range k.plans {
+		if !approved {
+			return true
+		}
+	}
+	return false
+}
+
+// ask lets follow ask the keeper at once.
+func (k *keeper) ask() {
+	select {
+	case k.asks <- struct{}{}:
+	default:
+	}
+}
+
+// state asks for the keeper's statement, and whether it approves plans that it did not approve yet.
 func (k *keeper) state(ctx context.Context) error {
 	k.mu.Lock()
-	q := &v1.KeeperStateRequest{Members: k.revision}
-	k.mu.Unlock()
-	return k.call(ctx, "state", stateWithin, func(ctx context.Context) (int64, error) {
-		a, err := k.client.State(ctx, q)
-		if err != nil {
-			return 0, err
+	plans := []string{""}
+	for plan, approved := range k.plans {
+		if !approved {
+			plans = append(plans, plan)
 		}
-		return k.read(q, a)
-	})
+	}
+	k.mu.Unlock()
+	for _, plan := range plans {
+		k.mu.Lock()
+		q := &v1.KeeperStateRequest{Members: k.revision, Plan: plan}
+		k.mu.Unlock()
+		approved := false
+		if err := k.call(ctx, "state", stateWithin, func(ctx context.Context) (int64, error) {
+			a, err := k.client.State(ctx, q)
+			if err != nil {
+				return 0, err
+			}
+			approved = a.Approved
+			return k.read(q, a)
+		}); err != nil {
+			return err
+		}
+		if approved {
+			k.mu.Lock()
+			k.plans[plan] = true
+			k.mu.Unlock()
+		}
+	}
+	return nil
 }
+
+// Approved returns nil if all keepers approve a plan, as far as they have said it, and otherwise
+// which one does not: without approval, agents would train rounds that are never released.
+func (s *Set) Approved(names []string, plan string) error {
+	these, err := s.find(names)
+	if err != nil {
+		return err
+	}
+	for _, k := range these {
+		k.mu.Lock()
+		approved, asked := k.plans[plan]
+		if !asked {
+			if len(k.plans) >= maxPlans {
+				clear(k.plans)
+			}
+			k.plans[plan] = false
+			k.ask()
+		}
+		k.mu.Unlock()
+		if !approved {
+			return fmt.Errorf("keeper %s has not approved plan %s yet; its people do this with 'loadstar keeper approve'", k.Name, plan)
+		}
+	}
+	return nil
+}
+
+// maxPlans limits the plans of which it is known whether a keeper approves.
+const maxPlans = 64
 
 // call makes one call, and notes whether the keeper answers. The call returns the epoch that the
 // keeper has signed.
@@ -262,10 +340,7 @@ func (k *keeper) failed(err error) error {
 	defer k.mu.Unlock()
 	if k.silent.IsZero() {
 		k.silent = time.Now()
-		select {
-		case k.lost <- struct{}{}:
-		default:
-		}
+		k.ask()
 	}
 	if k.why == nil || k.why.Error() != err.Error() {
 		k.set.Log.Warn("a keeper does not answer", "keeper", k.Name, "error", err)

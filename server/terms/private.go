@@ -55,7 +55,7 @@ func (t *Terms) Unmasked(version, clients int64, sum []uint64) (*round.Fold, *ro
 func (t *Terms) MaskedRound(q *v1.Task) (*v1.MaskedRound, error) {
 	r := &v1.MaskedRound{
 		Run: q.Run, Round: q.Round, Version: q.Version, Plan: t.Blob, Weights: q.Weights, Control: q.Control,
-		Length: int64(t.MaskedLen()), Day: q.Privacy.GetDay(), Limits: member.Limits(t.Rules.Vector(t.Shared).Blocks(LimitsOf(q.Limits))),
+		Length: int64(t.MaskedLen()), Day: q.Privacy.GetDay(), Homes: int64(t.Fleet), Clip: q.Limits, Limits: member.Limits(t.Rules.Vector(t.Shared).Blocks(LimitsOf(q.Limits))),
 	}
 	var pins []member.Pin
 	for _, text := range q.Privacy.GetStatements() {

@@ -384,6 +384,8 @@ type MaskedRound struct {
 	Day           int64                  `protobuf:"varint,9,opt,name=day,proto3" json:"day,omitempty"`        // of the member keys: days since 1970-01-01 UTC
 	Terms         *PrivacyTerms          `protobuf:"bytes,10,opt,name=terms,proto3" json:"terms,omitempty"`
 	Limits        []*MaskBlock           `protobuf:"bytes,11,rep,name=limits,proto3" json:"limits,omitempty"`
+	Homes         int64                  `protobuf:"varint,12,opt,name=homes,proto3" json:"homes,omitempty"` // clients in the run: Task.fleet
+	Clip          *Limits                `protobuf:"bytes,13,opt,name=clip,proto3" json:"clip,omitempty"`    // Task.limits, from which the limits above follow; they do not show all of it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -491,6 +493,20 @@ func (x *MaskedRound) GetTerms() *PrivacyTerms {
 func (x *MaskedRound) GetLimits() []*MaskBlock {
 	if x != nil {
 		return x.Limits
+	}
+	return nil
+}
+
+func (x *MaskedRound) GetHomes() int64 {
+	if x != nil {
+		return x.Homes
+	}
+	return 0
+}
+
+func (x *MaskedRound) GetClip() *Limits {
+	if x != nil {
+		return x.Clip
 	}
 	return nil
 }
@@ -676,6 +692,7 @@ type KeeperStateRequest struct {
 	Fleet         string                 `protobuf:"bytes,1,opt,name=fleet,proto3" json:"fleet,omitempty"`
 	Run           string                 `protobuf:"bytes,2,opt,name=run,proto3" json:"run,omitempty"`         // empty, or a run whose directions and newest round are wanted
 	Members       []byte                 `protobuf:"bytes,3,opt,name=members,proto3" json:"members,omitempty"` // revision of the list of members that the server has
+	Plan          string                 `protobuf:"bytes,4,opt,name=plan,proto3" json:"plan,omitempty"`       // empty, or a plan (blob) about which approved is wanted
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -731,6 +748,13 @@ func (x *KeeperStateRequest) GetMembers() []byte {
 	return nil
 }
 
+func (x *KeeperStateRequest) GetPlan() string {
+	if x != nil {
+		return x.Plan
+	}
+	return ""
+}
+
 type KeeperStateResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Statement     *SignedStatement       `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"`
@@ -739,6 +763,7 @@ type KeeperStateResponse struct {
 	Newest        int64                  `protobuf:"varint,4,opt,name=newest,proto3" json:"newest,omitempty"`        // the run's newest round that was released; -1 if there is none
 	Directions    []byte                 `protobuf:"bytes,5,opt,name=directions,proto3" json:"directions,omitempty"` // seed of the run's random vectors; agents must not learn it
 	Signature     *KeeperSignature       `protobuf:"bytes,6,opt,name=signature,proto3" json:"signature,omitempty"`
+	Approved      bool                   `protobuf:"varint,7,opt,name=approved,proto3" json:"approved,omitempty"` // rounds of the request's plan may be released
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -813,6 +838,13 @@ func (x *KeeperStateResponse) GetSignature() *KeeperSignature {
 		return x.Signature
 	}
 	return nil
+}
+
+func (x *KeeperStateResponse) GetApproved() bool {
+	if x != nil {
+		return x.Approved
+	}
+	return false
 }
 
 type KeeperMember struct {
@@ -1356,7 +1388,7 @@ const file_loadstar_v1_keeper_proto_rawDesc = "" +
 	"\akeepers\x18\x05 \x03(\fR\akeepers\"9\n" +
 	"\tMaskBlock\x12\x16\n" +
 	"\x06length\x18\x01 \x01(\x03R\x06length\x12\x14\n" +
-	"\x05limit\x18\x02 \x01(\x03R\x05limit\"\xb8\x02\n" +
+	"\x05limit\x18\x02 \x01(\x03R\x05limit\"\xf7\x02\n" +
 	"\vMaskedRound\x12\x14\n" +
 	"\x05fleet\x18\x01 \x01(\tR\x05fleet\x12\x10\n" +
 	"\x03run\x18\x02 \x01(\tR\x03run\x12\x14\n" +
@@ -1369,7 +1401,9 @@ const file_loadstar_v1_keeper_proto_rawDesc = "" +
 	"\x03day\x18\t \x01(\x03R\x03day\x12/\n" +
 	"\x05terms\x18\n" +
 	" \x01(\v2\x19.loadstar.v1.PrivacyTermsR\x05terms\x12.\n" +
-	"\x06limits\x18\v \x03(\v2\x16.loadstar.v1.MaskBlockR\x06limits\"h\n" +
+	"\x06limits\x18\v \x03(\v2\x16.loadstar.v1.MaskBlockR\x06limits\x12\x14\n" +
+	"\x05homes\x18\f \x01(\x03R\x05homes\x12'\n" +
+	"\x04clip\x18\r \x01(\v2\x13.loadstar.v1.LimitsR\x04clip\"h\n" +
 	"\fMaskedResult\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x12\n" +
 	"\x04part\x18\x02 \x01(\x03R\x04part\x12\x18\n" +
@@ -1380,11 +1414,12 @@ const file_loadstar_v1_keeper_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"E\n" +
 	"\x0fKeeperSignature\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x1c\n" +
-	"\tsignature\x18\x02 \x01(\fR\tsignature\"V\n" +
+	"\tsignature\x18\x02 \x01(\fR\tsignature\"j\n" +
 	"\x12KeeperStateRequest\x12\x14\n" +
 	"\x05fleet\x18\x01 \x01(\tR\x05fleet\x12\x10\n" +
 	"\x03run\x18\x02 \x01(\tR\x03run\x12\x18\n" +
-	"\amembers\x18\x03 \x01(\fR\amembers\"\x96\x02\n" +
+	"\amembers\x18\x03 \x01(\fR\amembers\x12\x12\n" +
+	"\x04plan\x18\x04 \x01(\tR\x04plan\"\xb2\x02\n" +
 	"\x13KeeperStateResponse\x12:\n" +
 	"\tstatement\x18\x01 \x01(\v2\x1c.loadstar.v1.SignedStatementR\tstatement\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\fR\brevision\x123\n" +
@@ -1393,7 +1428,8 @@ const file_loadstar_v1_keeper_proto_rawDesc = "" +
 	"\n" +
 	"directions\x18\x05 \x01(\fR\n" +
 	"directions\x12:\n" +
-	"\tsignature\x18\x06 \x01(\v2\x1c.loadstar.v1.KeeperSignatureR\tsignature\"h\n" +
+	"\tsignature\x18\x06 \x01(\v2\x1c.loadstar.v1.KeeperSignatureR\tsignature\x12\x1a\n" +
+	"\bapproved\x18\a \x01(\bR\bapproved\"h\n" +
 	"\fKeeperMember\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x12\n" +
 	"\x04cell\x18\x02 \x01(\x03R\x04cell\x12\x14\n" +
@@ -1470,38 +1506,40 @@ var file_loadstar_v1_keeper_proto_goTypes = []any{
 	(*KeeperCheckResponse)(nil),   // 17: loadstar.v1.KeeperCheckResponse
 	(*KeeperReleaseRequest)(nil),  // 18: loadstar.v1.KeeperReleaseRequest
 	(*KeeperReleaseResponse)(nil), // 19: loadstar.v1.KeeperReleaseResponse
-	(*Receipt)(nil),               // 20: loadstar.v1.Receipt
+	(*Limits)(nil),                // 20: loadstar.v1.Limits
+	(*Receipt)(nil),               // 21: loadstar.v1.Receipt
 }
 var file_loadstar_v1_keeper_proto_depIdxs = []int32{
 	0,  // 0: loadstar.v1.KeeperStatement.rules:type_name -> loadstar.v1.KeeperRules
 	3,  // 1: loadstar.v1.MaskedRound.terms:type_name -> loadstar.v1.PrivacyTerms
 	4,  // 2: loadstar.v1.MaskedRound.limits:type_name -> loadstar.v1.MaskBlock
-	2,  // 3: loadstar.v1.KeeperStateResponse.statement:type_name -> loadstar.v1.SignedStatement
-	11, // 4: loadstar.v1.KeeperStateResponse.members:type_name -> loadstar.v1.KeeperMember
-	8,  // 5: loadstar.v1.KeeperStateResponse.signature:type_name -> loadstar.v1.KeeperSignature
-	13, // 6: loadstar.v1.KeeperEnrolRequest.enrolments:type_name -> loadstar.v1.KeeperEnrolment
-	20, // 7: loadstar.v1.KeeperEnrolResponse.receipts:type_name -> loadstar.v1.Receipt
-	8,  // 8: loadstar.v1.KeeperEnrolResponse.signature:type_name -> loadstar.v1.KeeperSignature
-	5,  // 9: loadstar.v1.KeeperCheckRequest.round:type_name -> loadstar.v1.MaskedRound
-	16, // 10: loadstar.v1.KeeperCheckRequest.results:type_name -> loadstar.v1.CheckedResult
-	6,  // 11: loadstar.v1.CheckedResult.result:type_name -> loadstar.v1.MaskedResult
-	8,  // 12: loadstar.v1.KeeperCheckResponse.signature:type_name -> loadstar.v1.KeeperSignature
-	5,  // 13: loadstar.v1.KeeperReleaseRequest.round:type_name -> loadstar.v1.MaskedRound
-	6,  // 14: loadstar.v1.KeeperReleaseRequest.results:type_name -> loadstar.v1.MaskedResult
-	8,  // 15: loadstar.v1.KeeperReleaseResponse.signature:type_name -> loadstar.v1.KeeperSignature
-	9,  // 16: loadstar.v1.KeeperService.State:input_type -> loadstar.v1.KeeperStateRequest
-	12, // 17: loadstar.v1.KeeperService.Enrol:input_type -> loadstar.v1.KeeperEnrolRequest
-	15, // 18: loadstar.v1.KeeperService.Check:input_type -> loadstar.v1.KeeperCheckRequest
-	18, // 19: loadstar.v1.KeeperService.Release:input_type -> loadstar.v1.KeeperReleaseRequest
-	10, // 20: loadstar.v1.KeeperService.State:output_type -> loadstar.v1.KeeperStateResponse
-	14, // 21: loadstar.v1.KeeperService.Enrol:output_type -> loadstar.v1.KeeperEnrolResponse
-	17, // 22: loadstar.v1.KeeperService.Check:output_type -> loadstar.v1.KeeperCheckResponse
-	19, // 23: loadstar.v1.KeeperService.Release:output_type -> loadstar.v1.KeeperReleaseResponse
-	20, // [20:24] is the sub-list for method output_type
-	16, // [16:20] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	20, // 3: loadstar.v1.MaskedRound.clip:type_name -> loadstar.v1.Limits
+	2,  // 4: loadstar.v1.KeeperStateResponse.statement:type_name -> loadstar.v1.SignedStatement
+	11, // 5: loadstar.v1.KeeperStateResponse.members:type_name -> loadstar.v1.KeeperMember
+	8,  // 6: loadstar.v1.KeeperStateResponse.signature:type_name -> loadstar.v1.KeeperSignature
+	13, // 7: loadstar.v1.KeeperEnrolRequest.enrolments:type_name -> loadstar.v1.KeeperEnrolment
+	21, // 8: loadstar.v1.KeeperEnrolResponse.receipts:type_name -> loadstar.v1.Receipt
+	8,  // 9: loadstar.v1.KeeperEnrolResponse.signature:type_name -> loadstar.v1.KeeperSignature
+	5,  // 10: loadstar.v1.KeeperCheckRequest.round:type_name -> loadstar.v1.MaskedRound
+	16, // 11: loadstar.v1.KeeperCheckRequest.results:type_name -> loadstar.v1.CheckedResult
+	6,  // 12: loadstar.v1.CheckedResult.result:type_name -> loadstar.v1.MaskedResult
+	8,  // 13: loadstar.v1.KeeperCheckResponse.signature:type_name -> loadstar.v1.KeeperSignature
+	5,  // 14: loadstar.v1.KeeperReleaseRequest.round:type_name -> loadstar.v1.MaskedRound
+	6,  // 15: loadstar.v1.KeeperReleaseRequest.results:type_name -> loadstar.v1.MaskedResult
+	8,  // 16: loadstar.v1.KeeperReleaseResponse.signature:type_name -> loadstar.v1.KeeperSignature
+	9,  // 17: loadstar.v1.KeeperService.State:input_type -> loadstar.v1.KeeperStateRequest
+	12, // 18: loadstar.v1.KeeperService.Enrol:input_type -> loadstar.v1.KeeperEnrolRequest
+	15, // 19: loadstar.v1.KeeperService.Check:input_type -> loadstar.v1.KeeperCheckRequest
+	18, // 20: loadstar.v1.KeeperService.Release:input_type -> loadstar.v1.KeeperReleaseRequest
+	10, // 21: loadstar.v1.KeeperService.State:output_type -> loadstar.v1.KeeperStateResponse
+	14, // 22: loadstar.v1.KeeperService.Enrol:output_type -> loadstar.v1.KeeperEnrolResponse
+	17, // 23: loadstar.v1.KeeperService.Check:output_type -> loadstar.v1.KeeperCheckResponse
+	19, // 24: loadstar.v1.KeeperService.Release:output_type -> loadstar.v1.KeeperReleaseResponse
+	21, // [21:25] is the sub-list for method output_type
+	17, // [17:21] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_loadstar_v1_keeper_proto_init() }
