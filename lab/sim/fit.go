@@ -20,7 +20,7 @@ import (
 // only.
 func (s *ending) fitUnasked(ctx context.Context) error {
 	p := s.setup.Problem.Partition
-	if p.PersonalLen() == 0 || p.SharedLen() == 0 || recipe.Pooled(s.Plan) || recipe.StoresOwn(s.Plan) || s.setup.KeepsBest() || s.pool.workers[0].tuner != nil || s.Replay != nil {
+	if p.PersonalLen() == 0 || p.SharedLen() == 0 || recipe.Pooled(s.Plan) || recipe.StoresOwn(s.Plan) || s.setup.KeepsBest() || s.pool.workers[0].tuner != nil || s.Replay != nil || s.OnlyTraining {
 		return nil
 	}
 	var unasked []int

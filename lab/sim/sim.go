@@ -54,6 +54,9 @@ type Config struct {
 	Note func(string)
 	// Replay, if not nil, is the run of a fleet that the simulation repeats.
 	Replay *Replay
+	// OnlyTraining leaves clients that no round asked as they are. Benchmarks set it: with 10,000
+	// clients, fitting them takes longer than the rounds that are measured.
+	OnlyTraining bool
 	// hostile, if not nil, replaces what a client sends. Tests set it.
 	hostile func(fed.Task, *fed.Update)
 }

@@ -106,7 +106,7 @@ func Run(ctx context.Context, c Config, progress bench.Progress) (*Result, error
 			turns := engineTurns{all: engine, last: time.Now()}
 			s, err := sim.Run(ctx, sim.Config{
 				Plan: p, Dataset: fleet, Dir: filepath.Join(dir, fmt.Sprint(run, f.Clients)), Kernel: k,
-				Workers: c.Workers, Memory: 512 << 20, Save: 30 * time.Second, Progress: turns.between,
+				Workers: c.Workers, Memory: 512 << 20, Save: 30 * time.Second, Progress: turns.between, OnlyTraining: true,
 			})
 			if err != nil {
 				return nil, err
@@ -142,7 +142,7 @@ type engineTurns struct {
 }
 
 func (e *engineTurns) between(p sim.Progress) {
-	if time.Since(e.last) < 400*time.Millisecond && p.Round < p.Rounds || p.Unasked > 0 { // training is over when unasked clients are fitted
+	if time.Since(e.last) < 400*time.Millisecond && p.Round < p.Rounds {
 		return
 	}
 	start := time.Now()
