@@ -330,6 +330,10 @@ CASES ?= 10000
 private: ## Play CASES rounds of random fleets, keepers and a lying server: each sum must be exact or refused, and nothing may leak; JSON=1 for JSON
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && go test -c -o $$dir/keeper ./keeper && $$dir/keeper -test.run 'TestPrivate$$' -test.timeout 0 -cases $(CASES)
 
+.PHONY: private-identity
+private-identity: ## Train 20 plans as private ones in the simulator, and six of them in fleets with keepers on SQLite and PostgreSQL: the weights must be those without masks; needs PostgreSQL
+	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && go test -c -o $$dir/server ./server && cd server && $$dir/server -test.run 'TestPrivateIdentity$$' -test.timeout 0 -identity
+
 .PHONY: private-planted
 private-planted: ## Switch off the keeper's rules and plant mistakes of agents: the checker must find each leak within 1,000 cases; half a minute
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && go test -c -o $$dir/keeper ./keeper && $$dir/keeper -test.run TestPrivatePlanted -test.timeout 0

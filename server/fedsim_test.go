@@ -139,12 +139,18 @@ func (s *site) until(o v1.OperatorServiceClient, run string, ok func(*v1.Run) bo
 // data on the server.
 func simulatedWith(t *testing.T, run, plan string, d, own *series.Dataset, k *kernel.Set) []byte {
 	t.Helper()
+	return simulatedAs(t, plan, d, own, &sim.Replay{Run: run, Secret: fleetSecret}, k)
+}
+
+// simulatedAs is simulatedWith for any run, or for none: then the plan's seed selects examples.
+func simulatedAs(t *testing.T, plan string, d, own *series.Dataset, of *sim.Replay, k *kernel.Set) []byte {
+	t.Helper()
 	p, err := recipe.Read([]byte(strings.TrimSpace(plan)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "run")
-	if _, err := sim.Run(t.Context(), sim.Config{Plan: p, Dataset: d, ServerData: own, Replay: &sim.Replay{Run: run, Secret: fleetSecret}, Dir: dir, Kernel: k, Workers: 2, Memory: 64 << 20, Save: time.Hour}); err != nil {
+	if _, err := sim.Run(t.Context(), sim.Config{Plan: p, Dataset: d, ServerData: own, Replay: of, Dir: dir, Kernel: k, Workers: 2, Memory: 64 << 20, Save: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(filepath.Join(dir, "shared.safetensors"))

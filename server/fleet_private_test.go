@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"loadstar/agent"
 	"loadstar/agent/identity"
@@ -154,24 +153,7 @@ func TestPrivateFleet(t *testing.T) {
 			change := func(c *server.Config) { c.Database, c.Keepers = database, addresses }
 			hub, at := s.serve("hub", "127.0.0.1:0", change)
 			operator := s.operator("hub", at)
-			// An agent that announces itself before the server knows the keeper would wait for an hour.
-			time.Sleep(500 * time.Millisecond)
-			for i := range 3 {
-				part, err := d.Part(i+1, 3)
-				if err != nil {
-					t.Fatal(err)
-				}
-				id := fmt.Sprintf("agent%d", i+1)
-				s.hostPrivate(id, s.join(id, at, operator), part, k, all...)
-			}
-			for _, a := range all {
-				for end := time.Now().Add(patient); len(a.keeper.Members()) < 3; time.Sleep(20 * time.Millisecond) {
-					if time.Now().After(end) {
-						t.Fatal("the agents do not enrol")
-					}
-				}
-			}
-			time.Sleep(300 * time.Millisecond) // until the last agent has its receipt
+			s.enrol(operator, at, d, k, all...)
 			run, err := operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: x.plan, Clients: 9})
 			if err != nil {
 				t.Fatal(err)
