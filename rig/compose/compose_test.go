@@ -368,19 +368,19 @@ func TestCompose(t *testing.T) {
 		}
 		return strings.TrimSpace(string(out))
 	}
-	run := operate("runs", "start", filepath.Join(w.repository, "plans/hour-ahead.yaml"), "--rounds", "5", "--wait-for", strconv.Itoa(len(names)))
+	run := operate("run", "start", filepath.Join(w.repository, "plans/hour-ahead.yaml"), "--rounds", "5", "--wait-for", strconv.Itoa(len(names)))
 	w.soon("the run is trained", func() error {
 		var x struct {
 			Run struct{ State, Reason string }
 		}
-		if err := json.Unmarshal([]byte(operate("runs", "show", run, "--json")), &x); err == nil && x.Run.State == "failed" {
+		if err := json.Unmarshal([]byte(operate("run", "show", run, "--json")), &x); err == nil && x.Run.State == "failed" {
 			t.Fatal(x.Run.Reason)
 		} else if err != nil || x.Run.State != "finished" {
 			return fmt.Errorf("%v, %+v", err, x)
 		}
 		return nil
 	})
-	operate("models", "release", run)
+	operate("release", "create", run)
 	w.dashboards()
 }
 
