@@ -168,7 +168,7 @@ func commands(w io.Writer, cmd *cobra.Command) {
 	}
 	var others []string
 	for _, sub := range cmd.Commands() {
-		if sub.GroupID == OtherCommands || sub.IsAdditionalHelpTopicCommand() {
+		if sub.GroupID == OtherCommands || sub.Name() == "help" || sub.IsAdditionalHelpTopicCommand() {
 			others = append(others, sub.Name())
 		}
 	}
