@@ -134,7 +134,7 @@ func TestEveryCallOfEveryRole(t *testing.T) {
 				if refused := code == "permission_denied" || code == "unauthenticated"; refused == may {
 					t.Errorf("%s of a %s by %s: %s %s", name, role, via, code, text)
 				}
-				if want := fmt.Sprintf("%s needs the role %s, and the-%s has the role %s; an admin can change it: loadstar users role the-%s %s", name, leastOf(name), role, role, role, leastOf(name)); !may && text != want {
+				if want := fmt.Sprintf("%s needs the role %s, and the-%s has the role %s; an admin can change it: loadstar user role the-%s %s", name, leastOf(name), role, role, role, leastOf(name)); !may && text != want {
 					t.Errorf("%s of a %s by %s: %q, want %q", name, role, via, text, want)
 				}
 			}
@@ -208,7 +208,7 @@ func TestOthers(t *testing.T) {
 		}
 	}
 	// A session cannot prolong itself: a stolen one would outlive the logout.
-	if code, text := bert.call(service+"CreateLogin", "{}"); code != "permission_denied" || !strings.Contains(text, "loadstar web login") {
+	if code, text := bert.call(service+"CreateLogin", "{}"); code != "permission_denied" || !strings.Contains(text, "loadstar user login") {
 		t.Error(code, text)
 	}
 	if code, text := certified.call(service+"CreateLogin", "{}"); code != "ok" {

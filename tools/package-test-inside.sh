@@ -86,10 +86,10 @@ echo 'policy: {least_client_examples: 0, whole_blocks: false, least_cohort: 1, l
 as loadstar-agent loadstar-agent check -config /etc/loadstar/agent.yaml >"$work/check.log" 2>&1 || fail "check"
 start loadstar-agent
 cp "$plan" "$root/packages/plan.yaml"
-operator runs start /packages/plan.yaml --rounds 2 --wait-for 2 >"$work/run.log" 2>&1 || fail "runs start"
-finished() { operator runs list 2>/dev/null | grep -q finished; }
+operator run start /packages/plan.yaml --rounds 2 --wait-for 2 >"$work/run.log" 2>&1 || fail "run start"
+finished() { operator run list 2>/dev/null | grep -q finished; }
 until_true "a run of two rounds" finished
-operator runs list
+operator run list
 
 echo "-- backup of the running server"
 for i in 1 2 3; do
@@ -114,8 +114,8 @@ in_root apt-get install -y -q --no-install-recommends /packages/loadstar_0.0.2_a
 start loadstar
 start loadstar-agent
 finished || fail "the run is gone"
-operator runs start /packages/plan.yaml --rounds 1 --wait-for 2 >"$work/run.log" 2>&1 || fail "runs start after the upgrade"
-twice() { [ "$(operator runs list 2>/dev/null | grep -c finished)" = 2 ]; }
+operator run start /packages/plan.yaml --rounds 1 --wait-for 2 >"$work/run.log" 2>&1 || fail "run start after the upgrade"
+twice() { [ "$(operator run list 2>/dev/null | grep -c finished)" = 2 ]; }
 until_true "a run after the upgrade, with the identity from before" twice
 stop loadstar-agent
 stop loadstar

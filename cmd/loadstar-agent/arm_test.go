@@ -90,7 +90,7 @@ func TestSmallDevice(t *testing.T) {
 				t.Fatal(err)
 			}
 			began, most, asked := time.Now(), int64(0), time.Now()
-			do(t, in("loadstar"), append([]string{"runs", "start", "plan.yaml", "--wait-for", meters}, operator...)...)
+			do(t, in("loadstar"), append([]string{"run", "start", "plan.yaml", "--wait-for", meters}, operator...)...)
 			finished++
 			testkit.Within(t, 10*time.Minute, "two rounds on the device", func() bool {
 				now, err := resident(agent.Pid)
@@ -102,7 +102,7 @@ func TestSmallDevice(t *testing.T) {
 					return false
 				}
 				asked = time.Now()
-				return strings.Count(do(t, in("loadstar"), append([]string{"runs", "list"}, operator...)...), "finished") == finished
+				return strings.Count(do(t, in("loadstar"), append([]string{"run", "list"}, operator...)...), "finished") == finished
 			})
 			t.Logf("two rounds in %.1f s, peak resident memory %.1f MB", time.Since(began).Seconds(), float64(most)/(1<<20))
 			if most > mostResident || most < 4<<20 {

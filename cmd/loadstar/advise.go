@@ -5,18 +5,22 @@ import (
 	"runtime"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/lab/experiment"
 	"loadstar/nn/kernel"
 )
 
+// adviseOptions are the flags of the command.
+type adviseOptions struct {
+	data, root string
+	a          experiment.Advising
+	asJSON     bool
+}
+
 func newAdvise() *cobra.Command {
-	var (
-		data, root string
-		a          experiment.Advising
-		asJSON     bool
-	)
+	var o adviseOptions
 	cmd := &cobra.Command{
 		Use:   "advise",
 		Short: "Estimate what training together would bring your meters",
@@ -33,50 +37,57 @@ verdict is "do not bother".
 At least 3 meters are needed, and at most 100 are used. The test split of the
 data is read: do not tune a plan by this.`,
 		Example: "  loadstar advise --data datasets/sample",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch {
-			case data == "":
-				return cli.NoData()
-			case a.Rounds < 1 || a.Parallel < 1:
-				return cli.Usagef("--rounds and --parallel must be at least 1")
-			}
-			d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), data, root)
-			if err != nil {
-				return err
-			}
-			defer closer.Close()
-			if _, err := cli.ParseSteps(a.Targets, d.Interval); err != nil {
-				return cli.Usagef("--h: %w", err)
-			}
-			if a.Kernel, err = kernel.Default(); err != nil {
-				return err
-			}
-			if a.Dir == "" {
-				a.Dir = filepath.Join("runs", "advise-"+d.Name)
-			}
-			a.Dataset = d
-			bar := cli.Stages{To: cmd.ErrOrStderr()}
-			defer bar.Stop()
-			a.Progress = func(done, of int) { bar.Set(done, of, "") }
-			cli.CollectOften()
-			r, err := a.Run(cmd.Context())
-			if err != nil {
-				return err
-			}
-			bar.Stop()
-			if asJSON {
-				return cli.PrintJSON(cmd.OutOrStdout(), r)
-			}
-			return r.Print(cmd.OutOrStdout())
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
-	f := cmd.Flags()
-	f.StringVar(&data, "data", "", cli.DatasetUsage)
-	f.StringVar(&root, "root", "", cli.RootUsage)
-	f.StringVar(&a.Targets, "h", "24h", "how far to forecast: a time such as 24h")
-	f.IntVar(&a.Rounds, "rounds", 120, "number of rounds")
-	f.StringVar(&a.Dir, "out", "", "folder for the runs (default runs/advise-NAME, with the dataset's name)")
-	f.IntVar(&a.Parallel, "parallel", runtime.NumCPU(), "number of runs in parallel")
-	f.BoolVar(&asJSON, "json", false, "print JSON")
+	o.add(cmd.Flags())
 	return cmd
+}
+
+// add adds the flags.
+func (o *adviseOptions) add(f *pflag.FlagSet) {
+	f.StringVar(&o.data, "data", "", cli.DatasetUsage)
+	f.StringVar(&o.root, "root", "", cli.RootUsage)
+	f.StringVar(&o.a.Targets, "h", "24h", "how far to forecast: a time such as 24h")
+	f.IntVar(&o.a.Rounds, "rounds", 120, "number of rounds")
+	f.StringVar(&o.a.Dir, "out", "", "folder for the runs (default runs/advise-NAME, with the dataset's name)")
+	f.IntVar(&o.a.Parallel, "parallel", runtime.NumCPU(), "number of runs in parallel")
+	f.BoolVar(&o.asJSON, "json", false, "print JSON")
+}
+
+// run estimates what training together would bring.
+func (o *adviseOptions) run(cmd *cobra.Command) error {
+	switch {
+	case o.data == "":
+		return cli.NoData()
+	case o.a.Rounds < 1 || o.a.Parallel < 1:
+		return cli.Usagef("--rounds and --parallel must be at least 1")
+	}
+	d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), o.data, o.root)
+	if err != nil {
+		return err
+	}
+	defer closer.Close()
+	if _, err := cli.ParseSteps(o.a.Targets, d.Interval); err != nil {
+		return cli.Usagef("--h: %w", err)
+	}
+	if o.a.Kernel, err = kernel.Default(); err != nil {
+		return err
+	}
+	if o.a.Dir == "" {
+		o.a.Dir = filepath.Join("runs", "advise-"+d.Name)
+	}
+	o.a.Dataset = d
+	bar := cli.Stages{To: cmd.ErrOrStderr()}
+	defer bar.Stop()
+	o.a.Progress = func(done, of int) { bar.Set(done, of, "") }
+	cli.CollectOften()
+	r, err := o.a.Run(cmd.Context())
+	if err != nil {
+		return err
+	}
+	bar.Stop()
+	if o.asJSON {
+		return cli.PrintJSON(cmd.OutOrStdout(), r)
+	}
+	return r.Print(cmd.OutOrStdout())
 }

@@ -3,7 +3,7 @@ package main
 import "github.com/spf13/cobra"
 
 func newData() *cobra.Command {
-	cmd := &cobra.Command{Use: "data", Short: "Fetch, describe, show, check, prepare, generate and import load data"}
-	cmd.AddCommand(newDataFetch(), newDataInit(), newDataShow(), newDataCheck(), newDataCorrelate(), newDataPrepare(), newDataGenerate(), newDataImport())
+	cmd := &cobra.Command{Use: "data", Short: "Fetch, describe, show, check, prepare, generate and import data"}
+	cmd.AddCommand(newDataFetch(), newDataInit(), newDataShow(), newDataCheck(), newDataCorrelate(), newDataPrepare(), newDataGenerate(), newDataImport(), newDataWeather())
 	return cmd
 }

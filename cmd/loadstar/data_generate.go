@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/series"
@@ -15,12 +16,15 @@ import (
 	"loadstar/series/write"
 )
 
+// generateOptions are the flags of the command.
+type generateOptions struct {
+	out, start, like string
+	cfg              synth.Config
+	noFaults         bool
+}
+
 func newDataGenerate() *cobra.Command {
-	var (
-		out, start, like string
-		cfg              synth.Config
-		noFaults         bool
-	)
+	var o generateOptions
 	cmd := &cobra.Command{
 		Use:   "generate",
 		Short: "Generate synthetic load data",
@@ -37,53 +41,60 @@ of the same names open them without a folder.
 All output based on this dataset is labelled as synthetic. Use it for trials and
 for speed measurements, but not as evidence of forecast accuracy.`,
 		Example: "  loadstar data generate --meters 100 -o demo\n  loadstar data generate --meters 10000 --seed 7 -o fleet\n  loadstar data generate --like bose2023-ca -o california",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if out == "" {
-				return cli.Usagef("no output folder: use -o DIR")
-			}
-			if like != "" {
-				for _, other := range []string{"meters", "seed", "start", "days", "interval", "zone", "no-faults"} {
-					if cmd.Flags().Changed(other) {
-						return cli.Usagef("--like determines all buildings: leave out --%s", other)
-					}
-				}
-				return generateStock(cmd, like, out)
-			}
-			if !noFaults {
-				cfg.Faults = synth.ModestFaults()
-			}
-			if start != "" {
-				zone, err := time.LoadLocation(cfg.Zone)
-				if err != nil {
-					return cli.Usagef("--zone: %w", err)
-				}
-				if cfg.Start, err = time.ParseInLocation(time.DateOnly, start, zone); err != nil {
-					return cli.Usagef("--start must be a day such as 2018-01-01, not %q", start)
-				}
-			}
-			g, err := synth.New(cfg)
-			if err != nil {
-				return err
-			}
-			if err := generate(cmd, g, out); err != nil {
-				return err
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s of %s each; %s\n", out, cli.Count(g.Config().Meters, "building"),
-				cli.Count(g.Len(), "interval"), text.Interval(g.Config().Interval), synth.Notice)
-			return nil
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
-	f := cmd.Flags()
-	f.StringVarP(&out, "out", "o", "", "new folder for the dataset, or a .csv file in the form of an export")
-	f.IntVar(&cfg.Meters, "meters", 42, "number of buildings")
-	f.Uint64Var(&cfg.Seed, "seed", 1, "random seed")
-	f.StringVar(&start, "start", "", "first day (default 2018-01-01)")
-	f.IntVar(&cfg.Days, "days", 365, "number of days")
-	f.DurationVar(&cfg.Interval, "interval", time.Hour, "interval: 15m or 1h")
-	f.StringVar(&cfg.Zone, "zone", "America/Chicago", "time zone of the buildings (IANA name)")
-	f.StringVar(&like, "like", "", "set of buildings: "+strings.Join(synth.Stocks(), ", "))
-	f.BoolVar(&noFaults, "no-faults", false, "generate no gaps, outages, stuck meters or spikes")
+	o.add(cmd.Flags())
 	return cmd
+}
+
+// add adds the flags.
+func (o *generateOptions) add(f *pflag.FlagSet) {
+	f.StringVarP(&o.out, "out", "o", "", "new folder for the dataset, or a .csv file in the form of an export")
+	f.IntVar(&o.cfg.Meters, "meters", 42, "number of buildings")
+	f.Uint64Var(&o.cfg.Seed, "seed", 1, "random seed")
+	f.StringVar(&o.start, "start", "", "first day (default 2018-01-01)")
+	f.IntVar(&o.cfg.Days, "days", 365, "number of days")
+	f.DurationVar(&o.cfg.Interval, "interval", time.Hour, "interval: 15m or 1h")
+	f.StringVar(&o.cfg.Zone, "zone", "America/Chicago", "time zone of the buildings (IANA name)")
+	f.StringVar(&o.like, "like", "", "set of buildings: "+strings.Join(synth.Stocks(), ", "))
+	f.BoolVar(&o.noFaults, "no-faults", false, "generate no gaps, outages, stuck meters or spikes")
+}
+
+// run generates data.
+func (o *generateOptions) run(cmd *cobra.Command) error {
+	if o.out == "" {
+		return cli.Usagef("no output folder: use -o DIR")
+	}
+	if o.like != "" {
+		for _, other := range []string{"meters", "seed", "start", "days", "interval", "zone", "no-faults"} {
+			if cmd.Flags().Changed(other) {
+				return cli.Usagef("--like determines all buildings: leave out --%s", other)
+			}
+		}
+		return generateStock(cmd, o.like, o.out)
+	}
+	if !o.noFaults {
+		o.cfg.Faults = synth.ModestFaults()
+	}
+	if o.start != "" {
+		zone, err := time.LoadLocation(o.cfg.Zone)
+		if err != nil {
+			return cli.Usagef("--zone: %w", err)
+		}
+		if o.cfg.Start, err = time.ParseInLocation(time.DateOnly, o.start, zone); err != nil {
+			return cli.Usagef("--start must be a day such as 2018-01-01, not %q", o.start)
+		}
+	}
+	g, err := synth.New(o.cfg)
+	if err != nil {
+		return err
+	}
+	if err := generate(cmd, g, o.out); err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s of %s each; %s\n", o.out, cli.Count(g.Config().Meters, "building"),
+		cli.Count(g.Len(), "interval"), text.Interval(g.Config().Interval), synth.Notice)
+	return nil
 }
 
 // generate writes the fleet as a dataset into dir.

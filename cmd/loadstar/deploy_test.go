@@ -369,9 +369,9 @@ func scrapeFleet(t *testing.T) (server, agent metrics) {
 		t.Fatalf("a token was used twice: %s", out)
 	}
 	start("agent", "run", "--config", "agent.yaml")
-	do(append([]string{"runs", "start", "plan.yaml", "--wait-for", "2"}, operator...)...)
+	do(append([]string{"run", "start", "plan.yaml", "--wait-for", "2"}, operator...)...)
 	testkit.Eventually(t, "a run", func() bool {
-		out, _ := run(append([]string{"runs", "list"}, operator...)...)
+		out, _ := run(append([]string{"run", "list"}, operator...)...)
 		return strings.Contains(out, "finished")
 	})
 	testkit.Eventually(t, "forecasts", func() bool { return scrape(t, http)["loadstar_forecast_kilowatts"] != nil })

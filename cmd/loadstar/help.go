@@ -24,11 +24,9 @@ var groups = []struct {
 	names string
 }{
 	{"Start here:", "demo doctor"},
-	{"Data:", "data weather"},
-	{"Train here:", "plan model simulate tune advise backtest score compare report"},
-	{"Forecast:", "forecast models"},
+	{"Data and training on this machine:", "data plan model simulate tune advise backtest score compare report forecast"},
 	{fleetGroup, ""},
-	{"Machine:", "completion glossary help version"},
+	{cli.OtherCommands, "completion glossary help version"},
 }
 
 const fleetGroup = "A fleet:"
@@ -42,7 +40,7 @@ var related = map[string]string{
 	"backtest":       "loadstar forecast, docs/baselines.md",
 	"score":          "loadstar backtest, docs/how-to/score.md",
 	"backup":         "loadstar restore",
-	"clients":        "loadstar runs, docs/how-to/operate.md",
+	"client":         "loadstar run, docs/how-to/operate.md",
 	"compare":        "loadstar report, loadstar simulate",
 	"context":        "docs/how-to/operate.md",
 	"data":           "docs/data.md",
@@ -50,20 +48,20 @@ var related = map[string]string{
 	"data init":      "loadstar data check, docs/data.md",
 	"doctor":         "loadstar agent check, docs/troubleshooting.md",
 	"forecast":       "loadstar simulate, docs/forecast.md",
-	"models":         "loadstar runs, docs/how-to/release.md",
-	"models release": "loadstar models show, loadstar models withdraw",
+	"release":        "loadstar run, docs/how-to/release.md",
+	"release create": "loadstar release show, loadstar release withdraw",
 	"plan":           "docs/plans.md",
-	"plan diff":      "loadstar runs compare",
+	"plan diff":      "loadstar run compare",
 	"report":         "loadstar compare",
 	"restore":        "loadstar backup, loadstar serve",
-	"runs":           "loadstar models release, docs/how-to/operate.md",
-	"runs show":      "loadstar runs watch, loadstar runs compare",
-	"runs start":     "loadstar runs watch, loadstar plan explain",
-	"runs watch":     "loadstar runs show, loadstar models release",
+	"run":            "loadstar release create, docs/how-to/operate.md",
+	"run show":       "loadstar run watch, loadstar run compare",
+	"run start":      "loadstar run watch, loadstar plan explain",
+	"run watch":      "loadstar run show, loadstar release create",
 	"serve":          "loadstar token create, loadstar doctor, docs/how-to/operate.md",
 	"simulate":       "loadstar plan init, loadstar report, docs/simulate.md",
 	"token create":   "loadstar agent join",
-	"weather fetch":  "docs/how-to/weather.md, docs/agent.md",
+	"data weather":   "docs/how-to/weather.md, docs/agent.md",
 	"tune":           "loadstar plan init, loadstar simulate, docs/how-to/tune.md",
 }
 
@@ -72,8 +70,8 @@ func arrange(root *cobra.Command) {
 	for _, g := range groups {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
 	}
-	root.SetHelpCommandGroupID("Machine:")
-	root.SetCompletionCommandGroupID("Machine:")
+	root.SetHelpCommandGroupID(cli.OtherCommands)
+	root.SetCompletionCommandGroupID(cli.OtherCommands)
 	for _, cmd := range root.Commands() {
 		if cmd.IsAdditionalHelpTopicCommand() {
 			continue

@@ -86,6 +86,41 @@ func TestHelpGroups(t *testing.T) {
 	}
 }
 
+// TestHelpScreen checks that the list of commands fits one screen.
+func TestHelpScreen(t *testing.T) {
+	var b bytes.Buffer
+	root := newRoot()
+	root.SetOut(&b)
+	if err := root.Help(); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(b.String(), "\n"); n > 40 {
+		t.Errorf("%d lines:\n%s", n, &b)
+	}
+}
+
+// TestNames checks that no two commands beside each other differ by one letter, and that no
+// group of commands has a plural as its name.
+func TestNames(t *testing.T) {
+	each(newRoot(), func(cmd *cobra.Command) {
+		named := map[string]bool{}
+		for _, sub := range cmd.Commands() {
+			named[sub.Name()] = true
+		}
+		for _, sub := range cmd.Commands() {
+			name := sub.Name()
+			for i := range name {
+				if shorter := name[:i] + name[i+1:]; named[shorter] {
+					t.Errorf("%s differs from %s by one letter", sub.CommandPath(), shorter)
+				}
+			}
+			if sub.HasSubCommands() && strings.HasSuffix(name, "s") {
+				t.Errorf("%s is a plural", sub.CommandPath())
+			}
+		}
+	})
+}
+
 // TestReasons checks that the glossary explains every reason of a forecast.
 func TestReasons(t *testing.T) {
 	for _, r := range issue.Reasons {

@@ -36,7 +36,7 @@ layers. Only the shared model layers are sent to the server, which combines
 them.`,
 		Version: version,
 	}
-	root.AddCommand(newDemo(), newData(), newWeather(), newForecast(), newBacktest(), newScore(), newModel(), newPlan(), newSimulate(), newTune(), newAdvise(), newCompare(), newReport(),
+	root.AddCommand(newDemo(), newData(), newForecast(), newBacktest(), newScore(), newModel(), newPlan(), newSimulate(), newTune(), newAdvise(), newCompare(), newReport(),
 		newServe(), keeper.Command(), newAgent(), newBackup(), newRestore(), newDoctor(), newVersion(), newGlossary(),
 		&cobra.Command{Use: "exit-codes", Short: "List the exit codes", Long: cli.ExitCodes})
 	root.AddCommand(operate.Commands()...)

@@ -29,8 +29,8 @@ func (f *town) train(rounds int) (run, watched string) {
 	if err := os.WriteFile(filepath.Join(f.dir, "plan.yaml"), []byte(plan), 0o600); err != nil {
 		f.Fatal(err)
 	}
-	run = f.loadstar("runs", "start", "plan.yaml", "--wait-for", strconv.Itoa(2*len(f.agents)))
-	return run, f.loadstar("runs", "watch", run)
+	run = f.loadstar("run", "start", "plan.yaml", "--wait-for", strconv.Itoa(2*len(f.agents)))
+	return run, f.loadstar("run", "watch", run)
 }
 
 // TestReleases trains a model over a fleet of agents that forecast, and releases good and bad
@@ -45,7 +45,7 @@ func TestReleases(t *testing.T) {
 	run, watched := f.train(testkit.Pick(6, 20))
 	found := regexp.MustCompile(`(?m)^round (\d+) of \d+ merged: .*, relative MAE ([0-9.]+)`).FindAllStringSubmatch(watched, -1)
 	if len(found) < 3 {
-		t.Fatalf("runs watch:\n%s", watched)
+		t.Fatalf("run watch:\n%s", watched)
 	}
 	var errors []float64
 	for _, x := range found {
@@ -56,13 +56,13 @@ func TestReleases(t *testing.T) {
 		errors = append(errors, e)
 	}
 	if !(errors[len(errors)-1] < 0.9*errors[0]) || !regexp.MustCompile(`relative MAE [0-9.]+ \(-[0-9.]+\), .*, about \S+ left`).MatchString(watched) {
-		t.Errorf("runs watch shows no lower error or no time left:\n%s", watched)
+		t.Errorf("run watch shows no lower error or no time left:\n%s", watched)
 	}
-	t.Logf("runs watch:\n%s", watched)
+	t.Logf("run watch:\n%s", watched)
 
 	// All clients use the release, also those of an agent that is killed while it compares.
 	victim := f.agents[len(f.agents)-1]
-	if got := f.loadstar("models", "release", run, "--name", "day"); got != "day@1" {
+	if got := f.loadstar("release", "create", run, "--name", "day"); got != "day@1" {
 		t.Errorf("released %q", got)
 	}
 	testkit.Within(f, patience, "the release arrives", func() bool { return strings.Contains(f.read(victim.name+".log"), "received a model") })
@@ -81,7 +81,7 @@ func TestReleases(t *testing.T) {
 	// A second model is spoiled. Every client refuses it and keeps its forecasts.
 	bad, _ := f.train(2)
 	f.spoil(bad, 3)
-	f.loadstar("models", "release", bad, "--name", "day")
+	f.loadstar("release", "create", bad, "--name", "day")
 	for _, a := range f.agents {
 		testkit.Within(f, patience, a.name+" refuses day@2", func() bool { return reflect.DeepEqual(a.model("day@2").Refused, a.clients) })
 		if text := a.status(); strings.Count(text, "; refused day@2, which would be worse") != len(a.clients) {
@@ -95,8 +95,8 @@ func TestReleases(t *testing.T) {
 	}
 
 	// The bad release is withdrawn, and the earlier version released again.
-	f.loadstar("models", "withdraw", "day@2")
-	if got := f.loadstar("models", "release", run, "--name", "day"); got != "day@3" {
+	f.loadstar("release", "withdraw", "day@2")
+	if got := f.loadstar("release", "create", run, "--name", "day"); got != "day@3" {
 		t.Errorf("released %q", got)
 	}
 	f.all(f.agents, "day@3", run)
@@ -109,15 +109,15 @@ func TestReleases(t *testing.T) {
 	// An agent that is offline during a withdrawal uses the release until it is back.
 	away, others := f.agents[0], f.agents[1:]
 	away.stop()
-	f.loadstar("models", "withdraw", "day@3")
+	f.loadstar("release", "withdraw", "day@3")
 	f.all(others, "day@1", run)
 	if text := away.status(); strings.Count(text, "model day@3 ") != len(away.clients) || !strings.Contains(text, "the agent is not running") {
 		t.Errorf("status of the agent that is offline:\n%s", text)
 	}
 	away.start()
 	f.all([]*forecaster{away}, "day@1", run)
-	if list := f.loadstar("models", "list"); !regexp.MustCompile(`(?m)^day@3 .* withdrawn \S+ ago$`).MatchString(list) || !regexp.MustCompile(`(?m)^day@1 .* offered$`).MatchString(list) {
-		t.Errorf("models list:\n%s", list)
+	if list := f.loadstar("release", "list"); !regexp.MustCompile(`(?m)^day@3 .* withdrawn \S+ ago$`).MatchString(list) || !regexp.MustCompile(`(?m)^day@1 .* offered$`).MatchString(list) {
+		t.Errorf("release list:\n%s", list)
 	}
 	for _, a := range f.agents {
 		a.stop()

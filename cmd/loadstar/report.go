@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/fed/recipe"
@@ -28,12 +29,15 @@ import (
 
 const baselineUsage = "baselines to show with the run, or none; may be repeated"
 
+// reportOptions are the flags of the command.
+type reportOptions struct {
+	out, title, root string
+	baselines, files []string
+	open             bool
+}
+
 func newReport() *cobra.Command {
-	var (
-		out, title, root string
-		baselines, files []string
-		open             bool
-	)
+	var o reportOptions
 	cmd := &cobra.Command{
 		Use:   "report RUN_OR_EXPERIMENT...",
 		Short: "Generate a self-contained HTML report",
@@ -58,62 +62,69 @@ score prints it, and the curves of the first file instead of a baseline's.`,
 		Example: "  loadstar report runs/day-ahead --open\n" +
 			"  loadstar report runs/compare -o compare.html",
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkBaselines(baselines); err != nil {
-				return err
-			}
-			if out == "" {
-				out = filepath.Join(args[0], "report.html")
-			}
-			r := report.Report{Title: title, Tool: "loadstar " + version}
-			if err := readRuns(&r, args); err != nil {
-				return err
-			}
-			if !slices.Equal(baselines, []string{"none"}) {
-				if addBaselines(cmd.Context(), cmd.ErrOrStderr(), r.Runs, baselines, root) {
-					r.Runs, r.Baselines = nil, nil
-					if err := readRuns(&r, args); err != nil { // again, with the baselines
-						return err
-					}
-				}
-			} else {
-				r.WithoutBaselines()
-			}
-			if len(files) > 0 {
-				if err := compareForecasts(cmd, r.Runs, files, root); err != nil {
-					return err
-				}
-			}
-			var page bytes.Buffer
-			if err := r.Write(&page); err != nil {
-				return err
-			}
-			err := disk.WritePrivate(out, func(w *os.File) error {
-				_, err := w.Write(page.Bytes())
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			generated := false
-			for _, one := range r.Runs {
-				generated = generated || one.Generated
-			}
-			if open {
-				openPage(cmd.ErrOrStderr(), out)
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %.1f MB%s\n", filepath.ToSlash(out), cli.Count(len(r.Runs), "run"), float64(page.Len())/1e6, cli.GeneratedMark(generated))
-			return err
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
 	}
-	f := cmd.Flags()
-	f.StringVarP(&out, "out", "o", "", "file to write (default report.html in the first folder)")
-	f.StringVar(&title, "title", "", "title of the report (default the methods and datasets)")
-	f.StringSliceVar(&baselines, "baseline", backtest.Default, baselineUsage)
-	f.StringArrayVar(&files, "forecasts", nil, "`FILE=NAME`: forecasts of another program to score and draw beside the run, as in loadstar score; may be repeated")
-	f.StringVar(&root, "root", "", cli.RootUsage)
-	f.BoolVar(&open, "open", false, "open the report in the browser")
+	o.add(cmd.Flags())
 	return cmd
+}
+
+// add adds the flags.
+func (o *reportOptions) add(f *pflag.FlagSet) {
+	f.StringVarP(&o.out, "out", "o", "", "file to write (default report.html in the first folder)")
+	f.StringVar(&o.title, "title", "", "title of the report (default the methods and datasets)")
+	f.StringSliceVar(&o.baselines, "baseline", backtest.Default, baselineUsage)
+	f.StringArrayVar(&o.files, "forecasts", nil, "`FILE=NAME`: forecasts of another program to score and draw beside the run, as in loadstar score; may be repeated")
+	f.StringVar(&o.root, "root", "", cli.RootUsage)
+	f.BoolVar(&o.open, "open", false, "open the report in the browser")
+}
+
+// run writes a report.
+func (o *reportOptions) run(cmd *cobra.Command, args []string) error {
+	if err := checkBaselines(o.baselines); err != nil {
+		return err
+	}
+	if o.out == "" {
+		o.out = filepath.Join(args[0], "report.html")
+	}
+	r := report.Report{Title: o.title, Tool: "loadstar " + version}
+	if err := readRuns(&r, args); err != nil {
+		return err
+	}
+	if !slices.Equal(o.baselines, []string{"none"}) {
+		if addBaselines(cmd.Context(), cmd.ErrOrStderr(), r.Runs, o.baselines, o.root) {
+			r.Runs, r.Baselines = nil, nil
+			if err := readRuns(&r, args); err != nil { // again, with the baselines
+				return err
+			}
+		}
+	} else {
+		r.WithoutBaselines()
+	}
+	if len(o.files) > 0 {
+		if err := compareForecasts(cmd, r.Runs, o.files, o.root); err != nil {
+			return err
+		}
+	}
+	var page bytes.Buffer
+	if err := r.Write(&page); err != nil {
+		return err
+	}
+	err := disk.WritePrivate(o.out, func(w *os.File) error {
+		_, err := w.Write(page.Bytes())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	generated := false
+	for _, one := range r.Runs {
+		generated = generated || one.Generated
+	}
+	if o.open {
+		openPage(cmd.ErrOrStderr(), o.out)
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %.1f MB%s\n", filepath.ToSlash(o.out), cli.Count(len(r.Runs), "run"), float64(page.Len())/1e6, cli.GeneratedMark(generated))
+	return err
 }
 
 // checkBaselines returns a usage error if a baseline does not exist.

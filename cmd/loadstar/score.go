@@ -4,6 +4,7 @@ import (
 	"runtime"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/lab/outlook"
@@ -12,12 +13,15 @@ import (
 	"loadstar/series"
 )
 
+// scoreOptions are the flags of the command.
+type scoreOptions struct {
+	data, root, beside string
+	workers            int
+	asJSON             bool
+}
+
 func newScore() *cobra.Command {
-	var (
-		data, root, beside string
-		workers            int
-		asJSON             bool
-	)
+	var o scoreOptions
 	cmd := &cobra.Command{
 		Use:   "score FILE...",
 		Short: "Score forecasts of other programs, together with those of a run",
@@ -40,47 +44,54 @@ The relative MAE is the error relative to that of the load at the same clock tim
 a week before, or of the newest week that was known at the cutoff.`,
 		Example: "  loadstar score mine.csv --data datasets/sample --beside runs/day-ahead",
 		Args:    cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, files []string) error {
-			if data == "" {
-				return cli.NoData()
-			}
-			d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), data, root)
-			if err != nil {
-				return err
-			}
-			defer closer.Close()
-			var all []*score.Forecasts
-			for _, path := range files {
-				f, err := score.Read(path, d)
-				if err != nil {
-					return err
-				}
-				all = append(all, f)
-			}
-			if beside != "" {
-				f, err := forecastsOf(cmd, beside, d, workers, all)
-				if err != nil {
-					return err
-				}
-				all = append([]*score.Forecasts{f}, all...)
-			}
-			r, err := score.Score(d, all)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return cli.PrintJSON(cmd.OutOrStdout(), r)
-			}
-			return r.Print(cmd.OutOrStdout())
-		},
+		RunE:    func(cmd *cobra.Command, files []string) error { return o.run(cmd, files) },
 	}
-	f := cmd.Flags()
-	f.StringVar(&data, "data", "", cli.DatasetUsage)
-	f.StringVar(&root, "root", "", cli.RootUsage)
-	f.StringVar(&beside, "beside", "", "`folder` of a run whose forecasts are scored too")
-	f.IntVar(&workers, "workers", runtime.NumCPU(), "number of clients that are forecast in parallel")
-	f.BoolVar(&asJSON, "json", false, "print JSON, with the scores of every client")
+	o.add(cmd.Flags())
 	return cmd
+}
+
+// add adds the flags.
+func (o *scoreOptions) add(f *pflag.FlagSet) {
+	f.StringVar(&o.data, "data", "", cli.DatasetUsage)
+	f.StringVar(&o.root, "root", "", cli.RootUsage)
+	f.StringVar(&o.beside, "beside", "", "`folder` of a run whose forecasts are scored too")
+	f.IntVar(&o.workers, "workers", runtime.NumCPU(), "number of clients that are forecast in parallel")
+	f.BoolVar(&o.asJSON, "json", false, "print JSON, with the scores of every client")
+}
+
+// run scores forecasts.
+func (o *scoreOptions) run(cmd *cobra.Command, files []string) error {
+	if o.data == "" {
+		return cli.NoData()
+	}
+	d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), o.data, o.root)
+	if err != nil {
+		return err
+	}
+	defer closer.Close()
+	var all []*score.Forecasts
+	for _, path := range files {
+		f, err := score.Read(path, d)
+		if err != nil {
+			return err
+		}
+		all = append(all, f)
+	}
+	if o.beside != "" {
+		f, err := forecastsOf(cmd, o.beside, d, o.workers, all)
+		if err != nil {
+			return err
+		}
+		all = append([]*score.Forecasts{f}, all...)
+	}
+	r, err := score.Score(d, all)
+	if err != nil {
+		return err
+	}
+	if o.asJSON {
+		return cli.PrintJSON(cmd.OutOrStdout(), r)
+	}
+	return r.Print(cmd.OutOrStdout())
 }
 
 // forecastsOf returns the forecasts of a run at the cutoffs of others.

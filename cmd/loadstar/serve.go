@@ -55,7 +55,7 @@ is store.blobs), from --set and from the other flags; what comes later wins.
 --print-config shows all keys. See docs/reference/server-yaml.md.
 
 With --web a gateway also serves the dashboard, a page for browsers. 'loadstar
-web login' prints a link that signs in. See docs/dashboard.md.
+user login' prints a link that signs in. See docs/dashboard.md.
 
 A new server creates a certificate authority in DIR/pki. Move its root key,
 DIR/pki/root-key.pem, to a safe place offline: no server needs it. Gateways

@@ -82,6 +82,6 @@ func printServing(out io.Writer, c server.Config, address, page string) {
 	fmt.Fprintf(out, "folder: %s\n", c.Dir)
 	fmt.Fprintf(out, "add an agent: loadstar token create%s\n", flags)
 	if page != "" {
-		fmt.Fprintf(out, "dashboard: %s\nsign in: loadstar web login%s\n", page, flags)
+		fmt.Fprintf(out, "dashboard: %s\nsign in: loadstar user login%s\n", page, flags)
 	}
 }

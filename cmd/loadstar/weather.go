@@ -18,12 +18,6 @@ import (
 	"loadstar/series/openmeteo"
 )
 
-func newWeather() *cobra.Command {
-	cmd := &cobra.Command{Use: "weather", Short: "Fetch weather for forecasts and training"}
-	cmd.AddCommand(newWeatherFetch())
-	return cmd
-}
-
 // archiveDelay is how long an archive takes to have a day.
 const archiveDelay = 5 * 24 * time.Hour
 
@@ -34,13 +28,13 @@ type weatherRequest struct {
 	precision             float64
 }
 
-func newWeatherFetch() *cobra.Command {
+func newDataWeather() *cobra.Command {
 	var (
 		q   weatherRequest
 		out string
 	)
 	cmd := &cobra.Command{
-		Use:   "fetch",
+		Use:   "weather",
 		Short: "Fetch weather of a place from a service such as Open-Meteo",
 		Long: `Fetch hourly temperature, wind, humidity and solar radiation of a place from a
 service with the interface of Open-Meteo, and write them as CSV with times in
@@ -54,8 +48,8 @@ The service learns the coordinates and your internet address. The coordinates
 are rounded to 0.1 degrees, about 11 km, before they are sent; --precision
 changes that. The public service is free for non-commercial use; --address names
 another one, such as your own.`,
-		Example: "  loadstar weather fetch --at 52.52,13.41 --from 2024-01-01 -o mydata/weather.csv\n" +
-			"  loadstar weather fetch --at 52.52,13.41 -o inbox/weather.csv",
+		Example: "  loadstar data weather --at 52.52,13.41 --from 2024-01-01 -o mydata/weather.csv\n" +
+			"  loadstar data weather --at 52.52,13.41 -o inbox/weather.csv",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			h, at, err := q.fetch(cmd.Context(), time.Now().UTC())

@@ -42,7 +42,7 @@ func TestWeatherFetch(t *testing.T) {
 		err := root.ExecuteContext(t.Context())
 		return out.String(), err
 	}
-	out, err := run("weather", "fetch", "--at", "52.5234,13.4115", "--address", service.URL, "--from", "2026-03-01", "--to", "2026-04-09", "-o", at("weather.csv"))
+	out, err := run("data", "weather", "--at", "52.5234,13.4115", "--address", service.URL, "--from", "2026-03-01", "--to", "2026-04-09", "-o", at("weather.csv"))
 	if err != nil || !strings.Contains(out, "960 hours of temperature, wind at 52.5,13.4") {
 		t.Fatal(out, err)
 	}
@@ -66,13 +66,13 @@ func TestWeatherFetch(t *testing.T) {
 		t.Error(out, err)
 	}
 	// A failure leaves the file that is there.
-	if out, err = run("weather", "fetch", "--at", "52.5234,13.4115", "--address", service.URL, "--from", "2020-01-01", "--to", "2020-01-02", "-o", at("weather.csv")); err == nil || !strings.Contains(err.Error(), "no such day") {
+	if out, err = run("data", "weather", "--at", "52.5234,13.4115", "--address", service.URL, "--from", "2020-01-01", "--to", "2020-01-02", "-o", at("weather.csv")); err == nil || !strings.Contains(err.Error(), "no such day") {
 		t.Error(out, err)
 	}
 	if text, err := os.ReadFile(at("weather.csv")); err != nil || !strings.Contains(string(text), "2026-03-01") {
 		t.Error(err)
 	}
-	if _, err = run("weather", "fetch", "--at", "-52.5234,13.4115", "--precision", "0", "--address", service.URL, "-o", "-"); err != nil || asked[len(asked)-1] != "/v1/forecast -52.5234 13.4115" {
+	if _, err = run("data", "weather", "--at", "-52.5234,13.4115", "--precision", "0", "--address", service.URL, "-o", "-"); err != nil || asked[len(asked)-1] != "/v1/forecast -52.5234 13.4115" {
 		t.Error(asked, err)
 	}
 	for _, wrong := range [][]string{

@@ -18,7 +18,7 @@ func crowds() []Attack {
 		{ID: "C3b", Name: "one use of a token brings in 9,999 clients", Run: manyNames},
 		{ID: "H1", Name: "one agent holds a round open forever", Run: holdOpen},
 		{ID: "M2", Name: "one agent without inputs takes them from all", Run: stripInputs},
-		{ID: "L4", Name: "runs show hides who was counted in an open round", Run: hideCounted},
+		{ID: "L4", Name: "run show hides who was counted in an open round", Run: hideCounted},
 	}
 }
 

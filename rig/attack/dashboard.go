@@ -92,10 +92,10 @@ func (d *dashboard) call(ctx context.Context, cookie, method, body string) (int,
 
 // signIn adds a user if necessary, and returns a cookie of a session.
 func (d *dashboard) signIn(ctx context.Context, user, role string) (string, error) {
-	if _, err := d.Command(ctx, "users", "add", user, "--role", role); err != nil && !strings.Contains(err.Error(), "already") {
+	if _, err := d.Command(ctx, "user", "add", user, "--role", role); err != nil && !strings.Contains(err.Error(), "already") {
 		return "", err
 	}
-	link, err := d.Command(ctx, "users", "invite", user)
+	link, err := d.Command(ctx, "user", "login", user)
 	if err != nil {
 		return "", err
 	}
@@ -319,11 +319,11 @@ func emptyHouse(ctx context.Context, f *Fleet) (Result, error) {
 	}}); err != nil {
 		return Result{}, err
 	}
-	counts, err := s.Command(ctx, "clients", "findings", "--json")
+	counts, err := s.Command(ctx, "client", "findings", "--json")
 	if err != nil || !strings.Contains(counts, "flat") {
 		return Result{}, fmt.Errorf("the finding is not counted: %s: %w", counts, err)
 	}
-	for _, args := range [][]string{{"clients", "list", "--json"}, {"clients", "show", "home-1", "--json"}, {"clients", "list", "--finding", "flat", "--json"}} {
+	for _, args := range [][]string{{"client", "list", "--json"}, {"client", "show", "home-1", "--json"}, {"client", "list", "--finding", "flat", "--json"}} {
 		text, err := s.Command(ctx, args...)
 		if err != nil {
 			continue // a flag that is gone
@@ -351,7 +351,7 @@ func formulas(ctx context.Context, f *Fleet) (Result, error) {
 		return Result{}, err
 	}
 	rows := 0
-	for _, list := range []string{"clients", "agents"} {
+	for _, list := range []string{"client", "fleet"} {
 		text, err := s.Command(ctx, list, "list", "--csv")
 		if err != nil {
 			return Result{}, err

@@ -132,6 +132,19 @@ func (g *ground) serveArgs(args []string) []string {
 	return old
 }
 
+// commandArgs returns the arguments of a command in the form that the binary has.
+func (g *ground) commandArgs(args []string) []string {
+	formerly, ok := map[string]string{"client": "clients", "fleet": "agents", "run": "runs", "user": "users"}[args[0]]
+	if !ok || strings.Contains(g.help, "--set ") {
+		return args
+	}
+	old := append([]string{formerly}, args[1:]...)
+	if old[0] == "users" && old[1] == "login" {
+		old[1] = "invite"
+	}
+	return old
+}
+
 // start starts the binary with these arguments. The log is appended to name.log.
 func (f *Fleet) start(name string, args ...string) (*product.Process, error) {
 	return f.startBinary(f.bin, name, args...)
@@ -196,7 +209,7 @@ func (f *Fleet) serveAs(ctx context.Context, name string, more ...string) (*Serv
 
 // Command runs a command of the binary as an operator of the server and returns its output.
 func (s *Server) Command(ctx context.Context, args ...string) (string, error) {
-	return run(ctx, s.fleet.bin, []string{"LOADSTAR_SERVER=https://" + s.Operator, "LOADSTAR_OPERATOR=" + filepath.Join(s.Dir, "operator")}, args...)
+	return run(ctx, s.fleet.bin, []string{"LOADSTAR_SERVER=https://" + s.Operator, "LOADSTAR_OPERATOR=" + filepath.Join(s.Dir, "operator")}, s.fleet.commandArgs(args)...)
 }
 
 // Metric returns the sum of a metric's values over all labels, and 0 if there is none.

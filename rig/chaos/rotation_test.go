@@ -301,7 +301,7 @@ func (r *rotation) certificates(path string) int {
 // addUser adds a user whose credentials are in a folder that the server does not know.
 func (r *rotation) addUser(name string) {
 	r.Helper()
-	for _, args := range [][]string{{"users", "add", name, "--role", "viewer"}, {"users", "certificate", name, "-o", filepath.Join(r.dir, name)}} {
+	for _, args := range [][]string{{"user", "add", name, "--role", "viewer"}, {"user", "certificate", "create", name, "-o", filepath.Join(r.dir, name)}} {
 		if _, err := r.command(r.Context(), args...); err != nil {
 			r.Fatal(err)
 		}
@@ -358,7 +358,7 @@ func (r *rotation) revoke(i int) {
 		r.Fatal(err)
 	}
 	p, begun := r.hosts[i], time.Now()
-	if _, err := r.command(r.Context(), "clients", "revoke", "--agent", r.ids[i]); err != nil {
+	if _, err := r.command(r.Context(), "client", "revoke", "--agent", r.ids[i]); err != nil {
 		r.Fatal(err)
 	}
 	r.until("the revoked agent is refused", func() bool { return strings.Contains(p.Log(4000), "the server refuses this agent") })

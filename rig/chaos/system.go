@@ -51,8 +51,6 @@ type layout struct {
 	links bool
 	// serve has further arguments of the servers. They replace the usual ones.
 	serve []string
-	// old means that the processes start with an older binary.
-	old bool
 	// faulty gives each process a disk of its own that can fail.
 	faulty bool
 }
@@ -120,9 +118,7 @@ func start(ctx context.Context, bin, dir string, l layout) (*system, error) {
 		name := fmt.Sprintf("agent-%02d", i+1)
 		s.hosts = append(s.hosts, s.process(kindAgent, name, "agent", "run", "--dir", s.agentDir(i), "--data", l.data,
 			"--part", fmt.Sprintf("%d/%d", i+1, l.agents), "--workers", "1", "--log-format", "json", "--log-level", "debug"))
-		if !l.old {
-			s.hosts[i].args = append(s.hosts[i].args, anyPlan...)
-		}
+		s.hosts[i].args = append(s.hosts[i].args, anyPlan...)
 	}
 	return s, nil
 }

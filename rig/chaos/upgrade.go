@@ -191,7 +191,7 @@ func results(dir string) (map[string]string, error) {
 // processes after some rounds. Then it restarts the server, the agents, or both with the
 // new binary.
 func upgradeFleet(ctx context.Context, o options, dir, data string, server, agents bool) (err error) {
-	s, err := start(ctx, o.old, dir, layout{agents: upgradeAgents, data: data, old: true})
+	s, err := start(ctx, o.old, dir, layout{agents: upgradeAgents, data: data})
 	if err != nil {
 		return err
 	}
@@ -262,25 +262,23 @@ func (s *system) replaceBinaries(ctx context.Context, o options, plans int64, se
 	}
 	for _, p := range s.parts() {
 		if p := p.(*process); p.kind == kindAgent && agents || p.kind != kindAgent && server {
-			if p.bin = o.bin; p.kind == kindAgent {
-				p.args = append(p.args, anyPlan...)
-			}
+			p.bin = o.bin
 		}
 		if err := p.Start(); err != nil {
 			return err
 		}
 	}
 	if server {
-		want := 1 // older agents do not say their version
+		oldest := protocol.Oldest
 		if agents {
-			want = protocol.Version
+			oldest = protocol.Version
 		}
 		err := await(ctx, o.patience, func() (bool, error) {
-			n, err := s.ledger.number(ctx, "SELECT count(*) FROM agents WHERE protocol = $1", want)
+			n, err := s.ledger.number(ctx, "SELECT count(*) FROM agents WHERE protocol BETWEEN $1 AND $2", oldest, protocol.Version)
 			return n == upgradeAgents, err
 		})
 		if err != nil {
-			return fmt.Errorf("not all agents announced that they speak version %d: %w", want, err)
+			return fmt.Errorf("not all agents announced that they speak version %d: %w", oldest, err)
 		}
 	}
 	return nil

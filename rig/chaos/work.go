@@ -98,7 +98,7 @@ func (s *system) submit(ctx context.Context, dir string, p plan, clients int, li
 		return err
 	}
 	for end := time.Now().Add(limit); ; {
-		_, err := s.command(ctx, "runs", "start", path, "--wait-for", fmt.Sprint(clients))
+		_, err := s.command(ctx, "run", "start", path, "--wait-for", fmt.Sprint(clients))
 		if err == nil {
 			return nil
 		}
@@ -174,7 +174,7 @@ func (s *system) same(ctx context.Context, r run, ref reference, limit time.Dura
 		return false, err
 	}
 	path := filepath.Join(s.dir, "weights-"+r.id+".safetensors")
-	if _, err := s.insist(ctx, limit, "runs", "weights", r.id, "-o", path); err != nil {
+	if _, err := s.insist(ctx, limit, "run", "weights", r.id, "-o", path); err != nil {
 		return false, err
 	}
 	got, err := os.ReadFile(path)

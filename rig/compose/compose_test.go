@@ -389,14 +389,14 @@ func TestCompose(t *testing.T) {
 		}
 		return strings.TrimSpace(string(out))
 	}
-	run := operate("runs", "start", filepath.Join(w.repository, "plans/hour-ahead.yaml"), "--rounds", "5", "--wait-for", strconv.Itoa(len(names)))
+	run := operate("run", "start", filepath.Join(w.repository, "plans/hour-ahead.yaml"), "--rounds", "5", "--wait-for", strconv.Itoa(len(names)))
 	w.step("the run is started")
-	operate("runs", "watch", run)
-	if text := operate("runs", "show", run, "--json"); !strings.Contains(text, `"state":"finished"`) {
+	operate("run", "watch", run)
+	if text := operate("run", "show", run, "--json"); !strings.Contains(text, `"state":"finished"`) {
 		t.Fatal(text)
 	}
 	w.step("the run is trained")
-	operate("models", "release", run)
+	operate("release", "create", run)
 	w.dashboards()
 	w.step("the dashboards have data")
 }

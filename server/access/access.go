@@ -106,7 +106,7 @@ func (c Caller) Need(least Role, what string) error {
 	if strings.HasPrefix(c.Name, externalPrefix) {
 		text += "; the OIDC provider decides the role"
 	} else {
-		text += fmt.Sprintf("; an admin can change it: loadstar users role %s %s", c.Name, least)
+		text += fmt.Sprintf("; an admin can change it: loadstar user role %s %s", c.Name, least)
 	}
 	return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("%s", text))
 }

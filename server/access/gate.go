@@ -115,7 +115,7 @@ func (g *Gate) certificate(ctx context.Context, serial, name string, now time.Ti
 	case errors.Is(err, directory.ErrNotFound) && name == directory.LocalUser:
 		return Caller{}, refuse("the server does not know this certificate of user local (serial %s); if it is in the folder of one of its gateways (DIR/operator), restart that gateway, which then records it; if it is a copy, copy that folder again", serial)
 	case errors.Is(err, directory.ErrNotFound):
-		return Caller{}, refuse("the server does not know this certificate of user %s (serial %s): the user was removed, or the server was restored from an older backup; ask an admin for a new one: loadstar users certificate %s", name, serial, name)
+		return Caller{}, refuse("the server does not know this certificate of user %s (serial %s): the user was removed, or the server was restored from an older backup; ask an admin for a new one: loadstar user certificate create %s", name, serial, name)
 	case err != nil:
 		return Caller{}, g.unavailable(ctx, err)
 	case c.User != name: // impossible, unless the ledger was edited
@@ -123,9 +123,9 @@ func (g *Gate) certificate(ctx context.Context, serial, name string, now time.Ti
 	case !c.Revoked.IsZero() && name == directory.LocalUser:
 		return Caller{}, refuse("the certificate of user local (serial %s) was revoked; restart the server, which then writes a new one to its folder", serial)
 	case !c.Revoked.IsZero():
-		return Caller{}, refuse("the certificate of user %s (serial %s) was revoked; ask an admin for a new one: loadstar users certificate %s", name, serial, name)
+		return Caller{}, refuse("the certificate of user %s (serial %s) was revoked; ask an admin for a new one: loadstar user certificate create %s", name, serial, name)
 	case !now.Before(c.Expires):
-		return Caller{}, refuse("the certificate of user %s (serial %s) has expired; ask an admin for a new one: loadstar users certificate %s", name, serial, name)
+		return Caller{}, refuse("the certificate of user %s (serial %s) has expired; ask an admin for a new one: loadstar user certificate create %s", name, serial, name)
 	}
 	return Caller{Name: name, Role: Role(role), Via: ViaCertificate, Expires: c.Expires, gate: g, proof: serial}, nil
 }
@@ -142,7 +142,7 @@ func (g *Gate) CreateLogin(ctx context.Context, user string, ttl time.Duration, 
 func (g *Gate) Login(ctx context.Context, code string, now time.Time) (cookie string, expires time.Time, err error) {
 	c, ok := parseSecret(code)
 	if !ok {
-		return "", time.Time{}, refuse("this is not a login code; open the whole link that 'loadstar web login' prints")
+		return "", time.Time{}, refuse("this is not a login code; open the whole link that 'loadstar user login' prints")
 	}
 	s := newSecret()
 	session, err := g.users.UseLogin(ctx, c.hash(), s.hash(), sessionFor, webActor, now)

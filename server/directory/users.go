@@ -218,7 +218,7 @@ func (us *Users) AddLogin(ctx context.Context, hash []byte, user string, expires
 func (us *Users) UseLogin(ctx context.Context, code, cookie []byte, ttl time.Duration, actorOf func(user string) string, now time.Time) (s Session, err error) {
 	defer sqlstore.Wrap(&err, "using a login code")
 	const where = "FROM logins WHERE hash = $1 AND expires > $2"
-	refused := fmt.Errorf("the login link was already used, or it has expired, or a newer one has replaced it; get a new one with 'loadstar web login' or from an admin: %w", sqlstore.ErrRefused)
+	refused := fmt.Errorf("the login link was already used, or it has expired, or a newer one has replaced it; get a new one with 'loadstar user login' or from an admin: %w", sqlstore.ErrRefused)
 	var user string
 	// Strangers can send codes, so do not take the lock for writing before the code is found.
 	err = us.store.DB.QueryRowContext(ctx, "SELECT person "+where, code, sqlstore.ToMillis(now)).Scan(&user)

@@ -178,7 +178,7 @@ func (c *Config) fleet(ctx context.Context, all *finding.List) {
 	switch {
 	case err != nil || f.Agents == 0:
 	case f.Quiet*10 > f.Agents:
-		all.Warn("agents", "see loadstar agents list; check the network to them, and their machines", "%d of %d agents were not seen for %s", f.Quiet, f.Agents, quiet)
+		all.Warn("agents", "see loadstar fleet list; check the network to them, and their machines", "%d of %d agents were not seen for %s", f.Quiet, f.Agents, quiet)
 	default:
 		all.OK("agents", "%d of %d were seen in the last %s", f.Agents-f.Quiet, f.Agents, quiet)
 	}
@@ -221,7 +221,7 @@ func (c *Config) readings(ctx context.Context, all *finding.List) {
 		all.OK("clients' readings", "no client reports that its meter is wrong")
 		return
 	}
-	all.Warn("clients' readings", "see loadstar agents list --findings, and the pages of these agents", "clients report that their meters are wrong: %s", strings.Join(some, ", "))
+	all.Warn("clients' readings", "see loadstar fleet list --findings, and the pages of these agents", "clients report that their meters are wrong: %s", strings.Join(some, ", "))
 }
 
 // versions compares the versions of agents with that of this program.

@@ -157,7 +157,7 @@ func keptWeights(ctx context.Context, tx *sqlstore.Txn, run Run, version int64, 
 	if i := slices.IndexFunc(all, func(r Release) bool { return r.Run == run.ID && r.Version == version }); i >= 0 {
 		return all[i].Weights, nil
 	}
-	return "", fmt.Errorf("version %d of run %s is not stored: the newest is %d, and loadstar runs versions %s lists all: %w", version, run.ID, run.Version, run.ID, ErrRefused)
+	return "", fmt.Errorf("version %d of run %s is not stored: the newest is %d, and loadstar run versions %s lists all: %w", version, run.ID, run.Version, run.ID, ErrRefused)
 }
 
 func addRelease(ctx context.Context, tx *sqlstore.Txn, r Release) error {

@@ -99,7 +99,7 @@ func (l *Ledger) RollBack(ctx context.Context, run string, to int64, actor strin
 		}
 		v, err := scanVersion(tx.QueryRowContext(ctx, selectVersions+" WHERE run = $1 AND version = $2", run, to))
 		if errors.Is(err, sql.ErrNoRows) || err == nil && v.server == "" {
-			return fmt.Errorf("version %d of run %s is not stored, see loadstar runs versions %s: %w", to, run, run, ErrNotFound)
+			return fmt.Errorf("version %d of run %s is not stored, see loadstar run versions %s: %w", to, run, run, ErrNotFound)
 		} else if err != nil {
 			return err
 		}

@@ -206,7 +206,7 @@ func (o *runs) run(ctx context.Context, r ledger.Run) *v1.Run {
 		Finished: millis(r.Finished), Clients: r.Fleet, Round: r.Round, Version: r.Version, LeftOut: r.LeftOut, Wanted: r.Wanted,
 	}
 	if n := o.numbers.refusedClients(); r.State == ledger.Waiting && n > 0 {
-		x.Reason = strings.TrimPrefix(x.Reason+fmt.Sprintf(", %d refused (loadstar agents list shows which)", n), ", ")
+		x.Reason = strings.TrimPrefix(x.Reason+fmt.Sprintf(", %d refused (loadstar fleet list shows which)", n), ", ")
 	}
 	if r.Code != "" {
 		x.Waits, x.Reason = r.Reason, "waits: "+r.Reason

@@ -68,13 +68,13 @@ func (o *people) PutUser(ctx context.Context, r *v1.PutUserRequest) (*v1.PutUser
 	}
 	switch {
 	case !exists && r.Only == "change":
-		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("there is no user %q; add one: loadstar users add %s --role %s", r.Name, r.Name, r.Role))
+		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("there is no user %q; add one: loadstar user add %s --role %s", r.Name, r.Name, r.Role))
 	case !exists:
 		if err := access.CheckName(r.Name); err != nil {
 			return nil, invalid("%w", err)
 		}
 	case r.Only == "add":
-		return nil, connect.NewError(connect.CodeAlreadyExists, fmt.Errorf("user %s exists already and has the role %s; change it: loadstar users role %s %s", r.Name, had.Role, r.Name, r.Role))
+		return nil, connect.NewError(connect.CodeAlreadyExists, fmt.Errorf("user %s exists already and has the role %s; change it: loadstar user role %s %s", r.Name, had.Role, r.Name, r.Role))
 	}
 	u, err := o.Ledger.Users.PutUser(ctx, r.Name, r.Role, actor(ctx), time.Now())
 	if err != nil {
@@ -105,7 +105,7 @@ func (o *people) CreateLogin(ctx context.Context, r *v1.CreateLoginRequest) (*v1
 			return nil, err
 		}
 	} else if c.Via == access.ViaWeb {
-		return nil, connect.NewError(connect.CodePermissionDenied, errors.New("a session cannot create a login link for its own user, because the link would outlive it: run 'loadstar web login' with your certificate, or ask an admin"))
+		return nil, connect.NewError(connect.CodePermissionDenied, errors.New("a session cannot create a login link for its own user, because the link would outlive it: run 'loadstar user login' with your certificate, or ask an admin"))
 	}
 	ttl := usualLogin
 	if r.TtlSeconds != 0 {
@@ -171,7 +171,7 @@ func (o *people) IssueCertificate(ctx context.Context, r *v1.IssueCertificateReq
 	// The user local has the certificates that the gateways write to their folders, and no
 	// other: those are replaced when the server starts after a revocation.
 	if r.User == directory.LocalUser {
-		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("the certificate of user local is in the server's folder; add a user for another one: loadstar users add NAME --role admin"))
+		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("the certificate of user local is in the server's folder; add a user for another one: loadstar user add NAME --role admin"))
 	}
 	if _, err := o.Ledger.Users.User(ctx, r.User); err != nil {
 		return nil, o.wireError(err)
@@ -253,7 +253,7 @@ func certificateOf(c directory.Certificate) *v1.Certificate {
 // RevokeCertificate refuses a certificate from now on.
 func (o *people) RevokeCertificate(ctx context.Context, r *v1.RevokeCertificateRequest) (*v1.RevokeCertificateResponse, error) {
 	if strings.Trim(r.Serial, "0123456789abcdef") != "" || len(r.Serial) < 4 || len(r.Serial) > 32 {
-		return nil, invalid("%q is not a serial number: want 4 to 32 hexadecimal digits, as 'loadstar users certificates' shows them", r.Serial)
+		return nil, invalid("%q is not a serial number: want 4 to 32 hexadecimal digits, as 'loadstar user certificate list' shows them", r.Serial)
 	}
 	c, err := o.Ledger.Users.RevokeCertificate(ctx, r.Serial, actor(ctx), time.Now())
 	if err != nil {

@@ -137,7 +137,7 @@ func (s *signer) start(rw http.ResponseWriter, r *http.Request) {
 	_, c, err := s.oauth()
 	if err != nil {
 		s.web.Log.Warn("cannot reach the OIDC provider", "issuer", s.Issuer, "error", err)
-		s.refuse(rw, http.StatusBadGateway, "The sign-in provider cannot be reached at this moment. Try again later, or sign in with a link of 'loadstar web login'.")
+		s.refuse(rw, http.StatusBadGateway, "The sign-in provider cannot be reached at this moment. Try again later, or sign in with a link of 'loadstar user login'.")
 		return
 	}
 	a := attempt(oauth2.GenerateVerifier())

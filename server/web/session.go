@@ -144,7 +144,7 @@ func (w *Web) check(ctx context.Context, cookie string) (access.Caller, error) {
 	return caller, err
 }
 
-var errSignIn = errors.New("sign in first: 'loadstar web login' prints a link")
+var errSignIn = errors.New("sign in first: 'loadstar user login' prints a link")
 
 func denied(err error) bool {
 	code := connect.CodeOf(err)

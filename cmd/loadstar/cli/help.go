@@ -55,6 +55,10 @@ var usualGroups = []struct {
 	{"Log", []string{"log-format", "log-level"}},
 }
 
+// OtherCommands is the group of the commands that the help only names, so that the list of a
+// program's commands fits one screen.
+const OtherCommands = "More:"
+
 // setHelp sets the help of a command and all its subcommands: one line, examples, usage, text,
 // subcommands, flags in groups, related commands.
 func setHelp(root *cobra.Command) {
@@ -102,6 +106,11 @@ func help(w io.Writer, cmd *cobra.Command) {
 	if cmd.Example != "" {
 		fmt.Fprintf(w, "Examples:\n%s\n\n", cmd.Example)
 	}
+	if len(cmd.Groups()) > 0 {
+		// A program whose commands have groups has many: the list must fit one screen.
+		commands(w, cmd)
+		return
+	}
 	if cmd.Runnable() || cmd.HasAvailableSubCommands() {
 		fmt.Fprintln(w, "Usage:")
 		if cmd.HasAvailableSubCommands() {
@@ -148,14 +157,22 @@ func commands(w io.Writer, cmd *cobra.Command) {
 		}
 	}
 	for _, g := range cmd.Groups() {
-		list(g.Title, func(c *cobra.Command) bool { return c.GroupID == g.ID })
+		if g.ID != OtherCommands {
+			list(g.Title, func(c *cobra.Command) bool { return c.GroupID == g.ID })
+		}
 	}
-	title := "Commands:"
-	if len(cmd.Groups()) > 0 {
-		title = "More:"
+	if len(cmd.Groups()) == 0 {
+		list("Commands:", func(c *cobra.Command) bool { return !c.Hidden })
+		fmt.Fprintf(w, "Run '%s COMMAND --help' for the help of a command.\n\n", cmd.CommandPath())
+		return
 	}
-	list(title, func(c *cobra.Command) bool { return c.GroupID == "" && !c.Hidden })
-	fmt.Fprintf(w, "Run '%s COMMAND --help' for the help of a command.\n\n", cmd.CommandPath())
+	var others []string
+	for _, sub := range cmd.Commands() {
+		if sub.GroupID == OtherCommands || sub.Name() == "help" || sub.IsAdditionalHelpTopicCommand() {
+			others = append(others, sub.Name())
+		}
+	}
+	fmt.Fprintf(w, "%s %s\n\nRun '%s COMMAND --help' for the help of a command.\n", OtherCommands, strings.Join(others, ", "), cmd.CommandPath())
 }
 
 // flags lists the flags by group.

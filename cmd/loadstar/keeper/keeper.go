@@ -40,7 +40,7 @@ The keeper protects against the server's operator only if another organization
 runs it. Server and keeper together can read every result.`,
 	}
 	cmd.PersistentFlags().StringVar(&dir, "dir", defaultDir, "the keeper's `folder`")
-	cmd.AddCommand(newInit(&dir), newRun(&dir), newInvite(&dir), newMembers(&dir), newApprove(&dir), newLog(&dir), newShow(&dir))
+	cmd.AddCommand(newInit(&dir), newRun(&dir), newInvite(&dir), newMember(&dir), newApprove(&dir), newLog(&dir), newShow(&dir))
 	return cmd
 }
 
@@ -200,11 +200,11 @@ who could otherwise invent members.`,
 	return cmd
 }
 
-func newMembers(dir *string) *cobra.Command {
+func newMember(dir *string) *cobra.Command {
 	var asJSON bool
-	cmd := &cobra.Command{
-		Use: "members", Short: "List members, or revoke or reset one", Args: cobra.NoArgs,
-		Example: "  loadstar keeper members\n  loadstar keeper members revoke AGENT",
+	cmd := &cobra.Command{Use: "member", Short: "List, revoke and reset members"}
+	list := &cobra.Command{
+		Use: "list", Short: "List members", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := core.Ask(cmd.Context(), *dir, core.Command{Do: "members"})
 			if err != nil {
@@ -221,14 +221,15 @@ func newMembers(dir *string) *cobra.Command {
 			return t.Flush()
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	list.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	one := func(do, short, long string) *cobra.Command {
-		return &cobra.Command{Use: do + " AGENT", Short: short, Long: long, Example: "  loadstar keeper members " + do + " ag-4x2k", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
+		return &cobra.Command{Use: do + " AGENT", Short: short, Long: long, Example: "  loadstar keeper member " + do + " ag-4x2k", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
 			_, err := core.Ask(cmd.Context(), *dir, core.Command{Do: do, Agent: args[0]})
 			return err
 		}}
 	}
 	cmd.AddCommand(
+		list,
 		one("revoke", "End a membership", "End a membership. The agent is in no sum from now on."),
 		one("reset", "Remove the key of a member, so that it can enrol again", "Remove the key of a member that has lost it. The agent needs a new invitation, and its\nage begins anew."))
 	return cmd
@@ -240,7 +241,7 @@ func newApprove(dir *string) *cobra.Command {
 		Use:   "approve PLAN",
 		Short: "Approve a plan, if keeper.yaml has plans: approved",
 		Long: `Approve a plan: a file with the settled plan, as the server sends it to agents, or
-its SHA-256 in hexadecimal, which the keeper's log and 'loadstar runs show' print.`,
+its SHA-256 in hexadecimal, which the keeper's log and 'loadstar run show' print.`,
 		Example: "  loadstar keeper approve 9f86d081…",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

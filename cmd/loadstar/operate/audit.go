@@ -18,8 +18,14 @@ import (
 )
 
 func newAudit() *cobra.Command {
+	cmd := &cobra.Command{Use: "audit", Short: "List and export the audit log"}
+	cmd.AddCommand(newAuditList(), newAuditExport())
+	return cmd
+}
+
+func newAuditList() *cobra.Command {
 	q := &v1.ListAuditRequest{}
-	cmd := serverCommand("audit", "Show the audit log: tokens, joins, revocations, runs and releases", cobra.NoArgs,
+	cmd := serverCommand("list", "List tokens, joins, revocations, runs, releases and other events", cobra.NoArgs,
 		func(cmd *cobra.Command, c *operator, _ []string) (any, func(io.Writer), error) {
 			r, err := c.ListAudit(cmd.Context(), q)
 			return r.GetEvents(), func(w io.Writer) {
@@ -33,7 +39,6 @@ func newAudit() *cobra.Command {
 	cmd.Flags().StringVar(&q.Before, "before", "", "show events before the one with this `id` (--json shows ids)")
 	cmd.Flags().StringVar(&q.Actor, "actor", "", "show events of this user or agent `name`")
 	cmd.Flags().StringVar(&q.Action, "action", "", "show events with this action, such as 'revoke agent'")
-	cmd.AddCommand(newAuditExport())
 	return cmd
 }
 

@@ -19,12 +19,18 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-func newUsersCertificate() *cobra.Command {
+func newUserCertificate() *cobra.Command {
+	cmd := &cobra.Command{Use: "certificate", Short: "Create, list and revoke users' certificates"}
+	cmd.AddCommand(newCertificateCreate(), newCertificateList(), newCertificateRevoke())
+	return cmd
+}
+
+func newCertificateCreate() *cobra.Command {
 	var (
 		dir string
 		ttl time.Duration
 	)
-	cmd := serverCommand("certificate NAME", "Create a certificate for a user of the command line", cobra.ExactArgs(1), func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
+	cmd := serverCommand("create NAME", "Create a certificate for a user of the command line", cobra.ExactArgs(1), func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
 		if dir == "" {
 			dir = args[0] + "-operator"
 		}
@@ -45,7 +51,7 @@ folder is what --operator takes; give it to the user over a secure channel.
 After a rotation of the server's certificate authority, the user's next command
 gets a new certificate with the same expiry, and the new roots, and writes them
 to the folder.`
-	cmd.Example = "  loadstar users certificate anna -o anna-operator"
+	cmd.Example = "  loadstar user certificate create anna -o anna-operator"
 	cmd.Flags().StringVarP(&dir, "output", "o", "", "new `folder` for key.pem, cert.pem and ca.pem (default NAME-operator)")
 	cmd.Flags().DurationVar(&ttl, "ttl", 90*24*time.Hour, "time until the certificate expires, at most 8784h")
 	return cmd
@@ -82,8 +88,8 @@ func (c *operator) issue(cmd *cobra.Command, user, dir string, ttl time.Duration
 	return leaf, mtls.WriteFolder(dir, made)
 }
 
-func newUsersCertificates() *cobra.Command {
-	cmd := serverCommand("certificates", "List users' certificates, newest first", cobra.NoArgs, func(cmd *cobra.Command, c *operator, _ []string) (any, func(io.Writer), error) {
+func newCertificateList() *cobra.Command {
+	cmd := serverCommand("list", "List users' certificates, newest first", cobra.NoArgs, func(cmd *cobra.Command, c *operator, _ []string) (any, func(io.Writer), error) {
 		r, err := c.ListCertificates(cmd.Context(), &v1.ListCertificatesRequest{})
 		return r, func(out io.Writer) {
 			table(out, "SERIAL\tUSER\tSINCE\tUNTIL\t", func(w io.Writer) {
@@ -101,8 +107,8 @@ func newUsersCertificates() *cobra.Command {
 	return cmd
 }
 
-func newUsersRevokeCertificate() *cobra.Command {
-	cmd := serverCommand("revoke-certificate SERIAL", "Revoke a user's certificate", cobra.ExactArgs(1), func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
+func newCertificateRevoke() *cobra.Command {
+	cmd := serverCommand("revoke SERIAL", "Revoke a user's certificate", cobra.ExactArgs(1), func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
 		r, err := c.RevokeCertificate(cmd.Context(), &v1.RevokeCertificateRequest{Serial: args[0]})
 		return r, func(w io.Writer) {
 			fmt.Fprintf(w, "revoked certificate %s of user %s, and ended the user's sessions and login links\n", r.Certificate.Serial[:12], r.Certificate.User)

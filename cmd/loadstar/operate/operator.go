@@ -27,7 +27,7 @@ import (
 
 // Commands returns all commands that call a server.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{newToken(), newAgents(), newClients(), newRuns(), newModels(), newAudit(), newUsers(), newWeb(), newWhoami(), newContext(), newPKI()}
+	return []*cobra.Command{newToken(), newFleet(), newClient(), newRun(), newRelease(), newAudit(), newUser(), newWhoami(), newContext(), newPKI()}
 }
 
 // operatorFlags contains the flags that select the server and the operator's credentials.

@@ -51,12 +51,12 @@ func isRunID(name string) bool {
 // pickRun picks a run from a list, which is sorted from new to old.
 func pickRun(all []*v1.Run, name string) (string, error) {
 	if name == "" {
-		return "", errors.New("the name of the run is empty: use an id from loadstar runs list")
+		return "", errors.New("the name of the run is empty: use an id from loadstar run list")
 	}
 	if len(all) == 0 && name == lastRun {
-		return "", errors.New("there are no runs yet: start one with loadstar runs start PLAN")
+		return "", errors.New("there are no runs yet: start one with loadstar run start PLAN")
 	} else if len(all) == 0 {
-		return "", fmt.Errorf("there is no run %s, and no other: start one with loadstar runs start PLAN", name)
+		return "", fmt.Errorf("there is no run %s, and no other: start one with loadstar run start PLAN", name)
 	}
 	if name == lastRun {
 		return all[0].Id, nil

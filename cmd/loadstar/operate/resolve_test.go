@@ -27,7 +27,7 @@ func TestPickRun(t *testing.T) {
 			t.Errorf("%s: %s, %v, want %s", name, got, err, want)
 		}
 	}
-	if _, err := pickRun(nil, "x"); err == nil || !strings.Contains(err.Error(), "runs start") {
+	if _, err := pickRun(nil, "x"); err == nil || !strings.Contains(err.Error(), "run start") {
 		t.Errorf("%v does not say how to start a run", err)
 	}
 	// A run may be older than those that the server lists.

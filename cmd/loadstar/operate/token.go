@@ -111,7 +111,7 @@ func newTokenList() *cobra.Command {
 	})
 	cmd.Long = `List join tokens with their creators, the number of agents that joined, and
 their limits. The tokens themselves are not stored and cannot be shown again.
-'loadstar agents list --token TOKEN' lists the agents that joined with one.`
+'loadstar fleet list --token TOKEN' lists the agents that joined with one.`
 	cmd.Flags().StringVar(&q.After, "after", "", "list tokens after this `id`")
 	cmd.Flags().Int32Var(&q.Limit, "limit", 100, "maximum number of tokens, up to 1000")
 	return cmd
@@ -135,7 +135,7 @@ func newTokenRevoke() *cobra.Command {
 		return r, func(w io.Writer) {
 			fmt.Fprintf(w, "revoked token %s; %s joined with it\n", r.Token.Id, cli.Count(int(r.Token.Joined), "agent"))
 			if r.Token.Joined > 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "they stay; list them with loadstar agents list --token %s, and revoke those that you do not know\n", r.Token.Id)
+				fmt.Fprintf(cmd.ErrOrStderr(), "they stay; list them with loadstar fleet list --token %s, and revoke those that you do not know\n", r.Token.Id)
 			}
 		}, err
 	})

@@ -11,7 +11,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-func newRunsVersions() *cobra.Command {
+func newRunVersions() *cobra.Command {
 	cmd := serverCommand("versions RUN", "List the stored versions of a run's weights, newest first", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
 			id, err := c.run(cmd.Context(), args[0])
@@ -41,7 +41,7 @@ version are clipped.`
 	return cmd
 }
 
-func newRunsRollback() *cobra.Command {
+func newRunRollback() *cobra.Command {
 	var o operatorFlags
 	cmd := &cobra.Command{
 		Use:   "rollback RUN VERSION",
@@ -50,13 +50,13 @@ func newRunsRollback() *cobra.Command {
 state. The weights become a new version, and the versions in between stay
 stored. If the run continues, its open round is abandoned and the next round
 trains from the new version. Personal layers at the clients do not change.
-List the stored versions with loadstar runs versions.`,
-		Example: "  loadstar runs rollback @last 41",
+List the stored versions with loadstar run versions.`,
+		Example: "  loadstar run rollback @last 41",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			version, err := strconv.ParseInt(args[1], 10, 64)
 			if err != nil || version < 0 {
-				return cli.Usagef("VERSION is %q, want a number; see loadstar runs versions %s", args[1], args[0])
+				return cli.Usagef("VERSION is %q, want a number; see loadstar run versions %s", args[1], args[0])
 			}
 			c, err := o.dial()
 			if err != nil {

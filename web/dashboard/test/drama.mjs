@@ -89,9 +89,9 @@ const main = async (path) => {
 const metric = async (name) => (await (await fetch(`http://${server.watch}/metrics`)).text()).split("\n").filter((l) => l.startsWith(name)).join("\n");
 const startRun = (name, rounds, steps = 4) => {
   writeFileSync(join(dir, `${name}.yaml`), `name: ${name}\nalgorithm: fedavg\nmodel: {name: dense, targets: 24}\npartition: correction\nrounds: ${rounds}\nclient: {steps: ${steps}}\nevaluate: {every: 0}\nschedule: {kind: synchronous}\n`);
-  return server.operate("runs", "start", `${name}.yaml`, "--wait-for", "6");
+  return server.operate("run", "start", `${name}.yaml`, "--wait-for", "6");
 };
-const merged = (id, least) => until(`round ${least} of ${id}`, () => JSON.parse(server.operate("runs", "show", id, "--json")).run.version >= least, 3 * minute);
+const merged = (id, least) => until(`round ${least} of ${id}`, () => JSON.parse(server.operate("run", "show", id, "--json")).run.version >= least, 3 * minute);
 // The webhook of serve --notify.
 const notices = [];
 const hook = createServer((request, answer) => {
@@ -126,7 +126,7 @@ const scenes = {
     await says("agent's list", async () => JSON.stringify(await one.get("clients")), /"findings":\["impossible"/);
     await says("agent's detail", async () => JSON.stringify(await one.get(`quality/${c}`)), /impossible/);
     await says("server's page", () => main("data"), /impossible/);
-    await says("loadstar clients findings", () => server.operate("clients", "findings"), /now\s+impossible\s+1/);
+    await says("loadstar client findings", () => server.operate("client", "findings"), /now\s+impossible\s+1/);
     await says("metrics", () => metric("loadstar_client_findings"), /code="impossible"} 1/);
     await shot(page, "drama-data-health");
   } },
@@ -153,7 +153,7 @@ const scenes = {
     await two.push(c, Array(40).fill(7));
     await says("agent's detail", async () => JSON.stringify(await two.get(`quality/${c}`)), /"flat"/);
     await says("agent's list", async () => JSON.stringify((await two.get("clients")).clients.find((x) => x.client === c)), /"flat"/);
-    await not("server's page, because a flat load can mean an empty house", () => server.operate("clients", "findings"), /flat/);
+    await not("server's page, because a flat load can mean an empty house", () => server.operate("client", "findings"), /flat/);
   } },
   future: { short: true, before: "held", what: "readings of the future are refused", async play() {
     const answer = await two.push(two.clients[2], [1, 1, 1], 5 * hour);
@@ -180,22 +180,22 @@ const scenes = {
     runID = startRun("killed", 100000);
     await merged(runID, 3);
     await two.process.stop("SIGKILL");
-    await says("runs show", () => server.operate("runs", "show", runID), /waits for site-2 \(3 clients, silent since \d\d:\d\d:\d\d UTC\); it gives up at \d\d:\d\d:\d\d UTC and then merges 3 of 6 clients/, /unknown while it waits/);
+    await says("run show", () => server.operate("run", "show", runID), /waits for site-2 \(3 clients, silent since \d\d:\d\d:\d\d UTC\); it gives up at \d\d:\d\d:\d\d UTC and then merges 3 of 6 clients/, /unknown while it waits/);
     await says("run page", () => main(`runs/${runID}`), /waits for site-2/, /gives up at/, /merges 3 of 6/, /unknown while it waits/);
     await not("run page", () => main(`runs/${runID}`), /about .* left/);
     await shot(page, "drama-waits-light-1280");
     await says("fleet page", () => main(""), /1 silent while training/, /silent while training/);
     await not("fleet page", () => main(""), /all check in/);
-    await says("agents list", () => server.operate("agents", "list"), /silent while training/);
+    await says("fleet list", () => server.operate("fleet", "list"), /silent while training/);
     await says("log", () => server.process.err, /waits for site-2/);
     await says("metrics", () => metric('loadstar_finding{check="rounds",level="warn"}'), / 1$/m);
   } },
   back: { before: "held", what: "the agent comes back, and its round goes on", async play() {
     await two.begin();
-    const { version } = JSON.parse(server.operate("runs", "show", runID, "--json")).run;
+    const { version } = JSON.parse(server.operate("run", "show", runID, "--json")).run;
     await merged(runID, Number(version) + 2);
     await says("fleet page", () => main(""), /all check in/);
-    await not("runs show", () => server.operate("runs", "show", runID), /silent/);
+    await not("run show", () => server.operate("run", "show", runID), /silent/);
   } },
   figures: { before: "failed", what: "one round, one number: sentence and table of the run page agree", async play() {
     await main(`runs/${runID}`);
@@ -221,17 +221,17 @@ const scenes = {
       await server.start();
     }
     await until("the page is live again", async () => (await page.locator(".line.lost").count()) === 0);
-    server.operate("runs", "stop", runID);
+    server.operate("run", "stop", runID);
   } },
   refused: { before: "held", what: "a release is refused by clients, and they say so", async play() {
     writeFileSync(join(dir, "bad.yaml"), "name: bad\nalgorithm: fedavg\nmodel: {name: dense, targets: 24}\npartition: correction\nrounds: 2\nclient: {steps: 2, lr: 0.0001}\nevaluate: {every: 0}\nschedule: {kind: synchronous}\n");
-    const id = server.operate("runs", "start", "bad.yaml", "--wait-for", "6");
+    const id = server.operate("run", "start", "bad.yaml", "--wait-for", "6");
     try {
-      await until("the run ends", () => JSON.parse(server.operate("runs", "show", id, "--json")).run.state === "finished", 3 * minute);
+      await until("the run ends", () => JSON.parse(server.operate("run", "show", id, "--json")).run.state === "finished", 3 * minute);
     } catch (e) {
-      throw new Error(`${e.message}: ${server.operate("runs", "show", id)}`);
+      throw new Error(`${e.message}: ${server.operate("run", "show", id)}`);
     }
-    server.operate("models", "release", id, "--name", "bad");
+    server.operate("release", "create", id, "--name", "bad");
     await until("both agents tried it", async () => {
       const all = (await Promise.all([one, two].map((s) => s.get("models")))).map((m) => m.models.find((x) => x.release === "bad@1"));
       return all.every((m) => m && (m.refused?.length ?? 0) + (m.serving?.length ?? 0) + (m.trial?.length ?? 0) > 0);
@@ -243,7 +243,7 @@ const scenes = {
     }
   } },
   withdrawn: { before: "held", what: "a bad release is withdrawn, and agents leave it", async play() {
-    server.operate("models", "withdraw", "bad@1");
+    server.operate("release", "withdraw", "bad@1");
     await says("agent's models", async () => JSON.stringify(await one.get("models")), /^((?!bad@1).)*$/);
   } },
   readyz: { short: true, before: "failed", what: "an agent whose clients have no forecast is not ready", async play() {
@@ -259,14 +259,14 @@ const scenes = {
   names: { short: true, before: "failed", what: "two agents announce one client name", async play() {
     const three = new Site("site-3", one.seed); // the same seed gives the same names
     await three.raise();
-    await says("agents list", () => server.operate("agents", "list"), /3 refused: /);
+    await says("fleet list", () => server.operate("fleet", "list"), /3 refused: /);
     await says("fleet page", () => main(""), /3 refused: /);
     await says("agent status", () => three.status(), /the server refused 3 clients/);
-    await says("clients list", () => server.operate("clients", "list"), /also announced by site-3/);
+    await says("client list", () => server.operate("client", "list"), /also announced by site-3/);
     writeFileSync(join(dir, "nine.yaml"), "name: nine\nalgorithm: fedavg\nmodel: {name: dense, targets: 24}\npartition: correction\nrounds: 2\n");
-    const id = server.operate("runs", "start", "nine.yaml", "--wait-for", "9");
-    await says("runs show", () => server.operate("runs", "show", id), /6 of at least 9 clients can take part, 3 refused/);
-    server.operate("runs", "stop", id);
+    const id = server.operate("run", "start", "nine.yaml", "--wait-for", "9");
+    await says("run show", () => server.operate("run", "show", id), /6 of at least 9 clients can take part, 3 refused/);
+    server.operate("run", "stop", id);
     await three.process.stop();
   } },
   certificate: { short: true, before: "held", what: "certificates of agents end soon", async play() {
@@ -327,7 +327,7 @@ const scenes = {
     await two.process.stop();
     await two.begin(resolve(program), { TEST_CLOCK: join(dir, "offset") });
     try {
-      await says("agents list", () => server.operate("agents", "list"), /\+86[34]\d\d\.\ds/);
+      await says("fleet list", () => server.operate("fleet", "list"), /\+86[34]\d\d\.\ds/);
       await says("fleet page", () => main(""), /\+24 h/);
     } finally {
       await two.process.stop();

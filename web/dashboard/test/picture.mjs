@@ -21,7 +21,7 @@ async function dashboard() {
   writeFileSync(join(dir, "plan.yaml"), [
     "name: day-ahead", "algorithm: fedavg", "model: {name: dense, targets: 24}", "partition: correction", "rounds: 60", "client: {steps: 12}", "evaluate: {every: 2}", "",
   ].join("\n"));
-  const id = server.operate("runs", "start", "plan.yaml", "--wait-for", "42");
+  const id = server.operate("run", "start", "plan.yaml", "--wait-for", "42");
   const context = await open({ colorScheme: "light", viewport: { width: 1200, height: 980 } });
   const page = await signIn(context, server.link());
   await page.goto(`${server.url}#/runs/${id}`);

@@ -23,7 +23,7 @@ before(async () => {
   await server.start();
   const ready = startAgent();
   server.small = await world.agents(60, 1, "meter");
-  run = server.operate("runs", "start", plan("day-ahead", 100000, 42));
+  run = server.operate("run", "start", plan("day-ahead", 100000, 42));
   await ready;
 });
 after(world.end);
@@ -57,10 +57,10 @@ test("before an agent has joined, the pages say what to do", async () => {
   const port = await world.freePort();
   const fresh = world.start("serve", "--dir", "fresh", "--listen", "127.0.0.1:0", "--watch", "", "--web", `127.0.0.1:${port}`, "--log-level", "warn");
   const [, address] = await fresh.says(/agents and operators: (\S+)/);
-  const { link } = JSON.parse(world.run("web", "login", "--json", "--server", address, "--operator", "fresh/operator"));
+  const { link } = JSON.parse(world.run("user", "login", "--json", "--server", address, "--operator", "fresh/operator"));
   const context = await open();
   const page = await signIn(context, link);
-  for (const [path, text] of [["", "loadstar token create"], ["runs", "loadstar runs start"], ["models", "loadstar models release"], ["data", "loadstar data check"]]) {
+  for (const [path, text] of [["", "loadstar token create"], ["runs", "loadstar run start"], ["models", "loadstar release create"], ["data", "loadstar data check"]]) {
     await page.goto(`http://127.0.0.1:${port}/#/${path}`);
     await page.waitForSelector(`main code:has-text('${text}')`);
     await check(page, `empty ${path}`);
@@ -71,7 +71,7 @@ test("before an agent has joined, the pages say what to do", async () => {
 });
 
 test("every page, two themes, two widths", async (t) => {
-  server.operate("models", "release", run, "--name", "day");
+  server.operate("release", "create", run, "--name", "day");
   const pages = {
     fleet: ["#/", "text=meter-000000"], runs: ["#/runs", "text=day-ahead"], run: [`#/runs/${run}`, ".cells .cell"], client: ["#/clients/meter-000005", "text=Newest turns"],
     models: ["#/models", "text=day@1"], data: ["#/data", "text=gaps"], affected: ["#/data?code=flat", "text=meter-000005"], audit: ["#/audit", "text=create token"],
@@ -255,9 +255,9 @@ test("a viewer looks and does not touch", async () => {
 });
 
 test("an operator starts a run, goes back to a version, releases it and withdraws it", async () => {
-  server.operate("users", "add", "otto", "--role", "operator");
+  server.operate("user", "add", "otto", "--role", "operator");
   const context = await open({ allow: [/status of 400/] });
-  const page = await signIn(context, server.operate("users", "invite", "otto"));
+  const page = await signIn(context, server.operate("user", "login", "otto"));
   const audited = (action) => server.operate("audit", "--limit", "200").split("\n").filter((l) => l.includes("user otto via web") && l.includes(action)).length;
   await page.goto(`${server.url}#/runs`);
   await page.click("main a:has-text('Start a run')");
@@ -327,7 +327,7 @@ test("an operator starts a run, goes back to a version, releases it and withdraw
 
 test("an operator creates a join token with limits, an agent joins with its line, and it is revoked", async () => {
   const context = await open();
-  const page = await signIn(context, server.operate("users", "invite", "otto"));
+  const page = await signIn(context, server.operate("user", "login", "otto"));
   await page.click("main a:has-text('Join tokens')");
   await page.waitForSelector("h1:has-text('Join tokens')");
   await page.getByLabel("Note").fill("feeder 12");
@@ -398,7 +398,7 @@ test("the audit log is filtered and exported", async () => {
 
 test("a run with 10,000 clients", async () => {
   const many = await world.agents(100, 100, "large");
-  const large = server.operate("runs", "start", plan("large", 1000, 9000));
+  const large = server.operate("run", "start", plan("large", 1000, 9000));
   const context = await open({ storageState: state });
   const page = await context.newPage();
   await page.goto(`${server.url}#/runs/${large}`);

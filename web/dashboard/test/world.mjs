@@ -94,10 +94,10 @@ export const server = {
   // link makes a login link for the operator, or for a user whom it adds.
   link(user, role) {
     if (user) {
-      this.operate("users", "add", user, "--role", role);
-      return this.operate("users", "invite", user);
+      this.operate("user", "add", user, "--role", role);
+      return this.operate("user", "login", user);
     }
-    return JSON.parse(this.operate("web", "login", "--json")).link;
+    return JSON.parse(this.operate("user", "login", "--json")).link;
   },
 };
 

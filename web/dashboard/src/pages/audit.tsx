@@ -41,7 +41,7 @@ export function Audit({ query }: { query: URLSearchParams }) {
       a.download = "loadstar-audit.csv";
       a.click();
       setTimeout(() => URL.revokeObjectURL(url), 10e3);
-      say(whole ? "Saved loadstar-audit.csv." : `Saved the newest ${most} events. Filter, or use loadstar audit, for older ones.`);
+      say(whole ? "Saved loadstar-audit.csv." : `Saved the newest ${most} events. Filter, or use loadstar audit list, for older ones.`);
     } catch (e) {
       say((e as Error).message);
     }

@@ -87,7 +87,7 @@ function NoRun({ clients }: { clients: number }) {
     <section class="card now" aria-labelledby="now">
       <h2 id="now">Now</h2>
       <span class="note">No run is under way.{clients > 0 ? "" : " Clients appear when agents announce them."}</span>
-      {clients > 0 && (operate ? <a class="button small" href="#/start">Start a run</a> : <code>loadstar runs start plans/day-ahead.yaml</code>)}
+      {clients > 0 && (operate ? <a class="button small" href="#/start">Start a run</a> : <code>loadstar run start plans/day-ahead.yaml</code>)}
     </section>
   );
 }

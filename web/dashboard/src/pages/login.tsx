@@ -70,8 +70,8 @@ export function Login({ info, who, code, ended, done }: { info: Info; who?: Whoa
           {(info.methods ?? ["login"]).includes("login") && (
             <>
               <p>{info.methods?.includes("oidc") ? "Or make" : "Make"} a link where you have an operator's certificate, and open it within a minute. It works once.</p>
-              <Copy text="loadstar web login" label="command that makes a link" />
-              <p class="note">No certificate? An admin can invite you: <code>loadstar users invite NAME</code> prints a link for you.</p>
+              <Copy text="loadstar user login" label="command that makes a link" />
+              <p class="note">No certificate? An admin can invite you: <code>loadstar user login NAME</code> prints a link for you.</p>
             </>
           )}
         </>

@@ -33,7 +33,7 @@ export function Models() {
         <div class="card">
           <Empty title="No model is released yet.">
             <p>A release offers a run's weights to all agents. Each client tries it on its own readings, and uses it only where it is better.</p>
-            <Copy text="loadstar models release RUN --name day" label="command that releases a run's weights" />
+            <Copy text="loadstar release create RUN --name day" label="command that releases a run's weights" />
           </Empty>
         </div>
       ) : (

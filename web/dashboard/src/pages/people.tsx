@@ -128,7 +128,7 @@ function Certificates() {
   const asked = useAsk(() => call("ListCertificates", {}), []);
   const state = (c: Certificate) => (n(c.revoked) > 0 ? "revoked" : n(c.expires) < Date.now() ? "expired" : "valid");
   return (
-    <Section title="Certificates of operators" note={<>For the command line. Issue one: <code>loadstar users certificate NAME</code></>}>
+    <Section title="Certificates of operators" note={<>For the command line. Issue one: <code>loadstar user certificate create NAME</code></>}>
       <Failure error={asked.error} again={asked.again} />
       {asked.value && (
         <Table label="Certificates" rows={asked.value.certificates ?? []} id={(c) => c.serial!} columns={[

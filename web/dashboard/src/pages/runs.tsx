@@ -46,7 +46,7 @@ export function Runs() {
           empty={
             <Empty title="No run yet.">
               <p>A run trains one plan with all clients of the fleet. Start one:</p>
-              <Copy text="loadstar runs start plans/day-ahead.yaml" label="command that starts a run" />
+              <Copy text="loadstar run start plans/day-ahead.yaml" label="command that starts a run" />
             </Empty>
           }
           columns={[

@@ -43,7 +43,7 @@ export function Weights({ run }: { run: Run }) {
       note={begun ? `The newest version is ${count(n(run.version))}. The server keeps the newest ten.` : "There are none before the first round is merged."}
       action={begun && <span class="buttons">{open && <button type="button" class="small plain" onClick={asked.again}>Refresh</button>}<button type="button" class="small plain" aria-expanded={open} onClick={() => show(!open)}>{open ? "Hide the versions" : "Show the versions"}</button></span>}
     >
-      <Copy text={`loadstar runs weights ${run.id} -o ${run.name || "weights"}.safetensors`} label="command that saves the weights" />
+      <Copy text={`loadstar run weights ${run.id} -o ${run.name || "weights"}.safetensors`} label="command that saves the weights" />
       <p role="status" class={said ? "notice" : "hidden"}>{said}</p>
       <Failure error={asked.error} again={asked.again} />
       {open && asked.value && asked.value.length > 0 && (

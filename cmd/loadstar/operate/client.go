@@ -12,13 +12,13 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-func newClients() *cobra.Command {
-	cmd := &cobra.Command{Use: "clients", Short: "List, show, revoke and free clients"}
-	cmd.AddCommand(newClientsList(), newClientsShow(), newClientsFindings(), newClientsRevoke(), newClientsFree())
+func newClient() *cobra.Command {
+	cmd := &cobra.Command{Use: "client", Short: "List, show, revoke and free clients"}
+	cmd.AddCommand(newClientList(), newClientShow(), newClientFindings(), newClientRevoke(), newClientFree())
 	return cmd
 }
 
-func newClientsList() *cobra.Command {
+func newClientList() *cobra.Command {
 	q := &v1.ListClientsRequest{}
 	cmd := serverCommand("list", "List clients, sorted by name", cobra.NoArgs,
 		func(cmd *cobra.Command, c *operator, _ []string) (any, func(io.Writer), error) {
@@ -55,7 +55,7 @@ func releaseOf(c *v1.Client) string {
 	return cmp.Or(c.Release, "none")
 }
 
-func newClientsRevoke() *cobra.Command {
+func newClientRevoke() *cobra.Command {
 	var (
 		o     operatorFlags
 		agent bool
@@ -66,8 +66,8 @@ func newClientsRevoke() *cobra.Command {
 		Long: `Revoke a client, or an agent with all its clients. The server rejects all
 further calls on its behalf and withdraws its open tasks. Updates that are
 already counted stay counted. The clients of a revoked agent stay bound to it
-until loadstar clients free.`,
-		Example: "  loadstar clients revoke meter-0042\n  loadstar clients revoke --agent 3bqk7wq2nd5p",
+until loadstar client free.`,
+		Example: "  loadstar client revoke meter-0042\n  loadstar client revoke --agent 3bqk7wq2nd5p",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.dial()
@@ -82,7 +82,7 @@ until loadstar clients free.`,
 				return plain(err)
 			}
 			if agent {
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "revoked agent %s with all its clients; the server refuses its next call\nno other agent can have the clients until: loadstar clients free --agent %s\n", args[0], args[0])
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "revoked agent %s with all its clients; the server refuses its next call\nno other agent can have the clients until: loadstar client free --agent %s\n", args[0], args[0])
 			} else {
 				_, err = fmt.Fprintf(cmd.OutOrStdout(), "revoked client %s; the server refuses its next results\n", args[0])
 			}
@@ -95,7 +95,7 @@ until loadstar clients free.`,
 	return cmd
 }
 
-func newClientsFree() *cobra.Command {
+func newClientFree() *cobra.Command {
 	q := &v1.FreeClientsRequest{}
 	cmd := serverCommand("free [CLIENT]", "Let other agents have the clients of a revoked agent", cobra.MaximumNArgs(1),
 		func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
@@ -114,7 +114,7 @@ func newClientsFree() *cobra.Command {
 first agent that announces a client then gets it, within the limits of its
 token. A client that was itself revoked stays revoked. An agent announces
 refused clients again within ten minutes, or when it starts.`
-	cmd.Example = "  loadstar clients free --agent 3bqk7wq2nd5p\n  loadstar clients free --agent 3bqk7wq2nd5p meter-0042"
+	cmd.Example = "  loadstar client free --agent 3bqk7wq2nd5p\n  loadstar client free --agent 3bqk7wq2nd5p meter-0042"
 	cmd.Flags().StringVar(&q.Agent, "agent", "", "`id` of the revoked agent")
 	return cmd
 }

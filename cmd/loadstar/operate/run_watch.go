@@ -13,7 +13,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-func newRunsWatch() *cobra.Command {
+func newRunWatch() *cobra.Command {
 	var (
 		o      operatorFlags
 		asJSON bool
@@ -30,7 +30,7 @@ or @last.
 The relative MAE is the validation error of the weights before the round, as a
 share of the error of a simple forecast (evaluate.reference in the plan): the
 mean over the clients that trained, and its change since it was last measured.`,
-		Example: "  loadstar runs watch @last",
+		Example: "  loadstar run watch @last",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.dial()
@@ -57,7 +57,7 @@ mean over the clients that trained, and its change since it was last measured.`,
 				return errors.New(run + " " + stateOf(last))
 			}
 			if !asJSON && last.Version > 0 {
-				fmt.Fprintf(cmd.OutOrStdout(), "next: loadstar models release %s\n", run)
+				fmt.Fprintf(cmd.OutOrStdout(), "next: loadstar release create %s\n", run)
 			}
 			return nil
 		},

@@ -12,15 +12,15 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-func newModels() *cobra.Command {
-	cmd := &cobra.Command{Use: "models", Short: "Release trained models to the fleet"}
-	cmd.AddCommand(newModelsRelease(), newModelsList(), newModelsShow(), newModelsWithdraw())
+func newRelease() *cobra.Command {
+	cmd := &cobra.Command{Use: "release", Short: "Release trained models to the fleet"}
+	cmd.AddCommand(newReleaseCreate(), newReleaseList(), newReleaseShow(), newReleaseWithdraw())
 	return cmd
 }
 
-func newModelsRelease() *cobra.Command {
+func newReleaseCreate() *cobra.Command {
 	q := &v1.CreateReleaseRequest{}
-	cmd := serverCommand("release RUN", "Release a version of a run's weights", cobra.ExactArgs(1),
+	cmd := serverCommand("create RUN", "Release a version of a run's weights", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
 			run, err := c.run(cmd.Context(), args[0])
 			if err != nil {
@@ -34,7 +34,7 @@ func newModelsRelease() *cobra.Command {
 with the model that it uses on its own last days, and refuses it if it is worse.
 The server stores the newest ten versions of a run and all
 released versions, so an earlier release can be repeated with --version.`
-	cmd.Example = "  loadstar models release k3v9x2ab --name day\n  loadstar models release k3v9x2ab --name day --version 1840"
+	cmd.Example = "  loadstar release create k3v9x2ab --name day\n  loadstar release create k3v9x2ab --name day --version 1840"
 	f := cmd.Flags()
 	f.Int64Var(&q.Version, "version", 0, "version of the weights (default the newest)")
 	f.StringVar(&q.Role, "role", "", "personal or generic, to check that the plan is for such a model")
@@ -56,7 +56,7 @@ func releaseState(r *v1.ReleaseRecord) string {
 	return "replaced"
 }
 
-func newModelsList() *cobra.Command {
+func newReleaseList() *cobra.Command {
 	return serverCommand("list", "List releases, newest first", cobra.NoArgs,
 		func(cmd *cobra.Command, c *operator, _ []string) (any, func(io.Writer), error) {
 			r, err := c.ListReleases(cmd.Context(), &v1.ListReleasesRequest{})
@@ -69,7 +69,7 @@ func newModelsList() *cobra.Command {
 		})
 }
 
-func newModelsShow() *cobra.Command {
+func newReleaseShow() *cobra.Command {
 	var days int32
 	cmd := serverCommand("show RELEASE", "Show a release and how well it works for clients", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
@@ -109,11 +109,11 @@ func decimal(x *float64) string {
 	return fmt.Sprintf("%.2f", *x)
 }
 
-func newModelsWithdraw() *cobra.Command {
+func newReleaseWithdraw() *cobra.Command {
 	cmd := serverCommand("withdraw RELEASE", "Make agents stop using a release", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
 			if !strings.Contains(args[0], "@") {
-				return nil, nil, fmt.Errorf("release %q has no number; write it as models list shows it, such as %s@1", args[0], args[0])
+				return nil, nil, fmt.Errorf("release %q has no number; write it as release list shows it, such as %s@1", args[0], args[0])
 			}
 			r, err := c.WithdrawRelease(cmd.Context(), &v1.WithdrawReleaseRequest{Release: args[0]})
 			return r, func(w io.Writer) {

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,17 +14,17 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-func newUsers() *cobra.Command {
-	cmd := &cobra.Command{Use: "users", Short: "Manage users, their roles, sessions and certificates", Long: `Manage the users of a server. Each user has a role:
+func newUser() *cobra.Command {
+	cmd := &cobra.Command{Use: "user", Short: "Manage users, their roles, sessions and certificates", Long: `Manage the users of a server. Each user has a role:
   viewer    sees everything except join tokens, users and certificates
   operator  also starts and stops runs, creates join tokens, releases and
             withdraws models, revokes agents and clients
   admin     also manages users, sessions and certificates
 
-A user signs in to the dashboard with a login link ('loadstar users invite'),
-or uses the command line with a certificate ('loadstar users certificate').`}
-	cmd.AddCommand(newUsersList(), newUsersAdd(), newUsersRole(), newUsersRemove(), newUsersInvite(),
-		newUsersCertificate(), newUsersCertificates(), newUsersRevokeCertificate(), newUsersSessions())
+A user signs in to the dashboard with a login link ('loadstar user login'),
+or uses the command line with a certificate ('loadstar user certificate create').`}
+	cmd.AddCommand(newUserList(), newUserAdd(), newUserRole(), newUserRemove(), newUserLogin(),
+		newUserCertificate(), newUserSession())
 	return cmd
 }
 
@@ -43,7 +44,7 @@ func table(out io.Writer, head string, rows func(w io.Writer)) {
 	_ = w.Flush()
 }
 
-func newUsersList() *cobra.Command {
+func newUserList() *cobra.Command {
 	return serverCommand("list", "List users, sorted by name", cobra.NoArgs, func(cmd *cobra.Command, c *operator, _ []string) (any, func(io.Writer), error) {
 		r, err := c.ListUsers(cmd.Context(), &v1.ListUsersRequest{})
 		return r, func(out io.Writer) {
@@ -56,31 +57,31 @@ func newUsersList() *cobra.Command {
 	})
 }
 
-func newUsersAdd() *cobra.Command {
+func newUserAdd() *cobra.Command {
 	var role string
 	cmd := serverCommand("add NAME", "Add a user", cobra.ExactArgs(1), func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
 		r, err := c.PutUser(cmd.Context(), &v1.PutUserRequest{Name: args[0], Role: role, Only: "add"})
 		return r, func(w io.Writer) {
 			fmt.Fprintf(w, "added user %s with the role %s\n", r.User.Name, r.User.Role)
-			fmt.Fprintf(cmd.ErrOrStderr(), "next: loadstar users invite %s (dashboard), or loadstar users certificate %s -o FOLDER (command line)\n", r.User.Name, r.User.Name)
+			fmt.Fprintf(cmd.ErrOrStderr(), "next: loadstar user login %s (dashboard), or loadstar user certificate create %s -o FOLDER (command line)\n", r.User.Name, r.User.Name)
 		}, err
 	})
-	cmd.Example = "  loadstar users add anna --role viewer"
+	cmd.Example = "  loadstar user add anna --role viewer"
 	cmd.Flags().StringVar(&role, "role", "viewer", "viewer, operator or admin")
 	return cmd
 }
 
-func newUsersRole() *cobra.Command {
+func newUserRole() *cobra.Command {
 	cmd := serverCommand("role NAME ROLE", "Change the role of a user", cobra.ExactArgs(2), func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
 		r, err := c.PutUser(cmd.Context(), &v1.PutUserRequest{Name: args[0], Role: args[1], Only: "change"})
 		return r, func(w io.Writer) { fmt.Fprintf(w, "user %s has the role %s now\n", r.User.Name, r.User.Role) }, err
 	})
 	cmd.Long = "Change the role of a user to viewer, operator or admin. The change applies from the\nuser's next call, even in open sessions."
-	cmd.Example = "  loadstar users role anna operator"
+	cmd.Example = "  loadstar user role anna operator"
 	return cmd
 }
 
-func newUsersRemove() *cobra.Command {
+func newUserRemove() *cobra.Command {
 	cmd := serverCommand("remove NAME", "Remove a user", cobra.ExactArgs(1), func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
 		r, err := c.RemoveUser(cmd.Context(), &v1.RemoveUserRequest{Name: args[0]})
 		return r, func(w io.Writer) {
@@ -110,31 +111,36 @@ type link struct {
 	Expires time.Time `json:"expires"`
 }
 
-func newUsersInvite() *cobra.Command {
+func newUserLogin() *cobra.Command {
 	var ttl time.Duration
-	cmd := serverCommand("invite NAME", "Create a login link for a user", cobra.ExactArgs(1), func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
-		r, url, err := c.loginLink(cmd.Context(), args[0], ttl)
+	cmd := serverCommand("login [NAME]", "Create a login link for the dashboard", cobra.MaximumNArgs(1), func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
+		name := ""
+		if len(args) > 0 {
+			name = args[0]
+			ttl = cmp.Or(ttl, 24*time.Hour) // the server's default is for a link that is opened at once
+		}
+		r, url, err := c.loginLink(cmd.Context(), name, ttl)
 		if err != nil {
 			return nil, nil, err
 		}
 		return link{url, time.UnixMilli(r.Expires).UTC()}, func(w io.Writer) {
 			fmt.Fprintln(w, url)
-			fmt.Fprintf(cmd.ErrOrStderr(), "signs in user %s once, until %s; send it only to that person\n", args[0], stamp(r.Expires))
+			if name == "" {
+				fmt.Fprintf(cmd.ErrOrStderr(), "open this link in a browser within %s; it works once\n", time.Until(time.UnixMilli(r.Expires)).Round(time.Second))
+				return
+			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "signs in user %s once, until %s; send it only to that person\n", name, stamp(r.Expires))
 		}, nil
 	})
-	cmd.Long = "Create a link that signs a user in to the dashboard. It works once, for the first person\nwho opens it, so send it only to that user. A session lasts 12 hours."
-	cmd.Example = "  loadstar users invite anna"
-	cmd.Flags().DurationVar(&ttl, "ttl", 24*time.Hour, "time until the link expires, at most 24h")
+	cmd.Long = "Create a link that signs a user in to the dashboard: yourself, or the user with the given\nname. It works once, for the first person who opens it, so send it only to that user. A\nsession lasts 12 hours."
+	cmd.Example = "  loadstar user login\n  loadstar user login anna"
+	cmd.Flags().DurationVar(&ttl, "ttl", 0, "time until the link expires, at most 24h (default a minute for yourself, otherwise 24h)")
 	return cmd
 }
 
-func newUsersSessions() *cobra.Command {
-	var end string
-	cmd := serverCommand("sessions", "List sessions of the dashboard, or end one", cobra.NoArgs, func(cmd *cobra.Command, c *operator, _ []string) (any, func(io.Writer), error) {
-		if end != "" {
-			r, err := c.EndSession(cmd.Context(), &v1.EndSessionRequest{Id: end})
-			return r, func(w io.Writer) { fmt.Fprintf(w, "ended session %s\n", end) }, err
-		}
+func newUserSession() *cobra.Command {
+	cmd := &cobra.Command{Use: "session", Short: "List and end sessions of the dashboard"}
+	list := serverCommand("list", "List sessions, newest first", cobra.NoArgs, func(cmd *cobra.Command, c *operator, _ []string) (any, func(io.Writer), error) {
 		r, err := c.ListSessions(cmd.Context(), &v1.ListSessionsRequest{})
 		return r, func(out io.Writer) {
 			table(out, "SESSION\tUSER\tSIGNED IN BY\tSINCE\tUNTIL", func(w io.Writer) {
@@ -144,9 +150,13 @@ func newUsersSessions() *cobra.Command {
 			})
 		}, err
 	})
-	cmd.Long = "List the sessions of the dashboard, newest first: all of them for an admin, otherwise\nyour own."
-	cmd.Example = "  loadstar users sessions\n  loadstar users sessions --end 3bqk7wq2nd5p"
-	cmd.Flags().StringVar(&end, "end", "", "end the session with this `ID`")
+	list.Long = "List the sessions of the dashboard, newest first: all of them for an admin, otherwise\nyour own."
+	end := serverCommand("end SESSION", "End a session", cobra.ExactArgs(1), func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
+		r, err := c.EndSession(cmd.Context(), &v1.EndSessionRequest{Id: args[0]})
+		return r, func(w io.Writer) { fmt.Fprintf(w, "ended session %s\n", args[0]) }, err
+	})
+	end.Example = "  loadstar user session end 3bqk7wq2nd5p"
+	cmd.AddCommand(list, end)
 	return cmd
 }
 
@@ -157,21 +167,4 @@ func newWhoami() *cobra.Command {
 			fmt.Fprintf(w, "user %s with the role %s, by a %s that is valid until %s\n", r.Name, r.Role, r.Via, stamp(r.Expires))
 		}, err
 	})
-}
-
-func newWeb() *cobra.Command {
-	cmd := &cobra.Command{Use: "web", Short: "Sign in to the dashboard"}
-	login := serverCommand("login", "Create a login link for yourself", cobra.NoArgs, func(cmd *cobra.Command, c *operator, _ []string) (any, func(io.Writer), error) {
-		r, url, err := c.loginLink(cmd.Context(), "", 0)
-		if err != nil {
-			return nil, nil, err
-		}
-		return link{url, time.UnixMilli(r.Expires).UTC()}, func(w io.Writer) {
-			fmt.Fprintln(w, url)
-			fmt.Fprintf(cmd.ErrOrStderr(), "open this link in a browser within %s; it works once\n", time.Until(time.UnixMilli(r.Expires)).Round(time.Second))
-		}, nil
-	})
-	login.Long = "Create a link that signs you in to the dashboard. It works once and for one minute. A\nsession lasts 12 hours."
-	cmd.AddCommand(login)
-	return cmd
 }

@@ -15,13 +15,13 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-func newAgents() *cobra.Command {
-	cmd := &cobra.Command{Use: "agents", Short: "List and show agents"}
-	cmd.AddCommand(newAgentsList(), newAgentsShow())
+func newFleet() *cobra.Command {
+	cmd := &cobra.Command{Use: "fleet", Short: "List and show agents"}
+	cmd.AddCommand(newFleetList(), newFleetShow())
 	return cmd
 }
 
-func newAgentsList() *cobra.Command {
+func newFleetList() *cobra.Command {
 	q := &v1.ListAgentsRequest{}
 	cmd := serverCommand("list", "List agents, sorted by id", cobra.NoArgs,
 		func(cmd *cobra.Command, c *operator, _ []string) (any, func(io.Writer), error) {
@@ -60,7 +60,7 @@ which.`
 	return cmd
 }
 
-func newAgentsShow() *cobra.Command {
+func newFleetShow() *cobra.Command {
 	cmd := serverCommand("show AGENT", "Show an agent", cobra.ExactArgs(1), func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
 		r, err := c.ListAgents(cmd.Context(), &v1.ListAgentsRequest{Name: args[0], Limit: 1000})
 		if err != nil {
@@ -70,9 +70,9 @@ func newAgentsShow() *cobra.Command {
 		i := slices.IndexFunc(r.Agents, func(a *v1.Agent) bool { return a.Id == args[0] })
 		switch {
 		case i < 0 && len(r.Agents) == 0:
-			return nil, nil, fmt.Errorf("there is no agent %s: see loadstar agents list", args[0])
+			return nil, nil, fmt.Errorf("there is no agent %s: see loadstar fleet list", args[0])
 		case i < 0 && len(r.Agents) > 1:
-			return nil, nil, fmt.Errorf("the names or ids of several agents begin with %s: give the id of one, see loadstar agents list --name %s", args[0], args[0])
+			return nil, nil, fmt.Errorf("the names or ids of several agents begin with %s: give the id of one, see loadstar fleet list --name %s", args[0], args[0])
 		}
 		a := r.Agents[max(i, 0)]
 		return a, func(out io.Writer) {
@@ -84,8 +84,8 @@ func newAgentsShow() *cobra.Command {
 			fmt.Fprintf(out, "version %s, protocol %s, clock ahead %s\n", cmp.Or(a.Version, "unknown"), protocolOf(a.Protocol), ahead(a.SkewMs))
 			if a.Copied != 0 {
 				fmt.Fprintf(out, `two machines used its identity at %s: its files were copied, or restored from a backup
-what to do: loadstar clients revoke --agent %s, join the right machine with a new
-token, and let it have the clients: loadstar clients free --agent %s
+what to do: loadstar client revoke --agent %s, join the right machine with a new
+token, and let it have the clients: loadstar client free --agent %s
 `, stamp(a.Copied), a.Id, a.Id)
 			}
 		}, nil
@@ -115,7 +115,7 @@ func agentState(a *v1.Agent) string {
 	return cmp.Or(strings.Join(words, ", "), "ok")
 }
 
-func newClientsShow() *cobra.Command {
+func newClientShow() *cobra.Command {
 	cmd := serverCommand("show CLIENT", "Show a client, its agent and its newest turns", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
 			r, err := c.GetClient(cmd.Context(), &v1.GetClientRequest{Client: args[0]})
@@ -188,7 +188,7 @@ func printTurns(out io.Writer, turns []*v1.Turn, ofRound bool) {
 	_ = w.Flush() // the caller's writer reports errors
 }
 
-func newRunsTurns() *cobra.Command {
+func newRunTurns() *cobra.Command {
 	var number int64
 	q := &v1.ListTurnsRequest{}
 	cmd := serverCommand("turns RUN", "List the clients that a round asked, and what became of them", cobra.ExactArgs(1),
@@ -227,14 +227,14 @@ func newRunsTurns() *cobra.Command {
 counted, declined or lost. The norm is the size of a client's update after
 clipping; an update that reached the limit is marked. Rounds are numbered from
 1, in JSON from 0 as in the API.`
-	cmd.Example = "  loadstar runs turns @last\n  loadstar runs turns k3v --round 12 --csv"
+	cmd.Example = "  loadstar run turns @last\n  loadstar run turns k3v --round 12 --csv"
 	cmd.Flags().Int64Var(&number, "round", 0, "`number` of the round, from 1 (default the newest)")
 	cmd.Flags().StringVar(&q.After, "after", "", "list turns after this `client`")
 	cmd.Flags().Int32Var(&q.Limit, "limit", 100, "maximum number of turns, up to 1000")
 	return cmd
 }
 
-func newClientsFindings() *cobra.Command {
+func newClientFindings() *cobra.Command {
 	var days int32
 	cmd := serverCommand("findings", "Count clients that reported problems with their readings", cobra.NoArgs,
 		func(cmd *cobra.Command, c *operator, _ []string) (any, func(io.Writer), error) {
@@ -262,7 +262,7 @@ func newClientsFindings() *cobra.Command {
 					fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t\n", day(f.Day), f.Code, f.Clients, f.Title, f.Advice)
 				}
 				_ = w.Flush() // the caller's writer reports errors
-				fmt.Fprintln(out, "their agents: loadstar agents list --findings")
+				fmt.Fprintln(out, "their agents: loadstar fleet list --findings")
 			}, err
 		})
 	cmd.Flags().Int32Var(&days, "days", 7, "number of weeks with reports, newest first, up to 12")

@@ -14,7 +14,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-func newRunsShow() *cobra.Command {
+func newRunShow() *cobra.Command {
 	var rounds int32
 	cmd := serverCommand("show RUN", "Show a run and its newest rounds", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
@@ -67,7 +67,7 @@ func newRunsShow() *cobra.Command {
 the algorithm, and its newest rounds. The name of the run is its id, the
 beginning of its id, the name of its plan, or @last. Tables number rounds from 1,
 JSON from 0 as the API does.`
-	cmd.Example = "  loadstar runs show @last\n  loadstar runs show k3v --rounds 100"
+	cmd.Example = "  loadstar run show @last\n  loadstar run show k3v --rounds 100"
 	cmd.Flags().Int32Var(&rounds, "rounds", 10, "number of rounds to show")
 	return cmd
 }

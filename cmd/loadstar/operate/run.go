@@ -15,13 +15,13 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-func newRuns() *cobra.Command {
-	cmd := &cobra.Command{Use: "runs", Short: "Start, watch and stop training runs"}
-	cmd.AddCommand(newRunsStart(), newRunsList(), newRunsShow(), newRunsWatch(), newRunsCompare(), newRunsTurns(), newRunsVersions(), newRunsRollback(), newRunsStop(), newRunsWeights())
+func newRun() *cobra.Command {
+	cmd := &cobra.Command{Use: "run", Short: "Start, watch and stop training runs"}
+	cmd.AddCommand(newRunStart(), newRunList(), newRunShow(), newRunWatch(), newRunCompare(), newRunTurns(), newRunVersions(), newRunRollback(), newRunStop(), newRunWeights())
 	return cmd
 }
 
-func newRunsStart() *cobra.Command {
+func newRunStart() *cobra.Command {
 	var (
 		o      operatorFlags
 		wait   int64
@@ -41,7 +41,7 @@ train; when the run has finished they adapt the weights and score them. Plans
 that compute on the server need a coordinator with rounds.data. If a fleet
 cannot train the plan, the command fails and prints the reason. --dry-run prints
 what the server says about the plan and for whom it would wait, and starts nothing.`,
-		Example: "  loadstar runs start plans/plfl-head.yaml\n  loadstar runs start plans/fedadam.yaml --rounds 100 --wait-for 200",
+		Example: "  loadstar run start plans/plfl-head.yaml\n  loadstar run start plans/fedadam.yaml --rounds 100 --wait-for 200",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := os.ReadFile(args[0])
@@ -78,7 +78,7 @@ what the server says about the plan and for whom it would wait, and starts nothi
 				return cli.PrintLine(cmd.OutOrStdout(), map[string]string{"run": r.Run})
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), r.Run)
-			fmt.Fprintf(cmd.ErrOrStderr(), "next: loadstar runs watch %s\n", r.Run)
+			fmt.Fprintf(cmd.ErrOrStderr(), "next: loadstar run watch %s\n", r.Run)
 			return nil
 		},
 	}
@@ -104,7 +104,7 @@ func explainRun(cmd *cobra.Command, c *operator, plan string, wait int64) error 
 	return err
 }
 
-func newRunsList() *cobra.Command {
+func newRunList() *cobra.Command {
 	var limit int32
 	cmd := serverCommand("list", "List runs, newest first", cobra.NoArgs,
 		func(cmd *cobra.Command, c *operator, _ []string) (any, func(io.Writer), error) {
@@ -136,7 +136,7 @@ func stateOf(r *v1.Run) string {
 	return r.State
 }
 
-func newRunsStop() *cobra.Command {
+func newRunStop() *cobra.Command {
 	var o operatorFlags
 	cmd := &cobra.Command{
 		Use:   "stop RUN",
@@ -160,7 +160,7 @@ refused.`,
 			if err != nil {
 				return plain(err)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "stopped %s (%s) at version %d, in round %d of %d; its weights: loadstar runs weights %s\n",
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "stopped %s (%s) at version %d, in round %d of %d; its weights: loadstar run weights %s\n",
 				run, r.Run.Name, r.Run.Version, roundNumber(r.Run), r.Run.Rounds, run)
 			return err
 		},
@@ -170,7 +170,7 @@ refused.`,
 	return cmd
 }
 
-func newRunsWeights() *cobra.Command {
+func newRunWeights() *cobra.Command {
 	var (
 		o   operatorFlags
 		out string
@@ -196,7 +196,7 @@ that loadstar simulate --run writes for the same plan and data.`,
 				return plain(err)
 			}
 			if r.Run.Weights == "" {
-				return fmt.Errorf("run %s has no weights yet: it has not started; see loadstar runs show %s", run, run)
+				return fmt.Errorf("run %s has no weights yet: it has not started; see loadstar run show %s", run, run)
 			}
 			b, err := c.blob(cmd.Context(), r.Run.Weights)
 			if err != nil {

@@ -15,7 +15,7 @@ import (
 // compareRounds is the number of newest rounds that are compared.
 const compareRounds = 1000
 
-func newRunsCompare() *cobra.Command {
+func newRunCompare() *cobra.Command {
 	cmd := serverCommand("compare RUN RUN", "Compare two runs: settings, rounds and losses", cobra.ExactArgs(2),
 		func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
 			var both [2]*v1.GetRunResponse
@@ -37,7 +37,7 @@ func newRunsCompare() *cobra.Command {
 	cmd.Long = `Compare two runs: the settings in which their plans differ, their rounds, and the
 training loss and relative MAE of their newest rounds. Losses are comparable only
 if the runs train the same model on the same clients.`
-	cmd.Example = "  loadstar runs compare k3v9x2ab m7q\n  loadstar runs compare plfl-head @last"
+	cmd.Example = "  loadstar run compare k3v9x2ab m7q\n  loadstar run compare plfl-head @last"
 	return cmd
 }
 
