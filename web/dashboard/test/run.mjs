@@ -258,7 +258,7 @@ test("an operator starts a run, goes back to a version, releases it and withdraw
   server.operate("user", "add", "otto", "--role", "operator");
   const context = await open({ allow: [/status of 400/] });
   const page = await signIn(context, server.operate("user", "login", "otto"));
-  const audited = (action) => server.operate("audit", "--limit", "200").split("\n").filter((l) => l.includes("user otto via web") && l.includes(action)).length;
+  const audited = (action) => server.operate("audit", "list", "--limit", "200").split("\n").filter((l) => l.includes("user otto via web") && l.includes(action)).length;
   await page.goto(`${server.url}#/runs`);
   await page.click("main a:has-text('Start a run')");
   await page.waitForSelector("h1:has-text('Start a run')");
@@ -353,11 +353,12 @@ test("an operator creates a join token with limits, an agent joins with its line
   await page.reload();
   assert.equal(await page.locator(".invitation").count(), 0, "a token is shown once");
   const row = page.locator("[aria-label='Table: Join tokens'] tr", { hasText: "feeder 12" });
+  await row.waitFor();
   assert.deepEqual(await row.locator("td").allTextContents().then((t) => t.slice(2, 6)), ["1", "1", "3", "feeder-12-*"]);
   await row.getByRole("button", { name: "Revoke" }).click();
   await page.click("dialog[open] .danger");
   await row.locator("text=revoked").waitFor();
-  assert.equal(server.operate("audit", "--limit", "50").split("\n").filter((l) => l.includes("user otto via web") && /(create|revoke) token/.test(l)).length, 2);
+  assert.equal(server.operate("audit", "list", "--limit", "50").split("\n").filter((l) => l.includes("user otto via web") && /(create|revoke) token/.test(l)).length, 2);
   await context.close();
 });
 
