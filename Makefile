@@ -288,9 +288,9 @@ forecast-picture: build ## Draw docs/pictures/forecasts.webp of a run on real da
 	cd web/dashboard && $(NPM_CI) && node test/picture.mjs forecasts ../../docs/pictures/forecasts.webp ../../$$run/report.html
 
 .PHONY: cross
-cross: ## Build the commands without cgo for linux/arm64, linux/arm (v7), darwin/arm64 and windows/amd64; TO="linux/arm" for fewer
+cross: ## Build the commands without cgo for linux/arm64, linux/arm (v7), darwin/arm64 and windows/amd64; TO="linux/arm" for fewer, OF=./cmd/loadstar-agent for one
 	for to in $(or $(TO),linux/arm64 linux/arm darwin/arm64 windows/amd64); do \
-		GOOS=$${to%/*} GOARCH=$${to#*/} GOARM=7 go build -o /dev/null ./cmd/loadstar ./cmd/loadstar-agent || exit; done
+		GOOS=$${to%/*} GOARCH=$${to#*/} GOARM=7 go build -o /dev/null $(or $(OF),./cmd/loadstar ./cmd/loadstar-agent) || exit; done
 
 .PHONY: test-arm
 test-arm: ## Test the engine on emulated arm64 (NEON) and armv7; needs qemu-user-static

@@ -23,14 +23,14 @@ type floor struct {
 // floors has the floors of the house, the highest first. docs/architecture.md has it as a table.
 var floors = []floor{
 	{"rig", "a module of its own, which no release contains: `loadstar-lab` (papers, benchmarks), and the tests of the whole product (`chaos`, `attack`, `simulation`, `year`)"},
-	{"cmd", "the programs `loadstar` and `loadstar-agent`"},
-	{"agent", "training for a server; `live` (forecasts at the client), `readings`, `mqtt`, `api`, `state`, `identity`, `audit`"},
-	{"keeper", "holds the keys of private runs, and releases the sum of a round's masks once"},
-	{"server", "`gateway` (the agents' API: tasks, weights, checking and counting results), `coordinator` (drives rounds from the ledger), `keepers` (calls the keepers of private plans), `ledger` (what counts), `directory` (who takes part), `sqlstore` (SQLite and PostgreSQL), `blob` (weights and plans), `terms` (which updates are valid), `region`, `operator`, `web`, `access`, `pki`, `examine`"},
+	{"cmd", "the programs `loadstar` (`operate`: commands that call a server; `keeper`, `demo`, `doctor`; `cli`: what they share) and `loadstar-agent`"},
+	{"agent", "training for a server; `live` (forecasts at the client, and which model each client uses), `readings`, `mqtt`, `api`, `state` (what must survive: undecided results, personal layers), `identity`, `audit`"},
+	{"keeper", "holds the keys of private runs, has the rules, and releases the sum of a round's masks once"},
+	{"server", "`gateway` (the agents' API: tasks and weights; it checks results, and passes them to the ledger in batches), `coordinator` (drives rounds from the ledger), `keepers` (calls the keepers of private plans), `ledger` (decides what counts, and has the SQL of runs, leases and receipts), `directory` (who takes part), `sqlstore` (the engine below: SQLite and PostgreSQL, locks, checksums, migrations), `blob` (weights and plans), `terms` (shape and bounds of a valid update), `region`, `operator`, `web`, `access`, `pki`, `examine`"},
 	{"lab", "`sim` (simulator), `run` (a run's folder), `report`, `outlook` (forecasts from a run), `experiment`"},
-	{"fed", "the federated core without I/O: `recipe` (plans, registry of algorithms), `round`, `client`, `aggregate`, `serveropt`, `clientopt`, `localtrain`, `schedule`, `exact`, `limit`, `policy`, `mask` and `member` (private runs); `serve` and `generic` turn trained plans into forecasts"},
+	{"fed", "the federated core without I/O: `recipe` (plans, registry of algorithms), `round`, `client`, `aggregate`, `serveropt`, `clientopt`, `localtrain`, `schedule`, `exact`, `limit`, `policy`, `mask` (makes the masks of private runs), `member` (what agents, servers and keepers tell each other about them); `serve` and `generic` turn trained plans into forecasts"},
 	{"forecast", "models, partitions, scoring, baselines; `issue` (forecasts that people use), `calibrate`, `drift`"},
-	{"series", "readings, weather and features; reading and writing files"},
+	{"series", "readings, weather and `feature`s; `read` (files, with `table`, `table/sheet` and `table/parquet`), `recognize` (what the columns of a table are), `write`, `store` (an agent's readings), `quality`; of the lower floors they import only `internal`"},
 	{"internal", "small libraries, and what tests share (`testkit`)"},
 	{"metric nn proto plans docs", "metrics, the training engine, the wire protocol, an example for every algorithm, the glossary"},
 }

@@ -1,4 +1,4 @@
-// Package read reads load data: tables in the long format (CSV, gzip, Parquet) with a
+// Package read reads load data: tables in the long format (CSV, gzip, Parquet, spreadsheets) with a
 // description of their columns, and the formats of utilities and laboratories (Green
 // Button, NREL's building stocks).
 //

@@ -1,5 +1,4 @@
-// Package ledger counts: it has the runs, rounds, leases, receipts and versions, and the agents
-// and clients that take part.
+// Package ledger counts: it has the runs, rounds, leases, receipts and versions.
 //
 // The server relies on one guarantee of this package: an update is counted by a single
 // transaction, which deletes its lease, adds its receipt and stores the sum that includes
