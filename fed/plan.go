@@ -160,9 +160,8 @@ type Server struct {
 	Exponent float64 `yaml:"exponent"`
 	Hinge    int     `yaml:"hinge"`
 
-	// Peak is 1 or max-lambda: the height of FedNorm's curve. Loss is received or trained:
-	// the weights whose loss FedNorm compares, those that clients received or those that
-	// they return.
+	// Peak is 1 or max-lambda: the height of FedNorm's curve. Loss is received or trained: FedNorm
+	// compares the losses of the weights that clients receive, or of those that they return.
 	Peak string `yaml:"peak"`
 	Loss string `yaml:"loss"`
 

@@ -237,7 +237,8 @@ func (ch *chooser) trial(d *series.Dataset, r *runner, cutoff int64) (map[int64]
 	return out, err
 }
 
-// loadHeads returns the weights that a client has from the training of a model. It takes the lock.
+// loadHeads returns the client's weights that come from training the model: one head, or none. It
+// takes the lock.
 func (ch *chooser) loadHeads(model, client string) (out []*head, err error) {
 	ch.issuing.Lock()
 	ids := slices.Clone(ch.heads[headKey{model, client}])

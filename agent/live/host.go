@@ -215,8 +215,8 @@ func (m *member) tell(codes []string) (soon []string) {
 	return soon
 }
 
-// promptly reports whether a finding says that a meter is wrong. An empty house can be flat or have
-// zeros.
+// promptly reports whether a finding says that a meter is wrong. Flat readings and zeros do not,
+// because an empty house can have them too.
 func promptly(code string) bool {
 	return code == "impossible" || code == "unit-jump" || code == "clock-shift"
 }

@@ -123,7 +123,7 @@ func (s *Service) background(ctx context.Context) {
 	}
 }
 
-// wakeWork tells the background that there may be work.
+// wakeWork tells the background goroutine that there may be work.
 func (s *Service) wakeWork() {
 	select {
 	case s.work <- struct{}{}:

@@ -174,8 +174,8 @@ func (v *view) Subscribe(f func([]*Issued)) {
 	v.subscribers = append(v.subscribers, f)
 }
 
-// Issued returns what was forecast at a lead for the steps in [from, to), with what
-// happened. Issues are kept for 7 days after their last step. A step appears if one was
+// Issued returns the forecasts made at a lead for the steps in [from, to), with the measured loads.
+// Issues are kept for 7 days after their last step. A step appears if one was
 // recorded at that lead, or else at the next longer one.
 func (v *view) Issued(client string, from, to int64, lead time.Duration) ([]Said, error) {
 	x, err := v.Client(client)

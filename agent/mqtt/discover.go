@@ -29,7 +29,7 @@ type Found struct {
 	Source Source
 }
 
-// maxFound limits the topics that Discover remembers, and maxSeen those that it looks at.
+// maxFound limits the meters that Discover remembers, and maxSeen the messages that it examines.
 const (
 	maxFound = 256
 	maxSeen  = 20000

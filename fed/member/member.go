@@ -201,7 +201,7 @@ func CheckRound(q *v1.MaskedRound) error {
 	return checkLimits(q)
 }
 
-// checkTerms returns an error for privacy keys that no plan can have.
+// checkTerms returns an error for privacy settings that no plan can have.
 func checkTerms(t *v1.PrivacyTerms) error {
 	switch {
 	case t == nil || t.Least < 0 || t.Quorum < 0 || t.Quorum > 1000:

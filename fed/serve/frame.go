@@ -98,8 +98,8 @@ func rank(r issue.Reason) int {
 	return slices.Index([]issue.Reason{"", issue.WeatherObserved, issue.WeatherPersisted, issue.WeatherClimatology, issue.WeatherMissing}, r)
 }
 
-// Reach returns the number of steps from a cutoff to the end of the last one that the model
-// forecasts, for readings a step apart.
+// Reach returns the number of steps from a cutoff to the end of the last step that the model
+// forecasts. Step is the interval of the readings.
 func (m *Model) Reach(step time.Duration) int {
 	first, n := m.span(step)
 	return first + n - 1

@@ -30,7 +30,7 @@ func (s *Setup) TrainStart(ctx context.Context, k *kernel.Set, data []series.Exa
 		return nil, errors.New("start server-data: the server has no complete training example: raise server.clients or choose another seed")
 	}
 	job := s.Job
-	// Nothing of this training is sent, averaged or stored between rounds.
+	// Nothing from this training is sent, averaged or stored between rounds.
 	job.Needs, job.Averaged, job.Own = fed.Needs{}, false, false
 	job.Draws, job.Coarse = fed.Seeded(job.Seed), false
 	w := client.NewWorker(&job, k, recipe.NewStarter(s.Plan, k))

@@ -200,8 +200,8 @@ func (t *track) issue(last int, values, references []float64) {
 }
 
 // Every returns the number of steps between recorded issues: at most 6 hours, and less for
-// models that forecast less than a day. Targets has the numbers of steps that models
-// forecast which the state has not seen yet.
+// models that forecast less than a day. Targets has, for each model that the state has not seen
+// yet, the number of steps that it forecasts.
 func (s *State) Every(targets ...int) int {
 	every := s.fallback.Every()
 	for _, t := range []*track{s.own, s.generic} {

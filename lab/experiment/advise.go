@@ -20,8 +20,9 @@ import (
 	"loadstar/series"
 )
 
-// Advising asks what training together would bring the meters of a dataset, by the length of
-// their history. Each history ends before the same weeks, on which all methods are tested.
+// Advising measures how much the meters of a dataset would gain from training together, depending
+// on the length of their history. Each history ends before the same weeks, on which all methods are
+// tested.
 type Advising struct {
 	Dir      string // folder of the runs
 	Dataset  *series.Dataset

@@ -347,8 +347,8 @@ func takeOver(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("both clients are refused to the thief"), nil
 }
 
-// copiedIdentity succeeds if a thief with a copy of an agent's key renews and both go on, and
-// neither the list of agents nor the audit log shows it.
+// copiedIdentity succeeds if a thief renews a certificate with a copy of an agent's key, and the
+// list of agents does not mark the agent as copied.
 func copiedIdentity(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -389,7 +389,7 @@ func copiedIdentity(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%s", seen), nil
 }
 
-// renew asks for a new certificate with the identity of an agent, whose key it keeps.
+// renew requests a new certificate for an agent and its present key, and returns the agent with it.
 func (s *Server) renew(ctx context.Context, a *Agent) (*Agent, error) {
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, a.Key)
 	if err != nil {

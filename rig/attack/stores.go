@@ -264,8 +264,8 @@ func readableBackup(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("all %d entries are private", n), nil
 }
 
-// readableFiles succeeds if the ledger or a blob is for others to read, in a folder that was
-// there with mode 0755.
+// readableFiles succeeds if other users can read a file of the server that is not only
+// certificates, in a folder that already existed with mode 0755.
 func readableFiles(ctx context.Context, f *Fleet) (Result, error) {
 	dir := f.path("server")
 	for _, d := range []string{dir, filepath.Join(dir, "blobs")} {

@@ -166,7 +166,7 @@ func (k *killer) pick() *target {
 	return nil
 }
 
-// strike lets the fault happen to a target and ends it after a short time.
+// strike injects the fault into a target and ends it after a short time.
 func (k *killer) strike(ctx context.Context, t *target) {
 	seed := k.rng.Uint64()
 	rest := time.Duration(k.rng.Int64N(int64(k.harm.longest())))

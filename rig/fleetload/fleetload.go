@@ -36,7 +36,7 @@ type Config struct {
 	// Agents is the number of agents, and Clients the number of clients of each: one if it
 	// is 0.
 	Agents, Clients int
-	// Prefix begins the names of clients; empty means virtual.
+	// Prefix is the prefix of the clients' names; empty means "virtual".
 	Prefix string
 	// Inputs are the inputs that agents announce in addition to load and calendar features.
 	Inputs []string

@@ -68,7 +68,7 @@ func (f *Fleet) Stats() Stats {
 	}
 }
 
-// Since returns s minus the earlier statistics before.
+// Since returns the difference between s and before, which was taken earlier.
 func (s Stats) Since(before Stats) Stats {
 	return Stats{
 		s.Accepted - before.Accepted, s.Closed - before.Closed, s.Unknown - before.Unknown, s.Busy - before.Busy,

@@ -26,7 +26,8 @@ import (
 // Session is a plan that a host of clients has accepted.
 type Session interface {
 	Setup() *setup.Setup
-	// Train returns what leaves after a client's first turn of the task.
+	// Train runs a client's first turn of the task and returns the update that would be sent to the
+	// server.
 	Train(ctx context.Context, m series.Meter, t fed.Task) (*fed.Update, error)
 	// Score returns the relative MAE that leaves for the task's weights. It is not ok if none
 	// leaves.

@@ -174,8 +174,8 @@ func mod(a, b int64) int64 {
 	return a
 }
 
-// one scores the issues of a day at which a client is of the given age. At is the step of the
-// first one.
+// one scores the issues of the day that begins when a client reaches the given age in days. At is
+// the step of the first issue.
 func (o options) one(s *sums, d *series.Dataset, whole *series.Framer, m *serve.Model, meter series.Meter, at, age int, p *peer) error {
 	cutoff := meter.Start + int64(at)*hour
 	// Most methods see a series that begins with the first reading.

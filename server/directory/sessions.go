@@ -53,7 +53,8 @@ func (us *Users) EndSession(ctx context.Context, id, actor string, now time.Time
 	return us.endSession(ctx, id, actor, now, true)
 }
 
-// Logout ends a session for the user who has it.
+// Logout ends a session at the request of its own user. Unlike EndSession, it does not delete the
+// user's login links.
 func (us *Users) Logout(ctx context.Context, id, actor string, now time.Time) error {
 	return us.endSession(ctx, id, actor, now, false)
 }
@@ -209,7 +210,7 @@ func (us *Users) RevokeCertificate(ctx context.Context, prefix, actor string, no
 		}
 		c = found[0]
 		c.Revoked = now
-		// Lock the user first, as all that adds sessions and certificates does.
+		// Lock the user first, like all code that adds sessions or certificates.
 		if _, err := us.userFor(ctx, tx, c.User); err != nil {
 			return err
 		}

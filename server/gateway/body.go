@@ -21,8 +21,9 @@ import (
 // caller holds no more memory than it has sent.
 const (
 	bytesOfAgent = 2 * messageBytes
-	// bytesOfAll limits what all bodies together have above smallBody. Check-ins of most
-	// agents are smaller, so they are served even if other bodies have used up the rest.
+	// bytesOfAll limits the memory of all bodies together. The first smallBody bytes of each body do
+	// not count. Most check-ins are smaller than that, so they are served even if other bodies have
+	// used up the limit.
 	bytesOfAll = 256 << 20
 	smallBody  = 16 << 10
 	// A body must arrive at leastRate on average over slowest, and completely within

@@ -29,8 +29,8 @@ func (g *Gateway) enrol(ctx context.Context, agent string, all []*v1.Enrolment) 
 	return receipts, nil
 }
 
-// checkMasked checks what results of private plans have and others do not. It returns what is
-// wrong, or an empty string.
+// checkMasked checks that a result is masked if and only if its plan is private, and that the
+// fields of a masked result are valid. It returns what is wrong, or an empty string.
 func (x *results) checkMasked(r *v1.Result, t *terms.Terms) string {
 	masked := r.Form == v1.Form_FORM_MASKED
 	switch {

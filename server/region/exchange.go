@@ -174,7 +174,8 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 	return answer.Tasks, r.settle(ctx, answer.Verdicts, owner, open)
 }
 
-// settle stores the hub's verdicts. Owner has the sendings of turns, and open all of them.
+// settle stores the hub's verdicts. Owner maps each turn to the sending that contains it, and open
+// lists all undecided sendings.
 func (r *relay) settle(ctx context.Context, verdicts []*v1.Verdict, owner map[ledger.Turn]*undecided, open []*undecided) error {
 	for _, v := range verdicts {
 		var over []string

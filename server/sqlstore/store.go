@@ -1,4 +1,5 @@
-// Package sqlstore is the engine below the server's database. A small installation uses SQLite
+// Package sqlstore is the SQL layer on which packages directory and ledger are built. A small
+// installation uses SQLite
 // and a large one PostgreSQL; both have the same schema and statements. It has the connections,
 // the schema and its migrations, transactions, the checksums of rows, the checks of settings and
 // for damage, and backups. What the rows mean is decided by packages directory and ledger.

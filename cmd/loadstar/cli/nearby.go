@@ -93,7 +93,7 @@ func entries(dir string) []string {
 	return names
 }
 
-// existing returns the deepest folder on the way to dir that exists.
+// existing returns the nearest parent folder of dir that exists, or "" if there is none.
 func existing(dir string) string {
 	for {
 		parent := filepath.Dir(dir)

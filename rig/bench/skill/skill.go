@@ -1,5 +1,6 @@
-// Package skill measures rivals of the model dense: the baselines, and gradient boosting with
-// scikit-learn and XGBoost on the same features. It also measures rivals of what forecasts say
+// Package skill measures the methods with which the dense model is compared: the baselines, and
+// gradient boosting with scikit-learn and XGBoost on the same features. It also measures rivals of
+// what forecasts say
 // about days and sums.
 package skill
 
