@@ -217,15 +217,17 @@ function Who({ run, open }: { run: Run; open?: Round }) {
   const live = useTopic(few ? `turns:${run.id}` : "", poll);
   const [table, show] = useState(false);
   if (!open) return <Section title="Who is in this round"><p class="note">No round is open.</p></Section>;
-  // All numbers of the round are those of the run's own event, as in the table of rounds. Squares come with another one.
-  const turns: Turn[] = few ? (live?.turns ?? []).filter((t) => n(t.round) === round) : [];
+  // All numbers of the round are those of the run's own event, as in the table of rounds. Squares come with another one, and if
+  // rounds are fast, most often for another round.
+  const turns: Turn[] = few ? live?.turns ?? [] : [];
+  const other = turns.length > 0 && n(turns[0]!.round) !== round ? `The squares show round ${count(n(turns[0]!.round) + 1)}.` : "";
   const asked = n(open.asked), done = n(open.counted);
   const sentence = `Round ${count(round + 1)}: ${count(done)} of ${several(asked, "client")} counted${n(open.late) ? `, ${count(n(open.late))} late` : ""}${n(open.lost) ? `, ${count(n(open.lost))} lost` : ""}.`;
   return (
-    <Section title="Who is in this round" note={sentence} action={few && turns.length > 0 && <button type="button" class="small plain" aria-expanded={table} onClick={() => show(!table)}>{table ? "Hide the table" : "Show as table"}</button>}>
+    <Section title="Who is in this round" note={`${sentence} ${other}`} action={few && turns.length > 0 && <button type="button" class="small plain" aria-expanded={table} onClick={() => show(!table)}>{table ? "Hide the table" : "Show as table"}</button>}>
       {few ? (
         turns.length > 0 && (
-          <div class={turns.length > 300 ? "cells tiny" : "cells"} role="img" aria-label={sentence}>
+          <div class={turns.length > 300 ? "cells tiny" : "cells"} role="img" aria-label={other || sentence}>
             {turns.map((t) => <i key={t.client} class={`cell ${t.state}`} title={`${t.client}: ${t.state}`} />)}
           </div>
         )
