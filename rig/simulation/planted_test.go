@@ -29,11 +29,11 @@ var bugs = []struct{ name, file, text, by string }{
 	},
 	{
 		"a result is answered before its commit", "server/gateway/result.go",
-		"counted, err := g.counter.count(within, a)", "_ = within\n\tgo g.counter.count(*g.counter.home.Load(), a)\n\tcounted, err := true, error(nil)",
+		"counted, err := x.counter.count(within, a)", "_ = within\n\tgo x.counter.count(*x.counter.home.Load(), a)\n\tcounted, err := true, error(nil)",
 	},
 	{
 		"a region's gateway says that a result is counted", "server/gateway/result.go",
-		"\tif g.Region {\n", "\tif g.Region && r.Round < 0 {\n",
+		"\tif x.region {\n", "\tif x.region && r.Round < 0 {\n",
 	},
 	{
 		"a region tells its agents that a result is counted before the hub has decided", "server/ledger/turns.go",
@@ -46,8 +46,8 @@ var bugs = []struct{ name, file, text, by string }{
 	},
 	{
 		"a verdict comes from a copy in memory that is old", "server/gateway/result.go",
-		"\tif !g.mirror.hasLeases(agent, r) {\n",
-		"\tif _, fresh := g.mirror.current(); fresh && !g.mirror.hasLeases(agent, r) {\n\t\treturn &v1.Received{Outcome: v1.Outcome_OUTCOME_CLOSED}, nil\n\t}\n\tif !g.mirror.hasLeases(agent, r) {\n",
+		"\tif !x.mirror.hasLeases(agent, r) {\n",
+		"\tif _, fresh := x.mirror.current(); fresh && !x.mirror.hasLeases(agent, r) {\n\t\treturn &v1.Received{Outcome: v1.Outcome_OUTCOME_CLOSED}, nil\n\t}\n\tif !x.mirror.hasLeases(agent, r) {\n",
 	},
 	{
 		"a lease is given twice, by two gateways", "server/gateway/exchange.go",
