@@ -203,7 +203,7 @@ var table = map[string]pkg{
 	"internal/mtls":           {may: "internal/disk"},
 	"internal/proc":           {external: "golang.org/x/sys"},
 	"internal/testkit":        {may: "internal/finding"},
-	"internal/testkit/pgtest": {may: "internal/proc internal/testkit"},
+	"internal/testkit/pgtest": {may: "internal/proc internal/testkit", external: "go.uber.org/goleak"},
 	"internal/protocol":       {may: "proto/loadstar/v1", external: "connectrpc.com/connect google.golang.org/protobuf"},
 }
 

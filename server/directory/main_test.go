@@ -2,12 +2,8 @@ package directory
 
 import (
 	"errors"
-	"fmt"
-	"os"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 
 	"loadstar/internal/testkit"
 	"loadstar/internal/testkit/pgtest"
@@ -17,18 +13,7 @@ import (
 // cluster is the PostgreSQL server of all tests that need one.
 var cluster pgtest.Cluster
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if err := cluster.Stop(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { cluster.Main(m) }
 
 // t0 is the time at which all tests begin, instead of the real time.
 var t0 = time.UnixMilli(1_700_000_000_000)

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"loadstar/internal/testkit"
 	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/directory"
@@ -30,16 +28,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	code := m.Run()
-	if err := cluster.Stop(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	cluster.Main(m)
 }
 
 // t0 is the time at which all tests begin, instead of the real time.

@@ -2,19 +2,15 @@ package operator
 
 import (
 	"crypto/tls"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
-	"go.uber.org/goleak"
-
 	"loadstar/internal/testkit"
 	"loadstar/internal/testkit/pgtest"
 	v1 "loadstar/proto/loadstar/v1"
@@ -27,18 +23,7 @@ import (
 // cluster is the PostgreSQL server of all tests that need one.
 var cluster pgtest.Cluster
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if err := cluster.Stop(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { cluster.Main(m) }
 
 // onBoth runs a test on a new database of each kind.
 func onBoth(t *testing.T, test func(d *fixture)) {

@@ -1,11 +1,7 @@
 package sqlstore
 
 import (
-	"fmt"
-	"os"
 	"testing"
-
-	"go.uber.org/goleak"
 
 	"loadstar/internal/testkit"
 	"loadstar/internal/testkit/pgtest"
@@ -14,18 +10,7 @@ import (
 // cluster is the PostgreSQL server of all tests that need one.
 var cluster pgtest.Cluster
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if err := cluster.Stop(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { cluster.Main(m) }
 
 func open(t *testing.T, at string) *Store {
 	t.Helper()

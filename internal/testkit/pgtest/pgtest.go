@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"loadstar/internal/proc"
 	"loadstar/internal/testkit"
 )
@@ -404,8 +406,23 @@ func temporary() (*Server, string, error) {
 	return s, dir, nil
 }
 
-// Stop stops the server, if it runs, and removes its folder.
-func (c *Cluster) Stop() error {
+// Main runs the tests of a package, stops the server, and fails if a goroutine is left. A TestMain
+// calls it last.
+func (c *Cluster) Main(m *testing.M) {
+	code := m.Run()
+	if err := c.stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// stop stops the server, if it runs, and removes its folder.
+func (c *Cluster) stop() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.server == nil {

@@ -80,7 +80,7 @@ func TestCluster(t *testing.T) {
 		t.Error(err)
 	}
 	dir, pid := c.dir, c.server.child.Pid()
-	if err := c.Stop(); err != nil {
+	if err := c.stop(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
@@ -89,7 +89,7 @@ func TestCluster(t *testing.T) {
 	if _, _, ok := stat(pid); ok {
 		t.Error("the server is still there")
 	}
-	if err := c.Stop(); err != nil {
+	if err := c.stop(); err != nil {
 		t.Error(err)
 	}
 }
