@@ -48,7 +48,8 @@ func TestRotation(t *testing.T) {
 	r := &rotation{bench: b, stop: make(chan struct{}), begun: time.Now()}
 
 	r.host(0, rotationSteady)
-	steady := small("fedadam", testkit.Pick(700, 1500), "partition: head\nschedule: {cohort: 16}\nclient: {steps: 2, batch: 8}\n")
+	// The server opens ten rounds a second at most, and all phases take 65 seconds or more.
+	steady := small("fedadam", testkit.Pick(1100, 3000), "partition: head\nschedule: {cohort: 16}\nclient: {steps: 1, batch: 2}\n")
 	b.runs[steady.name] = reference{steady, b.bin, r.part(rotationSteady), ""}
 	if err := b.submit(t.Context(), b.dir, steady, clients*rotationSteady/rotationHosts, patient); err != nil {
 		t.Fatal(err)
