@@ -125,6 +125,7 @@ func (l *Ledger) AddRelease(ctx context.Context, r Release) (_ Release, err erro
 		if r.Weights, err = keptWeights(ctx, tx, run, r.Version, all); err != nil {
 			return err
 		}
+		var newest Release // of the same name
 		names := map[string]bool{r.Name: true}
 		for _, x := range slices.SortedFunc(slices.Values(all), newestLast) {
 			if x.Withdrawn.IsZero() {
@@ -133,9 +134,12 @@ func (l *Ledger) AddRelease(ctx context.Context, r Release) (_ Release, err erro
 			if x.Name == r.Name {
 				r.Number = x.Number + 1
 				if x.Withdrawn.IsZero() {
-					r.Parent = x.ID
+					r.Parent, newest = x.ID, x
 				}
 			}
+		}
+		if newest.Weights == r.Weights && newest.Role == r.Role && newest.PlanBlob == r.PlanBlob {
+			return fmt.Errorf("these weights are already released as %s: %w", newest.String(), ErrRefused)
 		}
 		if len(names) > maxNames {
 			return fmt.Errorf("there are releases of %d names, the limit; withdraw those of a name that is no longer needed: %w", maxNames, ErrRefused)

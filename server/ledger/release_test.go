@@ -86,6 +86,8 @@ func TestReleases(t *testing.T) {
 		wantIs(t, err, ErrNotFound)
 		newest := s.release("day", 0)
 		storetest.Equal(t, "newest", fmt.Sprint(newest.Version, newest.Weights, newest.PlanBlob, newest.Number), "3w3p3")
+		_, err = s.AddRelease(ctx, Release{ID: "x", Name: "day", Run: "run", Version: 3, Role: "personal"})
+		wantIs(t, err, ErrRefused) // they are day@3
 		again := s.release("day", 1)
 		storetest.Equal(t, "again", fmt.Sprint(again.Version, again.Weights, again.Number), "1w14")
 		storetest.Equal(t, "parent", again.Parent, newest.ID)

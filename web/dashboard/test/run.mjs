@@ -350,11 +350,12 @@ test("an operator creates a join token with limits, an agent joins with its line
   world.write("joined.token", token);
   const [, address] = /^loadstar agent join (\S+) --token-file FILE$/.exec(line);
   world.run("agent", "join", address, "--token-file", "joined.token", "--dir", "joined");
-  await page.reload();
-  assert.equal(await page.locator(".invitation").count(), 0, "a token is shown once");
   const row = page.locator("[aria-label='Table: Join tokens'] tr", { hasText: "feeder 12" });
+  const cells = () => row.locator("td").allTextContents().then((t) => t.slice(2, 6).join());
+  await until("the list shows that an agent has joined", async () => (await cells()) === "1,1,3,feeder-12-*");
+  await page.reload();
   await row.waitFor();
-  assert.deepEqual(await row.locator("td").allTextContents().then((t) => t.slice(2, 6)), ["1", "1", "3", "feeder-12-*"]);
+  assert.equal(await page.locator(".invitation").count(), 0, "a token is shown once");
   await row.getByRole("button", { name: "Revoke" }).click();
   await page.click("dialog[open] .danger");
   await row.locator("text=revoked").waitFor();

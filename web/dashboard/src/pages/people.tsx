@@ -5,7 +5,7 @@ import { n } from "../format";
 import { Confirm, Copy, Failure, Section, State, Table, Time, useAsk, useTitle } from "../ui";
 
 const roles = ["viewer", "operator", "admin"];
-const meaning: Record<string, string> = { viewer: "sees everything", operator: "also starts and stops runs, releases models, revokes agents", admin: "also manages people" };
+const meaning: Record<string, string> = { viewer: "sees everything", operator: "also starts, stops and rolls back runs, releases models, creates join tokens, revokes agents", admin: "also manages people" };
 
 export function People() {
   const { admin, who } = useViewer();

@@ -2,6 +2,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { call, type Token } from "../api";
 import { useViewer } from "../context";
 import { count, n, none, several } from "../format";
+import { useTopic } from "../live";
 import { Confirm, Copy, Empty, Failure, Field, NumberField, Pages, Section, State, Table, Time, useAsk, useTitle } from "../ui";
 
 const page = 50;
@@ -19,7 +20,8 @@ export function Tokens() {
   useTitle("Join tokens");
   const { operate } = useViewer();
   const [after, turn] = useState("");
-  const asked = useAsk(async () => (operate ? (await call("ListTokens", { limit: page, after })).tokens ?? [] : []), [after, operate]);
+  const fleet = useTopic("fleet", () => call("GetFleet", {}));
+  const asked = useAsk(async () => (operate ? (await call("ListTokens", { limit: page, after })).tokens ?? [] : []), [after, operate, n(fleet?.agents)]);
   const [created, show] = useState<Created>();
   const shown = useRef<HTMLDivElement>(null);
   useEffect(() => shown.current?.focus(), [created]);
