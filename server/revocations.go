@@ -104,7 +104,7 @@ func writeRevocations(dir string, whole []byte) error {
 
 // openRevocations opens a list, creates it if necessary, and repeats the revocations that the
 // ledger lacks.
-func (s *server) openRevocations(ctx context.Context) (*revocations, error) {
+func (s *server) openRevocations(ctx context.Context) error {
 	r := &revocations{path: s.Revocations, known: map[string]bool{}}
 	events, whole, torn, err := readRevocations(r.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -117,11 +117,11 @@ func (s *server) openRevocations(ctx context.Context) (*revocations, error) {
 		err = os.Truncate(r.path, int64(len(whole))) // the line follows again from the ledger
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	n, err := s.ledger.Directory.Reapply(ctx, events, time.Now())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if n > 0 {
 		s.Log.Warn("the ledger lacked revocations and has them again; it was restored from an older backup", "revocations", n, "list", r.path)
@@ -129,7 +129,8 @@ func (s *server) openRevocations(ctx context.Context) (*revocations, error) {
 	for _, e := range events {
 		r.note(e)
 	}
-	return r, r.follow(ctx, s.ledger)
+	s.revoked = r
+	return r.follow(ctx, s.ledger)
 }
 
 func (r *revocations) note(e directory.Event) {

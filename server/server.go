@@ -192,18 +192,21 @@ func (s *server) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if s.ledger, err = s.openLedger(ctx); err != nil {
+	if at := sqlstore.Unverified(s.Database); at != "" {
+		s.Log.Warn("the connection to the database does not check who answers: whoever is between can read and change everything; add sslmode=verify-full&sslrootcert=FILE to --database", "database", at)
+	}
+	if err := s.patiently(ctx, s.openLedger); err != nil {
 		return err
 	}
 	s.countWork()
 	if s.Revocations == "" {
 		s.Revocations = filepath.Join(s.Dir, revocationsFile)
 	}
-	if s.revoked, err = s.openRevocations(ctx); err != nil {
+	if err := s.patiently(ctx, s.openRevocations); err != nil {
 		return err
 	}
 	if slices.Contains(s.Roles, Gateway) { // the other roles need no certificates
-		if err := s.openAuthority(ctx); err != nil {
+		if err := s.patiently(ctx, s.openAuthority); err != nil {
 			return err
 		}
 	}
@@ -212,10 +215,10 @@ func (s *server) open(ctx context.Context) (err error) {
 	}
 	s.rawBlobs = examine.Blobs(s.rawBlobs, s.Log, s.registry)
 	s.blobs = blob.Cached(s.rawBlobs, blobCache)
-	if err := s.checkSettings(ctx); err != nil {
+	if err := s.patiently(ctx, s.checkSettings); err != nil {
 		return err
 	}
-	if err := s.openKeepers(ctx); err != nil {
+	if err := s.patiently(ctx, s.openKeepers); err != nil {
 		return err
 	}
 	s.terms = terms.NewCache(func(ctx context.Context, run string) (*terms.Terms, error) {
@@ -245,21 +248,23 @@ func (s *server) openKeepers(ctx context.Context) error {
 	return err
 }
 
-// openLedger opens the ledger. It waits for an unreachable database, because after a power
-// failure the database may start later than this server.
-func (s *server) openLedger(ctx context.Context) (*ledger.Ledger, error) {
-	if at := sqlstore.Unverified(s.Database); at != "" {
-		s.Log.Warn("the connection to the database does not check who answers: whoever is between can read and change everything; add sslmode=verify-full&sslrootcert=FILE to --database", "database", at)
-	}
+func (s *server) openLedger(ctx context.Context) (err error) {
+	s.ledger, err = ledger.Open(ctx, s.Database)
+	return err
+}
+
+// patiently repeats a step of the start until the database answers. After a power failure the
+// database may start later than this server, and a failover can happen between two steps.
+func (s *server) patiently(ctx context.Context, step func(context.Context) error) error {
 	retry := backoff.Backoff{Base: 100 * time.Millisecond, Cap: 5 * time.Second}
 	for {
-		l, err := ledger.Open(ctx, s.Database)
+		err := step(ctx)
 		if err == nil || !sqlstore.Unreachable(err) {
-			return l, err
+			return err
 		}
 		s.Log.Warn("waiting for the database", "error", err)
 		if retry.Wait(ctx) != nil {
-			return nil, err
+			return err
 		}
 	}
 }
