@@ -289,6 +289,9 @@ func (w *weatherReader) weather(interval time.Duration) (series.Weather, error) 
 // column returns the index of the column for one of our names.
 func (t *Table) column(in table.Table, name string) (int, error) {
 	if theirs, ok := t.Columns[name]; ok {
+		if theirs == table.FirstColumn {
+			return 0, nil
+		}
 		c, err := find(in, theirs, false)
 		if err == nil && c < 0 {
 			err = fmt.Errorf("there is no column %s for %s; the columns are %s: correct columns in %s", theirs, name, list(in), FileName)

@@ -261,6 +261,9 @@ func sameButTariff(names []string) bool {
 func (s *Survey) timeLine() string {
 	d, f := s.Description, s.load[0]
 	line := "time: column " + f.Columns["time"]
+	if f.Columns["time"] == table.FirstColumn {
+		line = "time: the first column, which has no name,"
+	}
 	if date := f.Columns["date"]; date != "" {
 		line = fmt.Sprintf("time: columns %s and %s", date, f.Columns["time"])
 	}

@@ -79,6 +79,9 @@ func (f *Finding) findColumns(h Hints) error {
 		}
 		f.Columns[ours] = theirs
 	}
+	if len(f.Names) > 0 && f.Names[0] == "" && g.contentOf(0) == dateTime {
+		f.Names[0] = table.FirstColumn
+	}
 	var rest []int // the columns whose role is not yet known
 	kinds := make([]content, len(f.Names))
 	for i, name := range f.Names {

@@ -203,11 +203,11 @@ func (f *Finding) hoursAsColumns() error {
 // headerName returns a name by which the header can be told from the lines above it.
 func (f *Finding) headerName() string {
 	for _, name := range []string{f.Columns["time"], f.Columns["date"], f.Columns["load"], f.Columns["meter"]} {
-		if slices.Contains(f.Names, name) {
+		if slices.Contains(f.Names, name) && name != table.FirstColumn {
 			return name
 		}
 	}
-	return f.Names[0]
+	return f.Names[slices.IndexFunc(f.Names, func(name string) bool { return name != table.FirstColumn })]
 }
 
 // tailLines returns the lines at the end of the file, if they are not among the rows.

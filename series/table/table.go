@@ -26,6 +26,9 @@ type Table interface {
 	Each(wanted []int, f func(cells []Cell) error) error
 }
 
+// FirstColumn takes the place of the name of a first column that has none.
+const FirstColumn = "(first column)"
+
 // Cell is one value of a table.
 type Cell struct {
 	kind    kind
