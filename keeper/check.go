@@ -99,7 +99,7 @@ func (j *judging) judge(q *v1.KeeperCheckRequest, directions *mask.Seed) ([]*che
 			return nil, refuse(ruleTwice, "%s, part %d, is there twice", x.Result.Agent, x.Result.Part)
 		}
 		seen[at] = true
-		key, err := j.membership.maskKey(x.Result.Agent, q.Round.Day)
+		key, err := j.membership.maskKey(x.Result.Agent, q.Round.Day, j.options.seconds())
 		if err != nil {
 			return nil, err
 		}

@@ -264,6 +264,14 @@ func TestJudgedOnce(t *testing.T) {
 		_, err := k.Check(r)
 		want(t, err, name)
 	}
+	// A member that is too young is refused before its result is added to those of others.
+	young, err := w.join("young", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q2 := w.normRound("run", 1, 100)
+	_, err = w.check(q2, []*push{w.pushOf(young, q2, 0, w.norm(100, 1))})
+	want(t, err, ruleAge)
 }
 
 // TestForgets checks that judged results go with their round, and with their keys.

@@ -275,11 +275,14 @@ func (ms *membership) key(agent string, day int64) (mask.Key, bool) {
 	return row.on(day)
 }
 
-// maskKey returns the key of a member that may be in a sum now.
-func (ms *membership) maskKey(agent string, day int64) (mask.Key, error) {
+// maskKey returns the key of a member that may be in a sum at a time, in Unix seconds.
+func (ms *membership) maskKey(agent string, day, at int64) (mask.Key, error) {
 	m := ms.members[agent]
 	if m == nil || m.Revoked {
 		return mask.Key{}, refuse(ruleMember, "%s is not a member", agent)
+	}
+	if least := ms.current.Rules.Age; ms.options.on(ruleAge) && m.Since+least > at {
+		return mask.Key{}, refuse(ruleAge, "%s is a member since %d s, the minimum is %d s", agent, at-m.Since, least)
 	}
 	if key, ok := ms.key(agent, day); ok {
 		return key, nil

@@ -137,11 +137,8 @@ func (rs *releases) keysOf(q *v1.KeeperReleaseRequest, at int64) (keys []mask.Ke
 			continue
 		}
 		agents++
-		if keys[i], err = rs.membership.maskKey(r.Agent, q.Round.Day); err != nil {
+		if keys[i], err = rs.membership.maskKey(r.Agent, q.Round.Day, at); err != nil {
 			return nil, 0, err
-		}
-		if m := rs.members[r.Agent]; rs.options.on(ruleAge) && m.Since+rs.current.Rules.Age > at {
-			return nil, 0, refuse(ruleAge, "%s is a member since %d s, the minimum is %d s", r.Agent, at-m.Since, rs.current.Rules.Age)
 		}
 	}
 	return keys, agents, nil
