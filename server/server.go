@@ -209,6 +209,9 @@ func (s *server) open(ctx context.Context) (err error) {
 		if err := s.patiently(ctx, s.openAuthority); err != nil {
 			return err
 		}
+		if err := s.patiently(ctx, s.writeOperator); err != nil {
+			return err
+		}
 	}
 	if s.rawBlobs, err = s.openBlobs(ctx); err != nil {
 		return err
@@ -465,9 +468,6 @@ func (s *server) name() string {
 
 // gateway serves agents and operators, on one port if there is no listener for operators.
 func (s *server) gateway(ctx context.Context, group *errgroup.Group, agents, operators net.Listener) error {
-	if err := s.writeOperator(ctx); err != nil {
-		return err
-	}
 	settings, err := s.authority.TLS(s.Hosts)
 	if err != nil {
 		return err
