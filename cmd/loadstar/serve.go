@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
-	"log/slog"
 	"net"
 	"os"
 	"slices"
@@ -155,7 +153,7 @@ func (s *serverSource) read(f *pflag.FlagSet) (*config.Config, error) {
 func runServer(cmd *cobra.Command, from *config.Config) (err error) {
 	keepPrivate()
 	c := serverConfig(from)
-	if c.Log, err = newLogger(cmd.ErrOrStderr(), from.Log.Format, from.Log.Level); err != nil {
+	if c.Log, err = service.Logger(cmd.ErrOrStderr(), from.Log.Format, from.Log.Level); err != nil {
 		return err
 	}
 	if c.Keys, err = operate.Keys(cmd.Context(), from.Keys.PassphraseFile, from.Keys.Signers); err != nil {
@@ -226,34 +224,4 @@ func serverConfig(from *config.Config) server.Config {
 		}
 	}
 	return c
-}
-
-// logFlags contains the flags that configure the log of a long-running process.
-type logFlags struct{ format, level string }
-
-func (l *logFlags) add(f interface {
-	StringVar(p *string, name, value, usage string)
-},
-) {
-	f.StringVar(&l.format, "log-format", "text", "log format: text or json")
-	f.StringVar(&l.level, "log-level", "info", "log level: debug, info, warn or error")
-}
-
-func (l *logFlags) logger(w io.Writer) (*slog.Logger, error) {
-	return newLogger(w, l.format, l.level)
-}
-
-func newLogger(w io.Writer, format, name string) (*slog.Logger, error) {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(name)); err != nil {
-		return nil, fmt.Errorf("the log level must be debug, info, warn or error, not %q", name)
-	}
-	o := &slog.HandlerOptions{Level: level}
-	switch format {
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, o)), nil
-	case "text":
-		return slog.New(slog.NewTextHandler(w, o)), nil
-	}
-	return nil, fmt.Errorf("the log format must be text or json, not %q", format)
 }
