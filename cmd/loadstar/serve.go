@@ -24,11 +24,14 @@ import (
 	"loadstar/server/owndata"
 )
 
+// serveOptions are the flags of the command.
+type serveOptions struct {
+	given serverSource
+	print bool
+}
+
 func newServe() *cobra.Command {
-	var (
-		given serverSource
-		print bool
-	)
+	var o serveOptions
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run a server for a fleet of agents",
@@ -68,25 +71,27 @@ docs/how-to/postgresql.md.`,
 			"  loadstar serve --roles coordinator --database postgres://… --blobs s3://HOST/BUCKET\n" +
 			"  loadstar serve --set rounds.lease=30m --print-config > server.yaml",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := given.read(cmd.Flags())
-			if err != nil {
-				return err
-			}
-			if print {
-				return c.Print(cmd.OutOrStdout())
-			}
-			return runServer(cmd, c)
-		},
+		RunE: o.run,
 	}
 	f := cmd.Flags()
-	given.add(f)
-	f.BoolVar(&print, "print-config", false, "print the configuration that these flags and files give, with the meaning of each key, and exit")
+	o.given.add(f)
+	f.BoolVar(&o.print, "print-config", false, "print the configuration that these flags and files give, with the meaning of each key, and exit")
 	d := config.Default()
 	for _, x := range serveFlags {
 		x.add(f, d)
 	}
 	return cmd
+}
+
+func (o *serveOptions) run(cmd *cobra.Command, _ []string) error {
+	c, err := o.given.read(cmd.Flags())
+	if err != nil {
+		return err
+	}
+	if o.print {
+		return c.Print(cmd.OutOrStdout())
+	}
+	return runServer(cmd, c)
 }
 
 // serveFlag is a flag for a key of server.yaml.
