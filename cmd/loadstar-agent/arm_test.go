@@ -76,7 +76,7 @@ func TestSmallDevice(t *testing.T) {
 	})
 	token := regexp.MustCompile(`ls1-\S+`).FindString(do(t, in("loadstar"), append([]string{"token", "create"}, operator...)...))
 	do(t, emulator, in("agent"), "join", "-dir", "agent-data", url, token)
-	agent := start(t, dir, emulator, in("agent"), "run", "-dir", "agent-data", "-policy", "trial", "data.prepared")
+	agent := start(t, dir, emulator, in("agent"), "run", "-dir", "agent-data", "-policy", "trial", "-data", "data.prepared")
 	t.Logf("binary %.1f MB", float64(program.Size())/1e6)
 	finished := 0
 	for _, x := range []struct{ name, plan string }{

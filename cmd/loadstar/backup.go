@@ -12,11 +12,14 @@ import (
 	"loadstar/server"
 )
 
+// backupOptions are the flags of the command.
+type backupOptions struct {
+	dir, out, into, revocations string
+	keep                        int
+}
+
 func newBackup() *cobra.Command {
-	var (
-		dir, out, into, revocations string
-		keep                        int
-	)
+	var o backupOptions
 	cmd := &cobra.Command{
 		Use:   "backup",
 		Short: "Back up a running server to one file",
@@ -38,46 +41,48 @@ this every hour.
 Back up PostgreSQL and S3 with their own tools.`,
 		Example: "  loadstar backup --dir loadstar-data -o loadstar.tar\n  loadstar backup --dir loadstar-data --into backups --keep 48",
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if out == "-" {
-				return server.Backup(cmd.Context(), dir, cmd.OutOrStdout())
-			}
-			start, size := time.Now(), int64(0)
-			if into != "" {
-				if keep < 1 {
-					return cli.Usagef("--keep must be at least 1")
-				}
-				b, err := server.BackupInto(cmd.Context(), dir, into, revocations, keep, start)
-				if err != nil {
-					return err
-				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "backed up %s to %s, %s in %s, and verified it; it has the private key of the certificate authority\n", dir, b.File, cli.Size(b.Bytes), cli.Took(start))
-				return err
-			}
-			err := disk.WritePrivate(out, func(f *os.File) error {
-				if err := server.Backup(cmd.Context(), dir, f); err != nil {
-					return err
-				}
-				info, err := f.Stat()
-				if err == nil {
-					size = info.Size()
-				}
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "backed up %s to %s, %s in %s; it has the private key of the certificate authority\n", dir, out, cli.Size(size), cli.Took(start))
-			return err
-		},
+		RunE:    o.run,
 	}
-	cmd.Flags().StringVar(&dir, "dir", "loadstar-data", "the server's folder")
-	cmd.Flags().StringVarP(&out, "out", "o", "loadstar.tar", "file to write, or - for standard output")
-	cmd.Flags().StringVar(&into, "into", "", "`folder` of backups to write a new one into, instead of --out")
-	cmd.Flags().IntVar(&keep, "keep", 48, "number of backups that remain in the folder of --into")
-	cmd.Flags().StringVar(&revocations, "revocations", "", "the server's list of revocations, if store.revocations names another `file`")
+	cmd.Flags().StringVar(&o.dir, "dir", "loadstar-data", "the server's folder")
+	cmd.Flags().StringVarP(&o.out, "out", "o", "loadstar.tar", "file to write, or - for standard output")
+	cmd.Flags().StringVar(&o.into, "into", "", "`folder` of backups to write a new one into, instead of --out")
+	cmd.Flags().IntVar(&o.keep, "keep", 48, "number of backups that remain in the folder of --into")
+	cmd.Flags().StringVar(&o.revocations, "revocations", "", "the server's list of revocations, if store.revocations names another `file`")
 	cmd.MarkFlagsMutuallyExclusive("out", "into")
 	return cmd
+}
+
+func (o *backupOptions) run(cmd *cobra.Command, _ []string) error {
+	if o.out == "-" {
+		return server.Backup(cmd.Context(), o.dir, cmd.OutOrStdout())
+	}
+	start, size := time.Now(), int64(0)
+	if o.into != "" {
+		if o.keep < 1 {
+			return cli.Usagef("--keep must be at least 1")
+		}
+		b, err := server.BackupInto(cmd.Context(), o.dir, o.into, o.revocations, o.keep, start)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "backed up %s to %s, %s in %s, and verified it; it has the private key of the certificate authority\n", o.dir, b.File, cli.Size(b.Bytes), cli.Took(start))
+		return err
+	}
+	err := disk.WritePrivate(o.out, func(f *os.File) error {
+		if err := server.Backup(cmd.Context(), o.dir, f); err != nil {
+			return err
+		}
+		info, err := f.Stat()
+		if err == nil {
+			size = info.Size()
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "backed up %s to %s, %s in %s; it has the private key of the certificate authority\n", o.dir, o.out, cli.Size(size), cli.Took(start))
+	return err
 }
 
 func newRestore() *cobra.Command {

@@ -17,11 +17,14 @@ import (
 	"loadstar/series/table"
 )
 
+// dataInitOptions are the flags of the command.
+type dataInitOptions struct {
+	setup  read.Setup
+	asJSON bool
+}
+
 func newDataInit() *cobra.Command {
-	var (
-		setup  read.Setup
-		asJSON bool
-	)
+	var o dataInitOptions
 	cmd := &cobra.Command{
 		Use:   "init PATH",
 		Short: "Recognise exported tables and describe them",
@@ -37,37 +40,9 @@ writes nothing if that fails.`,
 			"  loadstar data init mydata --zone Europe/Berlin --stamp end\n" +
 			"  loadstar data init mydata --zone UTC --yes --column load=Nutzung",
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			setup.Ask.Out = cmd.ErrOrStderr()
-			if in := cmd.InOrStdin(); isTerminal(in) {
-				setup.Ask.In = in
-			}
-			got, err := setup.Run(args[0])
-			if open := (*read.Unanswered)(nil); errors.As(err, &open) {
-				return cli.Usage(err)
-			}
-			if err != nil {
-				return err
-			}
-			s := summarize(got.Dataset)
-			s.Left, s.Notes = got.Left, got.Lines
-			if asJSON {
-				return cli.PrintJSON(cmd.OutOrStdout(), s)
-			}
-			for _, line := range s.Notes {
-				fmt.Fprintln(cmd.OutOrStdout(), line)
-			}
-			if len(s.Left) > 0 {
-				fmt.Fprintf(cmd.OutOrStdout(), "not used: %s\n", strings.Join(s.Left, ", "))
-			}
-			s.print(cmd.OutOrStdout(), got.Path)
-			if s.Faults.Nonexistent > 0 {
-				fmt.Fprintln(cmd.OutOrStdout(), "if timestamps do not follow daylight saving time, use --clock standard")
-			}
-			return nil
-		},
+		RunE: o.run,
 	}
-	f, given, hints, format := cmd.Flags(), &setup.Given, &setup.Hints, &setup.Hints.Format
+	f, given, hints, format := cmd.Flags(), &o.setup.Given, &o.setup.Hints, &o.setup.Hints.Format
 	f.StringVar(&given.Zone, "zone", "", "time zone of the meters, such as Europe/London, or UTC")
 	f.StringVar(&given.Clock, "clock", "", "legal (timestamps follow daylight saving time), standard (they do not), or the zone in which customers live")
 	f.StringVar(&given.Country, "country", "", "country or region of public holidays, such as GB or AU-NSW, or none (default that of the zone)")
@@ -88,10 +63,40 @@ writes nothing if that fails.`,
 	f.StringSliceVar(&hints.Load, "load", nil, "load tables: files or patterns in PATH (default detected)")
 	f.StringSliceVar(&hints.Weather, "weather", nil, "weather tables (default detected)")
 	f.StringSliceVar(&hints.Meters, "meters", nil, "tables of meters (default detected)")
-	f.BoolVar(&setup.Ask.Defaults, "yes", false, "take the default answers; --zone has none")
-	f.BoolVar(&setup.Replace, "force", false, "replace an existing description")
-	f.BoolVar(&asJSON, "json", false, "print JSON")
+	f.BoolVar(&o.setup.Ask.Defaults, "yes", false, "take the default answers; --zone has none")
+	f.BoolVar(&o.setup.Replace, "force", false, "replace an existing description")
+	f.BoolVar(&o.asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+func (o *dataInitOptions) run(cmd *cobra.Command, args []string) error {
+	o.setup.Ask.Out = cmd.ErrOrStderr()
+	if in := cmd.InOrStdin(); isTerminal(in) {
+		o.setup.Ask.In = in
+	}
+	got, err := o.setup.Run(args[0])
+	if open := (*read.Unanswered)(nil); errors.As(err, &open) {
+		return cli.Usage(err)
+	}
+	if err != nil {
+		return err
+	}
+	s := summarize(got.Dataset)
+	s.Left, s.Notes = got.Left, got.Lines
+	if o.asJSON {
+		return cli.PrintJSON(cmd.OutOrStdout(), s)
+	}
+	for _, line := range s.Notes {
+		fmt.Fprintln(cmd.OutOrStdout(), line)
+	}
+	if len(s.Left) > 0 {
+		fmt.Fprintf(cmd.OutOrStdout(), "not used: %s\n", strings.Join(s.Left, ", "))
+	}
+	s.print(cmd.OutOrStdout(), got.Path)
+	if s.Faults.Nonexistent > 0 {
+		fmt.Fprintln(cmd.OutOrStdout(), "if timestamps do not follow daylight saving time, use --clock standard")
+	}
+	return nil
 }
 
 func isTerminal(f any) bool {

@@ -10,12 +10,16 @@ import (
 	"loadstar/cmd/loadstar/demo"
 )
 
+// demoOptions are the flags of the command.
+type demoOptions struct {
+	c                 demo.Config
+	noBrowser, asJSON bool
+	today             string
+}
+
 func newDemo() *cobra.Command {
-	c := demo.Defaults()
-	var (
-		noBrowser, asJSON bool
-		today             string
-	)
+	var o demoOptions
+	o.c = demo.Defaults()
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show a whole fleet on this machine in a minute",
@@ -31,52 +35,54 @@ whatever it is. All files are in a temporary folder, which is removed at the end
 unless --keep names one.`,
 		Example: "  loadstar demo\n  loadstar demo --no-browser --json\n  loadstar demo --seed 7 --keep demo-files",
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			day, err := time.Parse(time.DateOnly, today)
-			if err != nil {
-				return cli.Usagef("--today is %q: want a day such as 2026-05-01", today)
-			}
-			c.Today = day.Add(12 * time.Hour) // the same day at the buildings
-			if err := c.Check(); err != nil {
-				return cli.Usage(err)
-			}
-			if !noBrowser {
-				c.Browse = demo.OpenBrowser
-			}
-			c.Out, c.Version = cmd.OutOrStdout(), version
-			bar := cli.Stages{To: cmd.ErrOrStderr()}
-			c.Bar = func(done, total int, note string) {
-				if total == 0 {
-					bar.Stop()
-					return
-				}
-				bar.Show(done, total, note)
-			}
-			c.Stay = func(r *demo.Result) {
-				stay := !noBrowser || !asJSON
-				if stay {
-					fmt.Fprintln(c.Out, "\nThe pages stay up until you press Ctrl-C.")
-				}
-				if asJSON {
-					_ = cli.PrintLine(c.Out, r) // nobody reads it
-				}
-				if stay {
-					<-cmd.Context().Done()
-				}
-			}
-			_, err = demo.Run(cmd.Context(), c)
-			return err
-		},
+		RunE:    o.run,
 	}
 	f := cmd.Flags()
-	f.IntVar(&c.Clients, "clients", c.Clients, "number of buildings")
-	f.IntVar(&c.Agents, "agents", c.Agents, "number of agents")
-	f.IntVar(&c.Rounds, "rounds", c.Rounds, "number of training rounds")
-	f.IntVar(&c.Port, "port", c.Port, "port of the page; the next free one if it is in use")
-	f.BoolVar(&noBrowser, "no-browser", false, "do not open the page in a browser")
-	f.StringVar(&c.Keep, "keep", "", "new `folder` for all files, which stay there")
-	f.Uint64Var(&c.Seed, "seed", c.Seed, "random seed of the buildings")
-	f.StringVar(&today, "today", c.Today.Format(time.DateOnly), "day after the last reading")
-	f.BoolVar(&asJSON, "json", false, "print the result as JSON in the last line")
+	f.IntVar(&o.c.Clients, "clients", o.c.Clients, "number of buildings")
+	f.IntVar(&o.c.Agents, "agents", o.c.Agents, "number of agents")
+	f.IntVar(&o.c.Rounds, "rounds", o.c.Rounds, "number of training rounds")
+	f.IntVar(&o.c.Port, "port", o.c.Port, "port of the page; the next free one if it is in use")
+	f.BoolVar(&o.noBrowser, "no-browser", false, "do not open the page in a browser")
+	f.StringVar(&o.c.Keep, "keep", "", "new `folder` for all files, which stay there")
+	f.Uint64Var(&o.c.Seed, "seed", o.c.Seed, "random seed of the buildings")
+	f.StringVar(&o.today, "today", o.c.Today.Format(time.DateOnly), "day after the last reading")
+	f.BoolVar(&o.asJSON, "json", false, "print the result as JSON in the last line")
 	return cmd
+}
+
+func (o *demoOptions) run(cmd *cobra.Command, _ []string) error {
+	day, err := time.Parse(time.DateOnly, o.today)
+	if err != nil {
+		return cli.Usagef("--today is %q: want a day such as 2026-05-01", o.today)
+	}
+	o.c.Today = day.Add(12 * time.Hour) // the same day at the buildings
+	if err := o.c.Check(); err != nil {
+		return cli.Usage(err)
+	}
+	if !o.noBrowser {
+		o.c.Browse = demo.OpenBrowser
+	}
+	o.c.Out, o.c.Version = cmd.OutOrStdout(), version
+	bar := cli.Stages{To: cmd.ErrOrStderr()}
+	o.c.Bar = func(done, total int, note string) {
+		if total == 0 {
+			bar.Stop()
+			return
+		}
+		bar.Show(done, total, note)
+	}
+	o.c.Stay = func(r *demo.Result) {
+		stay := !o.noBrowser || !o.asJSON
+		if stay {
+			fmt.Fprintln(o.c.Out, "\nThe pages stay up until you press Ctrl-C.")
+		}
+		if o.asJSON {
+			_ = cli.PrintLine(o.c.Out, r) // nobody reads it
+		}
+		if stay {
+			<-cmd.Context().Done()
+		}
+	}
+	_, err = demo.Run(cmd.Context(), o.c)
+	return err
 }

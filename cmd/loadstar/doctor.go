@@ -15,14 +15,16 @@ import (
 	"loadstar/server"
 )
 
-func newDoctor() *cobra.Command {
-	var (
-		c      doctor.Config
-		given  serverSource
-		asJSON bool
+// doctorOptions are the flags of the command.
+type doctorOptions struct {
+	c       doctor.Config
+	given   serverSource
+	asJSON  bool
+	resolve func() (server, operator string, err error)
+}
 
-		resolve func() (server, operator string, err error)
-	)
+func newDoctor() *cobra.Command {
+	var o doctorOptions
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this machine, a server and its stores, or an agent, and say what to do",
@@ -42,51 +44,53 @@ its configuration, as serve reads it, and the server of the current context;
 with --agent, the agent with this configuration.`,
 		Example: "  loadstar doctor\n  loadstar doctor --agent agent.yaml\n  loadstar doctor --dir DIR --set store.database=postgres://…",
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var err error
-			if c.Server, c.Operator, err = resolve(); err != nil {
-				return err
-			}
-			from, err := given.read(cmd.Flags())
-			if err != nil {
-				return err
-			}
-			s := serverConfig(from)
-			c.Dir, c.Version = from.Dir, version
-			c.Ports = []doctor.Port{{Key: "listen", Address: s.Listen}, {Key: "operators", Address: s.Operators}, {Key: "watch", Address: s.Watch}, {Key: "web.listen", Address: from.Web.Listen}}
-			c.Stores = func(ctx context.Context) finding.List { return server.Examine(ctx, s) }
-			found := doctor.Run(cmd.Context(), c)
-			failed := 0
-			for _, f := range found {
-				if f.Level == finding.Fail {
-					failed++
-				}
-			}
-			if asJSON {
-				if err := cli.PrintJSON(cmd.OutOrStdout(), found); err != nil {
-					return err
-				}
-			} else {
-				for _, f := range found {
-					fmt.Fprintf(cmd.OutOrStdout(), "%-4s  %s: %s\n", f.Level, f.Check, strings.ReplaceAll(f.Text, "\n", "\n        "))
-					if f.Do != "" {
-						fmt.Fprintf(cmd.OutOrStdout(), "      to do: %s\n", f.Do)
-					}
-				}
-			}
-			switch {
-			case failed == 1:
-				return cli.Problems(errors.New("a check failed"))
-			case failed > 1:
-				return cli.Problems(fmt.Errorf("%d checks failed", failed))
-			}
-			return nil
-		},
+		RunE:    o.run,
 	}
 	f := cmd.Flags()
-	f.StringVar(&c.Agent, "agent", "", "check the agent with this configuration `file`")
-	given.add(f)
-	f.BoolVar(&asJSON, "json", false, "print JSON")
-	resolve = operate.ServerFlags(f)
+	f.StringVar(&o.c.Agent, "agent", "", "check the agent with this configuration `file`")
+	o.given.add(f)
+	f.BoolVar(&o.asJSON, "json", false, "print JSON")
+	o.resolve = operate.ServerFlags(f)
 	return cmd
+}
+
+func (o *doctorOptions) run(cmd *cobra.Command, _ []string) error {
+	var err error
+	if o.c.Server, o.c.Operator, err = o.resolve(); err != nil {
+		return err
+	}
+	from, err := o.given.read(cmd.Flags())
+	if err != nil {
+		return err
+	}
+	s := serverConfig(from)
+	o.c.Dir, o.c.Version = from.Dir, version
+	o.c.Ports = []doctor.Port{{Key: "listen", Address: s.Listen}, {Key: "operators", Address: s.Operators}, {Key: "watch", Address: s.Watch}, {Key: "web.listen", Address: from.Web.Listen}}
+	o.c.Stores = func(ctx context.Context) finding.List { return server.Examine(ctx, s) }
+	found := doctor.Run(cmd.Context(), o.c)
+	failed := 0
+	for _, f := range found {
+		if f.Level == finding.Fail {
+			failed++
+		}
+	}
+	if o.asJSON {
+		if err := cli.PrintJSON(cmd.OutOrStdout(), found); err != nil {
+			return err
+		}
+	} else {
+		for _, f := range found {
+			fmt.Fprintf(cmd.OutOrStdout(), "%-4s  %s: %s\n", f.Level, f.Check, strings.ReplaceAll(f.Text, "\n", "\n        "))
+			if f.Do != "" {
+				fmt.Fprintf(cmd.OutOrStdout(), "      to do: %s\n", f.Do)
+			}
+		}
+	}
+	switch {
+	case failed == 1:
+		return cli.Problems(errors.New("a check failed"))
+	case failed > 1:
+		return cli.Problems(fmt.Errorf("%d checks failed", failed))
+	}
+	return nil
 }

@@ -52,11 +52,14 @@ func newModelList() *cobra.Command {
 	return cmd
 }
 
+// modelShowOptions are the flags of the command.
+type modelShowOptions struct {
+	asJSON bool
+	shape  forecast.Shape
+}
+
 func newModelShow() *cobra.Command {
-	var (
-		asJSON bool
-		shape  forecast.Shape
-	)
+	var o modelShowOptions
 	cmd := &cobra.Command{
 		Use:   "show NAME",
 		Short: "Show a model's layers and partitions",
@@ -66,88 +69,90 @@ dense reads rows of features instead of windows; by default it has the features
 of a forecast one step ahead with weather.`,
 		Example: "  loadstar model show bose2023 --inputs 5",
 		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			m, err := forecast.New(args[0], shape)
-			if err != nil {
-				return cli.Usage(err) // the name and the shape are arguments
-			}
-			paper, _ := forecast.DefaultsOf(m.Name())
-			if paper.Rows && cmd.Flags().Changed("lookback") {
-				return cli.Usagef("--lookback: %s reads one row of features; set --inputs to the length of the row", m.Name())
-			}
-			type tensor struct {
-				Name  string `json:"name"`
-				Shape []int  `json:"shape"`
-			}
-			type layer struct {
-				Name       string   `json:"name"`
-				Parameters int      `json:"parameters"`
-				Tensors    []tensor `json:"tensors"`
-			}
-			type partition struct {
-				Name     string `json:"name"`
-				Shared   int    `json:"shared"`
-				Personal int    `json:"personal"`
-			}
-			out := struct {
-				Name       string      `json:"name"`
-				Lookback   int         `json:"lookback"`
-				Inputs     int         `json:"inputs"`
-				Outputs    int         `json:"outputs"`
-				Parameters int         `json:"parameters"`
-				Layers     []layer     `json:"layers"`
-				Partitions []partition `json:"partitions"`
-			}{
-				Name: m.Name(), Lookback: m.Net().Lookback(), Inputs: m.Net().Inputs(),
-				Outputs: m.Net().Outputs(), Parameters: m.Net().Weights(),
-			}
-			for _, l := range m.Net().Layers() {
-				row := layer{Name: l.Name, Parameters: l.Len()}
-				for _, t := range l.Tensors {
-					row.Tensors = append(row.Tensors, tensor{t.Name, t.Shape})
-				}
-				out.Layers = append(out.Layers, row)
-			}
-			for _, name := range forecast.Partitions() {
-				p, err := m.Partition(name)
-				if err != nil {
-					continue // skip partitions that the model does not have
-				}
-				out.Partitions = append(out.Partitions, partition{name, p.SharedLen(), p.PersonalLen()})
-			}
-			if asJSON {
-				return cli.PrintJSON(cmd.OutOrStdout(), out)
-			}
-			w := cmd.OutOrStdout()
-			reads := fmt.Sprintf("windows of %s by %s", cli.Count(out.Lookback, "step"), cli.Count(out.Inputs, "input"))
-			if paper.Rows {
-				reads = "rows of " + cli.Count(out.Inputs, "feature")
-			}
-			fmt.Fprintf(w, "%s: %d parameters, %s, %s\n\n", out.Name, out.Parameters, reads, cli.Count(out.Outputs, "output"))
-			t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(t, "LAYER\tPARAMETERS\tTENSORS")
-			for _, l := range out.Layers {
-				fmt.Fprintf(t, "%s\t%d\t", l.Name, l.Parameters)
-				for i, x := range l.Tensors {
-					if i > 0 {
-						fmt.Fprint(t, ", ")
-					}
-					fmt.Fprintf(t, "%s %v", x.Name, x.Shape)
-				}
-				fmt.Fprintln(t)
-			}
-			fmt.Fprintln(t, "\nPARTITION\tSHARED\tPERSONAL")
-			for _, p := range out.Partitions {
-				fmt.Fprintf(t, "%s\t%d\t%d\n", p.Name, p.Shared, p.Personal)
-			}
-			return t.Flush()
-		},
+		RunE:    o.run,
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().IntVar(&shape.Lookback, "lookback", 0, "steps per window (default as in the paper)")
-	cmd.Flags().IntVar(&shape.Inputs, "inputs", 0, "inputs per step (default as in the paper)")
-	cmd.Flags().IntVar(&shape.Outputs, "outputs", 0, "outputs per window (default as in the paper)")
+	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print JSON")
+	cmd.Flags().IntVar(&o.shape.Lookback, "lookback", 0, "steps per window (default as in the paper)")
+	cmd.Flags().IntVar(&o.shape.Inputs, "inputs", 0, "inputs per step (default as in the paper)")
+	cmd.Flags().IntVar(&o.shape.Outputs, "outputs", 0, "outputs per window (default as in the paper)")
 	return cmd
+}
+
+func (o *modelShowOptions) run(cmd *cobra.Command, args []string) error {
+	m, err := forecast.New(args[0], o.shape)
+	if err != nil {
+		return cli.Usage(err) // the name and the shape are arguments
+	}
+	paper, _ := forecast.DefaultsOf(m.Name())
+	if paper.Rows && cmd.Flags().Changed("lookback") {
+		return cli.Usagef("--lookback: %s reads one row of features; set --inputs to the length of the row", m.Name())
+	}
+	type tensor struct {
+		Name  string `json:"name"`
+		Shape []int  `json:"shape"`
+	}
+	type layer struct {
+		Name       string   `json:"name"`
+		Parameters int      `json:"parameters"`
+		Tensors    []tensor `json:"tensors"`
+	}
+	type partition struct {
+		Name     string `json:"name"`
+		Shared   int    `json:"shared"`
+		Personal int    `json:"personal"`
+	}
+	out := struct {
+		Name       string      `json:"name"`
+		Lookback   int         `json:"lookback"`
+		Inputs     int         `json:"inputs"`
+		Outputs    int         `json:"outputs"`
+		Parameters int         `json:"parameters"`
+		Layers     []layer     `json:"layers"`
+		Partitions []partition `json:"partitions"`
+	}{
+		Name: m.Name(), Lookback: m.Net().Lookback(), Inputs: m.Net().Inputs(),
+		Outputs: m.Net().Outputs(), Parameters: m.Net().Weights(),
+	}
+	for _, l := range m.Net().Layers() {
+		row := layer{Name: l.Name, Parameters: l.Len()}
+		for _, t := range l.Tensors {
+			row.Tensors = append(row.Tensors, tensor{t.Name, t.Shape})
+		}
+		out.Layers = append(out.Layers, row)
+	}
+	for _, name := range forecast.Partitions() {
+		p, err := m.Partition(name)
+		if err != nil {
+			continue // skip partitions that the model does not have
+		}
+		out.Partitions = append(out.Partitions, partition{name, p.SharedLen(), p.PersonalLen()})
+	}
+	if o.asJSON {
+		return cli.PrintJSON(cmd.OutOrStdout(), out)
+	}
+	w := cmd.OutOrStdout()
+	reads := fmt.Sprintf("windows of %s by %s", cli.Count(out.Lookback, "step"), cli.Count(out.Inputs, "input"))
+	if paper.Rows {
+		reads = "rows of " + cli.Count(out.Inputs, "feature")
+	}
+	fmt.Fprintf(w, "%s: %d parameters, %s, %s\n\n", out.Name, out.Parameters, reads, cli.Count(out.Outputs, "output"))
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "LAYER\tPARAMETERS\tTENSORS")
+	for _, l := range out.Layers {
+		fmt.Fprintf(t, "%s\t%d\t", l.Name, l.Parameters)
+		for i, x := range l.Tensors {
+			if i > 0 {
+				fmt.Fprint(t, ", ")
+			}
+			fmt.Fprintf(t, "%s %v", x.Name, x.Shape)
+		}
+		fmt.Fprintln(t)
+	}
+	fmt.Fprintln(t, "\nPARTITION\tSHARED\tPERSONAL")
+	for _, p := range out.Partitions {
+		fmt.Fprintf(t, "%s\t%d\t%d\n", p.Name, p.Shared, p.Personal)
+	}
+	return t.Flush()
 }
 
 func newModelExport() *cobra.Command {

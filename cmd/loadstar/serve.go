@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
-	"log/slog"
 	"net"
 	"os"
 	"slices"
@@ -26,11 +24,14 @@ import (
 	"loadstar/server/owndata"
 )
 
+// serveOptions are the flags of the command.
+type serveOptions struct {
+	given serverSource
+	print bool
+}
+
 func newServe() *cobra.Command {
-	var (
-		given serverSource
-		print bool
-	)
+	var o serveOptions
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run a server for a fleet of agents",
@@ -70,25 +71,27 @@ docs/how-to/postgresql.md.`,
 			"  loadstar serve --roles coordinator --database postgres://… --blobs s3://HOST/BUCKET\n" +
 			"  loadstar serve --set rounds.lease=30m --print-config > server.yaml",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := given.read(cmd.Flags())
-			if err != nil {
-				return err
-			}
-			if print {
-				return c.Print(cmd.OutOrStdout())
-			}
-			return runServer(cmd, c)
-		},
+		RunE: o.run,
 	}
 	f := cmd.Flags()
-	given.add(f)
-	f.BoolVar(&print, "print-config", false, "print the configuration that these flags and files give, with the meaning of each key, and exit")
+	o.given.add(f)
+	f.BoolVar(&o.print, "print-config", false, "print the configuration that these flags and files give, with the meaning of each key, and exit")
 	d := config.Default()
 	for _, x := range serveFlags {
 		x.add(f, d)
 	}
 	return cmd
+}
+
+func (o *serveOptions) run(cmd *cobra.Command, _ []string) error {
+	c, err := o.given.read(cmd.Flags())
+	if err != nil {
+		return err
+	}
+	if o.print {
+		return c.Print(cmd.OutOrStdout())
+	}
+	return runServer(cmd, c)
 }
 
 // serveFlag is a flag for a key of server.yaml.
@@ -155,7 +158,7 @@ func (s *serverSource) read(f *pflag.FlagSet) (*config.Config, error) {
 func runServer(cmd *cobra.Command, from *config.Config) (err error) {
 	keepPrivate()
 	c := serverConfig(from)
-	if c.Log, err = newLogger(cmd.ErrOrStderr(), from.Log.Format, from.Log.Level); err != nil {
+	if c.Log, err = service.Logger(cmd.ErrOrStderr(), from.Log.Format, from.Log.Level); err != nil {
 		return err
 	}
 	if c.Keys, err = operate.Keys(cmd.Context(), from.Keys.PassphraseFile, from.Keys.Signers); err != nil {
@@ -226,34 +229,4 @@ func serverConfig(from *config.Config) server.Config {
 		}
 	}
 	return c
-}
-
-// logFlags contains the flags that configure the log of a long-running process.
-type logFlags struct{ format, level string }
-
-func (l *logFlags) add(f interface {
-	StringVar(p *string, name, value, usage string)
-},
-) {
-	f.StringVar(&l.format, "log-format", "text", "log format: text or json")
-	f.StringVar(&l.level, "log-level", "info", "log level: debug, info, warn or error")
-}
-
-func (l *logFlags) logger(w io.Writer) (*slog.Logger, error) {
-	return newLogger(w, l.format, l.level)
-}
-
-func newLogger(w io.Writer, format, name string) (*slog.Logger, error) {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(name)); err != nil {
-		return nil, fmt.Errorf("the log level must be debug, info, warn or error, not %q", name)
-	}
-	o := &slog.HandlerOptions{Level: level}
-	switch format {
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, o)), nil
-	case "text":
-		return slog.New(slog.NewTextHandler(w, o)), nil
-	}
-	return nil, fmt.Errorf("the log format must be text or json, not %q", format)
 }

@@ -86,7 +86,7 @@ var table = map[string]pkg{
 	"cmd/loadstar/cli":     {may: "docs fed fed/recipe internal/config internal/csvcell lab/sim series series/read", external: "github.com/spf13/cobra github.com/spf13/pflag github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
 	"cmd/loadstar/keeper":  {may: "cmd/loadstar/cli internal/disk internal/service keeper", external: "github.com/spf13/cobra golang.org/x/sync"},
 	"cmd/loadstar/operate": {may: "cmd/loadstar/cli fed/recipe fed/round internal/config internal/disk internal/mtls internal/protocol proto/loadstar/v1 server/pki", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag go.yaml.in/yaml/v3 google.golang.org/protobuf"},
-	"cmd/loadstar-agent":   {may: "agent agent/command agent/identity agent/mqtt fed/policy internal/service nn/kernel series"},
+	"cmd/loadstar-agent":   {may: "agent/command series"},
 
 	"server":                    {may: "fed internal/backoff internal/connlimit internal/disk internal/finding internal/service proto/loadstar/v1 server/access server/blob server/coordinator server/directory server/examine server/gateway server/keepers server/ledger server/limitlog server/operator server/owndata server/pki server/region server/sqlstore server/terms server/web", external: "connectrpc.com/connect github.com/prometheus/client_golang golang.org/x/sync"},
 	"server/gateway":            {may: "fed/exact fed/mask fed/round internal/backoff internal/connlimit internal/head internal/jointoken internal/protocol proto/loadstar/v1 series/quality server/access server/blob server/directory server/keepers server/ledger server/limitlog server/pki server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
@@ -118,7 +118,7 @@ var table = map[string]pkg{
 	"agent/readings": {may: "internal/service internal/stateformat series series/openmeteo series/store", external: "github.com/fsnotify/fsnotify"},
 	"agent/mqtt":     {may: "agent/config agent/readings forecast/issue", external: "github.com/eclipse/paho.golang"},
 	"agent/config":   {may: "fed/policy internal/config series/openmeteo"},
-	"agent/command":  {may: "agent agent/api agent/audit agent/config agent/identity agent/live agent/mqtt agent/readings fed/generic fed/recipe fed/serve forecast/issue internal/backoff internal/boltfile internal/service nn/kernel series series/openmeteo series/store"},
+	"agent/command":  {may: "agent agent/api agent/audit agent/config agent/identity agent/live agent/mqtt agent/readings fed/generic fed/policy fed/recipe fed/serve forecast/issue internal/backoff internal/boltfile internal/service nn/kernel series series/openmeteo series/store"},
 	"agent/live":     {may: "agent/release fed/recipe fed/serve forecast/calibrate forecast/drift forecast/issue internal/boltfile internal/stateformat nn/kernel series series/quality series/store", external: "go.etcd.io/bbolt"},
 	"agent/api":      {may: "agent/audit agent/live agent/readings forecast/issue internal/connlimit internal/csvcell internal/disk internal/service internal/webui metric series/store"},
 

@@ -3,6 +3,7 @@ package directory
 import (
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -34,7 +35,7 @@ func scanToken(scan func(...any) error) (t Token, err error) {
 
 // TokenID returns the name of a token for people. It is the beginning of the hash, so it
 // gives no access.
-func TokenID(hash []byte) string { return sqlstore.TokenID(hash) }
+func TokenID(hash []byte) string { return hex.EncodeToString(hash[:min(len(hash), 8)]) }
 
 // AddToken adds a token with which t.Uses agents can join until it expires.
 func (d *Directory) AddToken(ctx context.Context, hash []byte, t Token, actor string, now time.Time) (err error) {

@@ -2,9 +2,7 @@ package ledger
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
-	"io/fs"
 	"math"
 	"slices"
 	"strings"
@@ -13,10 +11,7 @@ import (
 
 	"loadstar/internal/testkit"
 	"loadstar/server/directory"
-	"loadstar/server/sqlstore"
 	"loadstar/server/sqlstore/storetest"
-
-	"github.com/pressly/goose/v3"
 )
 
 // trained returns a ledger with a run whose newest version is 3, with all earlier versions
@@ -211,53 +206,5 @@ func TestReports(t *testing.T) {
 		days, err = s.Reports.ReportDays(ctx, "", 90)
 		testkit.Must(t, err)
 		storetest.Equal(t, "days after 89 days", len(days), 1)
-	})
-}
-
-// A ledger with the first schema is migrated with everything in it: a run in the middle of
-// a round continues.
-func TestUpgrade(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
-		dialect, driver := goose.DialectPostgres, "pgx"
-		path, lite := strings.CutPrefix(at, "sqlite:")
-		if lite {
-			dialect, driver = goose.DialectSQLite3, "sqlite"
-		}
-		old, err := sql.Open(driver, path)
-		testkit.Must(t, err)
-		files, err := fs.Sub(sqlstore.Migrations, "migrations")
-		testkit.Must(t, err)
-		p, err := goose.NewProvider(dialect, old, files)
-		testkit.Must(t, err)
-		_, err = p.UpTo(t.Context(), 1)
-		testkit.Must(t, err)
-		for _, text := range []string{
-			"INSERT INTO agents (id, name, joined, expires, seen) VALUES ('agent', '', 1, 1, 1)",
-			"INSERT INTO clients (name, agent, inputs, step, announced) VALUES ('c0', 'agent', '', 3600, 1), ('c1', 'agent', '', 3600, 1)",
-			"INSERT INTO runs (id, name, plan, plan_blob, state, wanted, fleet, created, batch, version, round) VALUES ('run', '', 'plan', 'p', 'running', 1, 2, 1, 1, 4, 5)",
-			"INSERT INTO versions (run, version, weights, control) VALUES ('run', 4, 'w4', '')",
-			"INSERT INTO rounds (run, round, version, state, opened, loss) VALUES ('run', 4, 3, 'merged', 1, 0.5), ('run', 5, 4, 'open', 1, 0)",
-			"INSERT INTO receipts (run, round, client, no, version, batch, examples, steps, train_loss) VALUES ('run', 5, 'c0', 0, 4, 1, 10, 3, 0.5)",
-			"INSERT INTO partials (run, batch, version, numbers) VALUES ('run', 1, 4, 'abcdefgh')",
-			"INSERT INTO leases (run, round, client, no, agent, version, until) VALUES ('run', 5, 'c1', 1, 'agent', 4, 99999999999999)",
-		} {
-			_, err := old.Exec(text)
-			testkit.Must(t, err)
-		}
-		testkit.Must(t, old.Close())
-		l := open(t, at)
-		lead, err := l.Lead(t.Context(), "test", time.Hour, t0)
-		testkit.Must(t, err)
-		s := &site{l, t, lead, "run", 0}
-		storetest.Equal(t, "counted", s.count(one("agent", 5, 4, "c0"), one("agent", 5, 4, "c1")), []int{1})
-		s.drive(func(d *Drive) error {
-			e, err := d.Evaluation()
-			storetest.Equal(t, "evaluation", e, scored(5, "c1")) // c0 was counted by the old program
-			return err
-		})
-		rounds, err := l.Rounds(t.Context(), "run", 0, 9)
-		testkit.Must(t, err)
-		storetest.Equal(t, "old round", fmt.Sprint(rounds[1].Loss, rounds[1].Evaluation), "0.5 {0 0}")
-		storetest.Equal(t, "release", s.release("day", 0).Weights, "w4")
 	})
 }

@@ -20,7 +20,7 @@ func TestReapply(t *testing.T) {
 		token := func(l *Ledger, note string) string {
 			hash := []byte("token " + note)
 			testkit.Must(t, l.Directory.AddToken(ctx, hash, directory.Token{Note: note, Uses: 1, Expires: after(time.Hour)}, "user anna", t0))
-			return sqlstore.TokenID(hash)
+			return directory.TokenID(hash)
 		}
 		join(t, old, "good", "bad")
 		announce(t, old, "good", "g1", "g2")

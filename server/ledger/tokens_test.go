@@ -81,22 +81,6 @@ func TestTokens(t *testing.T) {
 	})
 }
 
-// A token from before tokens had ids gets one when the ledger is opened.
-func TestOldTokens(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
-		l, ctx := open(t, at), t.Context()
-		_, err := l.Store.Write.ExecContext(ctx, "INSERT INTO tokens (hash, note, uses, expires) VALUES ($1, '', 1, $2)", []byte("0123456789"), sqlstore.ToMillis(after(time.Hour)))
-		testkit.Must(t, err)
-		again := open(t, at)
-		all, err := again.Directory.Tokens(ctx, "", 9)
-		testkit.Must(t, err)
-		if len(all) != 1 || all[0].ID != sqlstore.TokenID([]byte("0123456789")) {
-			t.Errorf("%+v", all)
-		}
-		testkit.Must(t, again.Directory.Join(ctx, []byte("0123456789"), directory.Agent{ID: "a"}, t0))
-	})
-}
-
 // locked runs do while no other transaction can write agents, clients or tokens.
 func locked(t *testing.T, l *Ledger, do func(ctx context.Context)) {
 	t.Helper()

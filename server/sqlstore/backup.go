@@ -52,7 +52,7 @@ func WithNewest(ctx context.Context, path string, do func(*Store) error) (err er
 	if err != nil {
 		return err
 	}
-	if sources := p.ListSources(); version == sources[len(sources)-1].Version {
+	if version == newestOf(p) {
 		return do(s)
 	}
 	second := path + ".migrated"

@@ -47,8 +47,7 @@ func OpenToLook(ctx context.Context, at string) (l *Store, s Schema, err error) 
 		if err != nil {
 			return err
 		}
-		sources := p.ListSources()
-		s = Schema{Version: version, Known: sources[len(sources)-1].Version}
+		s = Schema{Version: version, Known: newestOf(p)}
 		return nil
 	})
 	return l, s, err

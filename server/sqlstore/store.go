@@ -28,10 +28,12 @@ import (
 	"loadstar/internal/backoff"
 )
 
-// Migrations has the SQL that migrates the schema, in the folder migrations.
-//
 //go:embed migrations/*.sql
-var Migrations embed.FS
+var embedded embed.FS
+
+// Migrations has the SQL that migrates the schema, in the folder migrations. Only tests change
+// it: they add a later version.
+var Migrations fs.FS = embedded
 
 // Store is a database. It is safe for concurrent use.
 type Store struct {
@@ -165,26 +167,35 @@ const migrationLock = 0x6c6f6164 // "load"
 // schema returns the program that migrates the schema, and the schema's version. It fails
 // if a newer Loadstar wrote it, which goose does not check.
 func (s *Store) schema(ctx context.Context) (p *goose.Provider, version int64, err error) {
-	files, err := fs.Sub(Migrations, "migrations")
-	if err != nil {
-		return nil, 0, err
-	}
 	dialect := goose.DialectSQLite3
 	if !s.SQLite {
 		dialect = goose.DialectPostgres
 	}
-	sums := goose.NewGoMigration(sumsFrom, &goose.GoFunc{RunTx: SumRows}, nil)
-	if p, err = goose.NewProvider(dialect, s.Write.DB, files, goose.WithGoMigrations(sums)); err != nil {
+	if p, err = migrations(dialect, s.Write.DB); err != nil {
 		return nil, 0, err
 	}
 	if version, err = p.GetDBVersion(ctx); err != nil {
 		return nil, 0, err
 	}
-	sources := p.ListSources()
-	if newest := sources[len(sources)-1].Version; version > newest {
+	if newest := newestOf(p); version > newest {
 		return nil, 0, fmt.Errorf("the ledger was written by a newer Loadstar (schema %d, this one knows %d): upgrade", version, newest)
 	}
 	return p, version, nil
+}
+
+// migrations returns the program that migrates the schema of a database.
+func migrations(dialect goose.Dialect, db *sql.DB) (*goose.Provider, error) {
+	files, err := fs.Sub(Migrations, "migrations")
+	if err != nil {
+		return nil, err
+	}
+	return goose.NewProvider(dialect, db, files)
+}
+
+// newestOf returns the newest version of the schema that this program knows.
+func newestOf(p *goose.Provider) int64 {
+	sources := p.ListSources()
+	return sources[len(sources)-1].Version
 }
 
 func (s *Store) migrate(ctx context.Context) error {
@@ -219,7 +230,7 @@ func (s *Store) migrate(ctx context.Context) error {
 					return err
 				}
 			}
-			return errors.Join(s.adaptPostgres(ctx), s.identifyTokens(ctx))
+			return s.adaptPostgres(ctx)
 		} else if !s.SQLite {
 			return err
 		}

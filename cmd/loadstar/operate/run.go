@@ -21,14 +21,17 @@ func newRun() *cobra.Command {
 	return cmd
 }
 
+// runStartOptions are the flags of the command.
+type runStartOptions struct {
+	operatorFlags
+	wait   int64
+	rounds int
+	dry    bool
+	asJSON bool
+}
+
 func newRunStart() *cobra.Command {
-	var (
-		o      operatorFlags
-		wait   int64
-		rounds int
-		dry    bool
-		asJSON bool
-	)
+	var o runStartOptions
 	cmd := &cobra.Command{
 		Use:   "start PLAN",
 		Short: "Start training a plan with the fleet",
@@ -43,52 +46,54 @@ cannot train the plan, the command fails and prints the reason. --dry-run prints
 what the server says about the plan and for whom it would wait, and starts nothing.`,
 		Example: "  loadstar run start plans/plfl-head.yaml\n  loadstar run start plans/fedadam.yaml --rounds 100 --wait-for 200",
 		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := os.ReadFile(args[0])
-			if err != nil {
-				return err
-			}
-			if rounds < 0 {
-				return cli.Usage(errors.New("--rounds must be at least 1"))
-			}
-			if rounds > 0 {
-				p, err := cli.ReadPlan(args[0], rounds)
-				if err != nil {
-					return err
-				}
-				if text, err = recipe.Write(p); err != nil {
-					return err
-				}
-			}
-			c, err := o.dial()
-			if err != nil {
-				return err
-			}
-			if dry {
-				return explainRun(cmd, c, string(text), wait)
-			}
-			r, err := c.StartRun(cmd.Context(), &v1.StartRunRequest{Plan: string(text), Clients: wait})
-			if err != nil {
-				return fmt.Errorf("%s: %w", args[0], plain(err))
-			}
-			for _, w := range r.Warnings {
-				fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", w)
-			}
-			if asJSON {
-				return cli.PrintLine(cmd.OutOrStdout(), map[string]string{"run": r.Run})
-			}
-			fmt.Fprintln(cmd.OutOrStdout(), r.Run)
-			fmt.Fprintf(cmd.ErrOrStderr(), "next: loadstar run watch %s\n", r.Run)
-			return nil
-		},
+		RunE:    o.run,
 	}
 	o.add(cmd.Flags())
-	cmd.Flags().IntVar(&rounds, "rounds", 0, "number of rounds (default the plan's)")
-	cmd.Flags().Int64Var(&wait, "wait-for", 0, "start when this number of clients is connected")
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "explain the plan for the fleet, and start nothing")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().IntVar(&o.rounds, "rounds", 0, "number of rounds (default the plan's)")
+	cmd.Flags().Int64Var(&o.wait, "wait-for", 0, "start when this number of clients is connected")
+	cmd.Flags().BoolVar(&o.dry, "dry-run", false, "explain the plan for the fleet, and start nothing")
+	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print JSON")
 	complete(cmd)
 	return cmd
+}
+
+func (o *runStartOptions) run(cmd *cobra.Command, args []string) error {
+	text, err := os.ReadFile(args[0])
+	if err != nil {
+		return err
+	}
+	if o.rounds < 0 {
+		return cli.Usage(errors.New("--rounds must be at least 1"))
+	}
+	if o.rounds > 0 {
+		p, err := cli.ReadPlan(args[0], o.rounds)
+		if err != nil {
+			return err
+		}
+		if text, err = recipe.Write(p); err != nil {
+			return err
+		}
+	}
+	c, err := o.dial()
+	if err != nil {
+		return err
+	}
+	if o.dry {
+		return explainRun(cmd, c, string(text), o.wait)
+	}
+	r, err := c.StartRun(cmd.Context(), &v1.StartRunRequest{Plan: string(text), Clients: o.wait})
+	if err != nil {
+		return fmt.Errorf("%s: %w", args[0], plain(err))
+	}
+	for _, w := range r.Warnings {
+		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", w)
+	}
+	if o.asJSON {
+		return cli.PrintLine(cmd.OutOrStdout(), map[string]string{"run": r.Run})
+	}
+	fmt.Fprintln(cmd.OutOrStdout(), r.Run)
+	fmt.Fprintf(cmd.ErrOrStderr(), "next: loadstar run watch %s\n", r.Run)
+	return nil
 }
 
 // explainRun prints what a server says about a plan and for whom a run of it would wait.
@@ -170,11 +175,14 @@ refused.`,
 	return cmd
 }
 
+// runWeightsOptions are the flags of the command.
+type runWeightsOptions struct {
+	operatorFlags
+	out string
+}
+
 func newRunWeights() *cobra.Command {
-	var (
-		o   operatorFlags
-		out string
-	)
+	var o runWeightsOptions
 	cmd := &cobra.Command{
 		Use:   "weights RUN",
 		Short: "Download a run's newest shared weights",
@@ -182,63 +190,65 @@ func newRunWeights() *cobra.Command {
 a synchronous run whose agents share one secret, it is byte-identical to the file
 that loadstar simulate --run writes for the same plan and data.`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.dial()
-			if err != nil {
-				return err
-			}
-			run, err := c.run(cmd.Context(), args[0])
-			if err != nil {
-				return plain(err)
-			}
-			r, err := c.GetRun(cmd.Context(), &v1.GetRunRequest{Run: run, Rounds: 1})
-			if err != nil {
-				return plain(err)
-			}
-			if r.Run.Weights == "" {
-				return fmt.Errorf("run %s has no weights yet: it has not started; see loadstar run show %s", run, run)
-			}
-			b, err := c.blob(cmd.Context(), r.Run.Weights)
-			if err != nil {
-				return err
-			}
-			p, err := recipe.Read([]byte(r.Plan))
-			if err != nil {
-				return err
-			}
-			q, err := recipe.Frame(p, nil)
-			if err != nil {
-				return err
-			}
-			shared := round.ReadFloats(nil, b)
-			if len(shared) != q.SharedLen() {
-				return fmt.Errorf("the server sent %d numbers, but the plan shares %d", len(shared), q.SharedLen())
-			}
-			write := func(w io.Writer) error { return q.WriteShared(w, shared, p.Name, int(r.Run.Version)) }
-			if out == "-" {
-				return write(cmd.OutOrStdout())
-			}
-			size := int64(0)
-			err = disk.Write(out, func(f *os.File) error {
-				if err := write(f); err != nil {
-					return err
-				}
-				info, err := f.Stat()
-				if err == nil {
-					size = info.Size()
-				}
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: version %d of run %s (%s), %s, %s\n",
-				out, r.Run.Version, run, r.Run.Name, cli.Count(len(shared), "weight"), cli.Size(size))
-			return err
-		},
+		RunE: o.run,
 	}
 	o.add(cmd.Flags())
-	cmd.Flags().StringVarP(&out, "out", "o", "shared.safetensors", "file to write, or - for standard output")
+	cmd.Flags().StringVarP(&o.out, "out", "o", "shared.safetensors", "file to write, or - for standard output")
 	complete(cmd)
 	return cmd
+}
+
+func (o *runWeightsOptions) run(cmd *cobra.Command, args []string) error {
+	c, err := o.dial()
+	if err != nil {
+		return err
+	}
+	run, err := c.run(cmd.Context(), args[0])
+	if err != nil {
+		return plain(err)
+	}
+	r, err := c.GetRun(cmd.Context(), &v1.GetRunRequest{Run: run, Rounds: 1})
+	if err != nil {
+		return plain(err)
+	}
+	if r.Run.Weights == "" {
+		return fmt.Errorf("run %s has no weights yet: it has not started; see loadstar run show %s", run, run)
+	}
+	b, err := c.blob(cmd.Context(), r.Run.Weights)
+	if err != nil {
+		return err
+	}
+	p, err := recipe.Read([]byte(r.Plan))
+	if err != nil {
+		return err
+	}
+	q, err := recipe.Frame(p, nil)
+	if err != nil {
+		return err
+	}
+	shared := round.ReadFloats(nil, b)
+	if len(shared) != q.SharedLen() {
+		return fmt.Errorf("the server sent %d numbers, but the plan shares %d", len(shared), q.SharedLen())
+	}
+	write := func(w io.Writer) error { return q.WriteShared(w, shared, p.Name, int(r.Run.Version)) }
+	if o.out == "-" {
+		return write(cmd.OutOrStdout())
+	}
+	size := int64(0)
+	err = disk.Write(o.out, func(f *os.File) error {
+		if err := write(f); err != nil {
+			return err
+		}
+		info, err := f.Stat()
+		if err == nil {
+			size = info.Size()
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: version %d of run %s (%s), %s, %s\n",
+		o.out, r.Run.Version, run, r.Run.Name, cli.Count(len(shared), "weight"), cli.Size(size))
+	return err
 }

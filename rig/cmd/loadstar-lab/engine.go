@@ -17,13 +17,16 @@ import (
 	"loadstar/rig/bench/engine"
 )
 
+// engineOptions are the flags of the command.
+type engineOptions struct {
+	asJSON, withPeer bool
+	runs             int
+	seconds          float64
+	only, model      string
+}
+
 func newEngine() *cobra.Command {
-	var (
-		asJSON, withPeer bool
-		runs             int
-		seconds          float64
-		only, model      string
-	)
+	var o engineOptions
 	cmd := &cobra.Command{
 		Use:   "engine",
 		Short: "Benchmark the training engine on one core",
@@ -41,52 +44,54 @@ With --peer the same model also runs in PyTorch on one thread, in alternation.
 This needs Debian's python3-torch and libopenblas0. The models bose2023 and
 dense can be compared.`,
 		Example: "  loadstar-lab bench engine --peer\n  loadstar-lab bench engine --peer --model dense\n  loadstar-lab bench engine --json --kernel avx2",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			sets := kernel.Available()
-			if only != "" {
-				k, err := kernel.Select(only)
-				if err != nil {
-					return cli.Usagef("--kernel: %w", err)
-				}
-				sets = []*kernel.Set{k}
-			}
-			d, err := benchTime(runs, seconds)
-			if err != nil {
-				return cli.Usage(err)
-			}
-			if _, ok := forecast.DefaultsOf(model); !ok {
-				return cli.Usagef("--model: there is no model %q; loadstar model list shows them", model)
-			}
-			if withPeer && !slices.Contains(engine.PeerModels(), model) {
-				return cli.Usagef("--model: the peer has no model %s; choose one of %s", model, strings.Join(engine.PeerModels(), ", "))
-			}
-			var p *engine.Peer
-			if withPeer {
-				var err error
-				if p, err = engine.StartPeer(model); err != nil {
-					return err
-				}
-				defer p.Stop()
-			}
-			bar := cli.Stages{To: cmd.ErrOrStderr()}
-			defer bar.Stop()
-			b, err := engine.Run(model, sets, p, runs, d, bar.Set)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return cli.PrintJSON(cmd.OutOrStdout(), b)
-			}
-			return printEngineBench(cmd.OutOrStdout(), model, b)
-		},
+		RunE:    o.run,
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().BoolVar(&withPeer, "peer", false, "also measure PyTorch, in alternation")
-	cmd.Flags().StringVar(&model, "model", bench.Model, "model to measure")
-	cmd.Flags().IntVar(&runs, "runs", 7, "number of repetitions")
-	cmd.Flags().Float64Var(&seconds, "seconds", 0.5, "CPU seconds per training measurement; the others take half")
-	cmd.Flags().StringVar(&only, "kernel", os.Getenv(kernel.Env), "measure only this kernel set (default $"+kernel.Env+", or all that the CPU supports)")
+	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&o.withPeer, "peer", false, "also measure PyTorch, in alternation")
+	cmd.Flags().StringVar(&o.model, "model", bench.Model, "model to measure")
+	cmd.Flags().IntVar(&o.runs, "runs", 7, "number of repetitions")
+	cmd.Flags().Float64Var(&o.seconds, "seconds", 0.5, "CPU seconds per training measurement; the others take half")
+	cmd.Flags().StringVar(&o.only, "kernel", os.Getenv(kernel.Env), "measure only this kernel set (default $"+kernel.Env+", or all that the CPU supports)")
 	return cmd
+}
+
+func (o *engineOptions) run(cmd *cobra.Command, _ []string) error {
+	sets := kernel.Available()
+	if o.only != "" {
+		k, err := kernel.Select(o.only)
+		if err != nil {
+			return cli.Usagef("--kernel: %w", err)
+		}
+		sets = []*kernel.Set{k}
+	}
+	d, err := benchTime(o.runs, o.seconds)
+	if err != nil {
+		return cli.Usage(err)
+	}
+	if _, ok := forecast.DefaultsOf(o.model); !ok {
+		return cli.Usagef("--model: there is no model %q; loadstar model list shows them", o.model)
+	}
+	if o.withPeer && !slices.Contains(engine.PeerModels(), o.model) {
+		return cli.Usagef("--model: the peer has no model %s; choose one of %s", o.model, strings.Join(engine.PeerModels(), ", "))
+	}
+	var p *engine.Peer
+	if o.withPeer {
+		var err error
+		if p, err = engine.StartPeer(o.model); err != nil {
+			return err
+		}
+		defer p.Stop()
+	}
+	bar := cli.Stages{To: cmd.ErrOrStderr()}
+	defer bar.Stop()
+	b, err := engine.Run(o.model, sets, p, o.runs, d, bar.Set)
+	if err != nil {
+		return err
+	}
+	if o.asJSON {
+		return cli.PrintJSON(cmd.OutOrStdout(), b)
+	}
+	return printEngineBench(cmd.OutOrStdout(), o.model, b)
 }
 
 func printEngineBench(w io.Writer, model string, b *engine.Result) error {

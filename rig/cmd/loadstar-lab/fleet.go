@@ -13,11 +13,14 @@ import (
 	"loadstar/rig/bench/fleet"
 )
 
+// fleetOptions are the flags of the command.
+type fleetOptions struct {
+	c      fleet.Config
+	asJSON bool
+}
+
 func newFleet() *cobra.Command {
-	var (
-		c      fleet.Config
-		asJSON bool
-	)
+	var o fleetOptions
 	cmd := &cobra.Command{
 		Use:   "fleet",
 		Short: "Load-test the server with simulated agents",
@@ -53,30 +56,32 @@ was told something that the ledger contradicts. With --json the last line is the
 result; its ratio and calls_per_update are the largest of all sizes.`,
 		Example: "  loadstar-lab bench fleet\n  loadstar-lab bench fleet --agents 200 --seconds 2 --turns 1 --size 24k",
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			bar := cli.Stages{To: cmd.ErrOrStderr()}
-			defer bar.Stop()
-			b, err := fleet.Run(cmd.Context(), c, bar.Set)
-			if err != nil {
-				return fleetUsage(err, "bench fleet ")
-			}
-			if asJSON {
-				return cli.PrintLine(cmd.OutOrStdout(), b)
-			}
-			return printFleetBench(cmd.OutOrStdout(), b)
-		},
+		RunE:    o.run,
 	}
 	f := cmd.Flags()
-	addBackends(f, &c.Backends)
-	f.IntVar(&c.Agents, "agents", 10_000, "number of agents, with one client each")
-	f.Float64Var(&c.Cohort, "cohort", 0.7, "share of the agents that a round needs results from")
-	f.StringSliceVar(&c.Sizes, "size", []string{"24k", "95k", "170k"}, "sizes of the shared layers: 24k, 95k, 170k")
-	f.IntVar(&c.Turns, "turns", 3, "number of repetitions")
-	f.Float64Var(&c.Seconds, "seconds", 10, "minimum seconds per server measurement; the bare engines take at most 5 each")
-	f.Float64Var(&c.Rate, "rate", 2000, "calls per second of the whole fleet")
-	f.BoolVar(&c.Short, "short-connections", false, "close agents' connections between calls, to allow more agents")
-	f.BoolVar(&asJSON, "json", false, "print one line of JSON")
+	addBackends(f, &o.c.Backends)
+	f.IntVar(&o.c.Agents, "agents", 10_000, "number of agents, with one client each")
+	f.Float64Var(&o.c.Cohort, "cohort", 0.7, "share of the agents that a round needs results from")
+	f.StringSliceVar(&o.c.Sizes, "size", []string{"24k", "95k", "170k"}, "sizes of the shared layers: 24k, 95k, 170k")
+	f.IntVar(&o.c.Turns, "turns", 3, "number of repetitions")
+	f.Float64Var(&o.c.Seconds, "seconds", 10, "minimum seconds per server measurement; the bare engines take at most 5 each")
+	f.Float64Var(&o.c.Rate, "rate", 2000, "calls per second of the whole fleet")
+	f.BoolVar(&o.c.Short, "short-connections", false, "close agents' connections between calls, to allow more agents")
+	f.BoolVar(&o.asJSON, "json", false, "print one line of JSON")
 	return cmd
+}
+
+func (o *fleetOptions) run(cmd *cobra.Command, _ []string) error {
+	bar := cli.Stages{To: cmd.ErrOrStderr()}
+	defer bar.Stop()
+	b, err := fleet.Run(cmd.Context(), o.c, bar.Set)
+	if err != nil {
+		return fleetUsage(err, "bench fleet ")
+	}
+	if o.asJSON {
+		return cli.PrintLine(cmd.OutOrStdout(), b)
+	}
+	return printFleetBench(cmd.OutOrStdout(), b)
 }
 
 // newFleetEngine returns a hidden command. Command bench fleet runs it in a separate

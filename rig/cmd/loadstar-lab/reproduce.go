@@ -58,46 +58,7 @@ which rules can fail, and ends with one line of counts. --write writes the files
 instead.`,
 		Example: "  loadstar-lab reproduce bose2023 --quick\n  loadstar-lab reproduce bose2023 --save\n  loadstar-lab reproduce all --verify",
 		Args:    cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case len(args) == 0 && !r.quick && !r.verify:
-				return cli.Usagef("missing argument PAPER")
-			case r.parallel < 1:
-				return cli.Usagef("--parallel must be at least 1")
-			case r.quick && r.save:
-				return cli.Usagef("--quick and --save exclude each other: results of --quick are not meaningful")
-			case r.verify && (r.quick || r.save):
-				return cli.Usagef("--verify trains nothing: leave out --quick and --save")
-			case r.write && !r.verify:
-				return cli.Usagef("--write needs --verify; after a run, --save writes the files too")
-			}
-			names := paper.Names(papersDir)
-			all := len(args) == 0 || args[0] == "all"
-			if len(names) == 0 {
-				return fmt.Errorf("no papers in %s: run the command in the repository", papersDir)
-			}
-			if !all {
-				names = args
-			}
-			if r.verify {
-				return r.check(cmd, names, all)
-			}
-			for _, name := range names {
-				out := r.out
-				if out != "" && all {
-					out = filepath.Join(out, name)
-				}
-				err := r.run(cmd, name, out)
-				if all && errors.Is(err, experiment.ErrNoData) {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s\n\n", err)
-					continue
-				}
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		},
+		RunE:    r.start,
 	}
 	f := cmd.Flags()
 	f.BoolVar(&r.quick, "quick", false, "run small experiments that only show that everything works")
@@ -108,6 +69,48 @@ instead.`,
 	f.StringVar(&r.out, "out", "", "folder for the runs (default runs/papers/PAPER)")
 	f.IntVar(&r.parallel, "parallel", runtime.NumCPU(), "number of runs in parallel")
 	return cmd
+}
+
+// start checks the flags, and reproduces or verifies the papers of the arguments.
+func (r *reproduction) start(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0 && !r.quick && !r.verify:
+		return cli.Usagef("missing argument PAPER")
+	case r.parallel < 1:
+		return cli.Usagef("--parallel must be at least 1")
+	case r.quick && r.save:
+		return cli.Usagef("--quick and --save exclude each other: results of --quick are not meaningful")
+	case r.verify && (r.quick || r.save):
+		return cli.Usagef("--verify trains nothing: leave out --quick and --save")
+	case r.write && !r.verify:
+		return cli.Usagef("--write needs --verify; after a run, --save writes the files too")
+	}
+	names := paper.Names(papersDir)
+	all := len(args) == 0 || args[0] == "all"
+	if len(names) == 0 {
+		return fmt.Errorf("no papers in %s: run the command in the repository", papersDir)
+	}
+	if !all {
+		names = args
+	}
+	if r.verify {
+		return r.check(cmd, names, all)
+	}
+	for _, name := range names {
+		out := r.out
+		if out != "" && all {
+			out = filepath.Join(out, name)
+		}
+		err := r.run(cmd, name, out)
+		if all && errors.Is(err, experiment.ErrNoData) {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s\n\n", err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // study opens a paper.

@@ -9,13 +9,16 @@ import (
 	"loadstar/rig/bench/skill"
 )
 
+// skillOptions are the flags of the command.
+type skillOptions struct {
+	data, root   string
+	h            string
+	options      skill.Options
+	peer, asJSON bool
+}
+
 func newSkill() *cobra.Command {
-	var (
-		data, root   string
-		h            string
-		o            skill.Options
-		peer, asJSON bool
-	)
+	var o skillOptions
 	cmd := &cobra.Command{
 		Use:   "skill",
 		Short: "Measure baselines and gradient boosting",
@@ -30,50 +33,52 @@ With --out the MAE of every client and method on the validation and the test
 split is written to DIR/DATASET-STEPS.tsv. A run that was interrupted
 continues there.`,
 		Example: "  loadstar-lab bench skill --data datasets/sample\n  loadstar-lab bench skill --data datasets/sample --h 24 --peer --out skill",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if data == "" {
-				return cli.NoData()
-			}
-			if err := o.Complete(peer); err != nil {
-				return cli.Usage(err)
-			}
-			d, closer, err := cli.OpenDataset(data, root)
-			if err != nil {
-				return err
-			}
-			defer closer.Close()
-			o.Dataset, o.Targets = d, 1
-			if h != "" {
-				if o.Targets, err = cli.ParseSteps(h, d.Interval); err != nil {
-					return cli.Usagef("--h: %w", err)
-				}
-			}
-			o.Stride = cmp.Or(o.Stride, cli.Stride(o.Targets, d.Interval))
-			bar := cli.Stages{To: cmd.ErrOrStderr()}
-			defer bar.Stop()
-			rows, err := skill.Run(cmd.Context(), o, bar.Set)
-			if err != nil {
-				return err
-			}
-			bar.Stop()
-			if asJSON {
-				return cli.PrintJSON(cmd.OutOrStdout(), rows)
-			}
-			return skill.Print(cmd.OutOrStdout(), rows, o.Targets)
-		},
+		RunE:    o.run,
 	}
 	f := cmd.Flags()
-	f.StringVar(&data, "data", "", cli.DatasetUsage)
-	f.StringVar(&root, "root", "", cli.RootUsage)
-	f.StringVar(&h, "h", "", "forecast all of the next `H` hours, or a duration such as 30m or 2d (default the next step)")
-	f.IntVar(&o.Stride, "stride", 0, "steps between scored origins (default 1, or those of 6 hours for several steps)")
-	f.IntVar(&o.Clients, "clients", 14, "number of clients, evenly spaced; 0 means all")
-	f.BoolVar(&peer, "peer", false, "also measure gradient boosting with scikit-learn")
-	f.BoolVar(&o.XGBoost, "xgboost", false, "also measure XGBoost, one model for each client")
-	f.BoolVar(&o.Pooled, "pooled", false, "also measure XGBoost, one model for all clients")
-	f.StringSliceVar(&o.Losses, "loss", skill.Losses, "losses that the peer minimises")
-	f.IntVar(&o.Rows, "rows", 40000, "maximum number of training rows of the peer, sampled; 0 means all")
-	f.StringVar(&o.Out, "out", "", "write the results of every client into this folder")
-	f.BoolVar(&asJSON, "json", false, "print the results of every client as JSON")
+	f.StringVar(&o.data, "data", "", cli.DatasetUsage)
+	f.StringVar(&o.root, "root", "", cli.RootUsage)
+	f.StringVar(&o.h, "h", "", "forecast all of the next `H` hours, or a duration such as 30m or 2d (default the next step)")
+	f.IntVar(&o.options.Stride, "stride", 0, "steps between scored origins (default 1, or those of 6 hours for several steps)")
+	f.IntVar(&o.options.Clients, "clients", 14, "number of clients, evenly spaced; 0 means all")
+	f.BoolVar(&o.peer, "peer", false, "also measure gradient boosting with scikit-learn")
+	f.BoolVar(&o.options.XGBoost, "xgboost", false, "also measure XGBoost, one model for each client")
+	f.BoolVar(&o.options.Pooled, "pooled", false, "also measure XGBoost, one model for all clients")
+	f.StringSliceVar(&o.options.Losses, "loss", skill.Losses, "losses that the peer minimises")
+	f.IntVar(&o.options.Rows, "rows", 40000, "maximum number of training rows of the peer, sampled; 0 means all")
+	f.StringVar(&o.options.Out, "out", "", "write the results of every client into this folder")
+	f.BoolVar(&o.asJSON, "json", false, "print the results of every client as JSON")
 	return cmd
+}
+
+func (o *skillOptions) run(cmd *cobra.Command, _ []string) error {
+	if o.data == "" {
+		return cli.NoData()
+	}
+	if err := o.options.Complete(o.peer); err != nil {
+		return cli.Usage(err)
+	}
+	d, closer, err := cli.OpenDataset(o.data, o.root)
+	if err != nil {
+		return err
+	}
+	defer closer.Close()
+	o.options.Dataset, o.options.Targets = d, 1
+	if o.h != "" {
+		if o.options.Targets, err = cli.ParseSteps(o.h, d.Interval); err != nil {
+			return cli.Usagef("--h: %w", err)
+		}
+	}
+	o.options.Stride = cmp.Or(o.options.Stride, cli.Stride(o.options.Targets, d.Interval))
+	bar := cli.Stages{To: cmd.ErrOrStderr()}
+	defer bar.Stop()
+	rows, err := skill.Run(cmd.Context(), o.options, bar.Set)
+	if err != nil {
+		return err
+	}
+	bar.Stop()
+	if o.asJSON {
+		return cli.PrintJSON(cmd.OutOrStdout(), rows)
+	}
+	return skill.Print(cmd.OutOrStdout(), rows, o.options.Targets)
 }

@@ -13,13 +13,16 @@ import (
 	"loadstar/rig/bench/skill"
 )
 
+// usesOptions are the flags of the command.
+type usesOptions struct {
+	data, weather     []string
+	root, runs, peers string
+	seeds             []uint
+	peer              bool
+}
+
 func newUses() *cobra.Command {
-	var (
-		data, weather     []string
-		root, runs, peers string
-		seeds             []uint
-		peer              bool
-	)
+	var o usesOptions
 	cmd := &cobra.Command{
 		Use:   "uses",
 		Short: "Compare energies, sums and peaks of runs with rivals",
@@ -36,52 +39,54 @@ and PLAN is the name of the folder.
 With --weather-errors, the first seed is also scored with wrong weather, as with
 loadstar backtest --weather-error.`,
 		Example: "  loadstar-lab bench uses --data datasets/sample --runs runs/day-ahead --seeds 1",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if len(data) == 0 {
-				return cli.NoData()
-			}
-			k, err := kernel.Default()
-			if err != nil {
-				return err
-			}
-			var wrong []outlook.WeatherError
-			for _, s := range weather {
-				w, err := outlook.ParseWeatherError(s)
-				if err != nil {
-					return cli.Usagef("--weather-errors: %w", err)
-				}
-				wrong = append(wrong, w)
-			}
-			var all []skill.Group
-			for n, path := range data {
-				d, closer, err := cli.OpenDataset(path, root)
-				if err != nil {
-					return err
-				}
-				defer closer.Close()
-				bar := cli.Stages{To: cmd.ErrOrStderr()}
-				bar.Set(n, len(data), d.Name)
-				g := skill.Group{Dataset: d, Weather: wrong, Peers: peers, Measure: peer, Kernel: k, Workers: runtime.NumCPU()}
-				for _, seed := range seeds {
-					g.Runs = append(g.Runs, filepath.Join(runs, d.Name, fmt.Sprintf("%s-%d", filepath.Base(runs), seed)))
-				}
-				err = g.Score(cmd.Context())
-				bar.Stop()
-				if err != nil {
-					return fmt.Errorf("%s: %w", d.Name, err)
-				}
-				all = append(all, g)
-			}
-			return skill.WriteUses(cmd.OutOrStdout(), all)
-		},
+		RunE:    o.run,
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&data, "data", nil, cli.DatasetUsage+"; may be repeated")
-	f.StringVar(&root, "root", "", cli.RootUsage)
-	f.StringVar(&runs, "runs", "runs/comparison/day-ahead", "`FOLDER` of the runs")
-	f.UintSliceVar(&seeds, "seeds", []uint{1, 2, 3}, "seeds of the runs")
-	f.StringVar(&peers, "peers", "", "`FOLDER` of the results of boosting")
-	f.BoolVar(&peer, "peer", false, "measure boosting with scikit-learn where --peers has no result")
-	f.StringSliceVar(&weather, "weather-errors", nil, "also score the first seed with these weather errors, such as 1,2,3,yesterday")
+	f.StringSliceVar(&o.data, "data", nil, cli.DatasetUsage+"; may be repeated")
+	f.StringVar(&o.root, "root", "", cli.RootUsage)
+	f.StringVar(&o.runs, "runs", "runs/comparison/day-ahead", "`FOLDER` of the runs")
+	f.UintSliceVar(&o.seeds, "seeds", []uint{1, 2, 3}, "seeds of the runs")
+	f.StringVar(&o.peers, "peers", "", "`FOLDER` of the results of boosting")
+	f.BoolVar(&o.peer, "peer", false, "measure boosting with scikit-learn where --peers has no result")
+	f.StringSliceVar(&o.weather, "weather-errors", nil, "also score the first seed with these weather errors, such as 1,2,3,yesterday")
 	return cmd
+}
+
+func (o *usesOptions) run(cmd *cobra.Command, _ []string) error {
+	if len(o.data) == 0 {
+		return cli.NoData()
+	}
+	k, err := kernel.Default()
+	if err != nil {
+		return err
+	}
+	var wrong []outlook.WeatherError
+	for _, s := range o.weather {
+		w, err := outlook.ParseWeatherError(s)
+		if err != nil {
+			return cli.Usagef("--weather-errors: %w", err)
+		}
+		wrong = append(wrong, w)
+	}
+	var all []skill.Group
+	for n, path := range o.data {
+		d, closer, err := cli.OpenDataset(path, o.root)
+		if err != nil {
+			return err
+		}
+		defer closer.Close()
+		bar := cli.Stages{To: cmd.ErrOrStderr()}
+		bar.Set(n, len(o.data), d.Name)
+		g := skill.Group{Dataset: d, Weather: wrong, Peers: o.peers, Measure: o.peer, Kernel: k, Workers: runtime.NumCPU()}
+		for _, seed := range o.seeds {
+			g.Runs = append(g.Runs, filepath.Join(o.runs, d.Name, fmt.Sprintf("%s-%d", filepath.Base(o.runs), seed)))
+		}
+		err = g.Score(cmd.Context())
+		bar.Stop()
+		if err != nil {
+			return fmt.Errorf("%s: %w", d.Name, err)
+		}
+		all = append(all, g)
+	}
+	return skill.WriteUses(cmd.OutOrStdout(), all)
 }
