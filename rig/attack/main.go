@@ -75,7 +75,7 @@ func attacks() []Attack {
 	return slices.Concat(
 		beating(first, spies(), models(), crowds(), identities(), stores(), clocks(), retentions(), rotations(), floods()),
 		beating(second, dashboards(), devices()),
-		denseSpies(), leaks(), traps(), probes(), outsiders(), regions(), modelFiles(), eavesdroppers(),
+		denseSpies(), leaks(), traps(), probes(), outsiders(), regions(), modelFiles(), eavesdroppers(), privates(),
 	)
 }
 
