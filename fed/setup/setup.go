@@ -153,10 +153,15 @@ func (s *Setup) NewTuner(k *kernel.Set) *client.Tuner {
 // KeepsBest reports whether the simulator keeps each client's best weights.
 func (s *Setup) KeepsBest() bool { return s.Plan.Evaluate.Keep == "best" }
 
-// Traffic returns the network traffic of one client in one round.
+// Traffic returns the network traffic of one client in one round. A masked result has eight bytes
+// per number, and everything else that its agent says.
 func (s *Setup) Traffic() recipe.Traffic {
 	if !s.Parts.Federated {
 		return recipe.Traffic{}
 	}
-	return recipe.TrafficOf(s.Problem, s.Parts.Needs)
+	t := recipe.TrafficOf(s.Problem, s.Parts.Needs)
+	if recipe.Private(s.Plan) {
+		t.Up = 8 * int64(s.Rules.Vector(s.Problem.SharedLen()).Len())
+	}
+	return t
 }

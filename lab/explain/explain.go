@@ -11,6 +11,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/recipe"
+	"loadstar/fed/setup"
 	"loadstar/lab/kept"
 	"loadstar/nn"
 	"loadstar/nn/kernel"
@@ -177,16 +178,17 @@ func explain(p *fed.Plan, q *recipe.Problem, data *Data) (*Explanation, error) {
 	if data == nil {
 		assumed = max(p.Schedule.Cohort, p.Schedule.Buffer, p.Privacy.Least, 1)
 	}
-	c, err := recipe.Compose(p, assumed)
+	s, err := setup.New(p, q, assumed)
 	if err != nil {
 		return nil, err
 	}
+	c := s.Parts
 	k, err := kernel.Default()
 	if err != nil {
 		return nil, err
 	}
 	e.describe(p, q)
-	e.traffic(p, q, c, fleet)
+	e.traffic(s, fleet)
 	e.work(p)
 	var worker int64
 	e.StepsPerS, worker = measureSteps(p, q, k)
@@ -281,9 +283,10 @@ func one(s string) string { return strings.TrimPrefix(s, "1 ") }
 
 // traffic records how many clients train in a round, how much they send and what the
 // server learns about them.
-func (e *Explanation) traffic(p *fed.Plan, q *recipe.Problem, c *recipe.Composition, fleet int) {
+func (e *Explanation) traffic(s *setup.Setup, fleet int) {
+	p, c := s.Plan, s.Parts
 	if !e.Alone {
-		t := recipe.TrafficOf(q, c.Needs)
+		t := s.Traffic()
 		e.Down, e.Up, e.Control, e.Averaged = t.Down, t.Up, c.Needs.Control, recipe.Averaged(p)
 		e.Weighting, e.Bound, e.Trims = p.Server.Weighting, p.Server.Bound, recipe.Trims(p)
 		if limit := recipe.CoordinateLimit(p); limit != nil {

@@ -10,6 +10,9 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
+	"loadstar/fed/member"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -17,6 +20,8 @@ import (
 type agent struct {
 	fleet     *Fleet
 	no        int
+	id        string                   // by which server and keepers know it
+	keys      map[member.Pin]memberKey // of the keepers that it is enrolled with
 	clients   []string
 	line      line
 	announced bool
@@ -76,15 +81,14 @@ func (a *agent) contact(ctx context.Context) time.Duration {
 		for _, t := range a.todo[1:] {
 			q.Training = addTurn(q.Training, t.Run, t.Round, t.client)
 		}
-		a.pushes++
-		chunk, sum := a.fleet.numbers.take(sending.size, a.no, a.pushes)
-		defer a.fleet.numbers.put(chunk)
-		q.Result = &v1.Result{
-			Run: sending.Run, Round: sending.Round, Version: sending.Version, Form: v1.Form_FORM_UPDATE,
-			Shares:     []*v1.Share{{Client: sending.client, Examples: 64 + int64(a.no%1000), Steps: 4, TrainLoss: a.loss(sending.Round)}},
-			Evaluation: a.evaluation(sending.Round),
-			Checksum:   sum, Size: int64(sending.size), Chunk: *chunk,
+		result, free, err := a.result(ctx, sending)
+		if err != nil {
+			a.todo = a.todo[1:]
+			c.failed(ctx, "result", err)
+			return retry
 		}
+		defer free()
+		q.Result = result
 	}
 	if len(a.todo) <= 1 && len(a.pushed) == 0 && !a.fleet.Short {
 		q.WaitMs = hold.Milliseconds()
@@ -114,6 +118,7 @@ func (a *agent) contact(ctx context.Context) time.Duration {
 		c.checkIn.add(answered.Sub(start))
 	} else {
 		c.push.add(answered.Sub(start))
+		c.pushed.Add(int64(proto.Size(q)))
 		a.answered(sending, r.Received, start)
 		a.todo = a.todo[1:]
 	}

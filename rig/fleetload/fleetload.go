@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -54,6 +55,7 @@ type Fleet struct {
 	Config
 	agents  []*agent
 	numbers numbers
+	private private
 	counts  counts
 
 	begin, rest chan chan struct{} // requests to the pacing goroutine
@@ -153,12 +155,17 @@ func (f *Fleet) join(ctx context.Context, service v1.AgentServiceClient, at *url
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
+	if len(c.Leaf.URIs) != 1 {
+		return nil, errors.New("the certificate does not name its agent")
+	}
+	a.id = strings.TrimPrefix(c.Leaf.URIs[0].Path, "/")
 	a.line = line{server: at, config: c.TLS(), from: source(at, i), bytes: &f.counts.bytes}
 	a.line.config.ServerName = at.Hostname()
 	return a, nil
 }
 
-// Connect opens a new connection for every agent and announces its client if necessary.
+// Connect opens a new connection for every agent and announces its client if necessary. Agents
+// enrol with the keepers of the server, so that they can take part in private runs.
 // It discards the agents' pending turns.
 func (f *Fleet) Connect(ctx context.Context) error {
 	f.counts.present.Store(0)
@@ -178,6 +185,9 @@ func (f *Fleet) Connect(ctx context.Context) error {
 		}, r)
 		if err == nil && len(r.Refused) > 0 {
 			err = fmt.Errorf("the server refused clients %q", r.Refused)
+		}
+		if err == nil {
+			err = a.enrol(ctx, r.Statements)
 		}
 		a.announced = err == nil
 		return err

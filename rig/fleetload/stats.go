@@ -12,7 +12,7 @@ import (
 // counts collects a fleet's statistics.
 type counts struct {
 	accepted, closed, unknown, busy, rejected, failures atomic.Int64
-	present, bytes                                      atomic.Int64
+	present, bytes, pushed                              atomic.Int64
 	checkIn, push, fetch, heard                         histogram
 
 	mu    sync.Mutex
@@ -50,8 +50,9 @@ type Stats struct {
 	// CheckIn, Push and Fetch are call latencies. Heard is the time from the start of a
 	// push to the check-in that reports it as counted.
 	CheckIn, Push, Fetch, Heard Latencies
-	// Bytes is what the connections have carried both ways, with TLS.
-	Bytes int64
+	// Bytes is what the connections have carried both ways, with TLS. Pushed is the size of the
+	// calls in Push, without HTTP.
+	Bytes, Pushed int64
 }
 
 // Calls returns the number of calls that were answered.
@@ -64,7 +65,7 @@ func (f *Fleet) Stats() Stats {
 		Accepted: c.accepted.Load(), Closed: c.closed.Load(), Unknown: c.unknown.Load(), Busy: c.busy.Load(),
 		Rejected: c.rejected.Load(), Failed: c.failures.Load(),
 		CheckIn: c.checkIn.load(), Push: c.push.load(), Fetch: c.fetch.load(), Heard: c.heard.load(),
-		Bytes: c.bytes.Load(),
+		Bytes: c.bytes.Load(), Pushed: c.pushed.Load(),
 	}
 }
 
@@ -73,7 +74,7 @@ func (s Stats) Since(before Stats) Stats {
 	return Stats{
 		s.Accepted - before.Accepted, s.Closed - before.Closed, s.Unknown - before.Unknown, s.Busy - before.Busy,
 		s.Rejected - before.Rejected, s.Failed - before.Failed,
-		s.CheckIn.since(before.CheckIn), s.Push.since(before.Push), s.Fetch.since(before.Fetch), s.Heard.since(before.Heard), s.Bytes - before.Bytes,
+		s.CheckIn.since(before.CheckIn), s.Push.since(before.Push), s.Fetch.since(before.Fetch), s.Heard.since(before.Heard), s.Bytes - before.Bytes, s.Pushed - before.Pushed,
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"time"
 
-	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	"loadstar/internal/proc"
 	"loadstar/rig/bench"
@@ -107,18 +106,7 @@ func Engine(ctx context.Context, e Backends, size string, clients int, d time.Du
 // termsOf returns the terms of a run with the plan of planOf, in which all clients take
 // part.
 func termsOf(size string, clients int) (*terms.Terms, error) {
-	p, err := recipe.Read([]byte(planOf(size, clients/2)))
-	if err != nil {
-		return nil, err
-	}
-	if p, err = terms.Settle(p, int64(clients), modelInputs, []time.Duration{time.Hour}); err != nil {
-		return nil, err
-	}
-	text, err := recipe.Write(p)
-	if err != nil {
-		return nil, err
-	}
-	return terms.Read(string(text), "", int64(clients))
+	return settled(planOf(size, clients/2), clients)
 }
 
 // virtualResult returns the result of client number i.

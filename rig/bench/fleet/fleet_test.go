@@ -38,6 +38,33 @@ func TestUsage(t *testing.T) {
 	if err := good.check(); err != nil {
 		t.Error(err)
 	}
+	private := PrivateConfig{Agents: 8, Turns: 1, Seconds: 1, Rate: 100, Members: []int{1, 9}}
+	if _, err := Private(t.Context(), private, nil); err == nil || !strings.Contains(err.Error(), "--members must be 2 to 100000") {
+		t.Error(err)
+	}
+}
+
+// TestPrivateCosts checks that a keeper releases rounds of the benchmark's plan, and that plan
+// explain would say the size of their results.
+func TestPrivateCosts(t *testing.T) {
+	m, err := settled(privatePlan(formChecked, 40), 40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if up := m.Setup().Traffic().Up; !m.Checks() || up != m.MaskedBytes() || up <= 8*int64(m.Shared) {
+		t.Errorf("results have %d bytes, their traffic is %d, checks: %v", m.MaskedBytes(), up, m.Checks())
+	}
+	if cost, err := agentCost(m); err != nil || !(cost > 0) {
+		t.Errorf("an agent takes %g ms, %v", cost, err)
+	}
+	if m, err = settled(privatePlan(formMasked, 40), 40); err != nil {
+		t.Fatal(err)
+	}
+	steps := 0
+	costs, err := keeperCosts(t.Context(), m, []int{2, 40}, func(int, int, string) { steps++ })
+	if err != nil || len(costs) != 2 || !(costs[1] > 0) || steps == 0 {
+		t.Errorf("a keeper takes %v s, %v", costs, err)
+	}
 }
 
 func TestEngine(t *testing.T) {
