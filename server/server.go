@@ -161,23 +161,41 @@ type server struct {
 
 // Run runs the server until ctx ends, and then shuts down gracefully.
 func Run(ctx context.Context, c Config) error {
-	s := &server{Config: c, registry: prometheus.NewRegistry()}
-	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, r := range c.Roles {
 		if !slices.Contains(Roles(), r) {
 			return fmt.Errorf("unknown role %q; the roles are %s", r, strings.Join(Roles(), ", "))
 		}
 	}
-	if err := s.open(ctx); err != nil {
-		s.close()
-		if ctx.Err() != nil {
-			return nil // cancelled while starting
-		}
-		return err
+	if at := sqlstore.Unverified(c.Database); at != "" {
+		c.Log.Warn("the connection to the database does not check who answers: whoever is between can read and change everything; add sslmode=verify-full&sslrootcert=FILE to --database", "database", at)
 	}
-	defer s.close()
-	return s.serve(ctx)
+	retry := backoff.Backoff{Base: 100 * time.Millisecond, Cap: 5 * time.Second}
+	for {
+		s := &server{Config: c, registry: prometheus.NewRegistry()}
+		s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		err := s.open(ctx)
+		if err == nil {
+			defer s.close()
+			return s.serve(ctx)
+		}
+		s.close()
+		switch {
+		case ctx.Err() != nil:
+			return nil // cancelled while starting
+		case errors.Is(err, errBlobs) || !sqlstore.Unreachable(err):
+			return err
+		}
+		// After a power failure the database may start later than this server, or fail again meanwhile.
+		c.Log.Warn("waiting for the database", "error", err)
+		if retry.Wait(ctx) != nil {
+			return nil
+		}
+	}
 }
+
+// errBlobs means that the store of blobs cannot be opened. The settings may be wrong, so nothing
+// waits for it.
+var errBlobs = errors.New("opening the blobs")
 
 // open opens the services that the roles share: certificate authority, ledger and blobs.
 func (s *server) open(ctx context.Context) (err error) {
@@ -192,7 +210,7 @@ func (s *server) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if s.ledger, err = s.openLedger(ctx); err != nil {
+	if s.ledger, err = ledger.Open(ctx, s.Database); err != nil {
 		return err
 	}
 	s.countWork()
@@ -206,9 +224,12 @@ func (s *server) open(ctx context.Context) (err error) {
 		if err := s.openAuthority(ctx); err != nil {
 			return err
 		}
+		if err := s.writeOperator(ctx); err != nil {
+			return err
+		}
 	}
 	if s.rawBlobs, err = s.openBlobs(ctx); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errBlobs, err)
 	}
 	s.rawBlobs = examine.Blobs(s.rawBlobs, s.Log, s.registry)
 	s.blobs = blob.Cached(s.rawBlobs, blobCache)
@@ -243,25 +264,6 @@ func (s *server) openKeepers(ctx context.Context) error {
 	s.Log.Info("keepers know this server by its identity", "identity", keepers.Fingerprint(key))
 	s.keepers, err = keepers.New(keepers.Config{Addresses: s.Keepers, Key: key, Epoch: s.ledger.KeeperEpoch, Log: s.Log, Metrics: s.registry})
 	return err
-}
-
-// openLedger opens the ledger. It waits for an unreachable database, because after a power
-// failure the database may start later than this server.
-func (s *server) openLedger(ctx context.Context) (*ledger.Ledger, error) {
-	if at := sqlstore.Unverified(s.Database); at != "" {
-		s.Log.Warn("the connection to the database does not check who answers: whoever is between can read and change everything; add sslmode=verify-full&sslrootcert=FILE to --database", "database", at)
-	}
-	retry := backoff.Backoff{Base: 100 * time.Millisecond, Cap: 5 * time.Second}
-	for {
-		l, err := ledger.Open(ctx, s.Database)
-		if err == nil || !sqlstore.Unreachable(err) {
-			return l, err
-		}
-		s.Log.Warn("waiting for the database", "error", err)
-		if retry.Wait(ctx) != nil {
-			return nil, err
-		}
-	}
 }
 
 // lockFolder makes sure that no other process serves from this folder. Processes that share a
@@ -460,9 +462,6 @@ func (s *server) name() string {
 
 // gateway serves agents and operators, on one port if there is no listener for operators.
 func (s *server) gateway(ctx context.Context, group *errgroup.Group, agents, operators net.Listener) error {
-	if err := s.writeOperator(ctx); err != nil {
-		return err
-	}
 	settings, err := s.authority.TLS(s.Hosts)
 	if err != nil {
 		return err
