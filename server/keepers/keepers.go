@@ -260,7 +260,11 @@ func (k *keeper) call(ctx context.Context, what string, within time.Duration, do
 	defer cancel()
 	epoch, err := do(limited)
 	if err == nil {
-		err = k.current(ctx, epoch)
+		newest, failed := k.set.Epoch(ctx, hex.EncodeToString(k.Identity[:]), epoch)
+		if failed != nil { // the keeper has answered, and this server cannot note it
+			return failed
+		}
+		err = k.current(epoch, newest)
 	}
 	if refused := k.refusal(err); refused != nil {
 		k.answered()
@@ -281,10 +285,9 @@ func (k *keeper) call(ctx context.Context, what string, within time.Duration, do
 
 // current returns an error if the keeper has signed a later epoch before: then there are two
 // keepers with one identity, or one was restored, and a round could be released twice.
-func (k *keeper) current(ctx context.Context, epoch int64) error {
-	newest, err := k.set.Epoch(ctx, hex.EncodeToString(k.Identity[:]), epoch)
-	if err != nil || newest <= epoch {
-		return err
+func (k *keeper) current(epoch, newest int64) error {
+	if newest <= epoch {
+		return nil
 	}
 	k.set.back.WithLabelValues(k.Name).Inc()
 	k.set.Log.Error("a keeper has started earlier than one with its identity that answered before: its folder was copied, or restored from a backup", "keeper", k.Name, "epoch", epoch, "newest", newest)

@@ -215,6 +215,33 @@ func TestMasks(t *testing.T) {
 	}
 }
 
+// TestServersOwnFault checks that a keeper does not count as silent if it answers, and the server's
+// database does not.
+func TestServersOwnFault(t *testing.T) {
+	l := newLiar(t, 3)
+	s := set(t, map[string]int64{}, Address{"auditor", l.at, l.pin()})
+	k := s.all[0]
+	testkit.Must(t, k.state(t.Context()))
+	good := s.Epoch
+	s.Epoch = func(context.Context, string, int64) (int64, error) { return 0, errors.New("no connection") }
+	if err := k.state(t.Context()); err == nil || errors.As(err, new(*Away)) {
+		t.Errorf("the ledger has failed: %v", err)
+	}
+	if _, err := s.Statements(names); err != nil {
+		t.Errorf("the keeper counts as silent: %v", err)
+	}
+	waits := ""
+	sum, _, err := s.Masks(t.Context(), names, request(t, 3), func(why error) {
+		if why != nil {
+			waits, s.Epoch = why.Error(), good
+		}
+	})
+	testkit.Must(t, err)
+	if waits != "no connection" || !slices.Equal(sum, []uint64{1, 2, 3}) {
+		t.Errorf("it waited for %q, and the sum is %v", waits, sum)
+	}
+}
+
 // TestLies checks that a wrong keeper is not believed.
 func TestLies(t *testing.T) {
 	l, epochs := newLiar(t, 3), map[string]int64{}
