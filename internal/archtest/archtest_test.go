@@ -73,7 +73,7 @@ var table = map[string]pkg{
 	"rig/pretrain":         {may: "fed/generic fed/recipe fed/serve forecast forecast/issue nn/kernel rig/bench/skill series series/feature series/read", external: "golang.org/x/sync"},
 	"rig/attack":           {may: "agent fed fed/policy fed/recipe fed/round fed/setup internal/jointoken internal/mtls internal/protocol internal/testkit internal/testkit/pgtest nn/kernel proto/loadstar/v1 rig/leak rig/product series", external: "connectrpc.com/connect github.com/jackc/pgx/v5 github.com/johannesboyne/gofakes3 github.com/oauth2-proxy/mockoidc github.com/parquet-go/parquet-go golang.org/x/sync google.golang.org/protobuf modernc.org/sqlite"},
 	"rig/simulation":       {},
-	"rig/chaos":            {may: "agent/identity agent/state internal/mtls internal/protocol internal/testkit internal/testkit/pgtest rig/faultfs rig/patroni rig/product server server/blob server/ledger server/pki server/sqlstore", external: "github.com/jackc/pgx/v5 github.com/johannesboyne/gofakes3 modernc.org/sqlite"},
+	"rig/chaos":            {may: "agent/identity agent/state fed/member internal/mtls internal/protocol internal/testkit internal/testkit/pgtest keeper rig/faultfs rig/patroni rig/product server server/blob server/keepers server/ledger server/pki server/sqlstore", external: "github.com/jackc/pgx/v5 github.com/johannesboyne/gofakes3 modernc.org/sqlite"},
 	"rig/fleetload":        {may: "internal/jointoken internal/mtls internal/protocol proto/loadstar/v1", external: "golang.org/x/sync google.golang.org/protobuf"},
 	"rig/leak":             {may: "agent fed fed/client fed/policy fed/recipe fed/setup forecast metric nn nn/kernel series"},
 	"rig/faultfs":          {may: "internal/proc", external: "github.com/hanwen/go-fuse/v2 golang.org/x/sys"},
