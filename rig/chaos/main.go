@@ -118,6 +118,8 @@ func (o *options) check() (missing, err error) {
 		return nil, fmt.Errorf("the fault %s needs -form cluster", o.fault)
 	case f.keeper && !o.private():
 		return nil, fmt.Errorf("the fault %s needs -form private", o.fault)
+	case f.disks && o.private():
+		return nil, fmt.Errorf("the fault %s needs another form: a keeper has no disk that can fail", o.fault)
 	case f.available != nil:
 		return f.available(), nil
 	}

@@ -76,7 +76,7 @@ func (a *auditor) trusted() []string {
 }
 
 // privateOf returns the private plan of run i. The plans alternate between results whose norm the
-// keeper checks, and results that it does not check. Those of the second kind are clipped.
+// keeper checks, and results that it does not check. The seed decides with which one they begin.
 func privateOf(i int, seed uint64, rounds, cohort int) plan {
 	kinds := []string{
 		"algorithm: fedadam\npartition: head\nclient: {steps: 1, batch: 16}\nprivacy: {mode: private, keepers: [auditor], least: 2, check: none}\n",
@@ -85,7 +85,7 @@ func privateOf(i int, seed uint64, rounds, cohort int) plan {
 	}
 	name := fmt.Sprintf("private-%03d", i)
 	return plan{name, fmt.Sprintf("name: %s\nseed: %d\n%smodel: {name: bose2023}\nrounds: %d\nschedule: {cohort: %d}\nevaluate: {every: 2, clients: 2, windows: 8}\n",
-		name, seed+uint64(i), kinds[i%len(kinds)], rounds, cohort)}
+		name, seed+uint64(i), kinds[(seed+uint64(i))%uint64(len(kinds))], rounds, cohort)}
 }
 
 // enrolled waits until all agents have the keeper's receipt. Before that, they decline private

@@ -37,7 +37,8 @@ type Config struct {
 
 const (
 	stateEvery  = time.Minute
-	planEvery   = 3 * time.Second // while a run waits for the approval of its plan
+	watchEvery  = 10 * time.Second // while results of a round are checked
+	planEvery   = 3 * time.Second  // while a run waits for the approval of its plan
 	stateWithin = 10 * time.Second
 	// answerWithin is for calls that compute: a keeper takes half a minute for 100,000 results.
 	answerWithin = 5 * time.Minute
@@ -60,7 +61,7 @@ type keeper struct {
 	Address
 	client v1.KeeperServiceClient
 	set    *Set
-	asks   chan struct{} // has a value when the keeper has stopped to answer, or a plan is new
+	asks   chan struct{} // has a value when the keeper has stopped to answer, or must be asked at once
 
 	mu         sync.Mutex
 	statement  []byte               // signed
@@ -68,6 +69,7 @@ type keeper struct {
 	says       *v1.KeeperStatement  // what it says
 	directions map[string]mask.Seed // by run
 	plans      map[string]bool      // whether it approves; no plan is disapproved later
+	asked      time.Time            // when it was last asked for its state
 	silent     time.Time            // since when it does not answer; zero if it does
 	why        error                // why it does not
 }
@@ -194,6 +196,7 @@ func (k *keeper) ask() {
 // state asks for the keeper's statement, and whether it approves plans that it did not approve yet.
 func (k *keeper) state(ctx context.Context) error {
 	k.mu.Lock()
+	k.asked = time.Now()
 	plans := []string{""}
 	for plan, approved := range k.plans {
 		if !approved {
@@ -398,6 +401,23 @@ func (s *Set) Statements(names []string) (all [][]byte, err error) {
 		all = append(all, statement)
 	}
 	return all, nil
+}
+
+// Watch asks keepers more often than usual. Whoever waits for results that other processes let the
+// keepers check calls it, because it hears nothing from these keepers otherwise.
+func (s *Set) Watch(names []string) {
+	these, err := s.find(names)
+	if err != nil {
+		return // Statements says so
+	}
+	for _, k := range these {
+		k.mu.Lock()
+		if k.silent.IsZero() && time.Since(k.asked) > watchEvery {
+			k.asked = time.Now()
+			k.ask()
+		}
+		k.mu.Unlock()
+	}
 }
 
 // Known returns the signed statements of all keepers that have answered.
