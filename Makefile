@@ -340,9 +340,8 @@ private-planted: ## Switch off the keeper's rules and plant mistakes of agents: 
 
 KILLS ?= 40
 .PHONY: chaos
-chaos: build ## Chaos test: kill a fleet's processes at random, KILLS times per form, and check the result; needs PostgreSQL
-	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form one -kills $(KILLS) $(if $(SEED),-seed $(SEED))
-	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form cluster -kills $(KILLS) $(if $(SEED),-seed $(SEED))
+chaos: build ## Chaos test: kill a fleet's processes at random, KILLS times per form, and check the result; FORM=private or private-one for private plans with a keeper; needs PostgreSQL
+	for form in $(or $(FORM),one cluster); do go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form $$form -kills $(KILLS) $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS)) || exit 1; done
 
 CUTS ?= 40
 .PHONY: power
@@ -391,8 +390,12 @@ outages: build ## Stop PostgreSQL for AWAY, and check the result; then an hour w
 	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form cluster -fault outage -kills 2 -for $(AWAY) -patience 10m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
 	go -C rig test -count=1 -timeout 60m -v -run TestAway ./simulation -args -away 1h -outages 10
 
+.PHONY: keeper-away
+keeper-away: build ## Stop the keeper of private runs for AWAY, 10m for example, and check what a run says meanwhile and its weights; needs PostgreSQL
+	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form private -fault keeper -kills 1 -for $(AWAY) $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
+
 .PHONY: faults
-faults: build ## Run a short form of power, full-disk, corruption, foreign, failover, outages and links; about five minutes
+faults: build ## Run a short form of power, full-disk, corruption, foreign, failover, outages, links and keeper-away; about six minutes
 	$(MAKE) power CUTS=8
 	$(MAKE) full-disk TIMES=3
 	$(MAKE) corruption FLIPS=60
@@ -400,6 +403,7 @@ faults: build ## Run a short form of power, full-disk, corruption, foreign, fail
 	$(MAKE) failover TIMES=2 ROUNDS=4
 	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form cluster -fault outage -kills 1 -for 5s -rounds 4
 	$(MAKE) links LINKS=3 S3=2 ROUNDS=6
+	$(MAKE) keeper-away AWAY=10s ROUNDS=4
 
 .PHONY: attacks
 attacks: build ## Carry out the attacks of the security review against the built server; ONLY=C1,H3 for some

@@ -115,6 +115,7 @@ type tuning struct {
 	// announceEvery is the interval at which the agent announces its clients again while
 	// the server does not know some of them or refuses them.
 	announceEvery time.Duration
+	seek          time.Duration // first interval between announcements of an agent that seeks a keeper
 	call          time.Duration // timeout of a call
 	push          time.Duration // timeout of a call that sends one chunk of a result
 	wait          time.Duration // how long the server may hold a call that waits for tasks
@@ -124,7 +125,7 @@ type tuning struct {
 }
 
 var usual = tuning{
-	first: time.Second, most: 5 * time.Minute, announceEvery: 10 * time.Minute,
+	first: time.Second, most: 5 * time.Minute, announceEvery: 10 * time.Minute, seek: 10 * time.Second,
 	call: time.Minute, push: 5 * time.Minute, wait: 25 * time.Second, stall: time.Minute, renew: time.Hour, pulseEvery: time.Minute,
 }
 

@@ -164,7 +164,7 @@ func (n named) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // quick makes an agent retry after short pauses. Its timeouts are long enough for a machine
 // under load.
-var quick = tuning{first: time.Millisecond, most: 20 * time.Millisecond, announceEvery: 10 * time.Millisecond, call: time.Minute, push: time.Minute, stall: time.Minute, renew: 10 * time.Millisecond}
+var quick = tuning{first: time.Millisecond, most: 20 * time.Millisecond, announceEvery: 10 * time.Millisecond, seek: 10 * time.Millisecond, call: time.Minute, push: time.Minute, stall: time.Minute, renew: 10 * time.Millisecond}
 
 // testSecret is the secret of the agents in tests, so that their training can be repeated.
 var testSecret = [32]byte{1}

@@ -30,15 +30,16 @@ func (a *agent) contact(ctx context.Context) error {
 	retry := a.retry("contact")
 	var told time.Time // time of the last announcement
 	var away time.Time // time since when the server does not answer
-	missing := true    // whether the server does not yet list all clients under this agent
+	seek := a.seek
+	missing := true // whether the server does not yet list all clients under this agent
 	for ctx.Err() == nil {
 		var next time.Duration
 		var err error
 		withheld := false // the server may have no room for the result that waits
 		seeking := false
-		if seeking, err = a.members.unenrolled(); err == nil && (missing && time.Since(told) > a.announceEvery || seeking && time.Since(told) > seekEvery) {
+		if seeking, err = a.members.unenrolled(); err == nil && (missing && time.Since(told) > a.announceEvery || seeking && time.Since(told) > seek) {
 			if missing, err = a.announce(ctx); err == nil {
-				told = time.Now()
+				told, seek = time.Now(), min(2*seek, seekEvery)
 			}
 		}
 		if err == nil {

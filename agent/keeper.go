@@ -23,8 +23,9 @@ import (
 // enrolEvery is the interval at which an enrolment is repeated until the keeper's answer arrives,
 // and refusedEvery that after a refusal.
 const (
-	// seekEvery is the interval at which an agent announces itself while it is not enrolled with a
-	// keeper that it trusts: the server may have got to know the keeper.
+	// seekEvery is the longest interval at which an agent announces itself while it is not enrolled
+	// with a keeper that it trusts: the server may have got to know the keeper. The first intervals
+	// are short, because a server that has just started does not know its keepers yet.
 	seekEvery    = time.Hour
 	enrolEvery   = time.Minute
 	refusedEvery = time.Hour

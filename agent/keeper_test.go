@@ -663,6 +663,22 @@ func TestEnrolsAgain(t *testing.T) {
 	p.pushed(t, "after", 0)
 }
 
+// An agent that has joined while the server did not know the keeper enrols as soon as it does.
+func TestEnrolsLate(t *testing.T) {
+	k := newKeeper(t, 3, time.Now)
+	p := private(t, meters(t, 2), 1, 3, time.Now)[0]
+	p.stop()
+	p.config.Policy.Keepers = []string{k.Pin().String()}
+	p.stop = start(t, p.config)
+	var calls int
+	p.wait(t, "a call", func() bool { calls = len(p.checkIns); return calls > 0 })
+	p.wait(t, "the next call", func() bool { return len(p.checkIns) > calls })
+	p.mu.Lock()
+	p.keepers = [][]byte{signed(t, k)}
+	p.mu.Unlock()
+	p.enrolledWith(t, k)
+}
+
 // A new member declines until it is old enough: with its result, the keeper would refuse the round, and
 // three such rounds end the run.
 func TestYoungMember(t *testing.T) {

@@ -4,14 +4,10 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
-	"io"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -73,95 +69,6 @@ func TestUnsafeDatabaseIsRefused(t *testing.T) {
 	all = Examine(t.Context(), c)
 	testkit.WantFinding(t, all, "database's answer", finding.Fail, "connect")
 	testkit.WantFinding(t, all, "issuer of certificates", finding.OK, "days left")
-}
-
-// cutter forwards connections to a database, and closes all of them when clients have sent a
-// number of messages.
-type cutter struct {
-	at      string
-	left    atomic.Int64 // messages until then
-	mu      sync.Mutex
-	clients []net.Conn
-}
-
-func newCutter(t *testing.T, to string) *cutter {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.Must(t, err)
-	t.Cleanup(func() { l.Close() })
-	c := &cutter{at: l.Addr().String()}
-	go func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", to)
-			if err != nil {
-				client.Close()
-				continue
-			}
-			c.mu.Lock()
-			c.clients = append(c.clients, client)
-			c.mu.Unlock()
-			go c.forward(client, server)
-			go func() {
-				defer client.Close()
-				_, _ = io.Copy(client, server) // ends with either connection
-			}()
-		}
-	}()
-	return c
-}
-
-func (c *cutter) forward(client, server net.Conn) {
-	defer server.Close()
-	message := make([]byte, 1<<16)
-	for {
-		n, err := client.Read(message)
-		if err != nil {
-			return
-		}
-		if c.left.Add(-1) == 0 {
-			c.mu.Lock()
-			for _, x := range c.clients {
-				x.Close()
-			}
-			c.mu.Unlock()
-			return
-		}
-		if _, err := server.Write(message[:n]); err != nil {
-			return
-		}
-	}
-}
-
-// A server that starts waits if connections to its database end, at whichever step.
-func TestStartWithoutDatabase(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts PostgreSQL")
-	}
-	pg := pgtest.Single(t)
-	c := newCutter(t, pg.Addr())
-	database := "postgres://postgres@" + c.at + "/postgres?sslmode=disable"
-	st := newStation(t, func(c *Config) { c.Database = database })
-	st.stop()
-	waited := 0
-	for n := int64(1); ; n += 1 + n/12 {
-		c.left.Store(n)
-		said, err := opening(t, st.Config)
-		if err != nil {
-			t.Fatalf("connections end at message %d: %v\n%s", n, err, said)
-		}
-		waited += strings.Count(said, "waiting for the database")
-		if c.left.Load() > 0 {
-			t.Logf("starts send fewer than %d messages; they waited %d times", n, waited)
-			break
-		}
-	}
-	if waited == 0 {
-		t.Error("no start had to wait")
-	}
 }
 
 // A process that did not end cleanly is noticed by the next one. A server does not start on a

@@ -15,6 +15,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"strings"
 	"time"
@@ -47,6 +48,9 @@ func PinOf(key ed25519.PublicKey) Pin { return sha256.Sum256(key) }
 
 // String returns the form in which people copy a pin.
 func (p Pin) String() string { return "sha256:" + hex.EncodeToString(p[:]) }
+
+// LogValue lets JSON logs have the same form.
+func (p Pin) LogValue() slog.Value { return slog.StringValue(p.String()) }
 
 // ParsePin reads what [Pin.String] has written.
 func ParsePin(s string) (p Pin, err error) {

@@ -3,6 +3,7 @@ package member
 import (
 	"bytes"
 	"crypto/ed25519"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -134,6 +135,11 @@ func TestPin(t *testing.T) {
 	p := Pin{1, 2, 255}
 	if got, err := ParsePin(p.String()); err != nil || got != p {
 		t.Error(got, err)
+	}
+	var log strings.Builder
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("", "keeper", p)
+	if !strings.Contains(log.String(), `"keeper":"`+p.String()) {
+		t.Errorf("a log has %s", &log)
 	}
 	for _, bad := range []string{"", "sha256:", p.String()[7:], p.String() + "00", "sha256:" + strings.Repeat("g", 64)} {
 		if _, err := ParsePin(bad); err == nil {

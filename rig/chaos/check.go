@@ -17,7 +17,9 @@ type findings struct {
 	// plus the number of turns that an agent logged as counted but that are not in the
 	// ledger. twice is the number of turns that were counted more than once.
 	lost, twice int
-	faults      []string
+	// released is the number of rounds that the keeper has released, and again that of repetitions.
+	released, again int
+	faults          []string
 }
 
 func (f *findings) fault(format string, args ...any) {

@@ -34,6 +34,8 @@ type fault struct {
 	plural string
 	// cluster means that the fault needs the form cluster.
 	cluster bool
+	// keeper means that the fault needs a keeper.
+	keeper bool
 	// disks means that each process has a disk that can fail.
 	disks bool
 	// available returns why the fault cannot be injected on this machine. It may be nil.
@@ -74,6 +76,10 @@ var faults = map[string]fault{
 	"outage": {
 		about: "stop PostgreSQL for the time of -for", plural: "outages", cluster: true,
 		inject: func(t *trial, log io.Writer) injector { return newOutage(t, log) },
+	},
+	"keeper": {
+		about: "stop the keeper for the time of -for", plural: "times without keeper", keeper: true,
+		inject: func(t *trial, log io.Writer) injector { return newKeeperAway(t, log) },
 	},
 	"links": {
 		about: "make links slow, cut them, and let them die without a word", plural: "bad links", cluster: true,

@@ -17,11 +17,11 @@ import (
 // some rounds.
 var share = map[string]int{
 	kindServer: 12, kindGateway: 21, kindCoordinator: 9, kindPostgres: 10, kindAgent: 80,
-	kindShared: 10, kindSite: 20,
+	kindShared: 10, kindSite: 20, kindKeeper: 12,
 }
 
 // kinds lists the kinds in a fixed order, for the random choice and for the output.
-var kinds = []string{kindServer, kindGateway, kindCoordinator, kindPostgres, kindAgent, kindShared, kindSite}
+var kinds = []string{kindServer, kindGateway, kindCoordinator, kindPostgres, kindKeeper, kindAgent, kindShared, kindSite}
 
 const (
 	killEvery = 400 * time.Millisecond // average time between faults

@@ -53,6 +53,9 @@ type options struct {
 	keep           bool
 }
 
+func (o *options) cluster() bool { return o.form == "cluster" || o.form == "private" }
+func (o *options) private() bool { return strings.HasPrefix(o.form, "private") }
+
 // Each agent of the fleet hosts ten clients. A round asks a fifth of all clients, which is
 // two per agent on average, so that some agents send sums and others individual updates.
 const (
@@ -71,7 +74,7 @@ func main() {
 		return
 	}
 	var o options
-	flag.StringVar(&o.form, "form", "one", "one: a single server; cluster: PostgreSQL, three gateways, two coordinators")
+	flag.StringVar(&o.form, "form", "one", "one: a single server; cluster: PostgreSQL, three gateways, two coordinators; private: a cluster with a keeper that trains private plans; private-one: the same with a single server")
 	flag.StringVar(&o.bin, "bin", "", "binary under test (default: build it)")
 	flag.StringVar(&o.old, "old", "", "test upgrades from this older binary instead")
 	flag.StringVar(&o.dir, "dir", "", "working folder (default: a temporary one)")
@@ -102,20 +105,35 @@ func main() {
 	}
 }
 
+// check checks the flags. It returns in missing why the fault cannot be injected on this machine.
+func (o *options) check() (missing, err error) {
+	if flag.NArg() > 0 || o.kills < 0 || o.rounds < 1 || !slices.Contains([]string{"one", "cluster", "private", "private-one"}, o.form) || o.fedsim && o.private() {
+		return nil, errors.New("invalid flags or arguments; see -help")
+	}
+	f, ok := faults[o.fault]
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("unknown fault %q; the faults are: %s", o.fault, faultNames())
+	case f.cluster && !o.cluster():
+		return nil, fmt.Errorf("the fault %s needs -form cluster", o.fault)
+	case f.keeper && !o.private():
+		return nil, fmt.Errorf("the fault %s needs -form private", o.fault)
+	case f.disks && o.private():
+		return nil, fmt.Errorf("the fault %s needs another form: a keeper has no disk that can fail", o.fault)
+	case f.available != nil:
+		return f.available(), nil
+	}
+	return nil, nil
+}
+
 // execute runs the test in a folder, which it removes on success.
 func execute(ctx context.Context, o options, out io.Writer) (err error) {
-	if flag.NArg() > 0 || o.kills < 0 || o.rounds < 1 || o.form != "one" && o.form != "cluster" {
-		return errors.New("invalid flags or arguments; see -help")
-	}
-	if f, ok := faults[o.fault]; !ok {
-		return fmt.Errorf("unknown fault %q; the faults are: %s", o.fault, faultNames())
-	} else if f.cluster && o.form != "cluster" {
-		return fmt.Errorf("the fault %s needs -form cluster", o.fault)
-	} else if f.available != nil {
-		if err := f.available(); err != nil {
-			fmt.Fprintln(out, "skipped:", err)
-			return nil
-		}
+	switch reason, err := o.check(); {
+	case err != nil:
+		return err
+	case reason != nil:
+		fmt.Fprintln(out, "skipped:", reason)
+		return nil
 	}
 	if o.dir == "" {
 		if o.dir, err = os.MkdirTemp("", "chaos"); err != nil {
@@ -142,6 +160,9 @@ func execute(ctx context.Context, o options, out io.Writer) (err error) {
 	}
 	if o.bin, err = filepath.Abs(o.bin); err != nil {
 		return err
+	}
+	if o.fault == "keeper" {
+		o.patience += o.away // rounds wait for it
 	}
 	if o.old != "" {
 		err = upgrade(ctx, o, out)
@@ -211,7 +232,7 @@ func chaos(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	l := layout{cluster: o.form == "cluster", agents: agents, data: data}
+	l := layout{cluster: o.cluster(), private: o.private(), agents: agents, data: data}
 	if o.fedsim {
 		if l.own, err = generateOwn(ctx, o.bin, o.dir); err != nil {
 			return err
@@ -291,6 +312,13 @@ func (t *trial) run(ctx context.Context) error {
 			}
 		}()
 	}
+	if t.private() {
+		if err := t.system.auditor.enrolled(ctx, t.patience); err != nil {
+			cancel(err)
+			<-over
+			return err
+		}
+	}
 	for i := 0; ; i++ {
 		select {
 		case <-over:
@@ -313,7 +341,10 @@ func (t *trial) run(ctx context.Context) error {
 // one trains run number i and compares its weights with the simulator's.
 func (t *trial) one(ctx context.Context, i int) error {
 	p := planOf(i, t.seed, t.rounds, cohort)
-	if t.fedsim {
+	switch {
+	case t.private():
+		p = privateOf(i, t.seed, t.rounds, cohort)
+	case t.fedsim:
 		p = fedsimOf(i, t.seed, t.rounds, cohort)
 	}
 	ref := reference{p, t.bin, t.system.data, t.system.own}
@@ -348,6 +379,11 @@ func (t *trial) judge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if t.private() {
+		if err := t.system.auditor.addReleases(ctx, f); err != nil {
+			return err
+		}
+	}
 	t.findings = f
 	if stopped != nil {
 		f.fault("%v", stopped)
@@ -359,7 +395,7 @@ func (t *trial) judge(ctx context.Context) error {
 	}
 	fmt.Fprintf(t.out, "runs %d, rounds %d, receipts %d\n", f.runs, f.rounds, f.receipts)
 	t.injector.print(t.out)
-	if f.lost+f.twice+len(t.differ)+len(f.faults) == 0 {
+	if f.lost+f.twice+f.again+len(t.differ)+len(f.faults) == 0 {
 		return nil
 	}
 	if len(t.differ) > 0 {
@@ -374,5 +410,9 @@ func (t *trial) line() string {
 	if len(t.differ) > 0 {
 		weights = fmt.Sprintf("differ in %d of %d runs", len(t.differ), t.trained)
 	}
-	return fmt.Sprintf("%s %d, counted %d, lost %d, twice %d, weights %s", faults[t.fault].plural, t.injector.count(), t.findings.receipts, t.findings.lost, t.findings.twice, weights)
+	line := fmt.Sprintf("%s %d, counted %d, lost %d, twice %d, weights %s", faults[t.fault].plural, t.injector.count(), t.findings.receipts, t.findings.lost, t.findings.twice, weights)
+	if t.private() {
+		line += fmt.Sprintf(", released %d, twice %d", t.findings.released, t.findings.again)
+	}
+	return line
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"loadstar/internal/mtls"
 	"loadstar/internal/testkit"
 	"loadstar/rig/faultfs"
 	"loadstar/rig/patroni"
@@ -23,6 +24,7 @@ const (
 	kindCoordinator = "coordinator"
 	kindPostgres    = "postgres"
 	kindAgent       = "agent"
+	kindKeeper      = "keeper"
 
 	// These are parts that a fault hits at the same time.
 	kindShared = "shared disk" // the blobs, and all processes that write them
@@ -35,6 +37,8 @@ type layout struct {
 	// process. Otherwise one server does everything.
 	cluster bool
 	agents  int
+	// private adds a keeper, and makes agents train private plans alone.
+	private bool
 	// data is the prepared dataset. Its meters are divided among the agents.
 	data string
 	// own is the prepared dataset of the coordinators, or empty.
@@ -60,8 +64,9 @@ type system struct {
 	layout
 	bin, dir string
 
-	address  string // address of the gateways
-	operator string // folder of the operator's credentials
+	address  string   // address of the gateways
+	operator string   // folder of the operator's credentials
+	auditor  *auditor // nil without private plans
 	ledger   *ledger
 	servers  []part
 	hosts    []*process // the agents
@@ -119,6 +124,9 @@ func start(ctx context.Context, bin, dir string, l layout) (*system, error) {
 		s.hosts = append(s.hosts, s.process(kindAgent, name, "agent", "run", "--dir", s.agentDir(i), "--data", l.data,
 			"--part", fmt.Sprintf("%d/%d", i+1, l.agents), "--workers", "1", "--log-format", "json", "--log-level", "debug"))
 		s.hosts[i].args = append(s.hosts[i].args, anyPlan...)
+		if l.private {
+			s.hosts[i].args = append(s.hosts[i].args, s.auditor.trusted()...)
+		}
 	}
 	return s, nil
 }
@@ -188,14 +196,24 @@ func (s *system) one(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p, watch, err := s.serve(kindServer, "server", append(s.ownData(), "--listen", loopback(port))...)
+	dir, args := s.serverDir("server"), append(s.ownData(), "--listen", loopback(port))
+	if s.private {
+		if err := mtls.MakeDir(dir); err != nil {
+			return err
+		}
+		more, err := startKeeper(ctx, s, "sqlite:"+filepath.Join(dir, "ledger.db"))
+		if err != nil {
+			return err
+		}
+		args = append(args, more...)
+	}
+	p, watch, err := s.serve(kindServer, "server", args...)
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(s.dir, "servers", "server")
 	s.address, s.operator = "https://"+loopback(port), filepath.Join(dir, "operator")
 	s.ledger = sqliteLedger(filepath.Join(dir, "ledger.db"))
-	s.servers = []part{p}
+	s.servers = append(s.servers, p)
 	if err := p.Start(); err != nil {
 		return err
 	}
@@ -215,6 +233,13 @@ func (s *system) many(ctx context.Context) error {
 		}
 	}
 	common := []string{"--database", at, "--blobs", blobs}
+	if s.private {
+		more, err := startKeeper(ctx, s, at)
+		if err != nil {
+			return err
+		}
+		common = append(common, more...)
+	}
 	if err := s.disk(s.blobs()); err != nil {
 		return err
 	}

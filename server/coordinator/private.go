@@ -89,6 +89,7 @@ func (d *driver) waitForKeepers(now time.Time) {
 	if !d.terms.Checks() {
 		return
 	}
+	d.Keepers.Watch(d.terms.Plan.Privacy.Keepers)
 	before := d.away
 	if _, d.away = d.Keepers.Statements(d.terms.Plan.Privacy.Keepers); d.away != nil && before != nil {
 		d.machine.Delay(max(now.Sub(d.looked), 0))

@@ -37,7 +37,8 @@ type Config struct {
 
 const (
 	stateEvery  = time.Minute
-	planEvery   = 3 * time.Second // while a run waits for the approval of its plan
+	watchEvery  = 10 * time.Second // while results of a round are checked
+	planEvery   = 3 * time.Second  // while a run waits for the approval of its plan
 	stateWithin = 10 * time.Second
 	// answerWithin is for calls that compute: a keeper takes half a minute for 100,000 results.
 	answerWithin = 5 * time.Minute
@@ -60,7 +61,7 @@ type keeper struct {
 	Address
 	client v1.KeeperServiceClient
 	set    *Set
-	asks   chan struct{} // has a value when the keeper has stopped to answer, or a plan is new
+	asks   chan struct{} // has a value when the keeper has stopped to answer, or must be asked at once
 
 	mu         sync.Mutex
 	statement  []byte               // signed
@@ -68,6 +69,7 @@ type keeper struct {
 	says       *v1.KeeperStatement  // what it says
 	directions map[string]mask.Seed // by run
 	plans      map[string]bool      // whether it approves; no plan is disapproved later
+	asked      time.Time            // when it was last asked for its state
 	silent     time.Time            // since when it does not answer; zero if it does
 	why        error                // why it does not
 }
@@ -194,6 +196,7 @@ func (k *keeper) ask() {
 // state asks for the keeper's statement, and whether it approves plans that it did not approve yet.
 func (k *keeper) state(ctx context.Context) error {
 	k.mu.Lock()
+	k.asked = time.Now()
 	plans := []string{""}
 	for plan, approved := range k.plans {
 		if !approved {
@@ -260,7 +263,11 @@ func (k *keeper) call(ctx context.Context, what string, within time.Duration, do
 	defer cancel()
 	epoch, err := do(limited)
 	if err == nil {
-		err = k.current(ctx, epoch)
+		newest, failed := k.set.Epoch(ctx, hex.EncodeToString(k.Identity[:]), epoch)
+		if failed != nil { // the keeper has answered, and this server cannot note it
+			return failed
+		}
+		err = k.current(epoch, newest)
 	}
 	if refused := k.refusal(err); refused != nil {
 		k.answered()
@@ -281,10 +288,9 @@ func (k *keeper) call(ctx context.Context, what string, within time.Duration, do
 
 // current returns an error if the keeper has signed a later epoch before: then there are two
 // keepers with one identity, or one was restored, and a round could be released twice.
-func (k *keeper) current(ctx context.Context, epoch int64) error {
-	newest, err := k.set.Epoch(ctx, hex.EncodeToString(k.Identity[:]), epoch)
-	if err != nil || newest <= epoch {
-		return err
+func (k *keeper) current(epoch, newest int64) error {
+	if newest <= epoch {
+		return nil
 	}
 	k.set.back.WithLabelValues(k.Name).Inc()
 	k.set.Log.Error("a keeper has started earlier than one with its identity that answered before: its folder was copied, or restored from a backup", "keeper", k.Name, "epoch", epoch, "newest", newest)
@@ -395,6 +401,23 @@ func (s *Set) Statements(names []string) (all [][]byte, err error) {
 		all = append(all, statement)
 	}
 	return all, nil
+}
+
+// Watch asks keepers more often than usual. Whoever waits for results that other processes let the
+// keepers check calls it, because it hears nothing from these keepers otherwise.
+func (s *Set) Watch(names []string) {
+	these, err := s.find(names)
+	if err != nil {
+		return // Statements says so
+	}
+	for _, k := range these {
+		k.mu.Lock()
+		if k.silent.IsZero() && time.Since(k.asked) > watchEvery {
+			k.asked = time.Now()
+			k.ask()
+		}
+		k.mu.Unlock()
+	}
 }
 
 // Known returns the signed statements of all keepers that have answered.

@@ -215,6 +215,67 @@ func TestMasks(t *testing.T) {
 	}
 }
 
+// TestWatch checks that a process which does not call a keeper itself learns soon that it is away.
+func TestWatch(t *testing.T) {
+	l := newLiar(t, 3)
+	s := set(t, map[string]int64{}, Address{"auditor", l.at, l.pin()})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	until := func(what string, is func() bool) {
+		for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal(what)
+			}
+		}
+	}
+	silent := func() bool {
+		_, err := s.Statements(names)
+		return err != nil
+	}
+	until("the keeper does not answer", func() bool { return !silent() })
+	l.server.Close()
+	s.Watch(names) // it was asked just now
+	k := s.all[0]
+	if len(k.asks) != 0 {
+		t.Error("the keeper is asked at every call")
+	}
+	k.mu.Lock()
+	k.asked = k.asked.Add(-watchEvery)
+	k.mu.Unlock()
+	s.Watch(names)
+	until("nobody has noticed that the keeper is away", silent)
+	cancel()
+	testkit.Must(t, <-done)
+}
+
+// TestServersOwnFault checks that a keeper does not count as silent if it answers, and the server's
+// database does not.
+func TestServersOwnFault(t *testing.T) {
+	l := newLiar(t, 3)
+	s := set(t, map[string]int64{}, Address{"auditor", l.at, l.pin()})
+	k := s.all[0]
+	testkit.Must(t, k.state(t.Context()))
+	good := s.Epoch
+	s.Epoch = func(context.Context, string, int64) (int64, error) { return 0, errors.New("no connection") }
+	if err := k.state(t.Context()); err == nil || errors.As(err, new(*Away)) {
+		t.Errorf("the ledger has failed: %v", err)
+	}
+	if _, err := s.Statements(names); err != nil {
+		t.Errorf("the keeper counts as silent: %v", err)
+	}
+	waits := ""
+	sum, _, err := s.Masks(t.Context(), names, request(t, 3), func(why error) {
+		if why != nil {
+			waits, s.Epoch = why.Error(), good
+		}
+	})
+	testkit.Must(t, err)
+	if waits != "no connection" || !slices.Equal(sum, []uint64{1, 2, 3}) {
+		t.Errorf("it waited for %q, and the sum is %v", waits, sum)
+	}
+}
+
 // TestLies checks that a wrong keeper is not believed.
 func TestLies(t *testing.T) {
 	l, epochs := newLiar(t, 3), map[string]int64{}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"loadstar/rig/product"
+)
+
+// newKeeperAway returns an injector that stops the keeper in the middle of a run and starts it
+// again after a while. While it is away, the run must say for which keeper it waits, and since when.
+func newKeeperAway(t *trial, log io.Writer) injector {
+	r := newRepeated(t, log, kindKeeper)
+	r.once = func(ctx context.Context, i int) error {
+		r.record(kindKeeper, "away for %s", t.away)
+		p, begun := t.system.auditor, time.Now()
+		if err := p.Stop(); err != nil {
+			return err
+		}
+		err := r.without(ctx, begun)
+		r.watcher.killed(kindKeeper) // measure from the keeper's return
+		return errors.Join(err, p.Start())
+	}
+	return r
+}
+
+// without checks what the run says while the keeper is away.
+func (r *repeated) without(ctx context.Context, since time.Time) error {
+	first, err := r.system.auditor.waits(ctx, since, r.away+time.Minute)
+	if err != nil {
+		return err
+	}
+	r.note("after %.1f s the run said: %s", time.Since(since).Seconds(), first)
+	if err := product.Sleep(ctx, r.away-time.Since(since)); err != nil {
+		return err
+	}
+	last, err := r.system.auditor.waits(ctx, since, time.Minute)
+	r.note("after %.1f s the run said: %s", time.Since(since).Seconds(), last)
+	return err
+}
+
+// waits returns what a running run says about the keeper that was stopped at a time. It checks
+// that this names the keeper and a time near that one.
+func (a *auditor) waits(ctx context.Context, since time.Time, within time.Duration) (text string, err error) {
+	told, err := product.Eventually(ctx, within, func() (bool, error) {
+		all, err := a.ledger.runs(ctx, "")
+		if err != nil {
+			return false, err
+		}
+		for _, r := range all {
+			if r.ended() {
+				continue
+			}
+			out, err := a.command(ctx, "run", "show", r.id, "--json")
+			if err != nil {
+				return false, err
+			}
+			var shown struct{ Run struct{ Waits string } }
+			if err := json.Unmarshal([]byte(out), &shown); err != nil {
+				return false, err
+			}
+			text = shown.Run.Waits
+		}
+		return text != "", nil
+	})
+	if err != nil {
+		return "", err
+	}
+	const form = "2006-01-02 15:04:05 MST"
+	rest, named := strings.CutPrefix(text, "keeper "+keeperName+" has not answered since ")
+	if !told || !named {
+		return "", fmt.Errorf("the keeper was stopped, and the run says that it waits: %q", text)
+	}
+	at, err := time.Parse(form, rest[:min(len(form), len(rest))])
+	if err != nil {
+		return "", err
+	}
+	// Whoever needs the keeper notices at once, and a coordinator that waits for checked results within 10 s.
+	if late := at.Sub(since.Truncate(time.Second)); late < 0 || late > 30*time.Second {
+		return "", fmt.Errorf("the keeper was stopped at %s, and the run says %q", since.UTC().Format(form), text)
+	}
+	return text, nil
+}
