@@ -23,7 +23,6 @@ import (
 const testClock = `package time
 
 import (
-	"loadstar/rig/product"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
