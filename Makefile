@@ -465,8 +465,8 @@ papers-check: build ## Compute the papers' verdicts again, and twenty of them wi
 	@bin/loadstar-lab reproduce all --verify
 
 .PHONY: pretrained
-pretrained: ## Train the model in the binary (fed/generic) on Cambridge and ResStock; about a minute of CPU time; needs the data
-	@$(DATA_ROOT); go -C rig build -o $(CURDIR)/bin/ ./pretrain && bin/pretrain train -o fed/generic/weights.f16 && git diff --stat -- fed/generic/weights.f16
+pretrained: ## Train the model in the binary (fed/serve/generic.f16) on Cambridge and ResStock; about a minute of CPU time; needs the data
+	@$(DATA_ROOT); go -C rig build -o $(CURDIR)/bin/ ./pretrain && bin/pretrain train -o fed/serve/generic.f16 && git diff --stat -- fed/serve/generic.f16
 
 PEERS ?= 6
 .PHONY: ages

@@ -33,7 +33,6 @@ import (
 	"loadstar/server/gateway"
 	"loadstar/server/keepers"
 	"loadstar/server/ledger"
-	"loadstar/server/limitlog"
 	"loadstar/server/operator"
 	"loadstar/server/owndata"
 	"loadstar/server/pki"
@@ -148,7 +147,7 @@ type server struct {
 	terms     *terms.Cache
 	keepers   *keepers.Set
 	registry  *prometheus.Registry
-	limited   *limitlog.Report
+	limited   *access.LimitReport
 	ready     atomic.Bool // all roles have started
 	running   *os.File    // is there while this process runs; nil if another process has it
 	unclean   bool        // the process before this one did not end cleanly
@@ -332,7 +331,7 @@ func (s *server) close() {
 // serve runs the configured roles. If one of them ends, all end.
 func (s *server) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	s.limited = limitlog.NewReport(s.Log, s.registry)
+	s.limited = access.NewLimitReport(s.Log, s.registry)
 	s.listens = map[string]string{}
 	var agents, operators net.Listener
 	if slices.Contains(s.Roles, Gateway) { // before the port for monitoring, which matters less

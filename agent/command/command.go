@@ -18,7 +18,6 @@ import (
 	"loadstar/agent/live"
 	"loadstar/agent/mqtt"
 	"loadstar/agent/readings"
-	"loadstar/fed/generic"
 	"loadstar/fed/serve"
 	"loadstar/forecast/issue"
 	"loadstar/nn/kernel"
@@ -155,7 +154,7 @@ func (x *site) openService(log *slog.Logger) error {
 	fallback := issue.Fallback(c.Forecast.Fallback)
 	var young *serve.Model
 	if c.Forecast.Fallback == "generic" {
-		if young, err = generic.New(k); err != nil {
+		if young, err = serve.NewGeneric(k); err != nil {
 			return err
 		}
 		fallback = issue.LastWeek

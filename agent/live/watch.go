@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"loadstar/forecast/drift"
+	"loadstar/forecast/calibrate"
 	"loadstar/forecast/issue"
 	"loadstar/internal/stateformat"
 )
@@ -14,7 +14,7 @@ const alarmFor = 14 * day
 
 // watch notices when a client's model becomes worse compared with last week's load.
 type watch struct {
-	detector drift.Detector
+	detector calibrate.Detector
 	judged   int64 // newest day that was judged
 	raised   int64 // when the newest alarm was raised, or 0
 	seen     int64 // time of the newest judgement
@@ -48,7 +48,7 @@ func (w *watch) decode(x *stateformat.Reader) {
 	state := x.Bytes()
 	w.judged, w.raised, w.seen, w.since = x.Int(), x.Int(), x.Int(), x.Int()
 	if err := w.detector.UnmarshalBinary(state); err != nil {
-		w.detector = drift.Detector{} // it learns anew what is usual
+		w.detector = calibrate.Detector{} // it learns anew what is usual
 	}
 }
 
@@ -73,7 +73,7 @@ func (ch *chooser) observeDrift(m *member, now time.Time, snap *snapshot) error 
 	if w.judged >= yesterday {
 		return nil
 	}
-	var raised drift.Alarm
+	var raised calibrate.Alarm
 	for ; w.judged < yesterday; w.judged++ {
 		t := m.scores.total(w.judged+1, w.judged+1, -1)
 		if t.BareN == 0 {
@@ -89,7 +89,7 @@ func (ch *chooser) observeDrift(m *member, now time.Time, snap *snapshot) error 
 		nominal := ch.c.Levels[len(ch.c.Levels)-1] - ch.c.Levels[0]
 		// Issues overlap: each load is the target of many.
 		targets := min(t.N, int((yesterday-from+1)*day/ch.seconds()))
-		raised = drift.CheckCoverage(float64(t.Hits)/float64(t.N), nominal, targets)
+		raised = calibrate.CheckCoverage(float64(t.Hits)/float64(t.N), nominal, targets)
 	}
 	if raised == "" {
 		return nil

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	pretrained "loadstar/fed/generic"
+	"loadstar/fed/serve"
 	"loadstar/forecast/issue"
 )
 
@@ -17,7 +17,7 @@ func TestYoungModel(t *testing.T) {
 		return service(t, dir, func(c *Config) {
 			c.Now, c.Clients = func() time.Time { return now }, []string{"a"}
 			var err error
-			if c.Generic, err = pretrained.New(c.Kernel); err != nil {
+			if c.Generic, err = serve.NewGeneric(c.Kernel); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -39,9 +39,9 @@ func TestYoungModel(t *testing.T) {
 	}
 	t.Run("first", func(t *testing.T) {
 		s := open(t)
-		check(t, s, issue.None, issue.NoReadings, pretrained.Name)
+		check(t, s, issue.None, issue.NoReadings, serve.GenericName)
 		past(t, s, 1, now.Unix())
-		check(t, s, issue.Generic, issue.NoRelease, pretrained.Name)
+		check(t, s, issue.Generic, issue.NoRelease, serve.GenericName)
 		if len(s.Models()) != 0 {
 			t.Errorf("it lists %+v", s.Models())
 		}
@@ -50,7 +50,7 @@ func TestYoungModel(t *testing.T) {
 		now = now.Add(3 * day * time.Second)
 		s := open(t)
 		past(t, s, 3, now.Unix())
-		check(t, s, issue.Generic, issue.NoRelease, pretrained.Name)
+		check(t, s, issue.Generic, issue.NoRelease, serve.GenericName)
 	})
 	t.Run("release", func(t *testing.T) {
 		now = now.Add(30 * day * time.Second)

@@ -12,7 +12,6 @@ import (
 	"loadstar/lab/explain"
 	"loadstar/series"
 	"loadstar/series/quality"
-	"loadstar/series/quality/text"
 )
 
 // jsonCells is the number of equal periods for which the JSON output has the share of
@@ -114,7 +113,7 @@ func (o *checkOptions) run(cmd *cobra.Command, args []string) error {
 	}
 	o.plan.Cells = jsonCells
 	if !o.asJSON {
-		o.plan.Cells = text.Cells(d)
+		o.plan.Cells = quality.Cells(d)
 	}
 	c, err := quality.NewChecker(d, o.plan)
 	if err != nil {
@@ -134,7 +133,7 @@ func (o *checkOptions) run(cmd *cobra.Command, args []string) error {
 		bar.Set(i+1, "")
 	}
 	r.Fleet = c.Fleet()
-	page := text.Report{Plan: o.plan, Fleet: r.Fleet, Meters: r.Meters, Mark: cli.GeneratedMark(d.Generated)}
+	page := quality.Report{Plan: o.plan, Fleet: r.Fleet, Meters: r.Meters, Mark: cli.GeneratedMark(d.Generated)}
 	if o.planFile != "" {
 		p, err := cli.ReadPlan(o.planFile, 0)
 		if err != nil {
@@ -150,14 +149,14 @@ func (o *checkOptions) run(cmd *cobra.Command, args []string) error {
 }
 
 // print prints what was found, and returns the error for the exit code.
-func (o *checkOptions) print(w io.Writer, d *series.Dataset, r checkResult, page text.Report) (err error) {
+func (o *checkOptions) print(w io.Writer, d *series.Dataset, r checkResult, page quality.Report) (err error) {
 	switch {
 	case o.asJSON:
 		err = cli.PrintJSON(w, r)
 	case o.meter != "":
-		err = text.PrintMeter(w, d, page)
+		err = quality.PrintMeter(w, d, page)
 	default:
-		err = text.PrintFleet(w, d, page, o.all)
+		err = quality.PrintFleet(w, d, page, o.all)
 	}
 	if err == nil && r.Fleet.Worst() == quality.Problem {
 		err = cli.Problems(fmt.Errorf("%s: %s with problems", d.Name, cli.Count(r.Fleet.Problems, "meter")))

@@ -11,7 +11,7 @@ import (
 
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/series"
-	"loadstar/series/quality/text"
+	"loadstar/series/quality"
 	"loadstar/series/synth"
 	"loadstar/series/write"
 )
@@ -93,7 +93,7 @@ func (o *generateOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s of %s each; %s\n", o.out, cli.Count(g.Config().Meters, "building"),
-		cli.Count(g.Len(), "interval"), text.Interval(g.Config().Interval), synth.Notice)
+		cli.Count(g.Len(), "interval"), quality.DescribeInterval(g.Config().Interval), synth.Notice)
 	return nil
 }
 
@@ -170,6 +170,6 @@ func generateStock(cmd *cobra.Command, name, dir string) error {
 		return err
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s of %s each; %s\n", dir, cli.Count(s.Len(), "building"),
-		cli.Count(s.Steps(), "interval"), text.Interval(s.Interval), synth.Notice)
+		cli.Count(s.Steps(), "interval"), quality.DescribeInterval(s.Interval), synth.Notice)
 	return nil
 }

@@ -12,7 +12,6 @@ import (
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/series"
 	"loadstar/series/quality"
-	"loadstar/series/quality/text"
 	"loadstar/series/read"
 	"loadstar/series/table"
 )
@@ -126,8 +125,8 @@ func summarize(d *series.Dataset) *dataSummary {
 
 // print prints the size and the time span of the dataset at path, and its faulty rows.
 func (s *dataSummary) print(w io.Writer, path string) {
-	fmt.Fprintf(w, "%s: %s%s, %s\n", path, cli.Count(s.Meters, "meter"), cli.GeneratedMark(s.Generated), text.Span(s.Overview))
-	if f := text.Faults(s.Faults); f != "" {
+	fmt.Fprintf(w, "%s: %s%s, %s\n", path, cli.Count(s.Meters, "meter"), cli.GeneratedMark(s.Generated), quality.DescribeSpan(s.Overview))
+	if f := quality.DescribeFaults(s.Faults); f != "" {
 		fmt.Fprintf(w, "rows: %s\n", f)
 	}
 }

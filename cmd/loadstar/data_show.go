@@ -7,7 +7,6 @@ import (
 
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/series/quality"
-	"loadstar/series/quality/text"
 )
 
 func newDataShow() *cobra.Command {
@@ -58,7 +57,7 @@ With --json the command prints one object:
 			if len(months) == 0 {
 				return fmt.Errorf("%s has no readings", d.Name)
 			}
-			return text.PrintMonths(cmd.OutOrStdout(), d, months, who, cli.GeneratedMark(d.Generated))
+			return quality.PrintMonths(cmd.OutOrStdout(), d, months, who, cli.GeneratedMark(d.Generated))
 		},
 	}
 	f := cmd.Flags()

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"loadstar/cmd/loadstar/cli"
-	"loadstar/fed/generic"
 	"loadstar/fed/serve"
 	"loadstar/forecast/issue"
 	"loadstar/lab/outlook"
@@ -179,7 +178,7 @@ func (o *forecastOptions) open(args []string) error {
 	}
 	o.c.Fallback = issue.Fallback(o.fallback)
 	if o.fallback == "generic" {
-		if o.c.Generic, err = generic.New(k); err != nil {
+		if o.c.Generic, err = serve.NewGeneric(k); err != nil {
 			return err
 		}
 		o.c.Fallback = issue.LastWeek

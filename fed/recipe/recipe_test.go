@@ -13,7 +13,6 @@ import (
 	"loadstar/fed/aggregate"
 	"loadstar/fed/clientopt"
 	"loadstar/fed/localtrain"
-	"loadstar/fed/schedule"
 	"loadstar/fed/serveropt"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -397,7 +396,7 @@ func TestCompose(t *testing.T) {
 	}
 
 	c := compose("algorithm: fedavg\nschedule: {cohort: 10, over_selection: 0.3, quorum: 0.75, deadline: 1m}", 42)
-	if want := (schedule.Synchronous{Cohort: 10, Asked: 13, Quorum: 8, Deadline: time.Minute}); c.Scheduler != want {
+	if want := (Synchronous{Cohort: 10, Asked: 13, Quorum: 8, Deadline: time.Minute}); c.Scheduler != want {
 		t.Errorf("%+v", c.Scheduler)
 	}
 	if c.NewAggregator() != (aggregate.Mean{}) || c.NewOptimizer() != (serveropt.Descent{Rate: 1}) {
@@ -407,7 +406,7 @@ func TestCompose(t *testing.T) {
 		t.Errorf("%d bits", f)
 	}
 	c = compose("algorithm: fedasync\nclient: {mu: 0.5}\nserver: {discount: hinge}", 42)
-	if want := (schedule.Buffered{Running: 42, Buffer: 1}); c.Scheduler != want || !c.Needs.EachUpdate {
+	if want := (Buffered{Running: 42, Buffer: 1}); c.Scheduler != want || !c.Needs.EachUpdate {
 		t.Errorf("%+v", c)
 	}
 	prox := c.NewTrainer(k).(*localtrain.Descent).Optimizer.(*clientopt.Prox)

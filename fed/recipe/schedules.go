@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"loadstar/fed"
-	"loadstar/fed/schedule"
 )
 
 // kind describes one permitted value of schedule.kind.
@@ -55,7 +54,7 @@ var kinds = []kind{
 		name:     "buffered",
 		settings: []setting{buffer},
 		build: func(s *fed.Schedule, cohort, fleet int) scheduled {
-			return scheduled{schedule.Buffered{Running: cohort, Buffer: s.Buffer}, min(fleet, cohort+s.Buffer-1), s.Buffer}
+			return scheduled{Buffered{Running: cohort, Buffer: s.Buffer}, min(fleet, cohort+s.Buffer-1), s.Buffer}
 		},
 	},
 	{
@@ -64,7 +63,7 @@ var kinds = []kind{
 			{path: "schedule.period", about: "time between merges", initial: time.Hour, must: positive},
 		},
 		build: func(s *fed.Schedule, cohort, _ int) scheduled {
-			return scheduled{schedule.Periodic{Running: cohort, Period: time.Duration(s.Period)}, cohort, cohort}
+			return scheduled{Periodic{Running: cohort, Period: time.Duration(s.Period)}, cohort, cohort}
 		},
 	},
 }
@@ -135,7 +134,7 @@ func newScheduler(p *fed.Plan, fleet int) scheduled {
 
 func synchronous(s *fed.Schedule, cohort, fleet int) scheduled {
 	asked := min(int(math.Ceil(float64(cohort)*(1+s.Over)-1e-9)), fleet)
-	return scheduled{schedule.Synchronous{
+	return scheduled{Synchronous{
 		Cohort: cohort, Asked: asked,
 		Quorum:   int(math.Ceil(float64(cohort)*s.Quorum - 1e-9)),
 		Deadline: time.Duration(s.Deadline),

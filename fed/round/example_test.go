@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"time"
 
+	"loadstar/fed/recipe"
 	"loadstar/fed/round"
-	"loadstar/fed/schedule"
 )
 
 // Run one synchronous round: ask two of ten clients, count their updates and close the round.
 func ExampleMachine() {
-	m := round.NewMachine(schedule.Synchronous{Cohort: 2, Asked: 2}, 1, 10)
+	m := round.NewMachine(recipe.Synchronous{Cohort: 2, Asked: 2}, 1, 10)
 	asked := m.Ask(0)
 	fmt.Println("asked", len(asked), "clients")
 	for _, a := range asked {

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"loadstar/fed"
-	"loadstar/fed/schedule"
+	"loadstar/fed/recipe"
 )
 
 // drawScheduler returns a random scheduler of those that a plan for the given fleet can
@@ -22,15 +22,15 @@ func drawScheduler(t *rapid.T, fleet int) fed.Scheduler {
 	running := rapid.IntRange(1, fleet).Draw(t, "cohort")
 	switch rapid.SampledFrom([]string{"synchronous", "buffered", "periodic"}).Draw(t, "kind") {
 	case "synchronous":
-		return schedule.Synchronous{
+		return recipe.Synchronous{
 			Cohort: running, Asked: rapid.IntRange(running, fleet).Draw(t, "asked"),
 			Quorum:   rapid.IntRange(0, running).Draw(t, "quorum"),
 			Deadline: time.Duration(rapid.IntRange(0, 20).Draw(t, "deadline")) * time.Second,
 		}
 	case "buffered":
-		return schedule.Buffered{Running: running, Buffer: rapid.IntRange(1, fleet).Draw(t, "buffer")}
+		return recipe.Buffered{Running: running, Buffer: rapid.IntRange(1, fleet).Draw(t, "buffer")}
 	}
-	return schedule.Periodic{Running: running, Period: time.Duration(rapid.IntRange(1, 10).Draw(t, "period")) * time.Second}
+	return recipe.Periodic{Running: running, Period: time.Duration(rapid.IntRange(1, 10).Draw(t, "period")) * time.Second}
 }
 
 // TestMachine drives machines through random runs. It checks that a busy client is never
@@ -205,7 +205,7 @@ func TestEveryRoundCloses(t *testing.T) {
 // The cost of Ask depends on the size of the cohort, not on the size of the fleet.
 func TestAskInLargeFleet(t *testing.T) {
 	const fleet, cohort = 10_000_000, 100
-	m := NewMachine(schedule.Synchronous{Cohort: cohort}, 1, fleet)
+	m := NewMachine(recipe.Synchronous{Cohort: cohort}, 1, fleet)
 	best := time.Hour // the minimum excludes the effect of other load
 	var before, after runtime.MemStats
 	for range 10 {
@@ -236,7 +236,7 @@ func TestAskInLargeFleet(t *testing.T) {
 // All idle clients are equally likely to be asked, even while other clients are busy.
 func TestCohortsAreFair(t *testing.T) {
 	for _, c := range []struct{ fleet, cohort int }{{20, 3}, {20, 15}} { // both code paths of draw
-		m := NewMachine(schedule.Synchronous{Cohort: c.cohort}, 5, c.fleet)
+		m := NewMachine(recipe.Synchronous{Cohort: c.cohort}, 5, c.fleet)
 		times := make([]float64, c.fleet)
 		const rounds = 4000
 		for range rounds {
@@ -256,7 +256,7 @@ func TestCohortsAreFair(t *testing.T) {
 }
 
 func TestMachineRejectsAnotherFleet(t *testing.T) {
-	m := NewMachine(schedule.Synchronous{Cohort: 5}, 1, 5)
+	m := NewMachine(recipe.Synchronous{Cohort: 5}, 1, 5)
 	m.Ask(0)
 	b, err := json.Marshal(m)
 	if err != nil {
@@ -271,7 +271,7 @@ func TestMachineRejectsAnotherFleet(t *testing.T) {
 		"future":        {`{"format":1,"running":[{"client":1,"round":7}]}`, "client 1 of round 7"},
 		"no client":     {`{"format":1,"waiting":[{"client":-1}]}`, "client -1"},
 	} {
-		other := NewMachine(schedule.Synchronous{Cohort: 3}, 1, 3)
+		other := NewMachine(recipe.Synchronous{Cohort: 3}, 1, 3)
 		if err := other.UnmarshalJSON([]byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"loadstar/fed"
-	"loadstar/fed/schedule"
+	"loadstar/fed/recipe"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what happened into the scripts")
@@ -150,11 +150,11 @@ func machineConstructor(t *testing.T, words []string) func() *Machine {
 	var s fed.Scheduler
 	switch words[0] {
 	case "synchronous":
-		s = schedule.Synchronous{Cohort: number("cohort"), Asked: number("asked"), Quorum: number("quorum"), Deadline: span("deadline")}
+		s = recipe.Synchronous{Cohort: number("cohort"), Asked: number("asked"), Quorum: number("quorum"), Deadline: span("deadline")}
 	case "buffered":
-		s = schedule.Buffered{Running: number("running"), Buffer: number("buffer")}
+		s = recipe.Buffered{Running: number("running"), Buffer: number("buffer")}
 	case "periodic":
-		s = schedule.Periodic{Running: number("running"), Period: span("period")}
+		s = recipe.Periodic{Running: number("running"), Period: span("period")}
 	}
 	return func() *Machine { return NewMachine(s, 1, number("fleet")) }
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"loadstar/fed/schedule"
+	"loadstar/fed/recipe"
 	"loadstar/internal/stateformat"
 	"loadstar/internal/stateformat/golden"
 )
@@ -31,7 +31,7 @@ func TestServerFormats(t *testing.T) {
 
 // A saved machine is text without a header, so it has separate golden files.
 func TestMachineFormats(t *testing.T) {
-	m := NewMachine(schedule.Synchronous{Cohort: 4}, 1, 9)
+	m := NewMachine(recipe.Synchronous{Cohort: 4}, 1, 9)
 	asked := m.Ask(2)
 	m.Return(asked[0])
 	m.Lose(asked[1])
@@ -43,7 +43,7 @@ func TestMachineFormats(t *testing.T) {
 		t.Errorf("the encoding changed: raise machineFormat, keep reading the old ones, and add a golden file\n got %s\nwant %s", text, want)
 	}
 	for format := uint32(1); format <= machineFormat; format++ {
-		got := NewMachine(schedule.Synchronous{Cohort: 4}, 1, 9)
+		got := NewMachine(recipe.Synchronous{Cohort: 4}, 1, 9)
 		if err := got.UnmarshalJSON(golden.File(t, "machine", format)); err != nil || !reflect.DeepEqual(got, m) {
 			t.Errorf("format %d: %+v, %v; want %+v", format, got, err, m)
 		}

@@ -3,6 +3,10 @@
 //
 // A [Model] is a plan with its shared weights. [Tails] are the readings that forecasts at a
 // cutoff may use. [Model.Frame] combines them, and gives a forecaster for each client.
+//
+// [NewGeneric] returns a model that forecasts the next day of any meter with a day of readings or
+// more, without a run and without training. It was trained on public readings of buildings and on
+// simulated homes; generic.md in this folder is its card.
 package serve
 
 import (

@@ -5,6 +5,11 @@
 //
 // A tracker uses only loads that are known when a forecast is made. Its memory does not
 // grow with time, so that a client can keep one.
+//
+// A [Detector] notices when a client's model becomes worse compared with last week's load, or when
+// its intervals contain too few or too many loads. Holidays and weather raise the errors of a model,
+// but also those of last week's load. Their ratio changes less, so it raises fewer false alarms
+// than the model's errors alone.
 package calibrate
 
 import (

@@ -15,7 +15,6 @@ import (
 	"loadstar/fed/recipe"
 	"loadstar/forecast"
 	"loadstar/forecast/calibrate"
-	"loadstar/forecast/drift"
 	"loadstar/internal/testkit"
 	"loadstar/lab/sim"
 	"loadstar/nn/kernel"
@@ -236,7 +235,7 @@ func (r *result) judge(row []float64, point int, load float64) {
 
 // watch lets a detector judge the days, of which those from the given one on may differ.
 func (r *result) watch(days map[int]*[2]float64, first, changed int) {
-	var d drift.Detector
+	var d calibrate.Detector
 	for day := first; len(days) > 0; day++ {
 		sums := days[day]
 		if delete(days, day); sums == nil {

@@ -12,7 +12,7 @@ import (
 	"loadstar/fed"
 	"loadstar/fed/recipe"
 	"loadstar/fed/setup"
-	"loadstar/lab/kept"
+	"loadstar/lab/sim"
 	"loadstar/nn"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -212,7 +212,7 @@ func explain(p *fed.Plan, q *recipe.Problem, data *Data) (*Explanation, error) {
 			best = 4 * int64(e.Parameters+1)
 		}
 		e.SimulatorBytes = e.ServerBytes + int64(fleet)*(e.KeptBytes+best) + int64(e.Workers)*worker + data.bytes
-		e.DiskBytes = kept.FileSize(fleet, int(e.KeptBytes+best)/4) + int64(fleet)*4*int64(e.Personal) + 4*int64(e.Shared)
+		e.DiskBytes = sim.KeptSize(fleet, int(e.KeptBytes+best)/4) + int64(fleet)*4*int64(e.Personal) + 4*int64(e.Shared)
 	}
 	return e, nil
 }

@@ -16,7 +16,6 @@ import (
 
 	"loadstar/series"
 	"loadstar/series/table"
-	"loadstar/series/table/parquet"
 )
 
 // maxRows bounds the memory for forecasts: 16 bytes a row and 8 for each of its values.
@@ -77,7 +76,7 @@ func Read(path string, d *series.Dataset) (*Forecasts, error) {
 		if err != nil {
 			return nil, err
 		}
-		t, err = parquet.Open(file, info.Size())
+		t, err = table.OpenParquet(file, info.Size())
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}

@@ -21,7 +21,6 @@ import (
 	"loadstar/fed/round"
 	"loadstar/fed/setup"
 	"loadstar/forecast"
-	"loadstar/lab/kept"
 	"loadstar/lab/run"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -153,7 +152,7 @@ type simulation struct {
 	server  *round.Server
 	own     *client.ServerData // nil unless the aggregator needs it
 	pool    *pool
-	kept    *kept.Store
+	kept    *Kept
 	folder  *run.Folder
 
 	now    time.Duration
@@ -276,7 +275,7 @@ func (s *simulation) begin(ctx context.Context) error {
 		return err
 	}
 	initial := s.initialSlot(s.pool.workers[0])
-	if s.kept, err = kept.Open(s.folder.Kept(), len(s.trainees), len(initial), initial, s.Memory); err != nil {
+	if s.kept, err = OpenKept(s.folder.Kept(), len(s.trainees), len(initial), initial, s.Memory); err != nil {
 		return err
 	}
 	if s.Resume {

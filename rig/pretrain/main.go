@@ -1,4 +1,4 @@
-// Command pretrain trains the model of fed/generic on public data, and scores it by the age of
+// Command pretrain trains the model of fed/serve on public data, and scores it by the age of
 // clients that it was not trained on.
 //
 //	pretrain train [-without GROUP] -o FILE
@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"loadstar/fed/generic"
 	"loadstar/fed/serve"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -67,7 +66,7 @@ func run(ctx context.Context, args []string) error {
 		if err != nil {
 			return err
 		}
-		return os.WriteFile(*out, generic.Encode(shared), 0o666)
+		return os.WriteFile(*out, serve.EncodeGeneric(shared), 0o666)
 	case "ages":
 		weights := f.String("weights", "", "file of weights; default those of the binary")
 		o := options{part: "test"}
@@ -78,11 +77,11 @@ func run(ctx context.Context, args []string) error {
 		if err := f.Parse(args[1:]); err != nil {
 			return err
 		}
-		m, err := generic.New(k)
+		m, err := serve.NewGeneric(k)
 		if *weights != "" {
 			var b []byte
 			if b, err = os.ReadFile(*weights); err == nil {
-				m, err = generic.Decode(b, k)
+				m, err = serve.DecodeGeneric(b, k)
 			}
 		}
 		if err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/fed/generic"
+	"loadstar/fed/serve"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 	"loadstar/series/synth"
@@ -51,7 +51,7 @@ func TestTrain(t *testing.T) {
 	if !slices.Equal(all[0], all[1]) {
 		t.Error("training does not repeat")
 	}
-	if _, err := generic.Decode(generic.Encode(all[0]), k); err != nil {
+	if _, err := serve.DecodeGeneric(serve.EncodeGeneric(all[0]), k); err != nil {
 		t.Error(err)
 	}
 	if other, err := train(io.Discard, data, k, 4, 2); err != nil || slices.Equal(other, all[0]) {
@@ -86,7 +86,7 @@ func TestAges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := generic.New(k)
+	m, err := serve.NewGeneric(k)
 	if err != nil {
 		t.Fatal(err)
 	}

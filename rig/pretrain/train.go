@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"loadstar/fed/generic"
 	"loadstar/fed/recipe"
 	"loadstar/fed/serve"
 	"loadstar/nn/kernel"
@@ -130,7 +129,7 @@ type batch struct{ x, y []float32 }
 
 // train trains the model on groups. The same groups, steps and seed give the same weights.
 func train(log io.Writer, data []*series.Dataset, k *kernel.Set, steps int, seed uint64) ([]float32, error) {
-	p, err := generic.Plan()
+	p, err := serve.GenericPlan()
 	if err != nil {
 		return nil, err
 	}

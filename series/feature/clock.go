@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"loadstar/series"
-	"loadstar/series/holiday"
 )
 
 // longestCarry is how long the newest weather value stands for a missing one. After that
@@ -58,7 +57,7 @@ func newClock(d *series.Dataset, f *series.Framer, t Task) (*clock, error) {
 	publicHoliday := func(time.Time) bool { return false }
 	if d.Country != "" {
 		var err error
-		if publicHoliday, err = holiday.Calendar(d.Country); err != nil {
+		if publicHoliday, err = Holidays(d.Country); err != nil {
 			return nil, err
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"loadstar/series"
-	"loadstar/series/holiday"
 )
 
 // reference computes the inputs of one example from their definitions, in float64, with
@@ -44,7 +43,7 @@ func newReference(t *testing.T, d *series.Dataset, f *series.Framer, m series.Me
 	r.std = math.Sqrt(r.std)
 	slices.Sort(r.sorted)
 	var err error
-	if r.holiday, err = holiday.Calendar(d.Country); err != nil {
+	if r.holiday, err = Holidays(d.Country); err != nil {
 		t.Fatal(err)
 	}
 	return r

@@ -3,7 +3,8 @@
 // little data. Each finding has a stable code, a severity, a message and advice.
 //
 // A [Checker] examines a dataset one meter at a time. Reports have a bounded size, so
-// memory does not grow with the length of the series.
+// memory does not grow with the length of the series. A [Report] is a summary for a terminal, with
+// tables of findings and meters and a chart of the gaps.
 package quality
 
 import (

@@ -24,7 +24,7 @@ import (
 
 	"loadstar/internal/config"
 	"loadstar/series"
-	"loadstar/series/holiday"
+	"loadstar/series/feature"
 )
 
 // FileName is the name of a dataset's description in its folder.
@@ -215,7 +215,7 @@ func (d *Description) validate() error {
 		return err
 	}
 	if d.Country != "" {
-		if _, err := holiday.Calendar(d.Country); err != nil {
+		if _, err := feature.Holidays(d.Country); err != nil {
 			return fmt.Errorf("country: %w", err)
 		}
 	}

@@ -13,8 +13,6 @@ import (
 
 	"loadstar/series/recognize"
 	"loadstar/series/table"
-	"loadstar/series/table/parquet"
-	"loadstar/series/table/sheet"
 )
 
 // Hints are facts that the caller knows, so that Look need not detect them. File names are
@@ -222,13 +220,13 @@ func examine(path string, h recognize.Hints) (*recognize.Finding, error) {
 	}
 	switch string(magic[:n]) {
 	case "PAR1":
-		t, err := parquet.Open(in, size)
+		t, err := table.OpenParquet(in, size)
 		if err != nil {
 			return nil, err
 		}
 		return examineTable(t, h)
 	case "PK\x03\x04":
-		s, err := sheet.Open(in, size, h.Sheet)
+		s, err := table.OpenSheet(in, size, h.Sheet)
 		if err != nil {
 			return nil, err
 		}

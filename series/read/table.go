@@ -10,8 +10,6 @@ import (
 	"strings"
 
 	"loadstar/series/table"
-	"loadstar/series/table/parquet"
-	"loadstar/series/table/sheet"
 )
 
 // source is a file with a table in it, on disk or, in tests, in memory.
@@ -74,9 +72,9 @@ func newTable(f file, format table.Format) (table.Table, error) {
 	}
 	switch string(magic[:n]) {
 	case "PAR1":
-		return parquet.Open(f, size)
+		return table.OpenParquet(f, size)
 	case "PK\x03\x04":
-		s, err := sheet.Open(f, size, format.Sheet)
+		s, err := table.OpenSheet(f, size, format.Sheet)
 		if err != nil {
 			return nil, err
 		}

@@ -1,7 +1,7 @@
 // Package table reads tables of load readings: rows of cells from CSV files in the many
-// forms in which meters are exported, and the instants that their times stand for. A
-// Parquet file is a table too; its reader is in package parquet, so that a program that
-// only reads CSV does not contain it.
+// forms in which meters are exported, from Parquet files and from spreadsheets (.xlsx), and the
+// instants that their times stand for. A spreadsheet is read as the CSV that a spreadsheet program
+// would export, but with unambiguous dates and numbers.
 //
 // The package does not guess. A [Format] and a [Clock] say how a file is to be read, and a
 // value that does not have this form is an error.

@@ -3,7 +3,8 @@
 //
 // A caller is known by a certificate or a session. Both are looked up in the directory at every
 // call, so that a removed user, a changed role, an ended session and a revoked certificate
-// take effect with the next call.
+// take effect with the next call. A [LimitReport] counts and logs to whom the server applied a
+// limit.
 package access
 
 import (

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
-	"loadstar/server/sqlstore/storetest"
+	"loadstar/internal/testkit/pgtest"
 )
 
 // identities is an agent whose certificates a test issues and presents.
@@ -111,7 +111,7 @@ func TestCredentials(t *testing.T) {
 			test(x, first)
 		})
 	}
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) { // an agent from before serials were stored
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) { // an agent from before serials were stored
 		l := open(t, at)
 		testkit.Must(t, l.Directory.AddToken(t.Context(), []byte("token"), Token{Uses: 1, Expires: after(time.Hour)}, "test", t0))
 		testkit.Must(t, l.Directory.Join(t.Context(), []byte("token"), Agent{ID: "agent"}, t0))
@@ -125,11 +125,11 @@ func TestCredentials(t *testing.T) {
 		for _, want := range []bool{true, false} {
 			first, err := l.Directory.NoteCopy(t.Context(), c, x.cert("7"), after(time.Minute))
 			testkit.Must(t, err)
-			storetest.Equal(t, "first", first, want)
+			pgtest.Equal(t, "first", first, want)
 		}
 		a, err := l.Directory.AgentState(t.Context(), "agent")
 		testkit.Must(t, err)
-		storetest.Equal(t, "copied", a.Copied, after(time.Minute))
+		pgtest.Equal(t, "copied", a.Copied, after(time.Minute))
 		events, err := l.Events.Audit(t.Context(), AuditQuery{Actions: []string{"identity copied"}, Limit: 9})
 		testkit.Must(t, err)
 		if len(events) != 1 || events[0].Detail != "certificate 7 was presented, 2 is in use" {

@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/sqlstore"
-	"loadstar/server/sqlstore/storetest"
 )
 
 // TestCountIssuers counts the agents and certificates of issuers by the beginnings of their
 // serial numbers.
 func TestCountIssuers(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		testkit.Must(t, l.Directory.AddToken(ctx, []byte("token"), Token{Uses: 100, Expires: after(time.Hour)}, "test", t0))
 		for i, serial := range []string{"aaaa0001", "aaaa0002", "bbbb0001", "cccc0001", "", "aaaa0003"} {
@@ -31,7 +31,7 @@ func TestCountIssuers(t *testing.T) {
 			t.Helper()
 			all, err := l.Directory.CountIssuers(ctx, []string{"aaaa", "bbbb"}, now)
 			testkit.Must(t, err)
-			storetest.Equal(t, "counts", fmt.Sprint(all["aaaa"], all["bbbb"], all[""], len(all)), want)
+			pgtest.Equal(t, "counts", fmt.Sprint(all["aaaa"], all["bbbb"], all[""], len(all)), want)
 		}
 		count(t0, "{2 1 2} {1 0 1} {2 0 1} 3")
 		count(after(90*time.Second), "{2 2 1} {1 0 1} {2 0 1} 3")
@@ -40,14 +40,14 @@ func TestCountIssuers(t *testing.T) {
 		count(after(90*time.Second), "{2 2 0} {1 0 2} {2 0 1} 3")
 		none, err := l.Directory.CountIssuers(ctx, nil, t0)
 		testkit.Must(t, err)
-		storetest.Equal(t, "no issuers", fmt.Sprint(none), "map[:{5 1 4}]")
+		pgtest.Equal(t, "no issuers", fmt.Sprint(none), "map[:{5 1 4}]")
 	})
 }
 
 // TestRenewCertificate checks that renewed certificates are revoked together, and that their
 // number does not grow.
 func TestRenewCertificate(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		addUser(t, l, "anna")
 		addUser(t, l, "ben")
@@ -70,18 +70,18 @@ func TestRenewCertificate(t *testing.T) {
 			slices.Sort(serials)
 			return serials
 		}
-		storetest.Equal(t, "after two renewals", fmt.Sprint(valid()), "[0a 1b ff]")
+		pgtest.Equal(t, "after two renewals", fmt.Sprint(valid()), "[0a 1b ff]")
 		testkit.Must(t, l.Users.RenewCertificate(ctx, "1b", cert("2a", "anna", 3), "anna"))
-		storetest.Equal(t, "after three renewals", fmt.Sprint(valid()), "[1b 2a ff]")
+		pgtest.Equal(t, "after three renewals", fmt.Sprint(valid()), "[1b 2a ff]")
 		wantIs(t, l.Users.RenewCertificate(ctx, "0a", cert("3a", "anna", 4), "anna"), sqlstore.ErrNotFound)
 		wantIs(t, l.Users.RenewCertificate(ctx, "ff", cert("3a", "ben", 4), "ben"), sqlstore.ErrNotFound)
 		_, err := l.Users.RevokeCertificate(ctx, "1b", "admin", after(time.Minute))
 		testkit.Must(t, err)
-		storetest.Equal(t, "after the revocation", fmt.Sprint(valid()), "[ff]")
+		pgtest.Equal(t, "after the revocation", fmt.Sprint(valid()), "[ff]")
 		wantIs(t, l.Users.RenewCertificate(ctx, "2a", cert("3a", "anna", 5), "anna"), sqlstore.ErrNotFound)
 		events, err := l.Directory.Revocations(ctx, t0, "", 100)
 		testkit.Must(t, err)
-		storetest.Equal(t, "events of revocations", len(events), 2)
+		pgtest.Equal(t, "events of revocations", len(events), 2)
 	})
 }
 

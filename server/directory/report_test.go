@@ -4,7 +4,7 @@ import (
 	"math"
 	"testing"
 
-	"loadstar/server/sqlstore/storetest"
+	"loadstar/internal/testkit/pgtest"
 )
 
 func TestMedian(t *testing.T) {
@@ -20,5 +20,5 @@ func TestMedian(t *testing.T) {
 	if !math.IsNaN(h.median(nil)) {
 		t.Error("a median of nothing")
 	}
-	storetest.Equal(t, "buckets", []int64{h.bucket(-1), h.bucket(0.55), h.bucket(1e300), h.bucket(math.Inf(1))}, []int64{0, 5, 9, 9})
+	pgtest.Equal(t, "buckets", []int64{h.bucket(-1), h.bucket(0.55), h.bucket(1e300), h.bucket(math.Inf(1))}, []int64{0, 5, 9, 9})
 }

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/sqlstore"
-	"loadstar/server/sqlstore/storetest"
 )
 
 // hashed returns a hash that stands for a secret.
@@ -24,7 +24,7 @@ func hashed(secret string) []byte {
 func actorOf(user string) string { return "user " + user + " via web" }
 
 // signedIn adds a session of a user by a login code.
-func signedIn(t storetest.T, l *database, user, cookie string, now time.Time) Session {
+func signedIn(t pgtest.T, l *database, user, cookie string, now time.Time) Session {
 	t.Helper()
 	testkit.Must(t, l.Users.AddLogin(context.Background(), hashed("code of "+cookie), user, now.Add(time.Minute), "admin", now))
 	s, err := l.Users.UseLogin(context.Background(), hashed("code of "+cookie), hashed(cookie), time.Hour, actorOf, now)
@@ -33,7 +33,7 @@ func signedIn(t storetest.T, l *database, user, cookie string, now time.Time) Se
 }
 
 // actions returns the audited actions on a subject, oldest first.
-func actions(t storetest.T, l *database, subject string) string {
+func actions(t pgtest.T, l *database, subject string) string {
 	t.Helper()
 	events, err := l.Events.Audit(context.Background(), AuditQuery{Limit: 1000})
 	testkit.Must(t, err)
@@ -47,25 +47,25 @@ func actions(t storetest.T, l *database, subject string) string {
 }
 
 func TestUsers(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		u, err := l.Users.User(ctx, LocalUser)
 		testkit.Must(t, err)
-		storetest.Equal(t, "local", u.Role+" "+u.Source, "admin server")
+		pgtest.Equal(t, "local", u.Role+" "+u.Source, "admin server")
 		u, err = l.Users.PutUser(ctx, "anna", "viewer", "admin", t0)
 		testkit.Must(t, err)
-		storetest.Equal(t, "anna", u, User{Name: "anna", Role: "viewer", Source: SourceAdmin, Created: t0})
+		pgtest.Equal(t, "anna", u, User{Name: "anna", Role: "viewer", Source: SourceAdmin, Created: t0})
 		_, err = l.Users.PutUser(ctx, "anna", "viewer", "admin", t0) // no change, no event
 		testkit.Must(t, err)
 		u, err = l.Users.PutUser(ctx, "anna", "admin", "admin", t0)
 		testkit.Must(t, err)
-		storetest.Equal(t, "anna", u.Role, "admin")
+		pgtest.Equal(t, "anna", u.Role, "admin")
 		_, err = l.Users.PutUser(ctx, "bert", "operator", "admin", t0)
 		testkit.Must(t, err)
 		all, err := l.Users.Users(ctx)
 		testkit.Must(t, err)
-		storetest.Equal(t, "users", len(all), 3)
-		storetest.Equal(t, "order", all[0].Name+all[1].Name+all[2].Name, "annabertlocal")
+		pgtest.Equal(t, "users", len(all), 3)
+		pgtest.Equal(t, "order", all[0].Name+all[1].Name+all[2].Name, "annabertlocal")
 		// There is always an admin.
 		_, err = l.Users.PutUser(ctx, LocalUser, "viewer", "admin", t0)
 		wantIs(t, err, sqlstore.ErrRefused)
@@ -82,13 +82,13 @@ func TestUsers(t *testing.T) {
 		wantIs(t, err, sqlstore.ErrRefused)
 		_, _, err = l.Users.CertificateOf(ctx, "5e")
 		wantIs(t, err, sqlstore.ErrNotFound)
-		storetest.Equal(t, "audit", actions(t, l, "anna"), "add user, change role, create login, sign in, create login, issue certificate, remove user")
+		pgtest.Equal(t, "audit", actions(t, l, "anna"), "add user, change role, create login, sign in, create login, issue certificate, remove user")
 		wantIs(t, l.Users.AddLogin(ctx, hashed("x"), "anna", after(time.Minute), "admin", t0), sqlstore.ErrNotFound)
 	})
 }
 
 func TestUsersLimit(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		_, err := l.Store.Write.ExecContext(ctx, "INSERT INTO users (name, role, source, created) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $1) SELECT 'u' || i, 'viewer', 'oidc', 0 FROM n", maxUsers-1)
 		testkit.Must(t, err)
@@ -101,12 +101,12 @@ func TestUsersLimit(t *testing.T) {
 		testkit.Must(t, err)
 		all, err := l.Users.Users(ctx)
 		testkit.Must(t, err)
-		storetest.Equal(t, "users", len(all), 3)
+		pgtest.Equal(t, "users", len(all), 3)
 	})
 }
 
 func TestLogins(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		_, err := l.Users.PutUser(ctx, "anna", "viewer", "admin", t0)
 		testkit.Must(t, err)
@@ -120,12 +120,12 @@ func TestLogins(t *testing.T) {
 		// A session knows its user's present role, and ends by itself.
 		got, role, err := l.Users.SessionOf(ctx, hashed("first"), t0)
 		testkit.Must(t, err)
-		storetest.Equal(t, "session", fmt.Sprint(got.ID == s.ID, got.User, role, got.Via, got.Expires.Equal(after(time.Hour))), "trueannaviewerlogintrue")
+		pgtest.Equal(t, "session", fmt.Sprint(got.ID == s.ID, got.User, role, got.Via, got.Expires.Equal(after(time.Hour))), "trueannaviewerlogintrue")
 		_, err = l.Users.PutUser(ctx, "anna", "operator", "admin", t0)
 		testkit.Must(t, err)
 		_, role, err = l.Users.SessionOf(ctx, hashed("first"), after(time.Hour-time.Millisecond))
 		testkit.Must(t, err)
-		storetest.Equal(t, "role", role, "operator")
+		pgtest.Equal(t, "role", role, "operator")
 		_, _, err = l.Users.SessionOf(ctx, hashed("first"), after(time.Hour))
 		wantIs(t, err, sqlstore.ErrNotFound)
 		_, err = l.Users.Session(ctx, s.ID, after(time.Hour))
@@ -143,13 +143,13 @@ func TestLogins(t *testing.T) {
 		}
 		all, err := l.Users.Sessions(ctx, "anna", 100, after(time.Minute))
 		testkit.Must(t, err)
-		storetest.Equal(t, "sessions", len(all), maxSessions)
+		pgtest.Equal(t, "sessions", len(all), maxSessions)
 		_, _, err = l.Users.SessionOf(ctx, hashed("first"), t0)
 		wantIs(t, err, sqlstore.ErrNotFound)
 		signedIn(t, l, LocalUser, "local's", after(time.Minute))
 		all, err = l.Users.Sessions(ctx, "", 100, after(time.Minute))
 		testkit.Must(t, err)
-		storetest.Equal(t, "newest first", fmt.Sprint(len(all), all[0].User), fmt.Sprint(maxSessions+1, "local"))
+		pgtest.Equal(t, "newest first", fmt.Sprint(len(all), all[0].User), fmt.Sprint(maxSessions+1, "local"))
 		// An ended session is gone.
 		testkit.Must(t, l.Users.EndSession(ctx, all[0].ID, "admin", after(time.Minute)))
 		wantIs(t, l.Users.EndSession(ctx, all[0].ID, "admin", after(time.Minute)), sqlstore.ErrNotFound)
@@ -160,14 +160,14 @@ func TestLogins(t *testing.T) {
 		for table, want := range map[string]int{"sessions": 1, "logins": 0} {
 			var n int
 			testkit.Must(t, l.Store.DB.QueryRowContext(ctx, "SELECT count(*) FROM "+table).Scan(&n))
-			storetest.Equal(t, table, n, want)
+			pgtest.Equal(t, table, n, want)
 		}
 	})
 }
 
 // Of many concurrent uses of a code, one succeeds.
 func TestLoginOnce(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		testkit.Must(t, l.Users.AddLogin(ctx, hashed("code"), LocalUser, after(time.Minute), "admin", t0))
 		var wg sync.WaitGroup
@@ -186,12 +186,12 @@ func TestLoginOnce(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		storetest.Equal(t, "worked", worked, 1)
+		pgtest.Equal(t, "worked", worked, 1)
 	})
 }
 
 func TestSignIn(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		sign := func(subject, name, role, cookie string) string {
 			t.Helper()
@@ -205,12 +205,12 @@ func TestSignIn(t *testing.T) {
 			testkit.Must(t, err)
 			return role
 		}
-		storetest.Equal(t, "first", sign("1", "oidc:anna", "viewer", "a"), "oidc:anna")
-		storetest.Equal(t, "another of the name", sign("2", "oidc:anna", "admin", "b"), "oidc:anna-2")
-		storetest.Equal(t, "roles", roleOf("a")+" "+roleOf("b"), "viewer admin")
+		pgtest.Equal(t, "first", sign("1", "oidc:anna", "viewer", "a"), "oidc:anna")
+		pgtest.Equal(t, "another of the name", sign("2", "oidc:anna", "admin", "b"), "oidc:anna-2")
+		pgtest.Equal(t, "roles", roleOf("a")+" "+roleOf("b"), "viewer admin")
 		// The subject counts, not the name.
-		storetest.Equal(t, "renamed", sign("1", "oidc:boss", "operator", "c"), "oidc:anna")
-		storetest.Equal(t, "roles", roleOf("a")+" "+roleOf("c"), "operator operator")
+		pgtest.Equal(t, "renamed", sign("1", "oidc:boss", "operator", "c"), "oidc:anna")
+		pgtest.Equal(t, "roles", roleOf("a")+" "+roleOf("c"), "operator operator")
 		// Nobody can get a local name, a login link or a certificate this way.
 		_, err := l.Users.SignIn(ctx, User{Name: LocalUser, Role: "viewer", Subject: "3"}, LocalUser, hashed("d"), time.Hour, actorOf, t0)
 		wantIs(t, err, sqlstore.ErrRefused)
@@ -218,7 +218,7 @@ func TestSignIn(t *testing.T) {
 		wantIs(t, err, sqlstore.ErrRefused)
 		wantIs(t, l.Users.AddLogin(ctx, hashed("x"), "oidc:anna", after(time.Minute), "admin", t0), sqlstore.ErrRefused)
 		wantIs(t, l.Users.AddCertificate(ctx, Certificate{Serial: "5e", User: "oidc:anna", Issued: t0, Expires: after(time.Hour)}, "admin"), sqlstore.ErrRefused)
-		storetest.Equal(t, "audit", actions(t, l, "oidc:anna"), "add user, sign in, change role, sign in")
+		pgtest.Equal(t, "audit", actions(t, l, "oidc:anna"), "add user, sign in, change role, sign in")
 		testkit.Must(t, l.Users.RemoveUser(ctx, "oidc:anna", "admin", t0))
 		_, _, err = l.Users.SessionOf(ctx, hashed("c"), t0)
 		wantIs(t, err, sqlstore.ErrNotFound)
@@ -226,7 +226,7 @@ func TestSignIn(t *testing.T) {
 }
 
 func TestCertificates(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		_, err := l.Users.PutUser(ctx, "anna", "viewer", "admin", t0)
 		testkit.Must(t, err)
@@ -237,7 +237,7 @@ func TestCertificates(t *testing.T) {
 		testkit.Must(t, add("aa02", time.Hour))
 		c, role, err := l.Users.CertificateOf(ctx, "aa01")
 		testkit.Must(t, err)
-		storetest.Equal(t, "certificate", fmt.Sprint(c.User, role, c.Revoked.IsZero(), c.Expires.Equal(after(time.Hour))), "annaviewertrue true")
+		pgtest.Equal(t, "certificate", fmt.Sprint(c.User, role, c.Revoked.IsZero(), c.Expires.Equal(after(time.Hour))), "annaviewertrue true")
 		_, err = l.Users.RevokeCertificate(ctx, "aa", "admin", t0)
 		wantIs(t, err, sqlstore.ErrRefused)
 		_, err = l.Users.RevokeCertificate(ctx, "%", "admin", t0)
@@ -258,10 +258,10 @@ func TestCertificates(t *testing.T) {
 		wantIs(t, err, sqlstore.ErrRefused)
 		_, _, err = l.Users.SessionOf(ctx, hashed("his"), t0)
 		testkit.Must(t, err)
-		storetest.Equal(t, "revoked", c.Serial+" "+c.User, "aa01 anna")
+		pgtest.Equal(t, "revoked", c.Serial+" "+c.User, "aa01 anna")
 		c, _, err = l.Users.CertificateOf(ctx, "aa01")
 		testkit.Must(t, err)
-		storetest.Equal(t, "revoked", c.Revoked.Equal(after(time.Second)), true)
+		pgtest.Equal(t, "revoked", c.Revoked.Equal(after(time.Second)), true)
 		_, err = l.Users.RevokeCertificate(ctx, "aa01", "admin", t0)
 		wantIs(t, err, sqlstore.ErrNotFound)
 		_, err = l.Users.RevokeCertificate(ctx, "aa", "admin", t0) // aa02 is the only valid one
@@ -292,7 +292,7 @@ func TestCertificates(t *testing.T) {
 // A gateway can always record its certificate, a revoked one stays revoked, and the newest
 // certificates of local are accepted.
 func TestRecordLocal(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		record := func(i int) {
 			t.Helper()
@@ -311,13 +311,13 @@ func TestRecordLocal(t *testing.T) {
 		_, err := l.Users.RevokeCertificate(ctx, "0001", "admin", t0)
 		testkit.Must(t, err)
 		record(1)
-		storetest.Equal(t, "revoked", fmt.Sprint(valid(1), valid(2)), "false true")
+		pgtest.Equal(t, "revoked", fmt.Sprint(valid(1), valid(2)), "false true")
 		for i := range maxUserCertificates {
 			record(3 + i)
 		}
-		storetest.Equal(t, "the oldest", fmt.Sprint(valid(2), valid(3), valid(2+maxUserCertificates)), "false true true")
+		pgtest.Equal(t, "the oldest", fmt.Sprint(valid(2), valid(3), valid(2+maxUserCertificates)), "false true true")
 		record(2)
-		storetest.Equal(t, "the oldest again", valid(2), false)
-		storetest.Equal(t, "audit", strings.Count(actions(t, l, LocalUser), "record certificate"), 2+maxUserCertificates)
+		pgtest.Equal(t, "the oldest again", valid(2), false)
+		pgtest.Equal(t, "audit", strings.Count(actions(t, l, LocalUser), "record certificate"), 2+maxUserCertificates)
 	})
 }

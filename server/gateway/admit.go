@@ -12,7 +12,7 @@ import (
 
 	"loadstar/internal/connlimit"
 	v1 "loadstar/proto/loadstar/v1"
-	"loadstar/server/limitlog"
+	"loadstar/server/access"
 	"loadstar/server/pki"
 )
 
@@ -46,7 +46,7 @@ type fair struct {
 	large  *connlimit.Rates            // of agents' large messages
 	failed *connlimit.Rates            // refused joins, by address; nil if there is no such limit
 
-	report *limitlog.Report
+	report *access.LimitReport
 
 	mu    sync.Mutex
 	lanes map[string]*lane // by agent
@@ -84,7 +84,7 @@ func namesIn(r any) (n int) {
 	return n
 }
 
-func newFair(pace Pace, byAddress bool, report *limitlog.Report) *fair {
+func newFair(pace Pace, byAddress bool, report *access.LimitReport) *fair {
 	calls := max(leastCalls, callFactor/max(pace.Poll, time.Millisecond).Seconds())
 	f := &fair{
 		rates: map[string]*connlimit.Rates{
@@ -125,7 +125,7 @@ func (f *fair) enter(ctx context.Context, agent string) (leave func(), err error
 	waits := l.users > 1
 	f.mu.Unlock()
 	if waits {
-		f.report.Limited(limitlog.Calls, connlimit.Caller{Kind: connlimit.Agent, Name: agent})
+		f.report.Limited(access.LimitedCalls, connlimit.Caller{Kind: connlimit.Agent, Name: agent})
 	}
 	done := func() {
 		f.mu.Lock()
@@ -241,7 +241,7 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 			defer leave()
 		}
 		if !g.calls.enter(who, most) {
-			limit(limitlog.Calls, "too many concurrent calls; try again later")
+			limit(access.LimitedCalls, "too many concurrent calls; try again later")
 			return
 		}
 		defer g.calls.leave(who)
@@ -284,8 +284,8 @@ func mayBeHeavy(r *http.Request) bool {
 
 // reasons names the limits on procedures.
 var reasons = map[string]string{
-	v1.AgentServiceJoinProcedure:     limitlog.RefusedJoins,
-	v1.AgentServiceAnnounceProcedure: limitlog.Announcements,
-	v1.AgentServiceRenewProcedure:    limitlog.Renewals,
-	v1.AgentServiceExchangeProcedure: limitlog.CheckIns,
+	v1.AgentServiceJoinProcedure:     access.LimitedRefusedJoins,
+	v1.AgentServiceAnnounceProcedure: access.LimitedAnnouncements,
+	v1.AgentServiceRenewProcedure:    access.LimitedRenewals,
+	v1.AgentServiceExchangeProcedure: access.LimitedCheckIns,
 }

@@ -13,7 +13,7 @@ import (
 	"connectrpc.com/connect"
 
 	"loadstar/internal/connlimit"
-	"loadstar/server/limitlog"
+	"loadstar/server/access"
 )
 
 // Limits on bodies. A body is read completely before it is decoded, so these limits bound
@@ -201,7 +201,7 @@ func (b *body) Read(p []byte) (n int, err error) {
 		return 0, errSize
 	}
 	if charged := b.charge(int64(n), n > 0 && first && b.framed || errors.Is(err, io.EOF)); charged != nil {
-		b.limited(limitlog.Bytes)
+		b.limited(access.LimitedBytes)
 		return 0, charged
 	}
 	switch {
@@ -211,7 +211,7 @@ func (b *body) Read(p []byte) (n int, err error) {
 		b.calls.mu.Unlock()
 		b.expire(time.Time{}) // otherwise the call would be cancelled while it is served
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		b.limited(limitlog.SlowMessage)
+		b.limited(access.LimitedSlowMessage)
 		return 0, errSlow
 	case b.recently >= leastRate*int64(slowest/time.Second):
 		b.extend(time.Now())

@@ -22,13 +22,13 @@ import (
 	"loadstar/internal/connlimit"
 	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
-	"loadstar/server/limitlog"
+	"loadstar/server/access"
 )
 
 // bare returns a gateway that can only count what arrives.
 func bare() *Gateway {
 	return &Gateway{
-		Config: Config{Report: limitlog.NewReport(slog.New(slog.DiscardHandler), prometheus.NewRegistry())},
+		Config: Config{Report: access.NewLimitReport(slog.New(slog.DiscardHandler), prometheus.NewRegistry())},
 		calls:  calls{by: map[connlimit.Caller]*inProgress{}},
 	}
 }

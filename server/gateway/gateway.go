@@ -25,7 +25,6 @@ import (
 	"loadstar/server/blob"
 	"loadstar/server/keepers"
 	"loadstar/server/ledger"
-	"loadstar/server/limitlog"
 	"loadstar/server/pki"
 	"loadstar/server/terms"
 )
@@ -52,7 +51,7 @@ type Config struct {
 	// ByAddress limits callers without a certificate by their address. Report is told to whom
 	// limits were applied.
 	ByAddress bool
-	Report    *limitlog.Report
+	Report    *access.LimitReport
 	// Region means that a hub decides what counts, and that reports must be sent to it.
 	Region bool
 	// Keepers are those of private plans, or nil.
@@ -160,7 +159,7 @@ const (
 // New returns a gateway.
 func New(c Config) *Gateway {
 	if c.Report == nil {
-		c.Report = limitlog.NewReport(c.Log, c.Metrics)
+		c.Report = access.NewLimitReport(c.Log, c.Metrics)
 	}
 	g := &Gateway{
 		Config: c, metrics: newMetrics(c.Metrics), uploads: newUploads(c.Uploads),
@@ -314,7 +313,7 @@ func (g *Gateway) authorized(next http.Handler) http.Handler {
 		}
 		who := connlimit.Caller{Kind: connlimit.Agent, Name: caller.ID}
 		if !g.calls.enter(who, callsOfAgent) {
-			g.Report.Limited(limitlog.Calls, who)
+			g.Report.Limited(access.LimitedCalls, who)
 			g.metrics.refused.WithLabelValues("busy").Inc()
 			http.Error(w, "too many concurrent calls; try again later", http.StatusTooManyRequests)
 			return

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/sqlstore"
-	"loadstar/server/sqlstore/storetest"
 )
 
 // Two machines with wrong clocks agree on the time if their ledger is PostgreSQL, so neither
@@ -38,13 +38,13 @@ func TestNowFollowsTheMachineWithSQLite(t *testing.T) {
 	l, err := OpenSimulated(t.Context(), "sqlite:"+t.TempDir()+"/ledger.db", sqlstore.Seams{Now: func() time.Time { return t0 }})
 	testkit.Must(t, err)
 	t.Cleanup(func() { testkit.Must(t, l.Close()) })
-	storetest.Equal(t, "time", l.Now(), t0)
+	pgtest.Equal(t, "time", l.Now(), t0)
 }
 
 // TestClockWasAhead checks that a lead and a check-in of a time when the clock was a year
 // ahead do not hold for a year.
 func TestClockWasAhead(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)
 		ctx, year := t.Context(), 365*24*time.Hour
 		first, err := l.Lead(ctx, "first", time.Minute, after(year))

@@ -7,13 +7,13 @@ import (
 	"sync"
 	"testing"
 
-	"loadstar/server/sqlstore/storetest"
+	"loadstar/internal/testkit/pgtest"
 )
 
 // Each of many concurrent callers gets the answer to its own query. The queries cover
 // agents with and without clients and tasks, and unknown agents.
 func TestCoalescer(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)
 		const agents = 40
 		fleet := 0
@@ -30,7 +30,7 @@ func TestCoalescer(t *testing.T) {
 		for i := 1; i < agents; i += 2 {
 			counted = append(counted, one(fmt.Sprint("a", i), 0, 0, named(fmt.Sprintf("a%d-", i), i)[0]))
 		}
-		storetest.Equal(t, "counted", len(s.count(counted...)), len(counted))
+		pgtest.Equal(t, "counted", len(s.count(counted...)), len(counted))
 		var wg sync.WaitGroup
 		for w := range 16 {
 			wg.Go(func() {

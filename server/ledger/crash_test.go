@@ -18,7 +18,6 @@ import (
 	"loadstar/internal/testkit"
 	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/sqlstore"
-	"loadstar/server/sqlstore/storetest"
 )
 
 // child is the main function of a second process. Depending on args, it only opens the
@@ -144,7 +143,7 @@ func TestKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		const turns, kills = 1500, 4
 		s := plant(t, at, turns)
 		s.ask(0, 0, upTo(turns)...)
@@ -208,7 +207,7 @@ func TestPostgresCrashes(t *testing.T) {
 		time.Sleep(time.Duration(20+rand.IntN(100)) * time.Millisecond)
 		testkit.Must(t, server.Crash())
 		testkit.Must(t, server.Start())
-		storetest.Equal(t, "where the server is", server.URL("ledger"), at)
+		pgtest.Equal(t, "where the server is", server.URL("ledger"), at)
 		l, err := Open(t.Context(), at)
 		testkit.Must(t, err)
 		(&site{l, t, s.lead, s.run, 0}).balance()

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/sqlstore"
-	"loadstar/server/sqlstore/storetest"
 )
 
 // resum makes the checksums of all rows right, after a test has changed some.
@@ -58,7 +58,7 @@ func fill(t *testing.T, at string) *site {
 // TestChangedRows changes each column that a checksum covers, of one row of each table, and
 // checks that the change is found and its row named. It deletes a receipt, too.
 func TestChangedRows(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := fill(t, at), t.Context()
 		testkit.Must(t, sqlstore.CheckRows(ctx, s.Store.DB, true))
 		for table, x := range sqlstore.SummedTables {
@@ -105,7 +105,7 @@ func TestChangedRows(t *testing.T) {
 			testkit.Must(t, err)
 			_, err = tx.Exec("UPDATE receipts SET norm = 7 WHERE client = $1", client)
 			testkit.Must(t, err)
-			storetest.Equal(t, "damage at the start", errors.Is(sqlstore.CheckRows(ctx, tx, false), sqlstore.ErrDamaged), atStart)
+			pgtest.Equal(t, "damage at the start", errors.Is(sqlstore.CheckRows(ctx, tx, false), sqlstore.ErrDamaged), atStart)
 			wantIs(t, sqlstore.CheckRows(ctx, tx, true), sqlstore.ErrDamaged)
 			testkit.Must(t, tx.Rollback())
 		}
@@ -119,7 +119,7 @@ func TestChangedRows(t *testing.T) {
 
 // TestReadsChecked checks that reading a changed row reports damage.
 func TestReadsChecked(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := fill(t, at), t.Context()
 		drive := func(do func(d *Drive) error) error { return s.Drive(ctx, s.lead, "run", do) }
 		for _, x := range []struct {
@@ -298,5 +298,5 @@ func TestCopyWithoutLog(t *testing.T) {
 	wantIs(t, err, sqlstore.ErrOlder)
 	testkit.Must(t, os.Rename(crashed+".log", crashed+"-wal"))
 	l := open(t, "sqlite:"+crashed)
-	storetest.Equal(t, "batches", l.newest(t, "run"), 2)
+	pgtest.Equal(t, "batches", l.newest(t, "run"), 2)
 }

@@ -9,14 +9,14 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/directory"
-	"loadstar/server/sqlstore/storetest"
 )
 
 // TestBegin checks that members are numbered in the byte order of their names, whatever
 // the database's collation.
 func TestBegin(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a", "b", "revoked")
 		names := []string{"a", "B", "é", "Z-1", "z 10", "z 9", "Z1", "e", "É", "\u65e5\u672c", "a b", "ab", "-", "\U0001f4a1", "\ufb01"}
@@ -28,7 +28,7 @@ func TestBegin(t *testing.T) {
 		s := begin(t, l, "run")
 		r, err := l.Run(ctx, "run")
 		testkit.Must(t, err)
-		storetest.Equal(t, "fleet", r.Fleet, int64(len(names)))
+		pgtest.Equal(t, "fleet", r.Fleet, int64(len(names)))
 		s.ask(0, 0, upTo(len(names))...)
 		announce(t, l, "a", "later") // announced too late to be in this run
 		rows, err := l.Store.DB.Query("SELECT client FROM members WHERE run = 'run' ORDER BY no")
@@ -42,7 +42,7 @@ func TestBegin(t *testing.T) {
 		}
 		testkit.Must(t, rows.Err())
 		slices.SortFunc(names, strings.Compare)
-		storetest.Equal(t, "members", strings.Join(got, "|"), strings.Join(names, "|"))
+		pgtest.Equal(t, "members", strings.Join(got, "|"), strings.Join(names, "|"))
 		err = l.Drive(ctx, s.lead, "run", func(d *Drive) error {
 			_, err := d.Begin(Run{}, Version{}, directory.Filter{}, t0)
 			return err
@@ -56,7 +56,7 @@ func TestBegin(t *testing.T) {
 // Members are the clients of agents that were seen lately and that have the inputs and the
 // interval of the run. The others are named.
 func TestFilter(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		lead, err := l.Lead(ctx, "test", time.Hour, t0)
 		testkit.Must(t, err)
@@ -78,49 +78,49 @@ func TestFilter(t *testing.T) {
 		testkit.Must(t, l.Drive(ctx, lead, "run", func(d *Drive) error {
 			kinds, err := d.Kinds(f.Seen)
 			testkit.Must(t, err)
-			storetest.Equal(t, "kinds", kinds, []directory.Kind{
+			pgtest.Equal(t, "kinds", kinds, []directory.Kind{
 				{Inputs: []string{"load", "temperature", "wind"}, Step: time.Hour, Clients: 700},
 				{Inputs: []string{"load", "wind_speed"}, Step: time.Hour, Clients: 2},
 				{Inputs: []string{"load", "temperature", "wind"}, Step: 15 * time.Minute, Clients: 1},
 			})
 			n, err := d.Count(f)
 			testkit.Must(t, err)
-			storetest.Equal(t, "members", n, 700)
+			pgtest.Equal(t, "members", n, 700)
 			who, err := d.Lacking(f, 2)
 			testkit.Must(t, err)
-			storetest.Equal(t, "first that lacks something", who[0].Name, "b1")
-			storetest.Equal(t, "number", len(who), 2)
+			pgtest.Equal(t, "first that lacks something", who[0].Name, "b1")
+			pgtest.Equal(t, "number", len(who), 2)
 			all, err := d.Names(f)
 			testkit.Must(t, err)
-			storetest.Equal(t, "names", len(all), 700)
+			pgtest.Equal(t, "names", len(all), 700)
 			fleet, err := d.Begin(Run{Plan: "plan", LeftOut: "b1 lacks wind"}, Version{}, f, t0)
-			storetest.Equal(t, "fleet", fleet, 700)
+			pgtest.Equal(t, "fleet", fleet, 700)
 			return err
 		}))
 		n, err := l.Directory.CountClients(ctx, f.Seen)
 		testkit.Must(t, err)
-		storetest.Equal(t, "clients seen lately", n, 703)
+		pgtest.Equal(t, "clients seen lately", n, 703)
 		r, err := l.Run(ctx, "run")
 		testkit.Must(t, err)
-		storetest.Equal(t, "left out", r.LeftOut, "b1 lacks wind")
+		pgtest.Equal(t, "left out", r.LeftOut, "b1 lacks wind")
 		last, err := l.Directory.LastSeen(ctx)
 		testkit.Must(t, err)
-		storetest.Equal(t, "last seen", last, after(time.Hour))
+		pgtest.Equal(t, "last seen", last, after(time.Hour))
 		testkit.Must(t, l.Drive(ctx, lead, "run", func(d *Drive) error { // agent a has become silent
 			gone, silent, err := d.Ask(Asking{Members: []int64{3, 4, 5000}, Until: after(3 * time.Hour), Seen: after(2 * time.Hour)})
-			storetest.Equal(t, "gone and silent", fmt.Sprint(gone, silent), "[5000] [3 4]")
+			pgtest.Equal(t, "gone and silent", fmt.Sprint(gone, silent), "[5000] [3 4]")
 			return err
 		}))
 	})
 }
 
 func TestAskAndWithdraw(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 1300), t.Context()
 		s.drive(func(d *Drive) error {
 			// Enough for more than one statement; 5000 is unknown.
 			gone, _, err := d.Ask(Asking{Round: 0, Version: 0, Members: append(upTo(1300), 5000), Until: after(time.Minute)})
-			storetest.Equal(t, "gone", gone, []int64{5000})
+			pgtest.Equal(t, "gone", gone, []int64{5000})
 			return err
 		})
 		// A member cannot get a second lease for the same round.
@@ -133,12 +133,12 @@ func TestAskAndWithdraw(t *testing.T) {
 		testkit.Must(t, s.Counter.Extend(ctx, "agent", "run", 0, named("c", 600), after(time.Hour)))
 		s.drive(func(d *Drive) error {
 			none, err := d.Withdraw(after(time.Minute - time.Millisecond))
-			storetest.Equal(t, "too early", len(none), 0)
+			pgtest.Equal(t, "too early", len(none), 0)
 			return err
 		})
 		s.drive(func(d *Drive) error {
 			lost, err := d.Withdraw(after(time.Minute))
-			storetest.Equal(t, "withdrawn", len(lost), 700)
+			pgtest.Equal(t, "withdrawn", len(lost), 700)
 			for _, x := range lost {
 				if x.No < 600 {
 					t.Errorf("%d was extended", x.No)
@@ -147,12 +147,12 @@ func TestAskAndWithdraw(t *testing.T) {
 			return err
 		})
 		leases, _ := s.balance()
-		storetest.Equal(t, "leases", leases, 600)
+		pgtest.Equal(t, "leases", leases, 600)
 	})
 }
 
 func TestSave(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 2), t.Context()
 		s.drive(func(d *Drive) error { return d.Save("one", Round{Round: 3, Version: 2, Opened: t0, Asked: 5}) })
 		s.drive(func(d *Drive) error {
@@ -160,17 +160,17 @@ func TestSave(t *testing.T) {
 		})
 		r, err := s.Run(ctx, "run")
 		testkit.Must(t, err)
-		storetest.Equal(t, "saved", fmt.Sprint(machine(t, s.Ledger, "run"), r.Round), fmt.Sprint("two", 3))
+		pgtest.Equal(t, "saved", fmt.Sprint(machine(t, s.Ledger, "run"), r.Round), fmt.Sprint("two", 3))
 		rounds, err := s.Rounds(ctx, "run", 0, 9)
 		testkit.Must(t, err)
-		storetest.Equal(t, "rounds", rounds, []Round{{Round: 3, Version: 2, State: RoundOpen, Opened: after(time.Hour), Asked: 8, Lost: 2}})
+		pgtest.Equal(t, "rounds", rounds, []Round{{Round: 3, Version: 2, State: RoundOpen, Opened: after(time.Hour), Asked: 8, Lost: 2}})
 	})
 }
 
 // TestClose checks rounds that are merged and rounds that are abandoned, with leases that
 // carry over and leases that do not.
 func TestClose(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 4), t.Context()
 		sum := func(batch int64) (got int64) {
 			t.Helper()
@@ -196,7 +196,7 @@ func TestClose(t *testing.T) {
 		s.count(one("agent", 0, 0, "c00000"))
 		s.count(one("agent", 0, 0, "c00001"))
 		testkit.Must(t, closeIt(0, RoundMerging, true))
-		storetest.Equal(t, "carried", leases(), 1)
+		pgtest.Equal(t, "carried", leases(), 1)
 		wantIs(t, closeIt(0, RoundMerging, true), ErrRefused)
 
 		// From now on, updates count for the next round.
@@ -204,32 +204,32 @@ func TestClose(t *testing.T) {
 		s.count(one("agent", 0, 0, "c00002"))
 		s.drive(func(d *Drive) error {
 			r, ok, err := d.Merging()
-			storetest.Equal(t, "merging", fmt.Sprint(r.Round, r.LastBatch, ok), fmt.Sprint(0, 2, true))
+			pgtest.Equal(t, "merging", fmt.Sprint(r.Round, r.LastBatch, ok), fmt.Sprint(0, 2, true))
 			last, err2 := d.LastBatch()
-			storetest.Equal(t, "last batch", last, 2)
+			pgtest.Equal(t, "last batch", last, 2)
 			since, err3 := d.Receipts(last)
-			storetest.Equal(t, "since", since, []Receipt{{No: 2, Batch: 3, TrainLoss: 0.5}})
+			pgtest.Equal(t, "since", since, []Receipt{{No: 2, Batch: 3, TrainLoss: 0.5}})
 			return errors.Join(err, err2, err3)
 		})
-		storetest.Equal(t, "sums of the round", sum(2), 2)
+		pgtest.Equal(t, "sums of the round", sum(2), 2)
 		s.drive(func(d *Drive) error {
 			return d.Publish(Round{Round: 0, Version: 0, LastBatch: 2}, Version{Weights: "w1", Control: "c1"}, "server 1")
 		})
-		storetest.Equal(t, "sums left", sum(99), 1)
+		pgtest.Equal(t, "sums left", sum(99), 1)
 		wantIs(t, s.Drive(ctx, s.lead, "run", func(d *Drive) error {
 			return d.Publish(Round{Round: 0, Version: 0, LastBatch: 2}, Version{Weights: "w1", Control: "c1"}, "server 1")
 		}), ErrRefused)
 		r, err := s.Run(ctx, "run")
 		testkit.Must(t, err)
-		storetest.Equal(t, "published", fmt.Sprint(r.Version, r.Server, machine(t, s.Ledger, "run"), r.Batch), fmt.Sprint(1, "server 1", "machine", 3))
+		pgtest.Equal(t, "published", fmt.Sprint(r.Version, r.Server, machine(t, s.Ledger, "run"), r.Batch), fmt.Sprint(1, "server 1", "machine", 3))
 
 		testkit.Must(t, closeIt(1, RoundAbandoned, false))
-		storetest.Equal(t, "carried", leases(), 0)
-		storetest.Equal(t, "sums of an abandoned round", sum(99), 0)
-		storetest.Equal(t, "receipts", len(s.receipts()), 3)
+		pgtest.Equal(t, "carried", leases(), 0)
+		pgtest.Equal(t, "sums of an abandoned round", sum(99), 0)
+		pgtest.Equal(t, "receipts", len(s.receipts()), 3)
 		s.drive(func(d *Drive) error {
 			_, ok, err := d.Merging()
-			storetest.Equal(t, "merging", ok, false)
+			pgtest.Equal(t, "merging", ok, false)
 			return err
 		})
 	})
@@ -238,7 +238,7 @@ func TestClose(t *testing.T) {
 // TestRetire checks that Retire keeps the versions that a lease, a sum or an update needs,
 // and the blobs that something else refers to.
 func TestRetire(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 8), t.Context()
 		other := begin(t, s.Ledger, "other") // has the same weights and server state
 		round := int64(0)
@@ -282,19 +282,19 @@ func TestRetire(t *testing.T) {
 		s.ask(0, 0, 0)
 		// Version 0 stays because member 0 has a lease on it. The initial server state
 		// stays because the other run has the same one.
-		storetest.Equal(t, "blobs", publish(Version{Weights: "w1", Control: "c0"}, "server 1", 1, 2), nil)
+		pgtest.Equal(t, "blobs", publish(Version{Weights: "w1", Control: "c0"}, "server 1", 1, 2), nil)
 		s.count(one("agent", 0, 0, "c00000"))
 		s.drive(func(d *Drive) error { // now version 0 stays because of member 0's sum
 			blobs, err := d.retire(1)
-			storetest.Equal(t, "blobs while a sum is not merged", blobs, nil)
+			pgtest.Equal(t, "blobs while a sum is not merged", blobs, nil)
 			return err
 		})
-		storetest.Equal(t, "versions", versions(), []int64{0, 1})
+		pgtest.Equal(t, "versions", versions(), []int64{0, 1})
 		// After the merge nothing needs version 0, but its blobs stay because other
 		// versions of this run and of the other run refer to them. Version 1 stays with its
 		// server state because of its leases.
-		storetest.Equal(t, "blobs", publish(Version{Weights: "w2", Control: ""}, "server 2"), nil)
-		storetest.Equal(t, "versions", versions(), []int64{1, 2})
+		pgtest.Equal(t, "blobs", publish(Version{Weights: "w2", Control: ""}, "server 2"), nil)
+		pgtest.Equal(t, "versions", versions(), []int64{1, 2})
 
 		// An individual update needs its version, as a sum does.
 		arrivals := []Arrival{one("agent", 1, 1, "c00001"), one("agent", 1, 1, "c00002")}
@@ -304,20 +304,20 @@ func TestRetire(t *testing.T) {
 		testkit.Must(t, err)
 		s.drive(func(d *Drive) error {
 			blobs, err := d.retire(2)
-			storetest.Equal(t, "blobs while an update is not merged", blobs, nil)
+			pgtest.Equal(t, "blobs while an update is not merged", blobs, nil)
 			return err
 		})
-		storetest.Equal(t, "blobs", publish(Version{Weights: "w2", Control: "c3"}, "server 2"), []string{"server 1", "w1"})
-		storetest.Equal(t, "versions", versions(), []int64{3})
-		storetest.Equal(t, "blobs", publish(Version{Weights: "w4", Control: "c4"}, "server 4"), []string{"c3", "server 2", "w2"})
-		storetest.Equal(t, "versions", versions(), []int64{4})
+		pgtest.Equal(t, "blobs", publish(Version{Weights: "w2", Control: "c3"}, "server 2"), []string{"server 1", "w1"})
+		pgtest.Equal(t, "versions", versions(), []int64{3})
+		pgtest.Equal(t, "blobs", publish(Version{Weights: "w4", Control: "c4"}, "server 4"), []string{"c3", "server 2", "w2"})
+		pgtest.Equal(t, "versions", versions(), []int64{4})
 		_, err = s.Version(ctx, other.run, 0)
 		testkit.Must(t, err)
 	})
 }
 
 func TestSingles(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 600), t.Context()
 		s.ask(0, 0, upTo(600)...)
 		var want []Single
@@ -344,14 +344,14 @@ func TestSingles(t *testing.T) {
 			}))
 			return got
 		}
-		storetest.Equal(t, "all updates", read(3), want)
-		storetest.Equal(t, "updates up to a batch", read(2), want[:500])
+		pgtest.Equal(t, "all updates", read(3), want)
+		pgtest.Equal(t, "updates up to a batch", read(2), want[:500])
 		var partials []string
 		testkit.Must(t, s.Partials(ctx, "run", 2, func(p Partial) error {
 			partials = append(partials, fmt.Sprint(p.Version, p.Numbers))
 			return nil
 		}))
-		storetest.Equal(t, "partials up to a batch", partials, []string{"0 []", "1 [2]", "0 []", "1 [2]"})
+		pgtest.Equal(t, "partials up to a batch", partials, []string{"0 []", "1 [2]", "0 []", "1 [2]"})
 		stop := errors.New("enough")
 		wantIs(t, s.Partials(ctx, "run", 2, func(Partial) error { return stop }), stop)
 		wantIs(t, s.Singles(ctx, "run", 2, func(Single) error { return stop }), stop)

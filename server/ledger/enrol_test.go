@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/directory"
 	"loadstar/server/sqlstore"
-	"loadstar/server/sqlstore/storetest"
 )
 
 // entry is the stored state of an agent.
@@ -32,7 +32,7 @@ func stored(t *testing.T, l *Ledger, agent string) (e entry) {
 }
 
 func TestJoin(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		testkit.Must(t, l.Directory.AddToken(ctx, []byte{0, 1, 255}, directory.Token{Note: "for the depot", Uses: 2, Expires: after(time.Hour)}, "test", t0))
 		if err := l.Directory.AddToken(ctx, []byte{0, 1, 255}, directory.Token{Note: "again", Uses: 2, Expires: after(time.Hour)}, "test", t0); err == nil {
@@ -48,20 +48,20 @@ func TestJoin(t *testing.T) {
 		testkit.Must(t, l.Directory.Join(ctx, []byte{0, 1, 255}, directory.Agent{ID: "b"}, after(time.Hour-time.Millisecond)))
 		wantIs(t, l.Directory.Join(ctx, []byte{0, 1, 255}, directory.Agent{ID: "c"}, t0), sqlstore.ErrRefused)
 
-		storetest.Equal(t, "agent", stored(t, l, "a"), entry{Name: "é", Joined: t0, Expires: after(time.Minute), Seen: t0})
+		pgtest.Equal(t, "agent", stored(t, l, "a"), entry{Name: "é", Joined: t0, Expires: after(time.Minute), Seen: t0})
 		for _, id := range []string{"c", "late", "x"} {
 			_, err := l.Directory.Caller(ctx, id)
 			wantIs(t, err, sqlstore.ErrNotFound)
 		}
 		n, err := l.Directory.Agents(ctx)
 		testkit.Must(t, err)
-		storetest.Equal(t, "agents", n, 2)
+		pgtest.Equal(t, "agents", n, 2)
 	})
 }
 
 // TestJoinReasons checks that a refused token comes with the reason and the time.
 func TestJoinReasons(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		testkit.Must(t, l.Directory.AddToken(ctx, []byte("once"), directory.Token{Uses: 1, Expires: after(time.Hour)}, "test", t0))
 		testkit.Must(t, l.Directory.Join(ctx, []byte("once"), directory.Agent{ID: "reasons"}, after(0)))
@@ -82,7 +82,7 @@ func TestJoinReasons(t *testing.T) {
 
 // TestJoinConcurrently checks that a token admits exactly as many agents as it has uses.
 func TestJoinConcurrently(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		ledgers := []*Ledger{open(t, at), open(t, at)}
 		const uses, tries = 7, 30
 		testkit.Must(t, ledgers[0].Directory.AddToken(t.Context(), []byte("token"), directory.Token{Uses: int64(uses), Expires: after(time.Hour)}, "test", t0))
@@ -111,7 +111,7 @@ func TestJoinConcurrently(t *testing.T) {
 }
 
 func TestRenewedAndSeen(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a", "b", "c")
 		testkit.Must(t, l.Directory.Renewed(ctx, "a", directory.Credential{}, after(48*time.Hour)))
@@ -124,7 +124,7 @@ func TestRenewedAndSeen(t *testing.T) {
 			"b": {Expires: after(time.Hour), Seen: t0},
 		} {
 			want.Name, want.Joined = "name of "+id, t0
-			storetest.Equal(t, id, stored(t, l, id), want)
+			pgtest.Equal(t, id, stored(t, l, id), want)
 		}
 		wantIs(t, l.Directory.Renewed(ctx, "nobody", directory.Credential{}, t0), sqlstore.ErrNotFound)
 		testkit.Must(t, l.Directory.RevokeAgent(ctx, "a", "operator", t0))
@@ -135,7 +135,7 @@ func TestRenewedAndSeen(t *testing.T) {
 // TestSeenConcurrently checks that two processes can store check-ins of the same agents at
 // the same time.
 func TestSeenConcurrently(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		ledgers := []*Ledger{open(t, at), open(t, at)}
 		ids := named("a", 600) // enough for two transactions of several statements in SQLite
 		join(t, ledgers[0], ids...)
@@ -165,13 +165,13 @@ func TestSeenConcurrently(t *testing.T) {
 					newest = i + 1
 				}
 			}
-			storetest.Equal(t, ids[k], a.Seen, after(time.Duration(newest)*time.Second))
+			pgtest.Equal(t, ids[k], a.Seen, after(time.Duration(newest)*time.Second))
 		}
 	})
 }
 
 func TestAnnounceTooMany(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a", "b")
 		say := func(agent string, clients ...string) error {
@@ -186,12 +186,12 @@ func TestAnnounceTooMany(t *testing.T) {
 		testkit.Must(t, say("b", "4", "5", "1"))
 		n, err := l.Directory.CountClients(ctx, time.Time{})
 		testkit.Must(t, err)
-		storetest.Equal(t, "clients", n, 5)
+		pgtest.Equal(t, "clients", n, 5)
 	})
 }
 
 func TestClients(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a", "b")
 		names := []string{"a", "B", "é", "Z-1", "z 10", "Z", "zz", "\u00df", "☂ 1", "-"}
@@ -225,12 +225,12 @@ func TestClients(t *testing.T) {
 		byName := func(a, b directory.Client) int { return strings.Compare(a.Name, b.Name) }
 		slices.SortFunc(got, byName)
 		slices.SortFunc(want, byName)
-		storetest.Equal(t, "clients", got, want)
+		pgtest.Equal(t, "clients", got, want)
 	})
 }
 
 func TestRevoke(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a", "b")
 		announce(t, l, "a", named("a", 3)...)
@@ -244,11 +244,11 @@ func TestRevoke(t *testing.T) {
 		wantIs(t, l.Directory.RevokeClient(ctx, "b00001", "operator", t0), sqlstore.ErrNotFound)
 		wantIs(t, l.Directory.RevokeClient(ctx, "nobody", "operator", t0), sqlstore.ErrNotFound)
 
-		storetest.Equal(t, "a's tasks", len(tasks(t, l, "a", t0)), 0)
+		pgtest.Equal(t, "a's tasks", len(tasks(t, l, "a", t0)), 0)
 		// The withdrawn leases can no longer be extended, and their updates no longer
 		// count.
 		testkit.Must(t, l.Counter.Extend(ctx, "a", "run", 0, named("a", 3), after(5*time.Hour)))
-		storetest.Equal(t, "counted", s.count(one("a", 0, 0, "a00000"), one("b", 0, 0, "b00001"), one("b", 0, 0, "b00000")), []int{2})
+		pgtest.Equal(t, "counted", s.count(one("a", 0, 0, "a00000"), one("b", 0, 0, "b00001"), one("b", 0, 0, "b00000")), []int{2})
 		where, err := l.Counter.Standings(ctx, "a", "run", 0, named("a", 3))
 		testkit.Must(t, err)
 		for c, is := range where {
@@ -259,12 +259,12 @@ func TestRevoke(t *testing.T) {
 		s.drive(func(d *Drive) error {
 			lost, err := d.Withdraw(t0)
 			slices.SortFunc(lost, func(a, b Lease) int { return int(a.No - b.No) })
-			storetest.Equal(t, "withdrawn", lost, []Lease{{No: 0}, {No: 1}, {No: 2}, {No: 4}})
+			pgtest.Equal(t, "withdrawn", lost, []Lease{{No: 0}, {No: 1}, {No: 2}, {No: 4}})
 			return err
 		})
 		s.drive(func(d *Drive) error {
 			gone, _, err := d.Ask(Asking{Round: 1, Version: 0, Members: upTo(6), Until: after(time.Hour)})
-			storetest.Equal(t, "gone", gone, []int64{0, 1, 2, 4})
+			pgtest.Equal(t, "gone", gone, []int64{0, 1, 2, 4})
 			return err
 		})
 	})
@@ -274,7 +274,7 @@ func TestRevoke(t *testing.T) {
 // counted. Whatever the order, a revoked agent has no usable lease afterwards, and none of
 // its updates is counted any more.
 func TestRevokeConcurrently(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		agents := named("a", 12)
 		join(t, l, agents...)
@@ -341,24 +341,24 @@ func TestRevokeConcurrently(t *testing.T) {
 		close(stop)
 		wg.Wait()
 		for _, a := range agents {
-			storetest.Equal(t, "what was counted of "+a, counted(a), receipts[a])
+			pgtest.Equal(t, "what was counted of "+a, counted(a), receipts[a])
 		}
 		s.balance()
 	})
 }
 
 func TestLead(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		wantIs(t, l.Drive(ctx, Lead{1}, "run", nil), sqlstore.ErrNotFound)
 		a, err := l.Lead(ctx, "a", time.Minute, t0)
 		testkit.Must(t, err)
 		b, err := l.Lead(ctx, "b", time.Minute, after(time.Minute-time.Millisecond))
 		wantIs(t, err, sqlstore.ErrRefused)
-		storetest.Equal(t, "a refused lead", b, Lead{})
+		pgtest.Equal(t, "a refused lead", b, Lead{})
 		again, err := l.Lead(ctx, "a", time.Minute, after(30*time.Second))
 		testkit.Must(t, err)
-		storetest.Equal(t, "the same holder's", again, a)
+		pgtest.Equal(t, "the same holder's", again, a)
 		_, err = l.Lead(ctx, "b", time.Minute, after(time.Minute))
 		wantIs(t, err, sqlstore.ErrRefused) // coordinator a still has the lead
 		b, err = l.Lead(ctx, "b", time.Minute, after(90*time.Second))
@@ -389,7 +389,7 @@ func TestLead(t *testing.T) {
 
 // TestLeadConcurrently checks that only one of many concurrent callers gets the lead.
 func TestLeadConcurrently(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		ledgers := []*Ledger{open(t, at), open(t, at)}
 		last := int64(0)
 		for turn := range 4 {

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/directory"
 	"loadstar/server/sqlstore"
-	"loadstar/server/sqlstore/storetest"
 )
 
 // operations lists calls of exported methods and the operation that their errors must name.
@@ -117,7 +117,7 @@ func TestErrorsOfCallbacks(t *testing.T) {
 func TestAnswersStayPlain(t *testing.T) {
 	l := openLite(t)
 	_, err := l.Run(t.Context(), "one")
-	storetest.Equal(t, "text", err.Error(), "run one: not found")
+	pgtest.Equal(t, "text", err.Error(), "run one: not found")
 	wantIs(t, err, ErrNotFound)
 	err = l.Directory.Join(t.Context(), []byte("?"), directory.Agent{ID: "a"}, t0)
 	wantIs(t, err, ErrRefused)
@@ -134,5 +134,5 @@ func TestWrapAllocatesNothingOnSuccess(t *testing.T) {
 			return nil
 		}()
 	})
-	storetest.Equal(t, "allocations", allocs, 0)
+	pgtest.Equal(t, "allocations", allocs, 0)
 }

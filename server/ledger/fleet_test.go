@@ -9,14 +9,14 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/directory"
 	"loadstar/server/sqlstore"
-	"loadstar/server/sqlstore/storetest"
 )
 
 // The counts of a fleet follow announcements and revocations.
 func TestCountFleet(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		count := func() directory.FleetCounts {
 			t.Helper()
@@ -24,20 +24,20 @@ func TestCountFleet(t *testing.T) {
 			testkit.Must(t, err)
 			return c
 		}
-		storetest.Equal(t, "nobody", count(), directory.FleetCounts{})
+		pgtest.Equal(t, "nobody", count(), directory.FleetCounts{})
 		join(t, l, "a", "b", "c")
 		announce(t, l, "a", named("a", 3)...)
 		announce(t, l, "b", named("b", 2)...)
 		testkit.Must(t, l.Directory.Seen(ctx, []string{"a"}, after(time.Hour)))
 		testkit.Must(t, l.Directory.Renewed(ctx, "b", directory.Credential{}, after(3*time.Hour)))
-		storetest.Equal(t, "three agents", count(), directory.FleetCounts{Agents: 3, Clients: 5, Quiet: 2, Expiring: 2})
+		pgtest.Equal(t, "three agents", count(), directory.FleetCounts{Agents: 3, Clients: 5, Quiet: 2, Expiring: 2})
 		testkit.Must(t, l.Directory.RevokeClient(ctx, "a00001", "operator", t0))
 		testkit.Must(t, l.Directory.RevokeAgent(ctx, "b", "operator", t0))
-		storetest.Equal(t, "after revocations", count(), directory.FleetCounts{Agents: 2, Clients: 2, Quiet: 1, Expiring: 2, Revoked: 1})
+		pgtest.Equal(t, "after revocations", count(), directory.FleetCounts{Agents: 2, Clients: 2, Quiet: 1, Expiring: 2, Revoked: 1})
 		_, err := l.Directory.FreeClients(ctx, "b", "", "operator", t0)
 		testkit.Must(t, err)
 		announce(t, l, "c", "b00000") // a client of the revoked agent moves
-		storetest.Equal(t, "after a move", count(), directory.FleetCounts{Agents: 2, Clients: 3, Quiet: 1, Expiring: 2, Revoked: 1})
+		pgtest.Equal(t, "after a move", count(), directory.FleetCounts{Agents: 2, Clients: 3, Quiet: 1, Expiring: 2, Revoked: 1})
 		behind := -90 * time.Second
 		_, err = l.Directory.Announce(ctx, directory.Announcement{Agent: "c", Clients: []string{"b00000"}, Step: time.Hour, Most: 9, Version: "0.3.0", Skew: &behind, Generated: true}, t0)
 		testkit.Must(t, err)
@@ -66,7 +66,7 @@ func TestCountFleet(t *testing.T) {
 // Filters of agents and clients select by the bytes of names, whatever the database thinks
 // of their order, and pages follow each other.
 func TestFilters(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a-1", "a-2", "b-1")
 		announce(t, l, "a-1", "meter-1", "meter-10", "meter_2", "METER-3", "meter%4", "mete")
@@ -136,10 +136,10 @@ func TestFilters(t *testing.T) {
 		}
 		counts, err := l.Reports.FindingsOf(ctx, []string{"a-1", "a-2", "b-1"})
 		testkit.Must(t, err)
-		storetest.Equal(t, "clients with findings", counts, map[string]int64{"a-1": 2, "b-1": 1})
+		pgtest.Equal(t, "clients with findings", counts, map[string]int64{"a-1": 2, "b-1": 1})
 		found, err := l.Reports.FindingDays(ctx, 2)
 		testkit.Must(t, err)
-		storetest.Equal(t, "findings", found, []directory.FindingDay{{Code: "gaps", Day: directory.Today(t0), Clients: 3}, {Code: "flat", Day: directory.Today(t0), Clients: 1}, {Code: "gaps", Day: directory.Today(t0) - 1, Clients: 1}})
+		pgtest.Equal(t, "findings", found, []directory.FindingDay{{Code: "gaps", Day: directory.Today(t0), Clients: 3}, {Code: "flat", Day: directory.Today(t0), Clients: 1}, {Code: "gaps", Day: directory.Today(t0) - 1, Clients: 1}})
 		// Findings of now replace those of the last report, of clients that the agent hosts.
 		testkit.Must(t, l.Reports.AddReports(ctx, "a-1", []directory.Report{
 			{Client: "meter-1", Day: directory.Today(t0), Findings: []string{"impossible"}, Interim: true},
@@ -148,7 +148,7 @@ func TestFilters(t *testing.T) {
 		}, false, t0))
 		current, err := l.Reports.FindingsNow(ctx)
 		testkit.Must(t, err)
-		storetest.Equal(t, "findings now", current, []directory.FindingDay{{Code: "gaps", Clients: 2}, {Code: "impossible", Clients: 1}})
+		pgtest.Equal(t, "findings now", current, []directory.FindingDay{{Code: "gaps", Clients: 2}, {Code: "impossible", Clients: 1}})
 		if c, err := l.Directory.Client(ctx, "meter_2"); err != nil || c.Agent != "a-1" || c.Step != time.Hour || !slices.Equal(c.Inputs, []string{"load"}) {
 			t.Errorf("%+v, %v", c, err)
 		}
@@ -160,7 +160,7 @@ func TestFilters(t *testing.T) {
 // The turns of a round are those that are open and those that are counted, in pages. A round
 // knows how many are counted while it is open.
 func TestTurnRecords(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := plant(t, at, 7)
 		ctx := t.Context()
 		all := func() (names []string, counted int) {
@@ -201,11 +201,11 @@ func TestTurnRecords(t *testing.T) {
 		agent := first[0].Agent
 		s.count(one(agent, 0, 0, names[1], names[4]), one(agent, 0, 0, names[5]))
 		again, counted := all()
-		storetest.Equal(t, "clients", again, names)
-		storetest.Equal(t, "counted", counted, 3)
+		pgtest.Equal(t, "clients", again, names)
+		pgtest.Equal(t, "counted", counted, 3)
 		rounds, err := s.Rounds(ctx, s.run, 0, 1)
 		testkit.Must(t, err)
-		storetest.Equal(t, "counted in the open round", rounds[0].Counted, 3)
+		pgtest.Equal(t, "counted in the open round", rounds[0].Counted, 3)
 		for i, name := range names {
 			mine, err := s.Counter.TurnsOf(ctx, s.run, name, []int64{0, 1, 2})
 			testkit.Must(t, err)
@@ -248,7 +248,7 @@ func TestTurnsByKey(t *testing.T) {
 	l.Store.Cached = r
 	_, err := l.Counter.TurnsOf(ctx, "run", "client", []int64{1, 2, 3})
 	testkit.Must(t, err)
-	storetest.Equal(t, "statements", len(r.texts), 3)
+	pgtest.Equal(t, "statements", len(r.texts), 3)
 	for i, text := range r.texts {
 		var plan string
 		testkit.Must(t, sqlstore.Query(ctx, l.Store.DB, func(rows *sql.Rows) error {

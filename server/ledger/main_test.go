@@ -14,7 +14,6 @@ import (
 	"loadstar/internal/testkit"
 	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/directory"
-	"loadstar/server/sqlstore/storetest"
 )
 
 // cluster is the PostgreSQL server of all tests that need one.
@@ -51,7 +50,7 @@ func open(t *testing.T, at string) *Ledger {
 	return l
 }
 
-func wantIs(t storetest.T, err, want error) {
+func wantIs(t pgtest.T, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
 		t.Fatalf("error %v, want %v", err, want)
@@ -59,7 +58,7 @@ func wantIs(t storetest.T, err, want error) {
 }
 
 // join adds agents to the ledger.
-func join(t storetest.T, l *Ledger, agents ...string) {
+func join(t pgtest.T, l *Ledger, agents ...string) {
 	t.Helper()
 	hash := []byte(fmt.Sprintf("token of %s and %d more", agents[0], len(agents)-1))
 	testkit.Must(t, l.Directory.AddToken(context.Background(), hash, directory.Token{Uses: int64(len(agents)), Expires: after(time.Hour)}, "test", t0))
@@ -69,13 +68,13 @@ func join(t storetest.T, l *Ledger, agents ...string) {
 }
 
 // machine returns the stored state of a run's round.Machine.
-func machine(t storetest.T, l *Ledger, run string) (state string) {
+func machine(t pgtest.T, l *Ledger, run string) (state string) {
 	t.Helper()
 	testkit.Must(t, l.Store.DB.QueryRowContext(context.Background(), "SELECT COALESCE(max(state), '') FROM machines WHERE run = $1", run).Scan(&state))
 	return state
 }
 
-func announce(t storetest.T, l *Ledger, agent string, clients ...string) {
+func announce(t pgtest.T, l *Ledger, agent string, clients ...string) {
 	t.Helper()
 	refused, err := l.Directory.Announce(context.Background(), directory.Announcement{Agent: agent, Clients: clients, Inputs: []string{"load"}, Step: time.Hour, Most: 1 << 20}, t0)
 	testkit.Must(t, err)
@@ -96,7 +95,7 @@ func named(prefix string, n int) []string {
 // site is a ledger with a run that has begun.
 type site struct {
 	*Ledger
-	t    storetest.T
+	t    pgtest.T
 	lead Lead
 	run  string
 
@@ -104,7 +103,7 @@ type site struct {
 }
 
 // begin starts a run whose fleet is all clients in the ledger.
-func begin(t storetest.T, l *Ledger, run string) *site {
+func begin(t pgtest.T, l *Ledger, run string) *site {
 	t.Helper()
 	lead, err := l.Lead(context.Background(), "test", 1000*time.Hour, t0)
 	testkit.Must(t, err)
@@ -264,7 +263,7 @@ func (s *site) balance() (leases, receipts int) {
 	if got != want {
 		s.t.Errorf("the sums are off by %d: %d receipts", got-want, receipts)
 	}
-	storetest.Equal(s.t, "the evaluations of all receipts", evaluated, evaluation)
+	pgtest.Equal(s.t, "the evaluations of all receipts", evaluated, evaluation)
 	var run int64
 	testkit.Must(s.t, tx.QueryRow("SELECT COALESCE(max(batch), 0) FROM counters WHERE run = $1", s.run).Scan(&run))
 	if newest != run || !maps.Equal(stored, batches) {
@@ -285,7 +284,7 @@ var tables = []string{"tokens", "agents", "clients", "runs", "members", "version
 const unnumbered = -1
 
 // newest returns the newest batch of a run.
-func (l *Ledger) newest(t storetest.T, run string) (batch int64) {
+func (l *Ledger) newest(t pgtest.T, run string) (batch int64) {
 	t.Helper()
 	testkit.Must(t, l.Store.DB.QueryRow("SELECT COALESCE(max(batch), 0) FROM counters WHERE run = $1", run).Scan(&batch))
 	return batch

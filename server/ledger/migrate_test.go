@@ -10,8 +10,8 @@ import (
 	"testing/fstest"
 
 	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/sqlstore"
-	"loadstar/server/sqlstore/storetest"
 )
 
 // planted is the schema of a later Loadstar.
@@ -59,7 +59,7 @@ func look(t *testing.T, at string) sqlstore.Schema {
 // dumpColumns returns all rows of a table in these columns.
 func dumpColumns(t *testing.T, l *Ledger, table, columns string) string {
 	t.Helper()
-	return storetest.Dump(t, l.Store.DB, "(SELECT "+columns+" FROM "+table+") rows_of_"+table)
+	return pgtest.Dump(t, l.Store.DB, "(SELECT "+columns+" FROM "+table+") rows_of_"+table)
 }
 
 // TestMigrates opens a ledger that has rows in all tables with a program that knows a later
@@ -70,27 +70,27 @@ func TestMigrates(t *testing.T) {
 		s := fill(t, at)
 		others := slices.DeleteFunc(slices.Clone(tables), func(name string) bool { return name == "rounds" })
 		const columns = "run, round, version, state, opened, closed, asked, counted, late, lost, loss, bytes, last_batch, evaluated, relative_mae, checksum"
-		rounds, before := dumpColumns(t, s.Ledger, "rounds", columns), storetest.Dump(t, s.Store.DB, others...)
+		rounds, before := dumpColumns(t, s.Ledger, "rounds", columns), pgtest.Dump(t, s.Store.DB, others...)
 		if strings.Count(rounds, "\n") < 3 || strings.Count(before, "\n") < len(others)+20 {
 			t.Fatalf("too few rows:\n%s%s", rounds, before)
 		}
 		testkit.Must(t, s.Close())
 		restore := plantSchema(t, planted)
-		storetest.Equal(t, "schema before", look(t, at), sqlstore.Schema{Version: 1, Known: 2})
+		pgtest.Equal(t, "schema before", look(t, at), sqlstore.Schema{Version: 1, Known: 2})
 		if path, lite := strings.CutPrefix(at, "sqlite:"); lite {
 			backupOld(t, path)
 		}
 		l := open(t, at)
-		storetest.Equal(t, "schema after", look(t, at), sqlstore.Schema{Version: 2, Known: 2})
-		storetest.Equal(t, "rounds", dumpColumns(t, l, "rounds", columns), rounds)
-		storetest.Equal(t, "rows", storetest.Dump(t, l.Store.DB, others...), before)
+		pgtest.Equal(t, "schema after", look(t, at), sqlstore.Schema{Version: 2, Known: 2})
+		pgtest.Equal(t, "rounds", dumpColumns(t, l, "rounds", columns), rounds)
+		pgtest.Equal(t, "rows", pgtest.Dump(t, l.Store.DB, others...), before)
 		var added, receipts int64
 		testkit.Must(t, l.Store.DB.QueryRow("SELECT (SELECT max(planted) FROM rounds), (SELECT id FROM planted)").Scan(&added, &receipts))
 		if added != 7 || receipts != 4 {
 			t.Errorf("the new column has %d, and the new table %d; want 7 and 4", added, receipts)
 		}
 		again := &site{l, t, s.lead, s.run, 0}
-		storetest.Equal(t, "counted", again.count(one("agent", 1, 1, "c00005")), []int{0})
+		pgtest.Equal(t, "counted", again.count(one("agent", 1, 1, "c00005")), []int{0})
 		testkit.Must(t, l.Close())
 		restore()
 		if l, err := Open(t.Context(), at); err == nil || !strings.Contains(err.Error(), "newer Loadstar (schema 2, this one knows 1): upgrade") {
@@ -118,11 +118,11 @@ func backupOld(t *testing.T, path string) {
 		t.Errorf("the copy refers to the blobs %q", blobs)
 	}
 	for _, p := range []string{path, copied} {
-		storetest.Equal(t, p, look(t, "sqlite:"+p).Version, 1)
+		pgtest.Equal(t, p, look(t, "sqlite:"+p).Version, 1)
 	}
 	left, err := filepath.Glob(copied + ".migrated*")
 	testkit.Must(t, err)
-	storetest.Equal(t, "left", left, nil)
+	pgtest.Equal(t, "left", left, nil)
 	testkit.Must(t, os.Remove(copied))
 }
 
@@ -130,7 +130,7 @@ func backupOld(t *testing.T, path string) {
 func TestFailedMigration(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := fill(t, at)
-		before := storetest.Dump(t, s.Store.DB, tables...)
+		before := pgtest.Dump(t, s.Store.DB, tables...)
 		testkit.Must(t, s.Close())
 		restore := plantSchema(t, planted+"INSERT INTO nowhere VALUES (1);\n")
 		if l, err := Open(t.Context(), at); err == nil || !strings.Contains(err.Error(), "nowhere") {
@@ -140,7 +140,7 @@ func TestFailedMigration(t *testing.T) {
 			t.Errorf("a migration that fails: %v", err)
 		}
 		restore()
-		storetest.Equal(t, "schema", look(t, at), sqlstore.Schema{Version: 1, Known: 1})
-		storetest.Equal(t, "rows", storetest.Dump(t, open(t, at).Store.DB, tables...), before)
+		pgtest.Equal(t, "schema", look(t, at), sqlstore.Schema{Version: 1, Known: 1})
+		pgtest.Equal(t, "rows", pgtest.Dump(t, open(t, at).Store.DB, tables...), before)
 	})
 }

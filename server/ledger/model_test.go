@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 
 	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/sqlstore"
-	"loadstar/server/sqlstore/storetest"
 )
 
 // turn identifies a turn in the model, which has only one run.
@@ -142,7 +142,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 			}
 			g.drive(func(d *Drive) error {
 				got, _, err := d.Ask(Asking{Round: m.round, Version: m.version, Members: members, Until: until})
-				storetest.Equal(t, "gone", got, gone)
+				pgtest.Equal(t, "gone", got, gone)
 				return err
 			})
 			maps.Copy(m.leases, want)
@@ -189,7 +189,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 			}
 			got, err := l.Counter.Count(t.Context(), name, arrivals, sums(arrivals))
 			testkit.Must(t, err)
-			storetest.Equal(t, "counted", got, want)
+			pgtest.Equal(t, "counted", got, want)
 			if len(want) > 0 {
 				batch := l.newest(t, name)
 				if batch <= m.batch {
@@ -240,7 +240,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 			})
 			g.drive(func(d *Drive) error {
 				got, err := d.Withdraw(now)
-				storetest.Equal(t, "withdrawn", len(got), len(want))
+				pgtest.Equal(t, "withdrawn", len(got), len(want))
 				for _, x := range got {
 					if !want[x] {
 						t.Errorf("%+v was withdrawn", x)
@@ -285,7 +285,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 			}
 			g.drive(func(d *Drive) error {
 				r, ok, err := d.Merging()
-				storetest.Equal(t, "merging", fmt.Sprint(r.Round, r.LastBatch, ok), fmt.Sprint(m.round, m.merging, true))
+				pgtest.Equal(t, "merging", fmt.Sprint(r.Round, r.LastBatch, ok), fmt.Sprint(m.round, m.merging, true))
 				if err != nil {
 					return err
 				}
@@ -354,7 +354,7 @@ func (g *game) compare(t *rapid.T) {
 		}
 		slices.Sort(got)
 		slices.Sort(want)
-		storetest.Equal(t, "tasks of "+a, got, want)
+		pgtest.Equal(t, "tasks of "+a, got, want)
 		for round := range m.round + 1 {
 			where, err := g.Counter.Standings(ctx, a, g.run, round, g.clients)
 			testkit.Must(t, err)
@@ -365,11 +365,11 @@ func (g *game) compare(t *rapid.T) {
 				} else if x, ok := m.receipts[turn{round, c}]; ok && g.host[c] == a {
 					want = Standing{Counted, x.Version}
 				}
-				storetest.Equal(t, fmt.Sprintf("standing of %s in round %d", c, round), where[c], want)
+				pgtest.Equal(t, fmt.Sprintf("standing of %s in round %d", c, round), where[c], want)
 			}
 		}
 	}
-	storetest.Equal(t, "batch", g.newest(t, g.run), m.batch)
+	pgtest.Equal(t, "batch", g.newest(t, g.run), m.batch)
 	receipts := map[turn]Receipt{}
 	testkit.Must(t, sqlstore.Query(ctx, g.Store.DB, func(r *sql.Rows) error {
 		var at turn
@@ -379,7 +379,7 @@ func (g *game) compare(t *rapid.T) {
 		receipts[at] = x
 		return err
 	}, "SELECT client, no, round, version, batch, train_loss FROM receipts WHERE run = $1", g.run))
-	storetest.Equal(t, "receipts", receipts, m.receipts)
+	pgtest.Equal(t, "receipts", receipts, m.receipts)
 	sum, n := int64(0), 0
 	testkit.Must(t, g.Partials(ctx, g.run, m.batch, func(p Partial) error {
 		sum += int64(binary.LittleEndian.Uint64(p.Numbers))
@@ -390,7 +390,7 @@ func (g *game) compare(t *rapid.T) {
 	for _, x := range m.sums {
 		wantSum += x
 	}
-	storetest.Equal(t, "sums", sum, wantSum)
+	pgtest.Equal(t, "sums", sum, wantSum)
 	if n < len(m.sums) {
 		t.Errorf("%d sums of %d batches", n, len(m.sums))
 	}

@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/directory"
-	"loadstar/server/sqlstore/storetest"
 )
 
 // TestNewClients checks that held-out clients are not members of the fleet, that they are
 // asked only after the run has finished, and that each of them is added once.
 func TestNewClients(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a", "b")
 		announce(t, l, "a", "c1", "c2", "c3")
@@ -27,16 +27,16 @@ func TestNewClients(t *testing.T) {
 		}
 		drive(func(d *Drive) error {
 			names, err := d.Names(directory.Filter{})
-			storetest.Equal(t, "names", names, []string{"c1", "c2", "c3", "c4", "c5"})
+			pgtest.Equal(t, "names", names, []string{"c1", "c2", "c3", "c4", "c5"})
 			testkit.Must(t, err)
 			testkit.Must(t, d.HoldOut([]string{"c2", "c3", "c5"}))
 			fleet, err := d.Begin(Run{Plan: "plan", PlanBlob: "blob", Server: "state"}, Version{Weights: "w"}, directory.Filter{}, t0)
-			storetest.Equal(t, "fleet", fleet, 2)
+			pgtest.Equal(t, "fleet", fleet, 2)
 			return err
 		})
 		drive(func(d *Drive) error {
 			gone, _, err := d.Ask(Asking{Round: 0, Version: 0, Members: []int64{0, 1}, Until: after(time.Hour)})
-			storetest.Equal(t, "gone", gone, nil)
+			pgtest.Equal(t, "gone", gone, nil)
 			return err
 		})
 		tasks, err := l.Counter.Tasks(ctx, "b")
@@ -80,9 +80,9 @@ func TestNewClients(t *testing.T) {
 		open(t0)
 		n, err := l.NewClients(ctx, "run")
 		testkit.Must(t, err)
-		storetest.Equal(t, "new clients", n, NewClients{3, 3, Evaluation{2, 2_000_000}})
+		pgtest.Equal(t, "new clients", n, NewClients{3, 3, Evaluation{2, 2_000_000}})
 		none, err := l.NewClients(ctx, "another")
 		testkit.Must(t, err)
-		storetest.Equal(t, "of a run without", none, NewClients{})
+		pgtest.Equal(t, "of a run without", none, NewClients{})
 	})
 }

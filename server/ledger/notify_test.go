@@ -4,13 +4,13 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/server/sqlstore/storetest"
+	"loadstar/internal/testkit/pgtest"
 )
 
 // TestNotifications checks that a notification reaches listeners in this process and, with
 // PostgreSQL, in others.
 func TestNotifications(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		one, two := open(t, at), open(t, at)
 		here, there := one.Woken(t.Context()), two.Woken(t.Context())
 		heard := func(ch <-chan string) bool {

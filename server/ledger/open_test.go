@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/sqlstore"
-	"loadstar/server/sqlstore/storetest"
 )
 
 func TestOpenRefuses(t *testing.T) {
@@ -36,7 +36,7 @@ func TestOpenPath(t *testing.T) {
 
 // TestDurable checks that every connection syncs to disk at a commit.
 func TestDurable(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)
 		want := map[string]string{"synchronous_commit": "on", "fsync": "on"}
 		if l.Store.SQLite {
@@ -50,7 +50,7 @@ func TestDurable(t *testing.T) {
 				}
 				var got string
 				testkit.Must(t, db.QueryRow(text).Scan(&got))
-				storetest.Equal(t, name, got, value)
+				pgtest.Equal(t, name, got, value)
 			}
 		}
 	})
@@ -59,7 +59,7 @@ func TestDurable(t *testing.T) {
 // TestOpenAtOnce checks that a new database can be opened many times concurrently, in this
 // process and in other processes.
 func TestOpenAtOnce(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		var wg sync.WaitGroup
 		for range 6 {
 			wg.Go(func() {
@@ -90,18 +90,18 @@ func TestOpenAtOnce(t *testing.T) {
 		l := open(t, at)
 		var n int
 		testkit.Must(t, l.Store.DB.QueryRow("SELECT count(*) FROM goose_db_version WHERE version_id = 1").Scan(&n))
-		storetest.Equal(t, "migrations to version 1", n, 1)
+		pgtest.Equal(t, "migrations to version 1", n, 1)
 	})
 }
 
 // TestNewerSchema checks that Open refuses a ledger that a newer Loadstar has migrated, and
 // changes nothing in it.
 func TestNewerSchema(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := plant(t, at, 3)
 		_, err := s.Store.Write.Exec("INSERT INTO goose_db_version (version_id, is_applied) VALUES (1000, $1)", true)
 		testkit.Must(t, err)
-		before := storetest.Dump(t, s.Store.DB, append(tables, "goose_db_version")...)
+		before := pgtest.Dump(t, s.Store.DB, append(tables, "goose_db_version")...)
 		l, err := Open(t.Context(), at)
 		if err == nil {
 			l.Close()
@@ -109,21 +109,21 @@ func TestNewerSchema(t *testing.T) {
 		if want := "the ledger was written by a newer Loadstar (schema 1000, this one knows "; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
-		storetest.Equal(t, "refused", storetest.Dump(t, s.Store.DB, append(tables, "goose_db_version")...), before)
+		pgtest.Equal(t, "refused", pgtest.Dump(t, s.Store.DB, append(tables, "goose_db_version")...), before)
 	})
 }
 
 func TestReopen(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := plant(t, at, 3)
 		s.ask(0, 0, 0, 1, 2)
 		s.count(one("agent", 0, 0, "c00001"))
-		before := storetest.Dump(t, s.Store.DB, tables...)
+		before := pgtest.Dump(t, s.Store.DB, tables...)
 		testkit.Must(t, s.Close())
 		if err := s.Store.Healthy(t.Context()); err == nil {
 			t.Error("a closed ledger is healthy")
 		}
-		storetest.Equal(t, "reopened", storetest.Dump(t, open(t, at).Store.DB, tables...), before)
+		pgtest.Equal(t, "reopened", pgtest.Dump(t, open(t, at).Store.DB, tables...), before)
 	})
 }
 
@@ -131,13 +131,13 @@ func TestBackup(t *testing.T) {
 	s := plant(t, "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"), 600)
 	s.ask(0, 0, upTo(600)...)
 	path := filepath.Join(t.TempDir(), "a copy.db")
-	before := storetest.Dump(t, s.Store.DB, tables...)
+	before := pgtest.Dump(t, s.Store.DB, tables...)
 	testkit.Must(t, s.Store.Backup(t.Context(), path))
 	if err := s.Store.Backup(t.Context(), path); err == nil {
 		t.Error("a backup overwrote another file")
 	}
 	l := open(t, "sqlite:"+path)
-	storetest.Equal(t, "the backup", storetest.Dump(t, l.Store.DB, tables...), before)
+	pgtest.Equal(t, "the backup", pgtest.Dump(t, l.Store.DB, tables...), before)
 	join(t, l, "later")
 
 	// Take another backup while turns are counted; it must hold a consistent state. The
@@ -170,7 +170,7 @@ func TestBackup(t *testing.T) {
 	<-done
 	copied := &site{open(t, "sqlite:"+path), t, s.lead, s.run, 0}
 	leases, receipts := copied.balance()
-	storetest.Equal(t, "turns", leases+receipts, 600)
+	pgtest.Equal(t, "turns", leases+receipts, 600)
 	if receipts == 0 || leases == 0 {
 		t.Errorf("%d receipts, %d leases: nothing was counted during the backup", receipts, leases)
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
-	"loadstar/server/sqlstore/storetest"
+	"loadstar/internal/testkit/pgtest"
 )
 
 // masked returns an arrival of a private plan.
@@ -19,26 +19,26 @@ func masked(agent string, round, part int64, nonce string, clients ...string) Ar
 // TestMasks counts masked results. Their masks are stored with their receipts. A result whose
 // part was used does not count and leaves its lease.
 func TestMasks(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 6), t.Context()
 		s.ask(0, 0, 0, 1, 2, 3, 4, 5)
-		storetest.Equal(t, "counted", s.count(
+		pgtest.Equal(t, "counted", s.count(
 			masked("agent", 0, 1, "01", "c00000", "c00001"),
 			masked("agent", 0, 1, "02", "c00002"), // the same part in one batch
 			masked("agent", 0, 0, "03", "c00003"),
 		), []int{0, 2})
-		storetest.Equal(t, "counted again", s.count(masked("agent", 0, 0, "04", "c00002"), masked("agent", 0, 1, "01", "c00000", "c00001")), nil)
+		pgtest.Equal(t, "counted again", s.count(masked("agent", 0, 0, "04", "c00002"), masked("agent", 0, 1, "01", "c00000", "c00001")), nil)
 		leases, receipts := s.balance()
-		storetest.Equal(t, "leases and receipts", []int{leases, receipts}, []int{3, 3})
+		pgtest.Equal(t, "leases and receipts", []int{leases, receipts}, []int{3, 3})
 		for part, want := range map[int64]bool{0: true, 1: true, 2: false} {
 			has, err := s.Counter.HasMask(ctx, "run", 0, "agent", part)
 			testkit.Must(t, err)
-			storetest.Equal(t, "has a part", has, want)
+			pgtest.Equal(t, "has a part", has, want)
 		}
 		newest := s.newest(t, "run")
 		all, err := s.Counter.Masks(ctx, "run", newest)
 		testkit.Must(t, err)
-		storetest.Equal(t, "masks", all, []Mask{{"agent", 0, 1, strings.Repeat("03", 16)}, {"agent", 1, 2, strings.Repeat("01", 16)}})
+		pgtest.Equal(t, "masks", all, []Mask{{"agent", 0, 1, strings.Repeat("03", 16)}, {"agent", 1, 2, strings.Repeat("01", 16)}})
 
 		_, err = s.PrivateRound(ctx, "run", 0)
 		wantIs(t, err, ErrNotFound)
@@ -50,27 +50,27 @@ func TestMasks(t *testing.T) {
 		for _, request := range []string{"request", "another"} {
 			s.drive(func(d *Drive) error {
 				fixed, err := d.FixRequest(0, []byte(request))
-				storetest.Equal(t, "the request", string(fixed), "request")
+				pgtest.Equal(t, "the request", string(fixed), "request")
 				return err
 			})
 		}
 		p, err := s.PrivateRound(ctx, "run", 0)
 		testkit.Must(t, err)
-		storetest.Equal(t, "the round", p, PrivateRound{Privacy: []byte("privacy"), Request: []byte("request")})
+		pgtest.Equal(t, "the round", p, PrivateRound{Privacy: []byte("privacy"), Request: []byte("request")})
 
 		merging := Round{Round: 0, LastBatch: newest}
 		s.drive(func(d *Drive) error {
 			n, err := d.Refuse(merging, "quorum", "restarted")
-			storetest.Equal(t, "in a row", n, 1)
+			pgtest.Equal(t, "in a row", n, 1)
 			return err
 		})
-		storetest.Equal(t, "the machine", machine(t, s.Ledger, "run"), "restarted")
+		pgtest.Equal(t, "the machine", machine(t, s.Ledger, "run"), "restarted")
 		rounds, err := s.Rounds(ctx, "run", 0, 1)
 		testkit.Must(t, err)
-		storetest.Equal(t, "state", rounds[0].State, RoundAbandoned)
+		pgtest.Equal(t, "state", rounds[0].State, RoundAbandoned)
 		all, err = s.Counter.Masks(ctx, "run", newest)
 		testkit.Must(t, err)
-		storetest.Equal(t, "masks that are left", len(all), 0)
+		pgtest.Equal(t, "masks that are left", len(all), 0)
 
 		s.ask(1, 0, 4, 5)
 		s.drive(func(d *Drive) error { return d.OpenPrivate(1, []byte("privacy")) })
@@ -87,19 +87,19 @@ func TestMasks(t *testing.T) {
 		})
 		rounds, err = s.Rounds(ctx, "run", 1, 1)
 		testkit.Must(t, err)
-		storetest.Equal(t, "what is known now", []any{rounds[0].State, rounds[0].Loss, rounds[0].Evaluation}, []any{RoundMerged, 0.25, Evaluation{2, 3}})
-		storetest.Equal(t, "what is left", storetest.Dump(t, s.Store.DB, "(SELECT run FROM masks UNION SELECT run FROM private_rounds) x"), "(SELECT run FROM masks UNION SELECT run FROM private_rounds) x [run]\n")
+		pgtest.Equal(t, "what is known now", []any{rounds[0].State, rounds[0].Loss, rounds[0].Evaluation}, []any{RoundMerged, 0.25, Evaluation{2, 3}})
+		pgtest.Equal(t, "what is left", pgtest.Dump(t, s.Store.DB, "(SELECT run FROM masks UNION SELECT run FROM private_rounds) x"), "(SELECT run FROM masks UNION SELECT run FROM private_rounds) x [run]\n")
 	})
 }
 
 // TestKeeperEpoch checks that the newest epoch of a keeper stays.
 func TestKeeperEpoch(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)
 		for _, x := range []struct{ epoch, want int64 }{{0, 0}, {7, 7}, {9, 9}, {8, 9}, {0, 9}} {
 			newest, err := l.KeeperEpoch(t.Context(), "identity", x.epoch)
 			testkit.Must(t, err)
-			storetest.Equal(t, "newest epoch", newest, x.want)
+			pgtest.Equal(t, "newest epoch", newest, x.want)
 		}
 	})
 }

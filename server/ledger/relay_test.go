@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
-	"loadstar/server/sqlstore/storetest"
+	"loadstar/internal/testkit/pgtest"
 )
 
 // adopt adopts a hub's task and returns the clients that cannot take part.
@@ -42,39 +42,39 @@ func handed(round, version int64, clients ...string) Adoption {
 }
 
 func TestAdopt(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 200), t.Context()
 		names := named("c", 200)
 		testkit.Must(t, s.Directory.RevokeClient(ctx, names[3], "operator", t0))
-		storetest.Equal(t, "gone", s.adopt(handed(4, 2, append(names, "nobody")...)), []string{names[3], "nobody"})
+		pgtest.Equal(t, "gone", s.adopt(handed(4, 2, append(names, "nobody")...)), []string{names[3], "nobody"})
 		r, err := s.Run(ctx, "run")
 		testkit.Must(t, err)
-		storetest.Equal(t, "run", r, Run{
+		pgtest.Equal(t, "run", r, Run{
 			ID: "run", Name: "name", Plan: "plan", PlanBlob: "p", State: Running, Fleet: 9, Created: t0, Started: t0, Remote: true,
 		})
 		v, err := s.Version(ctx, "run", 2)
 		testkit.Must(t, err)
-		storetest.Equal(t, "version", v, Version{Weights: "w2", Control: ""})
+		pgtest.Equal(t, "version", v, Version{Weights: "w2", Control: ""})
 		wantIs(t, s.StopRun(ctx, "run", "operator", t0), ErrRefused)
 		leased, err := s.Relay.Leased(ctx)
 		testkit.Must(t, err)
-		storetest.Equal(t, "leases", len(leased), 199)
-		storetest.Equal(t, "lease", leased[0], Task{Turn{"run", 4, names[0]}, 2, after(time.Hour)})
+		pgtest.Equal(t, "leases", len(leased), 199)
+		pgtest.Equal(t, "lease", leased[0], Task{Turn{"run", 4, names[0]}, 2, after(time.Hour)})
 
 		// Repeat the task after one client was counted and one declined: no client gets a
 		// second turn.
 		s.count(one("agent", 4, 2, names[0]))
 		testkit.Must(t, s.Counter.Decline(ctx, "agent", "run", 4, names[1:2], "", ""))
-		before := storetest.Dump(t, s.Store.DB, tables...)
-		storetest.Equal(t, "gone", s.adopt(handed(4, 2, names[:5]...)), []string{names[3]})
-		storetest.Equal(t, "a repeated task", storetest.Dump(t, s.Store.DB, tables...), before)
+		before := pgtest.Dump(t, s.Store.DB, tables...)
+		pgtest.Equal(t, "gone", s.adopt(handed(4, 2, names[:5]...)), []string{names[3]})
+		pgtest.Equal(t, "a repeated task", pgtest.Dump(t, s.Store.DB, tables...), before)
 
 		lapsed, err := s.Relay.WithdrawExpired(ctx, s.lead, t0)
 		testkit.Must(t, err)
-		storetest.Equal(t, "lapsed", lapsed, []Task{{Turn: Turn{"run", 4, names[1]}, Version: 2}})
+		pgtest.Equal(t, "lapsed", lapsed, []Task{{Turn: Turn{"run", 4, names[1]}, Version: 2}})
 		lapsed, err = s.Relay.WithdrawExpired(ctx, s.lead, after(time.Hour))
 		testkit.Must(t, err)
-		storetest.Equal(t, "lapsed", len(lapsed), 197)
+		pgtest.Equal(t, "lapsed", len(lapsed), 197)
 		_, _, err = s.Relay.Adopt(ctx, Lead{99}, handed(5, 2, names...), t0)
 		wantIs(t, err, ErrDeposed)
 		_, err = s.Relay.WithdrawExpired(ctx, Lead{99}, t0)
@@ -85,7 +85,7 @@ func TestAdopt(t *testing.T) {
 // TestRelay checks the ledger of a region that sends its counted results to a hub, which
 // counts some of them.
 func TestRelay(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 20), t.Context()
 		names := named("c", 20)
 		s.adopt(handed(0, 0, names[:10]...))
@@ -109,7 +109,7 @@ func TestRelay(t *testing.T) {
 					want += worth(all[i].Round, x.Client)
 					evaluation.Add(scored(all[i].Round, x.Client))
 				}
-				storetest.Equal(t, "evaluation of "+all[i].ID, all[i].Evaluation, evaluation)
+				pgtest.Equal(t, "evaluation of "+all[i].ID, all[i].Evaluation, evaluation)
 				if got != want || all[i].Single {
 					t.Errorf("sending %s: its sum is off by %d", all[i].ID, got-want)
 				}
@@ -130,41 +130,41 @@ func TestRelay(t *testing.T) {
 		s.count(one("agent", 0, 0, names[3]))
 		open, err := s.Relay.Ungathered(ctx, "run")
 		testkit.Must(t, err)
-		storetest.Equal(t, "ungathered", len(open), 5)
+		pgtest.Equal(t, "ungathered", len(open), 5)
 		gather()
-		storetest.Equal(t, "sendings", len(sendings()), 0)
+		pgtest.Equal(t, "sendings", len(sendings()), 0)
 		gather(0)
 		first := sendings()
-		storetest.Equal(t, "sendings", len(first), 1)
-		storetest.Equal(t, "parts", len(first[0].Parts), 2)
-		storetest.Equal(t, "shares", first[0].Shares, one("", 0, 0, names[:4]...).Shares)
+		pgtest.Equal(t, "sendings", len(first), 1)
+		pgtest.Equal(t, "parts", len(first[0].Parts), 2)
+		pgtest.Equal(t, "shares", first[0].Shares, one("", 0, 0, names[:4]...).Shares)
 		open, err = s.Relay.Ungathered(ctx, "run")
 		testkit.Must(t, err)
-		storetest.Equal(t, "ungathered", open, []Task{{Turn: Turn{"run", 1, names[10]}, Version: 1}})
+		pgtest.Equal(t, "ungathered", open, []Task{{Turn: Turn{"run", 1, names[10]}, Version: 1}})
 
 		// Later results go into a new sending, and existing sendings do not change.
 		s.count(one("agent", 0, 0, names[4]))
 		gather(0, 1)
 		gather(0, 1)
 		all := sendings()
-		storetest.Equal(t, "sendings", len(all), 3)
+		pgtest.Equal(t, "sendings", len(all), 3)
 		if !slices.ContainsFunc(all, func(x Sending) bool { return fmt.Sprint(x) == fmt.Sprint(first[0]) }) {
 			t.Errorf("the first sending changed: %v", all)
 		}
-		storetest.Equal(t, "states", turnStates(0, names[0], names[4], names[5]), []TurnState{Held, Held, Asked})
+		pgtest.Equal(t, "states", turnStates(0, names[0], names[4], names[5]), []TurnState{Held, Held, Asked})
 		testkit.Must(t, s.Relay.Decided(ctx, s.lead, "run", first[0].ID, true))
 		for _, x := range all {
 			if x.Round == 1 {
 				testkit.Must(t, s.Relay.Decided(ctx, s.lead, "run", x.ID, false))
 			}
 		}
-		storetest.Equal(t, "states", turnStates(0, names[0], names[4], names[5]), []TurnState{Counted, Held, Asked})
-		storetest.Equal(t, "states", turnStates(1, names[10], names[11]), []TurnState{Closed, Asked})
+		pgtest.Equal(t, "states", turnStates(0, names[0], names[4], names[5]), []TurnState{Counted, Held, Asked})
+		pgtest.Equal(t, "states", turnStates(1, names[10], names[11]), []TurnState{Closed, Asked})
 		left := sendings()
-		storetest.Equal(t, "sendings", len(left), 1)
-		storetest.Equal(t, "the last", left[0].Shares, one("", 0, 0, names[4]).Shares)
+		pgtest.Equal(t, "sendings", len(left), 1)
+		pgtest.Equal(t, "the last", left[0].Shares, one("", 0, 0, names[4]).Shares)
 		testkit.Must(t, s.Relay.Decided(ctx, s.lead, "run", first[0].ID, true)) // the second time has no effect
-		storetest.Equal(t, "sendings", len(sendings()), 1)
+		pgtest.Equal(t, "sendings", len(sendings()), 1)
 		wantIs(t, s.Relay.Decided(ctx, Lead{99}, "run", left[0].ID, true), ErrDeposed)
 		wantIs(t, s.Relay.Gather(ctx, Lead{99}, "run", false, nil), ErrDeposed)
 	})
@@ -174,7 +174,7 @@ func TestRelay(t *testing.T) {
 // without the client are sent again, and the other clients of its batch are trained
 // again.
 func TestClosed(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 200), t.Context()
 		names := named("c", 200)
 		s.adopt(handed(3, 1, names...))
@@ -189,12 +189,12 @@ func TestClosed(t *testing.T) {
 			return all
 		}
 		all := sendings()
-		storetest.Equal(t, "sendings", len(all), 1)
+		pgtest.Equal(t, "sendings", len(all), 1)
 		wantIs(t, s.Relay.Closed(ctx, Lead{99}, "run", &all[0], names), ErrDeposed)
 		testkit.Must(t, s.Relay.Closed(ctx, s.lead, "run", &all[0], names[40:90]))
 		left := sendings()
-		storetest.Equal(t, "sendings", len(left), 1)
-		storetest.Equal(t, "what is left", left[0].Shares, one("", 3, 1, names[100:199]...).Shares)
+		pgtest.Equal(t, "sendings", len(left), 1)
+		pgtest.Equal(t, "what is left", left[0].Shares, one("", 3, 1, names[100:199]...).Shares)
 		if left[0].ID == all[0].ID {
 			t.Error("another sum has the same id")
 		}
@@ -206,28 +206,28 @@ func TestClosed(t *testing.T) {
 		for _, c := range names[100:199] {
 			want += worth(3, c)
 		}
-		storetest.Equal(t, "its sum", got, want)
+		pgtest.Equal(t, "its sum", got, want)
 		where, err := s.Counter.Standings(ctx, "agent", "run", 3, []string{names[0], names[40], names[198], names[199]})
 		testkit.Must(t, err)
-		storetest.Equal(t, "standings", where, map[string]Standing{names[0]: {Closed, 1}, names[40]: {Closed, 1}, names[198]: {Held, 1}, names[199]: {Asked, 1}})
+		pgtest.Equal(t, "standings", where, map[string]Standing{names[0]: {Closed, 1}, names[40]: {Closed, 1}, names[198]: {Held, 1}, names[199]: {Asked, 1}})
 
 		// The hub still waits for the clients that shared a batch with a closed one.
-		storetest.Equal(t, "gone", s.adopt(handed(3, 1, names[0], names[198], names[199])), names[:1])
+		pgtest.Equal(t, "gone", s.adopt(handed(3, 1, names[0], names[198], names[199])), names[:1])
 		testkit.Must(t, s.Relay.Closed(ctx, s.lead, "run", &left[0], names[198:199]))
 		left = sendings()
-		storetest.Equal(t, "what is left", left[0].Shares, one("", 3, 1, names[100:198]...).Shares)
+		pgtest.Equal(t, "what is left", left[0].Shares, one("", 3, 1, names[100:198]...).Shares)
 		testkit.Must(t, s.Relay.Closed(ctx, s.lead, "run", &left[0], names[100:198]))
-		storetest.Equal(t, "sendings", len(sendings()), 0)
+		pgtest.Equal(t, "sendings", len(sendings()), 0)
 		var n int
 		testkit.Must(t, s.Store.DB.QueryRow("SELECT count(*) FROM partials").Scan(&n))
-		storetest.Equal(t, "sums", n, 0)
+		pgtest.Equal(t, "sums", n, 0)
 	})
 }
 
 // TestEndIdleRuns checks that a run ends when the hub sends no more tasks for it, and
 // resumes with a new task.
 func TestEndIdleRuns(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 3), t.Context()
 		names := named("c", 3)
 		adopt := func(round, version int64, clients ...string) []string {
@@ -258,22 +258,22 @@ func TestEndIdleRuns(t *testing.T) {
 			return all
 		}
 		// A version is not deleted while a lease or a sum refers to it.
-		storetest.Equal(t, "retired", adopt(0, 0, names[:2]...), nil)
+		pgtest.Equal(t, "retired", adopt(0, 0, names[:2]...), nil)
 		s.count(one("agent", 0, 0, names[0]))
-		storetest.Equal(t, "while there is a lease", adopt(1, 1, names[2]), nil)
+		pgtest.Equal(t, "while there is a lease", adopt(1, 1, names[2]), nil)
 		testkit.Must(t, s.Relay.Withdraw(ctx, s.lead, "run", 0, names[1:2]))
-		storetest.Equal(t, "while there is a sum", adopt(1, 1, names[2]), nil)
-		storetest.Equal(t, "while something is open", rest(after(time.Hour)), nil)
+		pgtest.Equal(t, "while there is a sum", adopt(1, 1, names[2]), nil)
+		pgtest.Equal(t, "while something is open", rest(after(time.Hour)), nil)
 		decide()
-		storetest.Equal(t, "retired", adopt(2, 2, names[0]), []string{"w0"})
+		pgtest.Equal(t, "retired", adopt(2, 2, names[0]), []string{"w0"})
 		s.count(one("agent", 1, 1, names[2]))
 		s.count(one("agent", 2, 2, names[0]))
-		storetest.Equal(t, "before the hub has decided", rest(after(time.Hour)), nil)
+		pgtest.Equal(t, "before the hub has decided", rest(after(time.Hour)), nil)
 		decide()
-		storetest.Equal(t, "too soon", rest(after(-time.Second)), nil)
-		storetest.Equal(t, "runs", runs(), []string{"run"})
-		storetest.Equal(t, "retired", slices.Sorted(slices.Values(rest(t0))), []string{"w1", "w2"})
-		storetest.Equal(t, "runs", runs(), nil)
+		pgtest.Equal(t, "too soon", rest(after(-time.Second)), nil)
+		pgtest.Equal(t, "runs", runs(), []string{"run"})
+		pgtest.Equal(t, "retired", slices.Sorted(slices.Values(rest(t0))), []string{"w1", "w2"})
+		pgtest.Equal(t, "runs", runs(), nil)
 		r, err := s.Run(ctx, "run")
 		testkit.Must(t, err)
 		if r.State != Finished || !r.Finished.Equal(after(time.Minute)) {
@@ -281,10 +281,10 @@ func TestEndIdleRuns(t *testing.T) {
 		}
 		where, err := s.Counter.Standings(ctx, "agent", "run", 2, names[:1])
 		testkit.Must(t, err)
-		storetest.Equal(t, "what was counted", where, map[string]Standing{names[0]: {Counted, 2}})
-		storetest.Equal(t, "retired", adopt(3, 2, names[1]), nil)
-		storetest.Equal(t, "runs", runs(), []string{"run"})
-		storetest.Equal(t, "counted", s.count(one("agent", 3, 2, names[1])), []int{0})
+		pgtest.Equal(t, "what was counted", where, map[string]Standing{names[0]: {Counted, 2}})
+		pgtest.Equal(t, "retired", adopt(3, 2, names[1]), nil)
+		pgtest.Equal(t, "runs", runs(), []string{"run"})
+		pgtest.Equal(t, "counted", s.count(one("agent", 3, 2, names[1])), []int{0})
 		r, err = s.Run(ctx, "run")
 		testkit.Must(t, err)
 		if r.State != Running || !r.Finished.IsZero() || r.Reason != "" {
@@ -298,7 +298,7 @@ func TestEndIdleRuns(t *testing.T) {
 // TestWithdraw checks that Withdraw deletes the leases of turns that the hub has closed,
 // and no other leases.
 func TestWithdraw(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 200), t.Context()
 		names := named("c", 200)
 		s.adopt(handed(0, 0, names...))
@@ -307,11 +307,11 @@ func TestWithdraw(t *testing.T) {
 		testkit.Must(t, s.Relay.Withdraw(ctx, s.lead, "run", 0, append([]string{"nobody"}, names[:150]...)))
 		left, err := s.Relay.Leased(ctx)
 		testkit.Must(t, err)
-		storetest.Equal(t, "leases", len(left), 52)
+		pgtest.Equal(t, "leases", len(left), 52)
 		where, err := s.Counter.Standings(ctx, "agent", "run", 0, []string{names[0], names[1], names[150]})
 		testkit.Must(t, err)
-		storetest.Equal(t, "standings", where, map[string]Standing{names[0]: {Held, 0}, names[150]: {Asked, 0}})
-		storetest.Equal(t, "counted too late", s.count(one("agent", 0, 0, names[1])), nil)
+		pgtest.Equal(t, "standings", where, map[string]Standing{names[0]: {Held, 0}, names[150]: {Asked, 0}})
+		pgtest.Equal(t, "counted too late", s.count(one("agent", 0, 0, names[1])), nil)
 		wantIs(t, s.Relay.Withdraw(ctx, Lead{99}, "run", 1, names), ErrDeposed)
 	})
 }
@@ -319,7 +319,7 @@ func TestWithdraw(t *testing.T) {
 // TestRelaySingles checks a region that sends each update separately, because the algorithm
 // needs individual updates.
 func TestRelaySingles(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 3), t.Context()
 		names := named("c", 3)
 		s.adopt(handed(0, 0, names...))
@@ -334,30 +334,30 @@ func TestRelaySingles(t *testing.T) {
 		testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", true, func(int64) bool { return true }))
 		all, err := s.Relay.Sendings(ctx, "run")
 		testkit.Must(t, err)
-		storetest.Equal(t, "sendings", len(all), 3)
+		pgtest.Equal(t, "sendings", len(all), 3)
 		for i := range all {
 			testkit.Must(t, s.Relay.Parts(ctx, "run", &all[i]))
 			want := Sending{ID: all[i].ID, Shares: one("", 0, 0, names[i]).Shares, Loss: float64(i) / 4, Parts: [][]byte{{byte(i)}}, Single: true}
-			storetest.Equal(t, "sending", all[i], want)
+			pgtest.Equal(t, "sending", all[i], want)
 		}
 		testkit.Must(t, s.Relay.Decided(ctx, s.lead, "run", all[1].ID, true))
 		testkit.Must(t, s.Relay.Decided(ctx, s.lead, "run", all[2].ID, false))
 		where, err := s.Counter.Standings(ctx, "agent", "run", 0, names)
 		testkit.Must(t, err)
-		storetest.Equal(t, "standings", where, map[string]Standing{names[0]: {Held, 0}, names[1]: {Counted, 0}, names[2]: {Closed, 0}})
+		pgtest.Equal(t, "standings", where, map[string]Standing{names[0]: {Held, 0}, names[1]: {Counted, 0}, names[2]: {Closed, 0}})
 		var kept []string
 		testkit.Must(t, s.Singles(ctx, "run", 99, func(x Single) error {
 			kept = append(kept, x.Client)
 			return nil
 		}))
-		storetest.Equal(t, "updates", kept, names[:1])
+		pgtest.Equal(t, "updates", kept, names[:1])
 	})
 }
 
 // TestWithdrawExpiredConcurrently checks that each turn is either withdrawn or counted,
 // never both, if leases expire while they are counted.
 func TestWithdrawExpiredConcurrently(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		const turns, rounds = 64, 12
 		s, ctx := region(t, at, turns), t.Context()
 		second := open(t, at)
@@ -395,7 +395,7 @@ func TestWithdrawExpiredConcurrently(t *testing.T) {
 			})
 			close(start)
 			wg.Wait()
-			storetest.Equal(t, "turns", len(lapsed)+len(counted), turns)
+			pgtest.Equal(t, "turns", len(lapsed)+len(counted), turns)
 		}
 		s.balance()
 	})

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/directory"
-	"loadstar/server/sqlstore/storetest"
 )
 
 // trained returns a ledger with a run whose newest version is 3, with all earlier versions
@@ -71,41 +71,41 @@ func (s *site) offered() string {
 // A release pins the weights of a version. Earlier releases can be repeated, and withdrawn
 // ones are no longer offered.
 func TestReleases(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := trained(t, at, 1, 2), t.Context()
-		storetest.Equal(t, "offered", s.offered(), "day@1=w1 day@2=w2")
+		pgtest.Equal(t, "offered", s.offered(), "day@1=w1 day@2=w2")
 		// Version 2 is released, version 0 was deleted.
 		_, err := s.AddRelease(ctx, Release{ID: "x", Name: "day", Run: "run", Version: 7})
 		wantIs(t, err, ErrRefused)
 		_, err = s.AddRelease(ctx, Release{ID: "x", Name: "day", Run: "no run"})
 		wantIs(t, err, ErrNotFound)
 		newest := s.release("day", 0)
-		storetest.Equal(t, "newest", fmt.Sprint(newest.Version, newest.Weights, newest.PlanBlob, newest.Number), "3w3p3")
+		pgtest.Equal(t, "newest", fmt.Sprint(newest.Version, newest.Weights, newest.PlanBlob, newest.Number), "3w3p3")
 		_, err = s.AddRelease(ctx, Release{ID: "x", Name: "day", Run: "run", Version: 3, Role: "personal"})
 		wantIs(t, err, ErrRefused) // they are day@3
 		again := s.release("day", 1)
-		storetest.Equal(t, "again", fmt.Sprint(again.Version, again.Weights, again.Number), "1w14")
-		storetest.Equal(t, "parent", again.Parent, newest.ID)
-		storetest.Equal(t, "offered", s.offered(), "day@2=w2 day@3=w3 day@4=w1")
+		pgtest.Equal(t, "again", fmt.Sprint(again.Version, again.Weights, again.Number), "1w14")
+		pgtest.Equal(t, "parent", again.Parent, newest.ID)
+		pgtest.Equal(t, "offered", s.offered(), "day@2=w2 day@3=w3 day@4=w1")
 		s.release("week", 3)
 		testkit.Must(t, s.WithdrawRelease(ctx, "day@4", "operator", t0))
 		testkit.Must(t, s.WithdrawRelease(ctx, newest.ID, "operator", t0))
-		storetest.Equal(t, "offered", s.offered(), "day@1=w1 day@2=w2 week@1=w3")
+		pgtest.Equal(t, "offered", s.offered(), "day@1=w1 day@2=w2 week@1=w3")
 		wantIs(t, s.WithdrawRelease(ctx, "day@4", "operator", t0), ErrRefused)
 		wantIs(t, s.WithdrawRelease(ctx, "day@9", "operator", t0), ErrNotFound)
 		// Withdrawn releases keep their blobs and numbers.
 		r := s.release("day", 1)
-		storetest.Equal(t, "after withdrawals", fmt.Sprint(r.Number, r.Weights), "5w1")
+		pgtest.Equal(t, "after withdrawals", fmt.Sprint(r.Number, r.Weights), "5w1")
 		blobs, err := s.Blobs(ctx)
 		testkit.Must(t, err)
-		storetest.Equal(t, "blobs", blobs, []string{"p", "server", "w1", "w2", "w3"})
+		pgtest.Equal(t, "blobs", blobs, []string{"p", "server", "w1", "w2", "w3"})
 		events, err := s.Events.Audit(ctx, directory.AuditQuery{Limit: 100})
 		testkit.Must(t, err)
 		actions := map[string]int{}
 		for _, e := range events {
 			actions[e.Action]++
 		}
-		storetest.Equal(t, "audit", fmt.Sprint(actions["release model"], actions["withdraw release"]), "6 2")
+		pgtest.Equal(t, "audit", fmt.Sprint(actions["release model"], actions["withdraw release"]), "6 2")
 		for i := range maxNames - 2 {
 			s.release(fmt.Sprint("name", i), 0)
 		}
@@ -116,7 +116,7 @@ func TestReleases(t *testing.T) {
 
 // A round has the sum of the evaluations of the results that it merges.
 func TestEvaluation(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := trained(t, at)
 		rounds, err := s.Rounds(t.Context(), "run", 0, 10)
 		testkit.Must(t, err)
@@ -125,14 +125,14 @@ func TestEvaluation(t *testing.T) {
 			for _, c := range named("c", 3) {
 				want.Add(scored(r.Round, c))
 			}
-			storetest.Equal(t, fmt.Sprint("round ", r.Round), r.Evaluation, want)
+			pgtest.Equal(t, fmt.Sprint("round ", r.Round), r.Evaluation, want)
 		}
 	})
 }
 
 // A region has the releases of the hub.
 func TestAdoptReleases(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := region(t, at, 1)
 		hub := func(numbers ...int64) (all []Release) {
 			for _, n := range numbers {
@@ -145,7 +145,7 @@ func TestAdoptReleases(t *testing.T) {
 			want string
 		}{{hub(1, 2), "day@1=w1 day@2=w2"}, {hub(2, 3), "day@2=w2 day@3=w3"}, {hub(1, 3), "day@1=w1 day@3=w3"}, {nil, ""}} {
 			testkit.Must(t, s.Relay.AdoptReleases(t.Context(), s.lead, x.list, t0))
-			storetest.Equal(t, "offered", s.offered(), x.want)
+			pgtest.Equal(t, "offered", s.offered(), x.want)
 		}
 	})
 }
@@ -153,7 +153,7 @@ func TestAdoptReleases(t *testing.T) {
 // Reports count once per client and day, whoever sends them, and only for the agent's own
 // clients.
 func TestReports(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 50), t.Context()
 		join(t, s.Ledger, "other")
 		today := directory.Today(t0)
@@ -189,10 +189,10 @@ func TestReports(t *testing.T) {
 		}
 		days, err = s.Reports.ReportDays(ctx, "", 1)
 		testkit.Must(t, err)
-		storetest.Equal(t, "days", len(days), 1)
+		pgtest.Equal(t, "days", len(days), 1)
 		messages, err := s.Reports.Reports(ctx, []string{"c00003", "c00004", "none"})
 		testkit.Must(t, err)
-		storetest.Equal(t, "newest reports", messages, map[string][]byte{"c00003": []byte(fmt.Sprint("report ", today)), "c00004": []byte(fmt.Sprint("report ", today-1))})
+		pgtest.Equal(t, "newest reports", messages, map[string][]byte{"c00003": []byte(fmt.Sprint("report ", today)), "c00004": []byte(fmt.Sprint("report ", today-1))})
 		pending, err := s.Relay.PendingReports(ctx, 10)
 		testkit.Must(t, err)
 		if len(pending) != 1 || pending[0].Client != "c00007" {
@@ -201,10 +201,10 @@ func TestReports(t *testing.T) {
 		testkit.Must(t, s.Relay.ReportsSent(ctx, s.lead, pending))
 		pending, err = s.Relay.PendingReports(ctx, 10)
 		testkit.Must(t, err)
-		storetest.Equal(t, "pending", len(pending), 0)
+		pgtest.Equal(t, "pending", len(pending), 0)
 		testkit.Must(t, s.Reports.DropOldReports(ctx, t0.Add(89*24*time.Hour)))
 		days, err = s.Reports.ReportDays(ctx, "", 90)
 		testkit.Must(t, err)
-		storetest.Equal(t, "days after 89 days", len(days), 1)
+		pgtest.Equal(t, "days after 89 days", len(days), 1)
 	})
 }

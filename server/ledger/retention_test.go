@@ -5,14 +5,14 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/sqlstore"
-	"loadstar/server/sqlstore/storetest"
 )
 
 // TestPrune checks that receipts of merged rounds and old events go after their time, and
 // nothing that is not merged, and that a result whose receipt is gone does not count again.
 func TestPrune(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := plant(t, at, 3)
 		s.ask(0, 0, 0, 1, 2)
 		s.count(one("agent", 0, 0, "c00000", "c00001", "c00002"))
@@ -26,8 +26,8 @@ func TestPrune(t *testing.T) {
 			t.Helper()
 			_, err := s.Prune(t.Context(), keep, now)
 			testkit.Must(t, err)
-			storetest.Equal(t, "receipts", rows("receipts"), receipts)
-			storetest.Equal(t, "members", rows("members"), members)
+			pgtest.Equal(t, "receipts", rows("receipts"), receipts)
+			pgtest.Equal(t, "members", rows("members"), members)
 		}
 		prune(after(47*time.Hour), 3, 3) // the round is open
 		_, err := s.Store.Write.Exec("UPDATE rounds SET state = $1, closed = $2, last_batch = 1", RoundMerged, sqlstore.ToMillis(after(time.Hour)))
@@ -42,8 +42,8 @@ func TestPrune(t *testing.T) {
 		_, err = s.Store.Write.Exec("INSERT INTO relayed (run, batch, client, sending, outcome) SELECT id, 1, '', 'one', 'counted' FROM runs UNION ALL SELECT id, 2, '', 'two', '' FROM runs")
 		testkit.Must(t, err)
 		prune(after(26*time.Hour), 0, 3)
-		storetest.Equal(t, "sums for the hub", rows("relayed"), 2)
-		storetest.Equal(t, "events", rows("audit"), events)
+		pgtest.Equal(t, "sums for the hub", rows("relayed"), 2)
+		pgtest.Equal(t, "events", rows("audit"), events)
 		if got := s.count(one("agent", 0, 0, "c00000")); len(got) > 0 {
 			t.Error("a result was counted twice")
 		}
@@ -51,14 +51,14 @@ func TestPrune(t *testing.T) {
 		testkit.Must(t, err)
 		resum(t, s.Ledger)
 		prune(after(49*time.Hour), 0, 0)
-		storetest.Equal(t, "sums for the hub", rows("relayed"), 1)
-		storetest.Equal(t, "events", rows("audit"), 0)
+		pgtest.Equal(t, "sums for the hub", rows("relayed"), 1)
+		pgtest.Equal(t, "events", rows("audit"), 0)
 	})
 }
 
 // TestCostOfReceipts measures the bytes of a counted update, which docs/scale.md states.
 func TestCostOfReceipts(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		const n = 20_000
 		s := plant(t, at, 1)
 		size := func() (bytes int64) {

@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/directory"
 	"loadstar/server/sqlstore"
-	"loadstar/server/sqlstore/storetest"
 )
 
 // TestReapply revokes in one ledger, and repeats it in another one that is like its backup.
 func TestReapply(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		ctx := context.Background()
 		old := open(t, at)
 		token := func(l *Ledger, note string) string {
@@ -51,35 +51,35 @@ func TestReapply(t *testing.T) {
 		}
 		n, err := old.Directory.Reapply(ctx, events, after(time.Hour))
 		testkit.Must(t, err)
-		storetest.Equal(t, "repeated", n, 7)
+		pgtest.Equal(t, "repeated", n, 7)
 		for agent, want := range map[string]bool{"good": false, "bad": true, "joined later": true} {
 			c, err := old.Directory.Caller(ctx, agent)
 			testkit.Must(t, err)
-			storetest.Equal(t, agent+" is revoked", c.Revoked, want)
+			pgtest.Equal(t, agent+" is revoked", c.Revoked, want)
 		}
 		join(t, old, "another")
 		refused, err := old.Directory.Announce(ctx, directory.Announcement{Agent: "another", Clients: []string{"g2", "announced later", "new"}, Inputs: []string{"load"}, Step: time.Hour, Most: 10}, t0)
 		testkit.Must(t, err)
-		storetest.Equal(t, "refused clients", len(refused.Clients), 2)
+		pgtest.Equal(t, "refused clients", len(refused.Clients), 2)
 		c, _, err := old.Users.CertificateOf(ctx, "aabb")
 		testkit.Must(t, err)
-		storetest.Equal(t, "the certificate is revoked", c.Revoked.IsZero(), false)
+		pgtest.Equal(t, "the certificate is revoked", c.Revoked.IsZero(), false)
 		_, err = old.Users.User(ctx, "bert")
 		wantIs(t, err, sqlstore.ErrNotFound)
 		n, err = old.Directory.Reapply(ctx, events, after(time.Hour))
 		testkit.Must(t, err)
-		storetest.Equal(t, "repeated once more", n, 0)
+		pgtest.Equal(t, "repeated once more", n, 0)
 
 		// A user of that name who was added later is somebody else.
 		_, err = old.Users.PutUser(ctx, "bert", "operator", "user anna", after(2*time.Hour))
 		testkit.Must(t, err)
 		n, err = old.Directory.Reapply(ctx, events, after(3*time.Hour))
 		testkit.Must(t, err)
-		storetest.Equal(t, "repeated for a new user", n, 0)
+		pgtest.Equal(t, "repeated for a new user", n, 0)
 
 		n, err = old.Directory.RevokeTokens(ctx, "restore", t0)
 		testkit.Must(t, err)
-		storetest.Equal(t, "open tokens", n, 1)
+		pgtest.Equal(t, "open tokens", n, 1)
 
 		// The list of all of this, page by page.
 		var names []string
@@ -94,7 +94,7 @@ func TestReapply(t *testing.T) {
 			}
 			next = page[len(page)-1].ID
 		}
-		storetest.Equal(t, "listed", len(names), 8)
+		pgtest.Equal(t, "listed", len(names), 8)
 		if !slices.Contains(names, "revoke client announced later") || !slices.Contains(names, "remove user bert") {
 			t.Errorf("%q", names)
 		}
@@ -103,7 +103,7 @@ func TestReapply(t *testing.T) {
 
 // TestAuditAfter reads the log forwards in pages, up to a time.
 func TestAuditAfter(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)
 		for i := range 7 {
 			testkit.Must(t, l.Events.AddEvent(t.Context(), directory.Event{At: after(time.Duration(i) * time.Second), Actor: "a", Action: "x", Subject: string(rune('0' + i))}))
@@ -120,6 +120,6 @@ func TestAuditAfter(t *testing.T) {
 			}
 			next = page[len(page)-1].ID
 		}
-		storetest.Equal(t, "the events", got, "01234")
+		pgtest.Equal(t, "the events", got, "01234")
 	})
 }

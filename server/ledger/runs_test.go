@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/directory"
-	"loadstar/server/sqlstore/storetest"
 )
 
 func TestRuns(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		_, err := l.Run(ctx, "a")
 		wantIs(t, err, ErrNotFound)
@@ -23,7 +23,7 @@ func TestRuns(t *testing.T) {
 		}
 		b, err := l.Run(ctx, "b")
 		testkit.Must(t, err)
-		storetest.Equal(t, "a new run", b, Run{ID: "b", Name: "é", Plan: "seed: 1", State: Waiting, Wanted: 9, Created: t0})
+		pgtest.Equal(t, "a new run", b, Run{ID: "b", Name: "é", Plan: "seed: 1", State: Waiting, Wanted: 9, Created: t0})
 
 		ids := func(all []Run, err error) (s string) {
 			t.Helper()
@@ -33,15 +33,15 @@ func TestRuns(t *testing.T) {
 			}
 			return s
 		}
-		storetest.Equal(t, "runs", ids(l.Runs(ctx, 10)), "cab")
-		storetest.Equal(t, "the newest runs", ids(l.Runs(ctx, 2)), "ca")
+		pgtest.Equal(t, "runs", ids(l.Runs(ctx, 10)), "cab")
+		pgtest.Equal(t, "the newest runs", ids(l.Runs(ctx, 2)), "ca")
 		active := func() []Activity {
 			t.Helper()
 			all, err := l.Active(ctx)
 			testkit.Must(t, err)
 			return all
 		}
-		storetest.Equal(t, "active runs", active(), []Activity{{"a", Waiting, 0}, {"b", Waiting, 0}, {"c", Waiting, 0}})
+		pgtest.Equal(t, "active runs", active(), []Activity{{"a", Waiting, 0}, {"b", Waiting, 0}, {"c", Waiting, 0}})
 
 		join(t, l, "agent")
 		announce(t, l, "agent", "x")
@@ -54,26 +54,26 @@ func TestRuns(t *testing.T) {
 		testkit.Must(t, l.Drive(ctx, lead, "c", func(d *Drive) error { return d.End(Failed, "no clients", after(time.Minute)) }))
 		a, err := l.Run(ctx, "a")
 		testkit.Must(t, err)
-		storetest.Equal(t, "a run", a, Run{
+		pgtest.Equal(t, "a run", a, Run{
 			ID: "a", Name: "é", Plan: "settled", PlanBlob: "blob", State: Running, Wanted: 9, Fleet: 1,
 			Created: t0, Started: after(time.Minute), Server: "s",
 		})
-		storetest.Equal(t, "active runs", active(), []Activity{{"a", Running, 0}, {"b", Waiting, 0}})
+		pgtest.Equal(t, "active runs", active(), []Activity{{"a", Running, 0}, {"b", Waiting, 0}})
 		v, err := l.Version(ctx, "a", 0)
 		testkit.Must(t, err)
-		storetest.Equal(t, "version 0", v, Version{Weights: "w", Control: "c"})
+		pgtest.Equal(t, "version 0", v, Version{Weights: "w", Control: "c"})
 		_, err = l.Version(ctx, "a", 1)
 		wantIs(t, err, ErrNotFound)
 		_, err = l.Version(ctx, "b", 0)
 		wantIs(t, err, ErrNotFound)
 		c, err := l.Run(ctx, "c")
 		testkit.Must(t, err)
-		storetest.Equal(t, "a failed run", fmt.Sprint(c.State, c.Reason, c.Finished), fmt.Sprint(Failed, "no clients", after(time.Minute)))
+		pgtest.Equal(t, "a failed run", fmt.Sprint(c.State, c.Reason, c.Finished), fmt.Sprint(Failed, "no clients", after(time.Minute)))
 	})
 }
 
 func TestStopRun(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 4), t.Context()
 		other := begin(t, s.Ledger, "other")
 		for _, x := range []*site{s, other} {
@@ -92,11 +92,11 @@ func TestStopRun(t *testing.T) {
 		if r.State != Stopped || !r.State.Ended() || !r.Finished.Equal(after(time.Minute)) {
 			t.Errorf("a stopped run: %+v", r)
 		}
-		storetest.Equal(t, "counted after its end", s.count(one("agent", 0, 0, "c00002")), nil)
-		storetest.Equal(t, "tasks, all of the other run", len(tasks(t, s.Ledger, "agent", t0)), 3)
+		pgtest.Equal(t, "counted after its end", s.count(one("agent", 0, 0, "c00002")), nil)
+		pgtest.Equal(t, "tasks, all of the other run", len(tasks(t, s.Ledger, "agent", t0)), 3)
 		where, err := s.Counter.Standings(ctx, "agent", "run", 0, named("c", 4))
 		testkit.Must(t, err)
-		storetest.Equal(t, "standings", where, map[string]Standing{"c00001": {State: Counted}})
+		pgtest.Equal(t, "standings", where, map[string]Standing{"c00001": {State: Counted}})
 		for _, table := range []string{"leases", "partials", "updates"} {
 			var n, others int
 			testkit.Must(t, s.Store.DB.QueryRow("SELECT count(*) FROM "+table+" WHERE run = 'run'").Scan(&n))
@@ -109,7 +109,7 @@ func TestStopRun(t *testing.T) {
 }
 
 func TestRounds(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 4), t.Context()
 		for r := range int64(5) {
 			s.ask(r, 0, 0, 1)
@@ -124,15 +124,15 @@ func TestRounds(t *testing.T) {
 			{Round: 4, State: RoundAbandoned, Opened: t0, Closed: after(time.Minute), Asked: 2, Counted: 1, Late: 1, Lost: 3, Loss: 0.25, Bytes: 100, LastBatch: 5},
 			{Round: 3, State: RoundAbandoned, Opened: t0, Closed: after(time.Minute), Asked: 2, Counted: 1, Late: 1, Lost: 3, Loss: 0.25, Bytes: 100, LastBatch: 4},
 		}
-		storetest.Equal(t, "rounds", got, want)
+		pgtest.Equal(t, "rounds", got, want)
 		all, err := s.Rounds(ctx, "run", 2, 100)
 		testkit.Must(t, err)
-		storetest.Equal(t, "rounds from 2 on", len(all), 3)
+		pgtest.Equal(t, "rounds from 2 on", len(all), 3)
 	})
 }
 
 func TestAudit(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a")
 		announce(t, l, "a", "x")
@@ -162,20 +162,20 @@ func TestAudit(t *testing.T) {
 		}
 		page, err := l.Events.Audit(ctx, directory.AuditQuery{Before: got[1].ID, Actors: []string{"operator", "nobody"}, Limit: 2})
 		testkit.Must(t, err)
-		storetest.Equal(t, "the second page of an actor", page, got[2:4])
+		pgtest.Equal(t, "the second page of an actor", page, got[2:4])
 		page, err = l.Events.Audit(ctx, directory.AuditQuery{Actions: []string{"join"}, Limit: 2})
 		testkit.Must(t, err)
-		storetest.Equal(t, "an action", page, got[4:5])
+		pgtest.Equal(t, "an action", page, got[4:5])
 		plain := func(all []directory.Event) []directory.Event {
 			for i := range all {
 				all[i].ID = ""
 			}
 			return all
 		}
-		storetest.Equal(t, "events", plain(got), want)
+		pgtest.Equal(t, "events", plain(got), want)
 		got, err = l.Events.Audit(ctx, directory.AuditQuery{Limit: 2})
 		testkit.Must(t, err)
-		storetest.Equal(t, "the newest events", plain(got), want[:2])
+		pgtest.Equal(t, "the newest events", plain(got), want[:2])
 
 		// Events within one millisecond keep their order.
 		for i := range 40 {

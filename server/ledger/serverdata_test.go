@@ -5,13 +5,13 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
-	"loadstar/server/sqlstore/storetest"
+	"loadstar/internal/testkit/pgtest"
 )
 
 // TestServerData checks the state of the server's data in a run: it changes with the
 // version, and the end of the run deletes it.
 func TestServerData(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := plant(t, at, 3)
 		read := func() (d ServerData) {
 			t.Helper()
@@ -26,9 +26,9 @@ func TestServerData(t *testing.T) {
 			wantIs(t, err, ErrNotFound)
 			return d.BeginServerData("three meters")
 		})
-		storetest.Equal(t, "at the beginning", read(), ServerData{"three meters", []byte{}})
+		pgtest.Equal(t, "at the beginning", read(), ServerData{"three meters", []byte{}})
 		s.drive(func(d *Drive) error { return d.KeepServerData([]byte{1, 0, 2}) })
-		storetest.Equal(t, "after a merge", read(), ServerData{"three meters", []byte{1, 0, 2}})
+		pgtest.Equal(t, "after a merge", read(), ServerData{"three meters", []byte{1, 0, 2}})
 		s.drive(func(d *Drive) error { return d.Explain(ReasonWaits, "waits for data") })
 		r, err := s.Run(t.Context(), s.run)
 		testkit.Must(t, err)
@@ -48,7 +48,7 @@ func TestServerData(t *testing.T) {
 // TestLeadersData checks that the ledger says which data the leading coordinator has, and
 // that a former leader cannot change it.
 func TestLeadersData(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		has := func(want string, wantKnown bool) {
 			t.Helper()

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/directory"
-	"loadstar/server/sqlstore/storetest"
 )
 
 // driver is a simple coordinator that has no state of its own, so another one can replace
@@ -105,7 +105,7 @@ func (c *driver) step(last func() error) (did string, err error) {
 // coordinator dies in any transaction, before or after the commit. Another coordinator
 // takes over, and the first one can no longer write.
 func TestCoordinatorCrashes(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "agent")
 		announce(t, l, "agent", named("c", 5)...)
@@ -128,7 +128,7 @@ func TestCoordinatorCrashes(t *testing.T) {
 				state := ""
 				last := func() error { return nil }
 				if steps == crashAt && before {
-					state = storetest.Dump(t, l.Store.DB, tables...)
+					state = pgtest.Dump(t, l.Store.DB, tables...)
 					last = func() error { return killed }
 				}
 				did, err := c.step(last)
@@ -148,17 +148,17 @@ func TestCoordinatorCrashes(t *testing.T) {
 				}
 				if state != "" {
 					wantIs(t, err, killed)
-					storetest.Equal(t, "after a kill before "+did, storetest.Dump(t, l.Store.DB, tables...), state)
+					pgtest.Equal(t, "after a kill before "+did, pgtest.Dump(t, l.Store.DB, tables...), state)
 				} else {
 					testkit.Must(t, err)
 				}
 				if steps == crashAt {
 					old := c
 					c = next(run)
-					state := storetest.Dump(t, l.Store.DB, tables...)
+					state := pgtest.Dump(t, l.Store.DB, tables...)
 					_, err := old.step(func() error { return nil })
 					wantIs(t, err, ErrDeposed)
-					storetest.Equal(t, "after a deposed coordinator's try", storetest.Dump(t, l.Store.DB, tables...), state)
+					pgtest.Equal(t, "after a deposed coordinator's try", pgtest.Dump(t, l.Store.DB, tables...), state)
 				}
 				steps++
 			}
@@ -181,14 +181,14 @@ func TestCoordinatorCrashes(t *testing.T) {
 			return steps, came
 		}
 		steps, want := play("whole", -1, false)
-		storetest.Equal(t, "transactions", steps, 1+3*2+1)
+		pgtest.Equal(t, "transactions", steps, 1+3*2+1)
 		if !strings.Contains(want, "State:finished") {
 			t.Fatal(want)
 		}
 		for at := range steps {
 			for _, before := range []bool{true, false} {
 				_, came := play(fmt.Sprint("killed at ", at, before), at, before)
-				storetest.Equal(t, fmt.Sprintf("killed at %d, before the commit: %t", at, before), came, want)
+				pgtest.Equal(t, fmt.Sprintf("killed at %d, before the commit: %t", at, before), came, want)
 			}
 		}
 	})
@@ -197,7 +197,7 @@ func TestCoordinatorCrashes(t *testing.T) {
 // TestDeposedDuringTransaction checks a takeover during a transaction of the old leader.
 // That transaction still commits, before the first transaction of the new leader.
 func TestDeposedDuringTransaction(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 3), t.Context()
 		second := open(t, at)
 		took := make(chan Lead, 1)
@@ -221,7 +221,7 @@ func TestDeposedDuringTransaction(t *testing.T) {
 		wantIs(t, s.Drive(ctx, s.lead, "run", func(d *Drive) error { return d.Save("too late", Round{}) }), ErrDeposed)
 		testkit.Must(t, second.Drive(ctx, lead, "run", func(d *Drive) error {
 			state, err := d.Machine()
-			storetest.Equal(t, "machine", state, "the first's")
+			pgtest.Equal(t, "machine", state, "the first's")
 			return err
 		}))
 	})

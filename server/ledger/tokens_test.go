@@ -9,15 +9,15 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/directory"
 	"loadstar/server/sqlstore"
-	"loadstar/server/sqlstore/storetest"
 )
 
 // Tokens are listed page by page, name who made them and how many joined, and are refused
 // once they are revoked. Each agent names its token.
 func TestTokens(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		for i := range 5 {
 			// Two were created at the same moment.
@@ -40,8 +40,8 @@ func TestTokens(t *testing.T) {
 		for _, x := range list() {
 			ids = append(ids, x.ID)
 		}
-		storetest.Equal(t, "tokens", ids, []string{"0704", "0703", "0702", "0701", "0700"})
-		storetest.Equal(t, "a token", list()[1], directory.Token{
+		pgtest.Equal(t, "tokens", ids, []string{"0704", "0703", "0702", "0701", "0700"})
+		pgtest.Equal(t, "a token", list()[1], directory.Token{
 			ID: "0703", Note: "3", Actor: "anna", Created: after(time.Minute), Expires: after(time.Hour), Used: after(2 * time.Minute),
 			Uses: 2, Joined: 1, Clients: 2, Pattern: "m-*",
 		})
@@ -56,8 +56,8 @@ func TestTokens(t *testing.T) {
 		}
 		gone, err := l.Directory.RevokeToken(ctx, "0703", "operator", after(3*time.Minute))
 		testkit.Must(t, err)
-		storetest.Equal(t, "joined", gone.Joined, 1)
-		storetest.Equal(t, "revoked", list()[1].Revoked, after(3*time.Minute))
+		pgtest.Equal(t, "joined", gone.Joined, 1)
+		pgtest.Equal(t, "revoked", list()[1].Revoked, after(3*time.Minute))
 		_, err = l.Directory.RevokeToken(ctx, "0703", "operator", t0)
 		wantIs(t, err, sqlstore.ErrNotFound)
 		for _, err := range []error{l.Directory.CheckToken(ctx, []byte{7, 3}, t0), l.Directory.Join(ctx, []byte{7, 3}, directory.Agent{ID: "b"}, t0), l.Directory.Rejoin(ctx, []byte{7, 3}, directory.Agent{ID: "a"}, t0)} {
@@ -99,7 +99,7 @@ func locked(t *testing.T, l *Ledger, do func(ctx context.Context)) {
 // An announcement that changes nothing writes nothing, and a wrong token is refused without
 // a write.
 func TestNothingToWrite(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)
 		join(t, l, "a", "b")
 		announce(t, l, "b", "taken")
@@ -110,7 +110,7 @@ func TestNothingToWrite(t *testing.T) {
 		}
 		first, err := l.Directory.Announce(t.Context(), a, t0)
 		testkit.Must(t, err)
-		storetest.Equal(t, "refused", first, directory.Refused{Clients: []string{"taken"}, Reason: "client taken belongs to another agent"})
+		pgtest.Equal(t, "refused", first, directory.Refused{Clients: []string{"taken"}, Reason: "client taken belongs to another agent"})
 		locked(t, l, func(ctx context.Context) {
 			drift := 900 * time.Millisecond
 			a := a
@@ -118,10 +118,10 @@ func TestNothingToWrite(t *testing.T) {
 			slices.Reverse(a.Clients)
 			again, err := l.Directory.Announce(ctx, a, after(time.Hour))
 			testkit.Must(t, err)
-			storetest.Equal(t, "refused again", again, first)
+			pgtest.Equal(t, "refused again", again, first)
 			fewer, err := l.Directory.Announce(ctx, directory.Announcement{Agent: "a", Clients: []string{"a00003"}, Inputs: a.Inputs, Step: time.Hour, Most: 1000, Version: "1.2.3", Protocol: 2, Skew: &skew, Generated: true}, t0)
 			testkit.Must(t, err)
-			storetest.Equal(t, "fewer clients", fewer, directory.Refused{})
+			pgtest.Equal(t, "fewer clients", fewer, directory.Refused{})
 			wantIs(t, l.Directory.CheckToken(ctx, []byte("wrong"), t0), sqlstore.ErrRefused)
 		})
 		// A client that differs is written, and only that one.
@@ -154,7 +154,7 @@ func TestNothingToWrite(t *testing.T) {
 
 // The token with which an agent joined limits its clients.
 func TestTokenLimits(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		testkit.Must(t, l.Directory.AddToken(ctx, []byte("small"), directory.Token{Uses: 9, Expires: after(time.Hour), Clients: 3, Pattern: "m-?"}, "test", t0))
 		testkit.Must(t, l.Directory.AddToken(ctx, []byte("other"), directory.Token{Uses: 9, Expires: after(time.Hour), Clients: 2, Pattern: "x*"}, "test", t0))
@@ -163,7 +163,7 @@ func TestTokenLimits(t *testing.T) {
 			t.Helper()
 			got, err := l.Directory.Announce(ctx, directory.Announcement{Agent: "a", Clients: clients, Step: time.Hour, Most: 5}, t0)
 			testkit.Must(t, err)
-			storetest.Equal(t, fmt.Sprint(clients), got, want)
+			pgtest.Equal(t, fmt.Sprint(clients), got, want)
 		}
 		say(directory.Refused{Clients: []string{"m-10"}, Reason: "client m-10 does not match the pattern m-? of the token with which this agent joined"}, "m-1", "m-10")
 		say(directory.Refused{Clients: []string{"m-4"}, Reason: "client m-4 is one too many: the token with which this agent joined allows 3 clients"}, "m-2", "m-3", "m-4")
@@ -171,7 +171,7 @@ func TestTokenLimits(t *testing.T) {
 		say(directory.Refused{Clients: []string{"m-2", "m-4"}, Reason: "client m-2 is revoked"}, "m-4", "m-2")
 		n, err := l.Directory.CountClients(ctx, time.Time{})
 		testkit.Must(t, err)
-		storetest.Equal(t, "clients", n, 2)
+		pgtest.Equal(t, "clients", n, 2)
 		// An agent that joins again keeps its clients, and gets no others than its new token
 		// allows.
 		testkit.Must(t, l.Directory.Rejoin(ctx, []byte("other"), directory.Agent{ID: "a", Name: "again"}, t0))
@@ -192,7 +192,7 @@ func TestTokenLimits(t *testing.T) {
 
 // The clients of a revoked agent stay bound to it until they are freed.
 func TestFreeClients(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "owner", "thief", "heir")
 		announce(t, l, "owner", "a", "b", "c")
@@ -203,7 +203,7 @@ func TestFreeClients(t *testing.T) {
 			t.Helper()
 			got, err := l.Directory.Announce(ctx, directory.Announcement{Agent: agent, Clients: []string{"a", "b", "c"}, Step: time.Hour, Most: 9}, t0)
 			testkit.Must(t, err)
-			storetest.Equal(t, agent, got.Clients, want)
+			pgtest.Equal(t, agent, got.Clients, want)
 		}
 		_, err := free("owner", "")
 		wantIs(t, err, sqlstore.ErrRefused)
@@ -212,7 +212,7 @@ func TestFreeClients(t *testing.T) {
 		say("thief", []string{"a", "b", "c"})
 		n, err := free("owner", "b")
 		testkit.Must(t, err)
-		storetest.Equal(t, "freed", n, 1)
+		pgtest.Equal(t, "freed", n, 1)
 		say("heir", []string{"a", "c"})
 		say("thief", []string{"a", "b", "c"}) // the heir has b now
 		for agent, client := range map[string]string{"nobody": "", "owner": "b"} {
@@ -221,10 +221,10 @@ func TestFreeClients(t *testing.T) {
 		}
 		n, err = free("owner", "")
 		testkit.Must(t, err)
-		storetest.Equal(t, "freed", n, 1)
+		pgtest.Equal(t, "freed", n, 1)
 		say("heir", []string{"c"})
 		n, err = free("owner", "")
 		testkit.Must(t, err)
-		storetest.Equal(t, "freed again", n, 0)
+		pgtest.Equal(t, "freed again", n, 0)
 	})
 }

@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"loadstar/internal/testkit"
-	"loadstar/server/sqlstore/storetest"
+	"loadstar/internal/testkit/pgtest"
 )
 
 // tasks returns an agent's leases that have not expired.
-func tasks(t storetest.T, l *Ledger, agent string, now time.Time) []Task {
+func tasks(t pgtest.T, l *Ledger, agent string, now time.Time) []Task {
 	t.Helper()
 	all, err := l.Counter.Tasks(context.Background(), agent)
 	testkit.Must(t, err)
@@ -24,7 +24,7 @@ func tasks(t storetest.T, l *Ledger, agent string, now time.Time) []Task {
 }
 
 func TestTasks(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)
 		join(t, l, "a", "b")
 		announce(t, l, "a", "a1", "a2", "a3")
@@ -37,16 +37,16 @@ func TestTasks(t *testing.T) {
 			return Task{Turn: Turn{run, round, client}, Until: after(time.Hour)}
 		}
 		all := []Task{task("r1", 0, "a1"), task("r1", 0, "a2"), task("r1", 1, "a3"), task("r2", 0, "a1")}
-		storetest.Equal(t, "a's", tasks(t, l, "a", t0), all)
-		storetest.Equal(t, "b's", tasks(t, l, "b", t0), []Task{task("r1", 0, "b1")})
-		storetest.Equal(t, "nobody's", len(tasks(t, l, "c", t0)), 0)
-		storetest.Equal(t, "just in time", len(tasks(t, l, "a", after(time.Hour-time.Millisecond))), 4)
-		storetest.Equal(t, "too late", len(tasks(t, l, "a", after(time.Hour))), 0)
+		pgtest.Equal(t, "a's", tasks(t, l, "a", t0), all)
+		pgtest.Equal(t, "b's", tasks(t, l, "b", t0), []Task{task("r1", 0, "b1")})
+		pgtest.Equal(t, "nobody's", len(tasks(t, l, "c", t0)), 0)
+		pgtest.Equal(t, "just in time", len(tasks(t, l, "a", after(time.Hour-time.Millisecond))), 4)
+		pgtest.Equal(t, "too late", len(tasks(t, l, "a", after(time.Hour))), 0)
 	})
 }
 
 func TestExtendAndDecline(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a", "b")
 		names := named("a", 1100) // enough for more than two statements
@@ -62,35 +62,35 @@ func TestExtendAndDecline(t *testing.T) {
 			return time.UnixMilli(ms).Sub(t0)
 		}
 		testkit.Must(t, l.Counter.Extend(ctx, "a", "run", 0, append(names[:1050:1050], "b", "nobody"), after(2*time.Hour)))
-		storetest.Equal(t, "extended", until(names[0], 0), 2*time.Hour)
-		storetest.Equal(t, "extended", until(names[1049], 0), 2*time.Hour)
-		storetest.Equal(t, "not named", until(names[1050], 0), time.Hour)
-		storetest.Equal(t, "another round's", until(names[0], 1), time.Hour)
-		storetest.Equal(t, "another agent's", until("b", 0), time.Hour)
+		pgtest.Equal(t, "extended", until(names[0], 0), 2*time.Hour)
+		pgtest.Equal(t, "extended", until(names[1049], 0), 2*time.Hour)
+		pgtest.Equal(t, "not named", until(names[1050], 0), time.Hour)
+		pgtest.Equal(t, "another round's", until(names[0], 1), time.Hour)
+		pgtest.Equal(t, "another agent's", until("b", 0), time.Hour)
 		testkit.Must(t, l.Counter.Extend(ctx, "a", "run", 0, names[:1], after(90*time.Minute)))
-		storetest.Equal(t, "never shorter", until(names[0], 0), 2*time.Hour)
+		pgtest.Equal(t, "never shorter", until(names[0], 0), 2*time.Hour)
 		testkit.Must(t, l.Counter.Extend(ctx, "a", "another", 0, names[:1], after(3*time.Hour)))
 		testkit.Must(t, l.Counter.Extend(ctx, "a", "run", 0, nil, after(3*time.Hour)))
-		storetest.Equal(t, "of another run", until(names[0], 0), 2*time.Hour)
+		pgtest.Equal(t, "of another run", until(names[0], 0), 2*time.Hour)
 
 		testkit.Must(t, l.Counter.Decline(ctx, "a", "run", 0, append(names[3:600:600], "b"), "data", "no readings"))
 		testkit.Must(t, l.Counter.Extend(ctx, "a", "run", 0, names, after(5*time.Hour))) // a declined lease cannot be extended
-		storetest.Equal(t, "another agent's", until("b", 0), time.Hour)
-		storetest.Equal(t, "tasks", len(tasks(t, l, "a", t0)), 1101-597)
+		pgtest.Equal(t, "another agent's", until("b", 0), time.Hour)
+		pgtest.Equal(t, "tasks", len(tasks(t, l, "a", t0)), 1101-597)
 		where, err := l.Counter.Standings(ctx, "a", "run", 0, names[2:4])
 		testkit.Must(t, err)
-		storetest.Equal(t, "standings", fmt.Sprint(where[names[2]].State, where[names[3]].State), fmt.Sprint(Asked, Closed))
-		storetest.Equal(t, "a declined turn counts", s.count(one("a", 0, 0, names[3]), one("a", 0, 0, names[2], names[4])), nil)
+		pgtest.Equal(t, "standings", fmt.Sprint(where[names[2]].State, where[names[3]].State), fmt.Sprint(Asked, Closed))
+		pgtest.Equal(t, "a declined turn counts", s.count(one("a", 0, 0, names[3]), one("a", 0, 0, names[2], names[4])), nil)
 		s.drive(func(d *Drive) error {
 			lost, err := d.Withdraw(t0)
-			storetest.Equal(t, "withdrawn", len(lost), 597)
+			pgtest.Equal(t, "withdrawn", len(lost), 597)
 			return err
 		})
 	})
 }
 
 func TestStandings(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 1200), t.Context()
 		join(t, s.Ledger, "other")
 		s.ask(4, 3, upTo(1000)...)
@@ -109,23 +109,23 @@ func TestStandings(t *testing.T) {
 			testkit.Must(t, err)
 			return got
 		}
-		storetest.Equal(t, "standings", stand("agent", "run", 4, append(names, names[:3]...)...), want)
-		storetest.Equal(t, "nobody's", stand("agent", "run", 4), nil)
-		storetest.Equal(t, "another agent's", stand("other", "run", 4, names[0], names[700]), nil)
-		storetest.Equal(t, "another round's", stand("agent", "run", 3, names[0], names[700]), nil)
-		storetest.Equal(t, "another run's", stand("agent", "another", 4, names[0], names[700]), nil)
+		pgtest.Equal(t, "standings", stand("agent", "run", 4, append(names, names[:3]...)...), want)
+		pgtest.Equal(t, "nobody's", stand("agent", "run", 4), nil)
+		pgtest.Equal(t, "another agent's", stand("other", "run", 4, names[0], names[700]), nil)
+		pgtest.Equal(t, "another round's", stand("agent", "run", 3, names[0], names[700]), nil)
+		pgtest.Equal(t, "another run's", stand("agent", "another", 4, names[0], names[700]), nil)
 
 		// An agent that takes over a client also sees the client's earlier turns.
 		testkit.Must(t, s.Directory.RevokeAgent(ctx, "agent", "operator", t0))
 		_, err := s.Directory.FreeClients(ctx, "agent", "", "operator", t0)
 		testkit.Must(t, err)
 		announce(t, s.Ledger, "other", names[0], names[700])
-		storetest.Equal(t, "taken over", stand("other", "run", 4, names[0], names[700]), map[string]Standing{names[0]: {Counted, 3}})
+		pgtest.Equal(t, "taken over", stand("other", "run", 4, names[0], names[700]), map[string]Standing{names[0]: {Counted, 3}})
 	})
 }
 
 func TestCount(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a", "b")
 		announce(t, l, "a", named("a", 9)...)
@@ -160,15 +160,15 @@ func TestCount(t *testing.T) {
 				return sums(c.arrivals)(counted)
 			})
 			testkit.Must(t, err)
-			storetest.Equal(t, c.name, got, c.want)
-			storetest.Equal(t, c.name+": folded", folded, c.want)
+			pgtest.Equal(t, c.name, got, c.want)
+			pgtest.Equal(t, c.name+": folded", folded, c.want)
 			n := 0
 			for _, i := range c.want {
 				n += len(c.arrivals[i].Shares)
 			}
 			nowLeases, nowReceipts := s.balance()
-			storetest.Equal(t, c.name+": leases", nowLeases, leases-n)
-			storetest.Equal(t, c.name+": receipts", nowReceipts, receipts+n)
+			pgtest.Equal(t, c.name+": leases", nowLeases, leases-n)
+			pgtest.Equal(t, c.name+": receipts", nowReceipts, receipts+n)
 		}
 		want := []Receipt{
 			{No: 0, Batch: 1, TrainLoss: 0.5},
@@ -179,10 +179,10 @@ func TestCount(t *testing.T) {
 			{No: 4, Batch: 3, TrainLoss: 0.5},
 			{No: 7, Round: 1, Version: 4, Batch: 3, TrainLoss: 0.5},
 		}
-		storetest.Equal(t, "receipts", s.receipts(), want)
+		pgtest.Equal(t, "receipts", s.receipts(), want)
 		rounds, err := l.Rounds(ctx, "run", 0, 9)
 		testkit.Must(t, err)
-		storetest.Equal(t, "bytes and updates of the open round", fmt.Sprint(rounds[0].Bytes, rounds[0].Counted), "500 7")
+		pgtest.Equal(t, "bytes and updates of the open round", fmt.Sprint(rounds[0].Bytes, rounds[0].Counted), "500 7")
 		_, err = l.Counter.Count(ctx, "nothing", nil, nil)
 		wantIs(t, err, ErrNotFound)
 	})
@@ -190,20 +190,20 @@ func TestCount(t *testing.T) {
 
 // TestCountNothing checks that a call of Count that counts no arrival changes nothing.
 func TestCountNothing(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 3), t.Context()
 		testkit.Must(t, s.AddRun(ctx, Run{ID: "waiting", Created: t0}, "operator"))
 		s.ask(0, 0, 0, 1)
-		before := storetest.Dump(t, s.Store.DB, tables...)
+		before := pgtest.Dump(t, s.Store.DB, tables...)
 		arrivals := []Arrival{one("agent", 0, 0, "c00000"), one("agent", 0, 0, "c00001")}
 		same := func(what string) {
 			t.Helper()
-			storetest.Equal(t, what, storetest.Dump(t, s.Store.DB, tables...), before)
+			pgtest.Equal(t, what, pgtest.Dump(t, s.Store.DB, tables...), before)
 		}
 		broken := errors.New("broken")
 		counted, err := s.Counter.Count(ctx, "run", arrivals, func([]int) ([]Partial, []Single, error) { return nil, nil, broken })
 		wantIs(t, err, broken)
-		storetest.Equal(t, "counted by a fold that fails", counted, nil)
+		pgtest.Equal(t, "counted by a fold that fails", counted, nil)
 		same("a fold that fails")
 
 		// Count fails if fold returns two sums of one version.
@@ -225,9 +225,9 @@ func TestCountNothing(t *testing.T) {
 
 		counted, err = s.Counter.Count(t.Context(), "waiting", arrivals, sums(arrivals))
 		testkit.Must(t, err)
-		storetest.Equal(t, "counted for a run that waits", counted, nil)
+		pgtest.Equal(t, "counted for a run that waits", counted, nil)
 		same("a run that waits")
-		storetest.Equal(t, "counted in the end", s.count(arrivals...), []int{0, 1})
+		pgtest.Equal(t, "counted in the end", s.count(arrivals...), []int{0, 1})
 	})
 }
 
@@ -235,7 +235,7 @@ func TestCountNothing(t *testing.T) {
 // concurrent counters repeatedly, both individually and in sums. Meanwhile the coordinator
 // must see each receipt once, in the order of batches.
 func TestCountConcurrently(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		const turns, workers = 200, 5
 		s := plant(t, at, turns)
 		second := open(t, at)
@@ -325,7 +325,7 @@ func TestCountConcurrently(t *testing.T) {
 // TestStandingsConcurrently checks that a turn never appears as closed while it is being
 // counted.
 func TestStandingsConcurrently(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		const turns = 600
 		s := plant(t, at, turns)
 		second := open(t, at)
@@ -387,7 +387,7 @@ func TestNoDeadlock(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		const turns = 600
 		s, ctx := plant(t, at, turns), t.Context()
 		names := named("c", turns)

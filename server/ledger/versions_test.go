@@ -6,15 +6,15 @@ import (
 	"testing"
 
 	"loadstar/internal/testkit"
+	"loadstar/internal/testkit/pgtest"
 	"loadstar/server/directory"
-	"loadstar/server/sqlstore/storetest"
 )
 
 // An operator returns to an earlier version, while the run goes on and after it has ended. The
 // new version has the weights and the state of the earlier one. Of the open round nothing is
 // left that a merge could use, and nothing that arrives later counts.
 func TestRollBack(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 3), t.Context()
 		for v := range int64(2) {
 			s.ask(v, v, 0, 1, 2)
@@ -41,24 +41,24 @@ func TestRollBack(t *testing.T) {
 		testkit.Must(t, err)
 		r, err := s.Run(ctx, "run")
 		testkit.Must(t, err)
-		storetest.Equal(t, "the run", fmt.Sprintf("%d %d %s %d %s", v, r.Version, r.Server, r.Round, r.State), "3 3 server 1 3 running")
+		pgtest.Equal(t, "the run", fmt.Sprintf("%d %d %s %d %s", v, r.Version, r.Server, r.Round, r.State), "3 3 server 1 3 running")
 		versions, err := s.Versions(ctx, "run")
 		testkit.Must(t, err)
-		storetest.Equal(t, "the new version", fmt.Sprintf("%d %s %v %d", versions[0].Version, versions[0].Weights, versions[0].Limits, *versions[0].From), "3 w1 [1] 1")
+		pgtest.Equal(t, "the new version", fmt.Sprintf("%d %s %v %d", versions[0].Version, versions[0].Weights, versions[0].Limits, *versions[0].From), "3 w1 [1] 1")
 		counted, err := s.Counter.Count(ctx, "run", late, sums(late))
 		testkit.Must(t, err)
-		storetest.Equal(t, "late results", counted, nil)
+		pgtest.Equal(t, "late results", counted, nil)
 		testkit.Must(t, s.Partials(ctx, "run", 1<<60, func(Partial) error { t.Error("a sum is left"); return nil }))
 		tasks, err := s.Counter.Tasks(ctx, "agent")
 		testkit.Must(t, err)
-		storetest.Equal(t, "tasks", tasks, nil)
-		storetest.Equal(t, "the machine", machine(t, s.Ledger, "run"), "")
+		pgtest.Equal(t, "tasks", tasks, nil)
+		pgtest.Equal(t, "the machine", machine(t, s.Ledger, "run"), "")
 		rounds, err := s.Rounds(ctx, "run", 2, 1)
 		testkit.Must(t, err)
-		storetest.Equal(t, "the open round", rounds[0].State, RoundAbandoned)
+		pgtest.Equal(t, "the open round", rounds[0].State, RoundAbandoned)
 		events, err := s.Events.Audit(ctx, directory.AuditQuery{Actions: []string{"roll back run"}, Limit: 9})
 		testkit.Must(t, err)
-		storetest.Equal(t, "events", fmt.Sprintf("%d %s %s", len(events), events[0].Actor, events[0].Detail), "1 anna version 3 has the weights of version 1")
+		pgtest.Equal(t, "events", fmt.Sprintf("%d %s %s", len(events), events[0].Actor, events[0].Detail), "1 anna version 3 has the weights of version 1")
 
 		heads, err := s.Heads(ctx, "run", -1, 9)
 		testkit.Must(t, err)
@@ -75,13 +75,13 @@ func TestRollBack(t *testing.T) {
 		if len(told) < 3 {
 			t.Fatalf("heads %q", told)
 		}
-		storetest.Equal(t, "the last heads", fmt.Sprint(told[len(told)-3:]), "[1 w1 2 w2 3 w1]")
+		pgtest.Equal(t, "the last heads", fmt.Sprint(told[len(told)-3:]), "[1 w1 2 w2 3 w1]")
 
 		testkit.Must(t, s.StopRun(ctx, "run", "test", t0))
 		v, err = s.RollBack(ctx, "run", 0, "anna", t0)
 		testkit.Must(t, err)
 		r, err = s.Run(ctx, "run")
 		testkit.Must(t, err)
-		storetest.Equal(t, "the stopped run", fmt.Sprintf("%d %d %s %s", v, r.Version, r.Server, r.State), "4 4 server stopped")
+		pgtest.Equal(t, "the stopped run", fmt.Sprintf("%d %d %s %s", v, r.Version, r.Server, r.State), "4 4 server stopped")
 	})
 }

@@ -13,7 +13,6 @@ import (
 	"loadstar/internal/finding"
 	"loadstar/internal/testkit"
 	"loadstar/internal/testkit/pgtest"
-	"loadstar/server/sqlstore/storetest"
 )
 
 func TestSettingsOfSQLite(t *testing.T) {
@@ -101,7 +100,7 @@ func TestOpenToLook(t *testing.T) {
 	testkit.Must(t, err)
 	var got []byte
 	testkit.Must(t, l.DB.QueryRowContext(t.Context(), "SELECT value FROM secrets WHERE name = 'one'").Scan(&got))
-	storetest.Equal(t, "secret", got, want)
+	pgtest.Equal(t, "secret", got, want)
 }
 
 // TestSettingsOfPostgres checks every wrong setting on a real server.

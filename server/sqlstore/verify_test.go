@@ -18,7 +18,6 @@ import (
 
 	"loadstar/internal/testkit"
 	"loadstar/internal/testkit/pgtest"
-	"loadstar/server/sqlstore/storetest"
 )
 
 func TestUnverified(t *testing.T) {
@@ -108,7 +107,7 @@ func serverCertificate(t *testing.T, dir, address string) (ca, cert, key string)
 
 // TestSecret checks that all processes get the same secret.
 func TestSecret(t *testing.T) {
-	storetest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		first, err := open(t, at).Secret(t.Context(), "one")
 		testkit.Must(t, err)
 		s := open(t, at)

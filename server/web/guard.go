@@ -13,7 +13,7 @@ import (
 
 	"loadstar/internal/connlimit"
 	"loadstar/internal/webui"
-	"loadstar/server/limitlog"
+	"loadstar/server/access"
 )
 
 // guard sets the security headers of every answer. On the machine's own address it refuses
@@ -82,7 +82,7 @@ func (w *Web) maySignIn(r *http.Request) bool {
 		return true
 	}
 	w.metrics.refused.WithLabelValues("logins").Inc()
-	w.Limited.Limited(limitlog.SignIns, connlimit.Caller{Kind: connlimit.Address, Name: from})
+	w.Limited.Limited(access.LimitedSignIns, connlimit.Caller{Kind: connlimit.Address, Name: from})
 	return false
 }
 

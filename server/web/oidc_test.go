@@ -22,7 +22,6 @@ import (
 	"loadstar/server/access"
 	"loadstar/server/directory"
 	"loadstar/server/ledger"
-	"loadstar/server/limitlog"
 	"loadstar/server/operator"
 )
 
@@ -64,7 +63,7 @@ func newSigning(t *testing.T, change func(*OIDC)) *signing {
 	done := make(chan error, 1)
 	go func() {
 		registry := prometheus.NewRegistry()
-		done <- w.Run(ctx, Services{API: operator.New(operator.Config{Ledger: l, Access: g, Log: log}), Access: g, Log: log, Metrics: registry, Limited: limitlog.NewReport(log, registry)})
+		done <- w.Run(ctx, Services{API: operator.New(operator.Config{Ledger: l, Access: g, Log: log}), Access: g, Log: log, Metrics: registry, Limited: access.NewLimitReport(log, registry)})
 	}()
 	t.Cleanup(func() { cancel(); testkit.Must(t, <-done) })
 	return &signing{t, p, l, g, strings.TrimSuffix(w.URL(), "/")}

@@ -22,7 +22,6 @@ import (
 	"loadstar/internal/webui"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
-	"loadstar/server/limitlog"
 )
 
 // Config configures the dashboard.
@@ -67,7 +66,7 @@ type Services struct {
 	// is 0, addresses are not limited.
 	AddressRate float64
 	// Limited records to whom limits were applied.
-	Limited *limitlog.Report
+	Limited *access.LimitReport
 }
 
 // Web is a dashboard that listens.

@@ -14,7 +14,6 @@ import (
 	"loadstar/internal/connlimit"
 	"loadstar/internal/testkit"
 	"loadstar/server/access"
-	"loadstar/server/limitlog"
 )
 
 // Every answer has the headers that keep a browser from loading or showing foreign content.
@@ -195,7 +194,7 @@ func TestSignInsByAddress(t *testing.T) {
 		if a := f.ask(http.MethodPost, "api/login", "", right, header("198.51.100.2")...); a.StatusCode != http.StatusOK {
 			t.Errorf("proxied %t: another address: %s", proxied, a.Status)
 		}
-		if most := f.web.Limited.Most(); len(most) != 1 || most[0].Reason != limitlog.SignIns || most[0].Times != 2 {
+		if most := f.web.Limited.Most(); len(most) != 1 || most[0].Reason != access.LimitedSignIns || most[0].Times != 2 {
 			t.Errorf("%+v", most)
 		}
 	}

@@ -23,8 +23,8 @@ import (
 	"loadstar/agent/live"
 	"loadstar/agent/readings"
 	"loadstar/agent/release"
-	"loadstar/fed/generic"
 	"loadstar/fed/policy"
+	"loadstar/fed/serve"
 	"loadstar/internal/mtls"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -190,7 +190,7 @@ func (s *site) open() (err error) {
 		return err
 	}
 	all := s.stage.all
-	young, err := generic.New(s.kernel)
+	young, err := serve.NewGeneric(s.kernel)
 	if err != nil {
 		return errors.Join(err, s.store.Close())
 	}

@@ -1,0 +1,295 @@
+package table
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/xuri/excelize/v2"
+)
+
+// Limits of what is read. A spreadsheet is a compressed archive, so a small file can be large.
+const (
+	maxUnpacked = 256 << 20
+	maxText     = 256 << 20
+	// looked is the number of rows by which a sheet and the styles of its columns are found.
+	looked = 200
+	// enough is the number of dates in a column that a table of readings has, and a cover or a
+	// summary of months has not.
+	enough = looked / 2
+)
+
+// Sheet is a sheet as text.
+type Sheet struct {
+	Name string
+	Text []byte
+	// Notes say what was chosen and left out.
+	Notes []string
+}
+
+// errNot is the error for a spreadsheet that has not what each has.
+var errNot = errors.New("the spreadsheet cannot be read; export it as CSV")
+
+// check returns an error for an archive that is no spreadsheet, and says what it is.
+func check(parts *zip.Reader) error {
+	has := func(prefix string) bool {
+		return slices.ContainsFunc(parts.File, func(f *zip.File) bool { return strings.HasPrefix(f.Name, prefix) })
+	}
+	switch {
+	case has("xl/workbook.bin"):
+		return errors.New("this is a binary spreadsheet (.xlsb); save it as .xlsx, or export it as CSV")
+	case has("xl/"):
+		return nil
+	case has("mimetype"), has("Index/"): // OpenDocument, Numbers
+		return errors.New("this is a document of a program other than Excel; save it as .xlsx, or export it as CSV")
+	}
+	return errors.New("this is a zip archive and no spreadsheet; unpack it")
+}
+
+// OpenSheet returns a sheet of a spreadsheet: the one with the name, or the first that has a column of
+// dates.
+func OpenSheet(r io.ReaderAt, size int64, name string) (*Sheet, error) {
+	parts, err := zip.NewReader(r, size)
+	if err == nil {
+		err = check(parts)
+	} else {
+		err = fmt.Errorf("the file begins like a spreadsheet and is damaged; get it again, or export it as CSV (%w)", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := excelize.OpenReader(io.NewSectionReader(r, 0, size), excelize.Options{UnzipSizeLimit: maxUnpacked, RawCellValue: true})
+	if err != nil {
+		return nil, fmt.Errorf("%w (%v)", errNot, err)
+	}
+	defer func() { _ = f.Close() }() // it is only read; Close removes the temporary files of large sheets
+	b := book{File: f, parts: parts}
+	if props, err := f.GetWorkbookProps(); err == nil && props.Date1904 != nil {
+		b.from1904 = *props.Date1904
+	}
+	all := f.GetSheetList()
+	if name != "" && !slices.Contains(all, name) {
+		return nil, fmt.Errorf("there is no sheet %q; there are %s", name, strings.Join(all, ", "))
+	}
+	// A cover may have a date too, so a sheet with few dates is chosen only if no other has more.
+	chosen, column, most := name, 0, 0
+	for _, s := range all {
+		if name != "" && s != name {
+			continue
+		}
+		at, n, err := b.dates(s)
+		if err != nil {
+			return nil, err
+		}
+		if n > most {
+			chosen, column, most = s, at, n
+		}
+		if n >= enough {
+			break
+		}
+	}
+	if chosen == "" {
+		return nil, fmt.Errorf("no sheet has dates (%s); write the times as dates, or choose a sheet with --sheet", strings.Join(all, ", "))
+	}
+	out, err := b.text(chosen, column)
+	if err == nil && len(all) > 1 {
+		out.Notes = append([]string{fmt.Sprintf("sheet %q of %d", chosen, len(all))}, out.Notes...)
+	}
+	return out, err
+}
+
+// lineBreaks replaces those in a cell, which a line of the text cannot have.
+var lineBreaks = strings.NewReplacer("\r\n", " ", "\n", " ", "\r", " ")
+
+type book struct {
+	*excelize.File
+	parts    *zip.Reader
+	from1904 bool
+	kinds    map[int]styleKind // by style
+	styled   string            // the sheet whose styles follow
+	styles   *styles
+}
+
+// styleKind is what a number of a style is.
+type styleKind int
+
+const (
+	number styleKind = iota
+	serialTime
+	clock
+)
+
+// hasDay and hasTime match the codes of number formats with dates and times of day. Texts in quotes
+// and colours in brackets are not codes.
+var (
+	quoted     = regexp.MustCompile(`"[^"]*"|\\.|\[[^\]]*\]`)
+	hasDay     = regexp.MustCompile(`(?i)[yd]`)
+	hasTime    = regexp.MustCompile(`(?i)[hs]`)
+	dateFormat = regexp.MustCompile(`^\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4})\b`)
+)
+
+// style returns what the numbers of a cell's style are.
+func (b *book) style(sheet string, column, row int) (styleKind, error) {
+	if b.styled != sheet || b.styles == nil {
+		all, err := readStyles(b.parts, sheet)
+		if err != nil {
+			return number, err
+		}
+		b.styled, b.styles = sheet, all
+	}
+	id := b.styles.of(column, row)
+	if k, ok := b.kinds[id]; ok {
+		return k, nil
+	}
+	s, err := b.GetStyle(id)
+	if err != nil {
+		return number, err
+	}
+	k := number
+	switch n := s.NumFmt; {
+	case s.CustomNumFmt != nil:
+		code := quoted.ReplaceAllString(*s.CustomNumFmt, "")
+		switch {
+		case hasDay.MatchString(code):
+			k = serialTime
+		case hasTime.MatchString(code):
+			k = clock
+		}
+	case n >= 14 && n <= 17, n == 22, n >= 27 && n <= 36, n >= 50 && n <= 58:
+		k = serialTime
+	case n >= 18 && n <= 21, n >= 45 && n <= 47:
+		k = clock
+	}
+	if b.kinds == nil {
+		b.kinds = map[int]styleKind{}
+	}
+	b.kinds[id] = k
+	return k, nil
+}
+
+// each calls do with the rows of a sheet, from 1.
+func (b *book) each(sheet string, do func(row int, cells []string) (more bool, err error)) error {
+	rows, err := b.Rows(sheet)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }() // they are only read
+	for n := 1; rows.Next(); n++ {
+		cells, err := rows.Columns()
+		if err != nil {
+			return err
+		}
+		if more, err := do(n, cells); err != nil || !more {
+			return err
+		}
+	}
+	return rows.Error()
+}
+
+// dates returns the column of a sheet's beginning that has most dates, from 1, and their number. A
+// title may have a date elsewhere, such as the day of the export.
+func (b *book) dates(sheet string) (best, n int, err error) {
+	count := map[int]int{}
+	err = b.each(sheet, func(row int, cells []string) (bool, error) {
+		for i, text := range cells {
+			if _, k, err := b.value(sheet, i+1, row, text); err != nil {
+				return false, err
+			} else if k == serialTime || dateFormat.MatchString(text) {
+				count[i+1]++
+			}
+		}
+		return row < looked, nil
+	})
+	for column, n := range count {
+		if n > count[best] || n == count[best] && column < best {
+			best = column
+		}
+	}
+	return best, count[best], err
+}
+
+// value returns a cell as text, and what it is.
+func (b *book) value(sheet string, column, row int, text string) (string, styleKind, error) {
+	x, err := strconv.ParseFloat(text, 64)
+	if err != nil || text == "" {
+		return text, number, nil //nolint:nilerr // it is a text
+	}
+	k, err := b.style(sheet, column, row)
+	if err != nil || k == number || x < 0 {
+		return text, number, err
+	}
+	if k == clock && x < 1 {
+		return time.Unix(int64(math.Round(x*86400)), 0).UTC().Format(time.TimeOnly), k, nil
+	}
+	at, err := excelize.ExcelDateToTime(x, b.from1904)
+	if err != nil {
+		return text, number, err
+	}
+	return at.Round(time.Second).Format(time.DateTime), serialTime, nil
+}
+
+// text writes a sheet as CSV. Rows at the end without a date, such as totals and remarks, are left
+// out. column has the dates, or is 0.
+func (b *book) text(sheet string, column int) (*Sheet, error) {
+	out := &Sheet{Name: sheet}
+	var to bytes.Buffer
+	w := csv.NewWriter(&to)
+	var tail [][]string
+	blank := []string{""} // an empty line, so that lines have the numbers of rows
+	err := b.each(sheet, func(row int, cells []string) (bool, error) {
+		line := make([]string, len(cells))
+		dated, empty, timed := false, true, false
+		for i, text := range cells {
+			v, k, err := b.value(sheet, i+1, row, text)
+			if err != nil {
+				return false, err
+			}
+			line[i] = lineBreaks.Replace(v)
+			timed = timed || k == clock
+			empty = empty && strings.TrimSpace(v) == ""
+			dated = dated || column == i+1 && (k == serialTime || dateFormat.MatchString(v))
+		}
+		if empty {
+			tail = append(tail, blank)
+			return len(tail) < 1<<20, nil
+		}
+		if timed { // day and time are in two columns
+			for i := range line {
+				line[i] = strings.TrimSuffix(line[i], " 00:00:00")
+			}
+		}
+		if column > 0 && !dated {
+			tail = append(tail, line)
+			return len(tail) < 1<<20, nil
+		}
+		for _, l := range append(tail, line) {
+			if err := w.Write(l); err != nil {
+				return false, err
+			}
+		}
+		tail = tail[:0]
+		if w.Flush(); to.Len() > maxText {
+			return false, fmt.Errorf("sheet %q has more than %d MB of text; export it as CSV", sheet, maxText>>20)
+		}
+		return true, nil
+	})
+	tail = slices.DeleteFunc(tail, func(line []string) bool { return len(line) == 1 && line[0] == "" })
+	switch left := len(tail); {
+	case left == 1:
+		out.Notes = append(out.Notes, fmt.Sprintf("left out the last row, which has no date: %q", strings.Join(tail[0], " ")))
+	case left > 1:
+		out.Notes = append(out.Notes, fmt.Sprintf("left out the last %d rows, which have no date, such as %q", left, strings.Join(tail[0], " ")))
+	}
+	w.Flush()
+	out.Text = to.Bytes()
+	return out, errors.Join(err, w.Error())
+}
