@@ -153,7 +153,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 // folder is the agent's folder unless the caller names another one.
 const folder = "loadstar-agent"
 
-// host hosts clients until it is stopped: those of a configuration, or of a prepared file.
+// host hosts the clients of a configuration or of a prepared file until it is stopped.
 func host(ctx context.Context, f *flag.FlagSet, args []string, o command.Options) error {
 	f.StringVar(&o.Config, "config", "", "the agent's configuration")
 	dir := f.String("dir", folder, "the agent's folder, without a configuration")

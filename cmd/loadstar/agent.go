@@ -35,8 +35,8 @@ func newAgentJoin() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "join SERVER [TOKEN]",
 		Short: "Join a server with a join token",
-		Long: `Join a server with a join token. Give the token in a file or on standard input:
-on the command line, other users of this machine can see it, and it stays in the
+		Long: `Join a server with a join token. Give the token in a file or on standard input.
+On the command line, other users of this machine can see it, and it stays in the
 shell's history.`,
 		Example: "  loadstar agent join https://server.example.org:7443 --token-file join.token\n" +
 			"  loadstar token create | loadstar agent join https://localhost:7443 -",
@@ -77,15 +77,16 @@ func newAgentRun() *cobra.Command {
 		Use:   "run",
 		Short: "Host clients until stopped",
 		Long: `Host clients until stopped. With --config, the agent ingests the readings of its
-clients and forecasts, alone or with a server; see docs/agent.md. With --data, it
-only trains for a server, and every meter in the dataset is a client. Readings
-and personal layers never leave this machine; docs/privacy.md says what the
-updates can reveal. The agent declines plans that its policy does not allow; with
---data it is the default one, changed by --policy. If the server is unreachable,
-the agent waits and reconnects. After a restart it continues where it stopped.
+clients and forecasts, alone or with a server (see docs/agent.md). With --data,
+it only trains for a server, and every meter in the dataset is a client.
+Readings and personal layers never leave this machine. docs/privacy.md explains
+what the updates can reveal. The agent declines plans that its policy does not
+allow. With --data this is the default policy, changed by --policy. If the
+server is unreachable, the agent waits and reconnects. After a restart it
+continues where it stopped.
 
-The log has one line per minute while the agent trains; --log-level debug has every
-round.`,
+The log has one line per minute while the agent trains. --log-level debug logs
+every round.`,
 		Example: "  loadstar agent run --config agent.yaml\n  loadstar agent run --data site.prepared\n  loadstar agent run --data datasets/sample --part 1/2",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },

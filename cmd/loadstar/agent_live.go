@@ -16,7 +16,7 @@ func agentConfig(cmd *cobra.Command, o *command.Options) {
 	cmd.Flags().StringVar(&o.Config, "config", "agent.yaml", "the agent's configuration")
 }
 
-// agentOptions fills in what all commands of an agent need.
+// agentOptions sets the options that all agent commands need.
 func agentOptions(cmd *cobra.Command, o *command.Options) {
 	o.Version, o.Out = version, cmd.OutOrStdout()
 	if o.Log == nil {
@@ -31,8 +31,8 @@ func newAgentCheck() *cobra.Command {
 		Use:   "check",
 		Short: "Check an agent's configuration, its model, its broker and its server",
 		Long: `Check an agent's configuration, its model, its broker and its server, and print
-its policy: which plans of a server it trains. With --plan, also check whether
-the agent would train a plan.`,
+its policy, which says which plans of a server it trains. With --plan, also
+check whether the agent would train a plan.`,
 		Example: "  loadstar agent check --plan plan.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -67,12 +67,12 @@ func newAgentAudit() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Attack a client's own updates and show what they reveal",
-		Long: `Attack the newest updates of an agent's clients, and show what someone could
-compute from them, compared with the truth: the mean load by hour of the day,
-and single readings. The attacker is given everything but the readings that it
-guesses and the agent's secret. None of this leaves the machine. It takes
-minutes, and training pauses in the meantime. It is not a proof: docs/privacy.md
-says what remains.`,
+		Long: `Attack the newest updates of an agent's clients. The result compares the mean
+load by hour of the day and single readings, as someone could compute them, with
+the truth. The attacker knows everything except the readings that it guesses and
+the agent's secret. No result leaves the machine. The audit takes minutes and
+pauses training. It is not a proof. docs/privacy.md describes the remaining
+risks.`,
 		Example: "  loadstar agent audit --client main-panel",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -135,9 +135,9 @@ func newAgentAccept() *cobra.Command {
 		Use:   "accept CLIENT",
 		Short: "Accept a client's new scale: use readings that were marked as impossible",
 		Long: `Use the readings of the last 28 days that were marked bad because they are far
-beyond the client's earlier readings, and later ones of the same scale. Use it if
-the client has really changed, for example because of a new boiler. Otherwise, a
-new scale is accepted when it has filled half of 28 days.`,
+beyond the client's earlier readings, and later ones of the same scale. Use it
+if the client has really changed, for example because of a new boiler.
+Otherwise, the agent accepts a new scale when it has filled half of 28 days.`,
 		Example: "  loadstar agent accept main-panel",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

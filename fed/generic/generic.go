@@ -1,6 +1,6 @@
-// Package generic has a model that forecasts the next day of any meter with a day of readings
-// or more, without a run and without training. It was trained on public readings of buildings
-// and on simulated homes; README.md in this folder is its card.
+// Package generic has a model that forecasts the next day of any meter with at least a day of
+// readings, without a run and without training. It was trained on public readings of
+// buildings and on simulated homes. README.md in this folder is its model card.
 package generic
 
 import (
@@ -22,8 +22,8 @@ const Name = "generic@1"
 //go:embed plan.yaml
 var plan []byte
 
-// weights are those of the shared layers as float16, little-endian: half the size of float32.
-// All scores in the card are of these.
+// weights has the shared layers as little-endian float16, which is half the size of float32.
+// All scores in the model card use these weights.
 //
 //go:embed weights.f16
 var weights []byte
@@ -66,8 +66,7 @@ func Encode(shared []float32) []byte {
 	return b
 }
 
-// wider returns the factor by which intervals are widened until a client's own errors are
-// known.
+// wider returns the factor that widens intervals until a client's own errors are known.
 func wider(days float64) float64 { return 1 + 0.13*max(1-days/4, 0) }
 
 // fromHalf returns the value of a float16 that is finite.

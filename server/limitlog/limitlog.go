@@ -1,4 +1,4 @@
-// Package limitlog counts and logs to whom the server applied a limit.
+// Package limitlog counts and logs the callers to whom the server applied a limit.
 package limitlog
 
 import (
@@ -17,7 +17,7 @@ import (
 	"loadstar/internal/connlimit"
 )
 
-// The reasons for which calls are limited. Package connlimit has those for connections.
+// The reasons for limiting calls. Package connlimit has the reasons for connections.
 const (
 	Calls         = "calls"
 	Bytes         = "bytes"
@@ -40,8 +40,8 @@ type Limited struct {
 }
 
 const (
-	// maxReported limits the callers and reasons that are remembered, and maxShown those
-	// that operators see.
+	// maxReported limits the remembered callers and reasons. maxShown limits those that
+	// operators see.
 	maxReported = 4096
 	maxShown    = 100
 	// logEvery is the interval between log lines about the same caller and reason. All
@@ -50,7 +50,7 @@ const (
 	logBurst = 20
 )
 
-// Report counts and logs to whom limits were applied. It is safe for concurrent use.
+// Report counts and logs the callers to whom limits were applied. It is safe for concurrent use.
 type Report struct {
 	log   *slog.Logger
 	total *prometheus.CounterVec
@@ -79,7 +79,7 @@ func NewReport(log *slog.Logger, metrics prometheus.Registerer) *Report {
 	}
 	r := &Report{
 		log: log, all: all, lines: rate.NewLimiter(1, logBurst),
-		// The callers are no label, because there may be millions. ServeHTTP shows them.
+		// Callers are not a label, because there may be millions of them. ServeHTTP lists them.
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_limited_total", Help: "Connections and calls to which a limit was applied, by reason."}, []string{"reason"}),
 	}
 	metrics.MustRegister(r.total)
