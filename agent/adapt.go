@@ -16,17 +16,17 @@ import (
 )
 
 // newcomers holds the work for clients that a run has held out, until the server has the
-// result. It is in memory only: after a restart the server asks again. The worklist's mutex
+// result. It is in memory only, because the server asks again after a restart. The worklist's mutex
 // protects it.
 type newcomers struct {
 	jobs []*job
-	// known has the clients that are queued, being scored or reported, by run; the round is
-	// zero.
+	// known has the clients that are queued, being scored or reported. Its keys have a run
+	// and no round.
 	known   map[turn]bool
 	reports []*loadstarv1.Adapted
 }
 
-// maxNewcomers limits the clients in a report; the server has the same limit.
+// maxNewcomers limits the clients in a report. The server has the same limit.
 const maxNewcomers = 256
 
 // addNew adds a task to adapt the weights of a finished run.
@@ -76,9 +76,9 @@ func (d *worklist) adaptedReports() []*loadstarv1.Adapted {
 	return slices.Clone(d.new.reports[:min(len(d.new.reports), most)])
 }
 
-// adaptedDone removes the oldest n results, which the server has or refuses. The clients
-// stay known, because the server's list of open tasks may be a second old; they are
-// forgotten when there are too many.
+// adaptedDone removes the oldest n results, which the server has stored or refused. The
+// clients stay known, because the server's list of open tasks may be a second old. If
+// too many are known, they are forgotten.
 func (d *worklist) adaptedDone(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -88,8 +88,8 @@ func (d *worklist) adaptedDone(n int) {
 	}
 }
 
-// adaptAll scores the weights of a finished run at clients that the run has held out, after
-// adapting them to the clients' readings as the simulator does. It stores nothing.
+// adaptAll scores a finished run's weights at the clients that the run has held out. Like
+// the simulator, it first adapts the weights to each client's readings. It stores nothing.
 func (a *agent) adaptAll(ctx context.Context, j *job) error {
 	a.Log.Info("adapting", "run", j.GetRun(), "version", j.GetVersion(), "clients", len(j.clients))
 	sum := &loadstarv1.Evaluation{}

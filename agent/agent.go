@@ -1,17 +1,17 @@
 // Package agent hosts clients (meters or buildings). It trains them with the same code
 // as the simulator, stores their personal layers, and talks to a server.
 //
-// The agent opens every connection; the server never calls it. The agent announces its
-// clients, calls Exchange at the interval that the server sets, and receives tasks: clients to
-// train for one round of a run, with plan and weights. It fetches large weights by hash. It
-// writes each result to disk before sending it, and resends it until the server decides. If
+// The agent opens every connection. It announces its clients and calls Exchange at the
+// interval that the server sets. Each task in an answer names clients to train for one round
+// of a run, with plan and weights. The agent fetches large weights by hash. It writes each
+// result to disk before sending it, and resends it until the server decides. If
 // the result is counted, the clients keep the personal layers they trained; otherwise they
-// keep the previous ones ([loadstar/agent/state]). A turn whose work is lost, for example
-// in a crash, is trained again. With the same readings it gives the same bits as the first
-// time. If readings have arrived in between, it is simply another result: the lost one was
-// never sent, because results are on disk before they are sent.
+// keep the previous ones ([loadstar/agent/state]). If a crash loses the work of a turn,
+// the agent trains the turn again. The same readings give the same bits. New readings give
+// another result, which does no harm: the lost result was not on disk, so it was never
+// sent.
 //
-// Two goroutines share one worklist: one calls the server, one trains. A third fetches the
+// Two goroutines share one worklist. One calls the server and one trains. A third fetches the
 // models that the server releases ([loadstar/agent/release]). They do not wait for each other,
 // so calls extend the leases even during a long training. A large result is sent in chunks, each
 // in a separate call, so leases are extended over a slow link as well.
@@ -60,24 +60,24 @@ type Config struct {
 	// Renew renews the certificate if it is due, and reports whether it did. It is
 	// called after each check-in and may be nil.
 	Renew func(ctx context.Context, now time.Time) (bool, error)
-	// Name is that under which the server knows the agent. Masks of private plans depend on it.
+	// Name is the agent's name on the server. Masks of private plans depend on it.
 	Name string
 	// Invitations is a file with the invitations of keepers. It is read when the agent enrols, and
 	// may be empty.
 	Invitations string
-	// Clock is the agent's clock as far as keepers are concerned; nil means [time.Now].
+	// Clock is the clock for all that concerns keepers. If it is nil, [time.Now] is used.
 	Clock func() time.Time
 	// Dataset holds the readings. Each of its meters is a client of the same name.
 	Dataset *series.Dataset
-	// Source is for readings that grow; Dataset must then be nil. It returns the readings as
-	// they are now, and a function that releases them. The agent asks for them when it
+	// Source is used instead of Dataset if the readings grow. It returns the current
+	// readings, and a function that releases them. The agent calls Source when it
 	// begins or resumes a run, so that all rounds of a session use the same readings. The
-	// clients are the meters at the start.
+	// clients are the meters of the first call.
 	Source func() (d *series.Dataset, release func(), err error)
-	// Version is that of the program, for people who look at the fleet.
+	// Version is the program's version. Operators see it in lists of the fleet.
 	Version string
-	// Releases receives the models that the server releases, and has the reports for the
-	// server. It may be nil.
+	// Releases receives the models that the server releases, and makes the reports to
+	// the server. It may be nil.
 	Releases release.Host
 	Kernel   *kernel.Set
 	// Workers is the number of clients to train in parallel; 0 means 1.
@@ -102,8 +102,8 @@ type Config struct {
 	// Rand returns a source of random numbers in [0, n) for one of the agent's goroutines. If
 	// it is nil, math/rand/v2 is used.
 	Rand func(goroutine string) func(n int64) int64
-	// Disk is called before and after each write to the agent's state, and may fail. It is
-	// for a simulation of the fleet, and may be nil.
+	// Disk is called before and after each write to the agent's state, and may fail.
+	// Simulations of a fleet set it. It may be nil.
 	Disk func(step state.Step, what string) error
 
 	tuning *tuning // set by tests only
@@ -130,8 +130,8 @@ var usual = tuning{
 }
 
 // Run runs an agent until ctx ends and then returns nil. It returns an error only if
-// retrying cannot help: the folder is in use or cannot be written, the data is
-// unusable, or the agent is revoked ([ErrRevoked]).
+// retrying cannot help, for example if the folder is in use, the data is unusable,
+// or the agent is revoked ([ErrRevoked]).
 func Run(ctx context.Context, c Config) error {
 	a, err := newAgent(c)
 	if err != nil {
@@ -216,7 +216,7 @@ func newAgent(c Config) (*agent, error) {
 	return a, nil
 }
 
-// snapshot returns the readings as they are now.
+// snapshot returns the current readings.
 func (a *agent) snapshot() (*series.Dataset, func(), error) {
 	if a.Source != nil {
 		return a.Source()
@@ -224,7 +224,7 @@ func (a *agent) snapshot() (*series.Dataset, func(), error) {
 	return a.Dataset, func() {}, nil
 }
 
-// look reads the names of the clients, and what their data has.
+// look reads the clients' names and the properties of their data.
 func (a *agent) look() error {
 	d, release, err := a.snapshot()
 	if err != nil {

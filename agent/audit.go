@@ -27,7 +27,7 @@ func Audit(ctx context.Context, c Config, client string, progress func(done, of 
 	return report, errors.Join(err, a.store.Close())
 }
 
-// serveAudits does the audits that the agent's host asks for.
+// serveAudits runs the audits that the agent's host requests.
 func (a *agent) serveAudits(ctx context.Context) error {
 	if a.Audits != nil {
 		a.Audits.Serve(ctx, a.audit)
@@ -35,7 +35,7 @@ func (a *agent) serveAudits(ctx context.Context) error {
 	return nil
 }
 
-// auditTime is how long an audit may take, because training waits for it.
+// auditTime limits an audit, because training waits for it.
 const auditTime = 3 * time.Minute
 
 // errNoUpdates means that there is nothing to audit.
@@ -63,9 +63,10 @@ func (a *agent) audit(ctx context.Context, name string, progress func(done, of i
 	return report, err
 }
 
-// subject returns a client with its newest updates. Their draws are those of the updates that
-// left, because draws follow from the secret and the task. Personal layers are those of now,
-// so older updates can differ a little from those that left.
+// subject returns a client with its newest updates. The draws of examples are the same as in
+// the updates that were sent, because they follow from the secret and the task. The personal
+// layers are the current ones, so older updates can differ a little from those that were
+// sent.
 func (a *agent) subject(name string) (x audit.Subject, report *audit.Report, err error) {
 	report = &audit.Report{Client: name}
 	var tasks [][]byte
@@ -137,7 +138,7 @@ func (a *agent) auditClient(x *audit.Subject, s *session, run, name string) erro
 	if err != nil {
 		return err
 	}
-	// The attacker knows the scaling too, so it stays when a guess changes a reading.
+	// The attacker knows the scaling too, so a guess that changes a reading does not change the scaling.
 	frozen := scale.frozen
 	if frozen == nil {
 		own := s.Problem.Scaling(x.Meter, scale.ranges)

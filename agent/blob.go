@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// blobsKept is the number of blobs that the disk cache holds. It is enough for plans and the
-// versions of the weights that an audit needs.
+// blobsKept is the number of blobs that the disk cache holds. An audit needs no more plans
+// and versions of the weights.
 const blobsKept = 16
 
 // blobs fetches plans, weights and control variates by hash and caches them on disk. An
@@ -65,8 +65,8 @@ func (b *blobs) get(ctx context.Context, hash string, size int64, exact bool) ([
 // maxBlobs limits the bytes of the blobs in a response.
 const maxBlobs = 4 << 20
 
-// have returns the hashes of the blobs in the cache. Their content may be damaged, which get
-// notices.
+// have returns the hashes of the blobs in the cache. Their content may be damaged; get
+// detects it.
 func (b *blobs) have() (all [][]byte) {
 	entries, err := os.ReadDir(b.dir)
 	if err != nil {
@@ -230,8 +230,8 @@ func (m movingReader) Read(p []byte) (int, error) {
 // drop deletes a blob from the cache.
 func (b *blobs) drop(hash string) { os.Remove(filepath.Join(b.dir, hash)) }
 
-// tidy deletes the least recently used blobs to make room for one more. It does not delete
-// the files of the blob named but.
+// tidy deletes the least recently used blobs to make room for one more. It keeps the blob
+// named but.
 func (b *blobs) tidy(but string) {
 	entries, err := os.ReadDir(b.dir)
 	if err != nil {

@@ -23,9 +23,9 @@ const (
 	standing = 30 * time.Second
 )
 
-// contact announces the clients and exchanges tasks and results with the server: when there is
-// something to send, and otherwise at the interval that the server sets. There is one call at a
-// time, so the answers arrive in the order in which the server gave them.
+// contact announces the clients and exchanges tasks and results with the server. It calls when
+// the agent has something to send, and otherwise at the server's interval. It makes one call at
+// a time, so answers arrive in order.
 func (a *agent) contact(ctx context.Context) error {
 	retry := a.retry("contact")
 	var told time.Time // time of the last announcement
@@ -101,8 +101,8 @@ func (a *agent) announce(ctx context.Context) (refused bool, err error) {
 }
 
 // exchange reports the open turns, sends a result or a chunk of one and declines, and handles the
-// response. What the response decides is on disk before exchange returns, so before the next
-// call. It returns the time to the next call and whether to announce the clients first.
+// response. Before it returns, it writes to disk what the response decides. It returns the
+// time to the next call and whether to announce the clients first.
 func (a *agent) exchange(ctx context.Context) (next time.Duration, announce bool, err error) {
 	select {
 	case <-a.worklist.post: // this call has what it was sent for
@@ -125,7 +125,7 @@ func (a *agent) exchange(ctx context.Context) (next time.Duration, announce bool
 		q.Declines = append(q.Declines, &loadstarv1.Decline{Turns: &loadstarv1.Turns{Run: x.run, Round: x.round, Clients: x.clients}, Reason: x.reason, Code: x.code})
 	}
 	if result.whole() && a.worklist.idle(sending) {
-		// The next thing to do is the server's. The call may wait for it.
+		// The agent waits for the server, so the server may delay its answer until it has a task.
 		q.WaitMs = a.wait.Milliseconds()
 		limit += a.wait
 	}
@@ -162,7 +162,7 @@ func (a *agent) exchange(ctx context.Context) (next time.Duration, announce bool
 	if err := a.blobs.put(r.GetBlobs()); err != nil {
 		return 0, false, err
 	}
-	// From here on the server may rely on what it has told this agent.
+	// From now on the server may rely on the agent's knowledge of this response.
 	a.serverSession = r.GetSession()
 	for _, t := range r.GetTasks() {
 		a.worklist.add(t)
@@ -181,8 +181,8 @@ func (a *agent) exchange(ctx context.Context) (next time.Duration, announce bool
 }
 
 // notExchanged handles an error of a call. If the server has refused the request, repeating it
-// would not help. Otherwise the next call leaves the result out: it may be what the server has no
-// room for, and the leases of other turns must be extended.
+// would not help. Otherwise the next call omits the result, because the server may have no room
+// for it, and the leases of other turns must be extended.
 func (a *agent) notExchanged(q *loadstarv1.ExchangeRequest, result *outgoing, declines []*decline, err error) error {
 	a.worklist.undeclined(declines)
 	if result != nil {

@@ -39,8 +39,8 @@ func newScoring(p *fed.Plan, q *recipe.Problem, k *kernel.Set) *scoring {
 }
 
 // evaluates reports whether clients score the weights that they receive in a round. The
-// simulator scores the same weights after the round before. The last round is added,
-// because nobody receives the weights after it.
+// simulator scores the same weights at the end of the previous round. Clients also
+// score in the last round, because nobody receives the weights after it.
 func evaluates(p *fed.Plan, round int) bool {
 	return p.Evaluate.Every > 0 && (round%p.Evaluate.Every == 0 || round == p.Rounds-1)
 }
@@ -65,9 +65,9 @@ func reported(relative float64) int64 {
 }
 
 // evaluate scores the received shared weights with a client's personal weights, or the
-// client's own weights if the plan says so. It returns nil if the round does not evaluate, if
-// the client cannot be scored, or if its error would be that of fewer windows than the policy
-// allows: a reading can be computed from the error of one window.
+// client's own weights if the plan says so. It returns nil if the round does not evaluate or
+// the client cannot be scored. It also returns nil if the error would cover fewer windows
+// than the policy allows, because the error of one window reveals a reading.
 func (s *session) evaluate(t fed.Task, m series.Meter, data series.Examples, kept []float32, first bool) *loadstarv1.Evaluation {
 	if s.scoring == nil || !evaluates(s.Plan, t.Round) || len(t.Shared) != s.shared() {
 		return nil

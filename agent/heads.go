@@ -101,7 +101,7 @@ func (c *headCheck) seen() (all []*loadstarv1.SeenHead, err error) {
 	return all, nil
 }
 
-// noteForks stores that the server does not have the heads that this agent has seen of runs.
+// noteForks stores which runs have heads that this agent has seen and the server denies.
 func (c *headCheck) noteForks(forked []string) error {
 	if !c.active() || len(forked) == 0 {
 		return nil

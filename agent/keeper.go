@@ -20,12 +20,12 @@ import (
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
-// enrolEvery is the interval at which an enrolment is repeated until the keeper's answer arrives,
-// and refusedEvery that after a refusal.
+// enrolEvery is the interval of enrolments until the keeper answers. After a refusal,
+// refusedEvery applies.
 const (
 	// seekEvery is the longest interval at which an agent announces itself while it is not enrolled
-	// with a keeper that it trusts: the server may have got to know the keeper. The first intervals
-	// are short, because a server that has just started does not know its keepers yet.
+	// with a keeper that it trusts. The server may have learned of the keeper in the meantime. The
+	// first intervals are short, because a server that has just started does not know its keepers yet.
 	seekEvery    = time.Hour
 	enrolEvery   = time.Minute
 	refusedEvery = time.Hour
@@ -33,11 +33,11 @@ const (
 )
 
 // members are the agent's memberships with keepers. Only the goroutine that calls the server uses
-// next; the worklist's goroutine reads statements under the store's transactions.
+// next. The worklist's goroutine reads statements within the store's transactions.
 type members struct {
 	*Config
 	store *state.Store
-	// statements are those of keepers that the policy trusts, by identity. Announce delivers them.
+	// statements has the statements of trusted keepers by identity. Announce delivers them.
 	statements map[member.Pin]*loadstarv1.KeeperStatement
 	next       map[member.Pin]time.Time // of an enrolment
 }
@@ -50,9 +50,9 @@ func (c *Config) now() time.Time {
 	return time.Now()
 }
 
-// statement checks a keeper's statement: its signature and date, that the policy trusts the
-// keeper, that its rules are not below the policy, and that it is not older than one that the
-// agent has seen.
+// statement checks a keeper's statement. The signature and date must be valid, the policy
+// must trust the keeper, the rules must satisfy the policy, and the agent must not have seen
+// a newer statement.
 func (ms *members) statement(data []byte) (s *loadstarv1.KeeperStatement, pin member.Pin, m state.Member, err error) {
 	if s, err = member.ReadStatement(data); err != nil {
 		return nil, pin, m, unfitOf(codePolicy, "%v", err)
@@ -122,8 +122,8 @@ func (ms *members) unenrolled() (bool, error) {
 	return false, nil
 }
 
-// enrolments returns the enrolments to send. A member key is on disk before its seal is sent. It
-// stays the same whatever the server says, because the keeper accepts no other one.
+// enrolments returns the enrolments to send. A member key is on disk before its seal is sent.
+// The server cannot make the agent change the key, because the keeper would accept no other one.
 func (ms *members) enrolments() (all []*loadstarv1.Enrolment, err error) {
 	for _, pin := range slices.SortedFunc(keysOf(ms.statements), func(x, y member.Pin) int { return slices.Compare(x[:], y[:]) }) {
 		s := ms.statements[pin]
@@ -229,7 +229,7 @@ func (ms *members) hearReceipts(all []*loadstarv1.Receipt) error {
 	return nil
 }
 
-// masking is what the results of a task are masked for.
+// masking has the round and the keepers for which a task's results are masked.
 type masking struct {
 	vector  round.Vector
 	keepers []maskKeeper
@@ -244,8 +244,8 @@ type maskKeeper struct {
 	key     mask.Key
 }
 
-// masking checks what the server says about a private task. It returns nil for a plain one. An
-// [unfit] error means that the task must be declined; nothing falls back to plain.
+// masking checks what the server says about a private task. It returns nil for a plain task.
+// An [unfit] error means that the agent must decline the task; it never falls back to plain.
 func (ms *members) masking(j *job, s *session) (*masking, error) {
 	x := j.GetPrivacy()
 	if private := recipe.Private(s.Plan); private != (x != nil) {
@@ -299,9 +299,8 @@ func (ms *members) masking(j *job, s *session) (*masking, error) {
 	return m, nil
 }
 
-// maskedRound returns everything in a task that decides what is trained and how its numbers are made.
-// A server that told one agent something else than the others could open a sum in which only that
-// agent's numbers are not 0.
+// maskedRound returns everything in a task that determines an agent's numbers. A server that gave one
+// agent a different task could open a sum in which only that agent's numbers are not 0.
 func maskedRound(t *loadstarv1.Task, plan *fed.Plan, fleet string, keepers []member.Pin, v round.Vector) *loadstarv1.MaskedRound {
 	return &loadstarv1.MaskedRound{
 		Fleet: fleet, Run: t.GetRun(), Round: t.GetRound(), Version: t.GetVersion(),
@@ -311,8 +310,8 @@ func maskedRound(t *loadstarv1.Task, plan *fed.Plan, fleet string, keepers []mem
 }
 
 // memberKey returns the key of a day with a keeper, and erases keys from before yesterday. Rounds
-// stay open for at most a day, so a server cannot ask for an older key, and it cannot push the
-// agent into the future.
+// stay open for at most a day, so no round needs an older key. The server cannot move the agent's
+// clock forward.
 func (ms *members) memberKey(pin member.Pin, m state.Member, day, statement int64) (mask.Key, error) {
 	today := mask.Day(ms.now())
 	key := mask.Key(m.Key)

@@ -12,12 +12,12 @@ import (
 	"loadstar/series"
 )
 
-// Probe computes what an agent sends for its clients, without a server and a store, so that
-// attacks can be tried on it. It has no limits on rounds and plans, and a client's personal
-// layers are new in every turn.
+// Probe computes what an agent sends for its clients, without a server and a store. Tests
+// use it for attacks. It has no limits on rounds and plans, and a client's personal layers
+// are new in every turn.
 type Probe struct{ session *session }
 
-// NewProbe opens a plan as an agent does. An error says why the agent declines it.
+// NewProbe opens a plan as an agent does. An error says why an agent would decline the plan.
 func NewProbe(plan []byte, fleet int64, d *series.Dataset, k *kernel.Set, allow *policy.Policy, secret [32]byte) (*Probe, error) {
 	const memory = 1 << 30
 	s, err := newSession(plan, fleet, d, k, 1, memory, allow, secret)
@@ -30,7 +30,7 @@ func NewProbe(plan []byte, fleet int64, d *series.Dataset, k *kernel.Set, allow 
 // Setup returns the plan as the agent trains it.
 func (p *Probe) Setup() *setup.Setup { return p.session.Setup }
 
-// Train returns the update that leaves after a client's turn.
+// Train returns the update that an agent sends after a client's turn.
 func (p *Probe) Train(ctx context.Context, m series.Meter, t fed.Task) (*fed.Update, error) {
 	s := p.session
 	data := s.Problem.Examples(m, s.Problem.Framer.Ranges(m))
@@ -45,8 +45,8 @@ func (p *Probe) Train(ctx context.Context, m series.Meter, t fed.Task) (*fed.Upd
 	return &u, err
 }
 
-// Score returns the relative MAE that leaves for the weights of a task. ok is false if none
-// leaves.
+// Score returns the relative MAE that an agent reports for a task's weights. ok is false if
+// it reports none.
 func (p *Probe) Score(m series.Meter, t fed.Task) (relative float64, ok bool) {
 	s := p.session
 	e := s.evaluate(t, m, s.Problem.Examples(m, s.Problem.Framer.Ranges(m)), s.initial, true)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// pulse adds up what the agent does, for one line in the log a minute. Single rounds are
-// logged at the level debug, because a fleet trains them every few seconds.
+// pulse adds up the agent's work for one log line a minute. Single rounds are logged at
+// level debug, because a fleet trains a round every few seconds.
 type pulse struct {
 	mu sync.Mutex
 	did
@@ -42,7 +42,7 @@ func (p *pulse) decided(counted, late int) {
 	p.late += late
 }
 
-// over reports whether the end of a run is news.
+// over reports whether the end of a run is not logged yet.
 func (p *pulse) over(run string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,7 +56,7 @@ func (p *pulse) over(run string) bool {
 	return true
 }
 
-// beat writes a line each minute in which the agent trained, and one when it ends.
+// beat writes a line for each minute in which the agent trained, and one when the agent ends.
 func (a *agent) beat(ctx context.Context) error {
 	for ctx.Err() == nil {
 		pause(ctx, a.pulseEvery, nil)
@@ -79,8 +79,8 @@ func (a *agent) beat(ctx context.Context) error {
 	return nil
 }
 
-// reached writes a line when the server answers after it did not. It returns the new time
-// since when the server is out of reach, which is zero if it is not.
+// reached writes a line when the server answers again after an outage. It returns the
+// time since which the server has been unreachable, or zero.
 func (a *agent) reached(since time.Time, err error) time.Time {
 	switch {
 	case err != nil && since.IsZero():

@@ -33,15 +33,15 @@ const (
 	maxWork  = 1 << 27
 )
 
-// follower keeps the host's releases those of the server. The goroutine that calls the server uses
-// news, which has a lock, and the reports; follow uses the rest.
+// follower keeps the host's releases equal to the server's. The goroutine that calls the server
+// uses the reports and news, which has a lock. The goroutine of follow uses the rest.
 type follower struct {
 	*Config
 	store *state.Store
 	blobs *blobs // of releases
 	retry backoff.Backoff
 	news  news
-	// The reports are not sent yet, and sent is to be called when they are.
+	// The reports are not sent yet. Call sent when they are.
 	reports []release.Report
 	sent    func()
 }
@@ -122,8 +122,8 @@ func (f *follower) done(n int) {
 	}
 }
 
-// follow gives the releases on the server's list to the host, until ctx ends. It is a
-// goroutine of its own, because a download may take long.
+// follow passes the releases on the server's list to the host until ctx ends. It runs
+// in its own goroutine, because a download may take long.
 func (f *follower) follow(ctx context.Context) error {
 	if f.Releases == nil {
 		return nil
@@ -153,9 +153,9 @@ func (f *follower) follow(ctx context.Context) error {
 	return nil
 }
 
-// apply makes the host's releases those of a list. It removes releases before it fetches
-// others, because a withdrawn release must be left at once. A release that fails does not
-// hinder the others.
+// apply makes the host's releases equal to a list. It removes releases before it fetches
+// others, because clients must leave a withdrawn release at once. A release that fails
+// does not affect the others.
 func (f *follower) apply(ctx context.Context, list *loadstarv1.ReleaseList, unusable map[string]bool) error {
 	var ids, runs []string
 	all := list.GetReleases()
@@ -170,8 +170,7 @@ func (f *follower) apply(ctx context.Context, list *loadstarv1.ReleaseList, unus
 		}
 	}
 	maps.DeleteFunc(unusable, func(id string, _ bool) bool { return !slices.Contains(ids, id) })
-	// Pin first, so that the personal layers of these runs are still there when the release
-	// arrives.
+	// Pin first, so the personal layers of these runs still exist when the release arrives.
 	if err := f.store.Pin(runs); err != nil {
 		return storeError(err)
 	}
@@ -212,7 +211,7 @@ func (f *follower) fetch(ctx context.Context, r *loadstarv1.Release) (*release.R
 		ID: r.GetId(), Name: r.GetName(), Number: int(r.GetNumber()), Run: r.GetRun(), Version: int(r.GetVersion()), Role: release.Role(r.GetRole()),
 	}
 	for _, name := range []string{x.ID, x.Name, x.Run} {
-		// Names are printed, so that a server could control the terminal of a user.
+		// Commands print names, so a server could send control characters to a user's terminal.
 		if state.CheckName(name) != nil || !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			return nil, 0, unfitf("a name is not valid")
 		}
@@ -254,7 +253,7 @@ func (f *follower) fetch(ctx context.Context, r *loadstarv1.Release) (*release.R
 	if err != nil {
 		return nil, 0, err
 	}
-	// The blob may also have moments, which nobody needs to forecast.
+	// The blob may also have moments, which forecasts do not need.
 	x.Weights = slices.Clone(q.SharedWeights(round.ReadFloats(nil, data)))
 	for _, w := range x.Weights {
 		if math.IsNaN(float64(w)) || math.IsInf(float64(w), 0) {

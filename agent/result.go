@@ -14,7 +14,7 @@ import (
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
-// foldLeast is the smallest number of clients in a sum. From a sum of two, each client
+// foldLeast is the minimum number of clients in a sum. From a sum of two, each client
 // could compute the other client's update.
 const foldLeast = 3
 
@@ -65,7 +65,7 @@ func (g *group) take(w *worker, from []float32) error {
 		}
 		g.members = append(g.members, contributor{&loadstarv1.Share{Client: string(u.Client)}, nil, kept})
 	case !g.sum:
-		// Adding the update only checked that the server will be able to add it.
+		// The update was added only to check that the server will be able to add it.
 		g.session.fold.Reset()
 	default:
 		g.members = append(g.members, m)
@@ -133,7 +133,7 @@ func (g *group) single(m contributor, u *fed.Update) error {
 	return g.put(&loadstarv1.Result{Form: loadstarv1.Form_FORM_UPDATE}, []contributor{m}, g.session.Rules.AppendUpdate(numbers, u))
 }
 
-// put stores a result and queues it for sending. The head has its form.
+// put stores a result and queues it for sending. The head describes the result's form.
 func (g *group) put(head *loadstarv1.Result, members []contributor, numbers []byte) error {
 	head.Run, head.Round, head.Version = g.job.GetRun(), g.job.GetRound(), g.job.GetVersion()
 	head.Checksum, head.Size = protocol.Checksum(numbers), int64(len(numbers))

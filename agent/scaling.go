@@ -6,11 +6,11 @@ import (
 	"loadstar/series"
 )
 
-// scaled is how a session scales a client's readings in a run. Weights are of no use with
-// another scaling, and readings grow. So the scaling of the first counted result is stored
-// with it and used in all later rounds of the run.
+// scaled says how a session scales a client's readings in a run. Weights are useless with
+// another scaling, and readings grow. So the agent stores the scaling with the first
+// counted result and uses it in all later rounds of the run.
 type scaled struct {
-	// frozen is the stored scaling, or nil if it is that of the session's readings.
+	// frozen is the stored scaling, or nil if the session's readings define the scaling.
 	frozen *recipe.Scaling
 	ranges series.Ranges // of the session's readings, unless frozen is set
 	stored bool          // the store has the scaling
@@ -49,8 +49,8 @@ func (a *agent) scaling(s *session, run, client string, m series.Meter) (*scaled
 	return k, nil
 }
 
-// examples returns the examples of a meter. The scaling of the session's own readings is
-// not passed as a frozen one, so that its features are cached once.
+// examples returns the examples of a meter. It does not pass the scaling of the
+// session's own readings as frozen, because their features would be cached twice.
 func (k *scaled) examples(q *recipe.Problem, m series.Meter) series.Examples {
 	if k.frozen != nil {
 		return q.Frozen(m, *k.frozen)

@@ -16,7 +16,7 @@ type outgoing struct {
 	message *loadstarv1.Result
 }
 
-// whole reports whether nothing remains to be sent of a result.
+// whole reports whether a result is sent completely.
 func (o *outgoing) whole() bool {
 	return o == nil || o.message.Offset+int64(len(o.message.Chunk)) == o.Size
 }
@@ -87,7 +87,7 @@ func (a *agent) damaged(r *state.Result, why error) error {
 	return nil
 }
 
-// received handles what became of a result.
+// received handles the server's answer about a result.
 func (a *agent) received(r *outgoing, s *loadstarv1.Received) error {
 	switch s.GetOutcome() {
 	case loadstarv1.Outcome_OUTCOME_PART:

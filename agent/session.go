@@ -28,7 +28,7 @@ const (
 // it must not contain readings.
 type unfit struct{ code, reason string }
 
-// The kinds of reasons, for operators to count; the empty one is any other reason.
+// The kinds of reasons. Operators see them counted. The empty kind stands for all other reasons.
 const (
 	codePolicy   = "policy"
 	codeData     = "data"
@@ -71,14 +71,13 @@ type worker struct {
 	*client.Worker
 	kept   []float32
 	update fed.Update
-	// scaling is to be stored with the result, unless it is nil. evaluation is nil if there
-	// is none.
+	// scaling is stored with the result unless it is nil. evaluation may be nil.
 	scaling    []byte
 	evaluation *loadstarv1.Evaluation
 }
 
-// newSession reads a plan and prepares the agent's data for it, in the same way as the
-// simulator, except that it draws examples from the agent's secret. It returns an [unfit] error if this agent cannot train the plan.
+// newSession reads a plan and prepares the agent's data for it. It works like the simulator, but draws examples from the agent's
+// secret. It returns an [unfit] error if this agent cannot train the plan.
 func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, workers int, memory int64, allow *policy.Policy, secret [32]byte) (*session, error) {
 	p, err := recipe.Read(text)
 	if err != nil {

@@ -179,7 +179,7 @@ func (a *agent) allowPlan(j *job) error {
 	return nil
 }
 
-// taskID identifies what is trained in a task, whichever clients it names.
+// taskID identifies what a task trains, independently of its clients.
 func taskID(t *loadstarv1.Task) (string, error) {
 	b, err := whatOf(t)
 	if err != nil {
@@ -196,8 +196,8 @@ func whatOf(t *loadstarv1.Task) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(what)
 }
 
-// openSession returns the session of a job. If the readings grow, each run has a session of
-// its own, which uses the readings of its start.
+// openSession returns the session of a job. If the readings grow, each run has its own
+// session, which uses the readings at its start.
 func (a *agent) openSession(text []byte, j *job) (*session, error) {
 	run := ""
 	if a.Source != nil {
@@ -231,8 +231,8 @@ func (a *agent) endSession() {
 }
 
 // fetch gets a blob and retries for as long as the server is unreachable. If the content
-// does not match the hash, it retries only a few times: the transfer may have damaged the
-// content, or the server has a wrong blob.
+// does not match the hash, it retries only a few times. Either the transfer has damaged
+// the content, or the server has a wrong blob.
 func (a *agent) fetch(ctx context.Context, hash string, size int64, exact bool) ([]byte, error) {
 	const tries = 3
 	retry := a.retry("train")
@@ -340,8 +340,8 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 		a.worklist.decline(j, "", fmt.Sprintf("it was already counted in round %d", kept.Round), name)
 		return nil
 	}
-	// Version 0 follows from the seed. Models of windows begin with forecasts near the lowest
-	// load, and their first layers do not show single examples.
+	// Version 0 follows from the seed. Window models begin with forecasts near the lowest
+	// load, and the updates of their first layers do not reveal single examples.
 	if s.policy.MostStep > 0 && j.GetVersion() > 0 && recipe.Rows(s.Plan) {
 		if saturated, err := w.Saturated(&c, task); err != nil || saturated {
 			a.worklist.decline(j, codePolicy, "nearly all forecasts of the weights are wrong in the same direction (policy.most_step)", name)

@@ -75,8 +75,8 @@ func (d *worklist) refuse(x *decline) {
 	wake(d.post)
 }
 
-// close drops a turn whose round has closed. It cancels the active job if none of its
-// clients has to be trained any more.
+// close drops a turn whose round has closed. It cancels the active job if none of the
+// job's clients must still be trained.
 func (d *worklist) close(t turn, p *place) {
 	switch p.stage {
 	case waiting:

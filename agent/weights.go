@@ -8,12 +8,12 @@ import (
 	"loadstar/nn"
 )
 
-// accept returns an [unfit] error if the policy does not allow to train with the weights of a
-// job: if they cannot be what honest training made of the weights that this agent accepted
-// before. Keep adds them to what was accepted.
+// accept returns an [unfit] error if the policy forbids training with a job's weights,
+// because honest training cannot have produced them from the weights that this agent accepted
+// before. Keep adds them to the accepted weights.
 //
-// It stops a server that sends chosen weights in one round. It does not stop one that moves
-// the weights slowly, because that cannot be told from training.
+// This check stops a server that sends chosen weights in one round. It does not stop a
+// server that moves the weights slowly, because slow changes look like training.
 func (a *agent) accept(s *session, j *job, weights []float32, keep bool) error {
 	if a.Policy.MostStep == 0 {
 		return nil

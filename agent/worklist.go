@@ -126,8 +126,9 @@ func wake(c chan struct{}) {
 	}
 }
 
-// report lists the turns that the agent is working on, except those of a result that is sent with
-// the report; those whose results may have been delivered; and the declines to send.
+// report lists three things: the turns that the agent is working on, except those of a result
+// that is sent with the report; the turns whose results may have been delivered; and the declines
+// to send.
 func (d *worklist) report(sending uint64) (training, pushed []*loadstarv1.Turns, declines []*decline) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -393,8 +394,8 @@ func (d *worklist) toSend() *state.Result {
 	return &found
 }
 
-// later moves a result to the end of the queue, so that a result that cannot be sent does
-// not block the other results.
+// later moves a result to the end of the queue, so an unsendable result does not block
+// the others.
 func (d *worklist) later(id uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

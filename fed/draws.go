@@ -9,7 +9,7 @@ import (
 )
 
 // Draws is the source of the random numbers that select a client's examples. Equal arguments
-// give the same sequence, so a turn that is repeated has the same result.
+// give the same sequence, so a repeated turn has the same result.
 type Draws interface {
 	// Turn returns the source for one purpose in a client's turn.
 	Turn(purpose string, t *Task, c ClientID) *rand.Rand
@@ -27,7 +27,7 @@ func (s Seeded) Turn(purpose string, t *Task, c ClientID) *rand.Rand {
 	return Rand(uint64(s), purpose, t.Round, c)
 }
 
-// Division implements [Draws]. It is the same for all clients with as many examples.
+// Division implements [Draws]. It is the same for all clients with the same number of examples.
 func (s Seeded) Division(_ *Task, n int, _ ClientID) *rand.Rand {
 	return Rand(uint64(s), "query", n, "")
 }
@@ -57,7 +57,7 @@ func (s *Secret) Division(t *Task, n int, c ClientID) *rand.Rand {
 	return s.source(binary.LittleEndian.AppendUint64(s.message("division", t, c), uint64(n)))
 }
 
-// message returns the beginning of what the source is computed from.
+// message returns the first part of the source's input.
 func (s *Secret) message(purpose string, t *Task, c ClientID) []byte {
 	b := append(make([]byte, 0, 256), s.Plan[:]...)
 	for _, text := range []string{purpose, t.Run, string(c)} {

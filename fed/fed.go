@@ -1,18 +1,18 @@
 // Package fed has the types of federated training: what a client receives and returns,
-// and the small interfaces that algorithms implement. It has no algorithm. The algorithms
-// are in its subpackages, one file each, and fed/recipe composes them under the names of
-// their papers.
+// and the small interfaces that algorithms implement. The algorithms are in its
+// subpackages, one file each, and fed/recipe composes them under the names of their
+// papers.
 //
 // A client's weights are one flat vector. A partition splits it into shared weights,
 // which are sent, and personal weights, which never leave the client. A server sends a
 // [Task] with the shared weights of one version. A client trains and returns an [Update],
 // the change of the shared weights. An [Aggregator] combines the updates of a merge into
-// one displacement, and a [ServerOptimizer] moves the shared weights by it, which gives
-// the next version.
+// one displacement. A [ServerOptimizer] moves the shared weights by the displacement,
+// which gives the next version.
 //
 // No code here has its own clock or source of randomness. Time is an argument, measured
 // from the start of the run. Random numbers come from [Rand] or, if they select a client's
-// examples, from [Draws]. They depend on their purpose and never on the order of events.
+// examples, from [Draws]. Random numbers depend on their purpose and never on the order of events.
 package fed
 
 import (
@@ -59,7 +59,7 @@ type Limits struct {
 	// Coordinate is the largest magnitude of a number in Update.Delta. A larger number is set
 	// to it, before the norm is limited.
 	Coordinate float64
-	// A larger claimed number of examples, or a larger loss, counts as this.
+	// Examples and Loss cap the claimed number of examples and the loss.
 	Examples int64
 	Loss     float64
 }
@@ -69,12 +69,12 @@ type Update struct {
 	Client ClientID
 	// Version is the version of the weights from which the client trained.
 	Version int
-	// Examples is the number of examples that counts: that of the client's training
-	// examples, within the limits. Claimed is the number that the client claims.
+	// Examples is the number of training examples that counts, within the limits.
+	// Claimed is the number that the client claims.
 	Examples, Claimed int
-	// Delta is the shared weights after training minus those before it, so servers add it.
-	// Those before it are the received ones, unless the plan lets clients begin with their
-	// own.
+	// Delta is the shared weights after training minus those before training, so servers
+	// add it. Training begins with the received weights, unless the plan lets clients
+	// begin with their own.
 	Delta []float32
 	// Control is the change of the client's control variate, if Needs.Control is set.
 	Control []float32
@@ -130,13 +130,14 @@ type Turn struct {
 	// Noise says how irregular the client's load is: the mean change from step to step, as
 	// a share of the standard deviation. It is set only if the plan needs it.
 	Noise float64
-	// The trainer sets Steps, the number of optimizer steps in this turn, and Done, the
-	// number of steps that led to the received weights, before the optimizer begins.
+	// Before the optimizer begins, the trainer sets Steps, the number of optimizer
+	// steps in this turn, and Done, the number of steps that led to the received
+	// weights.
 	Steps, Done int
 	// Half, if not nil, receives the weights after half of the steps.
 	Half []float32
-	// Rand is the random source for sampling batches. Division is the one for dividing the
-	// examples into a support and a query set; it is the same in every round.
+	// Rand is the random source for sampling batches. Division divides the examples into a
+	// support and a query set. It is the same in every round.
 	Rand, Division *rand.Rand
 }
 
@@ -175,7 +176,7 @@ type ClientOptimizer interface {
 type Needs struct {
 	EachUpdate bool // every individual update, not only sums
 	Loss       bool // Update.Loss
-	// TrainedLoss means that Update.Loss is that of the weights after training.
+	// TrainedLoss means that Update.Loss is the loss of the weights after training.
 	TrainedLoss bool
 	Control     bool // control variates in tasks and updates
 	ServerData  bool // gradients on the server's own data

@@ -8,8 +8,8 @@ import (
 )
 
 // Plan is the training configuration: model, data, clients, algorithm and settings. It is
-// one YAML file, the same for the simulator and for a fleet. fed/recipe reads it and
-// knows each algorithm's keys and defaults.
+// one YAML file for both the simulator and fleets. fed/recipe reads it and knows each
+// algorithm's keys and defaults.
 type Plan struct {
 	Name string `yaml:"name"`
 	// Seed determines all random choices: initial weights, cohorts, batches, delays.
@@ -54,10 +54,10 @@ type Model struct {
 	Loss      string    `yaml:"loss"`
 	Quantiles []float64 `yaml:"quantiles,flow"`
 	Split     Split     `yaml:"split,flow"`
-	// Gaps is the share of the readings before an origin that may be missing. Only models of
-	// rows of features have it.
+	// Gaps is the share of the readings before an origin that may be missing. Only models
+	// with rows of features have this setting.
 	Gaps float64 `yaml:"gaps"`
-	// Interval is the time between readings, or 0 as long as the plan has not met data.
+	// Interval is the time between readings, or 0 until the plan is resolved for data.
 	Interval Duration `yaml:"interval"`
 }
 
@@ -91,11 +91,11 @@ type Client struct {
 	// which the learning rate rises linearly.
 	RateEnd float64 `yaml:"lr_end"`
 	Warmup  int     `yaml:"warmup"`
-	// Moments is reset, kept or averaged: what happens to the optimizer's moments between
-	// rounds.
+	// Moments says what happens to the optimizer's moments between rounds: reset, kept or
+	// averaged.
 	Moments string `yaml:"moments"`
-	// Begin is received or own: the shared weights from which a client's turn starts, those
-	// of the server or its own after its last counted turn.
+	// Begin says from which shared weights a client's turn starts: received (the server's)
+	// or own (the client's after its last counted turn).
 	Begin       string      `yaml:"begin"`
 	WeightDecay WeightDecay `yaml:"weight_decay,flow"`
 
@@ -140,15 +140,15 @@ type Server struct {
 	Tau       float64 `yaml:"tau"`
 	Epsilon   float64 `yaml:"epsilon"`
 	Dampening float64 `yaml:"dampening"`
-	// SecondMoment is update or momentum: the quantity whose square the second moment
-	// averages.
+	// SecondMoment is the quantity whose square the second moment averages: update or
+	// momentum.
 	SecondMoment string `yaml:"second_moment"`
-	// Weighting is examples or uniform: an update counts by its number of examples, or as
+	// Weighting is examples or uniform. An update counts by its number of examples, or as
 	// much as every other update.
 	Weighting string `yaml:"weighting"`
 
-	// States is one or client: whether FedAvgAdaptive has one copy of the shared weights, or
-	// one for each client.
+	// States says whether FedAvgAdaptive has one copy of the shared weights (one) or one for
+	// each client (client).
 	States string `yaml:"states"`
 
 	// Alpha is the fraction of the distance to a fresh client's weights by which fedasync
@@ -184,12 +184,13 @@ type Server struct {
 	// Clip limits the norm of an update, its number of examples and the norm of its control
 	// variate to this multiple of the median of earlier updates. 0 means no limits.
 	Clip float64 `yaml:"clip"`
-	// Coordinate limits each number of an update to this multiple of what the client's
-	// optimizer can do: the sum of the learning rates of a round's steps. 0 means no limit.
+	// Coordinate limits each number of an update to this multiple of the sum of the
+	// learning rates of a round's steps, which is what the client's optimizer can do. 0
+	// means no limit.
 	Coordinate float64 `yaml:"coordinate"`
-	// Robust is none, trim or nearest: whether the mean of updates leaves out the largest and
-	// the smallest fifth of each coordinate or, in a private plan, the quarter of the results
-	// that is farthest from the median.
+	// Robust is none, trim or nearest. trim leaves the largest and the smallest fifth of each
+	// coordinate out of the mean. nearest, in a private plan, leaves out the quarter of the
+	// results that is farthest from the median.
 	Robust string `yaml:"robust"`
 	// Bound is the largest permitted magnitude of any number in an update, and MaxExamples
 	// is the largest weight of an update in a sum. Both and the cohort size determine the
@@ -218,7 +219,7 @@ type Schedule struct {
 	Period Duration `yaml:"period"`
 }
 
-// Privacy sets what the server learns about single agents.
+// Privacy limits what the server learns about single agents.
 type Privacy struct {
 	// Mode is none or private. In a private plan, agents mask their results, and the server
 	// learns the sum of a round.
@@ -246,30 +247,30 @@ type Evaluate struct {
 	// per client.
 	Clients int `yaml:"clients"`
 	Windows int `yaml:"windows"`
-	// Sample is trained or holdout: whether the sample is of clients that train, or of
-	// held-out clients after fine-tuning.
+	// Sample is trained or holdout. The sample has clients that train, or held-out
+	// clients after fine-tuning.
 	Sample string `yaml:"sample"`
-	// Stride is the distance between scored origins. Only models of rows of features have it.
+	// Stride is the distance between scored origins. Only models with rows of features have this setting.
 	Stride Timespan `yaml:"stride"`
 	// Forecasts is the number of clients whose forecasts of the test split are stored.
 	Forecasts int `yaml:"forecasts"`
-	// Reference is auto, last-value, last-day or last-week: the forecast to which the relative MAE
-	// refers.
+	// Reference is the forecast to which the relative MAE refers: auto, last-value, last-day or
+	// last-week.
 	Reference string `yaml:"reference"`
 	// Correct means that the scored test forecasts are corrected by the latest errors, as
 	// package calibrate describes.
 	Correct bool `yaml:"correct"`
-	// Holdout is the share of clients that do not train. At the end they take the shared
-	// weights, fine-tune them and are scored. If there are any, only they are scored.
+	// Holdout is the share of clients that do not train. At the end they fine-tune the
+	// shared weights and are scored. With held-out clients, no others are scored.
 	Holdout float64 `yaml:"holdout"`
-	// FineTune is local training before the final scoring. There is none if both Steps and
-	// Epochs are 0.
+	// FineTune is local training before the final scoring. If both Steps and Epochs are 0,
+	// clients do not fine-tune.
 	FineTune FineTune `yaml:"fine_tune,flow"`
-	// Keep is last or best. Best keeps, for each client, the weights with the lowest
-	// validation error of all evaluations, as one more choice at the end.
+	// Keep is last or best. With best, each client also chooses at the end among the
+	// weights with its lowest validation error.
 	Keep string `yaml:"keep"`
-	// Weights is shared or own: the shared layers with which a client is scored, those of
-	// the server or, if Client.Begin is own, its own.
+	// Weights says with which shared layers a client is scored: shared (the server's) or,
+	// if Client.Begin is own, own.
 	Weights string `yaml:"weights"`
 }
 
@@ -278,8 +279,8 @@ type FineTune struct {
 	Steps  int     `yaml:"steps"`
 	Epochs int     `yaml:"epochs"`
 	Rate   float64 `yaml:"lr"` // 0 means the client's rate
-	// Choose is last or validation: the weights after fine-tuning, or those of several
-	// candidates that have the lowest validation error.
+	// Choose is last (the weights after fine-tuning) or validation (the candidate with
+	// the lowest validation error).
 	Choose string `yaml:"choose"`
 }
 

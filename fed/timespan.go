@@ -47,8 +47,8 @@ func (s Timespan) Steps() int {
 // Length returns the duration, or 0 if the span counts steps.
 func (s Timespan) Length() time.Duration { return s.length }
 
-// In returns the number of steps of the given length. A duration that is not a multiple of the
-// step is an error, which follows the name of a setting.
+// In returns the number of steps of the given length. A duration must be a multiple of the
+// step. The error text follows the name of a setting.
 func (s Timespan) In(step time.Duration) (int, error) {
 	switch {
 	case s.length == 0:
@@ -59,7 +59,7 @@ func (s Timespan) In(step time.Duration) (int, error) {
 	return int(s.length / step), nil
 }
 
-// String returns the span as a plan has it.
+// String returns the span in the form of a plan.
 func (s Timespan) String() string {
 	if s.length == 0 {
 		return strconv.Itoa(s.steps)

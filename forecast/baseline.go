@@ -162,13 +162,13 @@ func (s *seasonalNaive) Forecast(out []float64, last int) bool {
 const rollingDays = 28
 
 // rolling forecasts the median or the mean of the loads at the target's clock time on the
-// newest 28 days on which it is known. Unlike one day or one week before, it does not repeat
-// what happened once. Missing loads do not count. The median has the lower absolute error; the
-// mean is what can be added up.
+// newest 28 days on which it is known. Unlike the load of one day or week before, it does not
+// repeat a single event. Missing loads do not count. The median has the lower absolute error,
+// but only means can be added up.
 //
-// Whether only days of the target's type count, working days or weekends, is chosen for each
-// client by the absolute error on the validation split: buildings need it, and for homes it
-// leaves too few days.
+// The absolute error on the validation split decides for each client whether only days of
+// the target's type (working days or weekends) count. Buildings need this restriction, but
+// it leaves too few days for homes.
 type rolling struct {
 	center  func(x []float64) float64 // may change the order of x, which is not empty
 	c       Client

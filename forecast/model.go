@@ -1,6 +1,6 @@
-// Package forecast provides the models that forecast load: the networks of the papers and
-// our own, with the layer names of PyTorch, the division of their layers into shared and personal
-// ones, and their weight files. It also provides baselines, backtests and scoring.
+// Package forecast provides the networks of the papers and our own, with PyTorch's layer names,
+// the division of their layers into shared and personal ones, and their weight files. It also
+// provides baselines, backtests and scoring.
 package forecast
 
 import (

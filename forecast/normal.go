@@ -5,9 +5,9 @@ import (
 	"math"
 )
 
-// normal accumulates the sums in the normal equations of Ridge. Most features of an example
-// are not multiplied by each other, to save time: the products of lags are the same for all
-// targets, and products with indicators are sums of the other feature by hour of the week.
+// normal accumulates the sums in the normal equations of Ridge. To save time, it avoids
+// most products of features. The products of lags are the same for all targets, and
+// products with indicators are sums of the other feature by hour of the week.
 type normal struct {
 	r     *Ridge
 	lasts []int
@@ -15,7 +15,7 @@ type normal struct {
 	shift float64
 	lags  []float64 // Σ of the products of lags, which all targets share
 
-	// The rest belongs to one target. Its dense columns are the lags, the features specific
+	// The following fields belong to one target. Its dense columns are the lags, the features specific
 	// to the target, and the target itself.
 	width  int
 	origin []float64 // subtracted from each dense column

@@ -21,12 +21,12 @@ import (
 // 3 and 7 days before, indicators of the target's hour, day of the week and hour of the
 // weekend, and more of the weather.
 //
-// The weather is that of the last known step if only the next step is forecast, and that of
-// the target otherwise, as if it had been forecast without error.
+// If only the next step is forecast, the weather is taken at the last known step. Otherwise
+// it is taken at the target, as if it had been forecast without error.
 type Ridge struct {
 	Rich bool
-	// Lambda is λ. If it is 0, the λ of each client and target is the one in lambdas with
-	// the smallest absolute error on the validation split.
+	// Lambda is λ. If it is 0, each client and target uses the value in lambdas with the
+	// smallest absolute error on the validation split.
 	Lambda float64
 
 	c      Client

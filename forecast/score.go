@@ -18,8 +18,8 @@ const scoreBatch = 64
 type Scorer struct {
 	net  *nn.Net
 	loss nn.Loss
-	// Reference is the forecast to which the relative MAE refers. Correct means that Serve
-	// blends forecasts with the reference.
+	// Reference is the forecast to which the relative MAE refers. Correct makes Serve
+	// blend forecasts with the reference.
 	Reference Reference
 	Correct   bool
 	// Stride is the number of steps between scored origins, counted from the start of the

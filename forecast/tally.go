@@ -13,15 +13,15 @@ import (
 // ClientScore is the result of scoring one client.
 type ClientScore struct {
 	ID string
-	// Overall is the score of the point forecasts over all targets, and Steps[i] that over
-	// target i of each origin.
+	// Overall is the score of the point forecasts over all targets. Steps[i] is the score
+	// over target i of each origin.
 	Overall metric.Point
 	Steps   []metric.Point
 	// Model is the score of the model's own point forecasts. It differs from Overall if
 	// forecasts are blended with the reference.
 	Model metric.Point
-	// Quantiles is the score of the model's own quantiles, and Calibrated that of its
-	// quantiles after blending and calibration. Both are nil if the model forecasts only
+	// Quantiles is the score of the model's own quantiles. Calibrated is the score after
+	// blending and calibration. Both are nil if the model forecasts only
 	// points, and Calibrated is nil if forecasts were not calibrated.
 	Quantiles, Calibrated *metric.Quantiles
 	// Reference is the forecast to which the relative MAE refers.
@@ -71,7 +71,7 @@ func newTally(frame *series.Framer, m series.Meter, r Reference, each func(Forec
 	}
 }
 
-// quantiles tells the tally that there is a forecast for each of the given levels.
+// quantiles prepares the tally for a forecast at each of the given levels.
 func (t *tally) quantiles(levels []float64, point int) (err error) {
 	t.levels, t.point, t.width = levels, point, len(levels)
 	t.score.Quantiles, err = metric.NewQuantiles(levels...)
@@ -139,7 +139,7 @@ func (t *tally) correct(last int, rows []float64) []float64 {
 	}
 	t.served = append(t.served[:0], rows...)
 	t.client.reference(t.blended, last, blendReference(t.client.Frame.Layout()))
-	// Record one issue in each period, as a client does that makes forecasts more often.
+	// Record one issue in each period, like a client that makes forecasts more often.
 	if period := (last + 1) / t.tracker.Every(); period != t.recorded {
 		t.recorded = period
 		t.tracker.Issue(last, t.served, t.blended)

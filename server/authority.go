@@ -17,13 +17,13 @@ const (
 	// authorityEvery is how often a server looks whether an operator has rotated its
 	// certificate authority.
 	authorityEvery = 2 * time.Second
-	// issuerWarning is the time before the expiry of an issuer from which on the server
-	// warns when it starts.
+	// issuerWarning is how long before an issuer's expiry the server begins to warn
+	// when it starts.
 	issuerWarning = 180 * 24 * time.Hour
 )
 
-// openAuthority opens the certificate authority. It creates one only for a new ledger: agents
-// that have joined trust another one, and two gateways need the same.
+// openAuthority opens the certificate authority. It creates one only for a new ledger,
+// because agents that have joined trust the existing one, and all gateways need the same.
 func (s *server) openAuthority(ctx context.Context) (err error) {
 	dir := filepath.Join(s.Dir, pkiDir)
 	s.authority, err = pki.OpenExisting(dir, s.Keys)
@@ -46,8 +46,9 @@ func (s *server) openAuthority(ctx context.Context) (err error) {
 	return nil
 }
 
-// newLedger returns an error if the ledger has agents that have joined, or users'
-// certificates: another gateway, or this one with another folder, has issued them.
+// newLedger returns an error if the ledger has joined agents or users'
+// certificates. Another gateway, or this one with another folder, has issued
+// these.
 func (s *server) newLedger(ctx context.Context, dir string) error {
 	n, err := s.ledger.Directory.Agents(ctx)
 	if err != nil {
@@ -77,8 +78,8 @@ func (s *server) watchAuthority(ctx context.Context) error {
 }
 
 // writeOperator writes the certificate of the user local to the server's folder, unless it
-// is there, and records it in the ledger, which lists all certificates that are accepted. It
-// also records one that an older server wrote, which kept no list.
+// exists. It records the certificate in the ledger, which lists all accepted certificates.
+// It also records a certificate of an older server, which kept no list.
 func (s *server) writeOperator(ctx context.Context) error {
 	c, err := s.authority.WriteOperator(filepath.Join(s.Dir, "operator"), operatorLife, func(serial string) (bool, error) {
 		c, _, err := s.ledger.Users.CertificateOf(ctx, serial)

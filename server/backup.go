@@ -23,7 +23,7 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// The files and folders in a backup. Results that are not counted are on their agents' disks.
+// The files and folders in a backup. Uncounted results stay on their agents' disks.
 const (
 	ledgerFile = "ledger.db"
 	blobsDir   = "blobs"
@@ -32,7 +32,8 @@ const (
 
 // Backup writes a backup of a server's folder as a tar file: a consistent snapshot of the
 // ledger, the blobs that it refers to, and the certificate authority with its key. The
-// server may be running, also one of another version: Backup does not change the ledger.
+// server may be running, even another version, because Backup does not change the
+// ledger.
 func Backup(ctx context.Context, dir string, to io.Writer) error {
 	if err := hasLedger(dir); err != nil {
 		return err
@@ -52,8 +53,8 @@ func Backup(ctx context.Context, dir string, to io.Writer) error {
 	}
 	defer unlock()
 	b := &backup{Writer: tar.NewWriter(to), written: map[string]bool{}}
-	// If a blob is deleted after the ledger's snapshot and before it is copied, take a new
-	// snapshot. The snapshot is written last, when all its blobs are.
+	// If a blob is deleted between the ledger's snapshot and its copy, take a new
+	// snapshot. Write the snapshot last, after all its blobs.
 	path := filepath.Join(temp, ledgerFile)
 	for range 10 {
 		if err = os.RemoveAll(path); err == nil {
@@ -78,8 +79,9 @@ func Backup(ctx context.Context, dir string, to io.Writer) error {
 	return b.Close()
 }
 
-// snapshotDir makes a folder for the ledger's snapshot in the server's folder, which only its
-// owner can read. It removes what a killed backup left there. One backup runs at a time.
+// snapshotDir makes a folder for the ledger's snapshot in the server's folder. Only its owner
+// can read it. snapshotDir removes the remains of a killed backup. Only one backup runs at a
+// time.
 func snapshotDir(dir string) (temp string, done func(), err error) {
 	temp = filepath.Join(dir, "backup")
 	lock, err := os.OpenFile(filepath.Join(dir, "backup.lock"), os.O_RDWR|os.O_CREATE, 0o600)
@@ -111,8 +113,8 @@ type backup struct {
 	written map[string]bool // blobs
 }
 
-// sumRecord is the name of the PAX record with the SHA-256 of a file. A ledger does not cover
-// all its bytes by checksums.
+// sumRecord is the name of the PAX record with the SHA-256 of a file. A ledger's own
+// checksums do not cover all its bytes.
 const sumRecord = "LOADSTAR.sha256"
 
 func (b *backup) add(name string, size int64, modified time.Time, data io.ReadSeeker) error {
@@ -131,8 +133,7 @@ func (b *backup) add(name string, size int64, modified time.Time, data io.ReadSe
 	return err
 }
 
-// contents reads a file of a backup, and fails at its end if the contents are not those that
-// were written.
+// contents reads a file of a backup, and fails at its end if the content has changed.
 type contents struct {
 	*tar.Header
 	from io.Reader
@@ -177,8 +178,7 @@ func (b *backup) addFolder(name, dir string) error {
 	})
 }
 
-// addBlobs adds the blobs that a snapshot of the ledger refers to and that are not in the
-// backup yet.
+// addBlobs adds the blobs of a ledger's snapshot that are not in the backup yet.
 func (b *backup) addBlobs(ctx context.Context, snapshot string, from blob.Store) error {
 	hashes, err := ledger.BlobsOf(ctx, snapshot)
 	if err != nil {
@@ -209,15 +209,15 @@ func hasLedger(dir string) error {
 
 // Restored says what a restore changed in the ledger.
 type Restored struct {
-	// Revocations is the number of revocations after the backup that were repeated. Tokens
-	// is the number of join tokens that were revoked, because it is not known how often they
-	// were used since the backup.
+	// Revocations is the number of later revocations that were repeated. Tokens is the
+	// number of join tokens that were revoked, because their uses since the backup are
+	// unknown.
 	Revocations, Tokens int
 }
 
 // Restore creates a server's folder from a backup. The folder must not exist. The file
-// revocations is the list of the server that was backed up; if it is empty, revocations after
-// the backup are undone.
+// revocations is the original server's list of revocations. Without it, revocations after the
+// backup are lost.
 func Restore(ctx context.Context, from io.Reader, dir, revocations string) (done Restored, err error) {
 	var revoked []directory.Event
 	var list []byte

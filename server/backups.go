@@ -22,16 +22,16 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// Backups of a folder are called loadstar-TIME.tar, so that their names sort by age.
+// A backup in a folder is called loadstar-TIME.tar, so names sort by age.
 const (
 	backupPrefix, backupSuffix = "loadstar-", ".tar"
 	backupTime                 = "20060102T150405Z"
 )
 
 // BackupInto writes a backup of a server's folder into a folder of backups, verifies it, and
-// removes the oldest ones until keep are left. The list of revocations, which a restore
-// needs, is copied to the same folder. The outcome is recorded in the server's folder. A backup that
-// is not whole never gets its name, and removes none.
+// removes the oldest ones until keep are left. It copies the list of revocations, which a restore
+// needs, to the same folder, and records the outcome in the server's folder. An incomplete backup
+// never gets its final name, and removes no other backup.
 func BackupInto(ctx context.Context, dir, into, revocations string, keep int, now time.Time) (b examine.Backup, err error) {
 	if err := hasLedger(dir); err != nil {
 		return b, err
@@ -97,9 +97,9 @@ func removeOld(into string, keep int) error {
 	return nil
 }
 
-// VerifyBackup reads a backup and checks that it can be restored: the pages of the ledger,
-// the hashes of all blobs to which the ledger refers, and the certificate authority. It needs
-// room for the ledger in the folder temp.
+// VerifyBackup reads a backup and checks that it can be restored. It checks the ledger's
+// pages, the hashes of all blobs that the ledger refers to, and the certificate authority. It
+// needs room for the ledger in the folder temp.
 func VerifyBackup(ctx context.Context, from io.Reader, temp string) error {
 	work, err := os.MkdirTemp(temp, ".verify.*")
 	if err != nil {

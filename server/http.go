@@ -67,8 +67,8 @@ const (
 	// anonymousOfAddress is more than the agents behind one address that connect at the same
 	// moment. A connection is anonymous until its first call.
 	anonymousOfAddress = 256
-	// connectionsOfAgent is more than an agent needs for its calls, even if it has started
-	// again and some connections of its last process are still open.
+	// connectionsOfAgent is more than an agent needs for its calls, even if it has
+	// restarted and old connections are still open.
 	connectionsOfAgent = 32
 	connectionsOfUser  = 256
 	// The listener for operators needs fewer.
@@ -118,8 +118,8 @@ func (s *server) addressOf(l net.Listener) string {
 	return "https://" + net.JoinHostPort(s.Hosts[0], port)
 }
 
-// The errors of calls that arrive at the other side's port. An agent takes "permission
-// denied" as its revocation and ends. At "unavailable" it keeps its results and retries.
+// The errors of calls that arrive at the wrong port. An agent treats "permission denied"
+// as its revocation and ends. On "unavailable" it keeps its results and retries.
 var (
 	errForAgents    = connect.NewError(connect.CodePermissionDenied, errors.New("this address is for agents only; operators have an address of their own (operators in server.yaml)"))
 	errForOperators = connect.NewError(connect.CodeUnavailable, errors.New("this address is for operators only; agents use the address of serve --listen"))

@@ -18,18 +18,18 @@ import (
 	"loadstar/server/ledger"
 )
 
-// revocationsFile is the list of revocations in the server's folder. It is not part of the
-// ledger, so that a restored ledger cannot lack the newest ones.
+// revocationsFile is the list of revocations in the server's folder. It is separate from
+// the ledger, because a restored ledger can lack the newest revocations.
 const revocationsFile = "revocations.jsonl"
 
 const (
 	// revocationsEvery is how often a process looks for new revocations.
 	revocationsEvery = 2 * time.Second
-	// revocationsOverlap is how far it looks back: gateways' clocks differ, and a
-	// transaction may wait before it is stored.
+	// revocationsOverlap is how far a process looks back, because gateways' clocks
+	// differ and a transaction may wait before it is stored.
 	revocationsOverlap = 10 * time.Minute
-	// revocationsScan is how often it looks at all events. It then finds those of machines
-	// whose clocks were far behind the others.
+	// revocationsScan is how often a process looks at all events. It then finds events of
+	// machines whose clocks were far behind.
 	revocationsScan = time.Hour
 )
 
@@ -42,8 +42,8 @@ type revocations struct {
 	scanned time.Time // when all events of the ledger were looked at
 }
 
-// readRevocations returns the events of a list, and its complete lines. A last line without
-// its end is in torn: it is being written, or the process that wrote it was killed.
+// readRevocations returns the events of a list, and its complete lines. An incomplete last
+// line is in torn. It is being written, or its writer was killed.
 func readRevocations(path string) (events []directory.Event, whole, torn []byte, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -66,8 +66,9 @@ const sumField = `,"crc32c":"`
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// encodeRevocation returns the line of an event. Its checksum shows damage, which could
-// otherwise name another agent, so that a restore would not revoke the right one.
+// encodeRevocation returns the line of an event. Its checksum detects damage. Otherwise
+// a damaged line could name another agent, and a restore would not revoke the right
+// one.
 func encodeRevocation(e directory.Event) ([]byte, error) {
 	line, err := json.Marshal(e)
 	if err != nil {
@@ -197,8 +198,8 @@ func (r *revocations) append(lines []byte) error {
 	return errors.Join(appendWhole(f, lines), f.Close())
 }
 
-// appendWhole appends lines to a file, or nothing: a line that is cut off, on a full disk,
-// would make the next one unreadable.
+// appendWhole appends all lines to a file, or none. On a full disk, a truncated line would
+// make the next one unreadable.
 func appendWhole(f listFile, lines []byte) error {
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {

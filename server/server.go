@@ -62,23 +62,24 @@ type Config struct {
 	// TLS.
 	Listen, Watch string
 	Hosts         []string
-	// Operators is an address for operators alone. If it is empty, they use Listen.
+	// Operators is a separate address for operators. If it is empty, they use Listen.
 	Operators string
 	// AddressRate is the number of new connections that an address may open per second. If
 	// it is 0, there are no limits by address.
 	AddressRate float64
 	// Database is sqlite:PATH or postgres://…; empty means SQLite in Dir.
 	Database string
-	// AllowLoss lets the server start although a setting can lose counted updates.
+	// AllowLoss lets the server start even if a setting can lose counted updates.
 	AllowLoss bool
 	// Keep says how long the ledger keeps what it no longer needs. Coordinators delete it.
 	Keep ledger.Retention
-	// Revocations is the file with the list of all revocations; empty means one in Dir.
+	// Revocations is the file with the list of all revocations. Empty means a file in Dir.
 	Revocations string
-	// Blobs is a folder or s3://…; empty means a folder in Dir. BlobsCA is a file with the
-	// authorities that may sign the certificate of an S3 store; empty means the system's.
+	// Blobs is a folder or s3://…. Empty means a folder in Dir. BlobsCA is a file with the
+	// authorities that may sign the certificate of an S3 store. Empty means the system's
+	// authorities.
 	Blobs, BlobsCA string
-	// Version is that of the program, for people.
+	// Version is the program's version, which people see.
 	Version string
 	// Web configures the dashboard, which processes with the role gateway serve. It is nil
 	// if there is none.
@@ -87,12 +88,12 @@ type Config struct {
 	Explain func(p *fed.Plan, clients int) (string, error)
 	// Data is the coordinator's own data, or nil.
 	Data *owndata.Data
-	// Hub makes this server a region: instead of driving its own runs, it relays the hub's
-	// tasks. Linger is how long a region waits for further results of a round before it
+	// Hub makes this server a region, which relays the hub's tasks instead of driving its
+	// own runs. Linger is how long a region waits for further results of a round before it
 	// sends a sum.
 	Hub    *Hub
 	Linger time.Duration
-	// Notify tells people about findings of checks. It may be nil.
+	// Notify sends the findings of checks to people. It may be nil.
 	Notify *examine.Notifier
 	// Keepers are the keepers that private plans may name.
 	Keepers []keepers.Address
@@ -107,8 +108,9 @@ type Config struct {
 	Certificates, Lease, Lead, Poll, MaxPoll time.Duration
 	// LongestTurn is the longest time that a client's turn may take; 0 means no limit.
 	LongestTurn time.Duration
-	// FleetSeen is how long ago an agent may have been seen last for its clients to take part
-	// in runs; 0 means three times the interval between calls, and at least ten minutes.
+	// FleetSeen is the time after which the clients of an agent that was not seen no longer
+	// take part in runs. 0 means three times the interval between calls, and at least ten
+	// minutes.
 	FleetSeen time.Duration
 	Rate      float64
 	Log       *slog.Logger
@@ -236,7 +238,7 @@ func (s *server) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// openKeepers makes the clients of keepers, and says how keepers know this server.
+// openKeepers creates the keepers' clients, and logs how keepers know this server.
 func (s *server) openKeepers(ctx context.Context) error {
 	if s.Hub != nil {
 		return nil
@@ -272,7 +274,8 @@ func (s *server) patiently(ctx context.Context, step func(context.Context) error
 }
 
 // lockFolder makes sure that no other process serves from this folder. Processes that share a
-// database need PostgreSQL: SQLite does not tell one what another has counted.
+// database need PostgreSQL, because SQLite does not notify one process of what another has
+// counted.
 func (s *server) lockFolder() error {
 	f, err := os.OpenFile(filepath.Join(s.Dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -286,7 +289,7 @@ func (s *server) lockFolder() error {
 	return nil
 }
 
-// countWork shows what the server asks of its database, which is most of what an update costs.
+// countWork exports metrics of the server's queries, which are most of the cost of an update.
 func (s *server) countWork() {
 	for name, of := range map[string]func() uint64{
 		"statements":   func() uint64 { n, _ := s.ledger.Store.Work(); return n },
@@ -411,8 +414,8 @@ func (s *server) serve(ctx context.Context) error {
 // pruneEvery is how often a coordinator deletes what the ledger no longer needs.
 const pruneEvery = time.Hour
 
-// silence is how long no agent may have called if old rows are to be deleted. After a longer
-// time the clock is probably wrong, and would make all rows look old.
+// silence is the longest time without a call from any agent after which old rows are still
+// deleted. After a longer time the clock is probably wrong and would make all rows look old.
 const silence = 7 * 24 * time.Hour
 
 func (s *server) prune(ctx context.Context) error {

@@ -22,7 +22,7 @@ import (
 // is still there after a crash or a power loss.
 const runningFile = "running-"
 
-// examination returns what to examine of a running server.
+// examination returns what to examine in a running server.
 func (s *server) examination() examine.Config {
 	c := s.Config.examination()
 	c.Ledger, c.Blobs = s.ledger, s.rawBlobs
@@ -42,9 +42,9 @@ func (c *Config) examination() examine.Config {
 	return e
 }
 
-// checkSettings checks the settings that the server's promise needs: a counted update is
-// never lost, and never counted twice. It refuses to start if one is wrong, unless the
-// operator accepts the loss. It also says if the process before did not end cleanly.
+// checkSettings checks the settings that keep a counted update from being lost or
+// counted twice. If one is wrong, the server does not start unless the operator accepts
+// the loss. It also reports if the previous process did not end cleanly.
 func (s *server) checkSettings(ctx context.Context) (err error) {
 	undo, err := s.markRunning()
 	if err != nil {
@@ -78,9 +78,8 @@ func (s *server) checkSettings(ctx context.Context) (err error) {
 	return fmt.Errorf("counted updates could be lost; correct this, or accept it with store.allow_loss: %w", errors.Join(wrong...))
 }
 
-// markRunning leaves a file that says that this process has not ended cleanly, and notes
-// whether the process before it left one. It returns what the caller does if the start
-// fails.
+// markRunning writes a file that a clean end removes, and notes whether the previous
+// process left one. The caller must call undo if the start fails.
 func (s *server) markRunning() (undo func(), err error) {
 	path := filepath.Join(s.Dir, runningFile+strings.Join(s.Roles, "-"))
 	_, err = os.Stat(path)
@@ -128,7 +127,7 @@ func (s *server) endedCleanly() {
 }
 
 // Examine checks a server's folder and stores, whether or not the server runs, and leaves
-// nothing behind. It is what 'loadstar doctor' shows.
+// nothing behind. 'loadstar doctor' shows its result.
 func Examine(ctx context.Context, c Config) (all finding.List) {
 	s := &server{Config: c}
 	if s.Database == "" {
@@ -163,7 +162,7 @@ func Examine(ctx context.Context, c Config) (all finding.List) {
 	return append(append(all, found...), e.State(ctx)...)
 }
 
-// lookAtLedger opens the ledger for an examination, if it is there.
+// lookAtLedger opens an existing ledger for an examination.
 func (s *server) lookAtLedger(ctx context.Context, e *examine.Config) (all finding.List) {
 	const check = "database's schema"
 	call, cancel := context.WithTimeout(ctx, 15*time.Second)

@@ -1,7 +1,7 @@
-// Package api is an agent's HTTP interface for forecasts, readings and metrics, with a page
-// for people. It also writes forecasts as CSV files.
+// Package api is an agent's HTTP interface for forecasts, readings and metrics. It includes
+// a web page. It also writes forecasts as CSV files.
 //
-// The interface listens on the machine itself unless a token protects it. openapi.json
+// Without a token, the interface listens only on the loopback address. openapi.json
 // describes it.
 package api
 
@@ -50,11 +50,11 @@ type Config struct {
 	Intake *readings.Intake
 	// Audits audits clients; nil means that the agent does not train.
 	Audits *audit.Auditor
-	// Listen is the address. Any other than the machine itself needs a token.
+	// Listen is the address to listen on. Only loopback addresses need no token.
 	Listen string
 	// TokenFile has the token that requests must carry. It may be empty.
 	TokenFile string
-	// More adds handlers of other paths, and may be nil. They are protected like the others.
+	// More adds handlers for other paths, and may be nil. They are protected like the others.
 	More func(*http.ServeMux)
 	// Now returns the time; nil means time.Now.
 	Now func() time.Time
@@ -122,7 +122,7 @@ func New(c Config) (*Server, error) {
 	return s, nil
 }
 
-// loopback reports whether an address is that of the machine itself.
+// loopback reports whether an address is the machine's own.
 func loopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
@@ -151,7 +151,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 
 // limits returns the limits on connections. Without a token, all callers are users of this
 // machine and count as one, so that a new connection closes an older one. With a token,
-// whoever has not sent it has few connections, which are closed after the answer.
+// callers that have not sent it share few connections, which close after the answer.
 func (s *Server) limits() *connlimit.Limiter {
 	c := connlimit.Config{
 		Connections: maxConnections, Anonymous: maxAnonymous, OfAddress: anonymousOfAddress,
@@ -225,7 +225,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		if s.local && !localHost(r.Host) {
-			// A web page whose name leads to this machine could read everything.
+			// Otherwise a web page whose host name resolves to this machine could read everything.
 			service.Problem(w, http.StatusMisdirectedRequest, "host", "the Host header must be localhost or a loopback address", nil)
 			return
 		}
@@ -250,8 +250,8 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	})
 }
 
-// public reports whether a path needs no token. A browser cannot send one when it opens the
-// page; the page has no readings and sends the token with its own requests.
+// public reports whether a path needs no token. A browser cannot send a token when it opens
+// the page. The page contains no readings and sends the token with its own requests.
 func public(path string) bool {
 	return path == "/healthz" || path == "/" || strings.HasPrefix(path, "/ui/")
 }

@@ -8,7 +8,7 @@ import (
 	"loadstar/internal/service"
 )
 
-// startAudit starts the audit of a client. It takes minutes, so the answer does not wait.
+// startAudit starts the audit of a client. An audit takes minutes, so the answer does not wait for it.
 func (s *Server) startAudit(w http.ResponseWriter, r *http.Request) {
 	client := r.PathValue("client")
 	_, err := s.c.Service.Client(client)

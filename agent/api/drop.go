@@ -13,8 +13,8 @@ import (
 const keepDrops = 14 * 24 * time.Hour
 
 // Drop writes the newest forecasts of all clients and groups to a folder: latest.csv, and a
-// copy under the newest cutoff, such as 2026-11-15/1400.csv, in UTC. Files appear in whole.
-// It removes days that are older than 14 days.
+// copy under the newest cutoff, such as 2026-11-15/1400.csv, in UTC. Readers never see a
+// partial file. Drop removes folders that are older than 14 days.
 func Drop(dir string, s Service) error {
 	site := s.Site()
 	v := view{site: site, steps: site.H, factor: 1, zone: time.UTC}
@@ -51,7 +51,7 @@ func Drop(dir string, s Service) error {
 	return tidy(dir, at.Add(-keepDrops))
 }
 
-// tidy removes the folders of days before a time.
+// tidy removes the folders of all days before a time.
 func tidy(dir string, before time.Time) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -46,7 +46,7 @@ func wrong(name, format string, args ...any) error {
 	return &queryError{name, fmt.Sprintf(format, args...)}
 }
 
-// view is what a request asks of a forecast.
+// view is the part of a forecast that a request asks for, and its form.
 type view struct {
 	site   live.Site
 	steps  int
@@ -55,7 +55,7 @@ type view struct {
 	factor float64
 	zone   *time.Location
 	csv    bool
-	// above is a limit in the unit of the view, or NaN.
+	// above is a limit in the view's unit, or NaN.
 	above float64
 }
 
@@ -184,8 +184,8 @@ func (s *Server) sendForecast(w http.ResponseWriter, r *http.Request, f *live.Is
 	s.answerJSON(w, r, forecastJSON(v, f, status.Scores))
 }
 
-// issueNow makes a forecast at once, after it has stored the weather in the body, if there
-// is any.
+// issueNow stores the weather in the request's body, if any, and then makes a forecast at
+// once.
 func (s *Server) issueNow(w http.ResponseWriter, r *http.Request) {
 	client := r.PathValue("client")
 	if _, err := s.c.Service.Client(client); err != nil {
@@ -206,8 +206,8 @@ func (s *Server) issueNow(w http.ResponseWriter, r *http.Request) {
 	s.sendForecast(w, r, f)
 }
 
-// forecastJSON is the answer for a forecast. Columns belong to a column of times, as in the
-// answers of Open-Meteo.
+// forecastJSON returns a forecast as JSON. Like Open-Meteo, it has a column of times and
+// columns of values.
 func forecastJSON(v view, f *live.Issued, score live.Score) object {
 	rows := f.Rows[:min(v.steps, len(f.Rows))]
 	_, offset := time.Unix(f.Cutoff, 0).In(v.zone).Zone()
@@ -287,14 +287,14 @@ func (v view) energy(f *live.Issued) []object {
 	return days
 }
 
-// peak returns the highest load of the next 24 hours, and the chance that it is above the
-// limit that was asked for.
+// peak returns the highest load of the next 24 hours, and the probability that it exceeds
+// the requested limit.
 func (v view) peak(f *live.Issued) object {
 	var at text
 	if f.Peak.Time != 0 {
 		at = text(time.Unix(f.Peak.Time, 0).In(v.zone).Format(withOffset))
 	}
-	// The factor of an energy is that of a step.
+	// The unit's factor converts the energy of a step.
 	o := object{
 		{"time", at},
 		{"P10", number(f.Peak.P10 * v.factor)},
@@ -323,8 +323,8 @@ func (v view) value(r issue.Row, level int) float64 {
 	return r.Values[level] * v.factor
 }
 
-// writeCSV writes forecasts with the columns and the digits of the command loadstar forecast,
-// so that files of the two can be compared.
+// writeCSV writes forecasts with the same columns and digits as the command loadstar
+// forecast, so both files can be compared.
 func writeCSV(to io.Writer, v view, all ...*live.Issued) error {
 	w := csv.NewWriter(to)
 	head := []string{"unique_id", "cutoff", "ds"}

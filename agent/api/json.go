@@ -24,9 +24,9 @@ type member struct {
 // MarshalJSON implements json.Marshaler.
 func (o object) MarshalJSON() ([]byte, error) { return appendJSON(nil, o) }
 
-// appendJSON appends a value as JSON. Package json would check and copy the columns of a
-// forecast at every level of an answer; on a small gateway that takes most of the time of a
-// request.
+// appendJSON appends a value as JSON. Package json would check and copy a forecast's
+// columns at every level of an answer. On a small gateway, these copies take most of a
+// request's time.
 func appendJSON(b []byte, value any) ([]byte, error) {
 	switch v := value.(type) {
 	case object:
@@ -66,8 +66,7 @@ func appendList[T any](b []byte, list []T, add func([]byte, T) []byte) []byte {
 	return append(b, ']')
 }
 
-// plain is a text of letters, digits and marks that JSON need not escape, or null if it is
-// empty.
+// plain is text that JSON need not escape, or null if it is empty.
 type plain string
 
 func (t plain) appendTo(b []byte) []byte {
@@ -91,7 +90,7 @@ func (n number) appendTo(b []byte) []byte {
 	return b
 }
 
-// text is a string, or null if it is empty.
+// text is a JSON string, or null if it is empty.
 type text string
 
 // MarshalJSON implements json.Marshaler.
@@ -138,8 +137,8 @@ func sendCode(w http.ResponseWriter, code int, value any) {
 	_ = json.NewEncoder(w).Encode(value) // the client has gone
 }
 
-// answer answers with data that may be cached for some seconds, or says that the client has
-// it already. The ETag is strong: a hash of the data.
+// answer sends data that may be cached for some seconds, or 304 if the client already has
+// it. The ETag is a hash of the data.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, kind string, data []byte, seconds int) {
 	sum := sha256.Sum256(append([]byte(kind), data...))
 	tag := `"` + base64.RawURLEncoding.EncodeToString(sum[:15]) + `"`
@@ -160,7 +159,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, kind string, dat
 	}
 }
 
-// answerJSON is like answer, until the next issue.
+// answerJSON is like answer with JSON that may be cached until the next issue.
 func (s *Server) answerJSON(w http.ResponseWriter, r *http.Request, value object) {
 	data, err := appendJSON(make([]byte, 0, 16<<10), value)
 	if err != nil {

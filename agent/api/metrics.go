@@ -27,8 +27,8 @@ func (e *exposition) family(name, kind, help string) {
 
 var escape = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 
-// sample writes a value with labels, given as names and values in turn. A value that is not
-// known is left out.
+// sample writes a value with labels, which are given as alternating names and values. It
+// omits unknown values.
 func (e *exposition) sample(name string, value float64, labels ...string) {
 	if math.IsNaN(value) {
 		return

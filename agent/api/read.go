@@ -56,7 +56,7 @@ func (s *Server) clients(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// receiving says what has arrived of a client that has no reading yet, or nil.
+// receiving describes what a client without readings has sent, or returns nil.
 func (s *Server) receiving(c live.ClientStatus) any {
 	if s.c.Intake == nil || c.Newest != 0 || len(c.Members) > 0 {
 		return nil
@@ -68,7 +68,7 @@ func (s *Server) receiving(c live.ClientStatus) any {
 	return object{{"messages", r.Messages}, {"since", instant(r.Since.Unix())}, {"complete", instant(r.Complete.Unix())}}
 }
 
-// issued answers with what was forecast at a lead, and with what happened.
+// issued answers with the forecasts at a lead and the actual loads.
 func (s *Server) issued(w http.ResponseWriter, r *http.Request) {
 	site := s.c.Service.Site()
 	q, err := parameters(r, "from", "to", "lead", "tz")
@@ -194,7 +194,7 @@ func (s *Server) readings(w http.ResponseWriter, r *http.Request) {
 // withOffset is the format of local times in answers.
 const withOffset = "2006-01-02T15:04:05-07:00"
 
-// The times that a request may name. A store has none outside.
+// The times that a request may name. A store holds no others.
 var earliest, latest = time.Date(2015, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // readTime reads a time with an offset, or in seconds since 1970.
@@ -306,7 +306,7 @@ func (s *Server) models(w http.ResponseWriter, r *http.Request) {
 	s.answerJSON(w, r, object{{"models", list}})
 }
 
-// ready says whether the agent forecasts from fresh readings, and if not, what is missing.
+// ready reports whether the agent forecasts from fresh readings, and names what is missing.
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	reasons := []string{}
 	switch err := s.c.Service.Ready(); {
@@ -338,8 +338,7 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 const mostNamed = 20
 
 // without returns the clients that have no forecast from fresh readings, and the number of all
-// clients. Fresh readings are those of the last 6 hours, or of the last 4 steps if they are
-// longer.
+// clients. Readings are fresh for 6 hours or 4 steps, whichever is longer.
 func (s *Server) without() (all []string, of int) {
 	oldest := s.c.Now().Add(-max(6*time.Hour, 4*s.c.Service.Site().Step)).Unix()
 	for _, c := range s.c.Service.Clients() {

@@ -1,13 +1,14 @@
-// Package audit attacks the updates of a client, to show its host what a server could
-// compute from them, compared with the truth.
+// Package audit attacks a client's updates. It shows the client's host what a server
+// could compute from them, next to the truth.
 //
 // An attack guesses one number at a time, such as the load of one hour. The attacker is given
 // everything else: the plan, the weights, the personal layers, and all other readings. It
-// trains the client as if the number were low and as if it were high, and looks where between
-// the two results the client's updates are. It lacks only the secret from which the agent
+// trains the client once with a low number and once with a high one, and measures where the
+// client's updates lie between the two results. The attacker lacks only the secret from which
+// the agent
 // draws examples, so it draws its own. The same attack with the agent's draws shows what the
-// secret protects. A real server knows less of the readings. But it can choose the plan and
-// the weights, so an audit is not a proof.
+// secret protects. A real server knows fewer readings. But it can choose the plan and the
+// weights, so an audit proves nothing about a hostile server.
 package audit
 
 import (
@@ -42,10 +43,10 @@ type Subject struct {
 	// Kept is the client's stored state. First reports that the client has not trained yet.
 	Kept  []float32
 	First bool
-	// Tasks are those of the updates, newest first.
+	// Tasks are the tasks of the updates, newest first.
 	Tasks []fed.Task
-	// Time is how long the audit may take. If all updates take longer, it attacks fewer, but
-	// at least the newest. 0 means forever.
+	// Time limits the audit. If it is too short for all updates, the audit attacks fewer,
+	// but at least the newest. 0 means no limit.
 	Time time.Duration
 	// Progress is called before each guess.
 	Progress func(done, of int)
@@ -70,9 +71,9 @@ type Attack struct {
 	// agent's draws.
 	Guess Guess `json:"guess"`
 	Known Guess `json:"guess_with_known_draws"`
-	// Empty is what the attacker computes from updates in which the number is not the
-	// client's but the mean of all. It comes from what the attacker knows of the other
-	// readings, so only what is beyond it is learned from the updates.
+	// Empty is the attacker's guess from updates in which the mean of all numbers
+	// replaces the client's number. This guess uses only the other readings, so only a
+	// better guess shows that the updates reveal something.
 	Empty Guess `json:"guess_without_updates"`
 }
 
@@ -82,8 +83,8 @@ type Guess struct {
 	Correlation float64   `json:"correlation"`
 }
 
-// judge compares the guesses with the truth. A correlation below 2/√n is chance in 19 of 20
-// cases.
+// judge compares the guesses with the truth. Chance stays below a correlation of 2/√n in 19
+// of 20 cases.
 func (a *Attack) judge() {
 	for _, g := range []*Guess{&a.Guess, &a.Known, &a.Empty} {
 		g.Correlation = metric.Correlation(g.Load, a.Truth)
@@ -152,7 +153,7 @@ type lab struct {
 	kept   []float32
 	update fed.Update
 	train  int // number of steps in the training split
-	// What the attacker knows of the readings: their range, mean and standard deviation.
+	// The attacker knows the readings' range, mean and standard deviation.
 	least, most, mean, deviation float64
 }
 
@@ -206,8 +207,8 @@ func (l *lab) profile() (all []target) {
 	return all
 }
 
-// readings returns random readings as targets. Neighbours would be guessed alike, so their
-// correlation would say little.
+// readings returns random readings as targets. Guesses for neighbouring readings would be
+// alike, so their correlation would mean little.
 func (l *lab) readings() (all []target) {
 	framer := l.Setup.Problem.Framer
 	order := rand.New(rand.NewPCG(1, uint64(l.train))).Perm(l.train)
@@ -223,8 +224,8 @@ func (l *lab) readings() (all []target) {
 // sums are the newest update, and the sum of all.
 type sums [2][]float32
 
-// updates returns the newest update, and the sum of all updates, that the tasks give if the
-// client has the readings of a meter and the given draws.
+// updates trains the tasks with a meter's readings and the given draws. It returns the
+// newest update and the sum of all updates.
 func (l *lab) updates(ctx context.Context, m series.Meter, draws fed.Draws) (all sums, err error) {
 	*l.draws = draws
 	data := []series.Examples{l.Examples(m)}
@@ -245,8 +246,8 @@ func (l *lab) updates(ctx context.Context, m series.Meter, draws fed.Draws) (all
 	return all, nil
 }
 
-// guess attacks one number, and appends what it finds to the attacks on the newest update and
-// on all.
+// guess attacks one number, and appends the guesses to the attacks on the newest update and
+// on the sum.
 func (l *lab) guess(ctx context.Context, t target, seen sums, attacks []Attack) error {
 	with := func(level float64, draws fed.Draws) (sums, error) {
 		m := l.Meter
@@ -281,8 +282,8 @@ func (l *lab) guess(ctx context.Context, t target, seen sums, attacks []Attack) 
 	return nil
 }
 
-// share projects an update on the line between two others, and returns how far along the line
-// it is: 0 at its beginning and 1 at its end.
+// share projects an update onto the line between two others and returns its position, 0 at
+// the beginning and 1 at the end.
 func share(update, from, to []float32) float64 {
 	along, length := 0.0, 0.0
 	for i, v := range update {

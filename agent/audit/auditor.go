@@ -14,11 +14,11 @@ var (
 	ErrBusy = errors.New("another audit is running; try again when it has finished")
 )
 
-// Report is what an audit of a client found. It stays on the agent's machine.
+// Report is the result of a client's audit. It stays on the agent's machine.
 type Report struct {
 	Client string `json:"client"`
 	Run    string `json:"run"`
-	// Round is that of the newest update, counted from 1. Pending reports that the server
+	// Round is the round of the newest update, counted from 1. Pending reports that the server
 	// has not counted it yet.
 	Round   int  `json:"round"`
 	Pending bool `json:"pending"`
@@ -44,7 +44,7 @@ type Status struct {
 	Report *Report `json:"report"`     // if it is done
 }
 
-// Auditor passes requests for audits to the agent that runs, and has the newest result. The
+// Auditor passes requests for audits to the running agent, and holds the newest result. The
 // zero value is ready. It is safe for concurrent use.
 type Auditor struct {
 	mu     sync.Mutex
@@ -52,8 +52,8 @@ type Auditor struct {
 	newest Status
 }
 
-// Start asks for the audit of a client. It does not wait for it. An audit that is running
-// already is not started again.
+// Start requests the audit of a client and does not wait. It does not restart an audit
+// that is already running.
 func (a *Auditor) Start(client string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -80,7 +80,7 @@ func (a *Auditor) Status(client string) Status {
 	return a.newest
 }
 
-// Serve does the audits that are asked for until ctx ends.
+// Serve runs the requested audits until ctx ends.
 func (a *Auditor) Serve(ctx context.Context, do func(ctx context.Context, client string, progress func(done, of int)) (*Report, error)) {
 	asked := make(chan string, 1)
 	a.mu.Lock()

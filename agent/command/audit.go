@@ -77,7 +77,7 @@ func Audit(ctx context.Context, o Options, client string, asJSON bool) error {
 	})
 }
 
-// clientsOf asks the running agent for its clients. Running is false if there is none.
+// clientsOf asks the running agent for its clients. Running is false if no agent is running.
 func clientsOf(ctx context.Context, c *config.Config) (names []string, running bool, err error) {
 	if c.HTTP.Listen == "" {
 		return nil, false, nil
@@ -97,7 +97,7 @@ func clientsOf(ctx context.Context, c *config.Config) (names []string, running b
 	return names, running, err
 }
 
-// ofAgent asks the running agent and decodes its answer.
+// ofAgent queries the running agent and decodes its answer.
 func ofAgent(ctx context.Context, c *config.Config, method, path string, answer any) (running bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()

@@ -25,9 +25,8 @@ import (
 // callTime is how long a command waits for a broker, a server or a running agent.
 const callTime = 15 * time.Second
 
-// Check validates the configuration, opens the model, connects to broker, server and weather service, and
-// prints what the agent would do, and whether it would train the given plans. It changes
-// nothing.
+// Check validates the configuration, opens the model and connects to broker, server and weather service.
+// It prints what the agent would do and whether it would train the given plans. It changes nothing.
 func Check(ctx context.Context, o Options, plans ...string) error {
 	c, err := config.Read(o.Config, os.Environ())
 	if err != nil {
@@ -86,8 +85,8 @@ func Check(ctx context.Context, o Options, plans ...string) error {
 	return errors.Join(problems...)
 }
 
-// checkPlan returns an error if the agent would decline a plan. What depends on the size of
-// the fleet and on the readings of clients is known only when the plan runs.
+// checkPlan returns an error if the agent would decline a plan. It cannot check rules that
+// depend on the fleet's size or on readings, which are known only when the plan runs.
 func checkPlan(c *config.Config, path string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -159,7 +158,7 @@ func checkModel(c *config.Config, say func(string, ...any)) error {
 	return nil
 }
 
-// checkListen checks an address that a running agent may use already.
+// checkListen checks an address that a running agent may already use.
 func checkListen(address string) error {
 	l, err := net.Listen("tcp", address)
 	if err == nil {
@@ -199,8 +198,8 @@ func checkServer(ctx context.Context, c *config.Config, say func(string, ...any)
 	ok("server "+i.Server(), err)
 }
 
-// Discover listens to a broker for some time, and prints topics that look like meters and
-// the lines for agent.yaml. The address is taken from the configuration if it is empty.
+// Discover listens to a broker for some time. It prints the topics that look like meters,
+// with lines for agent.yaml. An empty address means the configuration's.
 func Discover(ctx context.Context, o Options, c mqtt.Config, listen time.Duration) error {
 	if c.Broker == "" {
 		file, err := config.Read(o.Config, os.Environ())

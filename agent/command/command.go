@@ -1,4 +1,4 @@
-// Package command has the commands of an agent that forecasts. The programs loadstar-agent
+// Package command implements the commands of an agent that forecasts. The programs loadstar-agent
 // and loadstar share it.
 package command
 
@@ -37,10 +37,10 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// built is a time before which no correct clock can be.
+// built is earlier than any correct clock.
 var built = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// clock returns an error if the system's clock is wrong for certain.
+// clock returns an error if the system's clock is certainly wrong.
 func clock() error {
 	if now := time.Now(); now.Before(built) {
 		return fmt.Errorf("it shows %s; set it, for example with an NTP service", now.UTC().Format(time.DateTime))
@@ -51,12 +51,12 @@ func clock() error {
 // site is an opened agent: its configuration, its readings and its forecasts.
 type site struct {
 	c *config.Config // as it was read at the start
-	// fresh has the clients and groups that were read again since, or is nil.
+	// fresh is the configuration with the reloaded clients and groups, or nil.
 	fresh   atomic.Pointer[config.Config]
 	store   *store.Store
 	service *live.Service
 	audits  audit.Auditor
-	// refused says which clients the server refused, or is empty or nil.
+	// refused names the clients that the server refused. It may be empty or nil.
 	refused atomic.Pointer[string]
 	// generated means that the imported history is synthetic.
 	generated bool
@@ -81,7 +81,7 @@ func openStore(c *config.Config, log *slog.Logger) (*site, error) {
 	return x, nil
 }
 
-// importHistory imports a prepared file, unless it was imported before.
+// importHistory imports a prepared file unless this was done before.
 func (x *site) importHistory(path string, log *slog.Logger) error {
 	d, closer, err := series.OpenPrepared(path)
 	if err != nil {
@@ -107,8 +107,8 @@ func (x *site) importHistory(path string, log *slog.Logger) error {
 	return err
 }
 
-// clients returns the names of the clients: those of the configuration, or else those that
-// have readings.
+// clients returns the clients' names from the configuration, or, if it names none, those
+// with readings.
 func (x *site) clients() ([]string, error) {
 	c := x.c
 	if fresh := x.fresh.Load(); fresh != nil {
@@ -177,7 +177,7 @@ func (x *site) close() error {
 	return errors.Join(err, x.store.Close())
 }
 
-// readingsClients says how to judge the readings of each client.
+// readingsClients returns how to judge each client's readings.
 func (x *site) readingsClients() (map[string]readings.Client, error) {
 	names, err := x.clients()
 	out := map[string]readings.Client{}

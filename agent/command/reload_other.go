@@ -4,5 +4,5 @@ package command
 
 import "os"
 
-// notifyReload does nothing: there is no such signal here.
+// notifyReload does nothing, because this system has no such signal.
 func notifyReload(chan<- os.Signal) {}

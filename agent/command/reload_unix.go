@@ -8,5 +8,5 @@ import (
 	"syscall"
 )
 
-// notifyReload sends to c when the configuration is to be read again.
+// notifyReload sends to c when a signal asks to reload the configuration.
 func notifyReload(c chan<- os.Signal) { signal.Notify(c, syscall.SIGHUP) }

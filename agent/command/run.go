@@ -186,7 +186,7 @@ func (x *site) agent(i *identity.Identity, k *kernel.Set, o Options) agent.Confi
 	}
 }
 
-// waitForReadings waits until a client has readings: there is nothing to train before.
+// waitForReadings waits until a client has readings to train on.
 func (x *site) waitForReadings(ctx context.Context) error {
 	for {
 		if names, err := x.store.Clients(); err == nil && len(names) > 0 {
@@ -200,7 +200,7 @@ func (x *site) waitForReadings(ctx context.Context) error {
 	}
 }
 
-// source returns the readings for training as they are now: measured ones only.
+// source returns the current measured readings for training.
 func (x *site) source() (*series.Dataset, func(), error) {
 	names, err := x.clients()
 	if err != nil {
@@ -231,7 +231,7 @@ func (x *site) source() (*series.Dataset, func(), error) {
 	return d, func() {}, err
 }
 
-// reload reads the clients and groups again at every SIGHUP.
+// reload rereads the clients and groups at every SIGHUP.
 func (x *site) reload(ctx context.Context, o Options, intake *readings.Intake, client *mqtt.Client) error {
 	c := make(chan os.Signal, 1)
 	notifyReload(c)

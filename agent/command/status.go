@@ -94,7 +94,7 @@ func stopped(c *config.Config, o Options, offline func(*site) error) error {
 	return errors.Join(offline(x), x.close())
 }
 
-// call reports false if there is nobody at the agent's address.
+// call returns false if nothing listens at the agent's address.
 func call(ctx context.Context, c *config.Config, method, path string, out io.Writer) (bool, error) {
 	code, text, err := request(ctx, c, method, path)
 	switch {
@@ -107,12 +107,12 @@ func call(ctx context.Context, c *config.Config, method, path string, out io.Wri
 	return true, err
 }
 
-// refusal is the error of an answer that is not the one asked for.
+// refusal returns the error for an answer with an unexpected status code.
 func refusal(c *config.Config, code int, text []byte) error {
 	return fmt.Errorf("the agent at %s answers \"%d %s\": %.500q", c.HTTP.Listen, code, http.StatusText(code), strings.TrimSpace(string(text)))
 }
 
-// request sends a request to the running agent. The code is 0 if there is nobody at its
+// request sends a request to the running agent. The code is 0 if nothing listens at its
 // address.
 func request(ctx context.Context, c *config.Config, method, path string) (code int, text []byte, err error) {
 	r, err := http.NewRequestWithContext(ctx, method, "http://"+c.HTTP.Listen+path, nil)
@@ -136,15 +136,16 @@ func request(ctx context.Context, c *config.Config, method, path string) (code i
 	return answer.StatusCode, text, err
 }
 
-// direct sends a request to the agent itself: the token must not reach a proxy, nor another
-// address to which somebody else on the agent's port redirects.
+// direct sends a request to the agent itself. It uses no proxy and follows no redirect,
+// because the token must not reach another program.
 var direct = &http.Client{
 	Transport:     &http.Transport{DisableKeepAlives: true},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// plain replaces characters that control a terminal. Names of releases come from a server,
-// names of models from a folder, and any program may listen at the agent's address.
+// plain replaces control characters of terminals. They could be in names of releases from
+// a server, in names of models from a folder, and in the answer of another program at the
+// agent's address.
 type plain struct{ to io.Writer }
 
 func (p plain) Write(b []byte) (int, error) {
@@ -209,10 +210,10 @@ func answer(w http.ResponseWriter, b *bytes.Buffer, err error) {
 	}
 }
 
-// receiving returns what has arrived of a client since the agent started.
+// receiving returns what a client has sent since the agent started.
 type receiving func(client string) (readings.Receiving, bool)
 
-// nobody is the receiving of an agent that is not running.
+// nobody is used as receiving if no agent is running.
 func nobody(string) (readings.Receiving, bool) { return readings.Receiving{}, false }
 
 // writeStatus writes a line for each client and group.
@@ -247,7 +248,7 @@ func writeStatus(w io.Writer, s *live.Service, arrived receiving, now time.Time)
 	return writeWeather(w, clients)
 }
 
-// writeFindings says what is wrong with readings, and what to do.
+// writeFindings writes the problems of readings and what to do about them.
 func writeFindings(w io.Writer, s *live.Service, clients []live.ClientStatus) error {
 	for _, c := range clients {
 		if len(c.Findings) == 0 || len(c.Members) > 0 {
@@ -269,7 +270,7 @@ func writeFindings(w io.Writer, s *live.Service, clients []live.ClientStatus) er
 	return nil
 }
 
-// Accept makes what a client's bad readings show its new scale.
+// Accept makes the scale of a client's bad readings its new scale.
 func Accept(ctx context.Context, o Options, client string) error {
 	c, err := config.Read(o.Config, os.Environ())
 	if err != nil {
@@ -293,7 +294,7 @@ func acceptScale(w io.Writer, intake *readings.Intake, client string) error {
 	return err
 }
 
-// writeWeather says what it costs if there is no weather for models that were trained with it.
+// writeWeather writes how much accuracy is lost if models that were trained with weather have none.
 func writeWeather(w io.Writer, clients []live.ClientStatus) error {
 	said := map[issue.Reason][]string{}
 	for _, c := range clients {
@@ -356,7 +357,7 @@ func describeReceiving(r readings.Receiving, at live.Site, now time.Time) string
 	return fmt.Sprintf("receiving (%d %s), first step complete at %s", r.Messages, many, complete.Format(form))
 }
 
-// clockTime returns a time of today as hours and minutes, and other times with their day.
+// clockTime returns hours and minutes for a time of today, and adds the date for other days.
 func clockTime(unix int64, at live.Site, now time.Time) string {
 	t := time.Unix(unix, 0).In(at.Zone)
 	if age := now.Sub(t); age < 20*time.Hour && age > -time.Hour {
@@ -372,11 +373,11 @@ func describeForecast(c live.ClientStatus, at live.Site) string {
 	return fmt.Sprintf("forecast from %s, %g h", time.Unix(c.Forecast.Cutoff, 0).In(at.Zone).Format("15:04"), (time.Duration(at.H) * at.Step).Hours())
 }
 
-// sourceNames are the words for sources that are not a model.
+// sourceNames has the words for sources other than models.
 var sourceNames = map[issue.Source]string{issue.Median: "MEDIAN OF 28 DAYS", issue.Week: "LAST WEEK", issue.Day: "YESTERDAY", issue.Last: "LAST VALUE", issue.None: "NOTHING"}
 
-// describeModel says what made the newest forecast. Refused is a model that the client does
-// not use because its forecasts would be worse, or empty.
+// describeModel returns what made the newest forecast. Refused names a model that the
+// client rejected because its forecasts would be worse, or is empty.
 func describeModel(c live.ClientStatus, refused string) string {
 	if c.Forecast == nil {
 		return ""

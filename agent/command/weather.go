@@ -14,10 +14,10 @@ import (
 	"loadstar/series/openmeteo"
 )
 
-// After a start the agent asks for the days that it may have missed, and later for the last one.
+// missedDays is the number of past days that the agent requests after a start. Later it requests one.
 const missedDays = 7
 
-// weatherService returns the service of a configuration, and the place that it learns.
+// weatherService returns the service of a configuration, and the coordinates that it sends to the service.
 func weatherService(c *config.Config) (*openmeteo.Service, openmeteo.Place, error) {
 	w := c.Weather
 	at := openmeteo.Place{Latitude: w.Latitude, Longitude: w.Longitude}.Rounded(w.Precision)
@@ -40,8 +40,8 @@ func checkWeather(ctx context.Context, c *config.Config, say func(string, ...any
 	return err
 }
 
-// fetchWeather asks a service for weather again and again, until ctx ends. A service that fails
-// ends nothing: forecasts then say that weather is missing.
+// fetchWeather requests weather at intervals until ctx ends. If the service fails, forecasts go
+// on and report that weather is missing.
 func (x *site) fetchWeather(ctx context.Context, intake *readings.Intake, log *slog.Logger) error {
 	w := x.c.Weather
 	service, at, err := weatherService(x.c)
@@ -51,7 +51,7 @@ func (x *site) fetchWeather(ctx context.Context, intake *readings.Intake, log *s
 	every := time.Duration(w.Every)
 	ahead := int(math.Ceil(time.Duration(x.c.Forecast.H).Hours()/24)) + 1
 	log.Info("asking for weather", "service", w.Address, "place", at.String(), "every", w.Every.String())
-	// Agents that start together, for example after a power cut, do not ask together.
+	// Spread the requests of agents that start together, for example after a power cut.
 	wait := rand.N(every/120 + 1)
 	retry := backoff.Backoff{Base: time.Minute, Cap: every}
 	failed, arrives, past := false, false, missedDays

@@ -18,15 +18,15 @@ type Config struct {
 	// (training) and its identity.
 	Dir  string `yaml:"dir"`
 	Site Site   `yaml:"site"`
-	// Server is whether the agent takes part in training: none, optional (if it has joined a
-	// server) or required.
+	// Server is the agent's part in training: none, optional (if it has joined a server) or
+	// required.
 	Server string `yaml:"server"`
 	Store  Store  `yaml:"store"`
-	// History is a prepared file with readings from before the agent, imported once.
+	// History is a prepared file with earlier readings. The agent imports it once.
 	History string `yaml:"history"`
 	// Model is the folder of a model that clients use, such as that of a run.
 	Model string `yaml:"model"`
-	// Clients are the meters. Without them, those of the history are the clients. A name
+	// Clients are the meters. If none are given, the meters of the history are the clients. A name
 	// without settings takes its readings from the inbox and HTTP.
 	Clients map[string]Client `yaml:"clients"`
 	// Groups are clients that are forecast as one: NAME: [CLIENT, CLIENT].
@@ -62,7 +62,7 @@ type Site struct {
 type Store struct {
 	// Keep is how long readings are kept.
 	Keep Duration `yaml:"keep"`
-	// Flush is how long samples may wait until they are written.
+	// Flush is the longest time that samples wait before they are written.
 	Flush Duration `yaml:"flush"`
 }
 
@@ -93,17 +93,17 @@ type Client struct {
 // Weather is a service that the agent asks for weather. There is none if Address is empty.
 type Weather struct {
 	// Address is a service with the interface of Open-Meteo, such as https://api.open-meteo.com.
-	// Without it the agent asks nobody. The service learns the rounded coordinates and the
+	// Without it the agent fetches no weather. The service learns the rounded coordinates and the
 	// agent's internet address, and nothing else.
 	Address string `yaml:"address"`
-	// Latitude is that of the site, in degrees.
+	// Latitude is the site's latitude in degrees.
 	Latitude float64 `yaml:"latitude"`
-	// Longitude is that of the site, in degrees.
+	// Longitude is the site's longitude in degrees.
 	Longitude float64 `yaml:"longitude"`
-	// Precision is the number of degrees to which both are rounded before they are sent; 0 means
-	// that they are sent as they are. 0.1 is about 11 km.
+	// Precision is the number of degrees to which the agent rounds both coordinates before it
+	// sends them. 0 means no rounding. 0.1 is about 11 km.
 	Precision float64 `yaml:"precision"`
-	// Every is the time between two questions.
+	// Every is the time between two requests.
 	Every Duration `yaml:"every"`
 }
 
@@ -136,12 +136,11 @@ type HTTP struct {
 
 // Forecast says what is forecast and when.
 type Forecast struct {
-	// H is how far forecasts reach, up to 14 days.
+	// H is the forecast horizon, at most 14 days.
 	H Duration `yaml:"h"`
 	// Levels are the quantiles; 0.5 must be among them.
 	Levels []float64 `yaml:"levels,flow"`
-	// Delay is the time after the end of a step after which the agent no longer waits for
-	// readings.
+	// Delay is how long the agent waits for readings after the end of a step.
 	Delay Duration `yaml:"delay"`
 	// Drop is a folder for forecasts as CSV files.
 	Drop string `yaml:"drop"`
@@ -153,7 +152,7 @@ type Forecast struct {
 
 // Share says what may leave the agent.
 type Share struct {
-	// Scores is whether the server may see scores: no load, no time series.
+	// Scores is true if the server may see scores, which contain neither loads nor time series.
 	Scores bool `yaml:"scores"`
 }
 
@@ -208,8 +207,8 @@ func (c *Config) Step() time.Duration { return time.Duration(c.Site.Interval) }
 // File returns the path of a file in the agent's folder.
 func (c *Config) File(name string) string { return filepath.Join(c.Dir, name) }
 
-// Read reads a file, and the environment: LOADSTAR_AGENT_SITE_ZONE sets site.zone, and so
-// on for every key with a single value. Environ has the form of [os.Environ].
+// Read reads a file and the environment. Variables such as LOADSTAR_AGENT_SITE_ZONE set
+// keys with a single value, here site.zone. Environ has the form of [os.Environ].
 func Read(path string, environ []string) (*Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

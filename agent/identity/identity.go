@@ -1,5 +1,5 @@
-// Package identity manages an agent's key and certificate: it exchanges a join token for a
-// certificate, stores key and certificate, and renews them.
+// Package identity manages an agent's key and certificate. It exchanges a join token for a
+// certificate, stores both, and renews them.
 package identity
 
 import (
@@ -21,8 +21,8 @@ import (
 	"loadstar/internal/mtls"
 )
 
-// file holds the server's address, the key, its certificate and the roots. They are in a
-// single file because a file can be replaced atomically. To join again, an installer renames
+// file holds the server's address, the key, its certificate and the roots. A single file can
+// be replaced atomically. To join again, an installer renames
 // it to oldFile.
 const (
 	file    = "identity.pem"
@@ -55,7 +55,7 @@ type Identity struct {
 	retry    backoff.Backoff
 	after    time.Time // of the next attempt
 	// unasked means that the last attempt succeeded and that the server had not asked for it.
-	// If it asks now, it has another issuer since then, and the agent need not wait.
+	// If the server asks now, its issuer has changed since then, and the agent need not wait.
 	unasked bool
 }
 
@@ -65,7 +65,7 @@ type use struct {
 	transport *http.Transport
 }
 
-// Open opens the identity in a folder, even if it has expired: see Expires.
+// Open opens the identity in a folder, even an expired one (see Expires).
 func Open(dir string) (*Identity, error) {
 	return open(dir, file)
 }
@@ -172,7 +172,7 @@ func (n *newest) RoundTrip(r *http.Request) (*http.Response, error) {
 // CloseIdleConnections makes http.Client.CloseIdleConnections work with this transport.
 func (n *newest) CloseIdleConnections() { n.current.Load().transport.CloseIdleConnections() }
 
-// defaultPort is the port of a server that has no other.
+// defaultPort is the port of an address that names none.
 const defaultPort = "7443"
 
 // maxID is longer than any name that a server assigns.

@@ -42,7 +42,7 @@ type Joining struct {
 }
 
 // Once joins a server unless the folder has an identity. Without a server it does nothing, so
-// that the zero value is of use.
+// the zero value is usable.
 func (j Joining) Once(ctx context.Context, dir, name string) error {
 	if j.Server == "" && j.TokenFile == "" {
 		return nil
@@ -107,7 +107,7 @@ func Join(ctx context.Context, dir, server, token, name string) (*Identity, erro
 	if err != nil {
 		return nil, fmt.Errorf("joining %s: invalid response: %w", server, err)
 	}
-	// The key is written first: with the identity alone, the agent would not check heads.
+	// Write the key first, because an agent with only the identity would not check heads.
 	if err := head.WriteKey(dir, answer.GetHeadKey()); err != nil {
 		return nil, fmt.Errorf("joined %s as %s, but cannot store its key: %w; solve this and join again", server, answer.GetAgent(), err)
 	}
@@ -188,8 +188,8 @@ func short(name string) string {
 	return strings.TrimSpace(name)
 }
 
-// pinned is a connection to a server of which only the pin of a certificate is known: its
-// root's, or that of an issuer below it.
+// pinned is a connection to a server of which only a pin is known. The pin is that of its
+// root certificate or of an issuer below the root.
 type pinned struct {
 	server, pin string
 	// The certificate with the pin, set once the connection is verified.

@@ -23,13 +23,13 @@ const (
 
 // RenewIfDue gets a new key and certificate when less than a third of the old certificate's
 // lifetime is left, or when the server has asked for it, and reports whether it did. It also
-// does so when the old certificate has expired: a server accepts it for some time. The old key
+// renews an expired certificate, which a server accepts for some time. The old key
 // and certificate stay in use until the new ones are on disk. If a renewal fails, the old ones
-// remain; call RenewIfDue again, at any time: it waits longer after each failure.
+// remain. RenewIfDue may be called again at any time, and waits longer after each failure.
 //
-// After a rotation the agent thus renews at its next contact with the server. Only an agent that
-// has just followed another rotation waits for a third of its certificate's
-// lifetime, but not longer than an hour.
+// After a rotation of the issuer, the agent therefore renews at its next contact with the
+// server. Only an agent that has just followed another rotation waits for a third of its
+// certificate's lifetime, at most an hour.
 func (i *Identity) RenewIfDue(ctx context.Context, now time.Time) (bool, error) {
 	if !i.due(now) {
 		return false, nil
@@ -48,8 +48,8 @@ func (i *Identity) RenewIfDue(ctx context.Context, now time.Time) (bool, error) 
 		return false, err
 	}
 	i.retry.Reset()
-	// A server that asks again at once is one of several with different issuers. A short-lived
-	// certificate is always due, because it is also valid for some time before it is issued.
+	// If the server asks again at once, several servers have different issuers. A short-lived
+	// certificate would always be due, because its validity begins before its issue.
 	i.after = now.Add(min(retryMost, i.Expires().Sub(now)/3))
 	i.stale.Store(false)
 	return true, nil

@@ -11,8 +11,8 @@ import (
 // maxToken is longer than any file with a join token.
 const maxToken = 4 << 10
 
-// Token returns the join token that a user gave: as an argument, in a file, or on standard
-// input if one of them is "-". A token on the command line is visible to all users of the
+// Token returns the join token from an argument, from a file, or from standard input if
+// one of them is "-". A token on the command line is visible to all users of the
 // machine and stays in the shell's history, so a file is better.
 func Token(argument, file string, stdin io.Reader) (string, error) {
 	switch {

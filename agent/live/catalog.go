@@ -24,7 +24,7 @@ import (
 
 var nan = float32(math.NaN())
 
-// model is a model that the agent has.
+// model is a model with its weights.
 type model struct {
 	modelRecord
 	// serve is nil if the model cannot be used here; err says why.
@@ -32,8 +32,7 @@ type model struct {
 	err   error
 }
 
-// catalog has the models of the agent and the weights of its clients. It is part of the roster, whose
-// lock guards it.
+// catalog has the agent's models and its clients' weights. The roster's lock guards it.
 type catalog struct {
 	*inputs
 	db      *boltfile.File
@@ -58,7 +57,7 @@ func (cat *catalog) newModel(r modelRecord) *model {
 	return m
 }
 
-// reason says why a model cannot forecast for the site, or is empty.
+// reason returns why a model cannot forecast for the site, or nothing if it can.
 func (cat *catalog) reason(m *model) issue.Reason {
 	switch {
 	case m == nil || m.serve == nil:
@@ -69,8 +68,8 @@ func (cat *catalog) reason(m *model) issue.Reason {
 	return ""
 }
 
-// runner is a contender in use: a model with the weights and the state of a client. A runner
-// without a model has only fallbacks.
+// runner is a contender in use. It has a model and a client's weights and state. A runner
+// without a model uses fallbacks.
 type runner struct {
 	id     uint64 // of the head, 0 without a model
 	model  *model
@@ -121,7 +120,7 @@ func (cat *catalog) fill(r *runner, h *head) error {
 	return nil
 }
 
-// newHead returns the head of a client's weights.
+// newHead returns a head with a client's weights.
 func newHead(model, client string, made int64, from origin, c serve.Client) *head {
 	return &head{Model: model, Client: client, Made: made, Origin: from, Weights: c.Weights, Scaling: serve.EncodeScaling(c.Scaling)}
 }
@@ -135,7 +134,7 @@ func putHead(tx *bolt.Tx, h *head) (uint64, error) {
 	return id, put(tx, headsBucket, numberKey(id), headFormat, h.encode())
 }
 
-// numberOf returns the number of a head that is in the file already, or 0.
+// numberOf returns the number of a head if the file already has it, or 0.
 func (cat *catalog) numberOf(h *head) uint64 {
 	if h.Origin != trained {
 		return 0
@@ -146,7 +145,7 @@ func (cat *catalog) numberOf(h *head) uint64 {
 	return 0
 }
 
-// addModel stores a model with the heads of the clients that have some.
+// addModel stores a model and the heads that clients have for it.
 func (cat *catalog) addModel(r modelRecord, heads []*head) error {
 	m := cat.newModel(r)
 	if m.err != nil {
@@ -177,7 +176,7 @@ func (cat *catalog) addModel(r modelRecord, heads []*head) error {
 // headKey identifies the heads of a client for a model.
 type headKey struct{ model, client string }
 
-// read reads the models and lists the weights that are in the file.
+// read reads the file's models and lists its weights.
 func (cat *catalog) read() error {
 	return cat.db.View(func(tx *bolt.Tx) error {
 		if _, err := getJSON(tx, metaBucket, droppedKey, droppedFormat, &cat.dropped); err != nil {
@@ -218,7 +217,7 @@ func (cat *catalog) read() error {
 	})
 }
 
-// newest returns the models of a role, the newest first.
+// newest returns the models of a role, newest first.
 func (cat *catalog) newest(role release.Role) []*model {
 	var out []*model
 	for _, m := range cat.models {
@@ -274,13 +273,13 @@ func (cat *catalog) openFolder(dir string, clients []string, now int64) error {
 	return cat.addModel(r, heads)
 }
 
-// encodeContent returns the part of a record that makes two models different.
+// encodeContent returns the part of a record that distinguishes models.
 func (r *modelRecord) encodeContent() []byte {
 	x := modelRecord{Name: r.Name, Plan: r.Plan, Shared: r.Shared}
 	return x.encode()
 }
 
-// droppedKey is where the IDs of releases are stored that were removed by prune.
+// droppedKey is the key of the IDs of releases that prune removed.
 var droppedKey = []byte("dropped")
 
 var droppedFormat = stateformat.Format{Name: "the list of removed models", Magic: "LSLVDROP", Version: 1}
@@ -290,8 +289,8 @@ func (cat *catalog) putDropped(tx *bolt.Tx) error {
 	return putJSON(tx, metaBucket, droppedKey, droppedFormat, cat.dropped)
 }
 
-// replay advances the state of a runner to the cutoff, with the readings of its client. Each
-// is called with the issues and with the model's own point forecasts, and may be nil.
+// replay advances the state of a runner to the cutoff, with the readings of its client. The
+// function each receives the issues and the model's own point forecasts. It may be nil.
 func (cat *catalog) replay(d *series.Dataset, r *runner, gen *generic, cutoff int64, each func(f issue.Forecast, bare []float32)) error {
 	var (
 		own, other   *serve.Model

@@ -22,8 +22,8 @@ const (
 	between   = 6 * 60 * 60 // seconds between the issues that are compared
 	tolerance = 1.02        // a contender may be this much worse; ties go to the newer
 	// The correction and the blend with last week hide the errors of a bad model. So the
-	// model alone is judged too, more generously: against the champion's model, or against
-	// last week's load if there is none.
+	// bare model is judged too, with more tolerance. It competes with the champion's bare
+	// model, or with last week's load if no model is in use.
 	bareTolerance, bareOfWeek = 1.1, 1.5
 	hopeless                  = 2.0
 	trialDays                 = 7         // the champion before runs silently for so long
@@ -33,21 +33,21 @@ const (
 	refitSpan                 = 56 * day
 	refitRest                 = 7 * day // at most one refit of a client in this time
 	judgeRest                 = day     // a comparison without a result is repeated after this time
-	// A client without a model tries one that it refused again after this time: last week's load
-	// is hard to beat in some weeks, such as the first ones of a term, and bad in the others.
+	// A client without a model retries a refused one after this time. In some weeks last week's
+	// load is hard to beat, and in others it is bad.
 	retryRest = testDays * day
 )
 
-// job is work that takes longer than an issue: comparing a model of a client.
+// job is the comparison of a client's models, which takes longer than an issue.
 type job struct {
 	client string
 	model  *model
 	refit  bool
 }
 
-// chooser decides which model each client uses: it compares new models with those in use, watches
-// the models in use, and removes those that nobody needs. The roster's lock guards it. Comparing
-// takes long and is done without the lock: see compare.go.
+// chooser decides which model each client uses. It compares new models with those in use, watches
+// the models in use, and removes unused ones. The roster's lock guards it. A comparison takes
+// long and runs without the lock (see compare.go).
 type chooser struct {
 	*roster
 	view *view
@@ -127,7 +127,7 @@ func (ch *chooser) pin(client string, to bool) error {
 	})
 }
 
-// leave returns a client to the model before, because somebody wants it.
+// leave returns a client to its previous model at a user's request.
 func (ch *chooser) leave(client string) error {
 	return ch.change(client, func(m *member) error {
 		before := *m
@@ -203,8 +203,8 @@ func (ch *chooser) settle(j *job, against uint64, v verdict, failed error, now i
 	return ch.db.Update(func(tx *bolt.Tx) error { return putMember(tx, m) })
 }
 
-// install makes a head the champion of a client, whose present champion runs silently from
-// now on.
+// install makes a head a client's champion. The previous champion becomes the shadow,
+// which runs silently.
 func (ch *chooser) install(m *member, h *head, now int64) error {
 	rec, w := m.rec, m.watch.anew(now)
 	id := ch.numberOf(h)
@@ -241,8 +241,8 @@ func (ch *chooser) install(m *member, h *head, now int64) error {
 	return ch.prune()
 }
 
-// follow ends the trial of a client's champion: after some days of forecasts by both, the
-// better one stays.
+// follow ends the trial of a client's champion. After some days of forecasts by champion
+// and shadow, the better one stays.
 func (ch *chooser) follow(m *member, now time.Time, snap *snapshot) error {
 	if m.shadow != nil {
 		today := snap.cutoff / day
@@ -269,8 +269,9 @@ func (ch *chooser) follow(m *member, now time.Time, snap *snapshot) error {
 	return ch.observeDrift(m, now, snap)
 }
 
-// rollback returns a client to the champion before, and refuses the present model. The
-// champion that ran silently continues with its state. The caller stores the client and the
+// rollback returns a client to its previous champion, and refuses the present model. If the
+// previous champion ran silently, it continues with its state. The caller stores the client
+// and the
 // state of its champion.
 func (ch *chooser) rollback(m *member, now int64) error {
 	if m.champion.model == nil {
@@ -294,9 +295,9 @@ func (ch *chooser) rollback(m *member, now int64) error {
 	return nil
 }
 
-// prune removes the models and heads that nobody uses any more: a model that is not among
-// the newest three, and heads that are neither in use nor waiting to be compared. It
-// remembers the releases: received again, they would look newer than the ones in use.
+// prune removes unused models that are not among the newest three, and heads that are
+// neither in use nor waiting to be compared. It remembers removed releases, because a
+// release that is received again would look newer than those in use.
 func (ch *chooser) prune() error {
 	const kept = 3
 	used := map[uint64]bool{}

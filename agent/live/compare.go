@@ -23,10 +23,10 @@ type verdict struct {
 	judged   bool // there were enough forecasts
 	accepted bool
 	winner   *head
-	// With the errors of champion and contender per step.
+	// champion and contender have the errors per step.
 	champion, contender tally
-	// planted means that the contender's forecasts leave the range of the readings if a flag
-	// of the calendar is set.
+	// planted means that a calendar flag makes the contender's forecasts leave the range of
+	// the readings.
 	planted bool
 	why     string
 }
@@ -66,9 +66,9 @@ func (ch *chooser) compare(ctx context.Context, j *job, champion *runner, now ti
 			return verdict{}, err
 		}
 	}
-	// With no weights from training, and also if those from training lose narrowly, weights
-	// are fitted on the readings before the days of the comparison. If they lose by far, the
-	// release is not what it claims to be, even if fitting could repair it.
+	// Without weights from training, or if they lose narrowly, fit weights to the readings
+	// before the days of the comparison. Weights from training that lose by far show that
+	// the release is not what it claims to be, even if fitting could repair it.
 	v := verdict{why: "too few readings"}
 	for _, h := range contenders {
 		v, err = ch.contest(d, j, champion, h, cutoff)
@@ -181,8 +181,8 @@ func (ch *chooser) contest(d *series.Dataset, j *job, champion *runner, h *head,
 	if !v.accepted {
 		return v, nil
 	}
-	// The last days have few flags of the calendar. A model can be right on them, and far off
-	// when a flag is set for the first time.
+	// Few calendar flags are set on the last days. A model can be right on these days, and
+	// far off when a flag is set for the first time.
 	f, err := x.model.serve.TryFlags(d, 0, x.client, cutoff)
 	if err != nil {
 		return v, err
@@ -193,8 +193,8 @@ func (ch *chooser) contest(d *series.Dataset, j *job, champion *runner, h *head,
 	return v, nil
 }
 
-// bareOf returns what the champion's model alone said about row k of an issue, or last week's
-// load if there is no model.
+// bareOf returns the bare forecast of the champion's model for row k of an issue, or last
+// week's load if there is no model.
 func (ch *chooser) bareOf(champion *runner, x tried, k int, m series.Meter, t int64) float64 {
 	if champion.model != nil {
 		if k < len(x.bare) {
@@ -221,7 +221,7 @@ func (t *tally) add(levels []float64, point int, row []float64, load float64) {
 }
 
 // trial returns the issues that a runner would have made in the last days, by cutoff. The young
-// model takes no part: on 14 days, a few clients prefer it by chance, and lose by it later.
+// model takes no part, because over 14 days a few clients prefer it by chance and lose later.
 func (ch *chooser) trial(d *series.Dataset, r *runner, cutoff int64) (map[int64]tried, error) {
 	fresh := *r
 	var err error

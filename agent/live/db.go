@@ -80,7 +80,7 @@ func get(tx *bolt.Tx, bucket, key []byte, f stateformat.Format) ([]byte, error) 
 	return bytes.Clone(state), nil
 }
 
-// putJSON and getJSON are for small records. Fields can be added without a new format.
+// putJSON and getJSON store small records as JSON, so new fields need no new format.
 func putJSON(tx *bolt.Tx, bucket, key []byte, f stateformat.Format, r any) error {
 	b, err := json.Marshal(r)
 	if err != nil {
@@ -103,7 +103,7 @@ func getJSON(tx *bolt.Tx, bucket, key []byte, f stateformat.Format, r any) (bool
 // numberKey sorts numbers in ascending order.
 func numberKey(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
-// timeKey is the key of something of a client at a time.
+// timeKey is the key of a client's record of a time.
 func timeKey(client string, at int64) []byte {
 	return binary.BigEndian.AppendUint64(append([]byte(client), 0), uint64(at))
 }

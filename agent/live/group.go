@@ -12,7 +12,7 @@ import (
 	"loadstar/series"
 )
 
-// group is several clients that are forecast as one.
+// group is a set of clients that is forecast as one.
 type group struct {
 	name     string
 	members  []string

@@ -21,7 +21,7 @@ type host struct {
 	wake func() // is called when there may be work
 }
 
-// Has reports whether the service has a release, or had it and does not need it any more.
+// Has reports whether the service has a release, or had it and no longer needs it.
 func (h host) Has(id string) bool {
 	h.issuing.Lock()
 	defer h.issuing.Unlock()
@@ -30,7 +30,7 @@ func (h host) Has(id string) bool {
 }
 
 // Offer stores a release. Clients that took part in its run begin with the personal layers
-// that they kept; for the others, layers are fitted when the release is compared.
+// that they kept. The other clients fit their layers when they compare the release.
 func (h host) Offer(r release.Release, load func(client string) (release.Kept, bool, error)) error {
 	h.issuing.Lock()
 	defer h.issuing.Unlock()
@@ -83,8 +83,8 @@ func (h host) Offer(r release.Release, load func(client string) (release.Kept, b
 	return nil
 }
 
-// Retain removes the releases that are not in the list. Clients that use one of them return
-// to the model before at once. Models from a folder stay.
+// Retain removes the releases that are not in the list. Clients that use a removed release
+// return to their previous model at once. Models from a folder stay.
 func (h host) Retain(ids []string) error {
 	h.issuing.Lock()
 	defer h.issuing.Unlock()
@@ -108,12 +108,12 @@ func (h host) Retain(ids []string) error {
 	return nil
 }
 
-// Reports returns what clients let the server know, once a week after the week has ended. A new
-// client reports at once, for the week before. Somebody who knows the numbers of two days could
-// otherwise compute those of a day, so they are also rounded. The client's own page shows more.
+// Reports returns the clients' reports to the server, one a week, after the week has ended. A
+// new client reports the previous week at once. Reports of successive days would reveal the
+// numbers of a single day, so reports are weekly and rounded. The client's own page shows more.
 //
-// Codes that say that a meter is wrong are reported as soon as they change, at most once in ten minutes,
-// because somebody must look at it. Those that can hint at an empty house wait for the weekly report.
+// Codes of a faulty meter are reported when they change, at most every ten minutes, because somebody
+// must look at the meter. Codes that can reveal an empty house wait for the weekly report.
 func (h host) Reports() ([]release.Report, func()) {
 	if !h.c.ShareScores {
 		return nil, func() {}
@@ -142,7 +142,7 @@ func (h host) Reports() ([]release.Report, func()) {
 			told[name] = soon
 			prompt = append(prompt, name)
 		}
-		// A later day than today was reported while the clock was wrong.
+		// If a later day than today was reported, the clock was wrong then.
 		if m.rec.Reported >= sunday && m.rec.Reported <= yesterday+1 || len(m.scores.days) == 0 {
 			continue
 		}
@@ -199,8 +199,8 @@ func (h host) Reports() ([]release.Report, func()) {
 	}
 }
 
-// tell returns the codes that the server should know now: those that say that the meter is wrong,
-// and of the others what the last report said.
+// tell returns the codes that the server should know now. Codes of a faulty meter are current;
+// all others are those of the last report.
 func (m *member) tell(codes []string) (soon []string) {
 	for _, code := range codes {
 		if promptly(code) {
@@ -215,8 +215,8 @@ func (m *member) tell(codes []string) (soon []string) {
 	return soon
 }
 
-// promptly reports whether a finding says that a meter is wrong. Flat readings and zeros do not,
-// because an empty house can have them too.
+// promptly reports whether a finding shows a faulty meter. Flat readings and zeros do not,
+// because an empty house can cause them too.
 func promptly(code string) bool {
 	return code == "impossible" || code == "unit-jump" || code == "clock-shift"
 }

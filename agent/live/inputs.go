@@ -12,8 +12,8 @@ import (
 	"loadstar/series/store"
 )
 
-// inputs reads what forecasts are made of: the configuration, readings and weather. Nothing in it
-// changes after Open, so it needs no lock.
+// inputs reads the inputs of forecasts: configuration, readings and weather. It does not change
+// after Open, so it needs no lock.
 type inputs struct {
 	c     Config
 	point int // index of the level 0.5
@@ -42,10 +42,10 @@ func (in *inputs) seconds() int64 { return int64(in.c.Site.Interval / time.Secon
 // floor returns the end of the newest complete step at a time.
 func (in *inputs) floor(unix int64) int64 { return unix - unix%in.seconds() }
 
-// ahead is the number of steps after a cutoff for which weather may be needed.
+// ahead is the number of steps after a cutoff that may need weather.
 func (in *inputs) ahead() int { return max(in.c.H, int(48*time.Hour/in.c.Site.Interval)) }
 
-// dataset returns readings and weather. Weather after the end is what was known then.
+// dataset returns readings and weather. Weather after the end is the forecast that was known at the end.
 func (in *inputs) dataset(names []string, from, to int64) (*series.Dataset, []store.Mark, error) {
 	site := in.c.Site
 	var (
@@ -59,8 +59,8 @@ func (in *inputs) dataset(names []string, from, to int64) (*series.Dataset, []st
 	return d, marks, err
 }
 
-// history returns the readings of a client that issues in [from, to) may use, or nil if it
-// has none. They begin with the client's first reading, as they do in a file.
+// history returns the client's readings that issues in [from, to) may use, or nil if the
+// client has none. As in a file, they begin with the client's first reading.
 func (in *inputs) history(name string, from, to int64) (*series.Dataset, error) {
 	first, _, ok, err := in.c.Store.Span(name)
 	from = max(serve.Tail(from), first, 0)
@@ -80,7 +80,7 @@ func (in *inputs) stored(client string, from, to int64) ([]float32, error) {
 	return m.Load, err
 }
 
-// load reads the load of a client, or the sum of those of a group, in [from, to).
+// load reads the load of a client, or the sum of a group's loads, in [from, to).
 func (in *inputs) load(read loads, name string, members []string, from, to int64) ([]float32, error) {
 	if members == nil {
 		return read(name, from, to)
@@ -104,7 +104,7 @@ func (in *inputs) midnight(t int64) int64 {
 	return time.Date(y, m, d, 0, 0, 0, 0, in.c.Site.Clock).Unix()
 }
 
-// weekBefore returns the load at the same clock time 7 days before, or 14.
+// weekBefore returns the load at the same clock time 7 days earlier, or else 14 days earlier.
 func (in *inputs) weekBefore(at func(int64) float64, t int64) float64 {
 	clock := time.Unix(t, 0).In(in.c.Site.Clock)
 	for _, days := range []int{7, 14} {

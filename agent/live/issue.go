@@ -18,10 +18,10 @@ const (
 	day = 24 * 60 * 60 // seconds
 	// replayed is how far back a new state is replayed, in seconds.
 	replayed = 63 * day
-	// keptIssues is how long a recorded issue is kept after its last target: until the day of
-	// that target is no longer scored again. That day may have begun a day earlier.
+	// keptIssues is how long a recorded issue is kept after its last target. The day of that
+	// target may be scored again until then. It may have begun a day earlier.
 	keptIssues = (correctable + 1) * day
-	// staleAfter is the age from which a model counts as old.
+	// staleAfter is the age at which a model becomes stale.
 	staleAfter = 90 * day
 )
 
@@ -90,8 +90,8 @@ func (is *issuer) issueAll(now time.Time, cutoff int64) error {
 			})
 		}
 	}
-	// The decisions that follow from scores are stored with the issue. An agent that is killed
-	// in between would not make them up, because it does not repeat the issue.
+	// Store the decisions that follow from scores with the issue. An agent that was killed in
+	// between would never make these decisions, because it does not repeat the issue.
 	if due {
 		back, err := is.scoreAll(now, snap)
 		if err != nil {
@@ -119,8 +119,8 @@ func (is *issuer) issueAll(now time.Time, cutoff int64) error {
 	return nil
 }
 
-// issueNow makes and publishes a forecast of a client or group from all readings that are known.
-// What the client learns does not change. It takes the lock.
+// issueNow makes and publishes a forecast of a client or group from all known readings. It does
+// not change what the client has learned. It takes the lock.
 func (is *issuer) issueNow(ctx context.Context, name string) (*Issued, error) {
 	is.issuing.Lock()
 	defer is.issuing.Unlock()
@@ -174,7 +174,7 @@ func (is *issuer) issueNow(ctx context.Context, name string) (*Issued, error) {
 	return x, nil
 }
 
-// issueOne makes the forecast of a client, and that of the contender that runs silently. The
+// issueOne makes a client's forecast and that of its silent contender. The
 // result is not nil if the issue is recorded.
 func (is *issuer) issueOne(m *member, snap *snapshot, now time.Time) (*Issued, *recorded, error) {
 	cutoff, meter := snap.cutoff, snap.meters[m.name]
@@ -211,7 +211,7 @@ func (is *issuer) issueOne(m *member, snap *snapshot, now time.Time) (*Issued, *
 	return x, r, nil
 }
 
-// ask returns the forecasters of a runner, and the spy on the client's own.
+// ask returns a runner's forecasters, and the spy that records the client's own model.
 func (is *issuer) ask(snap *snapshot, client string, r *runner, gen *generic) (issue.Models, *spy) {
 	var (
 		out issue.Models
@@ -240,7 +240,7 @@ func (is *issuer) ask(snap *snapshot, client string, r *runner, gen *generic) (i
 	return out, own
 }
 
-// issued adds to a forecast what the ladder does not know.
+// issued adds to a forecast the fields that the ladder cannot know.
 func (is *issuer) issued(r *runner, f issue.Forecast, name string, now time.Time) *Issued {
 	f.Client = name
 	x := &Issued{Forecast: f, Issued: now.Unix()}
@@ -252,8 +252,8 @@ func (is *issuer) issued(r *runner, f issue.Forecast, name string, now time.Time
 	return x
 }
 
-// catchUp replays the recorded issues that the states of a client's contenders have missed, because
-// they are new or because the agent was not running. The readings are read once for both.
+// catchUp replays recorded issues for a client's contenders that are new or have missed issues
+// while the agent was not running. It reads the readings once for all contenders.
 func (is *issuer) catchUp(m *member, gen *generic, cutoff int64) error {
 	var behind []*runner
 	from := cutoff
@@ -284,13 +284,13 @@ func (is *issuer) catchUp(m *member, gen *generic, cutoff int64) error {
 	return nil
 }
 
-// missed returns from when on the state of a contender has to be replayed, or the cutoff. It makes a
-// new state if the present one cannot continue.
+// missed returns the time from which a contender's state must be replayed, or the cutoff if nothing
+// was missed. It makes a new state if the present one cannot continue.
 func (is *issuer) missed(r *runner, cutoff int64) (since int64, err error) {
 	fresh := r.state.Next() == 0
 	if fresh && r.begin != nil {
 		if err := r.state.UnmarshalBinary(r.begin); err != nil || r.state.Next() > cutoff {
-			// The configuration differs from that of the training, or readings are missing.
+			// The configuration differs from the one in training, or readings are missing.
 			if r.state, err = is.newState(); err != nil {
 				return 0, err
 			}
@@ -304,8 +304,8 @@ func (is *issuer) missed(r *runner, cutoff int64) (since int64, err error) {
 	}
 	every := int64(r.state.Every(r.targets()...)) * is.seconds()
 	since = r.state.Next()
-	// A state that has seen the readings up to a recorded cutoff has recorded the issue there, unless
-	// it is new: the state of a folder ends before the issue.
+	// A state that has seen the readings up to a recorded cutoff has recorded the issue there. A new
+	// state has not, because the state in a model's folder ends before the issue.
 	if recorded := (cutoff - 1) / every * every; since > recorded || since == recorded && !fresh {
 		return cutoff, nil
 	}
@@ -397,9 +397,9 @@ func putRecorded(tx *bolt.Tx, name string, r *recorded, step int64) error {
 	return err
 }
 
-// scoreAll makes the scores of the days that have changed since the last time, and decides
-// what follows from them. It returns the clients that went back to the model before. The
-// caller stores the result with putScores.
+// scoreAll scores the days that have changed since the last call, and acts on the scores.
+// It returns the clients that went back to their previous model. The caller stores the
+// result with putScores.
 func (is *issuer) scoreAll(now time.Time, snap *snapshot) (back []*member, err error) {
 	today := snap.cutoff / day
 	for _, name := range is.names {
@@ -431,7 +431,7 @@ func (is *issuer) scoreAll(now time.Time, snap *snapshot) (back []*member, err e
 }
 
 // putScores stores the scores of all clients and groups, and the states of the clients that
-// went back to the model before.
+// went back to their previous model.
 func (is *issuer) putScores(tx *bolt.Tx, back []*member) error {
 	for _, m := range back {
 		if err := putState(tx, m.name, asChampion, m.champion); err != nil {

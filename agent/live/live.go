@@ -1,9 +1,9 @@
 // Package live forecasts for an agent's clients on schedule, scores the forecasts, and
 // decides which model each client uses.
 //
-// A [Service] has four parts. The issuer makes forecasts from a snapshot of the readings, the chooser
-// decides which model each client uses, records has what was forecast and how it scored, and the view
-// is what readers see. Issuer and chooser share the roster of clients and models, and its lock.
+// A [Service] has four parts. The issuer makes forecasts from a snapshot of the readings. The chooser
+// decides which model each client uses. The records hold past forecasts and their scores. The view
+// shows all this to readers. Issuer and chooser share the roster of clients and models, and its lock.
 package live
 
 import (
@@ -15,9 +15,9 @@ import (
 
 // Errors that callers distinguish.
 var (
-	// ErrUnknown means that there is no client or group of that name.
+	// ErrUnknown means that no client or group has the name.
 	ErrUnknown = errors.New("there is no such client")
-	// ErrNoForecast means that nothing was issued for a client yet.
+	// ErrNoForecast means that no forecast was issued for a client yet.
 	ErrNoForecast = errors.New("there is no forecast yet")
 )
 
@@ -35,27 +35,28 @@ type Site struct {
 // ClientStatus is the state of a client or group.
 type ClientStatus struct {
 	Name string
-	// Members are those of a group. A client has none.
+	// Members are the members of a group. A client has none.
 	Members []string
 	// Newest is the end of the newest reading in Unix seconds, or 0. Days is the time since
 	// the first reading in days.
 	Newest int64
 	Days   float64
-	// Forecast is the newest issue without its rows, or nil. Source and Reason are those of
-	// its first row, and Quality the worst of its first day.
+	// Forecast is the newest issue without its rows, or nil. Source and Reason come from
+	// its first row. Quality is the worst of its first day.
 	Forecast *Issued
 	Source   issue.Source
 	Reason   issue.Reason
 	Quality  issue.Quality
-	// Scores are those of the last 28 days, all leads together.
+	// Scores cover the last 28 days, all leads together.
 	Scores Score
-	// Drift means that the client's model became worse compared with last week. Findings
-	// are codes of package series/quality. WantsRound means that only new training helps.
+	// Drift means that the client's model became worse compared with last week's load.
+	// Findings are codes of package series/quality. WantsRound means that only new
+	// training can help.
 	Drift      bool
 	Findings   []string
 	WantsRound bool
 	Pinned     bool // the client's model is not changed
-	// Next says what makes the next forecast if it is another model than that of the newest.
+	// Next names the model of the next forecast if it differs from that of the newest forecast.
 	Next string
 }
 
@@ -64,11 +65,11 @@ type Issued struct {
 	issue.Forecast
 	Issued  int64 // when it was made, Unix seconds
 	Release ModelRef
-	// Bare has the model's own point forecasts, before the correction, NaN where there is
-	// none. It is nil if no model was asked, and after a restart.
+	// Bare has the model's own point forecasts before the correction, and NaN where there
+	// is none. It is nil after a restart, or if no model was used.
 	Bare []float64
-	// Sequence counts the issues of a client, and changes with every change of its
-	// forecasts.
+	// Sequence counts the client's issues. It changes whenever the client's
+	// forecasts change.
 	Sequence uint64
 }
 
@@ -77,14 +78,14 @@ type ModelRef struct {
 	Release string // such as day@7, or the name of a folder; empty if there is none
 	Run     string
 	Version int
-	// Head is when the client's personal layers were fitted or trained, in Unix seconds, or
-	// 0.
+	// Head is the Unix time in seconds at which the client's personal layers were fitted or
+	// trained, or 0.
 	Head int64
 	// Stale means that the model is older than 90 days.
 	Stale bool
 }
 
-// Said is what was forecast for a step, with what happened.
+// Said is the forecast for a step, with the actual load.
 type Said struct {
 	Time, Cutoff int64 // Unix seconds
 	Values       []float64
@@ -100,7 +101,7 @@ type Score struct {
 	Last  int
 	Steps int // number of forecasts with a known load
 	// MAE is in kW, and RelativeMAE relative to the error of last week's load in the same
-	// steps. They are NaN if they are not known.
+	// steps. They are NaN if they are unknown.
 	MAE, RelativeMAE float64
 	// Pinball is the mean pinball loss by level.
 	Pinball []float64
@@ -109,11 +110,11 @@ type Score struct {
 	// Fallback is the share of rows that are not from a model.
 	Fallback float64
 	// Energy is the score of the energies of 24 hours after the first issue of each local day.
-	// It has no days for a block of leads and if no day is known.
+	// It has no days for a block of leads, or if no day is known.
 	Energy EnergyScore
 }
 
-// EnergyScore sums up the errors of the energies of days.
+// EnergyScore sums up the errors of daily energies.
 type EnergyScore struct {
 	Days int
 	// MAE is in kWh, RelativeMAE relative to the error of last week's energy, and Bias relative
@@ -133,12 +134,12 @@ type Finding struct {
 	Code, Message, Advice string
 }
 
-// ModelStatus describes a model that the agent has.
+// ModelStatus describes one of the agent's models.
 type ModelStatus struct {
 	ModelRef
 	Received int64 // Unix seconds
-	// Serving, Trial and Refused list clients: those that use the model, those that still
-	// compare it with the one before, and those that refused it.
+	// Serving lists the clients that use the model, Trial those that still compare it
+	// with their previous one, and Refused those that refused it.
 	Serving, Trial, Refused []string
 }
 

@@ -10,11 +10,11 @@ import (
 	"loadstar/series/store"
 )
 
-// checkedDays is the span that is checked; findings are those of its last 7 days.
+// checkedDays is the span that is checked. Only its last 7 days have findings.
 const checkedDays = 35
 
-// messages explain the findings that forbid learning from the readings: what they show is
-// not the client's use of energy. Each has a message and an advice.
+// messages explain the findings that forbid learning, because the readings do not show
+// the client's use of energy. Each finding has a message and advice.
 var messages = map[quality.Code][2]string{
 	"unit-jump": {
 		"Low and high loads are many times those of the weeks before, or a small part of them.",
@@ -64,29 +64,29 @@ func (v *view) Quality(client string) (r QualityReport, err error) {
 		r.Missing = float64(n) / float64(len(m.Load))
 	}
 	r.Findings, err = v.current(client)
-	// Missing weather is no fault of the readings, and lists show it as the forecast's reason.
+	// Missing weather is no fault of the readings. Lists show it as the forecast's reason.
 	if a, ok := x.Reason.WeatherCost(); ok {
 		r.Findings = append(r.Findings, Finding{Code: "no-weather", Message: a.Message, Advice: a.Advice})
 	}
 	return r, err
 }
 
-// currentFor is how long findings are shown before readings are checked again, if there are new
-// ones, and unchangedFor otherwise.
+// currentFor is how long findings are shown before new readings are checked. Without new
+// readings, unchangedFor applies.
 const (
 	currentFor   = 20 * time.Second
 	unchangedFor = 10 * time.Minute
 )
 
-// checkedNow has the findings of a client at a time.
+// checkedNow has a client's findings at a time.
 type checkedNow struct {
 	at       time.Time
 	changes  uint64 // of the store
 	findings []Finding
 }
 
-// current returns what is wrong with a client's readings now. All pages, lists, commands and
-// reports show it; what a client learns depends on the findings at the start of the day.
+// current returns the current problems of a client's readings. All pages, lists, commands
+// and reports show them. Learning depends on the findings at the start of the day instead.
 func (v *view) current(client string) ([]Finding, error) {
 	now, changes := v.c.Now(), v.c.Store.Changes()
 	v.mu.RLock()
@@ -111,7 +111,7 @@ func (v *view) current(client string) ([]Finding, error) {
 	return found, nil
 }
 
-// impossible returns a finding if readings of the last week are marked bad.
+// impossible returns a finding if some readings of the last week are marked bad.
 func (in *inputs) impossible(client string, cutoff int64) ([]Finding, error) {
 	step := in.seconds()
 	from := max(in.floor(cutoff-28*day), 0)
@@ -156,7 +156,7 @@ func (in *inputs) impossible(client string, cutoff int64) ([]Finding, error) {
 	}}, nil
 }
 
-// figure writes a load with four digits at most, unless it is large.
+// figure writes a load with at most four digits, unless it is large.
 func figure(kw float32) string {
 	if max(kw, -kw) >= 1000 {
 		return strconv.FormatFloat(float64(kw), 'f', 0, 64)

@@ -81,7 +81,7 @@ type head struct {
 	Origin  origin
 	Weights []float32 // all weights
 	Scaling []byte
-	// State is what the client had learned from the errors of its forecasts at the end of
+	// State is what the client had learned from its forecasts' errors by the end of
 	// training, or nil.
 	State []byte
 }
@@ -109,21 +109,22 @@ func (h *head) decode(b []byte) error {
 	})
 }
 
-// clientRecord says which model a client uses. Contenders are numbers of heads; 0 means that
-// there is no model, so that fallbacks serve.
+// clientRecord says which model a client uses. Contenders are numbers of heads. 0 means that
+// no model is used, so fallbacks serve.
 type clientRecord struct {
 	Champion uint64 `json:"champion"`
-	// Before are earlier champions, the newest first.
+	// Before are earlier champions, newest first.
 	Before []uint64 `json:"before,omitempty"`
-	// Shadow is the champion before, while it runs silently. It is in Before, or 0 for the
-	// fallbacks. TrialFrom is when the present champion took over, or 0 if its trial is over.
+	// Shadow is the previous champion while it runs silently. It is in Before, or 0 for the
+	// fallbacks. TrialFrom is the time when the present champion took over, or 0 after its
+	// trial.
 	Shadow    uint64 `json:"shadow"`
 	TrialFrom int64  `json:"trial_from,omitempty"`
 	Pinned    bool   `json:"pinned,omitempty"`
 	// Refused lists the models that the client does not use.
 	Refused []string `json:"refused,omitempty"`
-	// Judged is when each model was last compared without a result, or refused because of its
-	// errors.
+	// Judged is the time when each model was last compared without a result, or refused
+	// because of its errors.
 	Judged map[string]int64 `json:"judged,omitempty"`
 	// Refit is when the head was last fitted because of an alarm.
 	Refit      int64 `json:"refit,omitempty"`
@@ -134,8 +135,8 @@ type clientRecord struct {
 	Sequence uint64   `json:"sequence,omitempty"`
 }
 
-// maxRefused limits the list of refused models, and maxBefore that of earlier champions:
-// with the present one, three are kept.
+// maxRefused limits the list of refused models. maxBefore limits the earlier champions,
+// so that three are kept with the present one.
 const (
 	maxRefused = 64
 	maxBefore  = 2
@@ -151,8 +152,8 @@ func (r *clientRecord) refuse(model string) {
 	delete(r.Judged, model)
 }
 
-// retries reports whether a model that was refused may be tried again: not if somebody rolled it
-// back, nor if its forecasts left the range of the readings.
+// retries reports whether a refused model may be tried again. A model that somebody rolled back,
+// or whose forecasts left the range of the readings, may not.
 func (r *clientRecord) retries(model string) bool {
 	_, ok := r.Judged[model]
 	return ok
@@ -179,8 +180,8 @@ func (r *clientRecord) back() {
 // sources numbers the sources of rows for the file. Numbers must not change.
 var sources = []issue.Source{issue.None, issue.Model, issue.Generic, issue.Week, issue.Day, issue.Last, issue.Median}
 
-// recorded is an issue that is scored. Values has a row of Levels values for each step, and
-// Means its mean.
+// recorded is an issue to score. Values has a row of Levels values for each step. Means has
+// each step's mean.
 type recorded struct {
 	Cutoff  int64
 	Head    uint64
@@ -189,7 +190,7 @@ type recorded struct {
 	Means   []float32
 	Sources []byte
 	// Bare is the model's own point forecast, empty if there is none. Shadow has the values
-	// of the contender that runs silently, or is empty.
+	// of the silent contender, or is empty.
 	Bare   []float32
 	Shadow []float32
 }
@@ -236,7 +237,7 @@ func readRecorded(b []byte) (*recorded, error) {
 // steps returns the number of steps that were forecast.
 func (r *recorded) steps() int { return len(r.Sources) }
 
-// record returns what is stored of an issue.
+// record returns the stored form of an issue.
 func record(f *issue.Forecast) *recorded {
 	r := &recorded{Cutoff: f.Cutoff, Levels: len(f.Levels), Values: values(f)}
 	for _, row := range f.Rows {

@@ -20,8 +20,8 @@ const (
 )
 
 // roster has the clients and groups, and the catalog of models. It is guarded by issuing, which is
-// held while forecasts are made or the choice of models changes. Methods of roster, catalog, issuer
-// and chooser expect that the caller holds it, unless they say that they lock it themselves.
+// held while forecasts are made or the choice of models changes. The caller of a method of roster,
+// catalog, issuer or chooser must hold it, unless the method says that it takes the lock.
 type roster struct {
 	*catalog
 	issuing sync.Mutex
@@ -47,7 +47,7 @@ type member struct {
 	profile generic
 }
 
-// set sets the clients and groups. Those that stay keep what is in memory.
+// set sets the clients and groups. Those that stay keep their state in memory.
 func (ro *roster) set(clients []string, groups map[string][]string) error {
 	members := map[string]*member{}
 	for _, name := range clients {
@@ -155,8 +155,8 @@ func (ro *roster) openMember(name string) (*member, error) {
 
 // A stored state begins with the number of the head that it belongs to.
 
-// loadState loads the state of a runner, if the stored one belongs to it. Otherwise the
-// state stays empty, and is replayed from the readings.
+// loadState loads the state of a runner if the stored state belongs to it. Otherwise
+// the state stays empty and is replayed from the readings.
 func (ro *roster) loadState(tx *bolt.Tx, name, role string, r *runner) error {
 	b, err := get(tx, statesBucket, stateKey(name, role), stateFormat)
 	if b == nil || err != nil {
@@ -197,7 +197,7 @@ func putChoice(tx *bolt.Tx, m *member) error {
 	return putMember(tx, m)
 }
 
-// spy is a forecaster that keeps its newest point forecasts.
+// spy is a forecaster that remembers its newest point forecasts.
 type spy struct {
 	issue.Forecaster
 	bare []float32 // by step after the cutoff, NaN where there is none
@@ -221,7 +221,7 @@ func (s *spy) Forecast(out []float64, cutoff int64) error {
 	return nil
 }
 
-// describeModels lists the models and who uses them.
+// describeModels lists the models and their clients.
 func (ro *roster) describeModels() []ModelStatus {
 	var out []ModelStatus
 	for _, m := range ro.models {

@@ -12,8 +12,8 @@ const idle = 10 * time.Minute
 // firstWorkTime limits the work before the very first forecasts.
 const firstWorkTime = 2 * time.Minute
 
-// Run makes forecasts on schedule until ctx ends: at the end of each step plus the delay, or
-// as soon as all clients have reported. Steps that were missed are not made up for.
+// Run makes forecasts on schedule until ctx ends. It issues when all clients have reported a
+// step, or at the latest a delay after the step's end. It does not make up for missed steps.
 func (s *Service) Run(ctx context.Context) error {
 	arrived := make(chan struct{}, 1)
 	s.c.Store.Notify(arrived)
@@ -34,8 +34,8 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// firstWork compares models before the very first forecasts, so that a new agent that has
-// a history begins with its model and not with an hour of last week's load.
+// firstWork compares models before the very first forecasts. Otherwise a new agent with a
+// history would forecast last week's load for an hour before it used its model.
 func (s *Service) firstWork(ctx context.Context) {
 	if s.newestCutoff() != 0 {
 		return
@@ -49,8 +49,8 @@ func (s *Service) firstWork(ctx context.Context) {
 	}
 }
 
-// Tick makes the forecasts that are due now. Run calls it; programs with a clock of their
-// own may call it instead. It reports whether it made any.
+// Tick makes the forecasts that are due now, and reports whether there were any. Run
+// calls it. Programs with their own clock may call it instead.
 func (s *Service) Tick() bool {
 	if err := s.trusted(); err != nil {
 		s.fail(err)
@@ -70,7 +70,7 @@ func (s *Service) Tick() bool {
 	s.fail(err)
 	if err != nil {
 		s.c.Log.Error("cannot make forecasts", "error", err)
-		// The next attempt is at the next step. Otherwise a full disk would make a busy loop.
+		// Try again at the next step. An immediate retry would make a busy loop if the disk is full.
 		s.passed(cutoff)
 		return false
 	}
@@ -91,7 +91,7 @@ func (s *Service) complete(cutoff int64) bool {
 	return len(names) > 0
 }
 
-// NextIssue returns when the next forecasts are due, if no client reports before.
+// NextIssue returns when the next forecasts are due. They are made earlier if all clients have reported.
 func (s *Service) NextIssue() time.Time {
 	now := s.c.Now()
 	cutoff := s.floor(now.Unix())
@@ -132,15 +132,15 @@ func (s *Service) wakeWork() {
 }
 
 // Work does one piece of background work, such as comparing a new model with the one in
-// use. It reports whether there was any. Run calls it between issues.
+// use. It reports whether it found work. Run calls it between issues.
 func (s *Service) Work(ctx context.Context) (bool, error) {
 	s.working.Lock()
 	defer s.working.Unlock()
 	return s.chooser.work(ctx)
 }
 
-// IssueNow makes a forecast of a client or group at once, from all readings that are known.
-// It does not change what the client learns.
+// IssueNow makes a forecast of a client or group at once from all known readings. It does
+// not change what the client has learned.
 func (s *Service) IssueNow(ctx context.Context, client string) (*Issued, error) {
 	if err := s.trusted(); err != nil {
 		return nil, err
@@ -157,5 +157,5 @@ func (s *Service) Pin(client string) error { return s.chooser.pin(client, true) 
 // Unpin allows a client's model to change again.
 func (s *Service) Unpin(client string) error { return s.chooser.pin(client, false) }
 
-// Rollback returns a client to the model that it used before, and refuses the present one.
+// Rollback returns a client to its previous model, and refuses the present one.
 func (s *Service) Rollback(client string) error { return s.chooser.leave(client) }

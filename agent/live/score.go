@@ -14,8 +14,8 @@ import (
 
 const (
 	keptDays = 40 // days of scores that are kept
-	// correctable is the number of days whose scores are made again when earlier readings
-	// were corrected.
+	// correctable is the number of past days that are scored again when readings are
+	// corrected.
 	correctable = 7
 )
 
@@ -29,7 +29,7 @@ type sums struct {
 	Abs            float64
 	Hits           int // loads within the outer levels
 	Pinball        []float64
-	// Errors of last week's load, with the forecasts' errors in the same steps.
+	// The errors of last week's load, and the forecasts' errors in the same steps.
 	WeekAbs, Week float64
 	// Errors of the model alone, and of last week's load in the same steps.
 	Bare, BareWeek float64
@@ -78,8 +78,8 @@ func (a *energySums) add(b energySums) {
 	a.WeekAbs += b.WeekAbs
 }
 
-// dayScore has the sums of a UTC day by block, and those of the energy of 24 hours after an issue
-// on that day that is the first of its local day.
+// dayScore has the sums of a UTC day by block. Its energy sums cover the 24 hours after each
+// issue of the day that is the first of a local day.
 type dayScore struct {
 	Day    int64
 	Blocks []sums
@@ -117,7 +117,7 @@ func (h *history) total(from, to int64, block int) (t sums) {
 	return t
 }
 
-// energy adds up the errors of energies of the newest days, as many as are asked for.
+// energy adds up the errors of energies over the given number of newest days.
 func (h *history) energy(days int, today int64) EnergyScore {
 	var t energySums
 	for _, d := range slices.Backward(h.days) {
@@ -145,7 +145,7 @@ func (t *sums) score(days, first, last int) Score {
 	return x
 }
 
-// pinball is the loss of a forecast q of a level.
+// pinball is the loss of the forecast q at a level.
 func pinball(level, q, load float64) float64 {
 	if load >= q {
 		return float64(level * (load - q))
@@ -153,8 +153,8 @@ func pinball(level, q, load float64) float64 {
 	return float64((1 - level) * (q - load))
 }
 
-// records reads what was forecast from the file, and scores it. It has no state of its own: scores
-// are those of a client or group.
+// records reads past forecasts from the file and scores them. It has no state of its own; clients
+// and groups hold the scores.
 type records struct {
 	*inputs
 	db *boltfile.File
@@ -211,8 +211,8 @@ func (re *records) scoreDays(snap *snapshot, name string, members []string, h *h
 	return nil
 }
 
-// scoreEnergy scores the energy that an issue forecasts for 24 hours. It is empty if the issue is
-// shorter, or if a mean, a load, or a load of the week before is not known.
+// scoreEnergy scores the energy that an issue forecasts for 24 hours. The result is empty if the
+// issue is shorter, or if a mean, a load, or a load of the previous week is unknown.
 func (re *records) scoreEnergy(r *recorded, at func(int64) float64) energySums {
 	n := day / re.seconds()
 	if n > int64(r.steps()) {
@@ -314,7 +314,7 @@ func (re *records) scoresOf(h *history, today int64) (out []Score) {
 	return out
 }
 
-// said returns what was forecast for a client or group at a lead, as [Service.Issued] does.
+// said returns the forecasts of a client or group at a lead, as [Service.Issued] does.
 func (re *records) said(name string, members []string, from, to int64, lead time.Duration) ([]Said, error) {
 	step := re.seconds()
 	first := max(int64(lead/time.Second)/step, 1)

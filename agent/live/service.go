@@ -18,7 +18,7 @@ import (
 type Config struct {
 	// Dir is the agent's folder. Only one service may use it at a time.
 	Dir string
-	// Site has the name, the interval, the clock and the country of the clients.
+	// Site has the clients' name, interval, clock and country.
 	Site    series.Dataset
 	Clients []string
 	// Groups lists the members of each group.
@@ -33,13 +33,13 @@ type Config struct {
 	// Model is the folder of a model, or empty.
 	Model  string
 	Kernel *kernel.Set
-	// Generic is a young model that forecasts for clients while no released model does, or
-	// nil.
+	// Generic is a young model that forecasts for clients as long as no released model
+	// does, or nil.
 	Generic *serve.Model
 	// ShareScores allows reports to the server.
 	ShareScores bool
-	// Now returns the time; nil means time.Now. Clock returns an error while the time cannot
-	// be trusted, and may be nil.
+	// Now returns the time; nil means time.Now. Clock returns an error if the time cannot be
+	// trusted. It may be nil.
 	Now   func() time.Time
 	Clock func() error
 	// Log receives messages. If it is nil, they are discarded.
@@ -55,8 +55,8 @@ type Service struct {
 	issuer  *issuer
 	chooser *chooser
 
-	// working is held while background work is done, so that there is only one piece of it and the
-	// clients stay the same.
+	// working is held during background work, so only one piece runs at a time and the clients do
+	// not change.
 	working sync.Mutex
 	work    chan struct{} // tells Run that there is background work
 }

@@ -7,15 +7,15 @@ import (
 	"loadstar/series/store"
 )
 
-// snapshot has the readings of clients before a cutoff, and the weather. An issue reads them once, and
-// makes, scores and judges its forecasts with them.
+// snapshot has the clients' readings before a cutoff, and the weather. An issue reads both once, and
+// uses them to make, score and judge its forecasts.
 type snapshot struct {
 	*inputs
 	cutoff int64
 	tails  *serve.Tails
 	meters map[string]series.Meter
-	// revisions are those of the clients' readings. They were taken before the readings were read, so a
-	// later correction has a later revision.
+	// revisions has the revision of each client's readings. It is taken before the readings are read,
+	// so a later correction has a later revision.
 	revisions map[string]uint64
 	frames    map[*model]*serve.Frame
 }
@@ -57,7 +57,7 @@ func (in *inputs) snapshot(clients []string, cutoff int64) (*snapshot, error) {
 	return s, nil
 }
 
-// load returns the load of a client in [from, to). What the snapshot does not have is read from the
+// load returns the load of a client in [from, to). It reads steps that the snapshot lacks from the
 // store.
 func (s *snapshot) load(client string, from, to int64) ([]float32, error) {
 	m, ok := s.meters[client]

@@ -11,12 +11,12 @@ import (
 	"loadstar/forecast/issue"
 )
 
-// ErrClock means that the time cannot be trusted, so nothing is forecast.
+// ErrClock means that the time cannot be trusted, so no forecast is made.
 var ErrClock = errors.New("the system's clock cannot be trusted")
 
 // view is what readers see: the newest forecasts, the state of clients and models, scores, and
-// whether all is well. Mu guards its fields. No method keeps mu while it reads the file or the store,
-// and only refresh reads the roster, for a caller that holds the roster's lock.
+// problems. Mu guards its fields. No method holds mu while it reads the file or the store. Only
+// refresh reads the roster, and its caller holds the roster's lock.
 type view struct {
 	*inputs
 	records *records
@@ -54,8 +54,8 @@ func (v *view) Clients() []ClientStatus {
 	return out
 }
 
-// withReadings returns a state with the newest reading of now. The state is that of the
-// newest forecast, and readings may have arrived since.
+// withReadings adds the newest reading to a state. The state dates from the newest
+// forecast, and readings may have arrived since.
 func (v *view) withReadings(x ClientStatus) ClientStatus {
 	names := x.Members
 	if len(names) == 0 {
@@ -133,7 +133,7 @@ func (v *view) Scores(client string) ([]Score, error) {
 	return slices.Clone(x), nil
 }
 
-// Models returns the models that the agent has, the newest first.
+// Models returns the agent's models, newest first.
 func (v *view) Models() []ModelStatus {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -146,7 +146,7 @@ func (v *view) newestCutoff() int64 {
 	return v.cutoff
 }
 
-// Ready returns nil if the service issues forecasts, or an error that says why it does not.
+// Ready returns nil if the service issues forecasts, and otherwise the reason.
 func (v *view) Ready() error {
 	if err := v.trusted(); err != nil {
 		return err
@@ -175,8 +175,8 @@ func (v *view) Subscribe(f func([]*Issued)) {
 }
 
 // Issued returns the forecasts made at a lead for the steps in [from, to), with the measured loads.
-// Issues are kept for 7 days after their last step. A step appears if one was
-// recorded at that lead, or else at the next longer one.
+// Issues are kept for 7 days after their last step. A step appears if a
+// forecast was recorded at that lead or a longer one. The nearest lead counts.
 func (v *view) Issued(client string, from, to int64, lead time.Duration) ([]Said, error) {
 	x, err := v.Client(client)
 	if err != nil {
@@ -203,7 +203,7 @@ func (v *view) forget(known []string) {
 	maps.DeleteFunc(v.forecasts, func(name string, _ *Issued) bool { return !slices.Contains(known, name) })
 }
 
-// passed makes a cutoff count as that of the newest issue, although it failed.
+// passed makes a cutoff count as the newest, although its issue failed.
 func (v *view) passed(cutoff int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -290,8 +290,8 @@ func (x ClientStatus) with(f *Issued, h *history, today int64) ClientStatus {
 	return x
 }
 
-// setBack forgets a newest issue that is in the future. It was made while the clock was
-// wrong, and would keep the service silent until then.
+// setBack forgets a newest issue that is in the future. A wrong clock caused it, and it
+// would keep the service silent until its time.
 func (v *view) setBack(cutoff int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -302,7 +302,7 @@ func (v *view) setBack(cutoff int64) {
 	v.cutoff = 0
 }
 
-// fail remembers why forecasts cannot be made. Nil means that they can.
+// fail remembers why forecasts cannot be made. Nil means that they can be made.
 func (v *view) fail(err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

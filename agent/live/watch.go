@@ -12,7 +12,7 @@ import (
 // alarmFor is how long an alarm is shown, unless the client gets another model.
 const alarmFor = 14 * day
 
-// watch notices when a client's model becomes worse compared with last week's load.
+// watch detects when a client's model becomes worse compared with last week's load.
 type watch struct {
 	detector calibrate.Detector
 	judged   int64 // newest day that was judged
@@ -26,13 +26,13 @@ type watch struct {
 const coverageDays = 14
 
 // anew returns the watch of a new model, for the same readings. It must be stored together
-// with the choice of the model: otherwise an agent that was killed judges the new model with
-// the watch of the old one.
+// with the choice of the model. Otherwise an agent that was killed in between would judge
+// the new model with the old watch.
 func (w *watch) anew(now int64) *watch {
 	return &watch{judged: now / day, seen: w.seen, since: now / day}
 }
 
-// alarm reports whether there is an alarm.
+// alarm reports whether an alarm is on.
 func (w *watch) alarm() bool { return w.raised != 0 && w.seen-w.raised < alarmFor }
 
 func (w *watch) encode(x *stateformat.Writer) {
@@ -52,12 +52,12 @@ func (w *watch) decode(x *stateformat.Reader) {
 	}
 }
 
-// observeDrift shows the watch the days that have ended, and checks the readings of a client
+// observeDrift passes the days that have ended to the watch, and checks a client's readings
 // after each of them.
 func (ch *chooser) observeDrift(m *member, now time.Time, snap *snapshot) error {
 	w := m.watch
 	today := snap.cutoff / day
-	// Findings are those at the start of the day, so that a restart does not change them.
+	// Findings date from the start of the day, so a restart does not change them.
 	if !m.checked || w.seen/day != today {
 		var err error
 		if m.findings, err = ch.findings(snap.load, m.name, today*day); err != nil {
@@ -87,7 +87,7 @@ func (ch *chooser) observeDrift(m *member, now time.Time, snap *snapshot) error 
 	from := max(yesterday-27, w.since+1)
 	if t := m.scores.total(from, yesterday, -1); raised == "" && t.N > 0 && m.champion.model != nil && yesterday-from+1 >= coverageDays {
 		nominal := ch.c.Levels[len(ch.c.Levels)-1] - ch.c.Levels[0]
-		// Issues overlap: each load is the target of many.
+		// Issues overlap, so each load is the target of many.
 		targets := min(t.N, int((yesterday-from+1)*day/ch.seconds()))
 		raised = calibrate.CheckCoverage(float64(t.Hits)/float64(t.N), nominal, targets)
 	}
@@ -102,7 +102,7 @@ func (ch *chooser) observeDrift(m *member, now time.Time, snap *snapshot) error 
 	return nil
 }
 
-// recheck finds again, after a start, what was found at the newest judgement.
+// recheck restores the findings of the newest judgement after a start.
 func (ch *chooser) recheck(m *member) {
 	if m.watch.seen == 0 {
 		return // nothing was judged yet
@@ -114,8 +114,8 @@ func (ch *chooser) recheck(m *member) {
 	}
 }
 
-// wantsRefit reports whether a client's head should be fitted again: after an alarm that bad
-// readings do not explain.
+// wantsRefit reports whether a client's head should be fitted again, because bad readings do
+// not explain an alarm.
 func (m *member) wantsRefit(now int64) bool {
 	return m.watch.alarm() && m.champion.model != nil && len(m.findings) == 0 && now-m.rec.Refit >= refitRest && !m.rec.Pinned
 }

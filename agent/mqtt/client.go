@@ -20,10 +20,11 @@ import (
 
 // Intake stores samples. [readings.Intake] is one.
 type Intake interface {
-	// Add takes samples over and returns soon. It calls done once, when all that they and
-	// earlier samples led to is on disk, or with an error if it cannot be stored.
+	// Add takes samples and returns soon. It calls done once: with nil when the results
+	// of these and all earlier samples are on disk, or with an error if they cannot be
+	// stored.
 	Add(samples []readings.Sample, done func(error))
-	// Flush asks for storing what was added so far, and does not wait for it.
+	// Flush requests that all added samples are stored, and does not wait.
 	Flush()
 }
 
@@ -47,7 +48,7 @@ type Client struct {
 	status  Status
 	count   *counter
 	flow    flow
-	// announced has the clients whose sensors were described over the present connection.
+	// announced has the clients whose sensors this connection has described.
 	announced map[string]bool
 }
 
@@ -55,8 +56,8 @@ type Client struct {
 type link struct {
 	manager *autopaho.ConnectionManager
 	mark    string // content of the message that ends the backlog
-	// backlog means that messages may have been published before the connection. It is
-	// guarded by Client.mu.
+	// backlog means that messages may have been published before the connection.
+	// Client.mu guards it.
 	backlog bool
 }
 
@@ -141,8 +142,8 @@ func loopback(host string) bool {
 }
 
 // connect runs one session of the library, which reconnects by itself. It returns when the
-// context ends, or after samples could not be stored: then only a new connection makes the
-// broker send the messages again.
+// context ends, or if samples cannot be stored. Only a new connection makes the broker
+// send their messages again.
 func (c *Client) connect(ctx context.Context) error {
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -209,8 +210,8 @@ func (c *Client) connect(ctx context.Context) error {
 	}
 }
 
-// backoff waits before every attempt but the first: a broker that accepts a connection and
-// drops it must not be asked without pause.
+// backoff waits before every attempt but the first. Otherwise the agent would flood a
+// broker that accepts connections and drops them.
 func (c *Client) backoff() func(int) time.Duration {
 	first := true
 	low := min(time.Second, c.config.retry/2)
@@ -280,10 +281,11 @@ func (c *Client) lost(err error) {
 	c.mu.Unlock()
 }
 
-// begin subscribes and finds out what was published before the connection.
+// begin subscribes and finds out which messages were published before the connection.
 //
-// The broker delivers what it kept for an absent agent first. The agent sends itself a
-// message after subscribing: when it comes back, all that was kept has arrived.
+// The broker first delivers the messages that it stored for an absent agent. After
+// subscribing, the agent sends itself a message. When this message arrives, all stored
+// messages have arrived.
 func (c *Client) begin(ctx context.Context, l *link) {
 	c.subscribe(ctx, l)
 	if l.waiting(c) {
@@ -355,8 +357,8 @@ func (c *Client) subscribe(ctx context.Context, l *link) {
 	}
 }
 
-// leave says that the agent is offline and ends the connection. The broker keeps the
-// session, and with it the messages of the next hours.
+// leave publishes that the agent is offline and ends the connection. The broker
+// keeps the session and stores the messages of the next hours.
 func (c *Client) leave(manager *autopaho.ConnectionManager) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()

@@ -86,7 +86,7 @@ func (l *limited) Read(b []byte) (int, error) {
 		for i := k; i > 0; i-- {
 			length = length<<7 | int(l.header[i]&0x7f)
 		}
-		// The answer of MQTT 3 to the first packet has 2 bytes, that of MQTT 5 at least 3.
+		// The answer to the first packet has 2 bytes in MQTT 3, and at least 3 in MQTT 5.
 		if !l.started && l.header[0] == packets.CONNACK<<4 && length == 2 {
 			return 0, errOldBroker
 		}
@@ -98,7 +98,7 @@ func (l *limited) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// explain makes a sentence of an error of connecting.
+// explain turns a connection error into a sentence.
 func explain(err error) error {
 	var refused *autopaho.ConnackError
 	if !errors.As(err, &refused) {

@@ -13,15 +13,15 @@ import (
 	"loadstar/agent/readings"
 )
 
-// Message is what arrived at a topic.
+// Message is a message that arrived at a topic.
 type Message struct {
 	Topic   string
 	Payload []byte
 	// Arrived is the time of arrival, or zero if the clock is wrong.
 	Arrived time.Time
-	// Retained means that the broker had kept the message and sent it on subscribing, and
-	// Late that it was published before the connection or arrived once before. In both
-	// cases the time of arrival is not that of the value.
+	// Retained means that the broker sent a stored message on subscription. Late means
+	// that the message was published before the connection or is a repetition. In both
+	// cases the time of arrival is not the value's time.
 	Retained, Late bool
 }
 
@@ -64,8 +64,8 @@ func NewDecoder(sources []Source) (*Decoder, error) {
 	return d, errors.Join(problems...)
 }
 
-// Decode returns the samples of a message, at most one for each client of its topic. If
-// there is none, the outcome says why.
+// Decode returns a message's samples, at most one for each client of its topic. Without
+// a sample, the outcome says why.
 func (d *Decoder) Decode(m Message) ([]readings.Sample, Outcome) {
 	sources := d.sources[m.Topic]
 	switch {
@@ -139,7 +139,7 @@ func (s *source) decode(m Message, doc any) (sample readings.Sample, outcome Out
 	return sample, Taken
 }
 
-// find returns the value of the first field that a document has.
+// find returns the value of the first field that exists in a document.
 func (s *source) find(doc any) (field, float64, Outcome) {
 	if _, ok := doc.(map[string]any); !ok && len(s.fields[0].path) > 0 {
 		if _, ok := doc.([]any); !ok {
@@ -215,12 +215,12 @@ func (s *source) at(doc any) (time.Time, Outcome) {
 	return time.Time{}, Malformed
 }
 
-// earliest is the first time that counts: a device whose clock is not set yet reports a
-// time near 1970.
+// earliest is the first plausible time. A device whose clock is not set reports a time
+// near 1970.
 var earliest = time.Date(2015, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// epoch reads seconds, milliseconds or microseconds since 1970: the ranges of plausible
-// times do not overlap.
+// epoch reads seconds, milliseconds or microseconds since 1970. Their ranges of
+// plausible times do not overlap.
 func epoch(v float64) (time.Time, Outcome) {
 	switch {
 	case !(v >= 0 && v < 1e16):
@@ -237,8 +237,7 @@ func epoch(v float64) (time.Time, Outcome) {
 	return t, Taken
 }
 
-// number reads a decimal number, or one of the words that stand for a value that is not
-// known.
+// number reads a decimal number, or a word that stands for an unknown value.
 func number(text string) (float64, Outcome) {
 	switch strings.ToLower(text) {
 	case "unknown", "unavailable", "none", "null", "nan", "":

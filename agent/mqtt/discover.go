@@ -44,7 +44,7 @@ func Check(ctx context.Context, c Config) error {
 }
 
 // Discover listens to all topics for some time and returns those that look like meters,
-// sorted by topic. It publishes nothing, so that it works without the permission to write.
+// sorted by topic. It publishes nothing, so it needs no permission to write.
 func Discover(ctx context.Context, c Config, listen time.Duration) ([]Found, error) {
 	var mu sync.Mutex
 	found := map[string]Found{}
@@ -196,11 +196,11 @@ func recognize(topic string, payload []byte) []Found {
 	return found
 }
 
-// convention is how the devices of one kind name their topics.
+// convention describes how one kind of device names its topics.
 type convention struct {
 	levels int // that a topic has at least
 	fits   func(topic) bool
-	// sources returns what to read from a topic that fits, which can be nothing.
+	// sources returns what to read from a matching topic. It may be empty.
 	sources func(t topic, payload []byte) []Source
 }
 
@@ -310,7 +310,7 @@ func energyName(name string) bool {
 	return strings.Contains(name, "energy") || strings.Contains(name, "kwh") || strings.Contains(name, "consumption")
 }
 
-// clean makes a client's name of a level of a topic.
+// clean turns a level of a topic into a client's name.
 func clean(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r) {
@@ -324,7 +324,7 @@ func clean(name string) string {
 	return name[:min(len(name), 64)]
 }
 
-// Print writes what was found, and the lines for agent.yaml.
+// Print writes the topics found, with lines for agent.yaml.
 func Print(w io.Writer, found []Found) error {
 	var b strings.Builder
 	if len(found) == 0 {
@@ -357,7 +357,7 @@ func Print(w io.Writer, found []Found) error {
 	return err
 }
 
-// printable keeps control characters of a topic from reaching a terminal.
+// printable keeps control characters in topics from reaching a terminal.
 func printable(topic string) string {
 	q := strconv.Quote(topic)
 	if q == `"`+topic+`"` {

@@ -1,11 +1,12 @@
 package mqtt
 
-// counter counts the messages of one connection since the oldest that is not acknowledged:
-// so much of the broker's window is used, because acknowledgements are sent in order.
+// counter counts a connection's messages since the oldest unacknowledged one.
+// Acknowledgements are sent in order, so the count shows how much of the broker's window
+// is used.
 type counter struct {
 	order []*bool // whether each message is stored
-	// asked is the newest message when the intake was asked to store. It is nil after that
-	// message was stored.
+	// asked is the newest message at the last request to store. It is nil once that
+	// message is stored.
 	asked *bool
 }
 
@@ -39,14 +40,15 @@ func (c *counter) full(limit int) bool {
 }
 
 // flow decides how many messages may wait for their acknowledgement before the intake is
-// asked to store them. A broker stops sending when its window is full, and would wait for
-// the next regular flush.
+// asked to store them. Otherwise a broker with a full window would stop sending until the
+// next regular flush.
 //
-// How large the window is, brokers do not say: they state the limit for messages of the
-// agent. Some use it for both directions, and some send as many as the agent allows, such
-// as Mosquitto. So flow finds it out: if more messages come than stated, the window is the
-// agent's. If no more come for some time, it is the stated one. It is worth finding out,
-// because each flush writes to the agent's disk.
+// Brokers do not state the size of this window. They state only their limit for messages
+// from the agent. Some brokers use this limit in both directions. Others, such as
+// Mosquitto, send as many messages as the agent allows. So flow measures: if more messages
+// arrive than the stated limit, the agent's limit applies. If the flow stops at the stated
+// limit for some time, the stated limit applies. A larger window saves flushes, each of
+// which writes to the agent's disk.
 type flow struct {
 	stated  int
 	known   bool
@@ -54,7 +56,7 @@ type flow struct {
 	probing bool
 }
 
-// state takes what the broker states at a connection.
+// state sets the limit that the broker states at a connection.
 func (f *flow) state(stated int) {
 	if stated = max(1, stated); stated != f.stated {
 		*f = flow{stated: stated, probing: f.probing}
@@ -74,7 +76,7 @@ func (f *flow) flushAt() int {
 	}
 }
 
-// received notes how many messages wait. It reports whether to call probed after a while.
+// received notes the number of waiting messages. It reports whether to call probed after a while.
 func (f *flow) received(waiting int) bool {
 	if waiting > f.stated {
 		f.known, f.wide = true, true
@@ -86,8 +88,8 @@ func (f *flow) received(waiting int) bool {
 	return true
 }
 
-// probed notes how many messages wait some time after the stated window was full. It
-// reports whether the window is full still.
+// probed notes the number of waiting messages some time after the stated window was
+// full. It reports whether the window is still full.
 func (f *flow) probed(waiting int) bool {
 	f.probing = false
 	if waiting < f.stated {

@@ -19,7 +19,7 @@ type Forecasts interface {
 	Forecast(client string) (Forecast, bool)
 }
 
-// Forecast is a forecast with what is needed to publish it.
+// Forecast is a forecast with the data needed to publish it.
 type Forecast struct {
 	issue.Forecast
 	Issued time.Time
@@ -29,13 +29,13 @@ type Forecast struct {
 	Generated bool
 }
 
-// Hourly returns the means of whole clock hours of the zone: the mean of a row is that of its
-// steps' means, and each value the mean of the values of the same level in the hour. An hour with a missing step
-// has no values. Source, quality and reason are those of the hour's worst row.
+// Hourly returns the means of whole clock hours of the zone. It averages the steps' means, and the values of
+// each level. An hour with a missing step
+// has no values. Source, quality and reason come from the hour's worst row.
 //
 // The mean of a quantile is that quantile of the mean only if errors within an hour move
-// together. Usually they do so in part, so that P10 to P90 of an hour is somewhat wider than
-// stated.
+// together. Usually they do so only in part, so the stated range from P10 to P90 is somewhat
+// wider than the true one.
 func Hourly(f Forecast) []issue.Row {
 	per := int(time.Hour / f.Step)
 	var rows []issue.Row
@@ -93,7 +93,7 @@ func mean(rows []issue.Row, per, levels int) issue.Row {
 	return out
 }
 
-// rank orders rows by how far down the ladder their source is.
+// rank returns the position of a row's source on the ladder, from the top.
 func rank(r issue.Row) int {
 	return slices.Index(issue.Ladder, r.Source)
 }
@@ -124,8 +124,8 @@ func (v exact) MarshalJSON() ([]byte, error) {
 	return []byte("null"), nil
 }
 
-// summary has the states of the sensors of a client. Energies and powers that are added up
-// are means; the bounds of energies and the peak are separate forecasts.
+// summary has the states of the sensors of a client. Energies are sums of means. The
+// bounds of energies and the peak are separate forecasts.
 type summary struct {
 	NextHour       exact         `json:"next_hour"`    // kW
 	EnergyToday    exact         `json:"energy_today"` // kWh
@@ -144,7 +144,7 @@ type summary struct {
 // summarize computes the states.
 func summarize(f Forecast) summary {
 	step := int64(f.Step / time.Second)
-	// Readings may be late, so that the first rows are in the past.
+	// Readings may be late, so the first rows can be in the past.
 	start := max(f.Cutoff, f.Issued.Unix()/step*step)
 	unknown := exact(math.NaN())
 	s := summary{EnergyToday: unknown, TodayP10: unknown, TodayP90: unknown, EnergyTomorrow: unknown, TomorrowP10: unknown, TomorrowP90: unknown, Quality: issue.Missing}
@@ -192,8 +192,8 @@ func summarize(f Forecast) summary {
 // note explains the values of the hours in every message.
 const note = "means of clock hours; an hour's quantile is the mean of its steps' quantiles, so that intervals are rather too wide"
 
-// maxRows limits the hours of a message: Home Assistant does not record attributes of more
-// than 16,384 bytes.
+// maxRows limits the hours of a message, because Home Assistant does not record attributes
+// of more than 16,384 bytes.
 const maxRows = 96
 
 // Payload returns the message of a forecast.

@@ -1,10 +1,10 @@
-// Package mqtt connects an agent to an MQTT broker: it decodes the messages of meters and
+// Package mqtt connects an agent to an MQTT broker. It decodes the messages of meters and
 // publishes forecasts.
 //
-// A message is acknowledged only after the readings that it led to are on disk. So the
-// broker delivers it again if the agent fails before. Repeated messages do no harm: a
-// sample with a time of its own leads to the same reading, and a repeated message without
-// one is dropped because the time of its arrival says nothing.
+// The agent acknowledges a message only after the resulting readings are on disk. If it
+// fails before, the broker delivers the message again. Repeated messages do no harm. A
+// sample with its own time gives the same reading. A repeated message without a time is
+// dropped, because the time of its arrival means nothing.
 package mqtt
 
 import (
@@ -23,25 +23,26 @@ type Config struct {
 	Broker       string
 	User         string
 	PasswordFile string // read at every connection
-	// CAFile has the certificates that sign the broker's. If it is empty, the system's are
-	// used. ServerName is the name in the broker's certificate if it differs from the host.
+	// CAFile has the certificates of the authorities that sign the broker's certificate. If
+	// it is empty, the system's authorities are used. ServerName is the name in the
+	// broker's certificate if it differs from the host.
 	CAFile     string
 	ServerName string
-	// Agent is the agent's name. It must be unique at the broker: it is part of the client ID
-	// and of the topics of forecasts.
+	// Agent is the agent's name. It must be unique at the broker, because the client ID and
+	// the topics of forecasts contain it.
 	Agent string
-	// Prefix is the first level of the topics of forecasts. If it is empty, it is loadstar.
+	// Prefix is the first level of the topics of forecasts, by default loadstar.
 	Prefix string
 	// Discovery is the first level of Home Assistant's discovery topics, usually
 	// homeassistant. If it is empty, forecasts are not announced.
 	Discovery string
-	// Version is the program's, for Home Assistant's list of devices.
+	// Version is the program's version, which Home Assistant shows in its list of devices.
 	Version string
 	Sources []Source
 	// Now returns the time, and false if the clock is known to be wrong. If it is nil, the
 	// system's clock is used.
 	Now func() (time.Time, bool)
-	// Log receives messages. If it is nil, there are none.
+	// Log receives messages. If it is nil, they are discarded.
 	Log *slog.Logger
 
 	// retry is the longest pause between two attempts to connect. Probe is how long a
@@ -52,10 +53,10 @@ type Config struct {
 const (
 	keepAlive     = 30    // seconds
 	sessionExpiry = 86400 // seconds that the broker keeps messages for an absent agent
-	// window is how many messages the broker may send without an acknowledgement. It bounds
-	// the memory of unacknowledged messages, together with maxPacket.
+	// window is the number of messages that the broker may send without an acknowledgement.
+	// Together with maxPacket it bounds the memory of unacknowledged messages.
 	window = 256
-	// smallWindow is the window that is assumed before the broker has stated its own. It is
+	// smallWindow is assumed until the broker has stated its own window. It is
 	// Mosquitto's default.
 	smallWindow = 20
 	maxPacket   = maxPayload + 2<<10
@@ -114,5 +115,5 @@ func (c *Config) password() ([]byte, error) {
 	return []byte(strings.TrimRight(string(data), "\r\n")), nil
 }
 
-// clientID is the same after a restart, so that the broker finds the session again.
+// clientID is the same after a restart, so the broker finds the session again.
 func (c *Config) clientID() string { return "loadstar-" + level(c.Agent) }

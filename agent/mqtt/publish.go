@@ -14,8 +14,8 @@ import (
 )
 
 // level makes a name usable as a level of a topic and as an ID in Home Assistant, which
-// allows letters, digits, _ and -. Names that must change get a hash, so that different
-// names stay different.
+// allows letters, digits, _ and -. Changed names get a hash, so different names stay
+// different.
 func level(name string) string {
 	safe := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' {
@@ -30,7 +30,7 @@ func level(name string) string {
 	return safe[:min(len(safe), 55)] + "-" + hex.EncodeToString(sum[:4])
 }
 
-// base is what the agent's topics have in common.
+// base is the common prefix of the agent's topics.
 func (c *Client) base() string                      { return c.config.Prefix + "/" + level(c.config.Agent) + "/" }
 func (c *Client) statusTopic() string               { return c.base() + "status" }
 func (c *Client) markTopic() string                 { return c.base() + "mark" }
@@ -56,8 +56,8 @@ func (c *Client) Publish(clients ...string) {
 	c.signal()
 }
 
-// publish sends all that is due. What fails is sent again with the next issue or
-// connection.
+// publish sends all that is due. Failed messages are sent again with the next
+// issue or connection.
 func (c *Client) publish(ctx context.Context, l *link) {
 	names := map[string]bool{} // levels of the present clients
 	for _, name := range c.forecasts.Clients() {
@@ -105,7 +105,7 @@ func (c *Client) failed(ctx context.Context, what, client string, err error) {
 	}
 }
 
-// remove deletes the retained messages of a client: an empty message has this effect.
+// remove deletes a client's retained messages by publishing empty ones.
 func (c *Client) remove(ctx context.Context, l *link, client string) error {
 	if c.config.Discovery != "" {
 		for _, s := range sensors {
@@ -164,8 +164,8 @@ type sensor struct {
 	attributes                       bool // it has the whole forecast as attributes
 }
 
-// sensors are those of each client. The energy of a day has no state class: Home Assistant
-// allows only totals that grow, and a forecast may fall.
+// sensors are the sensors of each client. The energy of a day has no state class, because
+// Home Assistant allows only growing totals, and a forecast may fall.
 var sensors = []sensor{
 	{object: "next_hour", name: "Next hour", class: "power", unit: "kW", state: "measurement", attributes: true},
 	{object: "energy_today", name: "Energy today", class: "energy", unit: "kWh"},

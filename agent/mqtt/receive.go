@@ -14,7 +14,7 @@ import (
 func (c *Client) receive(r paho.PublishReceived) (bool, error) {
 	p := r.Packet
 	ack := func() {
-		// It fails if the connection was lost. Then the broker sends the message again.
+		// If the connection was lost, this fails and the broker sends the message again.
 		_ = r.Client.Ack(p)
 	}
 	if c.own(p) {
@@ -26,7 +26,7 @@ func (c *Client) receive(r paho.PublishReceived) (bool, error) {
 		now = time.Time{}
 	}
 	c.mu.Lock()
-	// Before the connection is known, its backlog cannot be over.
+	// Until the connection is known, its backlog cannot be over.
 	late := p.Duplicate() || c.link == nil || c.link.backlog
 	decoder, count := c.decoder, c.count
 	c.mu.Unlock()
@@ -37,8 +37,8 @@ func (c *Client) receive(r paho.PublishReceived) (bool, error) {
 		c.stray[p.Topic] = true
 		c.signal()
 	}
-	// The first delivery of a repeated message may not be on disk yet, so that even one
-	// without samples is acknowledged only after the next flush.
+	// The first delivery of a repeated message may not be on disk yet. So even a
+	// repetition without samples is acknowledged only after the next flush.
 	store := len(samples) > 0 || p.Duplicate()
 	stored := new(bool)
 	if p.QoS > 0 {
@@ -64,7 +64,7 @@ func (c *Client) receive(r paho.PublishReceived) (bool, error) {
 		c.stored(count, stored)
 	}
 	c.mu.Lock()
-	// The intake may have been asked for this message before it had it.
+	// The intake may have been asked to store before it had this message.
 	ask := count.full(c.flow.flushAt()) || count.asked == stored
 	probe := c.flow.received(len(count.order))
 	c.mu.Unlock()
@@ -88,8 +88,8 @@ func (c *Client) paused(count *counter) {
 	}
 }
 
-// stored notes that a message was acknowledged, and asks the intake to store if the window
-// is nearly full anyway.
+// stored notes that a message was acknowledged. If the window is still nearly full, it
+// asks the intake to store.
 func (c *Client) stored(count *counter, stored *bool) {
 	c.mu.Lock()
 	count.done(stored)

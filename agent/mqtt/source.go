@@ -18,19 +18,19 @@ type Source struct {
 	// Preset is one of [Presets]. If it is empty, it is generic.
 	Preset string
 	// Value is the path of the value in a JSON message: keys and indexes, separated by
-	// dots. A dot in a key is written \. . If it is empty with the preset generic, the
-	// message is the number itself. With shelly-gen2 and a topic that ends in /events/rpc,
-	// it is the name of the component, such as em1data:0.
+	// dots. A dot in a key is written \. . If the path is empty with the preset generic,
+	// the message is the number itself. With shelly-gen2 and a topic that ends in
+	// /events/rpc, the path is the name of the component, such as em1data:0.
 	Value string
-	// Kind is counter, power or interval, and Unit that of the value. Presets know both,
-	// except generic and homeassistant.
+	// Kind is counter, power or interval. Unit is the value's unit. All presets except
+	// generic and homeassistant know both.
 	Kind string
 	Unit string
 	// Time is the path of the value's time, for the preset generic. A number counts seconds,
 	// milliseconds or microseconds since 1970, and a text must have a UTC offset. Without a
-	// path, a value has the time at which its message arrived.
+	// path, a value gets the time of its message's arrival.
 	Time string
-	// Interval is the length of an interval, for values that are energy of an interval.
+	// Interval is the length of an interval, for values that are energy per interval.
 	Interval time.Duration
 }
 
@@ -56,14 +56,14 @@ type field struct {
 // source is a Source that was checked.
 type source struct {
 	client string
-	// fields are alternatives: the first one that a message has is taken.
+	// fields are alternatives. The first one that exists in a message counts.
 	fields []field
 	bare   bool     // the message is the number itself
 	time   []string // path of the time, or nil
 	naive  bool     // times without an offset are ignored instead of refused
 	inside []string // path of the object that has the fields, or nil
-	// counter means that a message had a counter. Then a message without it that has the
-	// power is not a sample: the two must not be mixed.
+	// counter means that a message had a counter. Later messages with only a power are
+	// then no samples, because the two must not be mixed.
 	counter bool
 }
 
@@ -122,7 +122,7 @@ func (s *Source) check() (*source, error) {
 	return nil, fmt.Errorf("the preset %q is not known; use one of %s", s.Preset, strings.Join(Presets, ", "))
 }
 
-// pick applies kind and value to a preset: only the fields of that kind, or of that path.
+// pick restricts a preset to the fields of the source's kind or path.
 func (s *Source) pick(c *source) (*source, error) {
 	if s.Unit != "" {
 		return nil, fmt.Errorf("the preset %s knows the unit; remove unit, or use the preset generic", s.Preset)
@@ -234,7 +234,7 @@ func (s *Source) gen2(levels []string) (*source, error) {
 	return picked.pick(c)
 }
 
-// gen1 decodes bare numbers. The last levels of the topic tell what they are.
+// gen1 decodes bare numbers. The last levels of the topic say what they mean.
 func (s *Source) gen1(levels []string) (*source, error) {
 	n := len(levels)
 	if n < 4 || s.Value != "" {

@@ -12,14 +12,14 @@ import (
 	"loadstar/series/store"
 )
 
-// How a client's bound follows from its readings.
+// These constants derive a client's bound from its readings.
 const (
 	boundDays  = 365 // readings that say what a client has been
 	boundHolds = time.Hour
 	daySeconds = 24 * 3600
 )
 
-// bounds knows the largest load in kW that is possible for each client. All ways in share it.
+// bounds has the largest possible load of each client in kW. All sources of readings share it.
 type bounds struct {
 	i  *Intake
 	mu sync.Mutex
@@ -58,7 +58,7 @@ func (n boundNote) encode() []byte {
 	return data
 }
 
-// get returns the bound of a client, which is infinite while nothing is known about it.
+// get returns the bound of a client, which is infinite until readings are known.
 func (b *bounds) get(client string, c Client, now time.Time) (float64, error) {
 	if c.Limit > 0 {
 		return c.Limit, nil
@@ -73,9 +73,9 @@ func (b *bounds) get(client string, c Client, now time.Time) (float64, error) {
 	return kw, err
 }
 
-// review computes the bound of a client anew. Readings that were marked bad by a lower bound and
-// are within it become good, and those that arrived before anything was known and are beyond it
-// become bad: it returns how many did. The caller holds b.mu.
+// review recomputes a client's bound. Bad readings within the new bound become good. Readings
+// beyond the bound that arrived before it was known become bad; review returns their number. The
+// caller holds b.mu.
 func (b *bounds) review(client string, c Client, now time.Time) (kw float64, bad int, err error) {
 	step := int64(b.i.c.Interval / time.Second)
 	to := now.Unix() / step * step
@@ -95,7 +95,7 @@ func (b *bounds) review(client string, c Client, now time.Time) (kw float64, bad
 	}
 	kw = series.Bound(values, perDay)
 	recent := max(len(values)-series.BoundSpan*perDay, 0)
-	// A scale that fills half of 28 days is what the client is now.
+	// A scale that fills half of 28 days is the client's new scale.
 	if now := series.Bound(values[recent:], perDay); !math.IsInf(now, 1) {
 		kw = max(kw, now)
 	}
@@ -127,8 +127,8 @@ func (b *bounds) review(client string, c Client, now time.Time) (kw float64, bad
 	return kw, bad, nil
 }
 
-// judge marks readings that are beyond their clients' bounds as bad. It returns their indexes,
-// and adds to notes what must be stored with them.
+// judge marks readings beyond their clients' bounds as bad. It returns their indexes, and adds
+// to notes what must be stored with them.
 func (b *bounds) judge(readings []store.Reading, clients map[string]Client, now time.Time, notes map[string][]byte) (bad []int, err error) {
 	for i := range readings {
 		r := &readings[i]
@@ -159,8 +159,8 @@ func (b *bounds) judge(readings []store.Reading, clients map[string]Client, now 
 	return bad, nil
 }
 
-// late marks readings that were stored before their client's bound was known. It returns how
-// many.
+// late marks readings that were stored before their client's bound was known. It returns
+// their number.
 func (b *bounds) late(client string, c Client, now time.Time) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -171,9 +171,9 @@ func (b *bounds) late(client string, c Client, now time.Time) (int, error) {
 	return bad, err
 }
 
-// AcceptScale makes what a client's bad readings of the last 28 days show its new scale, because
-// its owner says that they are right. It returns how many readings are accepted and the new bound
-// in kW. An error says if there is nothing to accept.
+// AcceptScale derives a new scale from a client's bad readings of the last 28 days, because the
+// owner has confirmed them. It returns the number of accepted readings and the new bound in kW.
+// Without bad readings it returns an error.
 func (i *Intake) AcceptScale(client string) (n int, kw float64, err error) {
 	i.mu.Lock()
 	c, ok := i.clients[client]

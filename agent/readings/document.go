@@ -16,13 +16,13 @@ type RefusedRow struct {
 	Reason string `json:"reason"`
 }
 
-// Answer says what became of the rows of a document.
+// Answer counts the stored and refused rows of a document.
 type Answer struct {
 	Accepted  int `json:"accepted"`
 	Corrected int `json:"corrected"`
 	Unchanged int `json:"unchanged"`
-	// Bad counts the rows that are stored but not used, because they are far beyond what their
-	// client has been. They are among those above.
+	// Bad counts the rows that are stored but not used, because they are far beyond their
+	// client's scale. The counts above include them.
 	Bad     int          `json:"bad"`
 	Refused []RefusedRow `json:"refused"`
 	// MoreRefused counts the refused rows that are not listed.
@@ -85,8 +85,8 @@ func (d *document) add(row int, r store.Reading, why string) error {
 	return nil
 }
 
-// first reports whether a file has had no row for a reading's step. A file has no order of
-// arrival, so that the first row of a step stays.
+// first reports whether a file has had no row for a reading's step before. A file has no
+// order of arrival, so the first row of a step stays.
 func (d *document) first(r store.Reading) bool {
 	step := int64(d.i.c.Interval / time.Second)
 	begin := d.now.Add(-maxAge).Unix()/step - 1

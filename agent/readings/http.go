@@ -16,13 +16,13 @@ import (
 const (
 	// maxBody is the size of the largest request.
 	maxBody = 4 << 20
-	// maxDocuments limits the requests that are read at a time, because a document takes
-	// several times its size in memory.
+	// maxDocuments limits concurrent requests, because a document takes several times
+	// its size in memory.
 	maxDocuments = 2
 )
 
-// Handler returns the handler of POST /v1/readings and POST /v1/weather. It answers after
-// the rows are on disk.
+// Handler returns the handler for POST /v1/readings and POST /v1/weather. It answers
+// after the rows are on disk.
 func (i *Intake) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/readings", func(w http.ResponseWriter, r *http.Request) { i.post(w, r, i.take) })
@@ -32,9 +32,9 @@ func (i *Intake) Handler() http.Handler {
 	return mux
 }
 
-// TakeWeather stores the weather in the body of a request, in all forms that POST
-// /v1/weather takes. It writes the answer only if it fails, and reports whether it stored
-// something.
+// TakeWeather stores the weather in a request's body. It accepts all forms of POST
+// /v1/weather. It writes an answer only if it fails, and reports whether it stored
+// weather.
 func (i *Intake) TakeWeather(w http.ResponseWriter, r *http.Request) bool {
 	_, ok := i.read(w, r, i.takeWeather)
 	return ok
@@ -105,7 +105,7 @@ func (i *Intake) read(w http.ResponseWriter, r *http.Request, take func(string, 
 
 var errMediaType = errors.New("the body must be text/csv, application/x-ndjson or application/json")
 
-// isJSON decides by the media type, or by the first byte if it says nothing.
+// isJSON decides by the media type, or by the first byte if the type is not conclusive.
 func isJSON(r *http.Request, body *bufio.Reader) (bool, error) {
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil {

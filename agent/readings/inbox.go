@@ -35,16 +35,16 @@ const (
 	inboxNote    = "inbox"
 )
 
-// Inbox takes readings from the files of a folder: *.csv and *.csv.gz with the columns
-// unique_id, ds, y and optionally quality and revision; weather*.csv with ds, columns and
-// optionally issued. A file is moved to done/ when its rows are on disk. A file that cannot
-// be read is moved to refused/, with a text file that says why.
+// Inbox imports the files of a folder. Readings are in *.csv and *.csv.gz, with the columns
+// unique_id, ds, y and optionally quality and revision. Weather is in weather*.csv, with
+// ds, its own columns and optionally issued. Inbox moves a file to done/ when its rows are
+// on disk. It moves an unreadable file to refused/, with a text file that says why.
 type Inbox struct {
 	i    *Intake
 	dir  string
 	root *os.Root
 	seen map[string]look
-	// stuck has the files that are stored but cannot be moved, as they were then.
+	// stuck has the files that are stored but cannot be moved, with their state at that time.
 	stuck map[string]look
 	// settled is how long a file must not change.
 	settled time.Duration
@@ -53,7 +53,7 @@ type Inbox struct {
 	stored func()                      // a test sets it; called before a file is moved
 }
 
-// look is what a file looked like, and since when.
+// look is the state of a file, and the time since which it has had that state.
 type look struct {
 	size  int64
 	mod   time.Time
@@ -77,7 +77,7 @@ func OpenInbox(dir string, i *Intake) (*Inbox, error) {
 	return &Inbox{i: i, dir: dir, root: root, seen: map[string]look{}, stuck: map[string]look{}, settled: settled, rename: root.Rename}, nil
 }
 
-// Run takes files until the context ends.
+// Run imports files until the context ends.
 func (b *Inbox) Run(ctx context.Context) error {
 	defer b.root.Close()
 	var events <-chan fsnotify.Event
@@ -125,8 +125,7 @@ func (b *Inbox) Run(ctx context.Context) error {
 	}
 }
 
-// look takes all files that are complete, oldest first. It reports whether to look again
-// soon.
+// look imports all complete files, oldest first. It reports whether to look again soon.
 func (b *Inbox) look() (again bool) {
 	if b.i.c.Clock() != nil {
 		return false
@@ -223,7 +222,7 @@ func (b *Inbox) take(name string) error {
 	if err := b.move(name, to, list(answer)); err != nil || len(answer.Refused) == 0 {
 		return err
 	}
-	// The same file may come again when its clients are configured.
+	// The same file may be imported again once its clients are configured.
 	_, err = b.i.c.Store.Put(b.i.c.Now(), nil, map[string][]byte{inboxNote: nil})
 	return err
 }
@@ -232,11 +231,11 @@ func (b *Inbox) take(name string) error {
 // user and the folder is sticky. It must not keep other files waiting.
 var errStays = errors.New("the file cannot be moved")
 
-// errGrew means that a file changed while it was read.
+// errGrew means that a file changed while Inbox read it.
 var errGrew = errors.New("the file is still being written")
 
-// grew reports whether a file has changed since it looked complete. Its rows are stored; it
-// is taken again with those that follow.
+// grew reports whether a file has changed since it looked complete. Its rows are stored,
+// and the next look imports it again with the new ones.
 func (b *Inbox) grew(name string) bool {
 	if b.stored != nil {
 		b.stored()
@@ -265,14 +264,14 @@ func list(a Answer) []byte {
 // errUnreadable means that a file will never be read.
 var errUnreadable = errors.New("the file cannot be read")
 
-// store stores the rows of a file. All rows are read once before the first is stored, so
-// that a file that cannot be read changes nothing.
+// store stores the rows of a file. It reads all rows once before it stores the first, so
+// an unreadable file changes nothing.
 func (b *Inbox) store(name string) (Answer, error) {
 	base, packed := strings.CutSuffix(name, ".gz")
 	if len(name) > maxInboxName || !strings.HasSuffix(base, ".csv") {
 		return Answer{}, fmt.Errorf("%w: want a name that ends in .csv or .csv.gz and has at most %d bytes", errUnreadable, maxInboxName)
 	}
-	// A FIFO that took the file's place must not block, nor a link lead elsewhere.
+	// If a FIFO or a link has replaced the file, opening must neither block nor lead elsewhere.
 	f, err := b.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		if errors.Is(err, fs.ErrPermission) {
@@ -310,8 +309,8 @@ func (b *Inbox) storeReadings(f *os.File, packed bool) (Answer, error) {
 	if err = in.explain(err); err != nil {
 		return Answer{}, err
 	}
-	// A crash may come between storing a file and moving it. The note says that it is stored,
-	// so that it does not replace readings that came after it.
+	// A crash may come between storing a file and moving it. The note says that the file is
+	// stored, so it does not replace later readings.
 	id := hash.Sum(nil)
 	if note, err := b.i.c.Store.Note(inboxNote); err != nil || bytes.Equal(note, id) {
 		return Answer{}, err
@@ -384,7 +383,7 @@ func (l *limited) explain(err error) error {
 	return err
 }
 
-// move moves a file, and writes what there is to say beside it.
+// move moves a file and writes a text file beside it.
 func (b *Inbox) move(name, to string, why []byte) error {
 	target := filepath.Join(to, name)
 	if len(target) > maxInboxName {

@@ -24,7 +24,7 @@ const (
 var (
 	// ErrClosed means that an intake has ended.
 	ErrClosed = errors.New("the agent is stopping")
-	// ErrClock means that the system's clock is wrong, so that no time can be trusted.
+	// ErrClock means that the system's clock is wrong, so no time can be trusted.
 	ErrClock = errors.New("the system's clock is wrong")
 	// ErrClient means that the agent has no such client.
 	ErrClient = errors.New("there is no such client")
@@ -32,8 +32,8 @@ var (
 	ErrFull = errors.New("too many samples wait to be stored")
 )
 
-// Intake ingests readings and samples and stores them, many samples in one transaction. All
-// ways in share it. It is safe for concurrent use.
+// Intake ingests readings and samples, and stores many samples in one transaction. All
+// sources of readings share it. It is safe for concurrent use.
 type Intake struct {
 	c     Config
 	stats Stats
@@ -50,13 +50,13 @@ type Intake struct {
 	closed   bool
 	received map[string]received
 
-	// Only flush uses what follows, one at a time.
+	// Only flush uses the following fields, one call at a time.
 	flushing sync.Mutex
 	tracks   map[string]track
 	arrived  map[string]time.Time // when a client's newest sample came
 }
 
-// message is what one call of Add took.
+// message has the samples of one call of Add.
 type message struct {
 	samples []Sample
 	done    func(error)
@@ -89,7 +89,7 @@ func NewIntake(c Config) (*Intake, error) {
 	return i, nil
 }
 
-// SetClients replaces the clients, after the configuration was read again.
+// SetClients replaces the clients after a reload of the configuration.
 func (i *Intake) SetClients(clients map[string]Client) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -107,8 +107,9 @@ func (i *Intake) Err() error {
 }
 
 // Add takes the samples of one message, in order of time for each client, and returns soon.
-// It calls done once: with nil when what these and earlier samples changed is on disk, or
-// with an error if the message must be sent again. A sample that cannot be used is counted
+// It calls done once: with nil when the changes of these and earlier samples are on disk,
+// or with an error if the message must be sent again. A sample that cannot be used is
+// counted
 // and need not be sent again. Done may be called before Add returns. It must not call the
 // intake.
 func (i *Intake) Add(samples []Sample, done func(error)) {
@@ -135,7 +136,7 @@ func (i *Intake) Add(samples []Sample, done func(error)) {
 	}
 }
 
-// Flush asks for storing what was added so far, and does not wait for it.
+// Flush requests that all added samples are stored, and does not wait.
 func (i *Intake) Flush() {
 	select {
 	case i.wake <- struct{}{}:
@@ -177,7 +178,7 @@ func (i *Intake) end() error {
 	return err
 }
 
-// flush stores what waits in one transaction.
+// flush stores the waiting samples in one transaction.
 func (i *Intake) flush() error {
 	i.flushing.Lock()
 	defer i.flushing.Unlock()
@@ -228,7 +229,7 @@ func (i *Intake) result(err error) error {
 	return err
 }
 
-// flushOf is the work of one flush. Nothing of it has an effect unless it is stored.
+// flushOf is the work of one flush. It takes effect only if it is stored.
 type flushOf struct {
 	i        *Intake
 	now      time.Time
@@ -285,9 +286,10 @@ func (f *flushOf) tick() error {
 	return nil
 }
 
-// meterTime returns the time in milliseconds up to which samples of a client can have
-// come: the time of the newest, and what has passed since it came. A broker that delivers
-// what it kept sends old samples, and their steps must stay open until all have come.
+// meterTime returns the present on a client's time scale, in milliseconds: the time of
+// its newest sample, plus the time since that sample arrived. A broker that delivers
+// stored messages sends old samples, and their steps must stay open until all have
+// arrived.
 func (f *flushOf) meterTime(client string, newest int64) int64 {
 	at, ok := f.i.arrived[client]
 	if !ok { // after a start, samples may wait at a broker
@@ -297,9 +299,8 @@ func (f *flushOf) meterTime(client string, newest int64) int64 {
 	return min(f.now.UnixMilli(), newest+f.now.Sub(at).Milliseconds())
 }
 
-// track returns the state of a client's samples. A state from the future is from a time at
-// which the clock was wrong. It is dropped, because it would make all samples look too old
-// until then.
+// track returns the state of a client's samples. It drops a state from the future, which a
+// wrong clock caused. Such a state would make all samples look too old until its time.
 func (f *flushOf) track(client string) (track, error) {
 	k, err := f.latest(client)
 	if k.any && k.since > f.now.Add(maxAhead).UnixMilli() {
@@ -351,7 +352,7 @@ func (f *flushOf) store() (store.Result, error) {
 	return f.i.c.Store.Put(f.now, f.readings, notes)
 }
 
-// judge returns what completes the steps of a client.
+// judge returns the rules that complete a client's steps.
 func (f *flushOf) judge(name string, c Client) *judge {
 	return &judge{interval: f.i.c.Interval.Milliseconds(), client: name, net: c.Net, out: &f.readings}
 }

@@ -18,7 +18,7 @@ import (
 	"loadstar/series/store"
 )
 
-// Reasons to refuse a row, beside those of the store.
+// Reasons to refuse a row, in addition to the store's.
 const (
 	badTime       = "time"             // not a time
 	noOffset      = "time-offset"      // the time has no offset, and the site no zone
@@ -32,8 +32,8 @@ const (
 
 const maxLine = 16 << 10
 
-// maxDocumentRows limits the rows of a document that is kept in memory as a whole: weather, and
-// readings over HTTP. Rows can be so short that each takes fifty times its size in memory.
+// maxDocumentRows limits the rows of weather and of readings over HTTP, because both are held
+// in memory as a whole. A very short row takes fifty times its size in memory.
 const maxDocumentRows = 1 << 16
 
 // errRows means that a document has too many rows.
@@ -54,7 +54,7 @@ func (e *syntaxError) Error() string {
 
 func (e *syntaxError) Unwrap() error { return e.err }
 
-// lines calls do for each line that is not empty, with its number from 1.
+// lines calls do for each non-empty line, with its number from 1.
 func lines(r io.Reader, do func(n int, line []byte) error) error {
 	source := &failing{r: r}
 	in := bufio.NewScanner(source)
@@ -172,8 +172,8 @@ func newRowReader(zone *time.Location, clients map[string]Client) *rowReader {
 	return &rowReader{zone: zone, clients: clients, last: map[string]int64{}, names: map[string]string{}}
 }
 
-// reading makes a reading of the cells of a row, or says why it cannot be one. Without a
-// revision column, revision is -1.
+// reading converts the cells of a row to a reading, or returns the reason to refuse the
+// row. Without a revision column, revision is -1.
 func (p *rowReader) reading(client, at string, kw float64, quality string, revision int) (store.Reading, string) {
 	r := store.Reading{Revision: revision + 1, KW: float32(kw)}
 	c, ok := p.clients[client]
@@ -251,7 +251,8 @@ func (p *rowReader) instant(client, text string) (int64, string) {
 }
 
 // local returns the instant of a local time. In the hour that clocks repeat, rows in order
-// of time say which of the two it is: the row before must be at most two hours earlier.
+// of time show which of the two is meant. The previous row must be at most two hours
+// earlier.
 func local(t time.Time, zone *time.Location, last int64) (int64, string) {
 	const day = 24 * 3600
 	var found []int64
@@ -297,7 +298,7 @@ func (p *rowReader) readCSV(r io.Reader, do func(row int, r store.Reading, why s
 	})
 }
 
-// number reads a number. No value is NaN.
+// number reads a number. A missing value is NaN.
 func number(text string) (float64, bool) {
 	switch strings.ToLower(text) {
 	case "", "nan", "null", "na":
@@ -374,7 +375,7 @@ func objects[T any](r io.Reader, do func(n int, row *T) error) error {
 	return array(in, do)
 }
 
-// array calls do for each object of an array. It never has more than one in memory.
+// array calls do for each object of an array. It holds only one object in memory.
 func array[T any](r io.Reader, do func(n int, row *T) error) error {
 	source := &failing{r: r}
 	fail := func(n int, err error) error {

@@ -1,5 +1,5 @@
-// Package readings ingests the readings of an agent's clients: from files in an inbox
-// folder, over HTTP, and as samples that it turns into steps.
+// Package readings ingests the readings of an agent's clients. They arrive as files
+// in an inbox folder, over HTTP, or as samples that the package turns into steps.
 package readings
 
 import (
@@ -11,7 +11,7 @@ import (
 	"loadstar/series/store"
 )
 
-// Kind is what the values of samples are.
+// Kind says what a sample's value measures.
 type Kind uint8
 
 // The kinds.
@@ -33,8 +33,8 @@ type Sample struct {
 type Client struct {
 	// Net means that negative power is feed-in. Otherwise a negative value is bad.
 	Net bool
-	// Limit is the highest mean power of a step in kW. If it is 0, it follows from the
-	// client's own readings.
+	// Limit is the highest mean power of a step in kW. If it is 0, the client's own
+	// readings set the limit.
 	Limit float64
 }
 
@@ -42,22 +42,22 @@ type Client struct {
 type Config struct {
 	Store    *store.Store
 	Interval time.Duration
-	// Zone is the local time of readings whose times have no offset. If it is nil, such
+	// Zone is the time zone of readings whose times have no offset. If it is nil, such
 	// readings are refused.
 	Zone    *time.Location
 	Clients map[string]Client
-	// Flush is how long samples may wait for a transaction, 60 s if it is 0.
+	// Flush is how long samples may wait for a transaction. 0 means 60 s.
 	Flush time.Duration
-	// Now is the time, time.Now if it is nil.
+	// Now returns the time. If it is nil, time.Now is used.
 	Now func() time.Time
-	// Clock returns an error while the system's clock cannot be trusted. Nothing is ingested
-	// then. It may be nil.
+	// Clock returns an error if the system's clock cannot be trusted. Nothing is ingested
+	// then. Clock may be nil.
 	Clock func() error
-	// Log is told about errors that will be retried. It may be nil.
+	// Log receives errors that will be retried. It may be nil.
 	Log func(format string, args ...any)
 }
 
-// Stats counts readings by source and by what became of them. It is safe for concurrent use.
+// Stats counts readings by source and outcome. It is safe for concurrent use.
 type Stats struct {
 	mu sync.Mutex
 	n  map[[2]string]int64

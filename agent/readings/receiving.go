@@ -5,26 +5,26 @@ import (
 	"time"
 )
 
-// Receiving is what has arrived of a client's meter since the agent started. A meter that
-// was just connected has messages long before it has its first reading.
+// Receiving describes what a client's meter has sent since the agent started. A newly
+// connected meter sends messages long before it has its first reading.
 type Receiving struct {
 	Messages int
 	Since    time.Time // when the first message arrived
-	// Complete is the end of the first step of which enough can be measured.
+	// Complete is the end of the first step that can be measured for long enough.
 	Complete time.Time
 }
 
-// received is what an intake remembers of a client's messages.
+// received is what an intake remembers about a client's messages.
 type received struct {
 	messages     int
 	since, first time.Time // arrival and own time of the first message
 }
 
-// storedWithin is the longest time from the end of a step until it is stored, by default: the
-// next flush, and a message on its way.
+// storedWithin is the longest time from the end of a step until it is stored by default. It
+// covers a message on its way and the next flush.
 const storedWithin = 2 * time.Minute
 
-// Receiving returns what has arrived of a client, and false if nothing usable has.
+// Receiving returns what a client has sent, and false if it has sent nothing usable.
 func (i *Intake) Receiving(client string) (Receiving, bool) {
 	now := i.c.Now()
 	i.mu.Lock()
@@ -38,7 +38,7 @@ func (i *Intake) Receiving(client string) (Receiving, bool) {
 	if measured := step + interval - r.first.UnixMilli(); float64(measured) < half*float64(interval) {
 		step += interval
 	}
-	// A step that has ended without becoming a reading had gaps.
+	// If a step has ended without becoming a reading, it had gaps.
 	if now.UnixMilli() > step+interval+storedWithin.Milliseconds() {
 		step = floor(now.UnixMilli(), interval)
 	}

@@ -13,21 +13,21 @@ const (
 	enough    = 0.9 // share of a step that must be measured for OK
 	half      = 0.5 // share of a step that must be covered for Estimated
 	counterKW = 0.001
-	// A counter that falls was reset, if it stays low this long. A message that a broker
-	// delivers again after a newer one looks like a fall too, but only for a moment.
+	// A counter that falls and stays low this long was reset. If a broker repeats a
+	// message after a newer one, the counter also seems to fall, but only for a moment.
 	resetAfter = 2 * time.Minute
-	// gapLimit is the longest pause of a counter that is bridged by its mean.
+	// gapLimit is the longest pause of a counter that the mean bridges.
 	gapLimit = time.Hour + 5*time.Minute
 	// A power sample holds for shortHold, or for three usual pauses up to longHold.
 	shortHold = 5 * time.Minute
 	longHold  = time.Hour
-	// negligible is the largest feed-in, in kW, that is taken for zero at a client that has
-	// none: sensors are not exact.
+	// negligible is the largest feed-in, in kW, that counts as zero for a client without
+	// feed-in, because sensors are not exact.
 	negligible = 0.02
 )
 
-// track turns the samples of one client into steps. It is stored with the readings, so that
-// a step that a crash interrupts is neither lost nor counted twice. Times are in Unix
+// track turns the samples of one client into steps. It is stored with the readings, so a
+// crash neither loses a step nor counts it twice. Times are in Unix
 // milliseconds.
 type track struct {
 	kind  Kind
@@ -36,12 +36,12 @@ type track struct {
 	value float64 // of the last sample
 	upTo  int64   // the time up to which energy is counted
 	pause float64 // usual time between samples, in milliseconds
-	// A counter that has fallen: its first sample after the fall.
+	// The first sample after a counter has fallen.
 	fallen    bool
 	fallAt    int64
 	fallValue float64
-	// The step that is not complete: energy in kW·ms, and how long it was measured and
-	// estimated, in ms.
+	// The current step: its energy in kW·ms, and how long it was measured and
+	// estimated in ms.
 	step                        int64
 	energy, measured, estimated float64
 	reset                       bool
@@ -91,7 +91,7 @@ func decodeTrack(b []byte) (k track, err error) {
 	return k, r.Done()
 }
 
-// judge decides on a complete step. It is part of what a track needs to close steps.
+// judge has the rules that a track needs to complete steps.
 type judge struct {
 	interval int64 // ms
 	client   string
@@ -99,7 +99,7 @@ type judge struct {
 	out      *[]store.Reading
 }
 
-// quality says what a value that is measured is worth. Its size is judged when it is stored.
+// quality returns the quality of a measured value. The bound is checked when the value is stored.
 func (j *judge) quality(kw float64, q store.Quality) (float64, store.Quality) {
 	switch {
 	case kw < 0 && !j.net && kw > -negligible:
@@ -185,8 +185,8 @@ func (k *track) setPause(at int64) {
 	}
 }
 
-// spread counts power from where the count is up to a time, step by step. Kind is the part
-// of a step that it belongs to.
+// spread counts power up to a time, step by step. Kind says which part of a step it adds
+// to.
 func (k *track) spread(j *judge, to int64, kw float64, kind *float64) {
 	k.upTo = max(k.upTo, min(k.step, to)) // what is before the step at hand is complete
 	for k.upTo < to {
@@ -222,7 +222,7 @@ func (k *track) move(j *judge, to int64) {
 	k.step, k.energy, k.measured, k.estimated, k.reset = step, 0, 0, 0, false
 }
 
-// tick completes a step that has ended without waiting for the next sample, if that is
+// tick completes a step that has ended without waiting for the next sample, if
 // possible. It reports whether the track changed.
 func (k *track) tick(j *judge, now int64) bool {
 	end := k.step + j.interval

@@ -27,7 +27,7 @@ type weatherRows struct {
 }
 
 // readWeatherCSV reads weather: ds, columns, and optionally issued. Weather without issued
-// is as known now.
+// counts as issued now.
 func (p *rowReader) readWeatherCSV(r io.Reader, now int64) (*weatherRows, error) {
 	out := &weatherRows{}
 	var theirs []string
@@ -57,7 +57,7 @@ func (p *rowReader) readWeatherCSV(r io.Reader, now int64) (*weatherRows, error)
 	return out, err
 }
 
-// add adds a row, or the reason why it cannot be one.
+// add adds a row, or the reason to refuse it.
 func (w *weatherRows) add(p *rowReader, n int, ds, issued string, now int64, values []float32) {
 	at, why := p.instant("", ds)
 	known := now
@@ -120,8 +120,8 @@ func filled(values []float32, n int) []float32 {
 	return values
 }
 
-// shortObject is an object that is at most as long as a line may be. One with as many members as
-// fit into a document would take long to decode.
+// shortObject is an object that is at most as long as a line may be. An object that fills a
+// document would take long to decode.
 type shortObject map[string]json.RawMessage
 
 // UnmarshalJSON implements json.Unmarshaler.

@@ -7,7 +7,7 @@ type Release struct {
 	Name string // such as day; a newer release of the same name replaces an older one
 	// Number counts the releases of a name from 1. Name and number are shown as day@7.
 	Number int
-	// Run and Version say where the weights come from.
+	// Run and Version identify the weights.
 	Run     string
 	Version int
 	Role    Role
@@ -36,18 +36,18 @@ type Kept struct {
 type Host interface {
 	// Has reports whether the host has a release, so that it need not be fetched.
 	Has(id string) bool
-	// Offer hands over a release. Load returns what a client kept from the release's run,
-	// or false if it did not take part.
+	// Offer passes a release to the host. Load returns what a client kept from the
+	// release's run, or false if the client did not take part.
 	Offer(r Release, load func(client string) (Kept, bool, error)) error
 	// Retain removes all releases that are not in the list.
 	Retain(ids []string) error
-	// Reports returns at most one report per client and week that was not acknowledged, and
-	// a function to call when the server has them.
+	// Reports returns unacknowledged reports, at most one per client and week, and a
+	// function to call when the server has them.
 	Reports() (reports []Report, sent func())
 }
 
-// Report is what a client lets the server know about its forecasts: no load and no time
-// series. Numbers have two decimals.
+// Report is what a client tells the server about its forecasts. It contains neither
+// loads nor time series. Numbers have two decimals.
 type Report struct {
 	Client  string
 	Day     int64 // Unix day of the Sunday that ends the week
@@ -59,6 +59,6 @@ type Report struct {
 	Findings    []string
 	Drift       bool
 	WantsRound  bool
-	// Interim means that the report has only the findings of now, between two weekly reports.
+	// Interim means that the report is between two weekly ones and has only the current findings.
 	Interim bool
 }

@@ -7,7 +7,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// Chain is what an agent knows of the versions of a run's shared weights.
+// Chain is what an agent knows about the versions of a run's shared weights.
 type Chain struct {
 	// Version is the newest version that was accepted, and Weights has its weights.
 	Version int64
@@ -18,9 +18,9 @@ type Chain struct {
 }
 
 // Trail has the heads of a run that an agent has seen. A head says which weights a version has,
-// and contains the hash of the head before it.
+// and contains the previous head's hash.
 type Trail struct {
-	// Version and Hash are those of the newest head. Hash is empty if there is none.
+	// Version and Hash describe the newest head. Hash is empty if there is none.
 	Version int64  `json:"version"`
 	Hash    []byte `json:"hash"`
 	// Known has the weights of the last versions, oldest first.

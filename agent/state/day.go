@@ -19,8 +19,8 @@ type planRecord struct {
 }
 
 // CountPlan records that a plan is trained. It returns the number of different plans in seven
-// days with this one. If there would be more than most, the plan is not noted. It writes once a
-// day for each plan, although it is called in every round.
+// days, including this one. It does not record a plan that exceeds most. It writes once a day
+// for each plan, although every round calls it.
 func (s *Store) CountPlan(plan string, most int, now time.Time) (n int, err error) {
 	day := now.UTC().Unix() / (24 * 60 * 60)
 	noted := false
@@ -49,8 +49,9 @@ func (s *Store) CountPlan(plan string, most int, now time.Time) (n int, err erro
 	return n, err
 }
 
-// recentPlans returns the plans of the last seven days. If the record is damaged, it returns as
-// many unknown plans as are allowed. Once they are stored, no new plan is trained for a week.
+// recentPlans returns the plans of the last seven days. If the record is damaged, it returns
+// the maximum number of unknown plans. Once these are stored, no new plan is trained for a
+// week.
 func recentPlans(tx *bolt.Tx, most int, day int64) (r planRecord, damaged bool, err error) {
 	const week = 7
 	_, err = getRecord(tx.Bucket(metaBucket), plansKey, &r)
@@ -85,15 +86,15 @@ type dayRecord struct {
 const recentTasks = 32
 
 // CountRound counts a task that is about to be trained, unless it was counted recently. It
-// returns the number of tasks of the day with this one. If there would be more than most, it
-// stores nothing. The identifier of a task must depend on everything that training depends
-// on: a server could otherwise repeat a round with other weights.
+// returns the day's number of tasks, including this one. If this number exceeds most, it
+// stores nothing. A task's identifier must depend on everything that training depends on.
+// Otherwise a server could repeat a round with other weights.
 func (s *Store) CountRound(task string, most int, now time.Time) (n int, err error) {
 	day := now.UTC().Unix() / (24 * 60 * 60)
 	err = s.update("count round", func(tx *bolt.Tx) error {
 		var r dayRecord
 		if _, err := getRecord(tx.Bucket(metaBucket), roundsKey, &r); errors.Is(err, ErrDamaged) {
-			// Unknown: train again tomorrow. It is stored, because tomorrow it would be unknown again.
+			// The count is unknown, so do not train until tomorrow. Store it, because otherwise it would still be unknown tomorrow.
 			n = most + 1
 			return putRecord(tx.Bucket(metaBucket), roundsKey, dayRecord{Day: day, Count: most})
 		} else if err != nil {

@@ -12,15 +12,15 @@ import (
 type keptRecord struct {
 	Round int64 `json:"round"` // last counted round
 	Value value `json:"value"`
-	// Scaling is that of the first counted result. It never changes.
+	// Scaling is the scaling of the first counted result. It never changes.
 	Scaling value `json:"scaling,omitzero"`
-	// Rounds are the newest counted ones, oldest first.
+	// Rounds are the newest counted rounds, oldest first.
 	Rounds []int64 `json:"rounds,omitempty"`
 }
 
 // Kept describes a client's values in a run.
 type Kept struct {
-	// First means that no result of the client was counted yet, so there are no values.
+	// First means that no result of the client was counted yet, so it has no values.
 	First bool
 	// Round is the last counted round. It is not set if First is.
 	Round int64
@@ -115,9 +115,9 @@ type Staged struct {
 	value, scaling value
 }
 
-// Stage writes the values that a client keeps if its result is counted. If the client has
-// no scaling yet, scaling is the one that it trained with; otherwise it must be empty. If no
-// result ever refers to them, the next Open removes them as garbage.
+// Stage writes the values that a client keeps if its result is counted. If the client has no
+// scaling yet, scaling is the one that it trained with. Otherwise scaling must be empty. If
+// no result ever refers to the values, the next Open removes them as garbage.
 func (s *Store) Stage(run, client string, kept []float32, scaling []byte) (Staged, error) {
 	if err := CheckName(client); err != nil {
 		return Staged{}, err

@@ -20,7 +20,7 @@ type Member struct {
 	Enrolled bool  `json:"enrolled,omitempty"`
 	// For is the number of the statement for which the agent enrolled.
 	For int64 `json:"for,omitempty"`
-	// Statement is the number of the newest statement of the keeper that the agent has seen.
+	// Statement is the number of the keeper's newest statement that the agent has seen.
 	Statement int64 `json:"statement,omitempty"`
 }
 
@@ -46,15 +46,15 @@ func (s *Store) ChangeMember(keeper [32]byte, change func(m *Member)) error {
 	})
 }
 
-// maskedRounds is the number of rounds of a run of which masked results are known. Older rounds
-// are not masked again.
+// maskedRounds is the number of rounds per run whose masked results are remembered. Older
+// rounds are never masked again.
 const maskedRounds = 4
 
-// privateRuns is the number of deleted private runs that are known. No run is masked beyond it,
-// because the store could not tell a new run from an old one.
+// privateRuns is the number of deleted private runs that are remembered. Beyond this number no
+// run is masked, because the store could not tell a new run from a deleted one.
 const privateRuns = 1 << 14
 
-// maskedRecord says what the results of a round were masked for.
+// maskedRecord has the context for which a round's results were masked.
 type maskedRecord struct {
 	Round   int64    `json:"round"`
 	Context [32]byte `json:"context"`
@@ -62,13 +62,12 @@ type maskedRecord struct {
 	Clients []string `json:"clients"`
 }
 
-// ErrMasked means that a result must not be masked: the round was masked in another context, or
-// one of the clients is in a masked result of the round already.
+// ErrMasked means that a result must not be masked. Either the round was masked in another
+// context, or one of the clients is already in a masked result of the round.
 var ErrMasked = errors.New("masking refused")
 
-// Mask returns the number of the next masked result of a round, from 0, and the clients that are
-// in earlier ones. A round is masked in one context, and the first one wins. The run must have
-// begun.
+// Mask returns the number of a round's next masked result, from 0, and the clients in earlier
+// ones. A round is masked in only one context, the first. The run must have begun.
 func (s *Store) Mask(run string, round int64, context [32]byte) (part int64, clients []string, err error) {
 	err = s.view(func(tx *bolt.Tx) error {
 		_, r, err := maskedOf(tx, run, round, context)

@@ -2,5 +2,5 @@
 
 package state
 
-// dropPages does nothing: the system decides when to release the pages.
+// dropPages does nothing. The system decides when to release the pages.
 func dropPages([]byte) {}

@@ -69,8 +69,8 @@ func (v value) check(belong string, data []byte) error {
 }
 
 // release lets the system reclaim the file pages that a transaction touched. Mapped pages
-// count as memory of this process until another process needs the memory. With a few
-// hundred clients they would be most of the agent's resident memory.
+// count as this process's memory until another process needs it. With a few hundred
+// clients, they would be most of the agent's resident memory.
 func release(tx *bolt.Tx) error {
 	key, _ := tx.Cursor().First() // the key's bytes are inside the mapping
 	if len(key) == 0 {

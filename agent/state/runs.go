@@ -15,22 +15,22 @@ type runRecord struct {
 	Used uint64 `json:"used"`
 	// Forgotten means that the values of the run are deleted.
 	Forgotten bool `json:"forgotten,omitempty"`
-	// Private means that the deleted run had masked results. Its record stays: if the run could begin
-	// again, its rounds would be masked a second time.
+	// Private means that the deleted run had masked results. Its record stays, because a run that
+	// began again would be masked a second time.
 	Private bool `json:"private,omitempty"`
 	// Pinned means that the values of the run must not be deleted.
 	Pinned bool `json:"pinned,omitempty"`
-	// Tasks are the newest ones that clients trained for, oldest first.
+	// Tasks are the newest tasks that clients trained for, oldest first.
 	Tasks []taskRecord `json:"tasks,omitempty"`
 	// Masked are the newest rounds with masked results, oldest first.
 	Masked []maskedRecord `json:"masked,omitempty"`
 }
 
-// Begin must be called before clients train for a run; calling it again is cheap. An
+// Begin must be called before clients train for a run. Calling it again is cheap. An
 // agent does not learn when a run ends, so the store keeps the most recently used runs.
 // If there are too many, Begin deletes the least recently used run and returns the
 // identifiers of its undecided results. It does not delete pinned runs ([Store.Pin]). A
-// deleted run cannot continue: Begin then returns [ErrForgotten].
+// deleted run cannot continue. For such a run, Begin returns [ErrForgotten].
 func (s *Store) Begin(run string) (dropped []uint64, err error) {
 	if err := CheckName(run); err != nil {
 		return nil, err
@@ -86,8 +86,8 @@ func (s *Store) Begin(run string) (dropped []uint64, err error) {
 	return dropped, s.Sweep()
 }
 
-// current reports whether a run is the most recently used one, so that there is nothing
-// to write.
+// current reports whether a run is already the most recently used one, so Begin need
+// not write.
 func (s *Store) current(run string) (current bool, err error) {
 	err = s.view(func(tx *bolt.Tx) error {
 		runs := tx.Bucket(runsBucket)
@@ -131,9 +131,8 @@ func listRuns(tx *bolt.Tx) (live, forgotten []namedRun, err error) {
 	return live, forgotten, err
 }
 
-// Pin keeps the values of the given runs, and no longer those of the runs that were pinned
-// before. A run that begins later is pinned when it begins. Without a change Pin does not
-// write.
+// Pin protects the values of the given runs, and releases all other runs. A run that has
+// not begun is pinned when it begins. Without a change Pin does not write.
 func (s *Store) Pin(runs []string) error {
 	s.mu.Lock()
 	s.pins = slices.Clone(runs)

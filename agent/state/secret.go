@@ -16,8 +16,8 @@ import (
 const SecretFile = "secret"
 
 // Secret returns the secret from which the agent draws its clients' examples. It is never
-// sent. If the folder has none, Secret creates one: with another secret, a turn that was lost
-// is trained on other examples, and nothing else changes.
+// sent. If the folder has none, Secret creates one. A new secret only means that lost turns
+// are trained again on other examples.
 func Secret(dir string) (secret [32]byte, err error) {
 	path := filepath.Join(dir, SecretFile)
 	if secret, err = ReadSecret(path); errors.Is(err, fs.ErrNotExist) {

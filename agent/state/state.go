@@ -1,6 +1,6 @@
-// Package state stores what an agent must not lose: the values that its clients keep
-// from one round to the next, such as personal layers, the results that the server
-// has not decided yet, and the versions of the weights that the agent has accepted.
+// Package state stores what an agent must not lose. Clients keep values from one
+// round to the next, such as personal layers. The store also has the results that
+// the server has not decided yet, and the accepted versions of the weights.
 //
 // A client's values change only when the result that was trained with them is counted.
 // Training writes the new values next to the old ones ([Store.Stage]). A result is on
@@ -67,7 +67,7 @@ const format = "1"
 // Store is an open file. It is safe for concurrent use.
 type Store struct {
 	db *bolt.DB
-	// path is the name of the file, from when it is open: Open itself adds it to errors.
+	// path is the file's name. It is empty during Open, which adds the name to errors itself.
 	path string
 
 	mu sync.Mutex
@@ -77,15 +77,15 @@ type Store struct {
 	garbage []uint64
 	// pins lists the runs of the last call of Pin.
 	pins []string
-	// failed is the error of a failed write. All later writes return it: see update.
+	// failed is the error of a failed write. All later writes return it (see update).
 	failed error
 	disk   func(step Step, what string) error // nil unless the fleet is simulated
 }
 
-// Step is a point of a write at which a simulation can let it fail.
+// Step is a point at which a simulation can let a write fail.
 type Step string
 
-// The steps of a write. After an error before it, nothing is on disk.
+// The steps of a write. After an error before the write, nothing is on disk.
 const (
 	BeforeWrite Step = "before write"
 	AfterWrite  Step = "after write"
@@ -95,7 +95,7 @@ const (
 func Open(dir string) (*Store, error) { return OpenWith(dir, nil) }
 
 // OpenWith is Open for a simulation of the fleet. The store calls disk at each step of a
-// write, with a text that tells writes apart.
+// write, with a text that identifies the write.
 func OpenWith(dir string, disk func(step Step, what string) error) (s *Store, err error) {
 	path := filepath.Join(dir, "agent.db")
 	defer func() {
@@ -196,7 +196,7 @@ func (s *Store) view(look func(tx *bolt.Tx) error) error {
 	return s.locate(boltfile.Guard(func() error { return s.db.View(look) }))
 }
 
-// locate adds the file's name to an error about damage, because a person has to replace it.
+// locate adds the file's name to an error about damage, because a person has to replace the file.
 func (s *Store) locate(err error) error {
 	if s.path == "" || !errors.Is(err, ErrDamaged) {
 		return err
@@ -204,9 +204,9 @@ func (s *Store) locate(err error) error {
 	return fmt.Errorf("%s: %w", s.path, err)
 }
 
-// update runs a write transaction, which what describes. When it returns, the change is on disk. After a failed
-// write the content of the disk is unknown, so all further writes fail; opening the file
-// again shows which writes took effect.
+// update runs a write transaction. The text what describes it. When update returns, the change is on disk.
+// After a failed write the content of the disk is unknown, so all further writes fail. Opening the file again
+// shows which writes took effect.
 func (s *Store) update(what string, change func(tx *bolt.Tx) error) error {
 	s.mu.Lock()
 	failed := s.failed
@@ -275,7 +275,7 @@ func (s *Store) Sweep() error {
 	}
 }
 
-// discard marks values as garbage, so that Sweep removes them.
+// discard marks values as garbage for Sweep.
 func (s *Store) discard(ids ...uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

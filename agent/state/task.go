@@ -6,8 +6,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// tasksKept is the number of tasks of a run, and of counted rounds of a client, that are
-// stored. With them and the secret, the client's updates can be computed again.
+// tasksKept is the number of stored tasks per run, and of counted rounds per client.
+// With these and the secret, the client's updates can be computed again.
 const tasksKept = 10
 
 // taskRecord is a task that clients of the agent trained for.
@@ -42,9 +42,9 @@ func (s *Store) Remember(run string, round int64, task []byte) error {
 	})
 }
 
-// Tasks returns the stored tasks for which a client has trained in the run that it trained for
-// last, newest first. Those are the tasks of its counted results and of its undecided one;
-// pending reports whether the first one is undecided.
+// Tasks returns the stored tasks of a client's counted results and of its undecided one,
+// newest first. All belong to the run that the client trained for last. Pending reports
+// whether the first task's result is undecided.
 func (s *Store) Tasks(client string) (run string, tasks [][]byte, pending bool, err error) {
 	err = s.view(func(tx *bolt.Tx) error {
 		live, _, err := listRuns(tx)

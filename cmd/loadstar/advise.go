@@ -24,18 +24,18 @@ func newAdvise() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "advise",
 		Short: "Estimate what training together would bring your meters",
-		Long: `Estimate what a federation would bring: train on the meters at hand, each alone and
-all together, with 14, 28, 91 and 364 days of history as far as the data has
-them, and test all on the same last 28 days. Alone is the better of a short and
-a long training. The best of three simple forecasts stands beside them.
+		Long: `Estimate the benefit of a federation. The command trains the given meters alone
+and together, with 14, 28, 91 and 364 days of history if available, and tests
+all on the same last 28 days. Alone is the better of a short and a long
+training. The best of three simple forecasts is shown for comparison.
 
 The gain is the change of the median client's error against the better of alone
-and simple, with a 95 % interval over the choice of clients. Traffic and CPU time
-are those of one client for one training. Where the interval reaches 0, the
-verdict is "do not bother".
+and simple, with a 95 % interval over the choice of clients. Traffic and CPU
+time are per client and training. If the interval includes 0, the verdict is "do
+not bother".
 
-At least 3 meters are needed, and at most 100 are used. The test split of the
-data is read: do not tune a plan by this.`,
+At least 3 meters are needed, and at most 100 are used. The command reads the
+test split of the data, so do not tune a plan by its result.`,
 		Example: "  loadstar advise --data datasets/sample",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
@@ -54,7 +54,7 @@ func (o *adviseOptions) add(f *pflag.FlagSet) {
 	f.BoolVar(&o.asJSON, "json", false, "print JSON")
 }
 
-// run estimates what training together would bring.
+// run estimates the benefit of training together.
 func (o *adviseOptions) run(cmd *cobra.Command) error {
 	switch {
 	case o.data == "":

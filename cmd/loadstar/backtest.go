@@ -49,8 +49,8 @@ func newBacktest() *cobra.Command {
 		Long: `Backtest baseline forecasters on historical data. Each baseline is fitted to the
 first 80 % of every client's series (the training split). Its forecasts are
 scored on another split, by default the last 10 % (the test split). A window
-counts only if the load of the 168 hours before is complete, so that all
-baselines forecast the same windows.
+counts only if the load of the previous 168 hours is complete, so all baselines
+forecast the same windows.
 
 ` + list.String() + `
 With --horizon L each forecast is a single value, L steps after the last known
@@ -60,15 +60,16 @@ value below 1 is better than the reference. The reference is the last known load
 for one step, one step ahead, and otherwise the load at the same time a week
 before; --reference chooses it. Errors are in kW.
 
-If --model is the folder of a run, the forecasts that loadstar forecast would have
-issued are scored instead, one every 6 hours over the test split, with corrections
-and intervals that use only what was known then. The command prints the error,
-how often loads are between P10 and P90, and where the forecasts come from. The
-scores of energies, sums and peaks are kept in the run's folder for its report.
---remove removes readings first, to show the effect of gaps; the forecasts are still
-compared with all readings. The weather counts as a forecast without error;
---weather-error 2 gives the temperature an error of 2 degrees 24 hours ahead and
-half of it an hour ahead, and --weather-error yesterday uses no weather forecast.
+If --model is the folder of a run, the forecasts that loadstar forecast would
+have issued are scored instead, one every 6 hours over the test split, with
+corrections and intervals that use only data known at the time. The command
+prints the error, the share of loads between P10 and P90, and the sources of the
+forecasts. It stores the scores of energies, sums and peaks in the run's folder
+for its report. --remove removes readings first, to show the effect of gaps. The
+forecasts are still compared with all readings. The weather counts as a forecast
+without error; --weather-error 2 gives the temperature an error of 2 degrees 24
+hours ahead and half of it an hour ahead, and --weather-error yesterday uses no
+weather forecast.
 
 With --out every forecast is written to a CSV or Parquet file, with the columns
 unique_id, cutoff, ds, y and one named after the model.`,

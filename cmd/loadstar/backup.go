@@ -29,14 +29,14 @@ certificate authority with its private key. Protect the file as carefully as the
 folder.
 
 After a restore, runs continue from the backup. Rounds that were completed after
-the backup are lost: agents do not train them again, the server abandons them,
+the backup are lost. Agents do not train them again, the server abandons them,
 and the run continues with the next round.
 
-With --into the backup gets a name with its time in a folder of backups, is read
-again and verified, and the oldest are removed. The list of revocations, which a
-restore needs, is copied to the same folder. The server reports the age of the
-newest one in its metrics. The timer loadstar-backup of the Debian package does
-this every hour.
+With --into, the command writes the backup into a folder of backups under a name
+with its time, reads it again to verify it, and removes the oldest backups. It
+copies the list of revocations, which a restore needs, to the same folder. The
+server reports the age of the newest one in its metrics. The timer
+loadstar-backup of the Debian package does this every hour.
 
 Back up PostgreSQL and S3 with their own tools.`,
 		Example: "  loadstar backup --dir loadstar-data -o loadstar.tar\n  loadstar backup --dir loadstar-data --into backups --keep 48",
@@ -95,14 +95,14 @@ func newRestore() *cobra.Command {
 		Short: "Restore a server from a backup",
 		Long: `Restore a server from a backup into a new folder.
 
-A server lists all revocations in DIR/revocations.jsonl, next to the ledger. Give
-the newest copy of that list with --revocations, and agents, clients, tokens,
-certificates and users that were revoked after the backup stay revoked. If the
-list is lost, --without-revocations restores anyway. Then repeat
-the revocations since the backup that you know of before agents connect.
+A server lists all revocations in DIR/revocations.jsonl, next to the ledger.
+Give the newest copy of that list with --revocations, and agents, clients,
+tokens, certificates and users that were revoked after the backup stay revoked.
+If the list is lost, --without-revocations restores without it. Then repeat the
+later revocations that you know of before agents connect.
 
-All join tokens are revoked, because it is not known how often they were used
-since the backup. Make new ones with 'loadstar token create'.`,
+The command revokes all join tokens, because their uses since the backup are
+unknown. Create new ones with 'loadstar token create'.`,
 		Example: "  loadstar restore loadstar.tar --dir restored \\\n      --revocations loadstar-data/revocations.jsonl",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -47,11 +47,11 @@ median, also the lowest and highest values.
 With --subject PLAN the tables also compare this plan with every other method
 client by client: the median ratio of its error to that of the other method, the
 share of clients with a lower error, and the shares with a significantly lower
-or higher error (Diebold-Mariano test of the daily errors, 5 % level). Days on
-which the two methods did not forecast the same number of targets do not count.
+or higher error (Diebold-Mariano test of the daily errors, 5 % level). Days do
+not count if the two methods did not forecast the same number of targets.
 
-Plans of the model dense are trained with model.gaps 0, so that all methods
-forecast the same targets.
+Plans of the model dense are trained with model.gaps 0, so all methods forecast
+the same targets.
 
 Last week's profile, the rolling median and ridge-rich are shown with the plans
 unless --baseline names others, or none. A finished run of the same plan, seed
@@ -123,7 +123,7 @@ func (o *compareOptions) run(cmd *cobra.Command) error {
 	return o.compare(cmd, contests)
 }
 
-// compare trains and scores what has not been yet, and prints the tables.
+// compare trains and scores the missing runs, and prints the tables.
 func (o *compareOptions) compare(cmd *cobra.Command, contests []experiment.Contest) error {
 	k, err := kernel.Default()
 	if err != nil {

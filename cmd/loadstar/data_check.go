@@ -42,8 +42,9 @@ of the fleet, the meters with findings (worst first), and a chart of the gaps.
 
 DATASET is a dataset.yaml, a folder with one, or a prepared file.
 
-Each finding has a severity: problem (do not train on the meter as it is),
-warning (look at it first) or info (worth knowing). It has one of these codes:
+Each finding has a severity: problem (do not train on the unchanged meter),
+warning (look at it first) or info (worth knowing). It also has one of these
+codes:
 
 ` + codes.String() + `
 With --json the command prints one object:
@@ -71,7 +72,7 @@ With --json the command prints one object:
                                time span, -1 before the first and after the last
                                reading
 
-The exit code is 0 if there is nothing worse than a warning, 3 if a meter has a
+The exit code is 0 if no finding is worse than a warning, 3 if a meter has a
 problem, and 1 or 2 as described in loadstar help exit-codes.`,
 		Example: "  loadstar data check datasets/sample\n" +
 			"  loadstar data check mydata --meter b103\n" +

@@ -30,11 +30,11 @@ func newDataInit() *cobra.Command {
 		Long: `Recognise the tables in a folder, or one table, and write a ` + read.FileName + ` that
 describes them: CSV as meter systems export it, Parquet, or
 spreadsheets (.xlsx).
-docs/data.md lists what is recognised, what is asked, and what is refused.
+docs/data.md lists the formats that the command recognises, asks about and refuses.
 
-The command asks for what the files do not show, at most two questions. In
-scripts, answer with flags. It opens the dataset to verify the description, and
-writes nothing if that fails.`,
+The command asks at most two questions about facts that the files do not show.
+In scripts, answer with flags. It opens the dataset to verify the description,
+and writes nothing if that fails.`,
 		Example: "  loadstar data init export.csv\n" +
 			"  loadstar data init mydata --zone Europe/Berlin --stamp end\n" +
 			"  loadstar data init mydata --zone UTC --yes --column load=Nutzung",

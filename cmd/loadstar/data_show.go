@@ -20,8 +20,8 @@ and the share of its readings that are missing. Readings count as missing
 between the first and the last reading of a meter. Without --client, a day's
 load is the mean of all readings of all meters.
 
-DATASET is a dataset.yaml, a folder with one, or a prepared file. To find out
-what is wrong with the data, use 'loadstar data check'.
+DATASET is a dataset.yaml, a folder with one, or a prepared file. To find
+problems in the data, use 'loadstar data check'.
 
 With --json the command prints one object:
   dataset, generated, interval_seconds, clock, client, meters

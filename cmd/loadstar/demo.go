@@ -25,14 +25,14 @@ func newDemo() *cobra.Command {
 		Short: "Show a whole fleet on this machine in a minute",
 		Long: `Show a whole fleet on this machine in a minute, without network or data of your
 own. A server and four agents run in this process and talk over mutual TLS. They
-train a model for 42 generated buildings; one agent is killed during training and
-comes back. Then days arrive that nobody trained on, and the federated model is
-compared with last week's profile, the median of 28 days, ridge regression, and
-each building alone.
+train a model for 42 generated buildings. One agent is killed during training
+and restarts. Then days arrive that were not used for training, and the
+federated model is compared with last week's profile, the median of 28 days,
+ridge regression, and each building alone.
 
-The readings are GENERATED: no meter measured them. The table shows the result
-whatever it is. All files are in a temporary folder, which is removed at the end
-unless --keep names one.`,
+The readings are GENERATED. No meter measured them. The table shows the result
+even if it is bad. All files are in a temporary folder, which is removed at the
+end unless --keep names one.`,
 		Example: "  loadstar demo\n  loadstar demo --no-browser --json\n  loadstar demo --seed 7 --keep demo-files",
 		Args:    cobra.NoArgs,
 		RunE:    o.run,

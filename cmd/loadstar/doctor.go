@@ -28,20 +28,20 @@ func newDoctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this machine, a server and its stores, or an agent, and say what to do",
-		Long: `Check what commonly stops a server or an agent: time zones, the clock compared
-with the server's and the database's, certificates and the days left, ports, the
-folder and whether a process uses it, the broker, the newest readings and the
-kernel set. Of a server it also checks its disks (room, files, read-only, kind
-of file system), the database (settings, schema, damage), results that wait, the
+		Long: `Check the common problems of a server or an agent: time zones, the clock
+compared with the server's and the database's, certificates and their remaining
+days, ports, the folder and its users, the broker, the newest readings and the
+kernel set. For a server it also checks the disks (space, files, read-only, type
+of file system), the database (settings, schema, damage), waiting results, the
 blobs, the backups, and the agents.
 
 Each line is OK, WARN or FAIL, and says what to do. The command works while the
-server runs and while it is stopped. It writes files and blobs as a test, and
-deletes them; it changes nothing else. The exit code is 3 if a check failed.
+server runs and while it is stopped. It writes files and blobs as a test and
+deletes them, but changes nothing else. The exit code is 3 if a check failed.
 
-Without --agent it checks the server's folder and the stores and addresses of
-its configuration, as serve reads it, and the server of the current context;
-with --agent, the agent with this configuration.`,
+Without --agent it checks the server of the current context, the server's
+folder, and the stores and addresses in its configuration, which it reads like
+serve. With --agent it checks the agent with this configuration.`,
 		Example: "  loadstar doctor\n  loadstar doctor --agent agent.yaml\n  loadstar doctor --dir DIR --set store.database=postgres://…",
 		Args:    cobra.NoArgs,
 		RunE:    o.run,

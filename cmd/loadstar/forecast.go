@@ -33,20 +33,19 @@ func newForecast() *cobra.Command {
 		Short: "Forecast the next hours of every meter",
 		Long: `Forecast the next hours of every meter.
 
-Without MODEL, a model that is part of the program forecasts the next 24 hours
-of any meter with at least a day of readings, up to an hour apart. It needs no
-training and knows nothing about your meters: a model that was trained on them
-is better.
+Without MODEL, the built-in model forecasts the next 24 hours of any meter with
+at least a day of readings, up to an hour apart. It needs no training but knows
+nothing about your meters, so a model that was trained on them is better.
 
 MODEL is the folder of a run, or its shared.safetensors with plan.yaml next to
-it. The forecasts use the readings before the cutoff, --at, and none after it.
-Weather after the cutoff counts as its forecast.
+it. The forecasts use only readings before the cutoff (--at). Weather after the
+cutoff counts as its forecast.
 
 With -o the rows are written as CSV, Parquet or JSON: unique_id, cutoff, ds
-(start of the step, UTC), quantiles such as P10, P50 and P90 in kW, mean,
-model, version, source, quality, reason, generated. A row that the model could
-not make comes from a simpler source, such as the same time last week. Source
-names it, and reason says why. Add up means: quantiles do not add up.
+(start of the step, UTC), quantiles such as P10, P50 and P90 in kW, mean, model,
+version, source, quality, reason, generated. A row that the model could not make
+comes from a simpler source, such as the same time last week. Source names it,
+and reason says why. Add up only means, because quantiles do not add up.
 
 With --days the energy of each day (kWh) and the highest step of the next 24
 hours (kW) are written as CSV: unique_id, cutoff, quantity (energy or peak), ds
@@ -54,14 +53,14 @@ hours (kW) are written as CSV: unique_id, cutoff, quantity (energy or peak), ds
 P10, P50, P90. They are separate forecasts, with their own intervals.
 
 With --paths 50 every row has 50 more columns, path1 to path50. Each of them is
-one course of the load that fits the quantiles of every step and the way in
-which errors of earlier forecasts followed each other: add it up, or take its
-maximum, to get the distribution of a sum or a peak over any hours.
+one course of the load that fits the quantiles of every step and the usual
+sequence of forecast errors. The sums or maxima of these courses give the
+distribution of a sum or a peak over any hours.
 
 A meter that did not take part in the run gets personal layers that are fitted
-to its own readings; --fit-head says how. Intervals and corrections continue
-from the run's folder, or come from the errors of earlier forecasts, which are
-replayed; --calibrate chooses how many days.
+to its own readings (see --fit-head). Intervals and corrections continue from
+the run's folder, or come from the errors of replayed earlier forecasts (see
+--calibrate for the number of days).
 
 The exit code is 1 if no meter has a forecast, and with --strict 3 if a row is
 not from the model.`,
@@ -104,7 +103,7 @@ func (o *forecastOptions) run(cmd *cobra.Command, args []string) error {
 		return cli.NoData()
 	}
 	if os.Getenv("GOGC") == "" {
-		// Little memory is in use for long, so collecting it less often costs little.
+		// Little memory stays in use for long, so collecting garbage less often costs little.
 		debug.SetGCPercent(400)
 	}
 	d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), o.data, o.root)
@@ -170,7 +169,7 @@ func (o *forecastOptions) parse(d *series.Dataset) (err error) {
 	return nil
 }
 
-// open opens the run, if args name one, and what replaces it.
+// open opens the run, if args name one, and the fallback.
 func (o *forecastOptions) open(args []string) error {
 	k, err := kernel.Default()
 	if err != nil {

@@ -31,7 +31,7 @@ var groups = []struct {
 
 const fleetGroup = "A fleet:"
 
-// related has what the help of a command names under "See also".
+// related has the entries under "See also" in a command's help.
 var related = map[string]string{
 	"advise":         "loadstar compare, docs/how-to/advise.md",
 	"agent":          "loadstar doctor --agent, docs/agent.md",
@@ -65,7 +65,7 @@ var related = map[string]string{
 	"tune":           "loadstar plan init, loadstar simulate, docs/how-to/tune.md",
 }
 
-// arrange sorts the commands into groups, and adds what is related to each.
+// arrange sorts the commands into groups, and adds related commands and pages to each.
 func arrange(root *cobra.Command) {
 	for _, g := range groups {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})

@@ -1,6 +1,6 @@
 // Command loadstar trains electricity-load forecasters across many meters and
-// buildings without collecting their readings: server, simulator and command line
-// in one binary.
+// buildings without collecting their readings. The binary contains server,
+// simulator and command line.
 //
 // Each command has its own file. It reads flags, calls the packages below and prints
 // the result.

@@ -65,7 +65,7 @@ func newModelShow() *cobra.Command {
 		Short: "Show a model's layers and partitions",
 		Long: `Show a model's layers, and the number of shared and personal parameters in each
 named partition. Without flags the model has the shape from its paper. The model
-dense reads rows of features instead of windows; by default it has the features
+dense reads rows of features instead of windows. By default it has the features
 of a forecast one step ahead with weather.`,
 		Example: "  loadstar model show bose2023 --inputs 5",
 		Args:    cobra.ExactArgs(1),
@@ -160,14 +160,15 @@ func newModelExport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export RUN",
 		Short: "Write the trained models of a run as ONNX",
-		Long: `Write the trained models of a run as ONNX, for other runtimes: that of one client to
-a file, or those of all clients to a folder. A model has the shared and the
-personal layers of the client and its scaling. It reads "inputs", a row for each
-example, and returns "forecast", a row for each step with the quantiles in kW.
-The names of the inputs and the quantiles are in its metadata.
+		Long: `Write the trained models of a run as ONNX for other runtimes. The command writes
+one client's model to a file, or all clients' models to a folder. A model has
+the shared and the personal layers of the client and its scaling. It reads
+"inputs", a row for each example, and returns "forecast", a row for each step
+with the quantiles in kW. The names of the inputs and the quantiles are in its
+metadata.
 
-'loadstar forecast --inputs' writes inputs. The forecasts are the model's own:
-those of 'loadstar forecast' are also corrected by the errors of earlier ones.`,
+'loadstar forecast --inputs' writes inputs. The forecasts are the model's own.
+'loadstar forecast' also corrects them by earlier errors.`,
 		Example: "  loadstar model export runs/day-ahead --onnx models\n" +
 			"  loadstar model export runs/day-ahead --client b103 --onnx b103.onnx",
 		Args: cobra.ExactArgs(1),

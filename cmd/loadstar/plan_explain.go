@@ -22,9 +22,9 @@ func newPlanExplain() *cobra.Command {
 		Use:   "explain FILE",
 		Short: "Explain what a plan trains, sends and costs",
 		Long: `Explain what a plan trains, sends and costs, without running it: the model and
-its inputs, the shared layers, the traffic, the number of gradient steps, the
-time that they take on this machine, the precision of the sums, and what the
-server sees of a client.
+its inputs, the shared layers, the traffic, the number of gradient steps, their
+time on this machine, the precision of the sums, and what the server sees of a
+client.
 
 With --data the command counts the clients and examples of a dataset, and with
 --clients it assumes a fleet of that size. Without either it prints only sizes.

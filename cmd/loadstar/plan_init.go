@@ -19,9 +19,9 @@ func newPlanInit() *cobra.Command {
 		Use:   "init [ALGORITHM]",
 		Short: "Write a plan with all settings of an algorithm",
 		Long: `Write a plan for an algorithm, by default fedavg, with all its settings, their
-meaning and their defaults. The model is dense, which forecasts the next step;
---targets 24h forecasts every step of the next 24 hours. An existing file is
-never replaced. "-o -" prints the plan.`,
+meaning and their defaults. The model is dense, which forecasts the next step.
+--targets 24h forecasts every step of the next 24 hours. The command never
+replaces an existing file. "-o -" prints the plan.`,
 		Example: "  loadstar plan init -o hour-ahead.yaml\n  loadstar plan init --targets 24h -o day-ahead.yaml\n" +
 			"  loadstar plan init fedadam --model bose2023 -o -",
 		Args: cobra.MaximumNArgs(1),

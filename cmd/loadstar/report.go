@@ -42,9 +42,9 @@ func newReport() *cobra.Command {
 		Use:   "report RUN_OR_EXPERIMENT...",
 		Short: "Generate a self-contained HTML report",
 		Long: `Generate a self-contained HTML report of one or more runs. It opens with one
-sentence: how large the errors are, and how they compare with last week's
-profile and with the strongest baseline. Charts of load and forecasts follow,
-then errors by client, lead and hour, intervals, training, and how to repeat it.
+sentence that gives the errors and compares them with last week's profile and
+with the strongest baseline. Charts of load and forecasts follow, then errors by
+client, lead and hour, intervals, training, and the commands to repeat the run.
 The page works offline, on desktop and phone, and prints on a few pages.
 
 The arguments are folders of runs, as written by loadstar simulate, or folders
@@ -52,9 +52,9 @@ that contain runs, as written by loadstar compare. Unfinished runs are skipped.
 Runs of a plan that differ only in the seed are shown as one method, with the
 spread over seeds.
 
-The baselines are backtested on the task of the run, once: the results are in
-the folder baselines of the run. This needs the dataset of the run; without it,
-the report has only the results that exist already.
+The command backtests the baselines on the run's task once, and stores the
+results in the folder baselines of the run. This needs the run's dataset.
+Without it, the report has only existing results.
 
 With --forecasts the report has forecasts of other programs beside those of the
 run: a table of the scores on the forecasts that all of them have, as loadstar
@@ -159,9 +159,9 @@ func readRuns(r *report.Report, dirs []string) error {
 	return nil
 }
 
-// addBaselines backtests baselines beside the best run of each task and dataset, unless its
-// folder has them. It reports whether it wrote any. A dataset that cannot be opened does not
-// prevent the report: the notice says why its baselines are missing.
+// addBaselines backtests baselines for the best run of each task and dataset, unless its
+// folder has them. It reports whether it wrote any. If it cannot open a dataset, a notice
+// says why its baselines are missing.
 func addBaselines(ctx context.Context, notice io.Writer, runs []*report.Run, names []string, root string) (added bool) {
 	for _, r := range report.Representatives(runs) {
 		if r.HasBaselines(names) {
@@ -272,7 +272,7 @@ func openPage(notice io.Writer, path string) {
 	go func() { _ = c.Wait() }() // how the browser ends does not matter
 }
 
-// reportHint is the line that tells how to make the report of a folder.
+// reportHint returns the line that says how to make the report of a folder.
 func reportHint(dir string) string {
 	if strings.ContainsAny(dir, " \t") {
 		dir = "'" + dir + "'"

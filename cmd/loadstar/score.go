@@ -31,14 +31,15 @@ unique_id, cutoff, ds, and one column for each forecast: what 'loadstar backtest
 are columns such as model-lo-80 and model-hi-80, or P10 and P90 in addition to P50.
 
 The loads are those of the dataset. A column y is only compared with them, to
-find files with wrong times. All methods are scored on the same forecasts: those
-that every file has, with the same cutoff. With --beside the forecasts that a run
-would have issued at the same cutoffs are scored too. They are in the run's test
-split.
+find files with wrong times. All methods are scored on the forecasts that every
+file has, with the same cutoff. With --beside the command also scores the
+forecasts that a run would have issued at the same cutoffs. They are in the
+run's test split.
 
 The cutoff is the end of the newest known interval, or its start if no forecast
-of the file begins at its cutoff. Forecasts with a cutoff after ds are refused:
-they know what they forecast. Times without an offset are in the dataset's zone.
+of the file begins at its cutoff. The command refuses forecasts with a cutoff
+after ds, because they know the forecast load. Times without an offset are in
+the dataset's zone.
 
 The relative MAE is the error relative to that of the load at the same clock time
 a week before, or of the newest week that was known at the cutoff.`,

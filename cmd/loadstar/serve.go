@@ -48,24 +48,24 @@ machines, with PostgreSQL and an S3 store:
 
 With --hub the process is the server of a region. It joins the hub like an
 agent, relays the hub's tasks to the agents of the region, and returns one sum
-of their results. While the hub is unreachable, it keeps working on the tasks
+of their results. If the hub is unreachable, the region continues with the tasks
 that it already has.
 
 Settings come from server.yaml, from the environment (LOADSTAR_SERVE_STORE_BLOBS
-is store.blobs), from --set and from the other flags; what comes later wins.
+is store.blobs), from --set and from the other flags. Later sources win.
 --print-config shows all keys. See docs/reference/server-yaml.md.
 
 With --web a gateway also serves the dashboard, a page for browsers. 'loadstar
 user login' prints a link that signs in. See docs/dashboard.md.
 
 A new server creates a certificate authority in DIR/pki. Move its root key,
-DIR/pki/root-key.pem, to a safe place offline: no server needs it. Gateways
-share one issuer: copy the rest of DIR/pki from the first one. The other roles
-need no certificates. See 'loadstar pki'. DIR/operator holds the credentials
-for operator commands on this machine.
+DIR/pki/root-key.pem, to a safe place offline, because no server needs it.
+Gateways share one issuer, so copy the rest of DIR/pki from the first one. The
+other roles need no certificates. See 'loadstar pki'. DIR/operator holds the
+credentials for operator commands on this machine.
 
-The server checks the settings that its promise needs (a counted update is never
-lost, and never counted twice) and does not start if one of them breaks it. See
+The server checks the settings that keep a counted update from being lost or
+counted twice, and does not start if one of them is wrong. See
 docs/how-to/postgresql.md.`,
 		Example: "  loadstar serve --dir loadstar-data --host server.example.org\n" +
 			"  loadstar serve --roles coordinator --database postgres://… --blobs s3://HOST/BUCKET\n" +
@@ -97,7 +97,7 @@ func (o *serveOptions) run(cmd *cobra.Command, _ []string) error {
 // serveFlag is a flag for a key of server.yaml.
 type serveFlag struct{ name, key, usage string }
 
-// The flags are for what people change most. Every other setting has its key.
+// The flags cover the most common settings. All other settings have only keys.
 var serveFlags = []serveFlag{
 	{"roles", "roles", "roles of this process"},
 	{"listen", "listen", "address for agents and operators"},
@@ -205,7 +205,7 @@ func runServer(cmd *cobra.Command, from *config.Config) (err error) {
 	return server.Run(cmd.Context(), c)
 }
 
-// serverConfig returns the settings that need nothing to be opened.
+// serverConfig returns the settings that can be set before anything is opened.
 func serverConfig(from *config.Config) server.Config {
 	c := server.Config{
 		Dir: from.Dir, Roles: from.Roles, Listen: from.Listen, Operators: from.Operators, Hosts: from.Hosts, Watch: from.Watch, Version: version,

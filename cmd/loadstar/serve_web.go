@@ -59,7 +59,7 @@ func oidcConfig(o config.OIDC) (*web.OIDC, error) {
 	return c, nil
 }
 
-// printServing prints what an operator does next.
+// printServing prints an operator's next steps.
 func printServing(out io.Writer, c server.Config, address, page string) {
 	if c.Operators == "" {
 		fmt.Fprintf(out, "agents and operators: %s\n", address)

@@ -53,8 +53,8 @@ JSON lines, and a summary. The same plan, data and kernel set give the same
 bytes, with any number of workers.
 
 At the end, the command backtests last week's profile, the rolling median and
-ridge-rich on the same task and prints them with the run; --baseline none
-leaves them out, and so does --json.
+ridge-rich on the same task and prints them with the run. --baseline none leaves
+them out, and so does --json.
 
 If a run is interrupted, by Ctrl-C or a crash, --resume continues it from the
 last checkpoint. The results are the same as without the interruption.`,
@@ -173,7 +173,7 @@ func showProgress(bar *cli.Stages) func(sim.Progress) {
 	}
 }
 
-// print prints the results, and the baselines beside them.
+// print prints the results next to the baselines.
 func (o *simulateOptions) print(cmd *cobra.Command, s *run.Summary) error {
 	w, d, plan := cmd.OutOrStdout(), o.c.Dataset, o.c.Plan
 	if o.asJSON {
@@ -216,7 +216,7 @@ func scored(s *run.Summary, d *series.Dataset, p *fed.Plan, dir string) error {
 		p.Model.Targets.Steps(), 100*(1-p.Model.Split.Train-p.Model.Split.Validation), d.Name, longest, dir)
 }
 
-// printClosing prints a run beside its baselines: a table, and one sentence.
+// printClosing prints a table of a run and its baselines, and one sentence.
 func printClosing(w io.Writer, dir string) error {
 	sentence, rows, err := report.Closing(dir)
 	if err != nil {

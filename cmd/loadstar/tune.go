@@ -29,19 +29,19 @@ func newTune() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tune PLAN",
 		Short: "Search settings of a plan on validation data",
-		Long: `Train a plan with every combination of the given values, and rank the combinations
-by the mean loss of all clients on the whole validation split. The plan as it is
-stands beside them. The test split is not read, so that a test score of the best
-plan stays honest.
+		Long: `Train a plan with every combination of the given values, and rank the
+combinations by the mean loss of all clients on the whole validation split. The
+unchanged plan is shown with them. The command does not read the test split, so
+a test score of the best plan stays unbiased.
 
 With --budget the search uses about as much CPU time. If the whole grid needs
 more, all plans are first trained with a third of their rounds (or a ninth, or a
-27th), and only the best third of them goes on to three times as many. The plan
-as it is is always trained in full.
+27th), and only the best third continues with three times as many. The unchanged
+plan is always trained in full.
 
 The folder --out gets the best plan (best.yaml), the table (tune.csv) and the
 results of every training (results.json). Run the command again to continue an
-interrupted search, or with more values: finished trainings are not repeated.`,
+interrupted search, or with more values. Finished trainings are not repeated.`,
 		Example: "  loadstar tune plans/day-ahead.yaml --data datasets/sample \\\n" +
 			"      --set client.lr=0.002,0.005 --set rounds=160,320 --budget 20m",
 		Args: cobra.ExactArgs(1),

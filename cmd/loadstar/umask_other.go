@@ -2,5 +2,5 @@
 
 package main
 
-// keepPrivate does nothing: a folder's access list applies to its files.
+// keepPrivate does nothing, because a folder's access list applies to its files.
 func keepPrivate() {}

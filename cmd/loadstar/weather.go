@@ -18,7 +18,7 @@ import (
 	"loadstar/series/openmeteo"
 )
 
-// archiveDelay is how long an archive takes to have a day.
+// archiveDelay is the time until an archive has a day.
 const archiveDelay = 5 * 24 * time.Hour
 
 // weatherRequest says what weather to fetch.
@@ -37,17 +37,17 @@ func newDataWeather() *cobra.Command {
 		Use:   "weather",
 		Short: "Fetch weather of a place from a service such as Open-Meteo",
 		Long: `Fetch hourly temperature, wind, humidity and solar radiation of a place from a
-service with the interface of Open-Meteo, and write them as CSV with times in
-UTC: a weather table for datasets, and for the inbox of an agent. An agent can
-also ask by itself: see weather in agent.yaml.
+service with Open-Meteo's interface, and write them as CSV with times in UTC.
+Datasets and the inbox of an agent accept this weather table. An agent can also
+query the service itself (see weather in agent.yaml).
 
 Without --from it fetches a forecast and the day before. With --from it fetches
 the past from the archive, up to --to, by default five days ago.
 
-The service learns the coordinates and your internet address. The coordinates
-are rounded to 0.1 degrees, about 11 km, before they are sent; --precision
-changes that. The public service is free for non-commercial use; --address names
-another one, such as your own.`,
+The service learns the coordinates and your internet address. The command rounds
+the coordinates to 0.1 degrees, about 11 km, before it sends them. --precision
+changes the rounding. The public service is free for non-commercial use.
+--address names another one, such as your own.`,
 		Example: "  loadstar data weather --at 52.52,13.41 --from 2024-01-01 -o mydata/weather.csv\n" +
 			"  loadstar data weather --at 52.52,13.41 -o inbox/weather.csv",
 		Args: cobra.NoArgs,
@@ -78,7 +78,7 @@ another one, such as your own.`,
 	return cmd
 }
 
-// fetch fetches the weather, and returns the place that was asked for.
+// fetch fetches the weather, and returns the requested coordinates.
 func (q *weatherRequest) fetch(ctx context.Context, now time.Time) (*openmeteo.Hours, openmeteo.Place, error) {
 	at, err := parsePlace(q.at)
 	if err != nil {

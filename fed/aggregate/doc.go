@@ -1,10 +1,9 @@
 // Package aggregate has the rules that combine the updates of a merge into one
 // displacement of the shared weights, one file per algorithm.
 //
-// Products are rounded before they are added. Where the compiler might fuse multiplication
-// and addition, an explicit conversion prevents it. Results are therefore identical on all
-// machines on which the standard library's exponential and power functions give identical
-// results.
+// Products are rounded before they are added. An explicit conversion keeps the compiler
+// from fusing a multiplication with an addition. Results are therefore identical on all
+// machines whose standard library gives identical exponentials and powers.
 //
 // If Aggregate returns an error, the aggregator's state is the same as before the call. No
 // aggregator is safe for concurrent use.

@@ -17,8 +17,8 @@ var _ fed.Aggregator = FedNorm{}
 //	x_k      = e^f_k / sum_j e^f_j
 //	phi      = sum_k x_k phi_k
 //
-// where loss_k is the loss of the weights that client k received, on its own data, or with
-// Trained that of the weights phi_k that it returns. The
+// where loss_k is the loss, on client k's data, of the weights that it received, or with
+// Trained of the weights phi_k that it returns. The
 // means and the standard deviation are over the updates of the merge. The server
 // optimizer is plain descent at rate 1. The zero value is the default.
 //
@@ -32,8 +32,8 @@ var _ fed.Aggregator = FedNorm{}
 // the denominator, so its weights do not add up to 1; ByExamples therefore puts n_k into
 // the numerator as well. Equation 2 has the loss psi_k(w) of the global weights w, while
 // equation 1b defines psi_k(w) by the local weights w_k. The default is the former, because
-// the loss then says how far the global weights are from what the client needs; Trained is
-// the letter of equation 1b.
+// the loss then shows how far the global weights are from what the client needs. Trained
+// follows equation 1b literally.
 type FedNorm struct {
 	// PeakMaxLambda sets a to the largest lambda. The largest lambda is never negative,
 	// because not all losses are below their mean. If it is 0, all x_k are equal. The

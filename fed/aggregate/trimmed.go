@@ -15,11 +15,11 @@ var _ fed.Aggregator = Trimmed{}
 //	      nor among the c smallest values of coordinate i,  c = ceil(n/5)
 //
 // Fewer than a fifth of the clients cannot move a coordinate beyond the values of the others.
-// All clients have the same weight: a client only claims its number of examples. The zero value
+// All clients have the same weight, because a client's number of examples is only a claim. The zero value
 // is ready to use.
 //
-// Deviations: c is rounded up, so that a fifth of any number of clients is left out, but at
-// least one value is not. With one or two updates it is the mean.
+// Deviations: c is rounded up, so at least a fifth of the clients is left out at each end,
+// but at least one value stays. With one or two updates, Trimmed is the mean.
 type Trimmed struct{}
 
 // Needs implements [fed.Aggregator].

@@ -20,12 +20,12 @@ import (
 
 // Job has the parts of a plan that are the same for all its clients.
 type Job struct {
-	// Seed is the plan's. It selects the examples of the server's own data.
+	// Seed is the plan's seed. It selects examples of the server's own data.
 	Seed uint64
 	// Draws selects the clients' examples.
 	Draws fed.Draws
-	// Coarse means that the numbers sent with an update are those that leave an agent: with two
-	// significant digits, and with the loss of a random half of the examples.
+	// Coarse means that the numbers sent with an update have two significant digits, and that
+	// the loss is of a random half of the examples. Agents send only such numbers.
 	Coarse    bool
 	Model     *forecast.Model
 	Partition forecast.Partition
@@ -43,7 +43,7 @@ type Job struct {
 	// scored with them.
 	Own, ScoreOwn bool
 	// Copy, if not nil, sets how the stored shared weights follow from a turn. Without it,
-	// they are those after training.
+	// the client stores the weights after training.
 	Copy *Copy
 }
 
@@ -201,9 +201,8 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 	return nil
 }
 
-// progress replaces the weights in delta with how far they are from those before the turn, and
-// sets the shared weights that the client stores. own may begin with the same memory as
-// before.
+// progress replaces the weights in delta with their change in the turn, and sets the shared
+// weights that the client stores. own may begin with the same memory as before.
 func (w *Worker) progress(delta, own, before []float32, first bool) {
 	for i, b := range before {
 		after := delta[i]
@@ -267,9 +266,9 @@ func (w *Worker) Weights() []float32 { return w.turn.W }
 // time for gathering examples.
 func (w *Worker) Engine() time.Duration { return w.trained - w.objective.gathering }
 
-// loss returns the loss of the client's present weights over all training examples. If it
-// leaves an agent, it is that of a random half of them, because the difference of two losses
-// over all examples but one is the loss of that one.
+// loss returns the loss of the client's present weights over all training examples. If the
+// loss leaves an agent, it covers a random half of the examples. Otherwise two losses whose
+// examples differ by one would reveal the loss of that example.
 func (w *Worker) loss(c *Client, t *fed.Task) float64 {
 	n := w.objective.Len()
 	w.all = w.all[:0]

@@ -15,8 +15,8 @@ import "math"
 //
 // A copy follows from the updates of its client alone. It is therefore stored at the client,
 // where it changes when the update is counted, and tasks are the same for all clients. The
-// server's shared weights still move by the mean over clients. They are the start of clients
-// that join, and they are what a release has.
+// server's shared weights still move by the mean over clients. New clients start from them,
+// and releases contain them.
 //
 // Deviations: in this reading clients learn nothing from each other, which the paper does
 // not say. The paper prints sqrt(v + epsilon). Copies and second moments are float32.

@@ -48,13 +48,13 @@ func NewTuner(j *Job, k *kernel.Set, t fed.LocalTrainer, choose bool) *Tuner {
 	return x
 }
 
-// shares are the shares of the way from the weights before fine-tuning to those after it,
-// at which a tuner scores the weights.
+// shares are the points between the weights before fine-tuning and those after it at
+// which a tuner scores the weights.
 var shares = []float32{0, 0.25, 0.5, 0.75, 1}
 
 // Tune returns the weights of a client, valid until the next call. The task has the shared
-// vector of the last version, and c.Kept the client's state after its last round, which
-// Tune does not change. Moments that the trainer keeps between rounds go on.
+// vector of the last version. c.Kept has the client's state after its last round, which
+// Tune does not change. Tune continues the moments that the trainer keeps between rounds.
 //
 // If the tuner chooses, the candidates are interpolations between the weights before and
 // after fine-tuning, the weights after half of the steps, and the weights in earlier. It

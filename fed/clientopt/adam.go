@@ -13,14 +13,14 @@ var _ fed.ClientOptimizer = (*Adam)(nil)
 //	m = β₁m + (1-β₁)g,  v = β₂v + (1-β₂)g²
 //	w -= rate · m/(1-β₁ᵏ) / (√(v/(1-β₂ᵏ)) + ε)
 //
-// If the moments are kept, k goes on from round to round. If they are averaged, k of the
-// shared weights counts the steps of all versions of the weights, and k of the personal
-// weights counts the client's own steps.
+// If the moments are kept, k continues from round to round. If they are averaged, k
+// counts the steps of all versions for the shared weights, and the client's own steps
+// for the personal weights.
 //
 // Deviations: bose2024 prints √(v + ε) and corrects the bias by the number of the round;
 // bose2023 prints the v of the previous step. We take both for misprints. Figure 4 of
-// bose2024 can also be read so that m and v go on from round to round (lines 7 and 14); that
-// is Keep, client.moments: kept.
+// bose2024 can also be read so that m and v continue from round to round (lines 7 and 14).
+// This is Keep, client.moments: kept.
 type Adam struct {
 	Kernel       *kernel.Set
 	Rate         Rate

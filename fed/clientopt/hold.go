@@ -5,8 +5,8 @@ import "loadstar/fed"
 var _ fed.ClientOptimizer = (*Hold)(nil)
 
 // Hold keeps the shared weights as the client received them. Only the personal weights
-// follow the steps of Inner. A client that joins after a run fits its personal layers with
-// it.
+// follow the steps of Inner. Clients that join after a run use Hold to fit their personal
+// layers.
 type Hold struct {
 	Inner fed.ClientOptimizer
 

@@ -11,7 +11,7 @@ type Moments int
 
 // Reset starts every round with moments of zero. Keep stores the moments and the number of
 // steps at the client. Average sends the moments of the shared weights with the weights,
-// so that the server averages them too, and stores the others at the client.
+// and the server averages them too. The client stores its other moments.
 const (
 	Reset Moments = iota
 	Keep
@@ -74,9 +74,9 @@ func personal(dst []fed.Span, shared []fed.Span, weights int) []fed.Span {
 }
 
 // receive copies the averaged moments of a task to m and v. Sums of moments are rounded,
-// and clients may send wrong ones. A second moment that is much too small would make a
-// very large step. Therefore v is raised to the smallest value that any gradients can
-// have for this m. By the Cauchy-Schwarz inequality, that is
+// and clients may send wrong ones. A second moment that is far too small would make a
+// very large step. Therefore v is raised to the smallest value that gradients can give
+// with this m. By the Cauchy-Schwarz inequality, that value is
 //
 //	v ≥ m² (1-β₂) (1 - β₁²/β₂) / (1-β₁)²
 //

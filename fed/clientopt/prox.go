@@ -15,9 +15,9 @@ var _ fed.ClientOptimizer = (*Prox)(nil)
 //
 // With [SGD] it is the optimizer prox, with [Adam] it is proxadam.
 //
-// The received weights are θ⁰ of the round before in line 6 of bose2024's figure 4, the
-// server's weights. They stay so if the plan's client.begin is own, so that a client
-// that begins with its own weights (line 1) is pulled towards those of the server.
+// The received weights are the server's, θ⁰ of the previous round in line 6 of
+// bose2024's figure 4. Even if client.begin is own, the term pulls a client that begins
+// with its own weights (line 1) towards the server's.
 //
 // Deviations: personal weights have no proximal term, because no received weights exist
 // for them (bose2024, section 3). bose2024's α is Mu/2. By default a client begins with the

@@ -198,8 +198,8 @@ func (s *Sum) Total(dst []float64) {
 	}
 }
 
-// Norm returns the Euclidean norm of the weighted sum, and the most by which the rounding
-// of its updates to fixed point can have changed it.
+// Norm returns the Euclidean norm of the weighted sum, and a bound on the error from
+// rounding its updates to fixed point.
 func (s *Sum) Norm() (norm, rounding float64) {
 	unit := math.Ldexp(1, -s.scale.fraction)
 	for _, v := range s.v {
@@ -209,8 +209,8 @@ func (s *Sum) Norm() (norm, rounding float64) {
 	return math.Sqrt(norm), float64(s.weight) * math.Sqrt(float64(len(s.v))) * unit / 2
 }
 
-// Largest returns the largest magnitude of a number in the weighted sum, and the most by which
-// the rounding of its updates to fixed point can have changed it.
+// Largest returns the largest magnitude of a number in the weighted sum, and a bound on the
+// error from rounding its updates to fixed point.
 func (s *Sum) Largest() (largest, rounding float64) {
 	unit := math.Ldexp(1, -s.scale.fraction)
 	for _, v := range s.v {
@@ -280,9 +280,9 @@ func (s *Sum) AppendNumbers(v []uint64) []uint64 {
 	return v
 }
 
-// SetNumbers replaces the sum by one of n updates with the given total weight, from integers
-// that AppendNumbers has appended or a sum of such integers modulo 2^64. It has the checks of
-// UnmarshalBinary. On an error the sum is unchanged.
+// SetNumbers replaces the sum by a sum of n updates with the given total weight. The integers
+// come from AppendNumbers, or are sums of such integers modulo 2^64. SetNumbers makes the
+// same checks as UnmarshalBinary. On an error the sum is unchanged.
 func (s *Sum) SetNumbers(n, weight int64, v []uint64) error {
 	if len(v) != len(s.v) {
 		return fmt.Errorf("%w: %d numbers, want %d", ErrShape, len(v), len(s.v))

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// window is the number of updates from which limits follow: those of the newest merges
-	// that together have at least so many. One update is a merge if the buffer has room for
-	// one, and must not set the limits alone.
+	// window is the number of updates that determine limits. They come from the newest
+	// merges that together have at least this many. With a buffer of one, a merge has one
+	// update, which must not set the limits alone.
 	window = 32
-	// least is the number of updates before which the first limits stay in force.
+	// least is the number of updates until which the first limits stay in force.
 	least = 8
 	// lossFactor limits losses to a multiple of the median. Losses of honest clients differ
 	// more than their norms.
@@ -28,9 +28,9 @@ type Tally struct {
 	norms, controls, examples, losses histogram
 }
 
-// Add counts an update with the sizes that it has within the limits, and with the number of
-// examples that its client claims: the median of claims does not depend on a few of them, and
-// limits would never grow if they followed from what they allowed.
+// Add counts an update with its sizes within the limits, but with the number of examples that
+// its client claims. A few claims do not change the median, and limits that followed from
+// limited numbers would never grow.
 func (t *Tally) Add(u *fed.Update) {
 	t.updates++
 	t.norms.add(u.Norm)
@@ -39,8 +39,8 @@ func (t *Tally) Add(u *fed.Update) {
 	t.losses.add(u.TrainLoss)
 }
 
-// Coarse tallies have few counters, so that agents can mask them: four for each power of two, from
-// 2^-20 to 2^20. Numbers outside count as the ends.
+// Coarse tallies have few counters, so that agents can mask them. They have four for each power of
+// two from 2^-20 to 2^20. Numbers outside this range count as its ends.
 const (
 	perPower             = 4
 	powers               = 40
@@ -68,8 +68,8 @@ func coarse(x float64) float64 {
 	return math.Float64frombits(math.Float64bits(min(max(x, coarsest), coarseLast)) >> coarseBits << coarseBits)
 }
 
-// Counters returns the counters of a coarse tally: of norms, of the norms of control variates, of
-// examples and of losses. Counters of several tallies can be added up.
+// Counters returns a coarse tally's counters of norms, of control variates' norms, of examples
+// and of losses. Counters of several tallies can be added up.
 func (t *Tally) Counters() []uint64 {
 	c := make([]uint64, Counters)
 	for i, h := range t.all() {
@@ -80,9 +80,9 @@ func (t *Tally) Counters() []uint64 {
 	return c
 }
 
-// SetCounters replaces the tally by a coarse one of the given number of updates. A counter that
-// these updates cannot have counts as the nearest one that they can have: a client that sends
-// nonsense must not spoil a round.
+// SetCounters replaces the tally by a coarse one of the given number of updates. It replaces an
+// impossible counter by the nearest possible one, because a client that sends nonsense must not
+// spoil a round.
 func (t *Tally) SetCounters(updates int64, c []uint64) {
 	*t = Tally{updates: updates}
 	for i, h := range t.all() {
@@ -131,8 +131,8 @@ const (
 	smallest, largest = 0x1p-60, 0x1p60
 )
 
-// add counts a number. It skips 0, which an agent sends for what it does not tell, and what
-// is not a size.
+// add counts a number. It skips 0, which an agent sends for withheld sizes, and numbers
+// that are no size.
 func (h *histogram) add(x float64) {
 	if !(x > 0) {
 		return
@@ -168,10 +168,9 @@ func (h histogram) median() float64 {
 	return 0
 }
 
-// History is what limits follow from. The zero value has no limits.
+// History has the earlier updates that determine limits. The zero value has no limits.
 type History struct {
-	// Factor is the multiple of a median that is the limit. 0 means that there are no
-	// limits.
+	// Factor times a median is the limit. 0 means no limits.
 	Factor float64
 	// First has the limits of the first versions.
 	First  fed.Limits
@@ -222,8 +221,8 @@ func (h *History) Limits() fed.Limits {
 		}
 	}
 	if m := all.examples.median(); m > 0 {
-		// The multiple of examples is 1, because that of norms multiplies with it: a fifth of
-		// the clients at both limits must not outweigh the others.
+		// The factor for examples is 1, because it multiplies with the factor for norms. A
+		// fifth of the clients at both limits must not outweigh the others.
 		l.Examples = max(int64(m), 1)
 	}
 	return l
@@ -266,7 +265,7 @@ func (h *History) Read(r *stateformat.Reader) {
 	}
 }
 
-// WriteLimits encodes limits, except for that of coordinates, which follows from the plan.
+// WriteLimits encodes limits except the limit of coordinates, which follows from the plan.
 func WriteLimits(w *stateformat.Writer, l fed.Limits) {
 	w.Float64(l.Norm)
 	w.Float64(l.Control)

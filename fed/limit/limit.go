@@ -14,9 +14,9 @@ import (
 	"loadstar/fed"
 )
 
-// Norm returns the Euclidean norm of x. The result has the same bits on every platform: the
-// order of the additions is fixed, and the conversions keep compilers from fusing a product
-// with an addition. It is infinite or NaN if a number is.
+// Norm returns the Euclidean norm of x. The result has the same bits on every platform,
+// because the order of the additions is fixed and conversions keep compilers from fusing a
+// product with an addition. It is infinite or NaN if a number is.
 func Norm(x []float32) float64 {
 	var a, b, c, d float64 // four chains of additions take a quarter of the time of one
 	for ; len(x) >= 4; x = x[4:] {
@@ -34,8 +34,8 @@ func Norm(x []float32) float64 {
 
 // Clip scales x down so that its norm is at most the bound, and returns the norm of the
 // result. It does not change x if the norm is within the bound, so clipping twice is the
-// same as clipping once. A bound that is not positive is none. It does not change an x that
-// is not finite, which nobody accepts.
+// same as clipping once. A bound of 0 or less means no bound. Clip does not change an x
+// that is not finite, which nobody accepts.
 func Clip(x []float32, bound float64) float64 {
 	n := Norm(x)
 	if !(bound > 0) || n <= bound || !(n <= math.MaxFloat64) {
@@ -57,8 +57,8 @@ func Clip(x []float32, bound float64) float64 {
 	return 0
 }
 
-// Clamp sets the numbers in x that are beyond the bound to it. A bound that is not positive is
-// none. It does not change a number that is not finite, so that nobody accepts it.
+// Clamp limits the magnitude of the numbers in x to the bound. A bound of 0 or less means no
+// bound. Clamp does not change a number that is not finite, so that nobody accepts it.
 func Clamp(x []float32, bound float64) {
 	if !(bound > 0) {
 		return
@@ -88,15 +88,16 @@ func Apply(l fed.Limits, u *fed.Update) {
 	u.Loss, u.TrainLoss = Loss(l, u.Loss), Loss(l, u.TrainLoss)
 }
 
-// Round rounds the numbers that a client claims to two significant digits. More digits tell
-// more about single readings than anybody needs.
+// Round rounds the numbers that a client claims to two significant digits. More digits
+// would reveal more about single readings than anybody needs.
 func Round(u *fed.Update) {
 	u.Claimed = int(twoDigits(float64(u.Claimed), 0))
 	u.Loss, u.TrainLoss = twoDigits(u.Loss, 0), twoDigits(u.TrainLoss, 0)
 }
 
-// RoundNorms rounds the norms of an update within limits up to two significant digits: a
-// server refuses a sum that is longer than the norms of its updates allow.
+// RoundNorms rounds the norms of an update up to two significant digits, within the
+// limits. It rounds up because a server refuses a sum that is longer than the norms of
+// its updates allow.
 func RoundNorms(l fed.Limits, u *fed.Update) {
 	u.Norm, u.ControlNorm = roundUp(u.Norm, l.Norm), roundUp(u.ControlNorm, l.Control)
 }

@@ -44,8 +44,8 @@ func (c *tally) gradient(ctx context.Context, o fed.Objective, g, w []float32, e
 }
 
 // end completes a turn and reports on it. It checks that the weights are finite before
-// any state is stored. One check at the end is enough: steps only add to weights, and
-// adding to NaN or infinity never gives a finite number.
+// any state is stored. One check at the end is enough, because steps only add to
+// weights, and NaN or infinity plus a number is never finite.
 func (c *tally) end(o fed.ClientOptimizer, t *fed.Turn) (fed.Trained, error) {
 	if i := nn.NotFinite(t.W); i >= 0 {
 		return fed.Trained{}, fmt.Errorf("localtrain: weight %d is %v after step %d: %w", i, t.W[i], c.steps, fed.ErrDiverged)

@@ -8,10 +8,10 @@ import (
 
 // Query divides a client's examples into a support set, for the look-ahead step of a
 // meta-learner, and a query set, for the gradient after it (song2021, appendix B: 80 % and
-// 20 %). The zero value does not divide them: both steps sample from all examples.
+// 20 %). With the zero value, both steps sample from all examples.
 //
-// The division is a random one that is the same in every round (Turn.Division). A division
-// in time would give the gradient after the look-ahead step examples of one season only.
+// The division is random and the same in every round (Turn.Division). With a division in
+// time, the gradient after the look-ahead step would see examples of only one season.
 type Query struct {
 	// Share is the share of the examples that are in the query set, below 1.
 	Share float64

@@ -1,9 +1,9 @@
 // Package policy says which plans an agent trains. The server writes the plans and sees each
-// update. From updates of few readings, and from many updates that differ in few of them,
-// readings can be computed. So an agent declines such plans whatever the server asks for.
+// update. It could compute readings from updates of few readings, or from many updates that
+// differ in few readings. So an agent declines plans that allow this.
 //
-// Agents apply their own policy. Server and command line know the default one only, and warn
-// of plans that it declines.
+// Agents apply their own policy. The server and the command line know only the default
+// policy, and warn of plans that it declines.
 package policy
 
 import (
@@ -24,27 +24,28 @@ type Policy struct {
 	// LeastExamples is the smallest number of examples that an update may be trained on. It
 	// also applies to the examples that a client has, and to each reported score.
 	LeastExamples int `yaml:"least_examples"`
-	// LeastClientExamples is the smallest number of training examples of a client. The more
-	// there are, the more rounds it takes to learn about one of them.
+	// LeastClientExamples is the smallest number of training examples of a client. With
+	// more examples, it takes more rounds to learn about one of them.
 	LeastClientExamples int `yaml:"least_client_examples"`
-	// FullPasses allows updates that pass over all training examples of a client. Nothing is
-	// drawn in them, so two updates can differ in one example. If it is false, a client needs
+	// FullPasses allows updates that pass over all training examples of a client. Such
+	// updates draw no examples at random, so two of them can differ in one example. If it is
+	// false, a client needs
 	// eight times as many examples as a batch has.
 	FullPasses bool `yaml:"full_passes"`
 	// Optimizers are the client optimizers that the agent trains with; empty means all. A step
 	// of Adam or AMSGrad has the same size for every weight, so a weight that responds to few
-	// examples does not tell their values.
+	// examples does not reveal their values.
 	Optimizers []string `yaml:"optimizers,flow"`
 	// MostEpsilon is the largest epsilon of these optimizers, because a large one makes them
 	// plain gradient descent; 0 means any.
 	MostEpsilon float64 `yaml:"most_epsilon"`
-	// LeastRate is the smallest learning rate of clients. With a smaller one, the weights stay
-	// the same from round to round, and many rounds measure the same.
+	// LeastRate is the smallest learning rate of clients. With a very small rate, the weights
+	// hardly change, and many rounds measure the same quantity.
 	LeastRate float64 `yaml:"least_lr"`
 	// MostStep is the largest Euclidean distance between two successive versions of the shared
-	// weights; 0 means that weights are not checked. If it is above 0, the agent computes the
-	// first version itself, compares each version with the last one, and declines plans whose
-	// weights cannot be checked so.
+	// weights. 0 disables the check. Otherwise the agent computes the first version itself,
+	// compares each version with the last one, and declines plans whose weights cannot be
+	// checked in this way.
 	MostStep float64 `yaml:"most_step"`
 	// WholeBlocks makes training and validation data end at blocks of four weeks
 	// ([series.Split]).
@@ -62,14 +63,14 @@ type Policy struct {
 	LeastCohort int `yaml:"least_cohort"`
 	// LeastMerge is the smallest number of updates that the plan may merge into one version
 	// of the weights. 1 allows fedasync, which merges each update alone, and fednorm, which
-	// merges what has arrived in a period.
+	// merges the updates of a period.
 	LeastMerge int `yaml:"least_merge"`
 	// LeastFleet is the smallest number of clients in a run.
 	LeastFleet int `yaml:"least_fleet"`
 	// Algorithms are those that the agent trains, such as [fedavg, fedadam]; empty means all.
 	Algorithms []string `yaml:"algorithms,flow"`
-	// ShareLosses is whether training losses and validation errors may leave the agent. If
-	// not, plans whose algorithm needs losses are declined.
+	// ShareLosses is true if training losses and validation errors may leave the agent.
+	// Otherwise the agent declines plans whose algorithm needs losses.
 	ShareLosses bool `yaml:"share_losses"`
 	// RoundsPerDay is the largest number of rounds that the agent trains in a day (UTC), over
 	// all runs; 0 means any number.
@@ -77,12 +78,13 @@ type Policy struct {
 	// PlansPerWeek is the largest number of different plans that the agent trains in seven
 	// days; 0 means any number.
 	PlansPerWeek int `yaml:"plans_per_week"`
-	// Private is never, allow or require: whether the agent trains private plans, in which the
-	// server learns only sums, and whether it trains others. A private plan never falls back to
+	// Private is never, allow or require. It says whether the agent trains private plans, in
+	// which the server learns only sums, and whether it trains others. A private plan never
+	// falls back to
 	// a plain one.
 	Private string `yaml:"private"`
 	// Keepers are the identities of the keepers that the agent trusts with the keys of its masks,
-	// such as [sha256:0a1b...]. A private plan whose keepers are not all among them is declined.
+	// such as [sha256:0a1b...]. The agent declines a private plan with any other keeper.
 	Keepers []string `yaml:"keepers,flow"`
 	// LeastMembers is the smallest number of agents in a sum that these keepers may promise.
 	LeastMembers int `yaml:"least_members"`
@@ -97,7 +99,7 @@ const (
 
 // Default returns the policy of an agent that sets none. Exact reconstruction is published
 // for batches of up to about 25 examples, so the minimum batch is above that. docs/privacy.md
-// says what each limit is against.
+// explains the attack that each limit prevents.
 func Default() Policy {
 	return Policy{
 		LeastExamples: 64, LeastClientExamples: 2000, LeastBatch: 32, LeastSteps: 2, LeastLookback: 4,
@@ -108,8 +110,8 @@ func Default() Policy {
 	}
 }
 
-// Trial returns a policy for fleets of a few clients with weeks of readings: trials on one's
-// own or on generated data, and the papers' plans. It protects the readings less.
+// Trial returns a policy for small fleets with weeks of readings, for example for trials on
+// one's own or generated data, and for the papers' plans. It protects the readings less.
 func Trial() Policy {
 	return Policy{
 		LeastExamples: 64, LeastBatch: 32, LeastSteps: 2, LeastLookback: 4,
@@ -301,8 +303,8 @@ func (p *Policy) checkSteps(plan *fed.Plan, d recipe.Draw) (reasons []string) {
 	return reasons
 }
 
-// Warn returns why agents that set no policy decline a plan with a fleet of the given size, in one
-// sentence, or nothing. The size is 0 if it is not known yet.
+// Warn returns one sentence that says why agents with the default policy decline a plan, or
+// nothing. The fleet's size is 0 if it is not known yet.
 func Warn(plan *fed.Plan, fleet int) string {
 	usual := Default()
 	reasons := usual.Check(plan, fleet)
@@ -316,9 +318,9 @@ func Warn(plan *fed.Plan, fleet int) string {
 	return "agents with default settings decline this plan" + with + ": " + strings.Join(reasons, "; ")
 }
 
-// together returns the smallest number of clients in a round and of updates in a merge that
-// the plan promises, or 0 if it depends on a fleet of unknown size. A plan promises nothing
-// about clients that are lost or decline.
+// together returns the minimum number of clients in a round and of updates in a merge that
+// the plan promises. It is 0 if it depends on a fleet of unknown size. Lost and declining
+// clients may lower these numbers.
 func together(plan *fed.Plan, fleet int) (cohort, merge int) {
 	s := &plan.Schedule
 	cohort = s.Cohort
@@ -367,9 +369,9 @@ func (p *Policy) CheckClient(plan *fed.Plan, examples int) string {
 	if d := recipe.DrawOf(plan); !p.FullPasses && n < undrawn*d.Batch {
 		return fmt.Sprintf("it has %d %s, fewer than %d batches of %d (policy.full_passes)", n, of, undrawn, d.Batch)
 	}
-	// The last batch of an epoch has the examples that are left. Among few batches its
-	// gradient would stand out, and a server that knows the number of examples can choose a
-	// batch that leaves one.
+	// The last batch of an epoch has the remaining examples. Among few batches its gradient
+	// would stand out. A server that knows the number of examples could choose a batch size
+	// that leaves one example.
 	if d := recipe.DrawOf(plan); d.Steps == 0 && d.Batch > 0 {
 		n := recipe.EpochOf(plan, examples)
 		if rest := n % d.Batch; 0 < rest && rest < p.LeastBatch && n/d.Batch < mixed {
@@ -379,7 +381,7 @@ func (p *Policy) CheckClient(plan *fed.Plan, examples int) string {
 	return ""
 }
 
-// mixed is the number of full batches among which a smaller one is allowed.
+// mixed is the minimum number of full batches that may accompany a smaller one.
 const mixed = 4
 
 // undrawn is the number of batches' examples that a client needs. With fewer, a batch has most

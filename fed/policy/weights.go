@@ -13,18 +13,19 @@ const (
 	// computed here. Initial weights have the same bits on all supported platforms.
 	sameStart = 1e-6
 	// farVersions is the number of versions beyond which the distance may grow no further.
-	// A client that meets a run late has seen no version of it, and a server could otherwise
-	// send anything as version 1000. Honest runs moved by at most 8.1 in 300 versions.
+	// A client that joins a run late has seen none of its versions, and a server could
+	// otherwise send any weights as version 1000. Honest runs moved by at most 8.1 in 300
+	// versions.
 	farVersions = 16
 	// rounding allows for weights that are rounded to float32 after each merge.
 	rounding = 1e-4
-	// deadSlope is the slope below which a PReLU unit is taken for dead, and deadShare the
-	// share of a layer's units from which the layer is.
+	// deadSlope is the slope below which a PReLU unit counts as dead. deadShare is the
+	// share of dead units from which a layer counts as dead.
 	deadSlope, deadShare = 0.01, 0.25
 )
 
 // CheckStart returns the reason to decline weights as version 0 of a run, or nothing. Want has
-// those that follow from the plan's seed.
+// the weights that follow from the plan's seed.
 func (p *Policy) CheckStart(want, got []float32) string {
 	if p.MostStep > 0 {
 		if _, most := distance(want, got); !(most <= sameStart) {
@@ -55,8 +56,8 @@ func (p *Policy) CheckStep(plan *fed.Plan, before int, old []float32, version in
 }
 
 // CheckSlopes returns the reason to decline the slopes of a PReLU layer, or nothing. A unit with
-// slope 0 passes on the examples on one side of a threshold only, which a server that chooses
-// weights can use to select examples.
+// slope 0 passes on only the examples on one side of a threshold. A server that chooses weights
+// could use such units to select examples.
 func (p *Policy) CheckSlopes(layer string, slopes []float32) string {
 	dead := 0
 	for _, s := range slopes {

@@ -14,8 +14,8 @@ const (
 const statesClient = "client"
 
 // beginSettings lists the settings of clients that store their own shared weights between
-// rounds. bose2024 prints it so for AdamAMS and ProxAdam in line 1 of figure 4, and stores
-// the weights of all its client optimizers in line 14.
+// rounds. In bose2024's figure 4, line 1 does this for AdamAMS and ProxAdam, and line 14
+// stores the weights of all client optimizers.
 var beginSettings = []setting{
 	{
 		path: "client.begin", about: "shared weights at the start of a turn; received: those of the server; own: the client's after its last turn (bose2024, figure 4, line 1)",

@@ -45,7 +45,7 @@ var clientOptimizerSetting = setting{path: "client.optimizer", about: "optimizer
 
 // clientOptimizerSettings returns the settings of all client optimizers. A plan has only
 // the settings of its own optimizer. If the optimizer is unknown, the plan has all of
-// them, so that a wrong name causes only one error.
+// them, so a wrong name causes only one error.
 func clientOptimizerSettings() []setting {
 	all := []setting{
 		{path: "client.lr", about: "learning rate", initial: 0.001, must: positive},

@@ -46,7 +46,7 @@ type Composition struct {
 
 // controlBound is the largest permitted number in a control variate. It is far above the
 // gradients of any training that converges. If control variates are weighted by examples,
-// the weights take bits of the sums, and the bound is lower, so that the resolution is not.
+// the weights use some bits of the sums. A lower bound then preserves the resolution.
 const (
 	controlBound         = 1 << 20
 	weightedControlBound = 1 << 12
@@ -174,8 +174,8 @@ func withDecay(c *fed.Client, k *kernel.Set, r clientopt.Rate, o fed.ClientOptim
 }
 
 // newTuner returns a trainer for fine-tuning: plain descent without proximal term, control
-// variates or look-ahead steps (song2021, appendix B). Weight decay goes on, and so do
-// moments that are not reset. If the plan's learning rate falls along a cosine, that of
+// variates or look-ahead steps (song2021, appendix B). It keeps weight decay and moments
+// that are not reset. If the plan's learning rate falls along a cosine, the rate of
 // fine-tuning falls to 0 along another one.
 func newTuner(p *fed.Plan, k *kernel.Set) fed.LocalTrainer {
 	f, c := p.Evaluate.FineTune, &p.Client

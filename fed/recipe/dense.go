@@ -63,8 +63,8 @@ func (a *algorithm) denseDefaults(p, chosen *fed.Plan) {
 	p.Evaluate.Every = 40
 }
 
-// groups returns the names of the feature groups of a plan. If the plan does not list
-// them, they are all groups that are given. missing lists the other groups.
+// groups returns the names of the feature groups of a plan. If the plan lists none,
+// they are all given groups. missing lists the other groups.
 func groups(p *fed.Plan, given func(name string) bool) (names, missing []string) {
 	if len(p.Model.Inputs) > 0 {
 		return p.Model.Inputs, nil
@@ -80,7 +80,7 @@ func groups(p *fed.Plan, given func(name string) bool) (names, missing []string)
 }
 
 // MissingGroups returns the plan's groups of features for which data is missing. Given
-// lists the data that there is.
+// lists the available data.
 func MissingGroups(p *fed.Plan, given []string) (missing []string) {
 	for _, name := range p.Model.Inputs {
 		if !feature.Given(name, "", given) {

@@ -7,7 +7,7 @@ import (
 
 // Draw says which of a client's examples one update is trained on.
 type Draw struct {
-	// Batch is the number of examples per gradient; 0 means all of the client's.
+	// Batch is the number of examples per gradient. 0 means all of the client's examples.
 	Batch int
 	// Steps is the number of gradient steps; 0 means passes over all examples.
 	Steps int

@@ -36,7 +36,7 @@ type Problem struct {
 	split    series.Split
 	averaged bool // the server averages moments too
 
-	// Only if an example is a row of features:
+	// These fields are set only if an example is a row of features.
 	rows     *feature.Frame // nil if there is no dataset
 	gaps     float64
 	interval time.Duration
@@ -53,7 +53,7 @@ func (q *Problem) Examples(m series.Meter, r series.Ranges) series.Examples {
 
 // FeatureBytes returns upper bounds on the memory for the features of a dataset: what all
 // meters share, and the features of one meter, which must be in memory while it trains.
-// There are none if examples are windows.
+// Both are 0 if examples are windows.
 func (q *Problem) FeatureBytes(d *series.Dataset) (shared, meter int64) {
 	if q.interval == 0 {
 		return 0, 0
@@ -61,8 +61,8 @@ func (q *Problem) FeatureBytes(d *series.Dataset) (shared, meter int64) {
 	return feature.Memory(d, feature.Task{StepsPerDay: d.StepsPerDay(), Horizon: q.layout.Horizon, Targets: q.layout.Targets})
 }
 
-// LimitCache limits the memory for features that are computed in advance. There is none if
-// examples are windows. The dataset must be set.
+// LimitCache limits the memory for features that are computed in advance. It has no effect
+// if examples are windows. The dataset must be set.
 func (q *Problem) LimitCache(bytes int64) {
 	if q.rows != nil {
 		q.rows.SetCache(max(bytes, 0))

@@ -8,9 +8,9 @@ import (
 	"loadstar/fed/serveropt"
 )
 
-// FirstLimits returns the limits of updates before there are earlier updates to compare
-// with, given the norm of the initial shared weights. If the first limit of norms is too
-// low, it grows by the plan's server.clip with every version. All updates have the same
+// FirstLimits returns the limits of updates until earlier updates exist to compare with,
+// given the norm of the initial shared weights. If the first limit of norms is too low,
+// it grows by the factor server.clip with every version. All updates have the same
 // weight.
 func FirstLimits(p *fed.Plan, norm float64) fed.Limits {
 	const share, loss = 8, 1e3
@@ -24,11 +24,11 @@ func FirstLimits(p *fed.Plan, norm float64) fed.Limits {
 // CoordinateLimit returns the limit of each number of an update that is trained from a
 // version, or nil if the plan has none. It is the plan's server.coordinate times the sum of the
 // learning rates of a round's steps, because a step of Adam moves a weight by about the
-// learning rate, whatever the gradient is.
+// learning rate for any gradient.
 //
-// The learning rate depends on the round, and limits on the version, which is at most the
-// round. The rate never rises after the warm-up, and the warm-up is left out, so the limit is
-// never lower than that of the round.
+// The learning rate depends on the round, but limits depend on the version, which is at most
+// the round. The rate never rises after the warm-up, which is left out, so the limit is never
+// lower than the round's own.
 func CoordinateLimit(p *fed.Plan) func(version int) float64 {
 	if p.Server.Clip <= 0 || p.Server.Coordinate <= 0 || !coordinatesBounded(p) {
 		return nil
@@ -49,13 +49,14 @@ func reach(p *fed.Plan, version int) (sum float64) {
 // usualCoordinate is the default of server.coordinate.
 const usualCoordinate = 1.5
 
-// StepLimit returns the most that a weight changes from the given version to the next one if
-// the server does what the plan says. If the plan promises no such limit, or one above
+// StepLimit returns how much a weight may change from the given version to the next one if
+// the server follows the plan. If the plan promises no such limit, or one above
 // [usualCoordinate] times the learning rates of a round's steps, problem says why.
 //
 // Each number of an update is limited ([CoordinateLimit]), and the server moves the weights by
-// at most a weighted mean of updates. Updates of a buffer and the momentum of the server come
-// from earlier versions with a higher learning rate, so the limit is then that of version 0.
+// at most a weighted mean of updates. Buffered updates and the server's momentum come from
+// earlier versions with a higher learning rate, so the limit of version 0 applies to such
+// plans.
 func StepLimit(p *fed.Plan) (limit func(version int) float64, problem string) {
 	a := find(p.Algorithm)
 	switch {
@@ -91,10 +92,10 @@ func StepLimit(p *fed.Plan) (limit func(version int) float64, problem string) {
 	}, ""
 }
 
-// coordinatesBounded reports whether learning rate times steps bounds each number of an honest
-// update. Updates of SGD grow with gradients. The server does not know the number of steps of
-// an epoch. Trainers of their own send other differences than that of plain descent, and
-// averaged moments are no weights.
+// coordinatesBounded reports whether the learning rate times the steps bounds each number of
+// an honest update. It does not with SGD, whose updates grow with gradients, nor with epochs,
+// because the server does not know their number of steps. Special trainers send other
+// differences than plain descent does, and averaged moments are not weights.
 func coordinatesBounded(p *fed.Plan) bool {
 	a, o := find(p.Algorithm), findClientOptimizer(p.Client.Optimizer)
 	return a != nil && !a.noServer && a.trainer == nil && a.clientOptimizer == nil &&

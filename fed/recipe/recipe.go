@@ -1,7 +1,7 @@
 // Package recipe is the registry of algorithms, under the names of their papers. Each
 // algorithm has its entry in one file: settings and defaults, constructors of its parts,
-// gradients per step, and the number of vectors that the server stores. All other code of
-// the package works on entries and does not depend on any particular algorithm.
+// gradients per step, and the number of vectors that the server stores. The rest of the
+// package works on entries and does not depend on any particular algorithm.
 //
 // [Read] reads a plan strictly, fills in the defaults of its algorithm, and reports all
 // problems at once. The returned plan has a value for every setting, so it can be stored
@@ -47,8 +47,8 @@ type algorithm struct {
 	// learning rate is 1. Then it can average the moments of client optimizers too.
 	averages bool
 	// begins means that clients may begin a turn with their own shared weights. The
-	// aggregator must treat an update as progress, and not as the distance of the client's
-	// weights from those of the server.
+	// aggregator must treat an update as progress, not as the distance of the client's
+	// weights from the server's.
 	begins bool
 
 	// serverOptimizer is the name of the server optimizer, anyOptimizer if the plan

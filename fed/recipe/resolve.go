@@ -15,7 +15,7 @@ func spanOf(p *fed.Plan, path string) *fed.Timespan {
 	return field(p, path).Addr().Interface().(*fed.Timespan)
 }
 
-// Resolve returns the plan for readings that are step apart: its spans count steps, and
+// Resolve returns the plan for readings that are step apart. Its spans count steps, and
 // model.interval is the step. Simulator, server and agents all resolve a plan before they
 // use it. It returns an error if the plan is for another step, or if a duration is no
 // multiple of it.
@@ -36,7 +36,7 @@ func Resolve(p *fed.Plan, step time.Duration) (*fed.Plan, error) {
 	return &q, nil
 }
 
-// Stated resolves a plan by the step that it states. A plan that states none may have no
+// Stated resolves a plan by the step that it states. A plan without a step must not have
 // durations.
 func Stated(p *fed.Plan) (*fed.Plan, error) {
 	if p.Model.Interval != 0 {
@@ -65,9 +65,9 @@ func Assume(p *fed.Plan) (*fed.Plan, error) {
 	return Resolve(p, step)
 }
 
-// CountsSteps returns a warning if the plan counts the steps that it forecasts, and the
-// readings are not an hour apart: 24 steps are a day only of hourly readings. The plan must
-// not be resolved.
+// CountsSteps returns a warning if the plan counts the steps that it forecasts and the
+// readings are not an hour apart, because 24 steps are a day only with hourly readings. The
+// plan must not be resolved.
 func CountsSteps(p *fed.Plan, step time.Duration) string {
 	t := p.Model.Targets
 	if t.Length() > 0 || t.Steps() == 1 || step == time.Hour || p.Model.Interval != 0 {

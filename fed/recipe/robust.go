@@ -9,7 +9,7 @@ import (
 // robustTrim is the value of server.robust for a trimmed mean.
 const robustTrim = "trim"
 
-// leastTrimmed is the number of updates from which a trimmed mean leaves out some.
+// leastTrimmed is the minimum number of updates for a trimmed mean to leave out any.
 const leastTrimmed = 3
 
 // Trims reports whether the server's mean leaves out the largest and smallest numbers of each

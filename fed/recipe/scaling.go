@@ -7,17 +7,17 @@ import (
 	"loadstar/series/feature"
 )
 
-// Scaling is what the examples of a client know about its training split. It is stored with
-// the client's weights, because weights are of no use with another scaling.
+// Scaling has the properties of a client's training split that scale its examples. It is
+// stored with the client's weights, because weights are useless with another scaling.
 type Scaling struct {
 	// Ranges scale windows. They are nil if an example is a row of features.
 	Ranges series.Ranges
-	// Features scales rows of features, otherwise it is nil.
+	// Features scales rows of features. It is nil if an example is a window.
 	Features *feature.Scaling
 }
 
-// Scaling returns the scaling of a meter's training split. Ranges are those of the meter or
-// of the fleet, as the plan says; rows of features do not need them.
+// Scaling returns the scaling of a meter's training split. Ranges belong to the meter or
+// the fleet, as the plan says. Rows of features do not need them.
 func (q *Problem) Scaling(m series.Meter, r series.Ranges) Scaling {
 	if q.rows != nil {
 		return q.ScalingOf(q.rows.Rows(m), nil)
@@ -55,7 +55,7 @@ func (q *Problem) Tail(cutoff int64, interval time.Duration) int64 {
 		for _, in := range q.Inputs {
 			days = max(days, in.Days)
 		}
-		// The oldest load that a window reads may be an hour older, because clocks change.
+		// The oldest load that a window reads may be an hour older when clocks change.
 		reach := time.Duration(q.layout.Lookback)*interval + time.Duration(days+1)*24*time.Hour
 		cutoff = min(cutoff, cutoff-int64(reach/time.Second)+feature.TailSeconds)
 	}

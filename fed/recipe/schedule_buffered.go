@@ -30,5 +30,5 @@ func (p Buffered) Decide(s fed.Situation) fed.Decision {
 // Wake reports that no timer is needed.
 func (Buffered) Wake(fed.Situation) (time.Duration, bool) { return 0, false }
 
-// Carries returns true: a client continues to train while others are merged.
+// Carries returns true, because a client continues to train while others are merged.
 func (Buffered) Carries() bool { return true }

@@ -15,9 +15,8 @@ var _ fed.Scheduler = Synchronous{}
 // Quorum of them. Otherwise the round is abandoned. Updates that arrive after the round
 // closed are rejected.
 //
-// If fewer clients than wanted can be asked, because the others are unavailable, the round stays
-// open until the deadline for those that come back. Without this, a fleet that is unavailable for
-// an hour would use up all rounds of its run.
+// If too few clients are available, the round stays open until the deadline for clients that come
+// back. Otherwise a fleet that is unavailable for an hour would use up all rounds of its run.
 type Synchronous struct {
 	// Cohort is the number of updates wanted. Asked is the number of clients to ask,
 	// which can be higher to allow for clients that do not return.
@@ -56,6 +55,5 @@ func (p Synchronous) Wake(s fed.Situation) (time.Duration, bool) {
 	return s.Opened + p.Deadline, p.Deadline > 0
 }
 
-// Carries returns false: the update of a late client gets the verdict that its round is
-// closed.
+// Carries returns false, so a late update gets the verdict that its round is closed.
 func (Synchronous) Carries() bool { return false }

@@ -15,8 +15,8 @@ const startServerData = "server-data"
 // before the first round (song2021, section 4.1).
 func StartsOnServerData(p *fed.Plan) bool { return p.Start == startServerData }
 
-// fewSteps limits the steps before the first round, because a server takes them for plans of
-// others.
+// fewSteps limits the steps before the first round, because a server runs them for other
+// people's plans.
 var fewSteps = rule{"from 1 to 10000000", func(v float64) bool { return v >= 1 && v <= 1e7 }}
 
 // startSettings returns the settings of plans that start on the server's data.

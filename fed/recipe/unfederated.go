@@ -5,7 +5,7 @@ import (
 	"loadstar/forecast"
 )
 
-// The two references to compare federated training with: every client trains alone, or one
+// The two references for federated training. Either every client trains alone, or one
 // model trains on the readings of all clients.
 
 var local = algorithm{

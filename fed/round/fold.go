@@ -38,7 +38,7 @@ func (r Rules) ControlWeight(weight int64) int64 {
 
 // Fold collects the updates of one merge. If the aggregator needs only sums, a fold stores
 // no individual updates, and its memory does not grow with their number. It is not safe
-// for concurrent use: give each worker its own fold and join them, in any order.
+// for concurrent use. Give each worker its own fold and join them in any order.
 type Fold struct {
 	rules   Rules
 	sums    []fed.Sums
@@ -103,8 +103,8 @@ func (f *Fold) Check(u *fed.Update) error {
 	return s.Delta.Check(weight, u.Delta)
 }
 
-// SetTally replaces the tally of the updates. A sum does not have the sizes of its updates,
-// so a fold of sums gets them from elsewhere.
+// SetTally replaces the tally of the updates. A sum does not contain the sizes of its
+// updates, so the caller of a fold of sums must supply them.
 func (f *Fold) SetTally(t limit.Tally) { f.tally = t }
 
 // at returns the sums of a version. If there are none yet, it inserts empty sums and keeps

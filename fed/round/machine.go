@@ -23,8 +23,9 @@ type Assignment struct {
 // Verdict says whether a returned update counts.
 type Verdict int
 
-// Closed: the round is over, or the client was not asked. Counted: the next merge includes
-// the update exactly once, even if the client returns it several times.
+// Closed means that the round is over, or the client was not asked. Counted means that the
+// next merge includes the update exactly once, even if the client returns it several
+// times.
 const (
 	Closed Verdict = iota
 	Counted
@@ -121,7 +122,7 @@ func (m *Machine) idle() int {
 }
 
 // SetAway replaces the set of clients that Ask does not select, because they are not
-// expected to answer. It ignores those that take part in the current round.
+// expected to answer. It ignores clients that take part in the current round.
 func (m *Machine) SetAway(clients []int) {
 	clear(m.away)
 	for _, c := range clients {
@@ -141,8 +142,8 @@ func (m *Machine) TakeBack(a Assignment) {
 	m.state.Asked--
 }
 
-// Postpone opens the round now, if nothing has happened in it: all clients were unavailable, and
-// its deadline must not pass before one of them is asked.
+// Postpone opens the round now if nothing has happened in it because all clients were
+// unavailable. Its deadline must not pass before a client is asked.
 func (m *Machine) Postpone(now time.Duration) {
 	if m.state.Asked == 0 && len(m.running) == 0 && len(m.waiting) == 0 {
 		m.state.Opened = now

@@ -61,8 +61,8 @@ func (s *Server) Coordinate(version int) float64 {
 // Version returns the number of merges so far.
 func (s *Server) Version() int { return s.version }
 
-// Renumber sets the number of the current version. It is for weights of an earlier version
-// that an operator has made the newest one.
+// Renumber sets the number of the current version. It is used after an operator has made
+// an earlier version's weights the newest.
 func (s *Server) Renumber(version int) { s.version = version }
 
 // Shared returns the shared weights of the current version. The slice is never modified.

@@ -11,11 +11,11 @@ import (
 	"loadstar/fed/mask"
 )
 
-// Vector is the layout of a private result: everything that an agent says about its clients, as
-// integers modulo 2^64, so that the sum of vectors is the vector of all their clients. In order:
-// the numbers of the exact sum; those of the control variates, if the rules need them; coarse
-// tallies, if the server limits updates by them; the weight, if weights are not all 1; and
-// [Sizes]. The number of clients is not among them, because the server knows it.
+// Vector is the layout of a private result. It encodes everything that an agent says about its
+// clients as integers modulo 2^64, so the sum of vectors is the vector of all their clients. Its
+// parts are the numbers of the exact sum; those of the control variates, if the rules need them;
+// coarse tallies, if the server limits updates by them; the weight, if weights are not all 1;
+// and [Sizes]. The number of clients is not among them, because the server knows it.
 type Vector struct {
 	rules  Rules
 	shared int
@@ -29,8 +29,8 @@ type Sizes struct {
 	Examples, Steps int64
 	// TrainLoss is in units of 2^-20.
 	TrainLoss int64
-	// Evaluated is the number of clients with a relative MAE, and RelativeMAE the sum of theirs
-	// in millionths.
+	// Evaluated is the number of clients with a relative MAE. RelativeMAE is the sum of their
+	// relative MAEs in millionths.
 	Evaluated, RelativeMAE int64
 }
 
@@ -125,8 +125,8 @@ func (v Vector) Encode(f *Fold, s *Sizes) ([]uint64, error) {
 	return x, nil
 }
 
-// Decode returns what a sum of vectors of the given number of clients says. It returns an error if
-// no such clients have that sum, in particular if a mask is left in it.
+// Decode decodes a sum of vectors of the given number of clients. It returns an error if such
+// clients cannot have produced the sum, in particular if a mask is left in it.
 func (v Vector) Decode(version int, clients int64, x []uint64) (*Fold, *Sizes, error) {
 	if len(x) != v.Len() {
 		return nil, nil, fmt.Errorf("the vector has %d numbers, want %d", len(x), v.Len())

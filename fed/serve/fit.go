@@ -25,16 +25,17 @@ const (
 	scoredOrigins = 128
 )
 
-// Fitted says how good fitted personal layers are: the mean loss on held-back readings with
-// the personal layers before and after fitting.
+// Fitted has the mean losses on held-back readings before and after fitting the personal
+// layers.
 type Fitted struct{ Before, After float64 }
 
 // Better reports whether fitting lowered the loss on the held-back readings.
 func (f Fitted) Better() bool { return f.After < f.Before }
 
 // Fit fits personal layers for a meter on its own readings before a cutoff. The shared layers
-// stay as they are. The last 14 days are held back to compare. From has the personal
-// weights to begin with; nil means initial ones. The error is ErrShort if there are too few
+// do not change. The last 14 days are held back for the comparison. From has the personal
+// weights to begin with. Nil means the initial ones. The error is ErrShort if there are too
+// few
 // readings.
 func (m *Model) Fit(ctx context.Context, d *series.Dataset, meter int, cutoff int64, from []float32, steps int) (Client, Fitted, error) {
 	c, fitted, err := m.fit(ctx, d, meter, cutoff, from, steps)
@@ -92,8 +93,8 @@ func (m *Model) fit(ctx context.Context, d *series.Dataset, meter int, cutoff in
 	return c, fitted, err
 }
 
-// FitTo fits the personal layers of a client to examples, while the shared layers stay as they
-// are. From has the personal weights to begin with; the fitted ones are returned.
+// FitTo fits a client's personal layers to examples without changing the shared layers. From
+// has the personal weights to begin with. FitTo returns the fitted ones.
 func FitTo(ctx context.Context, plan *fed.Plan, q *recipe.Problem, k *kernel.Set, shared []float32, data series.Examples, id fed.ClientID, from []float32, steps int) ([]float32, error) {
 	if steps < 1 {
 		return nil, errors.New("fitting needs at least 1 step")

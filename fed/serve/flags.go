@@ -13,21 +13,23 @@ import (
 
 const (
 	// flagOrigins is the number of origins at which flags are tried. They are 25 hours apart,
-	// so that they are at different hours and weekdays.
+	// so they fall on different hours and weekdays.
 	flagOrigins = 14
-	// A forecast with a flag set may be this many standard deviations of the client's scaling
-	// beyond the minimum and maximum of the readings and of the forecast without it, and this
-	// many away from the latter. Both were set after measuring honest models (decision 48).
+	// flagRange is how many standard deviations of the client's scaling a forecast with a
+	// flag may be beyond the range of the readings and of the forecast without the flag.
+	// flagChange is how many it may differ from the forecast without the flag. Both were set
+	// after measuring honest models (decision 48).
 	flagRange, flagChange = 1.5, 3.5
 )
 
-// FlagTrial is the forecast of a model with a calendar flag set that is farthest outside of
-// what a client's readings allow, or least far within.
+// FlagTrial is the worst forecast of a model with a calendar flag set. It is farthest
+// outside the range that a client's readings allow, or nearest to the range's edge.
 type FlagTrial struct {
 	// Flag is the name of the input, or empty if no flag was tried.
 	Flag string
-	// Forecast is in kW. Least and Most are what the readings and the forecast without the flag
-	// allow, and Deviation is the standard deviation by which the client's loads are scaled.
+	// Forecast is in kW. The readings and the forecast without the flag allow the range from
+	// Least to Most. Deviation is the standard deviation by which the client's loads are
+	// scaled.
 	Forecast, Least, Most, Deviation float64
 }
 
@@ -44,7 +46,7 @@ func (f FlagTrial) String() string {
 
 // TryFlags forecasts from a meter's last days before a cutoff with each calendar flag set, and
 // returns the worst of these forecasts. A flag is usually 0 in the days over which a release is
-// compared, so a comparison does not show what the model does with it. Models of windows have no
+// compared, so a comparison does not show how the model responds to it. Window models have no
 // flags.
 func (m *Model) TryFlags(d *series.Dataset, meter int, c Client, cutoff int64) (worst FlagTrial, err error) {
 	if !recipe.Rows(m.Plan) {

@@ -67,8 +67,8 @@ type Folder struct {
 // tuned. The client's name may have any characters.
 func WeightsFile(client string) string { return url.PathEscape(client) + ".safetensors" }
 
-// Open opens a folder. If the folder does not say which inputs the model has, they are
-// those that the dataset has; it may be nil otherwise. The model has the name of the plan.
+// Open opens a folder. If the folder does not list the model's inputs, they are the
+// dataset's. Otherwise the dataset may be nil. The model has the plan's name.
 func Open(dir string, d *series.Dataset, k *kernel.Set) (*Folder, error) {
 	f := &Folder{dir: dir, rows: map[string]int{}}
 	if err := f.open(d, k); err != nil {
@@ -266,11 +266,11 @@ func (f *Folder) file(name string) (*os.File, int64, error) {
 	return file, info.Size(), nil
 }
 
-// Clients returns the names of the clients whose scaling the folder has.
+// Clients returns the names of the clients whose scaling is in the folder.
 func (f *Folder) Clients() []string { return slices.Clone(f.clients) }
 
-// Client returns what the folder has of a client. The error is ErrNoHead or ErrNoScaling if
-// the folder lacks it. With ErrNoScaling, the client's weights are valid.
+// Client reads a client from the folder. The error is ErrNoHead or ErrNoScaling if the
+// folder lacks these. With ErrNoScaling, the client's weights are valid.
 func (f *Folder) Client(id string) (c Client, err error) {
 	if c.Weights, c.spare, err = f.clientWeights(id); err != nil {
 		return c, fmt.Errorf("client %s: %w", id, err)
@@ -289,9 +289,8 @@ func (f *Folder) Client(id string) (c Client, err error) {
 	return c, err
 }
 
-// Release lets the folder use the memory of a client that it returned for another one. The
-// caller must not use the client, or a forecaster with it, afterwards. Clients need not be
-// released.
+// Release lets the folder reuse the memory of a client that it returned. Afterwards the
+// caller must not use the client or its forecaster. Clients need not be released.
 func (f *Folder) Release(c Client) {
 	if c.spare != nil {
 		f.spare.Put(c.spare)

@@ -22,7 +22,7 @@ type Frame struct {
 	hours   *hourly // nil unless the model is a young one
 }
 
-// Frame returns a frame for tails. The error says what they lack.
+// Frame returns a frame for tails. The error says what the tails lack.
 func (m *Model) Frame(t *Tails) (*Frame, error) {
 	d := t.frame
 	if m.young != nil {
@@ -37,7 +37,7 @@ func (m *Model) Frame(t *Tails) (*Frame, error) {
 		return nil, err
 	}
 	f.problem = &q
-	// Every worker uses the features of one meter at a time, and of each only a few times.
+	// Every worker uses the features of one meter at a time, and only a few times.
 	_, meter := q.FeatureBytes(d)
 	q.LimitCache(2 * meter * int64(runtime.GOMAXPROCS(0)))
 	l, days := q.Framer.Layout(), 0
@@ -51,7 +51,7 @@ func (m *Model) Frame(t *Tails) (*Frame, error) {
 	return f, nil
 }
 
-// worstWeather returns what is to be said about the weather that the model reads after the
+// worstWeather returns the worst reason about the weather that the model reads after the
 // cutoff.
 func (m *Model) worstWeather(t *Tails) (worst issue.Reason) {
 	for _, name := range m.weatherAhead() {
@@ -93,7 +93,7 @@ func (m *Model) weatherAhead() (names []string) {
 	return names
 }
 
-// rank orders what is said about weather, from best to worst.
+// rank orders reasons about weather from best to worst.
 func rank(r issue.Reason) int {
 	return slices.Index([]issue.Reason{"", issue.WeatherObserved, issue.WeatherPersisted, issue.WeatherClimatology, issue.WeatherMissing}, r)
 }
@@ -188,9 +188,9 @@ func (f *forecaster) Forecast(out []float64, cutoff int64) error {
 // features replace missing loads themselves.
 const longestFill = 2
 
-// fill returns the examples of a model of windows at a cutoff, with missing loads between
-// two others replaced by interpolation, and missing newest loads by the last one before
-// them. It returns nil if there is nothing to replace.
+// fill returns the examples of a window model at a cutoff. It interpolates missing loads
+// between known ones, and repeats the last known load at the end. It returns nil if no
+// load must be replaced.
 func (f *forecaster) fill(cutoff int64) series.Examples {
 	if recipe.Rows(f.frame.model.Plan) {
 		return nil

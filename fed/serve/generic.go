@@ -18,8 +18,8 @@ const GenericName = "generic@1"
 //go:embed generic.yaml
 var plan []byte
 
-// weights are those of the shared layers as float16, little-endian: half the size of float32.
-// All scores in the card are of these.
+// weights has the shared layers as little-endian float16, which is half the size of float32.
+// All scores in the model card use these weights.
 //
 //go:embed generic.f16
 var weights []byte
@@ -62,8 +62,7 @@ func EncodeGeneric(shared []float32) []byte {
 	return b
 }
 
-// wider returns the factor by which intervals are widened until a client's own errors are
-// known.
+// wider returns the factor that widens intervals until a client's own errors are known.
 func wider(days float64) float64 { return 1 + 0.13*max(1-days/4, 0) }
 
 // fromHalf returns the value of a float16 that is finite.

@@ -7,7 +7,7 @@ import (
 	"loadstar/series"
 )
 
-// Inputs are what a model reads at a cutoff, and what it makes of them.
+// Inputs has a model's inputs at a cutoff, and the forecasts from them.
 type Inputs struct {
 	// X has the inputs of each example, row-major. There is one example per step if the
 	// model forecasts each step by itself, otherwise a single one.

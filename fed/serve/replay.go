@@ -13,20 +13,20 @@ import (
 // replayDays is the number of days before a cutoff at which a new state begins.
 const replayDays = 63
 
-// Replay makes earlier recorded issues of clients, so that their states are the ones that
-// they would have if they had made them then. It is safe for concurrent use. A copy may have
+// Replay repeats earlier recorded issues of clients. Afterwards a client's state is as if
+// the client had made these issues on time. It is safe for concurrent use. A copy may have
 // other callbacks.
 type Replay struct {
 	// Each, if not nil, is called with every issue that is made.
 	Each func(issue.Forecast)
-	// Also, if not nil, says at which other cutoffs to make issues, and Other is called with
-	// them. They are not recorded, so they do not change a state.
+	// Also, if not nil, selects other cutoffs at which to make issues. Other is called with
+	// these issues. They are not recorded, so they do not change a state.
 	Also  func(cutoff int64) bool
 	Other func(issue.Forecast)
-	// Wrap, if not nil, may put something between the client's own model and its state.
+	// Wrap, if not nil, may wrap the client's own model.
 	Wrap func(issue.Forecaster) issue.Forecaster
-	// Weather, if not nil, may change the values of a weather column from a cutoff on, which are
-	// otherwise what was measured. A value that it makes NaN is unknown at the cutoff.
+	// Weather, if not nil, may change the values of a weather column from a cutoff on. Otherwise
+	// these are the measured values. A value that it sets to NaN is unknown at the cutoff.
 	Weather func(cutoff int64, name string, ahead []float32)
 
 	data         *series.Dataset
@@ -40,7 +40,7 @@ type blocks struct {
 	byTail map[int64]*block // or by cutoff, with Weather
 }
 
-// block has what all cutoffs with the same Tail need.
+// block has the data that all cutoffs with the same Tail share.
 type block struct {
 	once         sync.Once
 	tails        *Tails
@@ -54,10 +54,11 @@ func NewReplay(d *series.Dataset, own, generic *Model) *Replay {
 	return &Replay{data: d, own: own, generic: generic, blocks: &blocks{byTail: map[int64]*block{}}}
 }
 
-// Advance makes the recorded issues of meter i, from the newest step that the state has
-// seen to the cutoff. The issue at the cutoff itself is left to the caller. A new state
-// begins 63 days before the cutoff. Own and generic are what the meter needs of the models;
-// nil means that it cannot use the model, for example because it has no personal layers.
+// Advance repeats the recorded issues of meter i from the newest step that the state has
+// seen up to the cutoff. The caller makes the issue at the cutoff itself. A new state
+// begins 63 days before the cutoff. Own and generic are the meter's clients of the two
+// models. Nil means that the meter cannot use the model, for example because it has no
+// personal layers.
 func (r *Replay) Advance(s *issue.State, i int, own, generic *Client, cutoff int64) error {
 	m, seconds := r.data.Meter(i), r.data.Seconds()
 	var targets []int

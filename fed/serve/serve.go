@@ -1,8 +1,8 @@
-// Package serve turns a trained plan into forecasts: it reads and writes the folder of a
-// model, fits personal layers for clients that have none, and replays earlier issues.
+// Package serve turns a trained plan into forecasts. It reads and writes a model's
+// folder, fits personal layers for clients that have none, and replays earlier issues.
 //
 // A [Model] is a plan with its shared weights. [Tails] are the readings that forecasts at a
-// cutoff may use. [Model.Frame] combines them, and gives a forecaster for each client.
+// cutoff may use. [Model.Frame] combines the two, and its result has a forecaster for each client.
 //
 // [NewGeneric] returns a model that forecasts the next day of any meter with a day of readings or
 // more, without a run and without training. It was trained on public readings of buildings and on
@@ -28,7 +28,7 @@ import (
 var (
 	// ErrNoHead means that the client has no personal layers.
 	ErrNoHead = errors.New("the client has no personal layers")
-	// ErrNoScaling means that the scaling is unknown with which the weights were trained.
+	// ErrNoScaling means that the scaling in training is unknown.
 	ErrNoScaling = errors.New("the scaling of the client's readings is unknown")
 	// ErrShort means that a client has too few readings to fit personal layers.
 	ErrShort = errors.New("too few readings")
@@ -123,7 +123,7 @@ func (m *Model) join(personal []float32) ([]float32, error) {
 	return w, nil
 }
 
-// one returns a dataset that has only the readings of one meter before a time.
+// one returns a dataset with only the readings of one meter before a time.
 func one(d *series.Dataset, meter int, before int64) (*series.Dataset, error) {
 	m := d.Meter(meter)
 	n := max(min((before-m.Start)/d.Seconds(), int64(len(m.Load))), 0)
@@ -131,7 +131,7 @@ func one(d *series.Dataset, meter int, before int64) (*series.Dataset, error) {
 	return series.NewDataset(fields(d), []series.Meter{m})
 }
 
-// fields returns what a dataset says about all its meters.
+// fields returns the fields of a dataset that apply to all its meters.
 func fields(d *series.Dataset) series.Dataset {
 	return series.Dataset{
 		Name: d.Name, Generated: d.Generated, Interval: d.Interval, Clock: d.Clock, Country: d.Country,

@@ -9,8 +9,8 @@ import (
 )
 
 // A file of states has the states of all clients, the wrapped index, and the length of the
-// index in 8 bytes. So it can be written in one pass, and the state of a client be read
-// without the others. Every state has a checksum of its own.
+// index in 8 bytes. So it can be written in one pass, and a client's state can be read
+// without the others. Every state has its own checksum.
 var statesFormat = stateformat.Format{Name: "states.bin", Magic: "LODSTATS", Version: 1}
 
 // maxState is the most bytes of the state of a client.

@@ -29,13 +29,13 @@ func mod(a, b int64) int64 {
 	return a
 }
 
-// Tails has what forecasts at a cutoff may use: the readings of all meters from [Tail] to
-// the cutoff, and the weather. It is safe for concurrent use.
+// Tails has the data that forecasts at a cutoff may use: the readings of all meters from
+// [Tail] to the cutoff, and the weather. It is safe for concurrent use.
 type Tails struct {
 	Cutoff int64
-	// Weather says, for each weather column, what its values after the cutoff are, if they
-	// are not a weather forecast. Callers may add that they are observed, before they make a
-	// frame.
+	// Weather says what the values of a weather column after the cutoff are if they are not
+	// a weather forecast. Before callers make a frame, they may add that the values are
+	// observed.
 	Weather map[string]issue.Reason
 
 	data  *series.Dataset
@@ -46,8 +46,9 @@ type Tails struct {
 }
 
 // NewTails returns the tails of all meters of a dataset, with weather up to ahead steps after
-// the cutoff. After the newest weather value of the dataset, a value is that of the newest of
-// the 7 days before it, else the mean at the same time of day in the tail.
+// the cutoff. After the dataset's newest weather value, it repeats the newest value at the
+// same time of day from the last 7 days, or else uses the mean at that time of day in the
+// tail.
 func NewTails(d *series.Dataset, cutoff int64, ahead int) (*Tails, error) {
 	return newTails(d, cutoff, cutoff, ahead, nil)
 }
@@ -93,8 +94,8 @@ func (t *Tails) Meter(i int) (series.Meter, error) {
 	return m.Cut(t.start, t.start+int64(t.n)*seconds, seconds), nil
 }
 
-// fill replaces missing values of a weather column after its newest one. The reason says
-// how, if it concerns step first or a later one. The result may be the column itself.
+// fill replaces missing values of a weather column after its newest one. If it replaces
+// values from step first on, the reason says how. The result may be the column itself.
 func fill(column []float32, first, perDay int) (filled []float32, reason issue.Reason) {
 	known := len(column)
 	for known > 0 && series.Missing(column[known-1]) {

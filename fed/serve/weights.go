@@ -64,8 +64,8 @@ var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // personal reads the file of a client's personal weights and adds the shared weights. The
 // files of all clients have the same tensors. Their header is parsed only once, because
-// that takes longer than everything else about reading them. Memory of a released client
-// already has the shared weights.
+// parsing takes longer than the rest of reading. The memory of a released client already
+// has the shared weights.
 func (f *Folder) personal(name string) (*[]float32, error) {
 	q := f.Model.Problem
 	buffer := buffers.Get().(*[]byte)
@@ -186,7 +186,7 @@ func split(text []byte) (header, data []byte) {
 	return nil, nil
 }
 
-// openFile opens a file to read. A named pipe in a folder from elsewhere must not block.
+// openFile opens a file for reading. It does not block on a named pipe in an untrusted folder.
 func openFile(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }

@@ -15,32 +15,32 @@ import (
 	"loadstar/series"
 )
 
-// A young model is one of rows of features that forecasts a client with as little as a day
-// of readings. It knows nothing about the client: there are no personal layers, loads are
-// scaled by the last days before each forecast, and inputs for which the site has no data
-// are 0. It forecasts hours. Shorter steps are added up to hours, which end at the cutoff,
-// and its forecasts are divided again.
+// A young model reads rows of features and forecasts a client with as little as a day of
+// readings. It knows nothing about the client. It has no personal layers, scales loads by
+// the last days before each forecast, and sets inputs without data to 0. It forecasts
+// hours. Shorter steps are averaged to hours that end at the cutoff, and the forecasts are
+// divided into steps again.
 
 const (
 	// youngWindow is the number of hours before a forecast by which loads are scaled.
 	youngWindow = 30 * 24
-	// youngLeast is the number of hours from the first reading to the cutoff from which on a
-	// young model forecasts: a day, of which the first hours may be missing. The other two are the shares of them, up to a week, and of a day
-	// for which loads may be missing, as for other models.
+	// youngLeast is the minimum number of hours from the first reading to the cutoff for a young model: a day, whose first hours may be
+	// missing. The other two constants are the shares of these hours, up to a week, and of a day for which loads may be missing, as for other
+	// models.
 	youngLeast = 20
 	youngGaps  = 1. / 3
 	youngFill  = 24 / 4
 )
 
-// young is what a young model has besides the rest.
+// young has the additional fields of a young model.
 type young struct {
 	weights []float32 // all weights of the model
 	wider   func(days float64) float64
 }
 
-// NewYoung returns a young model. The plan must be for hours, and its personal layers must add
-// nothing if they are 0. Wider returns the factor by which intervals are widened if the
-// readings of the last 30 days go back the given number of days.
+// NewYoung returns a young model. The plan must be for hours, and its personal layers must
+// have no effect if they are 0. Wider returns the factor that widens intervals if the readings
+// of the last 30 days cover the given number of days.
 func NewYoung(name string, p *fed.Plan, shared []float32, k *kernel.Set, wider func(days float64) float64) (*Model, error) {
 	m, err := NewModel(name, p, shared, k)
 	if err != nil {
@@ -54,7 +54,7 @@ func NewYoung(name string, p *fed.Plan, shared []float32, k *kernel.Set, wider f
 	return m, err
 }
 
-// Anyone returns what every client needs of a young model.
+// Anyone returns the client that all clients of a young model share.
 func (m *Model) Anyone() Client { return Client{Weights: m.young.weights} }
 
 // Suits reports whether a young model can forecast readings of the given step.
@@ -94,7 +94,8 @@ func YoungProblem(q *recipe.Problem, d *series.Dataset) (*recipe.Problem, error)
 }
 
 // YoungExamples returns the examples of a meter with hourly steps for a forecast after the step
-// last, and the days of readings that they are scaled by. They are nil if there is no reading.
+// last, and the days of readings that scale them. The examples are nil if the meter has no
+// reading.
 func YoungExamples(q *recipe.Problem, m series.Meter, last int) (series.Examples, float64) {
 	from := max(last+1-youngWindow, 0)
 	for from <= last && series.Missing(m.Load[from]) {
@@ -125,7 +126,7 @@ func (m *Model) youngFrame(t *Tails) (*Frame, error) {
 
 const hourSeconds = 3600
 
-// first returns the start of the first whole hour of the tails that is hours before a cutoff.
+// firstHour returns the start of the tails' first whole hour that is a whole number of hours before a cutoff.
 func (t *Tails) firstHour(cutoff int64) int64 { return t.start + mod(cutoff-t.start, hourSeconds) }
 
 // at returns the problem for a cutoff.
@@ -161,8 +162,8 @@ func (h *hourly) at(f *Frame, cutoff int64) (*recipe.Problem, error) {
 	return q, nil
 }
 
-// hoursOf returns the mean of each hour of n steps. An hour of which less than half is known
-// is missing, and so is an incomplete one at the end.
+// hoursOf returns the mean of each hour of n steps. An hour is missing if less than half of
+// it is known, or if it is incomplete at the end.
 func hoursOf(x []float32, n int) []float32 {
 	if n == 1 {
 		return x
@@ -277,8 +278,8 @@ func (f *youngForecaster) Forecast(out []float64, cutoff int64) error {
 }
 
 // divide writes n steps for each hour. Hours has a row of values for each hour. Steps lie on a
-// line through the middle of the hour, so their mean is that of the hour. It is as steep as
-// the less steep of the lines to the hours before and after, or level where these differ in
+// line through the middle of the hour, so their mean is the hour's. The line is as steep as
+// the less steep of the lines to the neighbouring hours. It is level where these differ in
 // direction or where the lines of two quantiles would cross. So no step leaves the range of
 // the hours around it.
 func divide(out, hours []float64, width, n int) {

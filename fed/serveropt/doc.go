@@ -2,8 +2,8 @@
 // from an aggregator, one file each.
 //
 // State and arithmetic are float64. A weight is rounded to float32 once per step. Products
-// are rounded before they are added. Where the compiler might fuse multiplication and
-// addition, an explicit conversion prevents it, so all machines give the same bits.
+// are rounded before they are added. An explicit conversion keeps the compiler from
+// fusing a multiplication with an addition, so all machines give the same bits.
 //
 // Displacements must be finite; aggregators check this. Step panics if the number of
 // weights differs from the length of the displacement or from the number of weights in the

@@ -10,8 +10,8 @@ import (
 	"loadstar/series"
 )
 
-// ServerExamples returns the examples of a dataset that the server has: those of every
-// meter with a training example, in the order of names. The simulator and the fleet's
+// ServerExamples returns the examples of every meter in the server's dataset that has
+// a training example, in the order of names. The simulator and the fleet's
 // coordinator both call it, so their batches are the same. ranges scales all meters alike;
 // if it is nil, each meter is scaled by its own.
 func (s *Setup) ServerExamples(d *series.Dataset, ranges series.Ranges) ([]series.Examples, error) {

@@ -68,7 +68,7 @@ func New(p *fed.Plan, problem *recipe.Problem, fleet int) (*Setup, error) {
 // OfAgent returns the setup of an agent with the given secret, which selects its clients'
 // examples. The numbers that leave it with an update are rounded.
 func (s *Setup) OfAgent(secret [32]byte) (*Setup, error) {
-	// The draws depend on everything in the plan that training and scoring depend on. A server
+	// The draws depend on all parts of the plan that affect training and scoring. A server
 	// settles inputs and interval, and has its own deadline.
 	plan := *s.Plan
 	plan.Schedule, plan.Simulate = fed.Schedule{}, fed.Simulate{}

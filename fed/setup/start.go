@@ -20,10 +20,10 @@ import (
 //
 // The result depends on the plan and on the data alone, so the simulator and the fleet's
 // coordinator get the same bits if they pass the same examples in the same order, as
-// [Setup.ServerExamples] returns them. It takes minutes with many steps: store the result
-// with the run, and do not compute it again after a restart.
+// [Setup.ServerExamples] returns them. With many steps it takes minutes, so store the
+// result with the run instead of computing it again after a restart.
 //
-// If the plan has personal layers, the server trains a copy of them and discards it: clients
+// If the plan has personal layers, the server trains a copy of them and discards it. Clients
 // start with the usual personal layers. song2021 has no personal layers.
 func (s *Setup) TrainStart(ctx context.Context, k *kernel.Set, data []series.Examples) ([]float32, error) {
 	if len(data) == 0 {
@@ -37,7 +37,7 @@ func (s *Setup) TrainStart(ctx context.Context, k *kernel.Set, data []series.Exa
 	shared, personal := s.InitialWeights()
 	c := client.Client{ID: "server", Data: data, Kept: make([]float32, w.Kept()), First: true}
 	copy(c.Kept, personal)
-	// Round -1 has random numbers of its own; the server's data in FedSIM is a client of the
+	// Round -1 has its own random numbers. In FedSIM, the server's data is a client of the
 	// same name from round 0 on.
 	task := fed.Task{Round: -1, Shared: s.Problem.SharedWeights(shared)}
 	var u fed.Update

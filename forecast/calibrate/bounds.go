@@ -9,7 +9,7 @@ import (
 // Tibshirani 2023, conformal PID control). For each level, a block of leads has an offset
 // theta in units of a scale. After each outcome, theta moves up if the load was above the
 // issued bound and down if it was below, by steps whose sizes balance if the right share of
-// loads is below. What counts is the bound as it was issued: with overlapping issues the
+// loads is below. Only the issued bound counts, because with overlapping issues the
 // current bound would answer a different question.
 //
 // The values below were measured on validation data of seven groups of clients; see
@@ -21,7 +21,7 @@ const (
 	// between loads and the model's quantile.
 	stepSize = 0.96
 	// startDays is the number of days over whose outcomes theta is the empirical quantile.
-	// Before the first of them is complete, bounds stay as they are.
+	// Before the first of them is complete, bounds do not change.
 	startDays = 3
 	// scaleDays is the number of days over which scales are averaged.
 	scaleDays = 14
@@ -47,7 +47,7 @@ type bounds struct {
 	mostHour, mostBlock int
 }
 
-// block has what is known about one block of leads.
+// block has the state of one block of leads.
 type block struct {
 	n      int // outcomes, counted until the start is over
 	levels []offset

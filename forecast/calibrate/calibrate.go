@@ -1,10 +1,10 @@
 // Package calibrate corrects a client's forecasts with the errors of its earlier
 // forecasts. A [Tracker] shifts forecasts by the usual error at the same hour, blends them
-// with a reference forecast, and moves the bounds of intervals so that they contain the share
-// of loads that they should.
+// with a reference forecast, and moves the bounds of intervals until they contain the
+// intended share of loads.
 //
 // A tracker uses only loads that are known when a forecast is made. Its memory does not
-// grow with time, so that a client can keep one.
+// grow with time.
 //
 // A [Detector] notices when a client's model becomes worse compared with last week's load, or when
 // its intervals contain too few or too many loads. Holidays and weather raise the errors of a model,
@@ -20,17 +20,18 @@ import (
 
 const (
 	// blendDays is the number of days over which the errors of model and reference are
-	// compared. It includes only days on which forecasts could be compared with loads.
+	// compared. Only days on which forecasts could be compared with loads count.
 	blendDays = 14
-	// leastShiftDays is the number of such days before a tracker shifts forecasts, and
-	// leastBlendDays that before it blends.
+	// leastShiftDays is the number of such days before a tracker shifts forecasts.
+	// leastBlendDays is the number before it blends.
 	leastShiftDays = 5
 	leastBlendDays = 6
 	// blendPower is the exponent p in the weight of the model, N^p / (M^p + N^p). M and N
-	// are the errors of model and reference. A high power leaves forecasts alone that are
-	// clearly better than the reference. On validation data, power 16 lowered the error of
-	// models that had become bad and left the others alone. Power 2 raised the error of
-	// good models by 3 to 5 %, and power 8 that of homes by 0.5 %.
+	// are the errors of model and reference. A high power hardly changes forecasts that
+	// are clearly better than the reference. On validation data, power 16 lowered the
+	// error of models that had become bad and did not affect the others. Power 2 raised
+	// the error of good models by 3 to 5 %, and power 8 raised the error of homes by 0.5
+	// %.
 	blendPower = 16
 	// shiftShare is the share of the median error at the same hour by which forecasts are
 	// shifted. On validation data, larger shares helped some buildings and hurt homes.
@@ -70,7 +71,7 @@ type Tracker struct {
 	lowest    float64 // load that was observed, or infinity
 }
 
-// issue has what one issue of forecasts will be compared with.
+// issue has the values of one issue that will be compared with loads.
 type issue struct {
 	last int
 	// Each row has the forecasts of one target: the model's point forecast, the shifted
@@ -174,7 +175,7 @@ func (t *Tracker) compare(step, target int, row []float32, load float64) {
 // depend on how often a client makes forecasts.
 func (t *Tracker) Every() int { return t.c.Every() }
 
-// Every returns what that of a tracker does.
+// Every returns the same as [Tracker.Every].
 func (c Config) Every() int {
 	every := max(min(c.Targets, c.StepsPerDay)/4, 1)
 	for c.StepsPerDay%every != 0 {
@@ -207,7 +208,7 @@ func (t *Tracker) Correct(last int, forecasts, references []float64) {
 	t.serve(last, forecasts, references, t.unrecorded())
 }
 
-// serve corrects forecasts, and writes what they will be compared with to rows.
+// serve corrects forecasts, and writes the values for later comparison to rows.
 func (t *Tracker) serve(last int, forecasts, references []float64, rows []float32) {
 	if len(forecasts) != t.c.Targets*t.width || len(references) != t.c.Targets {
 		panic(fmt.Sprintf("calibrate: %d forecasts and %d references for %d targets with %d values", len(forecasts), len(references), t.c.Targets, t.width))

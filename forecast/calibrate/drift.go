@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// baselineDays is the number of days after staging that define what is usual.
+	// baselineDays is the number of days after staging that define the usual ratio.
 	baselineDays = 28
 	// slack is what each day's deviation must exceed to count, limit is the sum of excesses
 	// that raises an alarm, and clip is the largest deviation of a day. All are in units of
@@ -26,7 +26,7 @@ const (
 	leastTargets = 14 * 24
 )
 
-// Alarm says why a client's model should be looked at.
+// Alarm says why somebody should check a client's model.
 type Alarm string
 
 // The alarms. The empty alarm means that there is none.
@@ -48,7 +48,7 @@ type Detector struct {
 
 // Add judges a day, given the mean absolute errors of the model's own forecasts and of last
 // week's load on the same targets. Days must be added in order, each only once. A day without
-// errors is left out. After an alarm, the sum starts anew.
+// errors is left out. After an alarm, the sum restarts at 0.
 func (d *Detector) Add(model, week float64) Alarm {
 	x := difference(model, week)
 	if math.IsNaN(x) {
@@ -68,7 +68,7 @@ func (d *Detector) Add(model, week float64) Alarm {
 	return Worse
 }
 
-// Ready reports whether the days after staging are over, so that there can be alarms.
+// Ready reports whether the days after staging are over, so alarms are possible.
 func (d *Detector) Ready() bool { return d.deviation > 0 }
 
 // Sum returns the sum of excesses as a share of the limit at which there is an alarm.
@@ -122,8 +122,8 @@ func (d *Detector) AppendBinary(b []byte) ([]byte, error) {
 	return append(b, detectorFormat.Wrap(w.State())...), nil
 }
 
-// UnmarshalBinary replaces the detector's state with one that AppendBinary wrote. It returns an
-// error, and leaves the detector as it is, if the state is damaged.
+// UnmarshalBinary replaces the detector's state with one that AppendBinary wrote. If the state
+// is damaged, it returns an error and does not change the detector.
 func (d *Detector) UnmarshalBinary(b []byte) error {
 	_, b, err := detectorFormat.Unwrap(b)
 	if err != nil {

@@ -41,9 +41,9 @@ func (t *Tracker) AppendBinary(b []byte) ([]byte, error) {
 	return append(b, trackerFormat.Wrap(w.State())...), nil
 }
 
-// UnmarshalBinary replaces the tracker's state with one that AppendBinary wrote. It returns
-// an error, and leaves the tracker as it is, if the state belongs to a tracker of another
-// configuration or is damaged.
+// UnmarshalBinary replaces the tracker's state with one that AppendBinary wrote. If the
+// state belongs to a tracker of another configuration or is damaged, it returns an error
+// and does not change the tracker.
 func (t *Tracker) UnmarshalBinary(b []byte) error {
 	fresh, err := Decode(t.c, b)
 	if err == nil {

@@ -8,8 +8,9 @@ import (
 	"loadstar/forecast/calibrate"
 )
 
-// DayEnergy is the energy of a local day. Mean is what was measured plus the means of the steps to
-// come, so the means of clients add up to that of their sum. The bounds come from the errors
+// DayEnergy is the energy of a local day. Mean is the measured energy plus the means of the
+// remaining steps, so the means of clients add up to the mean of their sum. The bounds come from
+// the errors
 // of earlier forecasts of a day's energy, because quantiles of steps do not add up.
 type DayEnergy struct {
 	Start, End int64 // the midnights, Unix seconds
@@ -56,9 +57,8 @@ func (s *State) energies(rows []Row, cutoff int64) []DayEnergy {
 }
 
 // energy returns the energies of days with their bounds, and records them if a recorded issue
-// is due. The energy of a day is better known the later it is, so each time of recorded issues
-// has a tracker of its own. The bounds of an issue between two of these times are interpolated
-// between those that their trackers give.
+// is due. The energy of a day is better known later in the day, so each time of recorded
+// issues has its own tracker. Between two of these times, the bounds are interpolated.
 func (s *State) energy(rows []Row, cutoff int64, late bool) []DayEnergy {
 	days := s.energies(rows, cutoff)
 	if late {

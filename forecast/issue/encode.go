@@ -11,8 +11,8 @@ import (
 
 var stateFormat = stateformat.Format{Name: "state of a client's forecasts", Magic: "LODISSUE", Version: 1}
 
-// ErrOtherConfig means that an encoded state belongs to forecasts with another step, with
-// other levels or with another fallback. The state can be made anew with a replay.
+// ErrOtherConfig means that an encoded state belongs to forecasts with another step,
+// other levels or another fallback. A replay can make a new state.
 var ErrOtherConfig = errors.New("the state belongs to other forecasts")
 
 // maxStep limits the steps in a stored state, so that computing with them cannot overflow.
@@ -71,8 +71,9 @@ func readTrack(r *stateformat.Reader, c calibrate.Config, next int) (*track, err
 	return &track{Tracker: t, c: c, first: int(oldest), newest: int(newest)}, nil
 }
 
-// UnmarshalBinary replaces the state with an encoded one. If that belongs to another
-// configuration, the error is ErrOtherConfig. After an error, the state is as it was.
+// UnmarshalBinary replaces the state with an encoded one. If the encoded state
+// belongs to another configuration, the error is ErrOtherConfig. After an error, the
+// state is unchanged.
 func (s *State) UnmarshalBinary(b []byte) error {
 	fresh, err := decode(s.c, s.group, b)
 	if err != nil {

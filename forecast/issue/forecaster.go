@@ -21,7 +21,7 @@ type Forecaster interface {
 	// forecasts only points. Point is the index of the point forecast.
 	Levels() (levels []float64, point int)
 	// Ready reports whether the model can forecast at a cutoff. The reason says why not, or
-	// what it has to do without.
+	// which inputs it lacks.
 	Ready(cutoff int64) (series.Readiness, Reason)
 	// Forecast writes a row for each step of the span, with one value per level in kW, in
 	// ascending order. It must not use a load at or after the cutoff.
@@ -51,8 +51,8 @@ type answer struct {
 	weight   float64
 }
 
-// ask lets the models forecast. It returns nil if none of them can, and why the client's
-// own cannot.
+// ask lets the models forecast. It returns nil if no model can forecast, and the reason
+// why the client's own model cannot.
 func (s *State) ask(models Models, cutoff int64, late bool) (*answer, Reason) {
 	why := models.Reason
 	if why == "" {
@@ -122,7 +122,7 @@ func (s *State) try(f Forecaster, to **track, cutoff int64, late bool) (*answer,
 }
 
 // takeValues writes what a model forecasts to the work's raw values, and to its values for the
-// state's levels. It reports false if the model fails or a value is not finite.
+// state's levels. It returns false if the model fails or a value is not finite.
 func (s *State) takeValues(f Forecaster, cutoff int64) bool {
 	w := &s.work
 	_, n := f.Span()
@@ -191,9 +191,9 @@ func (s *State) due(t *track) bool {
 	return (s.work.last+1)%t.Every() == 0 && s.work.last > t.newest
 }
 
-// expand writes the quantiles for the state's levels, given those of a model. A quantile
-// between two of the model's is interpolated. One outside of them is the nearest of them;
-// the tracker moves it.
+// expand writes the quantiles for the state's levels, given those of a model. It
+// interpolates a quantile between two of the model's. A quantile outside the model's
+// range gets the nearest one, and the tracker moves it.
 func (s *State) expand(to, from, levels []float64) {
 	if levels == nil {
 		for i := range to {

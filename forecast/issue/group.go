@@ -7,10 +7,10 @@ import (
 	"loadstar/series"
 )
 
-// Group is what the forecasts of a sum of clients have learned from their errors. The mean of
-// each row is the sum of the members' means, and so is its P50: with more members, a sum
-// becomes symmetric. Other quantiles of a sum are not sums of quantiles, so they are learned
-// from the errors of the sum. A group is not safe for concurrent use.
+// Group is the state of forecasts of a sum of clients. The mean of each row is the sum of the
+// members' means. So is its P50, because the sum of many members is nearly symmetric. Other
+// quantiles of a sum are not sums of quantiles, so they are learned from the errors of the
+// sum. A group is not safe for concurrent use.
 type Group struct{ s *State }
 
 // NewGroup returns the state of a group that has made no forecast. The fallback of the

@@ -1,10 +1,11 @@
-// Package issue makes the forecasts that people use: for every step of the next hours or
-// days, quantiles of the load, with the source of each value and the reason why it is not a
-// better one. It has no clock and does no I/O, so the same readings give the same forecasts
-// in a file and at a client.
+// Package issue makes the forecasts that people use. For every step of the next hours or
+// days they have quantiles of the load, the source of each value, and the reason why the
+// source is not a better one. The package has no clock and does no I/O, so the same
+// readings give the same forecasts in a file and at a client.
 //
-// A forecast is issued at a cutoff and uses no load after it. The sources form a ladder: the
-// first one that can forecast a step does. A client's [State] learns from the errors of
+// A forecast is issued at a cutoff and uses no load after it. The sources form a ladder. The
+// first source that can forecast a step is used. A client's [State] learns from the errors
+// of
 // earlier issues.
 package issue
 
@@ -25,7 +26,7 @@ const (
 // Ladder has the sources from best to worst.
 var Ladder = []Source{Model, Generic, Median, Week, Day, Last, None}
 
-// Reason says why a row is not from a better source, or what the source had to do without.
+// Reason says why a row is not from a better source, or which inputs the source lacked.
 type Reason string
 
 // The reasons.
@@ -84,12 +85,12 @@ type Forecast struct {
 	// Levels are the quantiles of each row's values.
 	Levels []float64
 	Rows   []Row
-	// Days are the energies of the local day of the cutoff and of the days after it, as far as
-	// the rows reach to their ends.
+	// Days are the energies of the local day of the cutoff and of the following days, if the
+	// rows reach their ends.
 	Days []DayEnergy
 	// Peak is that of the first 24 hours.
 	Peak Peak
-	// Model names the model that was asked, such as day@7, or is empty. Weight is its share
+	// Model names the client's model, such as day@7, or is empty. Weight is its share
 	// in the blend with a simple forecast, or 0 if no row is from a model.
 	Model  string
 	Weight float64

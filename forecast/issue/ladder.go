@@ -8,7 +8,7 @@ import (
 	"loadstar/series"
 )
 
-// work has what one call of Issue needs. Its memory is reused.
+// work has the buffers of one call of Issue. They are reused.
 type work struct {
 	past
 	extreme int // the local day with the highest peak, or 0 if there is none
@@ -31,12 +31,11 @@ func (w *work) begin(g *grid, m series.Meter, cutoff int64) {
 
 // Issue makes the forecast at a cutoff, which must be a multiple of the step. It advances
 // the state to the cutoff, and records the forecast if a recorded issue is due. Readings at
-// or after the cutoff have no effect. A forecast at a cutoff before one that the state has
-// seen is not corrected, because the errors that the state has learned from were not known
-// then.
+// or after the cutoff have no effect. A forecast at an earlier cutoff than the state's is
+// not corrected, because the errors from which the state has learned were not known then.
 //
-// The meter is the one for which the models were made. It should reach back at least 29
-// days; older readings have no effect.
+// The models must be made for the meter. Its readings should reach back at least 29
+// days. Older readings have no effect.
 func (s *State) Issue(m series.Meter, models Models, cutoff int64) Forecast {
 	s.Advance(m, cutoff)
 	s.work.begin(&s.grid, m, cutoff)
@@ -59,7 +58,7 @@ func (s *State) Issue(m series.Meter, models Models, cutoff int64) Forecast {
 	return f
 }
 
-// rows returns the rows of all tracked steps, from what a model answered and from the
+// rows returns the rows of all tracked steps, from a model's answer and from the
 // fallbacks.
 func (s *State) rows(a *answer, why Reason, cutoff int64) []Row {
 	width := len(s.levels)
@@ -106,8 +105,8 @@ func (s *State) fill(row *Row, from []float64) {
 	s.work.quantiles = append(s.work.quantiles, q)
 }
 
-// complete adds to a forecast its rows, given those of all tracked steps, and what is made of
-// several of them.
+// complete adds the rows to a forecast, given those of all tracked steps, and the values that
+// are computed from several rows.
 func (s *State) complete(f *Forecast, rows []Row, late bool) {
 	f.Rows = rows[:s.c.H:s.c.H]
 	f.nonnegative = s.hasRead && !s.fedIn
@@ -120,9 +119,8 @@ func (s *State) complete(f *Forecast, rows []Row, late bool) {
 	f.Peak = s.peak(rows, s.work.quantiles, late)
 }
 
-// references returns the forecasts with which those of a model are blended: the load at the
-// same clock time on the newest known day, or the newest load if only the next step is
-// forecast.
+// references returns the forecasts for blending with a model's: the load at the same clock
+// time on the newest known day, or the newest load if only the next step is forecast.
 func (s *State) references(first, n int) []float64 {
 	w := &s.work
 	w.simple = resized(w.simple, n)
@@ -207,11 +205,11 @@ func (s *State) unknown(n int) []float64 {
 	return s.work.simple
 }
 
-// lastHours is the age up to which the newest load can be a forecast.
+// lastHours is the maximum age of the newest load to serve as a forecast.
 const lastHours = 6
 
-// simpleAt returns the forecast of a target without a model, its source, and why it is not
-// a better one. Days is the number of days before the target from which it is, or 0.
+// simpleAt returns the forecast of a target without a model, its source, and why the
+// source is not a better one. Days is the age in days of the repeated load, or 0.
 func (s *State) simpleAt(target int) (v float64, source Source, reason Reason, days int) {
 	w := &s.work
 	if w.extreme != 0 {

@@ -14,11 +14,12 @@ func Mean(p10, p50, p90 float64) float64 {
 	return float64(0.3*p10) + float64(0.4*p50) + float64(0.3*p90)
 }
 
-// meanLevels are the levels that a mean is made of.
+// meanLevels are the levels from which a mean is computed.
 var meanLevels = [3]float64{0.1, 0.5, 0.9}
 
-// AppendNumber appends a load or an energy as all outputs write it: with the digits of a
-// float32, and as 0 if it is less than a milliwatt. It appends nothing if it is not finite.
+// AppendNumber appends a load or an energy in the form of all outputs, with the digits of a
+// float32. It writes 0 for less than a milliwatt, and nothing for a number that is not
+// finite.
 func AppendNumber(b []byte, v float64) []byte {
 	switch {
 	case math.IsNaN(v) || math.IsInf(v, 0):

@@ -6,20 +6,21 @@ import (
 )
 
 const (
-	// medianDays is the number of days over which medians are taken, and leastMedianDays the
-	// number of them that must be known.
+	// medianDays is the number of days over which medians are taken. leastMedianDays is the
+	// number of these days that must be known.
 	medianDays      = 28
 	leastMedianDays = 14
 	// judgedDays is the number of days on which medians are judged.
 	judgedDays = 14
-	// medianGain is the error of medians relative to that of last week's load up to which
-	// medians are chosen. A choice between equals must not change every day.
+	// medianGain is the maximum error of medians, relative to that of last week's load,
+	// at which medians are chosen. Without this margin, the choice could change every
+	// day.
 	medianGain = 0.95
 )
 
 // medians takes the median of the loads at the same clock time for each step of the next 24
-// hours, and finds out which has forecast the last two weeks better: the median of the days
-// before, or the load of the week before. Homes have irregular peaks, which last week's load
+// hours, and finds out whether the median or last week's load has forecast the last two
+// weeks better. Homes have irregular peaks, which last week's load
 // repeats at the wrong time. Buildings have workdays and weekends, which a median mixes.
 func (s *State) medians() {
 	w := &s.work

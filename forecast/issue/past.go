@@ -101,9 +101,9 @@ func (p *past) extremeDay() int {
 	return p.clock.day(p.start(p.first + at))
 }
 
-// flat reports whether the meter has stood still for a day: all loads of the last 24 hours
-// are equal, and at least twice as many as ever were before. A meter that often repeats
-// values is not flat.
+// flat reports whether the meter has stood still for a day. All loads of the last 24 hours
+// must be equal, and the run must be at least twice as long as any earlier one. A meter
+// that often repeats values is not flat.
 func (p *past) flat() bool {
 	run, longest, n := 0, 0, 0 // n is the length of a run before the newest one
 	newest := float32(math.NaN())

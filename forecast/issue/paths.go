@@ -9,12 +9,12 @@ import (
 // LeastShapes is the minimum number of earlier forecasts for joint scenarios.
 const LeastShapes = 10
 
-// AddPaths adds n joint scenarios to the rows of a forecast: number k of all rows is one course
+// AddPaths adds n joint scenarios to the rows of a forecast. Number k of all rows is one course
 // of the load. Each row's scenarios have the distribution of its quantiles, of which there must
-// be at least two. Which of them belong together is learned from earlier forecasts of the same
-// client: if a load was the third highest of its forecasts at one step and the fifth highest at
-// the next, so is one of the scenarios. Load returns what was measured in the step that starts
-// at a time, or NaN. The newest earlier forecasts are used, and each several times if there are
+// be at least two. Earlier forecasts of the same client determine which values form a course. If
+// a load was the third highest relative to its forecasts at one step and the fifth highest at
+// the next, so is one of the scenarios. Load returns the measured load of the step that starts
+// at a time, or NaN. AddPaths uses the newest earlier forecasts, and repeats them if there are
 // fewer than n. AddPaths returns false, and adds nothing, if there are fewer than [LeastShapes].
 //
 // M. Clark et al., The Schaake shuffle, Journal of Hydrometeorology 5 (2004). We rank errors
@@ -59,7 +59,7 @@ func scores(f *Forecast, earlier []Forecast, load func(at int64) float64, n int)
 		z := e.scores()
 		shape, known, last := make([]float64, len(e.Rows)), 0, 0.0
 		for i, r := range e.Rows {
-			// A load that was not measured is as far from its forecast as the one before.
+			// For a missing load, assume the same distance from the forecast as in the previous step.
 			if v := load(r.Time); r.Time < f.Cutoff && !math.IsNaN(v) && !math.IsNaN(r.Mean) {
 				last = interpolated(v, r.Values, z)
 				known++

@@ -19,8 +19,8 @@ type Peak struct {
 // deviations is the distance of P90 from the median of a normal distribution.
 const deviations = 1.2815515655446004
 
-// Above returns the chance that the peak is above a limit, or NaN. Both sides of the median
-// are those of normal distributions through the quantiles.
+// Above returns the chance that the peak is above a limit, or NaN. On each side of the
+// median, it uses a normal distribution through the quantiles.
 func (p Peak) Above(limit float64) float64 {
 	spread := p.P90 - p.P50
 	if limit < p.P50 {
@@ -37,18 +37,18 @@ func (p Peak) Above(limit float64) float64 {
 	return 0.5 * math.Erfc((limit-p.P50)/spread*deviations/math.Sqrt2)
 }
 
-// peakWeights are those of the inputs of peaks, for P10, P50 and P90. They are the result of
-// a quantile regression on the validation days of three groups of homes, scaled by client;
-// see docs/adr/0050-means-beside-medians.md. The tracker moves the forecasts of clients
-// with other habits: it blends them with the highest median, which is right for buildings.
+// peakWeights are the weights of the inputs of peaks, for P10, P50 and P90. They result from
+// a quantile regression on the validation days of three groups of homes, scaled by client
+// (see docs/adr/0050-means-beside-medians.md). For clients with other habits, the tracker
+// blends the forecasts with the highest median, which is right for buildings.
 var peakWeights = [3][11]float64{
 	{0.46, -0.06, 0.56, -0.02, -0.02, -0.01, 0, -0.02, 0.07, 0.15, -0.03},
 	{0.18, 0.06, 0.56, -0.32, 0.09, -0.01, 0.03, 0, 0.35, 0.22, -0.02},
 	{-0.21, 0.14, 0.18, -0.18, 0.24, -0.07, 0.05, 0.04, -0.87, 1.81, 0.20},
 }
 
-// peakDays is the number of days whose peaks are inputs, and leastPeakDays that of complete
-// ones among them from which on a forecast is possible.
+// peakDays is the number of days whose peaks are inputs. leastPeakDays is the number of
+// complete ones among them that a forecast needs.
 const peakDays, leastPeakDays = 28, 7
 
 func (s *State) peakConfig() calibrate.Config {
@@ -141,7 +141,7 @@ func (s *State) correctPeak(values []float64, reference float64, late bool) {
 		t.Correct(last, values, []float64{reference})
 		return
 	}
-	// The newest known peak is that of the issue a day ago.
+	// The newest known peak belongs to the issue a day ago.
 	from := grid - perDay
 	if t.newest >= 0 {
 		from = max(t.newest+2-perDay, grid-(reachDays-1)*perDay)

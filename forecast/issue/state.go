@@ -40,24 +40,24 @@ const (
 	// maxLevels and maxDays limit what a configuration can ask for.
 	maxLevels = 99
 	maxDays   = 14
-	// trackedDays is the number of days for which the errors of fallbacks are tracked, even
-	// if fewer are asked for. So the state does not depend on H up to this limit.
+	// trackedDays is the minimum number of days for which the errors of fallbacks are
+	// tracked. So the state does not depend on H up to this limit.
 	trackedDays = 2
 	// reachDays is how far before the cutoff a forecast reads loads.
 	reachDays = 29
 )
 
-// State is what a client's forecasts have learned from the errors of earlier ones. It is
+// State is what a client's forecasts have learned from earlier errors. It is
 // not safe for concurrent use.
 //
-// Only recorded issues change what a state learns: those at cutoffs that are multiples of
-// [State.Every] in UTC. So a client that makes a forecast at every step has the same state
+// A state learns only from recorded issues, at cutoffs that are multiples of [State.Every]
+// in UTC. So a client that makes a forecast at every step has the same state
 // as one that makes only the recorded ones.
 type State struct {
 	c Config
 	grid
-	// levels are the levels to forecast and those of which means are made, and pick has the
-	// place of each level to forecast among them. means has the places of meanLevels.
+	// levels has the levels to forecast and those for means. pick has the place of each
+	// level to forecast in levels, and means the places of meanLevels.
 	levels []float64
 	point  int
 	pick   []int
@@ -85,8 +85,8 @@ type track struct {
 	first, newest int
 }
 
-// ripeDays is the number of days after the first recorded issue from which on the tracker
-// sets the width of intervals that a forecast does not have by itself.
+// ripeDays is the number of days after the first recorded issue until the tracker sets
+// the width of intervals for forecasts without their own.
 const ripeDays = 4
 
 func (t *track) ripe(last int) bool {
@@ -233,12 +233,12 @@ func (s *State) Next() int64 {
 	return s.start(s.next)
 }
 
-// Advance shows the state the readings before the cutoff that it has not seen. The cutoff
+// Advance passes new readings before the cutoff to the state. The cutoff
 // must be the start of a step of the meter.
 func (s *State) Advance(m series.Meter, cutoff int64) {
 	first, end := s.step(m.Start), s.step(cutoff)
 	s.phase = cutoff - int64(end)*s.seconds
-	// A tracker has no use for steps that no forecast reaches, so a long gap is skipped.
+	// A tracker does not need steps that no forecast reaches, so skip a long gap.
 	for step := max(s.next, first, end-2*maxDays*s.perDay-reachDays*s.perDay); step < end; step++ {
 		load := math.NaN()
 		if at := step - first; at < len(m.Load) {

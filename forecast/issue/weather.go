@@ -5,9 +5,9 @@ type Advice struct{ Message, Advice string }
 
 const postWeather = "Give a weather forecast for the place of the meter, for example with weather.address in agent.yaml: docs/how-to/weather.md says how."
 
-// weatherCosts are what rows lose whose model was trained with weather that is not known. The
-// figures are those of trained day-ahead models with the weather of the day before; see
-// docs/forecast.md.
+// weatherCosts describe the loss of accuracy if a model's weather is unknown. The figures
+// come from trained day-ahead models with the weather of the day before (see
+// docs/forecast.md).
 var weatherCosts = map[Reason]Advice{
 	WeatherPersisted: {
 		"The model was trained with weather, but there is no weather forecast. The weather of the day before stands for it. Errors of electrically heated homes are about 32 % higher by this, in one of ten homes 66 %; in other homes about 2 %, in buildings hardly at all.",
@@ -23,8 +23,8 @@ var weatherCosts = map[Reason]Advice{
 	},
 }
 
-// WeatherCost says what missing weather costs a row with this reason. It returns false if the
-// reason is another one.
+// WeatherCost returns the cost of missing weather for a row with this reason. It returns
+// false for all other reasons.
 func (r Reason) WeatherCost() (Advice, bool) {
 	a, ok := weatherCosts[r]
 	return a, ok

@@ -2,16 +2,16 @@ package issue
 
 import "math"
 
-// The intervals in this file are for the first days of a meter, before a tracker knows the
+// The intervals in this file serve the first days of a meter, before a tracker knows the
 // errors of earlier issues.
 
 // leastErrors is the number of known errors from which intervals can be made.
 const leastErrors = 24
 
 // young writes an interval around the point forecast of a row that repeats the load some
-// days before. Its bounds are the quantiles of the errors that this would have had in the
-// last 28 days. If they are not known, it reaches from 0 to twice the forecast at the levels
-// 0.1 and 0.9.
+// days before. Its bounds are the quantiles of the errors that such repetitions would have
+// had in the last 28 days. If they are unknown, the interval reaches from 0 to twice the
+// forecast at the levels 0.1 and 0.9.
 func (s *State) young(row []float64, days int) {
 	v := row[s.point]
 	var errors []float64
@@ -38,15 +38,15 @@ func (s *State) spread(values []float64) {
 	}
 }
 
-// settledDays is the number of days after the first recorded issue from which on the tracker of
-// a generic model alone corrects forecasts and sets the width of intervals. In the first week
-// it has not seen every day of the week: after five days at work it knows little about a
-// weekend. On validation data of buildings, 71 % of the loads were then between P10 and P90,
+// settledDays is the number of days after the first recorded issue until the tracker of a
+// generic model alone corrects forecasts and sets the width of intervals. In the first week it
+// has not seen every day of the week. After five working days, it knows little about a weekend.
+// On validation data of buildings, 71 % of the loads were then between P10 and P90,
 // and errors of clients a week old were 1 to 4 % higher with its corrections.
 const settledDays = 9
 
-// unsettled undoes what a tracker did to the medians of forecasts, and widens their intervals
-// half the way to those of the model, raw, where they are narrower.
+// unsettled undoes a tracker's changes to the medians of forecasts. Where the tracker's
+// intervals are narrower than the model's (raw), it widens them halfway.
 func (s *State) unsettled(values, raw, levels []float64) {
 	n, own := len(s.levels), make([]float64, len(s.levels))
 	for i := 0; i*n < len(values); i++ {

@@ -9,25 +9,25 @@ import (
 
 const (
 	recentDays = 7
-	// beforeDays is the number of earlier days that show what is usual, and leastBefore the
-	// number of such days with readings that are needed.
+	// beforeDays is the number of earlier days that define the usual values. leastBefore is
+	// the required number of such days with readings.
 	beforeDays, leastBefore = 28, 7
 	// recentJump is the factor by which both low and high values of a day must differ from
 	// those before. Loads do not change that much, but units do: W for kW, kWh for Wh.
 	recentJump = 20
 	// evenJump is the factor by which the changes of low and high values may differ.
 	evenJump = 4
-	// recentFlat is the number of hours for which a value must not change, and recentZeros
-	// that for which it must not be 0.
+	// recentFlat is the number of hours without change that counts as flat. recentZeros is
+	// the number of hours of zeros that count as gaps.
 	recentFlat, recentZeros = 12, 6
 	// recentShift is the number of hours by which the profile must shift. Daylight saving
 	// shifts it by one.
 	recentShift = 2
 )
 
-// Recent returns the codes of what is wrong with the last 7 days of a load series: unit-jump,
-// flat, zeros-as-gaps and clock-shift. Load ends with the newest step and should cover 35
-// days. Without a few weeks of readings there are no findings. Time and memory are small
+// Recent returns the codes of problems in the last 7 days of a load series: unit-jump, flat,
+// zeros-as-gaps and clock-shift. Load ends with the newest step and should cover 35 days.
+// Without a few weeks of readings, Recent finds nothing. Time and memory are small
 // enough to call it for each client every hour.
 func Recent(load []float32, stepsPerDay int) []Code {
 	load = load[max(0, len(load)-(recentDays+beforeDays)*stepsPerDay):]

@@ -277,7 +277,7 @@ func (s *subject) findSpikes() {
 	}
 }
 
-// findImpossible reports the readings that are beyond what the client has been.
+// findImpossible reports the readings that are far above the client's usual load.
 func (s *subject) findImpossible() {
 	if len(s.beyond) == 0 {
 		return

@@ -23,7 +23,7 @@ func (s Source) Fetch(ctx context.Context, dir string) error {
 		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 		var messages bytes.Buffer
 		cmd.Stderr = &messages
-		// Do not ask for a password: a repository that needs one is not the public source.
+		// Do not ask for a password, because a repository that needs one is not the public source.
 		cmd.Env = append(os.Environ(), "GIT_TERMINAL_PROMPT=0")
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("%s: %w: %s", strings.Join(args[:2], " "), err, bytes.TrimSpace(messages.Bytes()))
@@ -42,8 +42,8 @@ func (s Source) git(dir string) [][]string {
 	}
 }
 
-// Instructions returns the commands with which a user gets the source, and the one that
-// converts it then.
+// Instructions returns the commands that fetch the source, and the command that then
+// converts it.
 func (s Source) Instructions() []string {
 	lines, from := s.Steps, ""
 	switch {

@@ -1,7 +1,7 @@
 // Package source converts public load data into the folders of files that the descriptions
-// in datasets/ name. A conversion is exact: the contents of every file are compared with a
-// stored checksum, so results on these files can be repeated by anyone who has the public
-// source.
+// in datasets/ name. Conversions are exact, because the contents of every file are
+// compared with a stored checksum. So anyone with the public source can repeat results on
+// these files.
 package source
 
 import (
@@ -24,8 +24,8 @@ type Source struct {
 	Address string
 	// Licence names the licences and whom to attribute.
 	Licence string
-	// Repository and Commit say what to fetch with git, and Paths which folders are read.
-	// They are empty if git alone cannot fetch the source.
+	// Repository and Commit identify the source for git. Paths lists the folders to read.
+	// All are empty if git alone cannot fetch the source.
 	Repository, Commit string
 	Paths              []string
 	// From says what Convert reads.
@@ -64,8 +64,8 @@ type File struct {
 // Equal reports whether the file has the expected contents.
 func (f File) Equal() bool { return f.Sum == f.Want }
 
-// ErrDiffers means that files were converted, but have other contents than expected. They
-// are in a folder of their own, which the error names.
+// ErrDiffers means that converted files do not have the expected contents. They are in a
+// separate folder, which the error names.
 var ErrDiffers = errors.New("the contents differ from the expected ones")
 
 // Convert reads the source from a folder and writes its group below root. It puts the files

@@ -1,9 +1,9 @@
-// Package access decides who may do what: it knows users, their roles, sessions and
-// certificates, and the minimum role of every call of the operators' API.
+// Package access decides who may call the operators' API. It knows users, their
+// roles, sessions and certificates, and the minimum role of every call.
 //
-// A caller is known by a certificate or a session. Both are looked up in the directory at every
-// call, so that a removed user, a changed role, an ended session and a revoked certificate
-// take effect with the next call. A [LimitReport] counts and logs to whom the server applied a
+// A caller presents a certificate or a session. Every call looks up both in the directory, so
+// removing a user, changing a role, ending a session or revoking a certificate takes effect
+// with the next call. A [LimitReport] counts and logs the callers to whom the server applied a
 // limit.
 package access
 
@@ -18,7 +18,7 @@ import (
 	"connectrpc.com/connect"
 )
 
-// Role is what a user may do. Each role may do all that the one before may do.
+// Role says what a user may do. Each role includes the previous one.
 type Role string
 
 // The roles.
@@ -31,7 +31,7 @@ const (
 // roles lists the roles, least first.
 var roles = []Role{Viewer, Operator, Admin}
 
-// ParseRole returns the role of that name.
+// ParseRole returns the role with a name.
 func ParseRole(text string) (Role, error) {
 	if r := Role(text); slices.Contains(roles, r) {
 		return r, nil
@@ -39,15 +39,15 @@ func ParseRole(text string) (Role, error) {
 	return "", fmt.Errorf("there is no role %q: want viewer, operator or admin", text)
 }
 
-// Includes reports whether a role may do all that another may do. An unknown role includes
-// none and is included in none.
+// Includes reports whether a role includes another. An unknown role includes no other
+// role, and no role includes it.
 func (r Role) Includes(other Role) bool {
 	i, j := slices.Index(roles, r), slices.Index(roles, other)
 	return i >= 0 && j >= 0 && i >= j
 }
 
-// userName matches the names of users. Lower case only, so that nobody can be taken for
-// another.
+// userName matches the names of users. They are in lower case, so no two names
+// differ only in case.
 var userName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
 // CheckName returns an error if a text cannot be the name of a user that an admin adds.
@@ -58,7 +58,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// How a caller proves who it is.
+// The ways in which a caller proves its identity.
 const (
 	ViaCertificate = "certificate"
 	ViaWeb         = "web"
@@ -70,11 +70,11 @@ type Caller struct {
 	Role    Role
 	Via     string
 	Expires time.Time // of the session or the certificate
-	// Session is the ID of the session; empty with a certificate.
+	// Session is the ID of the session. It is empty for a caller with a certificate.
 	Session string
 
-	// gate and proof look up the caller again: by the serial number of the certificate, or
-	// by the hash of the cookie.
+	// gate and proof look up the caller again, by the certificate's serial number or the
+	// cookie's hash.
 	gate  *Gate
 	proof string
 }
@@ -86,8 +86,8 @@ func actor(name, via string) string { return "user " + name + " via " + via }
 func (c Caller) String() string { return actor(c.Name, c.Via) }
 
 // Again looks up the caller again. It returns an error if the session has ended, the
-// certificate was revoked, or the user was removed. Calls that last, such as streams, ask
-// every few seconds.
+// certificate was revoked, or the user was removed. Long calls, such as streams, check
+// this every few seconds.
 func (c Caller) Again(ctx context.Context) (Caller, error) {
 	if c.gate == nil {
 		return Caller{}, connect.NewError(connect.CodeUnauthenticated, fmt.Errorf("%s was not looked up", c))
@@ -98,7 +98,7 @@ func (c Caller) Again(ctx context.Context) (Caller, error) {
 	return c.gate.certificate(ctx, c.proof, c.Name, time.Now())
 }
 
-// Need returns an error if the caller's role does not include the minimum role for what.
+// Need returns an error that names what if the caller's role does not include the minimum role.
 func (c Caller) Need(least Role, what string) error {
 	if c.Role.Includes(least) {
 		return nil

@@ -27,7 +27,7 @@ var least = map[string]Role{
 	v1.OperatorServiceListReleasesProcedure: Viewer,
 	v1.OperatorServiceListReportsProcedure:  Viewer,
 	v1.OperatorServiceListVersionsProcedure: Viewer,
-	// These are for oneself. For other users they need Admin, which the calls check.
+	// These calls act on the caller's own account. For other users they require Admin, which the calls check.
 	v1.OperatorServiceCreateLoginProcedure:  Viewer,
 	v1.OperatorServiceListSessionsProcedure: Viewer,
 	v1.OperatorServiceEndSessionProcedure:   Viewer,
@@ -63,8 +63,8 @@ func Least(procedure string) (Role, bool) {
 	return r, ok
 }
 
-// Allow returns an error if the caller in the context may not call a procedure. It is the
-// one check for all calls.
+// Allow returns an error if the caller in the context may not call a procedure. Every
+// call passes this check.
 func Allow(ctx context.Context, procedure string) error {
 	c, ok := From(ctx)
 	if !ok {

@@ -22,7 +22,7 @@ import (
 // sessionFor is how long a session lasts.
 const sessionFor = 12 * time.Hour
 
-// Gate knows users by their certificates and sessions. It is safe for concurrent use.
+// Gate identifies users by their certificates and sessions. It is safe for concurrent use.
 type Gate struct {
 	users *directory.Users
 	log   *slog.Logger
@@ -48,7 +48,7 @@ func (s secret) hash() []byte {
 	return h[:]
 }
 
-// parseSecret decodes what a stranger may have sent. Each secret has only one text.
+// parseSecret decodes a text that a stranger may have sent. Each secret has only one text.
 func parseSecret(text string) (s secret, ok bool) {
 	if len(text) != secretText.EncodedLen(len(s)) || strings.ContainsAny(text, "\r\n") {
 		return secret{}, false
@@ -60,13 +60,13 @@ func parseSecret(text string) (s secret, ok bool) {
 	return s, true
 }
 
-// refuse returns an error for a caller that is not known.
+// refuse returns an error for an unknown caller.
 func refuse(format string, args ...any) error {
 	return connect.NewError(connect.CodeUnauthenticated, fmt.Errorf(format, args...))
 }
 
-// unavailable returns an error for a caller that may be known if it tries again later. The
-// details go to the log, because strangers can get this error.
+// unavailable returns an error for a caller that cannot be identified now but may try
+// again. The details go only to the log, because strangers can get this error.
 func (g *Gate) unavailable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -76,7 +76,7 @@ func (g *Gate) unavailable(ctx context.Context, err error) error {
 }
 
 // Certificates puts the user of an operator's certificate into the request's context. It
-// refuses the request if the server does not know the certificate, or it was revoked. It
+// refuses the request if the certificate is unknown or revoked. It
 // does not touch requests from agents or strangers. pki.Authority.Middleware must come first.
 func (g *Gate) Certificates(next http.Handler) http.Handler {
 	errorWriter := connect.NewErrorWriter()
@@ -192,12 +192,13 @@ func (g *Gate) Logout(ctx context.Context, cookie string) error {
 	return err
 }
 
-// externalPrefix begins the names of users of an OIDC provider. CheckName refuses it, so
-// these names never meet those that admins choose, and pki refuses it in certificates.
+// externalPrefix begins the names of users of an OIDC provider. CheckName refuses the
+// prefix, so these names never collide with names that admins choose. Package pki
+// refuses it in certificates.
 const externalPrefix = "oidc:"
 
-// External opens a session of a user of an OIDC provider and returns its cookie. The
-// subject identifies the user; the name, which the user may be free to choose, is only shown.
+// External opens a session of a user of an OIDC provider and returns its cookie. The subject
+// identifies the user. The name is only displayed, because users may be free to choose it.
 func (g *Gate) External(ctx context.Context, subject, name string, role Role, now time.Time) (cookie string, expires time.Time, err error) {
 	if _, err := ParseRole(string(role)); err != nil {
 		return "", time.Time{}, err

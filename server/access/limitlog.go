@@ -16,7 +16,7 @@ import (
 	"loadstar/internal/connlimit"
 )
 
-// The reasons for which calls are limited. Package connlimit has those for connections.
+// The reasons for limiting calls. Package connlimit has the reasons for connections.
 const (
 	LimitedCalls         = "calls"
 	LimitedBytes         = "bytes"
@@ -39,8 +39,8 @@ type Limited struct {
 }
 
 const (
-	// maxReported limits the callers and reasons that are remembered, and maxShown those
-	// that operators see.
+	// maxReported limits the remembered callers and reasons. maxShown limits those that
+	// operators see.
 	maxReported = 4096
 	maxShown    = 100
 	// logEvery is the interval between log lines about the same caller and reason. All
@@ -49,7 +49,7 @@ const (
 	logBurst = 20
 )
 
-// LimitReport counts and logs to whom limits were applied. It is safe for concurrent use.
+// LimitReport counts and logs the callers to whom limits were applied. It is safe for concurrent use.
 type LimitReport struct {
 	log   *slog.Logger
 	total *prometheus.CounterVec
@@ -78,7 +78,7 @@ func NewLimitReport(log *slog.Logger, metrics prometheus.Registerer) *LimitRepor
 	}
 	r := &LimitReport{
 		log: log, all: all, lines: rate.NewLimiter(1, logBurst),
-		// The callers are no label, because there may be millions. ServeHTTP shows them.
+		// Callers are not a label, because there may be millions of them. ServeHTTP lists them.
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_limited_total", Help: "Connections and calls to which a limit was applied, by reason."}, []string{"reason"}),
 	}
 	metrics.MustRegister(r.total)

@@ -12,7 +12,7 @@ import (
 	"log/slog"
 )
 
-// ErrNotFound means that there is no blob with that hash.
+// ErrNotFound means that no blob has the hash.
 var ErrNotFound = errors.New("blob: not found")
 
 // ErrDamaged means that the content of a blob does not match its hash.
@@ -31,7 +31,7 @@ type Store interface {
 	// Get returns a blob, or ErrNotFound, or an error if the content does not match the
 	// hash. The caller must not modify the data, because other callers may share it.
 	Get(ctx context.Context, hash string) ([]byte, error)
-	// Delete removes a blob. It also succeeds if there is no blob with that hash.
+	// Delete removes a blob. It also succeeds if no such blob exists.
 	Delete(ctx context.Context, hash string) error
 }
 
@@ -45,7 +45,7 @@ func DeleteAll(ctx context.Context, s Store, hashes []string, log *slog.Logger) 
 	}
 }
 
-// IsHash reports whether s can be the name of a blob: 64 hex digits, in lower case.
+// IsHash reports whether s can be the name of a blob, which has 64 lower-case hex digits.
 func IsHash(s string) bool {
 	if len(s) != hex.EncodedLen(sha256.Size) {
 		return false

@@ -18,7 +18,8 @@ type files struct{ dir string }
 var _ Store = files{}
 
 // Files stores each blob as a file in a folder, which it creates if necessary. Only the
-// owner can read the folder, also if it was there with other rights. It removes unfinished
+// owner can read the folder; Files changes the rights of an existing one. It removes
+// unfinished
 // files that are older than an hour.
 func Files(dir string) (Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {

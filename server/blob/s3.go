@@ -27,7 +27,7 @@ type S3Config struct {
 	AccessKey, SecretKey string
 	// CAFile is a file with the certificate authorities for the store's certificate. If it
 	// is empty, the system's authorities are used. Plaintext selects HTTP instead of HTTPS.
-	// Others on the network can then read blobs, but changes are detected by the hash.
+	// Others on the network can then read blobs, but the hash detects changes.
 	CAFile    string
 	Plaintext bool
 }
@@ -93,8 +93,8 @@ func transport(c S3Config) (*http.Transport, error) {
 	return t, nil
 }
 
-// Put implements Store. Like the other methods, it limits its time, because a store that
-// accepts a connection and then reads nothing would otherwise stop the caller for good.
+// Put implements Store. Like the other methods, it has a timeout, because a store that
+// accepts a connection and reads nothing would otherwise block the caller forever.
 func (s *s3) Put(ctx context.Context, data []byte) (string, error) {
 	hash, err := hashOf(data)
 	if err != nil {
@@ -103,7 +103,7 @@ func (s *s3) Put(ctx context.Context, data []byte) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	// With the hash in the request, the store refuses data that was changed in transit.
-	// Prevent the client from signing chunks instead, which is its default without TLS.
+	// Without TLS, the client would by default sign chunks instead.
 	_, err = s.core.PutObject(ctx, s.bucket, s.prefix+hash, bytes.NewReader(data), int64(len(data)), "", hash,
 		minio.PutObjectOptions{ContentType: "application/octet-stream", DisableContentSha256: true})
 	if err != nil {

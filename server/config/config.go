@@ -22,8 +22,8 @@ import (
 // Name is the name of the file in a server's folder.
 const Name = "server.yaml"
 
-// Config is the content of server.yaml. The tag about says what a key means, for people: in the
-// reference and in what [Config.Print] writes.
+// Config is the content of server.yaml. The tag about describes a key in the reference and in
+// the output of [Config.Print].
 type Config struct {
 	Dir       string   `yaml:"dir" about:"the server's folder"`
 	Roles     []string `yaml:"roles,flow" about:"roles of this process: gateway, coordinator"`
@@ -63,7 +63,7 @@ type Agents struct {
 	Grace        config.Duration `yaml:"grace" about:"time after its expiry in which an agent can still renew its certificate"`
 }
 
-// Limits bounds what agents and strangers may ask for.
+// Limits bounds the requests of agents and strangers.
 type Limits struct {
 	Rate         float64 `yaml:"rate" about:"maximum calls per second of the whole fleet"`
 	AddressRate  float64 `yaml:"address_rate" about:"new connections per second of one address; 0 turns off all limits by address, for a proxy that hides addresses"`
@@ -132,10 +132,10 @@ func Default() Config {
 	}
 }
 
-// Source says where a configuration comes from. What comes later wins.
+// Source says where a configuration comes from. Later sources win.
 type Source struct {
-	// Dir is the server's folder, in which server.yaml is read if there is one. File is read
-	// instead if it is given.
+	// Dir is the server's folder. Its server.yaml is read if it exists, unless File names
+	// another file.
 	Dir, File string
 	// Environ has the form of [os.Environ]: LOADSTAR_SERVE_STORE_DATABASE sets store.database.
 	Environ []string
@@ -175,8 +175,8 @@ func Read(s Source) (*Config, error) {
 	return &c, problems.Err()
 }
 
-// file reads a file, if there must be one or is one. Relative paths in it are relative to its
-// folder.
+// file reads a file, which may be missing if it is optional. Relative paths in the file are
+// relative to its folder.
 func (c *Config) file(path string, optional bool) (map[string]int, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && optional {
@@ -261,7 +261,7 @@ func (c *Config) check(keys map[string]int, problems *config.Problems) {
 	c.checkRoles(bad)
 }
 
-// checkRoles finds settings that this process does not use.
+// checkRoles finds settings that the roles of this process do not use.
 func (c *Config) checkRoles(bad func(key, format string, a ...any)) {
 	if len(c.Keepers) > 0 && c.Region.Hub != "" {
 		bad("keepers", "has no effect in a region: use it at the hub")
@@ -286,7 +286,7 @@ func (c *Config) checkRoles(bad func(key, format string, a ...any)) {
 	}
 }
 
-// Print writes the settings as a file with what each key means.
+// Print writes the settings as a file that explains each key.
 func (c *Config) Print(w io.Writer) error {
 	if _, err := fmt.Fprintf(w, "# Configuration of a Loadstar server. Keys may be left out; these are their values now.\n"); err != nil {
 		return err

@@ -8,17 +8,17 @@ import (
 const (
 	// seenStored is longer than the time after which gateways have stored a check-in.
 	seenStored = 2 * time.Minute
-	// silentFor is how long a run remembers that a member is silent before it looks again.
+	// silentFor is how long a run treats a member as silent before it looks again.
 	silentFor = 30 * time.Second
 	// askFor limits the time that a transaction looks for members that are not silent.
 	askFor = 250 * time.Millisecond
-	// longestBench is the largest number of rounds in which an unreliable member is not
-	// asked.
+	// longestBench is the maximum number of rounds for which an unreliable member is
+	// skipped.
 	longestBench = 64
 )
 
-// noteLastSeen stores when the previous coordinator's gateways last heard of an agent. Time
-// in which no server ran does not count as silence of the agents.
+// noteLastSeen stores when the previous coordinator's gateways last saw an agent. Time
+// without a running server does not count as silence of the agents.
 func (k *coordinator) noteLastSeen(ctx context.Context) error {
 	if k.Seen == nil {
 		return nil
@@ -30,7 +30,7 @@ func (k *coordinator) noteLastSeen(ctx context.Context) error {
 	return err
 }
 
-// seenSince returns the time since when an agent must have been seen for its clients to be
+// seenSince returns a time. The clients of agents that were not seen since then are not
 // asked.
 func (k *coordinator) seenSince() time.Time {
 	if k.Seen == nil {
@@ -43,14 +43,13 @@ func (k *coordinator) seenSince() time.Time {
 	return now.Add(-k.Seen(k.agents))
 }
 
-// bench counts the turns that a member has lost in a row, and says from which round on it is
-// asked again.
+// bench counts the consecutive turns that a member has lost. back is the round in which the
+// member is asked again.
 type bench struct{ losses, back int }
 
-// lost notes that a member did not answer in time. After the second time in a row it is not
-// asked in the next round, then not in two rounds, four, and so on: a member that never
-// answers costs a run few of its rounds. This is not stored, so a new coordinator begins to
-// count again.
+// lost notes that a member did not answer in time. After two losses in a row, the member is
+// skipped for one round, then for two, four, and so on. So a member that never answers
+// costs a run few rounds. The count is not stored; a new coordinator starts again.
 func (d *driver) lost(client, round int) {
 	b := d.benched[client]
 	b.losses++
@@ -62,7 +61,7 @@ func (d *driver) lost(client, round int) {
 	d.benched[client] = b
 }
 
-// setAway tells the machine which members it must not select in the current round.
+// setAway sets which members the machine must not select in the current round.
 func (d *driver) setAway() {
 	round := d.machine.Round()
 	var away []int

@@ -124,7 +124,7 @@ func (d *driver) settle(p *fed.Plan, fleet int64, inputs []string, steps []time.
 	return terms.Settle(p, fleet, inputs, steps)
 }
 
-// few says why a run waits: how many clients can take part, and who lacks what.
+// few explains why a run waits. It names the number of clients that can take part, and what other clients lack.
 func few(m membership, wanted int64) string {
 	text := fmt.Sprintf("%d of at least %d clients can take part", m.clients, wanted)
 	if m.leftOut != "" {
@@ -133,7 +133,7 @@ func few(m membership, wanted int64) string {
 	return text
 }
 
-// steps returns the interval that was chosen, or all intervals if none was.
+// steps returns the chosen interval, or all intervals if none was chosen.
 func steps(kinds []directory.Kind, chosen time.Duration) (all []time.Duration) {
 	if chosen != 0 {
 		return []time.Duration{chosen}
@@ -147,8 +147,8 @@ func steps(kinds []directory.Kind, chosen time.Duration) (all []time.Duration) {
 	return all
 }
 
-// latest returns the latest time until which a turn that is asked now may take. A turn may
-// take at least as long as the plan says.
+// latest returns the latest end of a turn that is requested now. A turn may take at least
+// as long as the plan says.
 func (d *driver) latest(now time.Time) time.Time {
 	if d.Longest == 0 {
 		return time.Time{}
@@ -157,9 +157,9 @@ func (d *driver) latest(now time.Time) time.Time {
 	return now.Add(max(d.Longest, time.Duration(s.Deadline), time.Duration(s.Period)))
 }
 
-// heldOut returns the clients that the plan holds out. They are those of the simulator, if
-// every client has complete training examples: the simulator leaves out the others first,
-// and a server does not know them.
+// heldOut returns the clients that the plan holds out. They equal the simulator's if every
+// client has complete training examples. The simulator first leaves out clients without
+// complete examples, but a server does not know these.
 func heldOut(x *ledger.Drive, p *fed.Plan, m directory.Filter) (held []string, err error) {
 	if p.Evaluate.Holdout == 0 {
 		return nil, nil

@@ -27,16 +27,17 @@ type Config struct {
 	// Name identifies the coordinator. Two running coordinators must not share a name. A
 	// coordinator that restarts with the same name gets its lead back at once.
 	Name string
-	// Lease is how long a turn stays valid without a call of its agent, once the agent
-	// has received it. Reach returns the time within which every idle agent calls,
+	// Lease is how long a turn stays valid without a call from its agent, once the
+	// agent has received it. Reach returns the time within which every idle agent
+	// calls,
 	// given the number of agents.
 	Lease time.Duration
 	Reach func(agents int64) time.Duration
-	// Longest is the longest time that a turn may take, however often its agent calls. A
-	// plan without a deadline gets one from it. 0 means no limit.
+	// Longest is the longest time that a turn may take, however often its agent calls.
+	// It is also the deadline of plans without one. 0 means no limit.
 	Longest time.Duration
-	// Seen returns how long ago an agent may have been seen last for its clients to be asked,
-	// given the number of agents. If it is nil, all clients are asked.
+	// Seen returns the time after which an agent that was not seen is no longer asked, given
+	// the number of agents. If it is nil, all clients are asked.
 	Seen func(agents int64) time.Duration
 	// Lead is the duration of the lead. After a coordinator dies, the other coordinators
 	// wait at most this long.
@@ -45,9 +46,9 @@ type Config struct {
 	// notification.
 	Poll time.Duration
 	// Data is the coordinator's own data, or nil. All coordinators of a server should have
-	// the same: a run that needs other data waits.
+	// the same data. A run that needs other data waits.
 	Data *owndata.Data
-	// Keepers are those of private plans, or nil.
+	// Keepers are the keepers of private plans, or nil.
 	Keepers *keepers.Set
 	// Wake notifies other processes of a change in a run, and Woken receives their
 	// notifications. Notifications may be lost.
@@ -95,8 +96,8 @@ func Run(ctx context.Context, c Config) error {
 	}
 }
 
-// gatherFor is how long a coordinator waits after a notification: while a round is counted there is
-// one for each batch, and it can look at several at once.
+// gatherFor is how long a coordinator waits after a notification. Each counted batch of a round
+// sends one, and the coordinator can process several at once.
 const gatherFor = 20 * time.Millisecond
 
 func newCoordinator(c Config) *coordinator {
@@ -152,13 +153,13 @@ func (k *coordinator) tick(ctx context.Context) {
 	}
 }
 
-// setBackBy is how far the database's clock must go back to be noticed. Measurements of it
-// differ by milliseconds.
+// setBackBy is how far the database's clock must go back to count as set back.
+// Measurements of the clock differ by milliseconds.
 const setBackBy = 5 * time.Second
 
-// noticeSetBack forgets all times that this coordinator waits for, if the database's clock
-// was set back. They are too far ahead then: after a clock that was a year ahead, runs would
-// wait for a year. What else the drivers know is in the ledger.
+// noticeSetBack forgets all times that this coordinator waits for if the database's clock
+// was set back. If the clock had been a year ahead, runs would otherwise wait for a year.
+// All else that the drivers know is in the ledger.
 func (k *coordinator) noticeSetBack() {
 	now := k.now()
 	if now.Add(setBackBy).Before(k.latest) {

@@ -65,8 +65,8 @@ func (d *driver) needsLook(a ledger.Activity, now time.Time) bool {
 	return d.terms == nil && d.waiting == 0 || a.Batch != d.seen || !now.Before(d.nextLook)
 }
 
-// advance does all work that is due for the run now. If the store has lost weights of the
-// run, or the database rows of the run, the run shows so. The former happens if a database was
+// advance does all work that is due for the run now. If the store has lost weights of the run,
+// or the database has lost its rows, the run shows this. Weights are lost if a database is
 // restored without the weights of its time.
 func (d *driver) advance(ctx context.Context) error {
 	err := d.work(ctx)
@@ -87,8 +87,8 @@ func (d *driver) advance(ctx context.Context) error {
 	return err
 }
 
-// tellGateways notifies gateways of new leases. After an error there may be none, which costs them a
-// query.
+// tellGateways notifies gateways of new leases. After an error the notification may be false, which
+// costs a gateway only a query.
 func (d *driver) tellGateways() {
 	if d.asked && d.WakeAgents != nil {
 		d.WakeAgents(d.id)
@@ -154,7 +154,7 @@ func (d *driver) work(ctx context.Context) error {
 	}
 }
 
-// found removes the reason of a run that lacked weights and has advanced since.
+// found removes the reason from a run that lacked weights and has since advanced.
 func (d *driver) found(ctx context.Context) error {
 	if !d.lacking {
 		return nil
@@ -252,8 +252,8 @@ func (d *driver) open(x *ledger.Drive) error {
 	return d.save(x)
 }
 
-// ask creates leases for the clients that the machine selects now. It replaces those whose
-// agents were not seen recently by others. If this takes long, it goes on in the next
+// ask creates leases for the clients that the machine selects now. It replaces clients
+// whose agents were not seen recently. If this takes long, ask continues in the next
 // transaction, because no results are counted during this one.
 func (d *driver) ask(x *ledger.Drive, at time.Duration) (asked bool, err error) {
 	if why, err := d.openPrivate(x); err != nil {
@@ -464,8 +464,8 @@ func (d *driver) close(x *ledger.Drive, o round.Outcome) (*ledger.Round, error) 
 	return nil, d.open(x)
 }
 
-// noteWave stores as the run's reason why many clients declined a round that closes. If most
-// of them trained it, there is no reason any more.
+// noteWave stores why many clients declined a closing round as the run's reason. If most
+// clients trained, it removes the reason.
 func (d *driver) noteWave(x *ledger.Drive, o round.Outcome) error {
 	reason, n, err := x.Wave(int64(o.Round))
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// most is the share of clients that must have an input or an interval for it to be used.
-	// Those that lack it are left out. If all clients had to have it, one of them could
-	// take it from all others.
+	// most is the share of clients that must have an input or an interval for a run to use
+	// it. Clients without it are left out. If all clients had to have it, a single one could
+	// prevent its use.
 	most = 0.9
 	// named is the number of clients that a message names.
 	named = 5
@@ -32,8 +32,8 @@ type membership struct {
 	leftOut string // which clients and inputs were left out, and why
 }
 
-// members chooses the members of a run: the clients with the inputs and the interval that
-// most clients have. kinds are those of the clients that were seen recently.
+// members chooses the clients with the inputs and the interval that most clients have as
+// a run's members. kinds describes the recently seen clients.
 func members(x *ledger.Drive, p *fed.Plan, kinds []directory.Kind, seen time.Time) (m membership, err error) {
 	m.Filter = directory.Filter{Seen: seen}
 	all, err := x.Count(m.Filter)
@@ -81,9 +81,9 @@ func commonInputs(kinds []directory.Kind) (all []string) {
 	return all
 }
 
-// chooseInputs returns the inputs that the run may use, those of them for which clients are
-// left out, and those that the plan would use if most clients had them. It takes the most
-// frequent input first, as long as most clients have all that were taken.
+// chooseInputs returns three sets: the inputs that the run may use, those for which clients
+// are left out, and those that the plan would use if most clients had them. It adds the
+// most frequent inputs first, as long as most clients have all of them.
 func chooseInputs(p *fed.Plan, kinds []directory.Kind, all int64) (inputs, required, unused []string) {
 	has := map[string]int64{}
 	for _, k := range kinds {
@@ -121,7 +121,7 @@ func count(kinds []directory.Kind) (n int64) {
 	return n
 }
 
-// needs reports whether a plan uses an input if the given ones are there.
+// needs reports whether a plan uses an input in addition to the given ones.
 func needs(p *fed.Plan, given []string, in string) bool {
 	if slices.Contains(p.Model.Inputs, in) {
 		return true
@@ -158,8 +158,8 @@ func explainLeftOut(x *ledger.Drive, m membership, all int64, unused []string) (
 	return strings.Join(parts, "; "), nil
 }
 
-// describe says what each of some clients lacks. all is the number of clients of which these
-// are the first.
+// describe says what each of some clients lacks. These are the first of all clients; all is
+// their total number.
 func describe(who []directory.Client, all int64, inputs []string, step time.Duration) string {
 	var parts []string
 	for _, c := range who {

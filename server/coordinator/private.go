@@ -19,9 +19,9 @@ import (
 )
 
 // A closed round of a private plan has a sum of masked results. Its keepers compute the sum of
-// the masks, once. The request goes on in the background, because a keeper can be unavailable for hours and
-// other runs must not wait for it. It is stored before it is sent, so that it is the same after a
-// restart: keepers answer one request for a round.
+// the masks, once. The request runs in the background, because a keeper can be unavailable for hours and
+// other runs must not wait. It is stored before it is sent, so it is the same after a restart. Keepers
+// answer only one request for a round.
 
 // unmasking is the request of a closed round to its keepers.
 type unmasking struct {
@@ -54,11 +54,11 @@ func (u *unmasking) reason() error {
 	return u.waits
 }
 
-// mostRefusals is how many rounds in a row keepers may refuse before the run ends.
+// mostRefusals is the number of consecutive rounds that keepers may refuse before the run ends.
 const mostRefusals = 3
 
-// openPrivate fixes what the tasks of the machine's round say, before the first client is asked.
-// It returns why this is not possible now.
+// openPrivate fixes the tasks of the machine's round before the first client is asked. If this
+// is not possible now, it returns the reason.
 func (d *driver) openPrivate(x *ledger.Drive) (waits error, err error) {
 	if !d.terms.Private() || d.opened == d.machine.Round() {
 		return nil, nil
@@ -83,8 +83,8 @@ func (d *driver) openPrivate(x *ledger.Drive) (waits error, err error) {
 	return nil, nil
 }
 
-// waitForKeepers notes whether results of the open round can be checked. While a keeper does not
-// answer, they wait at the gateways, and the deadline does not run.
+// waitForKeepers notes whether the open round's results can be checked. As long as a keeper does
+// not answer, they wait at the gateways and the deadline is suspended.
 func (d *driver) waitForKeepers(now time.Time) {
 	if !d.terms.Checks() {
 		return
@@ -148,8 +148,8 @@ func (k *coordinator) forgetUnmasking(run string) {
 	}
 }
 
-// request returns the stored request of a closed round to its keepers. It stores it first if this
-// was not done. It returns nil if the run has ended.
+// request returns the stored request of a closed round to its keepers, and stores it first if
+// necessary. It returns nil if the run has ended.
 func (d *driver) request(ctx context.Context, r *ledger.Round) (request []byte, err error) {
 	p, err := d.Ledger.PrivateRound(ctx, d.id, r.Round)
 	if err != nil || len(p.Request) > 0 {
@@ -181,7 +181,7 @@ func (d *driver) request(ctx context.Context, r *ledger.Round) (request []byte, 
 	return request, err
 }
 
-// maskedRound returns what agents have masked a round's results for.
+// maskedRound returns the round for which agents have masked their results.
 func (d *driver) maskedRound(ctx context.Context, r *ledger.Round, privacy []byte) (*v1.MaskedRound, error) {
 	p := &v1.Privacy{}
 	if err := proto.Unmarshal(privacy, p); err != nil {
@@ -198,8 +198,8 @@ func (d *driver) maskedRound(ctx context.Context, r *ledger.Round, privacy []byt
 	return d.terms.MaskedRound(&v1.Task{Run: d.id, Round: r.Round, Version: r.Version, Weights: v.Weights, Control: v.Control, Limits: limits, Privacy: p})
 }
 
-// unmasked returns the sum of a round's results, and stores in r what is known only now. An error
-// that is terms.ErrSum means that no honest agents and keepers can have sent this.
+// unmasked returns the sum of a round's results, and stores in r what becomes known only now. The
+// error terms.ErrSum means that honest agents and keepers cannot have sent these results.
 func (d *driver) unmasked(ctx context.Context, r *ledger.Round, u *unmasking) (*round.Fold, error) {
 	sum := make([]uint64, d.terms.MaskedLen())
 	add := func(numbers []byte) error {
@@ -260,7 +260,7 @@ func (d *driver) addChosen(ctx context.Context, r *ledger.Round, u *unmasking, a
 }
 
 // refused abandons a closed round that cannot be unmasked. Its clients stay counted, because the
-// agents have been told so.
+// agents already know the verdict.
 func (d *driver) refused(ctx context.Context, r ledger.Round, why error) error {
 	next := int64(d.machine.Round())
 	var refusal *keepers.Refused
@@ -297,10 +297,10 @@ func (d *driver) refused(ctx context.Context, r ledger.Round, why error) error {
 	})
 }
 
-// ruleOnce is the rule by which a keeper refuses a round that it has released.
+// ruleOnce is the rule by which a keeper refuses a round that it has already released.
 const ruleOnce = "once"
 
-// final reports whether an error of an unmasking does not go away by itself.
+// final reports whether an unmasking error is permanent.
 func final(err error) bool {
 	var refused *keepers.Refused
 	return errors.As(err, &refused) || errors.Is(err, terms.ErrSum)

@@ -29,9 +29,9 @@ func (d *driver) beginData(t *terms.Terms, interval time.Duration) (*serverData,
 	return &serverData{data: data}, err
 }
 
-// restoreData reads the state of the server's data. It reports false if this coordinator
-// does not have the data with which the run began. The run then waits for one that does,
-// and shows the reason.
+// restoreData reads the state of the server's data. It returns false if this coordinator
+// does not have the data with which the run began. The run then waits for a coordinator
+// that does, and shows the reason.
 func (d *driver) restoreData(x *ledger.Drive) (fits bool, err error) {
 	d.own, d.unfit = nil, false
 	if !d.terms.NeedsServerData() {
@@ -62,7 +62,7 @@ func (d *driver) restoreData(x *ledger.Drive) (fits bool, err error) {
 }
 
 // compute computes the next version of the shared weights. Gradients on the server's data
-// may take longer than the lead lasts, so it renews the lead meanwhile.
+// may take longer than the lead lasts, so compute renews the lead.
 func (d *driver) compute(ctx context.Context, in int, fold *round.Fold) error {
 	if d.own == nil {
 		return d.server.Merge(in, fold, nil)
@@ -75,8 +75,8 @@ func (d *driver) compute(ctx context.Context, in int, fold *round.Fold) error {
 	})
 }
 
-// open prepares the examples and restores the state, if this was not done before. A state
-// that cannot be read does not end the run: a newer coordinator may have written it.
+// open prepares the examples and restores the state, unless this was done before. An
+// unreadable state does not end the run, because a newer coordinator may have written it.
 func (s *serverData) open(d *driver) error {
 	if s.data != nil {
 		return nil

@@ -9,14 +9,14 @@ import (
 	"loadstar/server/terms"
 )
 
-// start is the training of a run's first weights on the server's data. It goes on in the
-// background, because it can take hours, and other runs must not wait for it. If it is
-// interrupted, it is repeated and gives the same bits. Once the run has begun, the weights
+// start trains a run's first weights on the server's data. It runs in the background,
+// because it can take hours and other runs must not wait. A repetition after an
+// interruption gives the same bits. Once the run has begun, the weights
 // are stored as version 0.
 type start struct {
 	run string
-	// plan is the settled plan, without what depends on the size of the fleet: clients that
-	// join meanwhile must not make the training begin again.
+	// plan is the settled plan without the parts that depend on the fleet's size, because
+	// clients that join meanwhile must not restart the training.
 	plan    string
 	cancel  context.CancelFunc
 	done    chan struct{}
@@ -25,8 +25,8 @@ type start struct {
 }
 
 // startWeights returns the shared weights from which a run starts, or nil if they are not
-// trained yet. It begins the training, unless that of another run goes on. An error ends the
-// run.
+// trained yet. It begins the training, unless another run is being trained. An error ends
+// the run.
 func (d *driver) startWeights(ctx context.Context, t *terms.Terms, interval time.Duration) ([]float32, error) {
 	p := *t.Plan
 	p.Schedule.Cohort = 0
@@ -67,7 +67,7 @@ func (d *driver) startWeights(ctx context.Context, t *terms.Terms, interval time
 	}
 }
 
-// endStart forgets the training of a run's first weights and stops it if it goes on.
+// endStart stops and forgets the training of a run's first weights.
 func (k *coordinator) endStart() {
 	if k.start != nil {
 		k.start.cancel()

@@ -19,16 +19,16 @@ type Announcement struct {
 	Step            time.Duration
 	// Most limits the agent's clients, including those that it announced before.
 	Most int
-	// Version is that of the agent's program, or empty. Protocol is the version of the
-	// protocol that it speaks. Skew is how far its clock is ahead of the server's, or nil if
-	// it did not say. Generated means that its readings are synthetic.
+	// Version is the version of the agent's program, or empty. Protocol is the version of
+	// its protocol. Skew is how far its clock is ahead of the server's, or nil if unknown.
+	// Generated means that its readings are synthetic.
 	Version   string
 	Protocol  int64
 	Skew      *time.Duration
 	Generated bool
 }
 
-// Refused has the clients that an agent may not have, and why the first of them.
+// Refused has the clients that an agent may not have, and the reason for the first one.
 type Refused struct {
 	Clients []string
 	Reason  string
@@ -42,20 +42,20 @@ func (r *Refused) add(name, reason string) {
 }
 
 const (
-	// announcedAtOnce limits the clients that a transaction writes, so that other
-	// transactions can run in between. SQLite writes these in a few hundredths of a second.
+	// announcedAtOnce limits the clients per transaction, so that other transactions can
+	// run in between. SQLite writes these in a few hundredths of a second.
 	announcedAtOnce = 256
-	// sameSkew is the change of a clock's skew that is not worth a write.
+	// sameSkew is the largest change of a clock's skew that is not worth a write.
 	sameSkew = time.Second
 )
 
 // Announce registers clients as hosted by an agent. It refuses clients that belong to
 // another agent, that are revoked, or that the agent's token does not allow. A client stays
-// with its agent even if the agent is revoked, until FreeClients. If the agent would have
-// more than Most clients, nothing is stored and the error is sqlstore.ErrTooMany.
+// with its agent, even a revoked one, until FreeClients. If the agent would have more than
+// Most clients, Announce stores nothing and returns sqlstore.ErrTooMany.
 //
-// Announce first reads what the ledger has, and writes only what differs, so an agent that
-// repeats its announcement costs no writes.
+// Announce reads the ledger first and writes only differences, so a repeated announcement
+// costs no writes.
 func (d *Directory) Announce(ctx context.Context, a Announcement, now time.Time) (refused Refused, err error) {
 	defer sqlstore.Wrap(&err, "storing the clients of agent", a.Agent)
 	inputs := strings.Join(slices.Compact(slices.Sorted(slices.Values(a.Inputs))), " ")
@@ -178,11 +178,11 @@ func tooMany(a Announcement, has int) error {
 	return fmt.Errorf("%w: agent %s would have %d clients, at most %d are allowed", sqlstore.ErrTooMany, a.Agent, has, a.Most)
 }
 
-// announcePart writes clients that are new or that differ. Another agent may have announced
-// some of them since they were compared.
+// announcePart writes new or changed clients. Another agent may have announced some of them
+// since the comparison.
 func (d *Directory) announcePart(ctx context.Context, tx *sqlstore.Txn, a Announcement, diff difference, clients []string, inputs string, now time.Time, refused *Refused) error {
-	// The lock makes announcements of the same agent wait for each other, so that together
-	// they keep the limit on its clients.
+	// The lock serializes an agent's announcements, so that together they respect the
+	// limit on its clients.
 	if _, err := tx.ExecContext(ctx, "SELECT 1 FROM agents WHERE id = $1"+d.store.LockClause("UPDATE"), a.Agent); err != nil {
 		return err
 	}
@@ -250,7 +250,7 @@ func (d *Directory) announceAgent(ctx context.Context, tx *sqlstore.Txn, a Annou
 }
 
 // FreeClients lets other agents announce the clients of a revoked agent, or one of them. It
-// returns the number of clients. A client that is revoked itself stays so.
+// returns the number of clients. A revoked client stays revoked.
 func (d *Directory) FreeClients(ctx context.Context, agent, client, actor string, now time.Time) (n int64, err error) {
 	defer sqlstore.Wrap(&err, "freeing the clients of agent", agent)
 	err = d.store.Update(ctx, func(tx *sqlstore.Txn) error {

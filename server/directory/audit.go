@@ -45,16 +45,16 @@ func (g *Log) Record(ctx context.Context, tx *sqlstore.Txn, at time.Time, actor,
 
 // AuditQuery selects events of the audit log.
 type AuditQuery struct {
-	// Before is the id of an event: only older ones are selected. It may be empty.
+	// Before is the id of an event, or empty. Only older events are selected.
 	Before string
-	// After is the id of an event, or the beginning of one: only newer ones are selected,
-	// and the oldest come first. It may be empty. Ids follow the time at which a
-	// transaction began, so an event can appear behind one that was already read: Until
-	// leaves out the events after a time, when there may be such.
+	// After is the id of an event, a prefix of one, or empty. Only newer events are
+	// selected, and the oldest come first. An id contains the time at which its
+	// transaction began, so an event can appear before one that was already read. Until
+	// leaves out recent events, among which this can happen.
 	After string
 	Until time.Time
-	// Actors and Actions select events of any of these actors, and of any of these actions.
-	// They may be empty.
+	// Actors and Actions select events with any of these actors and any of these actions.
+	// Both may be empty.
 	Actors, Actions []string
 	Limit           int
 }

@@ -1,6 +1,6 @@
-// Package directory knows who takes part and who may ask: agents with their certificates and
-// clients, join tokens, users with their sessions and certificates, what clients report, and the
-// log of who did what. It counts nothing; package ledger does.
+// Package directory stores who takes part: agents with their certificates and clients, join
+// tokens, and users with their sessions and certificates. It also stores the clients' reports
+// and the audit log. Package ledger counts updates.
 package directory
 
 import "loadstar/server/sqlstore"

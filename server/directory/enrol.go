@@ -9,15 +9,15 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// ClockAhead is how far ahead a stored time can be. A later one is from a clock that was
-// wrong, and does not hold.
+// ClockAhead is how far in the future a stored time may be. A later time came from a
+// wrong clock and is ignored.
 const ClockAhead = time.Hour
 
 // RevocationsStamp is the stamp that changes when an agent or client is revoked.
 const RevocationsStamp = "revocations"
 
-// Seen stores the time of the last call of agents. It uses several short transactions,
-// so that other transactions can run in between.
+// Seen stores the time of the agents' last calls. It uses several short transactions,
+// so that others can run in between.
 func (d *Directory) Seen(ctx context.Context, agents []string, at time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "storing which agents called")
 	// All transactions lock agents in byte order, so that concurrent calls cannot

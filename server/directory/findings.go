@@ -22,7 +22,7 @@ func setFindings(ctx context.Context, tx *sqlstore.Txn, client string, codes []s
 	return nil
 }
 
-// setFindingsOf replaces the findings of a client, if it is the agent's.
+// setFindingsOf replaces the findings of a client if the client belongs to the agent.
 func setFindingsOf(ctx context.Context, tx *sqlstore.Txn, agent string, r Report) error {
 	var one int
 	err := tx.QueryRowContext(ctx, "SELECT 1 FROM clients WHERE name = $1 AND agent = $2", r.Client, agent).Scan(&one)
@@ -54,7 +54,7 @@ type FindingDay struct {
 	Day, Clients int64
 }
 
-// FindingsNow counts the clients that have a finding now, the most frequent first. Day is 0.
+// FindingsNow counts the clients that have each finding now, most frequent first. Day is 0.
 func (p *Reports) FindingsNow(ctx context.Context) (all []FindingDay, err error) {
 	defer sqlstore.Wrap(&err, "reading findings")
 	err = sqlstore.Query(ctx, p.store.DB, func(r *sql.Rows) error {
@@ -66,8 +66,8 @@ func (p *Reports) FindingsNow(ctx context.Context) (all []FindingDay, err error)
 	return all, err
 }
 
-// FindingDays counts the clients with findings on the newest days on which a client
-// reported: newest day first, then by the number of clients.
+// FindingDays counts the clients with findings on the newest days with reports. It
+// sorts by day, newest first, and then by the number of clients.
 func (p *Reports) FindingDays(ctx context.Context, days int) (all []FindingDay, err error) {
 	defer sqlstore.Wrap(&err, "reading findings")
 	args := []any{days}

@@ -42,7 +42,7 @@ func scanClient(row interface{ Scan(...any) error }) (c Client, err error) {
 // Clients returns clients in the order of their names.
 func (d *Directory) Clients(ctx context.Context, q ClientQuery) (all []Client, err error) {
 	defer sqlstore.Wrap(&err, "reading clients")
-	// Every form begins with an index that finds few rows, or walks the names in order.
+	// Every form of the query starts from an index that finds few rows, or walks the names in order.
 	args := []any{q.After}
 	text := "SELECT " + clientColumns + " FROM clients c JOIN agents a ON a.id = c.agent WHERE c.name > $1"
 	if q.Agent != "" {
@@ -68,7 +68,7 @@ func (d *Directory) Client(ctx context.Context, name string) (c Client, err erro
 	return c, sqlstore.OrNotFound(err, "client "+name)
 }
 
-// AgentState is an agent and what it said about itself.
+// AgentState is an agent with the data that it has announced.
 type AgentState struct {
 	Agent
 	Joined, Seen, Revoked time.Time
@@ -140,7 +140,7 @@ func (d *Directory) AgentState(ctx context.Context, id string) (a AgentState, er
 	return a, sqlstore.OrNotFound(err, "agent "+id)
 }
 
-// FleetCounts are numbers of agents, and the number of their clients.
+// FleetCounts has numbers of agents and clients.
 type FleetCounts struct {
 	Agents, Clients int64 // that are not revoked
 	Quiet           int64 // agents that were not seen since a time
@@ -149,8 +149,8 @@ type FleetCounts struct {
 	Generated       bool  // an agent has synthetic readings
 }
 
-// CountFleet counts agents. It reads all of them, so it must not be called often if there
-// are many.
+// CountFleet counts agents. It reads all of them, so do not call it often for a large
+// fleet.
 func (d *Directory) CountFleet(ctx context.Context, quiet, expiring time.Time) (c FleetCounts, err error) {
 	defer sqlstore.Wrap(&err, "counting the fleet")
 	var generated int64

@@ -14,7 +14,7 @@ import (
 type Agent struct {
 	ID, Name string
 	Expires  time.Time // expiry of the agent's certificate
-	// Credential is the certificate; empty if it is not known.
+	// Credential is the certificate. It is empty if unknown.
 	Credential Credential
 }
 
@@ -45,7 +45,7 @@ func (d *Directory) Join(ctx context.Context, hash []byte, a Agent, now time.Tim
 
 // Rejoin uses a token once and issues a new certificate to an agent that has joined before.
 // The agent keeps its clients, and the limits of the new token apply to further ones. The
-// caller has checked that the agent has the key of the certificate that it used last.
+// caller must have checked that the agent has the key of its last used certificate.
 func (d *Directory) Rejoin(ctx context.Context, hash []byte, a Agent, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "adding agent", a.ID, "again")
 	return d.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -56,8 +56,8 @@ func (d *Directory) Rejoin(ctx context.Context, hash []byte, a Agent, now time.T
 		if err := checkAllowed(ctx, tx, a.ID); err != nil {
 			return err
 		}
-		// The old certificate stays valid until the agent uses the new one: the agent may
-		// never get the answer.
+		// The old certificate stays valid until the agent uses the new one, because the
+		// agent may never get the answer.
 		_, err = tx.ExecContext(ctx, "UPDATE agents SET name = $2, expires = $3, token = $4, most_clients = $5, pattern = $6, pending = $7 WHERE id = $1",
 			a.ID, a.Name, sqlstore.ToMillis(a.Expires), t.ID, t.Clients, t.Pattern, a.Credential.Serial)
 		if err != nil {
@@ -120,21 +120,21 @@ func (d *Directory) callersOf(ctx context.Context, ids []string) ([]Caller, erro
 	return all, err
 }
 
-// CredentialState says which of an agent's certificates a call presents. They follow each
-// other: an agent renews with the one that it used last. So whoever uses another one has a
-// copy of the agent's files.
+// CredentialState says which of an agent's certificates a call presents. An agent renews
+// with the certificate that it used last, so its certificates form a chain. A caller with
+// a certificate outside this chain has a copy of the agent's files.
 type CredentialState int
 
 const (
 	// InUse is the certificate that the agent used last.
 	InUse CredentialState = iota
-	// Issued means that the agent uses the certificate for the first time; see Switch.
+	// Issued means that the agent uses the certificate for the first time (see Switch).
 	Issued
 	// Replaced means that the certificate was in use shortly before. A call that began with
 	// it may still be in progress.
 	Replaced
-	// Copied means that the certificate was replaced long ago, or that it was issued beside
-	// the one in use.
+	// Copied means that the certificate was replaced long ago, or was issued besides the
+	// one in use.
 	Copied
 )
 
@@ -157,7 +157,7 @@ func (c Caller) Credential(x Credential, now time.Time) CredentialState {
 		}
 	case c.pending != "" && !x.Issued.Before(c.used.Issued):
 		// The agent renewed twice, because an answer was lost or late, and the ledger
-		// stored the renewals in the other order.
+		// stored the renewals in reverse order.
 		return Issued
 	}
 	return Copied
@@ -177,7 +177,7 @@ func (d *Directory) Renewed(ctx context.Context, id string, next Credential, exp
 }
 
 // Switch stores that an agent uses a new certificate from now on. It returns false if the
-// agent has switched since it was looked up.
+// agent has switched since its lookup.
 func (d *Directory) Switch(ctx context.Context, c Caller, to Credential, now time.Time) (switched bool, err error) {
 	defer sqlstore.Wrap(&err, "storing the certificate of agent", c.ID)
 	r, err := d.store.Write.ExecContext(ctx, "UPDATE agents SET previous = serial, serial = $2, issued = $3, switched = $4, pending = '' WHERE id = $1 AND serial = $5",

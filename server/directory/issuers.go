@@ -11,16 +11,17 @@ import (
 
 // IssuerCount counts the certificates of one issuer.
 type IssuerCount struct {
-	// Agents is the number of agents that are not revoked and used a certificate of the issuer
-	// last. The certificates of Expired of them have expired.
+	// Agents is the number of unrevoked agents whose last used certificate is from the issuer.
+	// Expired is the number of these agents whose certificate has expired.
 	Agents, Expired int64
 	// Certificates is the number of users' certificates that are neither revoked nor expired
-	// nor renewed. Those of local are left out: each gateway renews its own.
+	// nor renewed. It omits those of local, because each gateway renews its own.
 	Certificates int64
 }
 
-// CountIssuers counts the certificates of issuers, whose ids are the beginnings of serial
-// numbers. The count of all other issuers has an empty id. It reads all agents once.
+// CountIssuers counts certificates by issuer. An issuer's id is a prefix of its serial
+// numbers. The count of all other issuers has an empty id. CountIssuers reads all agents
+// once.
 func (d *Directory) CountIssuers(ctx context.Context, ids []string, now time.Time) (all map[string]IssuerCount, err error) {
 	defer sqlstore.Wrap(&err, "counting the certificates of issuers")
 	args := []any{sqlstore.ToMillis(now)}

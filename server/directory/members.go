@@ -49,16 +49,16 @@ type Kind struct {
 	Generated bool // an agent has synthetic readings
 }
 
-// maxKinds limits the kinds of clients that are looked at: every agent can make up some.
+// maxKinds limits the kinds of clients, because every agent can invent some.
 const maxKinds = 1000
 
-// Kinds returns the kinds of the clients whose agents were seen since the given time, the most
+// Kinds returns the kinds of the clients whose agents were seen since the given time, most
 // frequent first.
 func (d *Directory) Kinds(ctx context.Context, seen time.Time) ([]Kind, error) {
 	return d.KindsIn(ctx, d.store.DB, seen)
 }
 
-// kinds is like Kinds, in a transaction.
+// KindsIn is like Kinds, in a transaction.
 func (d *Directory) KindsIn(ctx context.Context, q sqlstore.Querier, seen time.Time) (all []Kind, err error) {
 	defer sqlstore.Wrap(&err, "reading the kinds of clients")
 	var args []any
@@ -82,7 +82,7 @@ func (d *Directory) CountClients(ctx context.Context, seen time.Time) (n int64, 
 	return d.CountIn(ctx, d.store.DB, Filter{Seen: seen})
 }
 
-// count is like CountClients, with a filter and in a transaction.
+// CountIn is like CountClients, with a filter and in a transaction.
 func (d *Directory) CountIn(ctx context.Context, q interface {
 	QueryRowContext(context.Context, string, ...any) *sql.Row
 }, f Filter,
@@ -94,7 +94,7 @@ func (d *Directory) CountIn(ctx context.Context, q interface {
 	return n, err
 }
 
-// LastSeen returns when an agent was seen last, or the zero time if there is none.
+// LastSeen returns when any agent was last seen, or the zero time if none was.
 func (d *Directory) LastSeen(ctx context.Context) (_ time.Time, err error) {
 	defer sqlstore.Wrap(&err, "reading when an agent was seen last")
 	var ms int64
@@ -102,8 +102,8 @@ func (d *Directory) LastSeen(ctx context.Context) (_ time.Time, err error) {
 	return sqlstore.FromMillis(ms), err
 }
 
-// lacking returns up to limit clients whose agents were seen as a filter wants, but that the
-// filter does not select otherwise, in the order of their names.
+// LackingIn returns up to limit clients, in the order of their names, whose agents were seen
+// recently enough for a filter but which the filter does not select.
 func (d *Directory) LackingIn(ctx context.Context, q sqlstore.Querier, f Filter, limit int) (all []Client, err error) {
 	defer sqlstore.Wrap(&err, "reading the clients that lack something")
 	var args []any
@@ -118,7 +118,7 @@ func (d *Directory) LackingIn(ctx context.Context, q sqlstore.Querier, f Filter,
 	return all, err
 }
 
-// names returns the names of the clients that a filter selects, in byte order.
+// NamesIn returns the names of the clients that a filter selects, in byte order.
 func (d *Directory) NamesIn(ctx context.Context, q sqlstore.Querier, f Filter) (all []string, err error) {
 	defer sqlstore.Wrap(&err, "reading the names of clients")
 	var args []any

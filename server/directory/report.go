@@ -23,11 +23,11 @@ type Report struct {
 	Drift, WantsRound               bool
 	// Findings are known codes of problems in the readings.
 	Findings []string
-	// Interim means that only the findings count: those of now, between two weekly reports.
+	// Interim means that the report is between two weekly ones, and only its findings count.
 	Interim bool
 }
 
-// Reports has what clients report on their forecasts and readings.
+// Reports stores the clients' reports on their forecasts and readings.
 type Reports struct{ store *sqlstore.Store }
 
 // NewReports returns the reports in a database.
@@ -53,7 +53,7 @@ const (
 	metricMAE      = "relative MAE"
 	metricCoverage = "coverage"
 	metricFallback = "fallback"
-	// metricFinding and a code count the clients with a finding.
+	// metricFinding followed by a code counts the clients with a finding.
 	metricFinding = "finding "
 )
 
@@ -85,7 +85,7 @@ type cell struct {
 	bucket          int64
 }
 
-// cells returns the cells in which a report counts.
+// cells returns the histogram cells to which a report adds.
 func (r *Report) cells() []cell {
 	all := []cell{{r.Day, r.Release, metricClients, 0}}
 	if r.Drift {
@@ -106,9 +106,9 @@ func (r *Report) cells() []cell {
 }
 
 // AddReports stores reports of an agent's clients and counts them in the histograms of
-// their days. It ignores reports of other clients, reports that are not newer than the
-// stored one, and days that are too old. So a report that is sent twice counts once. If
-// pending is set, the reports must be sent to the hub.
+// their days. It ignores reports of other agents' clients, reports that are not newer
+// than the stored one, and reports of days that are too old. So a report that is sent
+// twice counts once. If pending is set, the reports must be sent to the hub.
 func (p *Reports) AddReports(ctx context.Context, agent string, all []Report, pending bool, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "storing reports of agent", agent)
 	all = slices.Clone(all)
@@ -182,8 +182,8 @@ type ReportDay struct {
 	RelativeMAE, Coverage, Fallback float64 // medians
 }
 
-// ReportDays summarises the reports of the newest days on which a client reported, newest
-// first: of the clients with a release, or of all clients if release is empty.
+// ReportDays summarises the reports of the newest days with reports, newest first. It
+// includes the clients with a release, or all clients if release is empty.
 func (p *Reports) ReportDays(ctx context.Context, release string, days int) (all []ReportDay, err error) {
 	defer sqlstore.Wrap(&err, "reading reports")
 	var buckets map[string]map[int64]int64

@@ -22,7 +22,7 @@ const (
 )
 
 // Revocations returns the events since a time that a restored ledger must not undo, oldest
-// first and starting after the event with the given id.
+// first. It starts after the event with the given id.
 func (d *Directory) Revocations(ctx context.Context, since time.Time, after string, limit int) ([]Event, error) {
 	if after == "" {
 		after = fmt.Sprintf("%016x", max(sqlstore.ToMillis(since), 0))
@@ -30,13 +30,13 @@ func (d *Directory) Revocations(ctx context.Context, since time.Time, after stri
 	return d.log.Audit(ctx, AuditQuery{After: after, Actions: []string{revokeAgent, revokeClient, revokeToken, revokeCertificate, removedUser}, Limit: limit})
 }
 
-// restoredBy is the actor of revocations that are repeated, and the agent to which revoked
-// clients belong that the ledger does not know.
+// restoredBy is the actor of repeated revocations. Revoked clients that the ledger does
+// not know belong to an agent of this name.
 const restoredBy = "server"
 
-// Reapply repeats revocations that the ledger does not have, because it was restored from an
-// older backup. Agents and clients that it does not know either are added as revoked, so
-// that nobody can use their names. It returns how many it repeated.
+// Reapply repeats revocations that the ledger lacks because it was restored from an older
+// backup. It adds unknown agents and clients as revoked, so that nobody can use their names.
+// It returns the number of repeated revocations.
 func (d *Directory) Reapply(ctx context.Context, events []Event, now time.Time) (n int, err error) {
 	defer sqlstore.Wrap(&err, "repeating revocations")
 	done := map[string]map[string]bool{}
@@ -107,7 +107,7 @@ func (d *Directory) reapply(ctx context.Context, e Event, now time.Time) error {
 	return nil
 }
 
-// addRevoked adds an agent as revoked, and a client of it unless the name is empty.
+// addRevoked adds an agent as revoked, and one of its clients unless the client's name is empty.
 func (d *Directory) addRevoked(ctx context.Context, now time.Time, agent, client string) error {
 	return d.store.Update(ctx, func(tx *sqlstore.Txn) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO agents (id, name, joined, expires, seen, revoked) VALUES ($1, '', $2, 0, 0, $2) ON CONFLICT (id) DO NOTHING", agent, sqlstore.ToMillis(now))
@@ -123,8 +123,8 @@ func (d *Directory) auditRestored(ctx context.Context, tx *sqlstore.Txn, now tim
 	return d.log.Record(ctx, tx, now, restoredBy, action, subject, "not known; revoked after the backup from which the ledger was restored")
 }
 
-// RevokeTokens revokes all tokens with which agents could still join. After a restore it is
-// not known how often they were used since the backup.
+// RevokeTokens revokes all tokens with which agents could still join. After a restore,
+// their uses since the backup are unknown.
 func (d *Directory) RevokeTokens(ctx context.Context, actor string, now time.Time) (n int, err error) {
 	defer sqlstore.Wrap(&err, "revoking tokens")
 	var ids []string

@@ -91,8 +91,9 @@ func scanCertificate(scan func(...any) error, more ...any) (c Certificate, err e
 	return c, err
 }
 
-// AddCertificate stores that a certificate was issued, without which it is refused. It
-// returns sqlstore.ErrRefused if the user has too many, or cannot have one.
+// AddCertificate stores an issued certificate. Certificates that are not stored are
+// refused. It returns sqlstore.ErrRefused if the user has too many certificates or
+// cannot have one.
 func (us *Users) AddCertificate(ctx context.Context, c Certificate, actor string) (err error) {
 	defer sqlstore.Wrap(&err, "storing a certificate of", c.User)
 	return us.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -106,8 +107,8 @@ func (us *Users) AddCertificate(ctx context.Context, c Certificate, actor string
 		if err := expireCertificates(ctx, tx, c.Issued); err != nil {
 			return err
 		}
-		// Revoked certificates of named users need not be stored, because an unknown one is
-		// refused too. Those of local must be: see RecordLocal.
+		// Revoked certificates of named users need not be stored, because an unknown
+		// certificate is refused too. Those of local must be stored (see RecordLocal).
 		if u.Source != SourceServer {
 			_, err = tx.ExecContext(ctx, `DELETE FROM certificates WHERE person = $1 AND revoked <> 0 AND serial NOT IN
 				(SELECT serial FROM certificates WHERE person = $1 AND revoked <> 0 ORDER BY revoked DESC, serial LIMIT $2)`, c.User, maxUserCertificates)
@@ -140,8 +141,8 @@ func insertCertificate(ctx context.Context, tx *sqlstore.Txn, c Certificate) err
 }
 
 // RecordLocal stores a certificate that a gateway found in its folder or wrote there, unless
-// it is stored already. It never makes a revoked certificate valid again. A gateway must be
-// able to start, so beyond the limit the oldest certificate of local ends.
+// it is stored already. It never makes a revoked certificate valid again. Beyond the limit,
+// the oldest certificate of local ends, because a gateway must be able to start.
 func (us *Users) RecordLocal(ctx context.Context, c Certificate, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "storing the certificate of", c.User)
 	return us.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -188,9 +189,8 @@ func (us *Users) UserCertificates(ctx context.Context, limit int, now time.Time)
 }
 
 // RevokeCertificate refuses a certificate permanently, and ends the user's sessions and login
-// codes, because a thief of the key may have opened some. Certificates that it was renewed from or to
-// are refused too. The serial number may be shortened to a prefix that only one valid
-// certificate has.
+// codes, because a thief of the key may have opened some. It also refuses the certificates from or to
+// which this one was renewed. The serial number may be a prefix that only one valid certificate has.
 func (us *Users) RevokeCertificate(ctx context.Context, prefix, actor string, now time.Time) (c Certificate, err error) {
 	defer sqlstore.Wrap(&err, "revoking certificate", prefix)
 	err = us.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -218,7 +218,7 @@ func (us *Users) RevokeCertificate(ctx context.Context, prefix, actor string, no
 		if err != nil {
 			return err
 		}
-		// Each has an event, because a ledger that is restored may lack the newest one.
+		// Each gets an event, because a restored ledger may lack the newest certificate.
 		for _, s := range serials {
 			if _, err := tx.ExecContext(ctx, "UPDATE certificates SET revoked = $2 WHERE serial = $1 AND revoked = 0", s, sqlstore.ToMillis(now)); err != nil {
 				return err

@@ -17,9 +17,9 @@ type Token struct {
 	ID, Note, Actor                 string // ID is TokenID of the hash
 	Created, Expires, Used, Revoked time.Time
 	Uses, Joined                    int64 // agents that may still join with it, and those that did
-	// Clients limits the clients of each agent that joins with it. 0 means that only the
-	// server's limit applies. Their names must match Pattern, as in path.Match. An empty
-	// pattern matches every name.
+	// Clients limits the clients of each agent that joins with the token. 0 means that
+	// only the server's limit applies. The clients' names must match Pattern, as in
+	// path.Match. An empty pattern matches every name.
 	Clients int64
 	Pattern string
 }
@@ -33,8 +33,8 @@ func scanToken(scan func(...any) error) (t Token, err error) {
 	return t, err
 }
 
-// TokenID returns the name of a token for people. It is the beginning of the hash, so it
-// gives no access.
+// TokenID returns a token's displayed name. It is a prefix of the hash, so it gives no
+// access.
 func TokenID(hash []byte) string { return hex.EncodeToString(hash[:min(len(hash), 8)]) }
 
 // AddToken adds a token with which t.Uses agents can join until it expires.
@@ -81,8 +81,8 @@ func (d *Directory) Tokens(ctx context.Context, after string, limit int) (all []
 	return all, err
 }
 
-// RevokeToken refuses all further joins with a token. The prefix is one of the ids of tokens
-// that are not revoked, and only one of them may have it.
+// RevokeToken refuses all further joins with a token. Exactly one unrevoked token's id must
+// begin with the prefix.
 func (d *Directory) RevokeToken(ctx context.Context, prefix, actor string, now time.Time) (t Token, err error) {
 	defer sqlstore.Wrap(&err, "revoking token", prefix)
 	err = d.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -113,14 +113,14 @@ func (d *Directory) RevokeToken(ctx context.Context, prefix, actor string, now t
 }
 
 // CheckToken returns sqlstore.ErrRefused with the reason if no agent can join with a token. It
-// writes nothing, so that a stranger's wrong token costs little.
+// writes nothing, so a stranger's wrong token costs little.
 func (d *Directory) CheckToken(ctx context.Context, hash []byte, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "looking up a token")
 	return usable(d.store.DB.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE hash = $1", hash), now)
 }
 
-// usable returns the reason why a token cannot be used, or nil. Only who has the token can
-// ask, so the reason tells a stranger nothing.
+// usable returns the reason why a token cannot be used, or nil. Strangers cannot learn the
+// reason, because only the holder of the token can ask.
 func usable(row *sql.Row, now time.Time) error {
 	t, err := scanToken(row.Scan)
 	const form = "2006-01-02 15:04 MST"

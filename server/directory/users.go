@@ -22,7 +22,7 @@ const (
 // LocalUser is the user for whom the server writes a certificate to its own folder.
 const LocalUser = "local"
 
-// The limits on what a user can have, and on the number of users.
+// The limits on a user's sessions, codes and certificates, and on the number of users.
 const (
 	maxUsers            = 10_000
 	maxSessions         = 16
@@ -33,7 +33,7 @@ const (
 // User is a person or program that may call the operators' API.
 type User struct {
 	Name, Role, Source string
-	// Subject identifies a user of an OIDC provider, whatever name the provider shows.
+	// Subject identifies a user of an OIDC provider, even if the provider changes the name.
 	Subject string
 	Created time.Time
 }
@@ -77,7 +77,7 @@ func (us *Users) userFor(ctx context.Context, tx *sqlstore.Txn, name string) (Us
 	return u, sqlstore.OrNotFound(err, "user "+name)
 }
 
-// User returns a user. It returns sqlstore.ErrNotFound if there is none of that name.
+// User returns a user. It returns sqlstore.ErrNotFound if no user has the name.
 func (us *Users) User(ctx context.Context, name string) (u User, err error) {
 	defer sqlstore.Wrap(&err, "reading user", name)
 	u, err = scanUser(us.store.DB.QueryRowContext(ctx, "SELECT "+userColumns+" FROM users WHERE name = $1", name).Scan)
@@ -95,8 +95,9 @@ func (us *Users) Users(ctx context.Context) (all []User, err error) {
 	return all, err
 }
 
-// PutUser adds a user, or changes the role of one. It refuses to change the role of local,
-// so that there is always an admin, and of users whose role an OIDC provider decides.
+// PutUser adds a user or changes a user's role. It refuses to change the role of local, so
+// that an admin always exists. It also refuses to change a role that an OIDC provider
+// decides.
 func (us *Users) PutUser(ctx context.Context, name, role, actor string, now time.Time) (u User, err error) {
 	defer sqlstore.Wrap(&err, "storing user", name)
 	err = us.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -185,8 +186,8 @@ func deleteOf(ctx context.Context, tx *sqlstore.Txn, name string, tables ...stri
 	return nil
 }
 
-// AddLogin adds a code that opens one session of a user. Only its hash is stored. Of the
-// user's codes, only the newest stay valid.
+// AddLogin adds a code that opens one session of a user. Only its hash is stored, and
+// only the user's newest codes stay valid.
 func (us *Users) AddLogin(ctx context.Context, hash []byte, user string, expires time.Time, actor string, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "adding a login code of", user)
 	return us.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -212,9 +213,9 @@ func (us *Users) AddLogin(ctx context.Context, hash []byte, user string, expires
 	})
 }
 
-// UseLogin uses up a login code and adds a session with the given cookie's hash. actorOf
-// returns the name of a user for the audit log. It returns sqlstore.ErrRefused if the code is unknown,
-// used or expired.
+// UseLogin uses up a login code and adds a session with the given cookie's hash. It returns
+// sqlstore.ErrRefused if the code is unknown, used or expired. actorOf returns the name of a user for
+// the audit log.
 func (us *Users) UseLogin(ctx context.Context, code, cookie []byte, ttl time.Duration, actorOf func(user string) string, now time.Time) (s Session, err error) {
 	defer sqlstore.Wrap(&err, "using a login code")
 	const where = "FROM logins WHERE hash = $1 AND expires > $2"
@@ -250,9 +251,9 @@ func (us *Users) UseLogin(ctx context.Context, code, cookie []byte, ttl time.Dur
 	return s, err
 }
 
-// SignIn adds a session of a user of an OIDC provider, and adds the user at the first time.
-// The provider decides the role at each sign-in. A user is found by subject. If another user
-// already has the name, the user gets the name spare.
+// SignIn adds a session of a user of an OIDC provider, and adds the user the first time. The
+// provider decides the role at each sign-in. SignIn finds the user by subject. If another
+// user already has the name, the user gets the name spare.
 func (us *Users) SignIn(ctx context.Context, u User, spare string, cookie []byte, ttl time.Duration, actorOf func(user string) string, now time.Time) (s Session, err error) {
 	defer sqlstore.Wrap(&err, "signing in", u.Name)
 	err = us.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -302,8 +303,8 @@ func freeName(ctx context.Context, tx *sqlstore.Txn, names ...string) (string, e
 	return "", fmt.Errorf("there is already a user %s: %w", strings.Join(names, ", and a user "), sqlstore.ErrRefused)
 }
 
-// forgetExternal removes users of an OIDC provider who have no session, if there are so many
-// users that the limit is near. They are added again when they sign in.
+// forgetExternal removes users of an OIDC provider without a session if the number of users
+// is near the limit. They are added again when they sign in.
 func forgetExternal(ctx context.Context, tx *sqlstore.Txn, now time.Time) error {
 	var n int
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM users").Scan(&n); err != nil || n < maxUsers-maxUsers/10 {
@@ -316,7 +317,7 @@ func forgetExternal(ctx context.Context, tx *sqlstore.Txn, now time.Time) error 
 	return err
 }
 
-// addSession adds a session. Of the user's sessions, only the newest stay. The caller has
+// addSession adds a session. Only the user's newest sessions stay. The caller must have
 // locked the user.
 func (us *Users) addSession(ctx context.Context, tx *sqlstore.Txn, s Session, hash []byte, actor string) (Session, error) {
 	s.ID = strings.ToLower(rand.Text()[:12])

@@ -16,8 +16,7 @@ import (
 // backupFile has the outcome of the newest backup, in the server's folder.
 const backupFile = "backup.json"
 
-// Backup is the outcome of backups: the newest one that succeeded, and whether a later one
-// failed.
+// Backup is the outcome of the newest successful backup, and of a later failed one.
 type Backup struct {
 	At    time.Time `json:"at"` // zero if none has succeeded
 	File  string    `json:"file,omitempty"`
@@ -28,7 +27,7 @@ type Backup struct {
 }
 
 // RecordBackup records the outcome of a backup for the running server and for doctor. A
-// backup that failed leaves the record of the newest one that succeeded.
+// failed backup keeps the record of the newest successful one.
 func RecordBackup(dir string, b Backup) error {
 	if b.Failed != "" {
 		before, err := LastBackup(dir)
@@ -75,7 +74,7 @@ func (c *Config) backup(all *finding.List) {
 	}
 }
 
-// isNew reports whether a server's certificate authority is too new to miss a backup.
+// isNew reports whether a server's certificate authority is too new for a missing backup to matter.
 func (c *Config) isNew() bool {
 	if c.PKI == "" {
 		return false

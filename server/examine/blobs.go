@@ -10,8 +10,8 @@ import (
 	"loadstar/server/blob"
 )
 
-// watched is a store whose failures are counted. Damage is logged, because a coordinator or
-// a gateway that meets it only says that a blob cannot be read.
+// watched is a store whose failures are counted. It logs damage, because coordinators and
+// gateways report only that a blob cannot be read.
 type watched struct {
 	blob.Store
 	log             *slog.Logger

@@ -1,6 +1,6 @@
-// Package examine checks a server: the settings of its stores that its promises need, and
-// whether its stores, disks, clock, certificates, backups and agents are as they should be. A
-// server does it when it starts and every minute; 'loadstar doctor' does it on demand.
+// Package examine checks a server: the settings of its stores, and the state of its stores,
+// disks, clock, certificates, backups and agents. A server runs the checks when it starts and
+// every minute. 'loadstar doctor' runs them on demand.
 package examine
 
 import (
@@ -28,17 +28,17 @@ import (
 type Config struct {
 	// Dir is the server's folder, and BlobsDir the folder of the blobs, if they are files.
 	Dir, BlobsDir string
-	// PKI is the folder of the certificate authority, and Operator that of the local
-	// operator's credentials.
+	// PKI is the folder of the certificate authority. Operator is the folder of the
+	// local operator's credentials.
 	PKI, Operator string
 	Ledger        *ledger.Ledger
 	Blobs         blob.Store
-	// Quiet returns the time without contact after which an agent is out of contact, for a number of
-	// agents.
+	// Quiet returns the time after which an agent that has not called is out of contact, given the
+	// number of agents.
 	Quiet func(agents int64) time.Duration
 	// Waits returns a sentence for each run whose round waits for silent agents. It may be nil.
 	Waits func(context.Context) ([]string, error)
-	// Version is that of this program, to compare those of agents with it.
+	// Version is this program's version, to compare with the agents' versions.
 	Version string
 }
 
@@ -47,13 +47,14 @@ const (
 	issuerWarning   = 180 * 24 * time.Hour
 	rootWarning     = 365 * 24 * time.Hour
 	agentWarning    = 24 * time.Hour
-	// backupWarning is the age from which on a backup is too old. The timer makes one every
+	// backupWarning is the age at which a backup is too old. The timer makes a backup every
 	// hour.
 	backupWarning = 3 * time.Hour
 )
 
-// Settings checks what must be set right before a server may start: with a setting that
-// fails, a counted update can be lost. An error means that a store did not say.
+// Settings checks the settings that must be right before a server may start. With a
+// wrong setting, a counted update can be lost. An error means that a store did not
+// reveal a setting.
 func (c *Config) Settings(ctx context.Context) (all finding.List, err error) {
 	if c.Ledger != nil {
 		if all, err = c.Ledger.Store.Settings(ctx); err != nil {
@@ -66,7 +67,7 @@ func (c *Config) Settings(ctx context.Context) (all finding.List, err error) {
 	return all, nil
 }
 
-// State checks what can change while a server runs.
+// State runs the checks whose results can change while a server runs.
 func (c *Config) State(ctx context.Context) (all finding.List) {
 	c.disks(&all)
 	c.certificates(&all)
@@ -95,8 +96,7 @@ func (c *Config) State(ctx context.Context) (all finding.List) {
 // folder is a folder with data of the server.
 type folder struct{ name, dir string }
 
-// folders returns the folders with data of the server, without those that are in another
-// one.
+// folders returns the folders with the server's data, except those inside another one.
 func (c *Config) folders() (all []folder) {
 	add := func(name, dir string) {
 		for _, has := range all {
@@ -116,7 +116,7 @@ func (c *Config) folders() (all []folder) {
 	return all
 }
 
-// within reports whether a folder is another one or below it.
+// within reports whether the folder inner is outer or below it.
 func within(outer, inner string) bool {
 	inside, err := filepath.Rel(outer, inner)
 	return err == nil && filepath.IsLocal(inside)
@@ -187,7 +187,7 @@ func (c *Config) fleet(ctx context.Context, all *finding.List) {
 	}
 }
 
-// rounds says which rounds wait for silent agents.
+// rounds reports the rounds that wait for silent agents.
 func (c *Config) rounds(ctx context.Context, all *finding.List) {
 	if c.Waits == nil {
 		return
@@ -202,7 +202,7 @@ func (c *Config) rounds(ctx context.Context, all *finding.List) {
 	}
 }
 
-// wrongMeter are the findings of clients that say that a meter is wrong.
+// wrongMeter has the findings that show a faulty meter.
 var wrongMeter = []string{"impossible", "unit-jump", "clock-shift"}
 
 // readings says whether clients send nonsense.
@@ -251,7 +251,7 @@ func probe(ctx context.Context, s blob.Store) error {
 	if err != nil {
 		host = "unnamed"
 	}
-	// The text is unique, because a blob that others use must not be deleted.
+	// The text is unique, because the probe must not delete a blob that is in use.
 	hash, err := s.Put(ctx, fmt.Appendf(nil, "probe of %s, process %d, at %d", host, os.Getpid(), time.Now().UnixNano()))
 	if err != nil {
 		return err

@@ -14,11 +14,11 @@ import (
 	"loadstar/internal/finding"
 )
 
-// Notifier tells people who have no Prometheus about findings, and when they are over.
+// Notifier sends findings and their end to people without Prometheus.
 type Notifier struct {
 	address string
 	ntfy    bool
-	// Page is the address of the dashboard, which serves the runbooks; empty if there is none.
+	// Page is the address of the dashboard, which serves the runbooks. It may be empty.
 	Page string
 	Log  *slog.Logger
 
@@ -28,8 +28,8 @@ type Notifier struct {
 
 const notifyFor = 10 * time.Second
 
-// NewNotifier returns a notifier for an address: https://… gets JSON, ntfy:https://… the form of
-// ntfy.
+// NewNotifier returns a notifier for an address. It sends JSON to https://…, and ntfy's format
+// to ntfy:https://….
 func NewNotifier(address string) (*Notifier, error) {
 	n := &Notifier{told: map[string]finding.Level{}, before: map[string]finding.Level{}}
 	n.address, n.ntfy = strings.CutPrefix(address, "ntfy:")
@@ -39,8 +39,8 @@ func NewNotifier(address string) (*Notifier, error) {
 	return n, nil
 }
 
-// note sends what is new: a failure at once, a warning if it lasts for two examinations, and the
-// end of what was sent. What could not be sent is sent at the next examination.
+// note sends a new failure at once, a new warning after two examinations, and the end of each.
+// If sending fails, the next examination tries again.
 func (n *Notifier) note(ctx context.Context, all finding.List) {
 	for _, f := range all {
 		before := n.before[f.Check]
@@ -112,7 +112,7 @@ func (n *Notifier) send(ctx context.Context, f finding.Finding) error {
 	return nil
 }
 
-// Alert returns the name of the alert and of the runbook that a finding belongs to.
+// Alert returns the name of a finding's alert and runbook.
 func Alert(f finding.Finding) string {
 	for _, x := range []struct{ prefix, alert string }{
 		{"disk of the ", "DiskFilling"},

@@ -19,7 +19,7 @@ import (
 const (
 	// every is the time between two examinations of a running server.
 	every = time.Minute
-	// longest limits one examination: a store that hangs must not stop the others.
+	// longest limits one examination, because a hanging store must not stop the checks of the others.
 	longest = 45 * time.Second
 	// checkEvery is the time between two checks of a SQLite ledger for damage, which read
 	// the whole file.
@@ -27,13 +27,13 @@ const (
 	largestCheck = 2 << 30
 )
 
-// Watcher examines a running server again and again.
+// Watcher examines a running server at intervals.
 type Watcher struct {
 	Config
 	Log *slog.Logger
-	// Notify tells people about findings. It may be nil.
+	// Notify sends findings to people. It may be nil.
 	Notify *Notifier
-	// Unclean is set if the process before this one did not end cleanly.
+	// Unclean is set if the previous process did not end cleanly.
 	Unclean bool
 
 	known     map[string]finding.Finding // what was logged, by check
@@ -85,8 +85,8 @@ func (w *Watcher) Register(r prometheus.Registerer) {
 	}
 }
 
-// checks are all checks that an alert watches. Their metrics are there before the first
-// finding, also for stores that this server does not have.
+// checks has all checks that alerts watch. Their metrics exist before the first
+// finding, even for stores that this server does not have.
 var checks = []string{
 	"database", "database's answer", "database's fsync", "database's full_page_writes", "database's synchronous_commit", "database's standbys",
 	"database's checksums", "database's isolation", "database's connections", "database's journal", "database's file system", "database's integrity",
@@ -128,7 +128,7 @@ func (w *Watcher) once(ctx context.Context) {
 	w.measure(inner, state)
 }
 
-// integrity checks a SQLite ledger for damage, now and then, unless it is large.
+// integrity checks a SQLite ledger for damage at intervals, unless it is large.
 func (w *Watcher) integrity(ctx context.Context) finding.List {
 	info, err := os.Stat(w.Ledger.Store.SQLitePath())
 	if err != nil || info.Size() > largestCheck || time.Since(w.checked) < checkEvery {
@@ -143,8 +143,8 @@ func (w *Watcher) integrity(ctx context.Context) finding.List {
 	return found
 }
 
-// note logs and counts findings that are new or over. What Settings found was logged at the
-// start.
+// note logs and counts findings that are new or over. The findings of Settings were logged
+// at the start.
 func (w *Watcher) note(all finding.List, log bool) {
 	for _, f := range all {
 		for _, level := range []finding.Level{finding.Warn, finding.Fail} {
@@ -176,7 +176,7 @@ func Log(log *slog.Logger, f finding.Finding) {
 	log.Log(context.Background(), level, f.Check+": "+f.Text, "do", f.Do)
 }
 
-// measure sets the metrics that have a number.
+// measure sets the numeric metrics.
 func (w *Watcher) measure(ctx context.Context, state finding.List) {
 	failed := func(check string) bool {
 		return slices.ContainsFunc(state, func(f finding.Finding) bool { return f.Check == check && f.Level == finding.Fail })

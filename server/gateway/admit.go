@@ -21,8 +21,8 @@ const (
 	// callsOfAgent is more than the number of calls that an agent needs at a time to check
 	// in, send and fetch.
 	callsOfAgent = 8
-	// Callers without a certificate may only join, for which a small message is enough. Their
-	// calls are also limited by their connections.
+	// Callers without a certificate may only join, which needs only a small message. Limits
+	// on connections also bound their calls.
 	joinsOfAddress = 256
 	joinsOfAll     = 4096 // if addresses are not told apart, because all callers come through a proxy
 	joinBytes      = 16 << 10
@@ -31,16 +31,16 @@ const (
 	// Agents announce their clients when they start, and renew their certificates every few
 	// days.
 	rarePerSecond, rareBurst = 20.0 / 60, 20
-	// An agent may call ten times as often as it is asked to, and at least leastCalls times a
-	// second. It may do so for burstSeconds at once. A message above smallMessage has a result or
-	// names many clients; an agent may send resultsPerSecond of them.
+	// An agent may call ten times as often as requested, and at least leastCalls times a second.
+	// It may use burstSeconds of this allowance at once. A message above smallMessage has a
+	// result or names many clients. An agent may send resultsPerSecond of these.
 	callFactor, leastCalls, burstSeconds = 10, 10, 10
 	smallMessage, resultsPerSecond       = 2 << 10, 200
-	// failuresPerSecond limits joins of an address that are refused because of their token.
+	// failuresPerSecond limits the joins from an address that are refused because of their token.
 	failuresPerSecond, failuresBurst = 1, 60
 )
 
-// fair limits what one caller may ask of the gateway. It is also an interceptor.
+// fair limits the requests of each caller. It is also an interceptor.
 type fair struct {
 	rates  map[string]*connlimit.Rates // of agents, by procedure
 	large  *connlimit.Rates            // of agents' large messages
@@ -62,8 +62,9 @@ type lane struct {
 	users int
 }
 
-// A call that names more than heavyNames clients counts as heavy, because each of them costs a
-// query. Such calls use at most half of the cores. A body above heavyBytes can name that many.
+// A call that names more than heavyNames clients is heavy, because each client costs a query.
+// Heavy calls use at most half of the cores. Only a body above heavyBytes can name that many
+// clients.
 const heavyNames, heavyBytes = 4096, 64 << 10
 
 // namesIn returns how many clients a request names.
@@ -152,7 +153,7 @@ func take(ctx context.Context, slots chan struct{}) error {
 
 var _ connect.Interceptor = (*fair)(nil)
 
-// WrapUnary serves one call of an agent at a time, and few of all agents that name many clients.
+// WrapUnary serves one call of an agent at a time, and few calls at a time that name many clients.
 func (f *fair) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
 		wasRead(ctx)
@@ -262,8 +263,8 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 	})
 }
 
-// compressed reports whether a message may be compressed, in any of the protocols that agents
-// may speak.
+// compressed reports whether a message may be compressed in any protocol that agents may
+// speak.
 func compressed(h http.Header) bool {
 	for _, name := range []string{"Content-Encoding", "Grpc-Encoding", "Connect-Content-Encoding"} {
 		if e := h.Get(name); e != "" && e != "identity" {
@@ -275,8 +276,8 @@ func compressed(h http.Header) bool {
 
 // mayBeHeavy reports whether a request can name thousands of clients and nothing else. An agent's
 // next such request is not read before the last one has been served, so it cannot use up CPU time
-// by sending many. A call with a result may be as large, and its agent may have to send it again
-// while the server still waits for the rest of a broken one.
+// by sending many. A call with a result may be as large. But its agent may have to resend it
+// while the server still waits for the rest of a broken call, so it is not counted here.
 func mayBeHeavy(r *http.Request) bool {
 	// The length is -1 if it is unknown.
 	return r.URL.Path == v1.AgentServiceAnnounceProcedure && (uint64(r.ContentLength) > heavyBytes || compressed(r.Header))

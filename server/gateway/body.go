@@ -17,8 +17,8 @@ import (
 )
 
 // Limits on bodies. A body is read completely before it is decoded, so these limits bound
-// the memory. Bytes count when they arrive, not when a header announces them, so that a
-// caller holds no more memory than it has sent.
+// the memory. Bytes count when they arrive, not when a header announces them, so a caller
+// holds no more memory than it has sent.
 const (
 	bytesOfAgent = 2 * messageBytes
 	// bytesOfAll limits the memory of all bodies together. The first smallBody bytes of each body do
@@ -82,8 +82,8 @@ func (c *calls) leave(who connlimit.Caller) {
 // shared returns how many bytes of a body count towards bytesOfAll.
 func shared(bytes int64) int64 { return max(0, bytes-smallBody) }
 
-// charge counts bytes of a body that have arrived. If there is no memory left, the caller
-// that holds the most gives way, whose messages are cut off.
+// charge counts bytes of a body that have arrived. If no memory is left, it cuts off
+// messages of the caller that holds the most.
 func (c *calls) charge(b *body, bytes int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,8 +144,8 @@ type body struct {
 	begun time.Time
 	most  int64
 	// expands is set if the decoded message may be larger than the body. The caller is then
-	// charged for the largest message as soon as it can be decoded: when the body is
-	// complete, or with its first byte if the protocol has frames.
+	// charged for the largest message as soon as decoding can begin: when the body is
+	// complete, or at its first byte if the protocol has frames.
 	expands, framed bool
 	expire          func(time.Time)
 	limited         func(reason string)
@@ -153,13 +153,13 @@ type body struct {
 	total, recently int64 // bytes read, and those since the deadline was last extended
 	decoded         bool
 
-	// The mutex of calls guards what follows.
+	// The mutex of calls guards the following fields.
 	bytes int64 // charged
 	cut   bool
 }
 
-// receive replaces the body of a request with one that is limited. The caller must have
-// entered. Call done when the call has ended.
+// receive replaces a request's body with a limited one. The caller must have entered.
+// Call done when the call has ended.
 func (g *Gateway) receive(w http.ResponseWriter, r *http.Request, who connlimit.Caller, most int64) (b *body, done func()) {
 	kind := r.Header.Get("Content-Type")
 	control := http.NewResponseController(w)
@@ -219,8 +219,8 @@ func (b *body) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// charge charges the caller for bytes that have arrived, and if the message can be decoded
-// now, for what it may expand to.
+// charge charges the caller for bytes that have arrived. If the message can be decoded
+// now, it also charges for the expanded size.
 func (b *body) charge(bytes int64, decodable bool) error {
 	if decodable && b.expands {
 		b.expands = false

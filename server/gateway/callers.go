@@ -14,7 +14,7 @@ import (
 	"loadstar/server/pki"
 )
 
-// callers says who makes a call, and whether the ledger allows it.
+// callers identifies the caller of a call, and checks whether the ledger allows it.
 type callers struct {
 	directory *directory.Directory
 	trust     *trust
@@ -33,8 +33,8 @@ func credential(leaf *x509.Certificate) directory.Credential {
 	return directory.Credential{Serial: pki.Serial(leaf), Issued: leaf.NotBefore}
 }
 
-// switches is how often a call tries to store that its agent uses a new certificate. It
-// tries again if another call of the agent has stored it in the meantime.
+// switches is how often a call tries to store its agent's new certificate. It tries
+// again if another call of the agent has stored one in the meantime.
 const switches = 3
 
 // caller looks up the calling agent in the ledger. It returns an error if the agent is
@@ -53,7 +53,7 @@ func (c *callers) caller(ctx context.Context) (a directory.Caller, err error) {
 	c.trust.end(id, x.Serial, a, lookup, allowed)
 	switch {
 	case errors.Is(err, ledger.ErrNotFound):
-		// Not revoked: the agent waits, because an operator may still restore a newer backup.
+		// Do not report the agent as revoked. It waits, because an operator may still restore a newer backup.
 		c.refuse.metrics.refused.WithLabelValues("unknown").Inc()
 		return a, connect.NewError(connect.CodeUnauthenticated, errors.New("this server does not know the agent: it may have been restored from a backup made before the agent joined; if it stays so, join again"))
 	case err == nil && a.Revoked:
@@ -68,8 +68,8 @@ func (c *callers) caller(ctx context.Context) (a directory.Caller, err error) {
 	return a, nil
 }
 
-// known returns the calling agent if the ledger allows it, or allowed it recently and there were no
-// revocations since.
+// known returns the calling agent if the ledger allows it, or has recently allowed it without a
+// revocation since.
 func (c *callers) known(ctx context.Context) (directory.Caller, error) {
 	id, err := c.identity(ctx)
 	if err != nil {
@@ -91,8 +91,8 @@ func (c *callers) identity(ctx context.Context) (string, error) {
 }
 
 // admitCertificate reports whether an agent may use a certificate. If two machines use
-// certificates of the same agent, the older certificate is refused, and operators see that
-// the identity was copied.
+// certificates of the same agent, it refuses the older certificate and shows operators
+// that the identity was copied.
 func (c *callers) admitCertificate(ctx context.Context, a directory.Caller, x directory.Credential) (_ directory.Caller, allowed bool, err error) {
 	now := time.Now()
 	state := a.Credential(x, now)

@@ -11,18 +11,18 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// An empty field of a message has two bytes on the wire, but takes fifty times as much
-// memory when it is decoded. The codecs therefore count the fields, here called parts,
-// before they decode a message.
+// An empty field of a message has two bytes on the wire, but its decoded form takes
+// fifty times as much memory. The codecs therefore count the fields, here called
+// parts, before they decode a message.
 
 var errParts = errors.New("the message has more parts than an agent ever sends")
 
-// heavyParts is the number of parts above which decoding a message counts as heavy. Check-ins
-// and announcements for thousands of clients have that many. Updates have few.
+// heavyParts is the number of parts above which decoding a message is heavy. Check-ins and
+// announcements for thousands of clients exceed it. Updates have few parts.
 const heavyParts = 4096
 
-// codecs returns connect's usual codecs with a limit on the parts of a message. A message of
-// many parts is decoded when heavy has a free slot.
+// codecs returns connect's usual codecs with a limit on the parts of a message. Decoding a
+// message with many parts waits for a free slot in heavy.
 func codecs(parts int, heavy chan struct{}) []connect.HandlerOption {
 	return []connect.HandlerOption{
 		connect.WithCodec(binaryCodec{parts, heavy}),

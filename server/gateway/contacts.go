@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// contacts remembers the last contact of each agent at this gateway, and after which time the
-// next one is due. The ledger learns of contacts a minute later, which is too late to say that an
-// agent is silent while it trains.
+// contacts remembers when each agent last contacted this gateway, and when the next contact is
+// due. The ledger stores contacts a minute later, which is too late to detect an agent that falls
+// silent while it trains.
 type contacts struct {
 	mu sync.Mutex
 	of map[string]contact
@@ -31,8 +31,8 @@ func (c *contacts) note(agent string, now time.Time, next time.Duration) {
 	c.of[agent] = contact{now, next}
 }
 
-// Contact returns when an agent was last in contact with this gateway, and after which time it was asked
-// to come back. Ok is false if it did not since the gateway started.
+// Contact returns when an agent last contacted this gateway, and after which time it was asked to come
+// back. Ok is false if the agent has not called since the gateway started.
 func (g *Gateway) Contact(agent string) (at time.Time, next time.Duration, ok bool) {
 	g.contacts.mu.Lock()
 	defer g.contacts.mu.Unlock()
@@ -53,8 +53,8 @@ func (c *contacts) refuse(agent string, names []string) {
 	}
 }
 
-// Refused returns the names of clients that agents announced and may not have, by agent: they are
-// revoked, or belong to another agent.
+// Refused returns, by agent, the announced clients that the agent may not have, because they are
+// revoked or belong to another agent.
 func (g *Gateway) Refused() map[string][]string {
 	g.contacts.mu.Lock()
 	defer g.contacts.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 	"loadstar/server/terms"
 )
 
-// Limits of what is counted at once. A transaction waits for the disk, and with standbys for
-// the network, so results that arrive within the linger share one.
+// Limits on the results that are counted together. A transaction waits for the disk, and
+// with standbys for the network, so results that arrive within the linger share one.
 const (
 	MaxBatch      = 256
 	MaxBatchBytes = 24 << 20
@@ -40,8 +40,8 @@ type arrived struct {
 	check      *checked     // what keepers judge before the result counts, or nil
 
 	done chan struct{} // closed when counted or err is set
-	// counted means that the result is counted. Otherwise, without an error, the ledger has no
-	// lease for it: it was counted before, or is late.
+	// counted means that the result is counted. If it is false without an error, the ledger
+	// has no lease for the result, because it was counted before or is late.
 	counted bool
 	err     error
 	lead    chan struct{} // closed when the caller of this result is to count for all
@@ -49,20 +49,20 @@ type arrived struct {
 	left    bool          // its caller has given up; the counter's mutex guards it
 }
 
-// counter counts results in the ledger, those that wait in one transaction. One of the waiting
-// callers does so for all, until its own result is counted.
+// counter counts results in the ledger. All waiting results share a transaction. One of the
+// waiting callers counts for all, until its own result is counted.
 type counter struct {
 	ledger  *ledger.Ledger
 	mirror  *mirror
 	wake    func(run string)
 	log     *slog.Logger
 	metrics *metrics
-	// home is the context of the gateway, if it runs. Transactions are not those of one caller.
+	// home is the context of the running gateway. Transactions use it because they serve many callers.
 	home atomic.Pointer[context.Context]
 	// judge asks the keepers of private plans about results.
 	judge func(ctx context.Context, all []*arrived) (accepted, again []*arrived)
-	// away means that the database did not respond recently, and tries is the number of calls that
-	// try it anyway.
+	// away means that the database did not respond recently. tries is the number of calls that try
+	// anyway.
 	away  atomic.Bool
 	tries atomic.Int64
 
@@ -99,8 +99,8 @@ func (c *counter) failed(err error) {
 	}
 }
 
-// count counts a result together with those of other calls. If the caller gives up, the result
-// may be counted anyway.
+// count counts a result together with those of other calls. The result may be counted even if
+// the caller gives up.
 func (c *counter) count(ctx context.Context, a *arrived) (counted bool, err error) {
 	a.done, a.lead = make(chan struct{}), make(chan struct{})
 	c.mu.Lock()
@@ -148,7 +148,7 @@ func (c *counter) length() int {
 	return len(c.waiting)
 }
 
-// work counts the results that wait until that of the caller is done, or the caller gives up.
+// work counts waiting results until the caller's result is done, or the caller gives up.
 func (c *counter) work(ctx context.Context, own *arrived) {
 	home := ctx
 	if h := c.home.Load(); h != nil {
@@ -181,7 +181,7 @@ func (c *counter) work(ctx context.Context, own *arrived) {
 	}
 }
 
-// take returns the results of the next transactions, among them that of the caller.
+// take returns the results of the next transactions, including the caller's.
 func (c *counter) take(own *arrived) []*arrived {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,8 +198,9 @@ func (c *counter) take(own *arrived) []*arrived {
 	return batch
 }
 
-// putBack lets results wait for another attempt, before those that came later. One whose caller
-// has given up must not wait: if it were to count for all, nobody would.
+// putBack queues results for another attempt, before later ones. It drops results whose caller
+// has given up, because such a caller could be chosen to count for all, and nothing would be
+// counted.
 func (c *counter) putBack(all []*arrived) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -207,9 +208,9 @@ func (c *counter) putBack(all []*arrived) {
 	c.waiting = slices.Concat(all, c.waiting)
 }
 
-// countAll counts results, each round in a transaction of its own: a region passes the sum of a
-// batch on, and a sum belongs to one round. It returns the results for which the database was
-// away.
+// countAll counts the results of each round in a separate transaction, because a region passes
+// on the sum of a batch, and a sum belongs to one round. It returns the results for which the
+// database did not respond.
 func (c *counter) countAll(ctx context.Context, all []*arrived) (again []*arrived) {
 	slices.SortStableFunc(all, func(a, b *arrived) int {
 		return cmp.Or(cmp.Compare(a.run, b.run), cmp.Compare(a.round, b.round), cmp.Compare(a.agent, b.agent), cmp.Compare(a.result.Shares[0].Client, b.result.Shares[0].Client))
@@ -225,8 +226,8 @@ func (c *counter) countAll(ctx context.Context, all []*arrived) (again []*arrive
 	return again
 }
 
-// countRound counts results of one round. If this fails although the database answers, it
-// counts them in halves, so that one bad result does not stop the others.
+// countRound counts results of one round. If this fails although the database responds,
+// it counts them in halves, so one bad result does not stop the others.
 func (c *counter) countRound(ctx context.Context, all []*arrived) (again []*arrived) {
 	if c.judge != nil {
 		if all, again = c.judge(ctx, all); len(all) == 0 {
@@ -253,7 +254,7 @@ func (c *counter) countRound(ctx context.Context, all []*arrived) (again []*arri
 // transact counts results of one round in one transaction and answers their callers.
 func (c *counter) transact(ctx context.Context, all []*arrived) error {
 	// Add up all results before the transaction starts, to keep the transaction short. The
-	// sum is nearly always the right one, because nearly always all results count.
+	// sum is nearly always right, because nearly always all results count.
 	start := time.Now()
 	f := &folder{terms: all[0].terms, all: all, fold: round.NewFold(all[0].terms.Rules)}
 	arrivals := make([]ledger.Arrival, len(all))
@@ -292,8 +293,8 @@ func (c *counter) transact(ctx context.Context, all []*arrived) error {
 	return nil
 }
 
-// forLedger returns the result as the ledger records it. The result must be prepared, which sets
-// what of it counts.
+// forLedger returns the result as the ledger records it. The result must be prepared, which
+// selects the parts that count.
 func (a *arrived) forLedger() ledger.Arrival {
 	l := ledger.Arrival{Agent: a.agent, Round: a.round, Version: int64(a.result.Version), Bytes: int64(a.bytes), Shares: make([]ledger.Share, len(a.result.Shares))}
 	for i, s := range a.result.Shares {

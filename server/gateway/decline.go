@@ -52,7 +52,7 @@ func declineCode(code string) string {
 	return ""
 }
 
-// printable replaces the characters of an agent's text that a terminal could obey.
+// printable replaces control characters in an agent's text.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

@@ -66,8 +66,8 @@ func (g *Gateway) joinError(ctx context.Context, err error) error {
 }
 
 // joinedBefore returns the name of an agent that joins again and proves that it has the key
-// of the certificate that it used last. It returns an empty name for all others, which get a
-// new name: whoever has a token may join, but not take over the clients of another agent.
+// of the certificate that it used last. It returns an empty name for all other agents, which
+// get a new name. The holder of a token may join, but not take over another agent's clients.
 func (g *Gateway) joinedBefore(ctx context.Context, r *v1.JoinRequest, now time.Time) string {
 	if len(r.OldCertificate) == 0 {
 		return ""
@@ -155,8 +155,8 @@ func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.Anno
 	return &v1.AnnounceResponse{Refused: refused.Clients, Reason: refused.Reason, Statements: g.Keepers.Known()}, nil
 }
 
-// version returns the version of an agent's program, or nothing if it is not one: people read
-// it, and an agent with an odd version may work as well as others.
+// version returns the version of an agent's program, or nothing if the text is no valid
+// version. It is only displayed, so an odd version is not refused.
 func version(text string) string {
 	if len(text) > versionBytes || !validName(text) {
 		return ""
@@ -164,7 +164,7 @@ func version(text string) string {
 	return text
 }
 
-// skew returns how far an agent's clock is ahead, or nil if it did not say.
+// skew returns how far an agent's clock is ahead, or nil if unknown.
 func skew(clock int64, now time.Time) *time.Duration {
 	if clock <= 0 {
 		return nil
@@ -174,7 +174,7 @@ func skew(clock int64, now time.Time) *time.Duration {
 	return &d
 }
 
-// validName reports whether a name is not too long and printable.
+// validName reports whether a name is short enough and printable.
 func validName(name string) bool {
 	return name != "" && len(name) <= nameBytes && utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
 }

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// holdFor is the longest time that a call is held, and standing the interval between calls
-	// above which an agent closes its connection, so that its calls are not held.
+	// holdFor is the longest time that a call is held. Above the interval standing between
+	// calls, an agent closes its connection, so its calls are not held.
 	holdFor, standing = 25 * time.Second, 30 * time.Second
-	// maxInline limits the size of a blob in a response, maxBlobs that of all of them, and
-	// maxHave the blobs that an agent names.
+	// maxInline limits the size of a blob in a response. maxBlobs limits the total size.
+	// maxHave limits the blobs that an agent names.
 	maxInline, maxBlobs = 1 << 20, 2 << 20
 	maxHave             = 32
 )
@@ -29,7 +29,7 @@ type named struct {
 	others           map[ledger.Turn]bool // those of its result and its declines
 }
 
-// Exchange is the only call of an agent that takes part in runs. It declines turns, stores
+// Exchange is the only call that an agent makes to take part in runs. It declines turns, stores
 // reports, counts a result, extends the leases of the turns that the agent is training, and
 // returns verdicts and new tasks. If there is nothing new, it is held.
 func (g *Gateway) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.ExchangeResponse, error) {
@@ -101,9 +101,9 @@ func (g *Gateway) names(r *v1.ExchangeRequest) (n named, err error) {
 	return n, nil
 }
 
-// leases returns the open leases of an agent: from memory if this is certain to give the same
-// tasks as the ledger, or older ones of which the agent has heard nothing. Verdicts need the
-// ledger.
+// leases returns the open leases of an agent. It reads them from memory if they are certain
+// to give the same tasks as the ledger, or older tasks that the agent does not know yet.
+// Verdicts need the ledger.
 func (g *Gateway) leases(ctx context.Context, agent string, r *v1.ExchangeRequest, n named, now time.Time) (all []ledger.Task, err error) {
 	all, ok := g.mirror.tasks(agent)
 	session, _ := g.mirror.current()
@@ -131,7 +131,7 @@ func (g *Gateway) leases(ctx context.Context, agent string, r *v1.ExchangeReques
 	return all, nil
 }
 
-// look returns what there is for an agent now.
+// look returns what the gateway has for an agent now.
 func (g *Gateway) look(ctx context.Context, caller directory.Caller, r *v1.ExchangeRequest, n named) (*v1.ExchangeResponse, error) {
 	agent, now := caller.ID, g.Ledger.Now()
 	session, _ := g.mirror.current() // before the leases are read
@@ -199,9 +199,8 @@ func (g *Gateway) look(ctx context.Context, caller directory.Caller, r *v1.Excha
 	}, nil
 }
 
-// holdTime returns how long a call is held with a response that has nothing new. An agent that
-// has something to do is not held, and neither is one of a fleet so large that agents close
-// their connections.
+// holdTime returns how long to hold a call without news. It does not hold an agent that has
+// work, nor agents of a fleet so large that they close their connections.
 func (g *Gateway) holdTime(r *v1.ExchangeRequest, s *v1.ExchangeResponse) time.Duration {
 	if r.WaitMs <= 0 || len(r.Enrolments) > 0 || namesIn(r) > heavyNames || len(r.Training)+len(r.Pushed)+len(s.Tasks)+len(s.Verdicts)+len(s.Adapt)+len(s.Forked) > 0 || s.Announce || s.Releases != nil {
 		return 0
@@ -211,16 +210,16 @@ func (g *Gateway) holdTime(r *v1.ExchangeRequest, s *v1.ExchangeResponse) time.D
 	default:
 		return 0 // the agent has more to send or to ask
 	}
-	// A call that begins when the gateway ends would wait in vain.
+	// Do not hold a call that begins while the gateway ends.
 	if _, fresh := g.mirror.current(); !fresh || g.ending.Load() || g.Pace.Of(g.agents.Load()) > standing {
 		return 0
 	}
 	return min(time.Duration(min(r.WaitMs, holdFor.Milliseconds()))*time.Millisecond, holdFor)
 }
 
-// wait returns what there is for an agent. If there is nothing new, it holds the call until there
-// is. A call that is held has no slot, no lane and no memory for its message, but counts as one
-// of its agent's calls. It ends when the agent is revoked.
+// wait returns news for an agent, and holds the call until there is some. A held call occupies no
+// slot, no lane and no memory for its message, but counts as one of its agent's calls. It ends
+// when the agent is revoked.
 func (g *Gateway) wait(ctx context.Context, caller directory.Caller, r *v1.ExchangeRequest, n named, received *v1.Received) (s *v1.ExchangeResponse, err error) {
 	var woken <-chan struct{}
 	if r.WaitMs > 0 { // before looking, so that nothing is missed
@@ -265,7 +264,7 @@ func (g *Gateway) wait(ctx context.Context, caller directory.Caller, r *v1.Excha
 	return s, nil
 }
 
-// giveUp gives up what a call needs while it is served.
+// giveUp releases what a call needs while it is served.
 func giveUp(ctx context.Context) {
 	leaveGate(ctx)
 	if leave, ok := ctx.Value(laneKey{}).(func()); ok {
@@ -350,8 +349,8 @@ func (g *Gateway) pace(busy bool, agent string) time.Duration {
 	return time.Duration(float64(p) * (0.8 + 0.4*random))
 }
 
-// verdicts returns the outcomes of pushed results. The results of turns that are still open
-// did not arrive, or wait in a gateway; the agent sends them again.
+// verdicts returns the outcomes of pushed results. If a turn is still open, its result did
+// not arrive or waits in a gateway, so the agent resends it.
 func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns, asked map[ledger.Turn]bool) (all []*v1.Verdict, err error) {
 	for _, t := range pushed {
 		waiting, over := splitAsked(t, asked)

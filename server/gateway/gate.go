@@ -10,7 +10,7 @@ import (
 	"connectrpc.com/connect"
 )
 
-// gate limits the number of calls that run at a time; further calls wait. Without it, the
+// gate limits the number of concurrent calls. Further calls wait. Without this limit, the
 // goroutines of thousands of calls would compete with those that store and count results,
 // and an overloaded server would make no progress.
 type gate struct {
@@ -63,7 +63,7 @@ func (g *gate) enter(ctx context.Context) (leave func(), err error) {
 }
 
 // adjust changes stretch according to the waiting times since the last adjust. Call it
-// about once per check-in interval, because a change takes that long to have an effect.
+// about once per check-in interval, because a change takes that long to take effect.
 func (g *gate) adjust() {
 	arrived, waited := g.arrived.Swap(0), g.waited.Swap(0)
 	s := g.stretch.Load()

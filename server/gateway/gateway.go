@@ -1,4 +1,4 @@
-// Package gateway serves the agents' API: it authenticates agents, sends out tasks and
+// Package gateway serves the agents' API. It authenticates agents, sends tasks and
 // weights, and receives results. It checks everything that an agent sends, so that an
 // accepted result can be counted without further checks. Any number of gateways may run.
 package gateway
@@ -38,7 +38,7 @@ type Config struct {
 	// Certificates is the lifetime of agents' certificates. Grace is how long after its
 	// expiry a certificate can be renewed.
 	Certificates, Grace time.Duration
-	// Lease is how long a turn stays valid without a call of its agent.
+	// Lease is how long a turn stays valid without a call from its agent.
 	Lease time.Duration
 	Pace  Pace
 	// SeenEvery is how often the time of an agent's last call is stored. 0 means once a
@@ -48,13 +48,13 @@ type Config struct {
 	// of incomplete results.
 	Clients int
 	Uploads int64
-	// ByAddress limits callers without a certificate by their address. Report is told to whom
-	// limits were applied.
+	// ByAddress limits callers without a certificate by their address. Report receives the
+	// callers to whom limits were applied.
 	ByAddress bool
 	Report    *access.LimitReport
 	// Region means that a hub decides what counts, and that reports must be sent to it.
 	Region bool
-	// Keepers are those of private plans, or nil.
+	// Keepers are the keepers of private plans, or nil.
 	Keepers *keepers.Set
 	// Wake notifies coordinators of a change in a run, and Woken receives a value when a run has
 	// new leases. Notifications may be lost.
@@ -65,7 +65,7 @@ type Config struct {
 	// Random returns a number in [0, 1) for an agent's next interval. If it is nil,
 	// math/rand/v2 is used.
 	Random func(agent string) float64
-	// Session returns a new name for what the gateway has in memory. If it is nil, the name is
+	// Session returns a new name for the gateway's state in memory. If it is nil, the name is
 	// random.
 	Session func() string
 }
@@ -73,8 +73,8 @@ type Config struct {
 // Pace determines how often agents call.
 type Pace struct {
 	// Poll is the interval between calls in a small fleet. In a large fleet the
-	// interval is longer, so that all agents together call Rate times a second, but it
-	// is never longer than MaxPoll. Agents with open tasks have their own interval.
+	// interval is longer, up to MaxPoll, so that all agents together call Rate times a
+	// second. Agents with open tasks have their own interval.
 	Poll, MaxPoll time.Duration
 	Rate          float64
 }
@@ -91,8 +91,9 @@ func (p Pace) Latest(agents int64) time.Duration {
 	return time.Duration(1.5 * float64(p.Of(agents)))
 }
 
-// Quiet returns after what time without a call an agent counts as quiet: three times its
-// interval, and at least two minutes. Times of calls are stored once a minute, so this is
+// Quiet returns the time after which an agent that has not called counts as quiet. It is
+// three times the agent's interval, and at least two minutes. Times of calls are stored
+// once a minute, so this is
 // always longer than Latest and that minute. An overloaded server asks busy agents to wait
 // up to a quarter of a lease, so some may count as quiet then.
 func (p Pace) Quiet(agents int64) time.Duration {
@@ -145,8 +146,8 @@ const (
 	nameBytes    = 128
 	versionBytes = 64
 	largestSkew  = 100 * 365 * 24 * time.Hour
-	// turnsOfClient limits the runs that a client takes part in at a time; agents have
-	// the same limit. A request names each round of a run once.
+	// turnsOfClient limits the concurrent runs of a client. Agents have the same
+	// limit. A request names each round of a run once.
 	turnsOfClient = 8
 	maxRounds     = 256
 	// These two limit the parts of a message (see codecs). They are enough for a request that
@@ -266,7 +267,7 @@ func (g *Gateway) follow(ctx context.Context) {
 	g.mirror.wakeAll()
 }
 
-// Forget drops what the gateway has in memory of the ledger. This costs time and nothing else.
+// Forget drops the gateway's copies of the ledger. This costs only time.
 func (g *Gateway) Forget() {
 	g.mirror.drop()
 	g.trust.dropAll()
@@ -278,8 +279,8 @@ func (g *Gateway) count(ctx context.Context) {
 		g.agents.Store(n)
 	}
 	if n, err := g.Ledger.Counter.Asked(ctx); err == nil {
-		// The number decays slowly: most turns of a round end long before the round, and
-		// the next round asks as many clients.
+		// The number decays slowly, because most turns of a round end long before the
+		// round, and the next round asks as many clients.
 		g.asked.Store(max(n, g.asked.Load()*9/10))
 	}
 }

@@ -30,8 +30,8 @@ const (
 	askAgain = 10 * time.Minute
 )
 
-// heads has the newest heads of some runs, so that a check-in needs no query. Heads never
-// change, and the ledger is asked for newer ones when there is a newer version.
+// heads has the newest heads of some runs, so a check-in needs no query. Heads never
+// change. The gateway asks the ledger for newer heads when a newer version exists.
 type heads struct {
 	ledger *ledger.Ledger
 	refuse *refuser
@@ -40,7 +40,7 @@ type heads struct {
 	runs map[string][]head.Head
 	// forks has the agents and runs whose disagreement is recorded.
 	forks map[[2]string]bool
-	// gone has runs without heads that agents have named, and when the ledger was asked.
+	// gone has runs without heads that agents have named, and the time of the last query.
 	gone map[string]time.Time
 }
 
@@ -88,7 +88,7 @@ func (c *heads) upTo(ctx context.Context, run string, version int64) ([]head.Hea
 
 func byVersion(h head.Head, version int64) int { return cmp.Compare(h.Version, version) }
 
-// after returns the heads between the one that an agent has seen of a run and that of a
+// after returns a run's heads after the one that an agent has seen, up to that of a
 // version.
 func (c *heads) after(ctx context.Context, run string, version int64, seen []*v1.SeenHead) (all []*v1.Head, err error) {
 	found, err := c.upTo(ctx, run, version)
@@ -124,9 +124,9 @@ func (c *heads) after(ctx context.Context, run string, version int64, seen []*v1
 	return all, nil
 }
 
-// forked returns the runs of which an agent has seen a head that is not in the ledger. Such an
-// agent was shown other weights than the others: by another server with the same key, or by this
-// one before its ledger was restored from a backup.
+// forked returns the runs for which an agent has seen a head that is not in the ledger. Such an
+// agent received other weights than the rest of the fleet, either from another server with the
+// same key, or from this one before its ledger was restored from a backup.
 func (c *heads) forked(ctx context.Context, agent string, seen []*v1.SeenHead) (runs []string, err error) {
 	if len(seen) > headsSeen {
 		return nil, c.refuse.invalid("heads", "a request may have %d heads, this one has %d", headsSeen, len(seen))

@@ -12,8 +12,8 @@ import (
 	"loadstar/server/terms"
 )
 
-// history remembers what does not change in the ledger: versions, what private rounds say about
-// keepers, and how runs ended. It is safe for concurrent use.
+// history caches parts of the ledger that never change: versions, the keepers of private
+// rounds, and how runs ended. It is safe for concurrent use.
 type history struct {
 	ledger *ledger.Ledger
 
@@ -23,7 +23,7 @@ type history struct {
 	endings  map[string]string        // runs that have ended, and how
 }
 
-// These limit what is in memory of each.
+// These constants limit the entries of each kind in memory.
 const maxKnownVersions, maxPrivateRounds, maxEnded = 256, 64, 256
 
 // versionKey identifies a version of a run.
@@ -90,7 +90,7 @@ func (h *history) privacy(ctx context.Context, t *terms.Terms, l ledger.Task) (*
 }
 
 // explainClosed adds to verdicts on closed rounds how their runs ended, for the agents'
-// logs. A run that has ended stays so, so the gateway asks the ledger once. If the ledger
+// logs. An ended run never resumes, so the gateway asks the ledger once. If the ledger
 // does not answer, the verdicts have no reason.
 func (h *history) explainClosed(ctx context.Context, all []*v1.Verdict) {
 	for _, v := range all {

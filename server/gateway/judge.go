@@ -30,8 +30,8 @@ type notAccepted struct{ why string }
 
 func (n *notAccepted) Error() string { return n.why }
 
-// toCheck returns what the keeper of a plan judges of a result, or nil if the plan has no check. The
-// products take most of the time of counting, so each call computes its own.
+// toCheck returns what a plan's keeper judges of a result, or nil if the plan has no check.
+// Computing the products takes most of the time of counting, so each call computes its own.
 func (x *results) toCheck(ctx context.Context, t *terms.Terms, r *v1.Result, numbers []byte) (*checked, error) {
 	if !t.Checks() {
 		return nil, nil
@@ -56,7 +56,7 @@ func (x *results) toCheck(ctx context.Context, t *terms.Terms, r *v1.Result, num
 	return c, nil
 }
 
-// maskedRound returns what the results of a round are masked for.
+// maskedRound returns the round for which results are masked.
 func (x *results) maskedRound(ctx context.Context, t *terms.Terms, r *v1.Result) (*v1.MaskedRound, error) {
 	v, err := x.history.version(ctx, r.Run, r.Version)
 	if err != nil {
@@ -75,8 +75,8 @@ func (x *results) maskedRound(ctx context.Context, t *terms.Terms, r *v1.Result)
 // judge asks keepers about results.
 type judge struct{ keepers *keepers.Set }
 
-// all asks the keeper about the results of a round. It returns those that may count, and those
-// that wait for the keeper. The callers of the others hear why.
+// all asks the keeper about the results of a round. It returns the results that may count, and
+// those that wait for the keeper. The callers of all others receive the reason.
 func (j judge) all(ctx context.Context, all []*arrived) (accepted, again []*arrived) {
 	var open []*arrived
 	for _, a := range all {
@@ -94,7 +94,7 @@ func (j judge) all(ctx context.Context, all []*arrived) (accepted, again []*arri
 }
 
 // some asks with one call. If the keeper refuses the call because of one result, it asks
-// about halves, so that this does not stop the others.
+// about halves, so one result does not stop the others.
 func (j judge) some(ctx context.Context, all []*arrived) (accepted, again []*arrived) {
 	var results []*v1.CheckedResult
 	for _, a := range all {

@@ -23,8 +23,8 @@ type metrics struct {
 	calls   *prometheus.HistogramVec // by method and code
 	refused *prometheus.CounterVec   // by reason
 	bytes   prometheus.Counter
-	// What is counted: results that are and that are too late, the time until one is, and the
-	// parts of it that a batch takes.
+	// Counted and late results, the time until a result is counted, and the parts of its
+	// batch's time.
 	counted, late       prometheus.Counter
 	count, fold, commit prometheus.Histogram
 	declined            *prometheus.CounterVec // by code

@@ -9,14 +9,15 @@ import (
 	"loadstar/server/ledger"
 )
 
-// mirror has a copy of the open leases in memory, so that most calls need no query. The ledger
-// is the only truth: the mirror gives tasks and lets results through to be counted, but no
-// verdict comes from it. An old copy costs an agent work for nothing at worst, because the
-// transaction that counts looks at the leases.
+// mirror has a copy of the open leases in memory, so that most calls need no query. Only the
+// ledger is authoritative. The mirror gives tasks and lets results through to be counted, but
+// gives no verdicts. At worst, an old copy costs an agent wasted work, because the transaction
+// that counts checks the leases.
 //
-// A task that was counted must not be given again, because its agent would take the verdict on
-// the first result for one on the second. A gateway knows what it has told an agent, and takes
-// tasks from memory only for an agent that has heard of no other gateway since (see session).
+// A counted task must not be given again, because its agent would take the verdict on the
+// first result for one on the second. A gateway knows what it has told an agent. It takes
+// tasks from memory only for an agent that has not talked to another gateway since (see
+// session).
 //
 // A mirror may be dropped at any time.
 type mirror struct {
@@ -28,7 +29,7 @@ type mirror struct {
 	read    time.Time // when the stamps were last read, at the begin of reading; zero if nothing is known
 	stamps  ledger.Stamps
 	agents  map[string]*leasesOf
-	// While leases are loaded, what calls learn meanwhile is newer.
+	// What calls learn while leases are being loaded is newer than the loaded leases.
 	loading bool
 	gone    map[ledger.Turn]bool // turns that have ended
 	asked   map[string]bool      // agents whose leases were asked from the ledger
@@ -43,10 +44,10 @@ type leasesOf struct {
 }
 
 const (
-	// readEvery is how often a gateway looks whether its copies are old, if nobody tells it.
+	// readEvery is how often a gateway checks the age of its copies without a notification.
 	readEvery = 500 * time.Millisecond
-	// readFor is how long it relies on its copies. A revocation in another process reaches it
-	// within this time.
+	// readFor is how long a gateway relies on its copies. A revocation in another process
+	// reaches it within this time.
 	readFor = time.Second
 )
 

@@ -12,10 +12,10 @@ import (
 
 // Limits on the evaluation of held-out clients.
 const (
-	// newFor is how long after a run its held-out clients are asked.
+	// newFor is how long after a run its held-out clients are still asked.
 	newFor = 7 * 24 * time.Hour
-	// maxNew limits the held-out clients that a gateway has in memory, and maxNewOfAgent
-	// those that an agent is asked for at a time.
+	// maxNew limits the held-out clients in a gateway's memory. maxNewOfAgent limits
+	// those that an agent evaluates at a time.
 	maxNew        = 100_000
 	maxNewOfAgent = 256
 )

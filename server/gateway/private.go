@@ -15,8 +15,8 @@ import (
 // maxEnrolments limits the enrolments in a request. An agent has one for each of its keepers.
 const maxEnrolments = 4
 
-// enrol passes an agent's enrolments to their keepers and returns the answers. There is none from a
-// keeper that does not answer now: the agent repeats its enrolment.
+// enrol passes an agent's enrolments to their keepers and returns the answers. If a keeper does not
+// answer now, its answer is missing, and the agent repeats its enrolment.
 func (g *Gateway) enrol(ctx context.Context, agent string, all []*v1.Enrolment) (receipts []*v1.Receipt, err error) {
 	if len(all) > maxEnrolments {
 		return nil, g.refuse.invalid("enrolment", "a request may have %d enrolments, this one has %d", maxEnrolments, len(all))
@@ -71,7 +71,7 @@ func (f *folder) masked(counted []int) (p ledger.Partial, err error) {
 	return p, nil
 }
 
-// samePart rejects a result that has the number of another one that was counted.
+// samePart rejects a result that has the number of another counted result.
 func (x *results) samePart(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
 	if r.Form != v1.Form_FORM_MASKED {
 		return nil, nil

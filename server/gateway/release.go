@@ -12,7 +12,7 @@ import (
 	"loadstar/server/ledger"
 )
 
-// offer is what agents are told about releases. Each gateway has a copy in memory, so a
+// offer is the list of releases for agents. Each gateway has a copy in memory, so a
 // check-in needs no query.
 type offer struct {
 	list *v1.ReleaseList
@@ -64,7 +64,7 @@ func (x *offers) to(r *v1.ExchangeRequest) *v1.ReleaseList {
 	return o.list
 }
 
-// has reports whether there is or was a release.
+// has reports whether a release exists or existed.
 func (x *offers) has(release string) bool {
 	o := x.now.Load()
 	return o != nil && o.ids[release]

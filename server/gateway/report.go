@@ -82,8 +82,8 @@ func (p *reports) may(agent string, n int, now time.Time) bool {
 	return true
 }
 
-// check checks a report. It refuses texts that are not valid, and moves numbers that are
-// out of bounds to the nearest bound.
+// check checks a report. It refuses invalid texts, and moves out-of-range numbers to the
+// nearest bound.
 func (p *reports) check(r *v1.ClientReport) (x directory.Report, ok bool) {
 	if !validName(r.GetClient()) || len(r.Shares) > maxShares || len(r.Findings) > maxFindings || slices.ContainsFunc(r.Findings, invalidCode) ||
 		slices.ContainsFunc(r.Shares, func(s *v1.SourceShare) bool { return invalidCode(s.GetSource()) }) {
@@ -118,8 +118,8 @@ func (p *reports) check(r *v1.ClientReport) (x directory.Report, ok bool) {
 	}, err == nil
 }
 
-// known returns the codes of findings that this version knows, once each. Only these are
-// counted, so that an agent cannot invent any number of codes.
+// known returns the codes of findings that this version knows, once each. Only known
+// codes are counted, because an agent could invent any number of others.
 func known(codes []string) (some []string) {
 	for _, c := range quality.Codes() {
 		if slices.Contains(codes, string(c.Code)) {

@@ -32,7 +32,7 @@ type results struct {
 }
 
 // take receives a result or a chunk of one, and counts it. The outcome PART means that more
-// chunks are needed, and ACCEPTED that this is a region, where the hub decides later. Any other
+// chunks are needed. ACCEPTED means that this is a region and the hub decides later. Any other
 // outcome is final.
 func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
 	t, err := x.terms.Of(ctx, r.Run)
@@ -95,14 +95,14 @@ func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 	}
 	r.Chunk = nil // its memory is not needed while the result waits
 	leaveGate(ctx)
-	// While the database does not respond, the agent gets a clear answer, and keeps its result. Without
-	// the limit it would give up first and could not know why.
+	// If the database does not respond, the agent gets a clear answer and keeps its result. Without the
+	// limit, the agent would give up first and would not know why.
 	within, cancel := context.WithTimeout(ctx, countWithin)
 	defer cancel()
 	counted, err := x.counter.count(within, a)
 	if refused := (*notAccepted)(nil); errors.As(err, &refused) {
-		// The turn ends, whatever the agent does: the round must not wait for it, and its next attempt
-		// would show it another bit of the random vectors.
+		// End the turn in any case. The round must not wait for it, and the next attempt would reveal
+		// to the agent another bit of the random vectors.
 		turns := &v1.Turns{Run: r.Run, Round: r.Round}
 		for _, s := range r.Shares {
 			turns.Clients = append(turns.Clients, s.Client)
@@ -128,11 +128,11 @@ func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 	return &v1.Received{Outcome: v1.Outcome_OUTCOME_COUNTED}, nil
 }
 
-// countWithin is how long a result may wait to be counted. It is shorter than an agent waits for
-// an answer, and longer than a failover of the database takes mostly.
+// countWithin is how long a result may wait to be counted. It is shorter than an agent's
+// timeout, and longer than most failovers of a database.
 const countWithin = 20 * time.Second
 
-// ended returns what has become of a result whose turns are no longer open.
+// ended returns the outcome of a result whose turns are no longer open.
 func (x *results) ended(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
 	over, err := x.withoutNumbers(ctx, agent, r)
 	if err == nil && over == nil {
@@ -177,9 +177,9 @@ func (x *results) checkShape(r *v1.Result, t *terms.Terms) string {
 	return ""
 }
 
-// withoutNumbers returns what becomes of a result if the numbers are not needed, because the
-// turns are counted or closed or belong to another agent. Otherwise it returns nil. It asks the
-// ledger, because memory can be old.
+// withoutNumbers returns the outcome of a result whose numbers are not needed, because its
+// turns are counted, closed or another agent's. Otherwise it returns nil. It asks the ledger,
+// because the mirror can be old.
 func (x *results) withoutNumbers(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
 	clients := make([]string, len(r.Shares))
 	for i, s := range r.Shares {
@@ -201,7 +201,7 @@ func (x *results) withoutNumbers(ctx context.Context, agent string, r *v1.Result
 			return x.refuse.reject("version", fmt.Sprintf("client %s was asked to train from version %d, not %d", c, w.Version, r.Version)), nil
 		case w.State != ledger.Asked:
 			// The answer is the same for a late result and for another agent's client, so
-			// that an agent learns nothing about the clients of other agents.
+			// an agent learns nothing about other agents' clients.
 			x.refuse.metrics.refused.WithLabelValues("closed").Inc()
 			return &v1.Received{Outcome: v1.Outcome_OUTCOME_CLOSED}, nil
 		}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Limits of what a gateway remembers about check-ins.
+// Limits on what a gateway remembers about check-ins.
 const (
 	// seenEvery is how often the time of an agent's last check-in is stored.
 	seenEvery = time.Minute
@@ -16,8 +16,8 @@ const (
 	maxSeen = 100_000
 )
 
-// seen collects the agents that check in until the ledger stores them. Each agent is stored
-// once per interval.
+// seen collects the agents that have checked in, until the ledger stores them. Each agent
+// is stored once per interval.
 type seen struct {
 	every time.Duration
 

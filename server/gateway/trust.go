@@ -80,8 +80,8 @@ func (t *trust) get(agent, serial string) (c directory.Caller, ok bool) {
 	return has.Caller, now.Sub(has.began) < limit
 }
 
-// check notes the number that changes with revocations, and when it was read. If it has changed,
-// all agents are looked up again. It reports whether this is so.
+// check notes the number that changes with revocations, and when it was read. If the number has
+// changed, all agents are looked up again, and check returns true.
 func (t *trust) check(stamp int64, read time.Time) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

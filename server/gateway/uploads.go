@@ -84,8 +84,8 @@ func (u *uploads) release(bytes int64) {
 }
 
 // room reports whether there is memory for another upload. It discards slow uploads if
-// necessary. The memory is reserved for the whole result, so that every upload that began
-// can be completed.
+// necessary. It reserves memory for the whole result, so every upload that has begun can
+// be completed.
 func (u *uploads) room(bytes int64, now time.Time) bool {
 	if u.bytes+bytes > u.most {
 		for agent, x := range u.byAgent {

@@ -10,16 +10,16 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// Results of a run are counted by several processes at a time, and none may be counted while
-// the run is driven. With PostgreSQL, counting takes a lock on the run that others may share,
-// and everything that changes the run takes it alone. SQLite has one writer.
+// Several processes may count a run's results at the same time, but none may count while a
+// coordinator drives the run. With PostgreSQL, counting takes a shared lock on the run, and
+// all changes of the run take an exclusive one. SQLite has one writer.
 //
 // A batch takes its number under the lock. The holder of the exclusive lock therefore knows that all
-// batches up to the newest are there, and that later ones get higher numbers. Between two such
+// batches up to the newest are stored, and that later ones get higher numbers. Between two such
 // transactions the numbers do not follow the order of commits.
 
-// slots is the number of rows that a run has for the processes that count. Two processes may
-// have the same row by chance; they then wait for each other.
+// slots is the number of rows that a run has for counting processes. By chance two processes
+// may use the same row and wait for each other.
 const slots = 256
 
 // newSlot chooses the slot of a process.
@@ -47,8 +47,8 @@ func scanCounter(row interface{ Scan(...any) error }) (c counterRow, err error) 
 	return c, sqlstore.CheckRow("counters", checksum, run, c.slot, c.batch, c.receipts)
 }
 
-// newestBatch returns the newest batch of a run that is locked: the one that its row has, or a
-// later one that was counted.
+// newestBatch returns the newest batch of a locked run, which is the batch in its row or one
+// that was counted later.
 func newestBatch(ctx context.Context, tx *sqlstore.Txn, r *Run) (newest int64, err error) {
 	newest = r.Batch
 	err = sqlstore.Query(ctx, tx, func(rows *sql.Rows) error {
@@ -93,7 +93,7 @@ func (ct *Counter) note(ctx context.Context, tx *sqlstore.Txn, run string, round
 		return err
 	}
 	if c.round != round {
-		// The row has the numbers of one round. Those of the last one stay with the round.
+		// The row has the numbers of the current round. The previous round's numbers are stored with that round.
 		if _, err := tx.ExecContext(ctx, "UPDATE rounds SET bytes = bytes + $3, counted = CASE WHEN state = $5 THEN counted + $4 ELSE counted END WHERE run = $1 AND round = $2",
 			run, c.round, c.bytes, c.counted, RoundOpen); err != nil {
 			return err

@@ -9,7 +9,7 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// Codes of declines. Agents have further ones.
+// Codes of declines. Agents define more codes.
 const (
 	CodeLost    = "lost" // the agent did not answer in time
 	CodeRevoked = "revoked"
@@ -76,8 +76,7 @@ func (ct *Counter) endTurns(ctx context.Context, tx *sqlstore.Txn, run, reason s
 	return ct.addDeclines(ctx, tx, all)
 }
 
-// Wave returns the most frequent reason with which agents declined turns of a round, and the
-// number of these turns.
+// Wave returns the most frequent reason for declined turns in a round, and their number.
 func (d *Drive) Wave(round int64) (reason string, turns int64, err error) {
 	defer sqlstore.Wrap(&err, "reading the declined turns of run", d.Run.ID)
 	err = sqlstore.Query(d.ctx, d.tx, func(r *sql.Rows) error { return r.Scan(&reason, &turns) },

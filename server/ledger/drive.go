@@ -159,9 +159,9 @@ func (d *Drive) Withdraw(now time.Time) (all []Lease, err error) {
 	return all, d.l.Counter.addDeclines(d.ctx, d.tx, lost)
 }
 
-// Asking describes leases for members of the fleet. They last until Until and can be
-// extended up to Latest; the zero time means no limit. Members whose agents were not seen
-// since Seen get none.
+// Asking describes leases for members of the fleet. The leases last until Until and can
+// be extended up to Latest. The zero time means no limit. Members whose agents were not
+// seen since Seen get no lease.
 type Asking struct {
 	Round, Version      int64
 	Members             []int64
@@ -230,7 +230,7 @@ func scanLease(r *sql.Rows) (x leaseRow, err error) {
 // leaseTypes has the types of storedLease.
 var leaseTypes = []string{"text", "bigint", "text", "bigint", "text", "bigint", "bigint", "bigint", "bigint"}
 
-// addLeases adds leases of one run with one statement. orElse is its end, for leases that exist.
+// addLeases adds leases of one run with one statement. orElse is the end of the statement, for leases that exist.
 func (l *Ledger) addLeases(ctx context.Context, tx *sqlstore.Txn, all []leaseRow, orElse string) error {
 	if len(all) == 0 {
 		return nil
@@ -263,7 +263,7 @@ func (d *Drive) saveMachine(state string) error {
 	return err
 }
 
-// Save stores the state of the run's round.Machine and the open round.
+// Save stores the open round and the state of the run's round.Machine.
 func (d *Drive) Save(machine string, open Round) (err error) {
 	defer sqlstore.Wrap(&err, "saving the round state of run", d.Run.ID)
 	if err := d.saveMachine(machine); err != nil {
@@ -286,7 +286,7 @@ func (d *Drive) Save(machine string, open Round) (err error) {
 }
 
 // Close closes a round. The round's merge will include everything counted up to the run's
-// newest batch. Close deletes the open leases, unless carries is set: they then stay valid
+// newest batch. Close deletes the open leases, unless carries is set and they stay valid
 // in later rounds. It also stores the state of the machine, which has advanced to the next
 // round.
 func (d *Drive) Close(r Round, machine string, carries bool) (err error) {
@@ -336,7 +336,7 @@ func (d *Drive) Publish(round Round, v Version, server string) (err error) {
 }
 
 // Evaluation returns the sum of the evaluations of all results that are counted and not
-// merged. It does not verify checksums, because the merge does, which reads the numbers too.
+// merged. It does not verify checksums, because the merge verifies them when it reads the numbers.
 func (d *Drive) Evaluation() (e Evaluation, err error) {
 	defer sqlstore.Wrap(&err, "reading the evaluation of run", d.Run.ID)
 	err = sqlstore.Query(d.ctx, d.tx, func(r *sql.Rows) error {
@@ -368,7 +368,7 @@ func (d *Drive) deleteSums(batch int64) error {
 	return nil
 }
 
-// Merging returns the round that is closed and has no new version yet, if there is one.
+// Merging returns the closed round without a new version, if any.
 func (d *Drive) Merging() (r Round, found bool, err error) {
 	defer sqlstore.Wrap(&err, "reading the closed round of run", d.Run.ID)
 	err = sqlstore.Query(d.ctx, d.tx, func(rows *sql.Rows) (err error) {

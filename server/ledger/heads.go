@@ -27,7 +27,7 @@ func (l *Ledger) HeadKey(ctx context.Context) (ed25519.PublicKey, error) {
 func headKey(seed []byte) ed25519.PrivateKey { return ed25519.NewKeyFromSeed(seed[:ed25519.SeedSize]) }
 
 // addHead signs the head of a version that is being added. It does nothing if the run has a head
-// of this or a newer version: a region can be asked for an older version later.
+// of this version or a newer one, because a region can receive tasks for an older version later.
 func addHead(ctx context.Context, tx *sqlstore.Txn, run string, version int64, weights string) error {
 	fresh := make([]byte, sqlstore.SecretSize)
 	_, _ = rand.Read(fresh) // never fails
@@ -49,7 +49,7 @@ func addHead(ctx context.Context, tx *sqlstore.Txn, run string, version int64, w
 	case err != nil:
 		return err
 	case !last.Valid(key.Public().(ed25519.PublicKey)):
-		// A head that follows a damaged one would look like another story.
+		// A head that follows a damaged one would look like a fork.
 		return fmt.Errorf("%w: table heads, row %s %d: it does not match its signature", sqlstore.ErrDamaged, run, last.Version)
 	case last.Version >= version:
 		return nil

@@ -1,8 +1,9 @@
-// Package ledger counts: it has the runs, rounds, leases, receipts and versions.
+// Package ledger stores runs, rounds, leases, receipts and versions, and counts updates.
 //
-// The server relies on one guarantee of this package: an update is counted by a single
-// transaction, which deletes its lease, adds its receipt and stores the sum that includes
-// it. Everything before the commit may be repeated; everything after it is final.
+// The server relies on one guarantee of this package. A single transaction counts an
+// update: it deletes the lease, adds the receipt and stores the sum that includes the
+// update. Everything before the commit may be repeated. Everything after the commit is
+// final.
 package ledger
 
 import (
@@ -14,10 +15,10 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// Ledger has the runs, their rounds and versions. It is safe for concurrent use.
+// Ledger stores runs with their rounds and versions. It is safe for concurrent use.
 type Ledger struct {
 	Store *sqlstore.Store
-	// The parts of the same database, of which most callers need one or two.
+	// The parts of the same database. Most callers need one or two of them.
 	Counter   *Counter
 	Relay     *Relay
 	Directory *directory.Directory
@@ -77,5 +78,5 @@ var (
 )
 
 // Unreachable reports whether an error means that the database is unreachable or starting, so
-// that a retry may help.
+// a retry may help.
 func Unreachable(err error) bool { return sqlstore.Unreachable(err) }

@@ -58,9 +58,9 @@ func (l *Ledger) OpenNewClients(ctx context.Context, after time.Time, limit int)
 	return all, err
 }
 
-// AddNewClients adds an agent's answer for some of its clients. It reports false and adds
-// nothing unless all of them are held out of the finished run, are the agent's and have not
-// answered. So an answer that is sent twice is added once.
+// AddNewClients adds an agent's answer for some of its clients. It returns false and adds
+// nothing unless the finished run has held out all of them, they belong to the agent, and
+// none has answered. So an answer that is sent twice is added once.
 func (l *Ledger) AddNewClients(ctx context.Context, agent, run string, clients []string, e Evaluation) (added bool, err error) {
 	defer sqlstore.Wrap(&err, "adding the errors of held-out clients of run", run)
 	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {

@@ -13,12 +13,12 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// Mask says which mask a counted result of a private plan has. The keepers compute it from the
-// nonce and their key of the agent.
+// Mask identifies the mask of a counted result of a private plan. The keepers compute the mask
+// from the nonce and the agent's key.
 type Mask struct {
 	Agent string
-	// Part is the number of the result among those of the agent in the round, and Clients the
-	// number of clients in it.
+	// Part numbers the agent's results in the round. Clients is the number of clients in the
+	// result.
 	Part, Clients int64
 	Nonce         string // hexadecimal
 }
@@ -26,8 +26,8 @@ type Mask struct {
 // Name identifies the result in its round.
 func (m *Mask) Name() string { return fmt.Sprintf("%s/%d", m.Agent, m.Part) }
 
-// PrivateRound has what a round of a private plan must not change: what its tasks say, and the
-// request to the keepers.
+// PrivateRound has the fixed parts of a private plan's round: its tasks, and the request to
+// the keepers.
 type PrivateRound struct {
 	Privacy []byte // encoded v1.Privacy
 	Request []byte // encoded; nil until the round has closed
@@ -37,8 +37,8 @@ type PrivateRound struct {
 // maskTypes has the types of sqlstore.MaskColumns and the checksum.
 var maskTypes = []string{"text", "bigint", "text", "bigint", "bigint", "bigint", "text", "bigint"}
 
-// withFreshMasks returns the counted arrivals whose masks no counted result has, and drops the
-// leases of the others. Our agents never use a part twice in a round.
+// withFreshMasks returns the counted arrivals with unused masks, and drops the leases of the
+// others. Honest agents never use a part twice in a round.
 func (ct *Counter) withFreshMasks(ctx context.Context, tx *sqlstore.Txn, run string, arrivals []Arrival, counted []int, used map[Turn]leaseRow) ([]int, error) {
 	type part struct {
 		agent string
@@ -131,7 +131,7 @@ func (ct *Counter) HasMask(ctx context.Context, run string, round int64, agent s
 	return n > 0, err
 }
 
-// PrivateRound returns what is fixed of a round of a private plan. It returns ErrNotFound until
+// PrivateRound returns the fixed parts of a private plan's round. It returns ErrNotFound until
 // a client was asked.
 func (l *Ledger) PrivateRound(ctx context.Context, run string, round int64) (p PrivateRound, err error) {
 	defer sqlstore.Wrap(&err, "reading a private round of run", run)
@@ -150,7 +150,7 @@ func scanPrivateRound(row interface{ Scan(...any) error }) (p PrivateRound, err 
 	return p, sqlstore.CheckRow("private_rounds", checksum, run, round, p.Privacy, p.Request, p.Refused)
 }
 
-// storePrivate stores what is fixed of a round.
+// storePrivate stores the fixed parts of a round.
 func storePrivate(ctx context.Context, tx *sqlstore.Txn, run string, round int64, p PrivateRound) error {
 	values := sqlstore.WithSum("private_rounds", run, round, notNil(p.Privacy), notNil(p.Request), p.Refused)
 	_, err := tx.ExecContext(ctx, "INSERT INTO private_rounds ("+sqlstore.PrivateColumns+", checksum) VALUES "+sqlstore.Placeholders(0, 1, len(values))+
@@ -165,7 +165,7 @@ func notNil(b []byte) []byte {
 	return b
 }
 
-// OpenPrivate fixes what the tasks of a round say, unless this was done.
+// OpenPrivate fixes the tasks of a round, unless they are already fixed.
 func (d *Drive) OpenPrivate(round int64, privacy []byte) (err error) {
 	defer sqlstore.Wrap(&err, "opening a private round of run", d.Run.ID)
 	_, err = scanPrivateRound(d.tx.QueryRowContext(d.ctx, selectPrivate, d.Run.ID, round))
@@ -175,8 +175,8 @@ func (d *Drive) OpenPrivate(round int64, privacy []byte) (err error) {
 	return err
 }
 
-// FixRequest stores the request of a closed round to its keepers, unless there is one, and returns
-// the stored one: keepers answer one request for a round.
+// FixRequest stores a closed round's request to its keepers unless one is stored, and returns the
+// stored one. Keepers answer only one request for a round.
 func (d *Drive) FixRequest(round int64, request []byte) (fixed []byte, err error) {
 	defer sqlstore.Wrap(&err, "storing the request of a private round of run", d.Run.ID)
 	p, err := scanPrivateRound(d.tx.QueryRowContext(d.ctx, selectPrivate, d.Run.ID, round))
@@ -189,7 +189,7 @@ func (d *Drive) FixRequest(round int64, request []byte) (fixed []byte, err error
 
 // Refuse abandons a closed round, because a keeper refused by a rule, and deletes its sums. It
 // stores the state of the machine, which has opened the next round from the same version. It
-// returns how many rounds were refused since the last merge.
+// returns the number of refused rounds since the last merge.
 func (d *Drive) Refuse(round Round, why, machine string) (inARow int64, err error) {
 	defer sqlstore.Wrap(&err, "abandoning a refused round of run", d.Run.ID)
 	r, err := d.round(round.Round, RoundMerging)
@@ -214,7 +214,7 @@ func (d *Drive) Refuse(round Round, why, machine string) (inARow int64, err erro
 }
 
 // Unmasked stores the loss and the evaluation of a closed round, which are known once its sum is
-// unmasked. Call it before Publish. It deletes what was fixed of the round and of those before it.
+// unmasked. Call it before Publish. It deletes the fixed parts of this round and of earlier ones.
 func (d *Drive) Unmasked(round Round) (err error) {
 	defer sqlstore.Wrap(&err, "storing the sums of a private round of run", d.Run.ID)
 	r, err := d.round(round.Round, RoundMerging)
@@ -238,7 +238,7 @@ func (l *Ledger) KeeperEpoch(ctx context.Context, identity string, epoch int64) 
 	return newest, err
 }
 
-// KeepersKey returns the key by which keepers know this server. All its processes have the same.
+// KeepersKey returns the key by which keepers know this server. All processes of the server have the same key.
 func (l *Ledger) KeepersKey(ctx context.Context) (ed25519.PrivateKey, error) {
 	seed, err := l.Store.Secret(ctx, "keepers")
 	if err != nil {

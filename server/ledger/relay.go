@@ -115,8 +115,8 @@ func (h *Relay) adoptRun(ctx context.Context, tx *sqlstore.Txn, a Adoption, now 
 }
 
 // EndIdleRuns ends the hub's runs that have no open work and no new round since the given
-// time. It is necessary because the hub does not announce the end of a run. It returns the
-// blobs of these runs that nothing else refers to.
+// time. The hub does not announce the end of a run, so a region must detect it.
+// EndIdleRuns returns the blobs that only these runs refer to.
 func (h *Relay) EndIdleRuns(ctx context.Context, lead Lead, since, now time.Time) (retired []string, err error) {
 	defer sqlstore.Wrap(&err, "ending idle runs of the hub")
 	err = h.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
@@ -233,7 +233,7 @@ type Sending struct {
 	Single bool
 }
 
-// unit is what cannot be split between sendings: a batch, or an individual update of a
+// unit is an indivisible part of a sending: a batch, or an individual update of a
 // batch.
 type unit struct {
 	batch, version int64

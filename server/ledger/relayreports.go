@@ -10,8 +10,8 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// PendingReports returns up to limit reports that must be sent to the hub: only clients,
-// days and messages.
+// PendingReports returns up to limit reports that must be sent to the hub. It sets only
+// clients, days and messages.
 func (h *Relay) PendingReports(ctx context.Context, limit int) (all []directory.Report, err error) {
 	defer sqlstore.Wrap(&err, "reading reports for the hub")
 	err = sqlstore.Query(ctx, h.store.DB, func(rows *sql.Rows) error {
@@ -36,7 +36,7 @@ func (h *Relay) ReportsSent(ctx context.Context, lead Lead, all []directory.Repo
 	})
 }
 
-// AdoptReleases makes a region's releases those of the hub. The blobs must be stored.
+// AdoptReleases makes a region's releases equal to the hub's. The blobs must be stored.
 func (h *Relay) AdoptReleases(ctx context.Context, lead Lead, hub []Release, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "adopting the releases of the hub")
 	return h.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {

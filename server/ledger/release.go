@@ -31,10 +31,10 @@ type Release struct {
 func (r *Release) String() string { return fmt.Sprintf("%s@%d", r.Name, r.Number) }
 
 const (
-	// offeredOfName is the number of releases of a name that agents are told of: the newest
-	// one, and two to fall back to.
+	// offeredOfName is the number of releases per name that agents may use: the newest one,
+	// and two to fall back to.
 	offeredOfName = 3
-	// maxNames limits the names with releases that are not withdrawn.
+	// maxNames limits the names that have releases which are not withdrawn.
 	maxNames = 16
 )
 
@@ -68,8 +68,8 @@ func releases(ctx context.Context, q sqlstore.Querier) (all []Release, err error
 	return all, err
 }
 
-// Offered returns those of all releases that agents may use: the newest ones of each name
-// that are not withdrawn, in the order of name and number.
+// Offered selects the releases that agents may use: the newest ones of each name that are
+// not withdrawn, sorted by name and number.
 func Offered(all []Release) []Release {
 	var offered []Release
 	count := map[string]int{}
@@ -102,8 +102,8 @@ func FindRelease(all []Release, name string) (r Release, ok bool) {
 }
 
 // AddRelease releases a version of a run's weights. It sets the release's number, blobs and
-// parent, and the version if it is 0, which means the newest. The version must be the run's
-// newest or one that was released before, because others are deleted.
+// parent. Version 0 means the newest one. The version must be the run's newest or one that
+// was released before, because others are deleted.
 func (l *Ledger) AddRelease(ctx context.Context, r Release) (_ Release, err error) {
 	defer sqlstore.Wrap(&err, "releasing run", r.Run)
 	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {

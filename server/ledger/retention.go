@@ -12,16 +12,16 @@ import (
 
 // Retention says how long the ledger keeps what it no longer needs. 0 means indefinitely.
 type Retention struct {
-	// Receipts is for the receipts and declines of rounds, after the round was merged, and
-	// for the members of runs and the hub's verdicts on them, after the run has ended.
+	// Receipts applies to a round's receipts and declines after its merge, and to a run's
+	// members and the hub's verdicts on them after the run has ended.
 	Receipts time.Duration
-	// Audit is for the events of the audit log.
+	// Audit applies to events of the audit log.
 	Audit time.Duration
 }
 
 const (
-	// pruneRows is how many rows one transaction deletes, and prunePause the time between
-	// two of them: counting must not wait.
+	// pruneRows is the number of rows that one transaction deletes. prunePause is the
+	// time between two transactions, because counting must not wait.
 	pruneRows  = 500
 	prunePause = 50 * time.Millisecond
 )
@@ -29,10 +29,10 @@ const (
 // pruner deletes rows in small transactions, because counting must not wait.
 type pruner struct{ ledger *Ledger }
 
-// Prune deletes what is older than the settings say, and returns the number of rows. A
-// receipt may go when its round is merged: the right to be counted is the lease, which went
-// when the receipt was written, so a result that arrives again finds neither and does not
-// count.
+// Prune deletes rows that are older than the settings allow, and returns their number. A
+// receipt may be deleted once its round is merged. Only a lease lets a result count, and
+// the lease was deleted when the receipt was written. So a repeated result finds neither
+// and does not count.
 func (l *Ledger) Prune(ctx context.Context, r Retention, now time.Time) (deleted int64, err error) {
 	defer sqlstore.Wrap(&err, "deleting what is no longer needed")
 	p := pruner{l}
@@ -128,8 +128,8 @@ func (p pruner) receipts(ctx context.Context, run string, batch int64) (deleted 
 	})
 }
 
-// by repeats a statement with a limit as its second argument until it deletes fewer
-// rows.
+// by repeats a statement, whose second argument is a limit, until it deletes fewer
+// rows than the limit.
 func (p pruner) by(ctx context.Context, text string, first any, more ...any) (deleted int64, err error) {
 	return prune(ctx, func() (int64, error) {
 		r, err := p.ledger.Store.Write.ExecContext(ctx, text, append([]any{first, pruneRows}, more...)...)
@@ -140,7 +140,7 @@ func (p pruner) by(ctx context.Context, text string, first any, more ...any) (de
 	})
 }
 
-// prune repeats some, which deletes up to pruneRows rows, until it deletes fewer.
+// prune repeats some until it deletes fewer than pruneRows rows.
 func prune(ctx context.Context, some func() (int64, error)) (deleted int64, err error) {
 	for {
 		n, err := some()

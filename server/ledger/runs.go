@@ -26,8 +26,8 @@ const (
 // Ended reports whether the run is over.
 func (s State) Ended() bool { return s == Finished || s == Stopped || s == Failed }
 
-// ReasonCode says for programs why a running run does not advance. It is empty if the run advances,
-// also if there is a reason that people should know.
+// ReasonCode tells programs why a running run does not advance. It is empty if the run advances,
+// even with a reason for people.
 type ReasonCode string
 
 const (
@@ -41,7 +41,7 @@ const (
 // Run is one training of one plan.
 type Run struct {
 	ID, Name string
-	// Plan is the submitted plan until the run begins, and the settled plan after that.
+	// Plan is the submitted plan until the run begins, and then the settled plan.
 	// PlanBlob is the hash of the blob with the settled plan, which agents fetch.
 	Plan, PlanBlob string
 	State          State
@@ -53,14 +53,14 @@ type Run struct {
 	Created, Started, Finished time.Time
 	Round, Version             int64
 	// Batch is the number of the newest counted batch in a transaction that drives the run.
-	// Otherwise there may be newer ones.
+	// Elsewhere newer batches may exist.
 	Batch  int64
 	Server string
 	// Remote means that this is a region's ledger and the hub drives the run.
 	Remote bool
 	// Generated means that a client had synthetic readings when the run began.
 	Generated bool
-	// LeftOut says which clients and inputs the fleet does not have, and why.
+	// LeftOut says which clients and inputs were left out, and why.
 	LeftOut string
 
 	receipts int64 // number of stored receipts that counters do not have; negative if some of theirs were deleted
@@ -261,8 +261,8 @@ func scanRound(row interface{ Scan(...any) error }) (r Round, err error) {
 	return r, sqlstore.CheckRow("rounds", checksum, r.summed(run)...)
 }
 
-// summed returns the values that the checksum of a round covers. While a round is open, its
-// number of counted updates grows with each batch and is for people only.
+// summed returns the values that the checksum of a round covers. As long as a round is
+// open, its number of counted updates grows with each batch and only serves displays.
 func (r *Round) summed(run string) []any {
 	counted := r.Counted
 	if r.State == RoundOpen {
@@ -305,8 +305,7 @@ func (l *Ledger) Rounds(ctx context.Context, run string, from int64, limit int) 
 // Version holds the blobs of one version of a run's shared weights.
 type Version struct {
 	Weights, Control string
-	// Limits is the encoded limits for updates that are trained from this version, or nil if
-	// there are none.
+	// Limits has the encoded limits on updates from this version, or is nil.
 	Limits []byte
 }
 

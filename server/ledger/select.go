@@ -6,7 +6,7 @@ import (
 	"loadstar/server/directory"
 )
 
-// Kinds returns the kinds of the clients whose agents were seen since the given time, the most
+// Kinds returns the kinds of the clients whose agents were seen since the given time, most
 // frequent first.
 func (d *Drive) Kinds(seen time.Time) ([]directory.Kind, error) {
 	return d.l.Directory.KindsIn(d.ctx, d.tx, seen)
@@ -17,8 +17,8 @@ func (d *Drive) Count(f directory.Filter) (int64, error) {
 	return d.l.Directory.CountIn(d.ctx, d.tx, f)
 }
 
-// Lacking returns up to limit clients whose agents were seen as a filter wants, but that the
-// filter does not select otherwise, in the order of their names.
+// Lacking returns up to limit clients, in the order of their names, whose agents were seen
+// recently enough for a filter but which the filter does not select.
 func (d *Drive) Lacking(f directory.Filter, limit int) ([]directory.Client, error) {
 	return d.l.Directory.LackingIn(d.ctx, d.tx, f, limit)
 }

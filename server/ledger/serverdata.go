@@ -21,8 +21,8 @@ func (l *Ledger) SetLeadersData(ctx context.Context, lead Lead, fingerprint stri
 	})
 }
 
-// LeadersData returns the fingerprint that the newest leading coordinator has stored. It
-// returns false if there has never been one.
+// LeadersData returns the fingerprint that the newest leading coordinator has stored, or
+// false if no coordinator has ever led.
 func (l *Ledger) LeadersData(ctx context.Context) (fingerprint string, known bool, err error) {
 	defer sqlstore.Wrap(&err, "reading what data the coordinator has")
 	err = l.Store.DB.QueryRowContext(ctx, "SELECT data FROM leaders WHERE role = $1 AND epoch > 0", coordinator).Scan(&fingerprint)
@@ -48,8 +48,8 @@ func (d *Drive) BeginServerData(fingerprint string) (err error) {
 	return err
 }
 
-// KeepServerData stores the state of the server's personal layers. It belongs to the same
-// transaction as the version to which it leads.
+// KeepServerData stores the state of the server's personal layers, in the transaction
+// that stores the version that uses it.
 func (d *Drive) KeepServerData(kept []byte) (err error) {
 	defer sqlstore.Wrap(&err, "storing the server's personal layers of run", d.Run.ID)
 	has, err := d.ServerData()
@@ -71,7 +71,7 @@ func (d *Drive) ServerData() (s ServerData, err error) {
 	return s, sqlstore.CheckRow("server_data", checksum, d.Run.ID, s.Fingerprint, s.Kept)
 }
 
-// Explain stores why a run does not advance; no code means that a running one does.
+// Explain stores why a run does not advance. An empty code means that it advances.
 func (d *Drive) Explain(code ReasonCode, reason string) (err error) {
 	defer sqlstore.Wrap(&err, "explaining the state of run", d.Run.ID)
 	if d.Run.Code == code && d.Run.Reason == reason {

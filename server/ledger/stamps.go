@@ -9,9 +9,9 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// Gateways have copies of leases and of what agents may do in memory. Stamps tell them that
-// their copies are old: a transaction that adds or withdraws leases or revokes something changes a
-// stamp in the same transaction. Counting does not.
+// Gateways hold copies of leases and of agents' rights in memory. Stamps tell them when a copy is
+// old. A transaction that adds or withdraws leases, or revokes something, also changes a stamp.
+// Counting does not.
 
 const (
 	leasesStamp = "leases " // and the run

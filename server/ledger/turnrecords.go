@@ -8,7 +8,7 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// TurnRecord is a turn for people to see.
+// TurnRecord is a turn as people see it.
 type TurnRecord struct {
 	Turn
 	Agent string // id; empty if it is not known
@@ -18,7 +18,7 @@ type TurnRecord struct {
 	// Reason says why the turn was declined or lost.
 	Reason string
 	At     time.Time // when it was counted, declined or lost; zero if it is not known
-	// The rest is set if the turn is counted.
+	// The following fields are set if the turn is counted.
 	Examples, Steps int64
 	TrainLoss, Norm float64
 }

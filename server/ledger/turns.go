@@ -91,8 +91,8 @@ func scanTasks(into *[]Task) func(*sql.Rows) error {
 	}
 }
 
-// Extend extends an agent's leases in a round, so that they last at least until the given
-// time, but not beyond the latest time that they have.
+// Extend extends an agent's leases in a round at least until the given time, but not
+// beyond their own latest time.
 func (ct *Counter) Extend(ctx context.Context, agent, run string, round int64, clients []string, until time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "extending leases of agent", agent, "in run", run)
 	return ct.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -101,10 +101,9 @@ func (ct *Counter) Extend(ctx context.Context, agent, run string, round int64, c
 	})
 }
 
-// setExpiry sets when leases expire, and returns their clients. It selects the leases by client. If it used the index
-// on the column until, the database would scan all leases of the run. It skips leases that
-// are being counted or withdrawn: they are about to be deleted, and waiting for them while
-// holding other locks could deadlock.
+// setExpiry sets when leases expire, and returns their clients. It selects the leases by client, because the index on
+// the column until would make the database scan all leases of the run. It skips leases that are being counted or
+// withdrawn, because they are about to be deleted, and waiting for them could deadlock.
 func (ct *Counter) setExpiry(ctx context.Context, tx *sqlstore.Txn, which, to, agent, run string, round int64, clients []string, until time.Time) (set []string, err error) {
 	for part := range slices.Chunk(clients, ct.store.Chunk) {
 		args := []any{agent, run, round, sqlstore.ToMillis(until)}
@@ -160,7 +159,7 @@ type turnsOf struct {
 // is missing from the result, or belongs to another agent, is Closed.
 func (ct *Counter) Standings(ctx context.Context, agent, run string, round int64, clients []string) (_ map[string]Standing, err error) {
 	defer sqlstore.Wrap(&err, "reading the standings of agent", agent, "in run", run)
-	// Read leases before receipts: a turn that is counted in between then appears as
+	// Read leases before receipts. A turn that is counted in between then appears as
 	// asked, never as closed.
 	all, err := ct.standings(ctx, &ct.asked, turnsOf{agent, run, round, clients})
 	if err != nil || len(all) == len(clients) {
@@ -175,8 +174,8 @@ func (ct *Counter) Standings(ctx context.Context, agent, run string, round int64
 	return all, nil
 }
 
-// Outcomes is like Standings, but reads only receipts. It is for turns that are known to
-// have no lease any more.
+// Outcomes is like Standings, but reads only receipts. It is for turns that no longer
+// have a lease.
 func (ct *Counter) Outcomes(ctx context.Context, agent, run string, round int64, clients []string) (_ map[string]Standing, err error) {
 	defer sqlstore.Wrap(&err, "reading the outcomes of agent", agent, "in run", run)
 	return ct.standings(ctx, &ct.over, turnsOf{agent, run, round, clients})
@@ -254,15 +253,15 @@ func (ct *Counter) standingsQuery(text string) func(context.Context, []turnsOf) 
 	}
 }
 
-// confirm returns when everything that was read is on the standbys that commits wait for. A
-// commit that waited for them when PostgreSQL crashed is visible after its restart, although they
-// may not have it: a failover would then undo what an agent has heard.
+// confirm returns when all data that was read is on the standbys for which commits wait. If
+// PostgreSQL crashes while a commit waits for a standby, the commit is visible after the restart,
+// although the standby may lack it. A failover would then undo what an agent was told.
 func (ct *Counter) confirm(ctx context.Context) error {
 	if ct.store.SQLite {
 		return nil
 	}
 	return ct.store.Update(ctx, func(tx *sqlstore.Txn) error {
-		// Any write will do. This one changes no table.
+		// Any write suffices. This one changes no table.
 		_, err := tx.ExecContext(ctx, "SELECT pg_logical_emit_message(true, 'loadstar', '')")
 		return err
 	})
@@ -322,8 +321,9 @@ type Single struct {
 type Fold func(counted []int) ([]Partial, []Single, error)
 
 // Count counts the arrivals of one run that have a lease. In the same transaction it stores
-// the sums and updates that fold returns for them. Each arrival counts once, however often
-// it is passed. Count returns the indices of those that it counted. After an error it is
+// the sums and updates that fold returns for them. Each arrival counts once, even if it is
+// passed repeatedly. Count returns the indices of the arrivals that it counted. After an
+// error it is
 // unknown whether anything was counted, and the caller must pass all arrivals again.
 func (ct *Counter) Count(ctx context.Context, run string, arrivals []Arrival, fold Fold) (counted []int, err error) {
 	defer sqlstore.Wrap(&err, "counting results of run", run)

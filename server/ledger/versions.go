@@ -20,9 +20,9 @@ type StoredVersion struct {
 	Version int64
 	Weights string // blob
 	Created time.Time
-	// From is the version whose weights these are; nil if a merge made them.
+	// From is the version from which the weights were copied, or nil if a merge made them.
 	From *int64
-	// Limits bounds the updates from this version, as a message; nil if there are none.
+	// Limits is the message that bounds the updates from this version, or nil.
 	Limits []byte
 }
 
@@ -79,7 +79,7 @@ func (d *Drive) addVersion(version int64, v Version, server string) error {
 }
 
 // RollBack adds a version with the weights, the control variate and the server's state of an
-// earlier one, and returns its number. If the run goes on, its open round is abandoned: its
+// earlier one, and returns its number. If the run goes on, its open round is abandoned, its
 // leases and sums are deleted, and the coordinator opens the next round. It refuses a run
 // that has not begun, and a hub's run.
 func (l *Ledger) RollBack(ctx context.Context, run string, to int64, actor string, now time.Time) (version int64, err error) {
@@ -155,9 +155,9 @@ func (l *Ledger) restart(ctx context.Context, tx *sqlstore.Txn, r *Run, now time
 	return tx.QueryRowContext(ctx, "SELECT COALESCE(MAX(round) + 1, 0) FROM rounds WHERE run = $1", r.ID).Scan(&r.Round)
 }
 
-// Retire deletes versions that are no longer needed: those before the newest ten to which
-// nothing refers. It returns the blobs that nothing refers to any more: of these versions
-// and of the previous server state.
+// Retire deletes versions before the newest ten to which nothing refers. It returns the
+// blobs of these versions and of the previous server state to which nothing refers any
+// more.
 func (d *Drive) Retire(newest int64) (blobs []string, err error) {
 	return d.retire(newest - keptVersions + 1)
 }
@@ -169,8 +169,8 @@ func (d *Drive) retire(oldest int64) (blobs []string, err error) {
 }
 
 // deleteVersions deletes the versions of a run before the given one that no lease, sum or
-// update refers to. It returns the blobs that nothing refers to any more: of these versions
-// and of the given server state.
+// update refers to. It returns the blobs of these versions and of the given server state to
+// which nothing refers any more.
 func deleteVersions(ctx context.Context, tx *sqlstore.Txn, run string, before int64, state string) (unused []string, err error) {
 	var blobs []string
 	add := func(b string) {
@@ -194,8 +194,8 @@ func deleteVersions(ctx context.Context, tx *sqlstore.Txn, run string, before in
 	if err != nil {
 		return nil, err
 	}
-	// Another run may refer to the same blob: two runs of one plan have the same initial
-	// weights. So may a later version after a rollback.
+	// Another run may refer to the same blob, because two runs of one plan have the same
+	// initial weights. A later version may also refer to it after a rollback.
 	for _, b := range blobs {
 		var uses int
 		err := tx.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM versions WHERE weights = $1) + (SELECT count(*) FROM versions WHERE control = $1)

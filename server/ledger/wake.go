@@ -15,9 +15,9 @@ func (l *Ledger) Wake(run string) { l.Store.Notify(ofRun + run) }
 // WakeAgents notifies gateways in all processes that a run has new leases. It does not wait.
 func (l *Ledger) WakeAgents(run string) { l.Store.Notify(ofLeases + run) }
 
-// Woken returns a channel with the runs that Wake was called for, in this process or another
-// one. The channel gets an empty text if notifications may have been lost. Notifications are
-// dropped while it is full.
+// Woken returns a channel with the runs for which this process or another one called Wake.
+// An empty text means that notifications may have been lost. A full channel drops
+// notifications.
 func (l *Ledger) Woken(ctx context.Context) <-chan string { return l.Store.Notified(ctx, ofRun) }
 
 // AgentsWoken is Woken for WakeAgents.

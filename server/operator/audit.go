@@ -14,12 +14,13 @@ import (
 	"loadstar/server/directory"
 )
 
-// auditSettles is after which time no event appears before one that was already listed:
-// longer than a transaction waits, and clocks of gateways differ.
+// auditSettles is the time after which no new event can appear before a listed one. It
+// exceeds the wait of a transaction and the differences between gateways' clocks.
 const auditSettles = 10 * time.Second
 
 // ListAudit returns the newest events of the audit log, newest first. With After it returns
-// the events behind one, oldest first, so that a program can follow the log without a gap.
+// the events that follow a given one, oldest first, so a program can follow the log without
+// a gap.
 func (o *people) ListAudit(ctx context.Context, r *v1.ListAuditRequest) (*v1.ListAuditResponse, error) {
 	q := directory.AuditQuery{Before: r.Before, After: r.After, Actors: actors(r.Actor), Limit: page(r.Limit, 50)}
 	if r.Action != "" {

@@ -11,8 +11,8 @@ import (
 )
 
 // cached remembers a value that may be expensive to compute. It spends at most a fiftieth of
-// the time on it: the more a computation costs, the older the value may be. A cheap value is
-// always new.
+// the time on computing. The value may be older if its computation is expensive. A cheap
+// value is always new.
 type cached[T any] struct {
 	mu   sync.Mutex
 	has  bool
@@ -54,7 +54,7 @@ func (c *cached[T]) get(ctx context.Context, compute func(context.Context) (T, e
 }
 
 func (c *cached[T]) compute(ctx context.Context, compute func(context.Context) (T, error), busy chan struct{}) (T, error) {
-	// Others may use the value, so it does not end with this caller.
+	// Others may use the value, so the computation does not end with this caller.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), computeFor)
 	defer cancel()
 	began := time.Now()
@@ -74,7 +74,7 @@ func (c *cached[T]) compute(ctx context.Context, compute func(context.Context) (
 	return x, nil
 }
 
-// head is what a list of runs shows of a plan.
+// head is the part of a plan that a list of runs shows.
 type head struct {
 	algorithm, partition     string
 	rounds, shared, personal int64

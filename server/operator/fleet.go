@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// expiringWithin is the remaining life of a certificate about which operators should
-	// know: agents renew long before.
+	// expiringWithin is the remaining life at which operators should see that a
+	// certificate expires, because agents renew long before.
 	expiringWithin = 48 * time.Hour
-	// The turns of a client are looked up in this many runs and rounds of each.
+	// A client's turns are looked up in this many runs, and in this many rounds of each.
 	turnRuns   = 3
 	turnRounds = 50
 )
@@ -132,7 +132,7 @@ func clientOf(c directory.Client) *v1.Client {
 	}
 }
 
-// complete adds to clients what the ledger's table of clients does not have.
+// complete adds the fields of clients that the ledger's table of clients lacks.
 func (o *fleet) complete(ctx context.Context, clients []*v1.Client) error {
 	if err := o.addReports(ctx, clients); err != nil {
 		return err

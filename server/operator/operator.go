@@ -1,4 +1,4 @@
-// Package operator serves the operators' API, which the command line uses.
+// Package operator serves the operators' API, which the command line and the dashboard use.
 package operator
 
 import (
@@ -24,26 +24,26 @@ type Config struct {
 	// tokens.
 	Access    *access.Gate
 	Authority *pki.Authority
-	// Page is the address of the dashboard; empty if there is none.
+	// Page is the address of the dashboard, or empty.
 	Page string
 	// Agents is the address for agents. Apart means that operators have another one.
 	Agents string
 	Apart  bool
 	// Hub is the address of the hub if this is a region's server, and otherwise empty.
 	Hub string
-	// Version is that of the server's program.
+	// Version is the version of the server's program.
 	Version string
-	// Quiet returns after what time without a call an agent counts as quiet in a fleet
-	// of the given size.
+	// Quiet returns the time after which an agent that has not called counts as quiet,
+	// given the fleet's size.
 	Quiet func(agents int64) time.Duration
-	// Contact returns when an agent last called this process, and after which time the next
+	// Contact returns when an agent last called this process, and the time until its next
 	// call is due. It may be nil.
 	Contact func(agent string) (at time.Time, next time.Duration, ok bool)
 	// Refused returns the clients that agents announced and may not have, by agent. It may be nil.
 	Refused func() map[string][]string
 	// Keepers returns an error if the server does not have the named keepers. It may be nil.
 	Keepers func(names []string) error
-	// Deadline is that of rounds whose plan has none; 0 means that they have none.
+	// Deadline applies to rounds whose plan has none. 0 means no deadline.
 	Deadline time.Duration
 	// Wake notifies the coordinator of a change in a run.
 	Wake func(run string)
@@ -85,7 +85,7 @@ func New(c Config) *Operator {
 }
 
 // Handler returns the handler of the operators' API. The context of each request must carry
-// the caller; see package access.
+// the caller (see package access).
 func (o *Operator) Handler() http.Handler {
 	_, service := v1.NewOperatorServiceHandler(o, connect.WithReadMaxBytes(2*maxPlan))
 	errorWriter := connect.NewErrorWriter()

@@ -29,7 +29,7 @@ const (
 type releases struct{ *Config }
 
 // CreateRelease releases a version of a run's weights to all agents. A region refuses the
-// call, because its releases are those of the hub.
+// call, because its releases come from the hub.
 func (o *releases) CreateRelease(ctx context.Context, r *v1.CreateReleaseRequest) (*v1.CreateReleaseResponse, error) {
 	if o.Hub != "" {
 		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this server is a region: release the model at its hub, %s", o.Hub))
@@ -155,8 +155,8 @@ func known(x float64) *float64 {
 }
 
 // addReports adds the releases in use to a page of clients, according to their newest reports.
-// What else is in a report can hint at an empty house, so users see only sums of it: by agent, by
-// day and by release.
+// The rest of a report can hint at an empty house, so users see only its sums by agent, day and
+// release.
 func (o *fleet) addReports(ctx context.Context, clients []*v1.Client) error {
 	names := make([]string, len(clients))
 	for i, c := range clients {

@@ -143,7 +143,7 @@ func (o *runs) WatchRun(ctx context.Context, r *v1.WatchRunRequest, s *connect.S
 	}
 }
 
-// still returns an error if the caller of a stream has lost its access.
+// still returns an error if the caller of a stream has lost access.
 func still(ctx context.Context) error {
 	c, ok := access.From(ctx)
 	if !ok {
@@ -222,8 +222,8 @@ func (o *runs) run(ctx context.Context, r ledger.Run) *v1.Run {
 	return x
 }
 
-// leastMean is the smallest number of clients whose mean training loss is shown. Losses of few
-// clients tell more about their readings than people need.
+// leastMean is the minimum number of clients for which a mean training loss is shown. The
+// losses of few clients reveal more about their readings than people need.
 const leastMean = 10
 
 func roundOf(r ledger.Round) *v1.Round {

@@ -28,14 +28,14 @@ func (o *runs) notHere(verb string) error {
 	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this server is a region: %s the run at its hub, %s", verb, o.Hub))
 }
 
-// ownData reports whether plans may need data at the server. If no coordinator has led yet, it is
-// unknown what data it has. A run then fails when it begins.
+// ownData reports whether plans may need data at the server. If no coordinator has led yet, its
+// data is unknown. A run that needs data may then fail when it begins.
 func (o *runs) ownData(ctx context.Context) (bool, error) {
 	data, known, err := o.Ledger.LeadersData(ctx)
 	return data != "" || !known, o.wireError(err)
 }
 
-// plan reads a plan that somebody sent, and refuses one that no fleet can train.
+// plan reads a submitted plan, and refuses a plan that no fleet can train.
 func (o *runs) plan(ctx context.Context, text string) (*fed.Plan, error) {
 	if len(text) > maxPlan {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the plan is too long (over 1 MiB)"))
@@ -59,7 +59,7 @@ func (o *runs) plan(ctx context.Context, text string) (*fed.Plan, error) {
 	return p, nil
 }
 
-// warnings says why agents may decline a plan with a fleet, which may be 0 for unknown. The
+// warnings returns why agents may decline a plan. The fleet's size may be 0 for unknown. The
 // coordinator gives the schedule its cohort and deadline in the same way.
 func (o *runs) warnings(p *fed.Plan, fleet int64) []string {
 	w := policy.Warn(p, 0)
@@ -97,7 +97,7 @@ func (o *runs) ListPlans(ctx context.Context, _ *v1.ListPlansRequest) (*v1.ListP
 	return answer, nil
 }
 
-// ExplainPlan explains a plan for the fleet as it is.
+// ExplainPlan explains a plan for the current fleet.
 func (o *runs) ExplainPlan(ctx context.Context, r *v1.ExplainPlanRequest) (*v1.ExplainPlanResponse, error) {
 	if err := o.notHere("explain and start"); err != nil {
 		return nil, err
@@ -175,11 +175,11 @@ func (o *runs) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.StartRu
 	return answer, nil
 }
 
-// wanted returns the smallest number of clients with which a run of a plan starts.
+// wanted returns the minimum number of clients with which a plan's run starts.
 func wanted(p *fed.Plan) int64 { return training(p, max(p.Schedule.Cohort, p.Schedule.Buffer)) }
 
-// training returns the minimum number of clients of which n train, without those that the
-// plan holds out.
+// training returns the minimum number of clients so that n of them train after the plan
+// has held out its share.
 func training(p *fed.Plan, n int) int64 {
 	all := int(float64(n) / (1 - p.Evaluate.Holdout))
 	for all-recipe.Dealt(p.Evaluate.Holdout, all) < n {

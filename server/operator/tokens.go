@@ -47,7 +47,7 @@ func (o *people) CreateToken(ctx context.Context, r *v1.CreateTokenRequest) (*v1
 		return nil, o.wireError(err)
 	}
 	answer := &v1.CreateTokenResponse{Token: t.Text(), Expires: expires.UnixMilli(), Id: directory.TokenID(t.Hash())}
-	// A command knows an address that it can reach. A browser knows only that of the page.
+	// A command knows an address that it can reach. A browser knows only the page's address.
 	if c, _ := access.From(ctx); o.Apart || c.Via == access.ViaWeb {
 		answer.Server = o.Agents
 	}

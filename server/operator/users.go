@@ -92,8 +92,8 @@ func (o *people) RemoveUser(ctx context.Context, r *v1.RemoveUserRequest) (*v1.R
 }
 
 // CreateLogin creates a login code for the caller, or for another user if the caller is an
-// admin. A session cannot create one for its own user: a thief of the session could
-// prolong it without end, and beyond the logout.
+// admin. A session cannot create a code for its own user, because a thief of the
+// session could prolong it indefinitely, even beyond the logout.
 func (o *people) CreateLogin(ctx context.Context, r *v1.CreateLoginRequest) (*v1.CreateLoginResponse, error) {
 	c, _ := access.From(ctx)
 	user := r.User
@@ -168,8 +168,8 @@ func (o *people) IssueCertificate(ctx context.Context, r *v1.IssueCertificateReq
 	if ttl < minCertificate || ttl > maxCertificate {
 		return nil, invalid("a certificate can be valid for at least %v and at most %v, not %v", minCertificate, maxCertificate, ttl)
 	}
-	// The user local has the certificates that the gateways write to their folders, and no
-	// other: those are replaced when the server starts after a revocation.
+	// The user local has only the certificates that the gateways write to their folders. A
+	// server that starts after a revocation replaces these.
 	if r.User == directory.LocalUser {
 		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("the certificate of user local is in the server's folder; add a user for another one: loadstar user add NAME --role admin"))
 	}
@@ -189,8 +189,8 @@ func (o *people) IssueCertificate(ctx context.Context, r *v1.IssueCertificateReq
 }
 
 // RenewCertificate signs a certificate of the newest issuer for a caller whose certificate comes
-// from another one. The new one expires at the same time, so that an admin decides how long a
-// user has access. All callers get the roots that they must trust.
+// from another one. The new certificate expires at the same time, because an admin decides
+// how long a user has access. All callers get the roots that they must trust.
 func (o *people) RenewCertificate(ctx context.Context, r *v1.RenewCertificateRequest) (*v1.RenewCertificateResponse, error) {
 	who, ok := pki.From(ctx)
 	leaf := pki.Leaf(ctx)
@@ -213,8 +213,8 @@ func (o *people) RenewCertificate(ctx context.Context, r *v1.RenewCertificateReq
 	return answer, nil
 }
 
-// ListIssuers counts the agents and users' certificates of each issuer, so that an operator
-// knows when a former one can be retired.
+// ListIssuers counts the agents and users' certificates of each issuer, so an operator
+// knows when to retire a former issuer.
 func (o *people) ListIssuers(ctx context.Context, _ *v1.ListIssuersRequest) (*v1.ListIssuersResponse, error) {
 	trusted := o.Authority.Issuers()
 	var ids []string

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// leastSilence is the shortest silence that is one: another gateway of the server stores an
-	// agent's first check-in within this time.
+	// leastSilence is the minimum time without contact that counts as silence. Another gateway
+	// stores an agent's first check-in within this time.
 	leastSilence = 10 * time.Second
 	// namedAgents is the number of agents that are named.
 	namedAgents = 5
 )
 
-// waiting says what the newest round of a run waits for. It is nil if no round is open, or if it
-// waits for nobody.
+// waiting describes what the newest round of a run waits for. It returns nil if no round is open
+// or the round waits for nobody.
 func (o *runs) waiting(ctx context.Context, run ledger.Run, rounds []ledger.Round) (*v1.Waiting, error) {
 	if run.State != ledger.Running || len(rounds) == 0 || rounds[0].State != ledger.RoundOpen {
 		return nil, nil
@@ -95,7 +95,7 @@ func usual(rounds []ledger.Round) time.Duration {
 	return all[len(all)/2]
 }
 
-// sentence says what a round waits for. Times are absolute, so that it stays true.
+// sentence says what a round waits for. Times are absolute, so the sentence stays true.
 func sentence(w *v1.Waiting) string {
 	var who []string
 	for _, a := range w.Agents {

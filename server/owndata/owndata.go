@@ -46,7 +46,7 @@ func (d *Data) Fingerprint() string {
 
 // fingerprint hashes everything in a dataset from which examples are made.
 // [series.Dataset.Fingerprint] samples the readings instead, so it would miss most
-// corrections of readings; a run that continued with other readings would not be exact.
+// corrections. A run that continued with other readings would not be exact.
 func fingerprint(d *series.Dataset) string {
 	h := sha256.New()
 	text := func(all ...string) {
@@ -100,16 +100,15 @@ func floats(h hash.Hash, all []float32) {
 }
 
 const (
-	// leastBatch is the minimum number of examples in a batch. Anyone who has the shared weights
-	// of two versions and the updates between them can compute the gradient on the server's
-	// batch, and the gradient on few examples reveals their readings.
+	// leastBatch is the minimum number of examples in a batch. Two versions of the shared
+	// weights, and the updates between them, give the gradient on the server's batch. The
+	// gradient of few examples reveals their readings.
 	leastBatch = 16
 	// mostBytes limits the memory for gradients on a batch, whose size a plan chooses.
 	mostBytes = 2 << 30
 )
 
-// Check returns an error if a run of the plan may not use data on a server, whatever the
-// data is.
+// Check returns an error if a run of the plan must not use any data on a server.
 func Check(s *setup.Setup) error {
 	p := s.Plan
 	const why = "in a fleet it must be at least %d, because the gradient on few examples reveals them"
@@ -182,7 +181,7 @@ func Missing(p *fed.Plan) error {
 	return fmt.Errorf("%s needs readings on the server, which has none; start every coordinator with rounds.data in server.yaml, or use loadstar simulate", what)
 }
 
-// Changed is the reason why a run waits if the data is not that with which it began.
+// Changed is the reason why a run waits if its data has changed since it began.
 func (d *Data) Changed(began string) error {
 	return fmt.Errorf("the server's data has changed since the run began: %s then, %s now; start the coordinator with the earlier data, or stop the run", began, d.Fingerprint())
 }

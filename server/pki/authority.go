@@ -1,7 +1,8 @@
-// Package pki manages the server's certificates: an authority with an offline root and an
-// online issuer below it, the server's own certificate, and the identity of the peer of a
-// connection. Agents' certificates are valid for days. This package does not revoke them:
-// the handler of a call asks the ledger whether the caller or its certificate is revoked.
+// Package pki manages the server's certificates. It has an authority with an offline root
+// and an online issuer, the server's own certificate, and the identity of a connection's
+// peer. Agents' certificates are valid for days. This package does not revoke
+// certificates. The handler of a call asks the ledger whether the caller or its
+// certificate is revoked.
 package pki
 
 import (
@@ -32,8 +33,8 @@ import (
 const (
 	lockFile = "lock"
 
-	// skew is how far a peer's clock may be behind the server's clock. Certificates are
-	// valid from that much before their creation.
+	// skew is how far a peer's clock may be behind the server's clock. Certificates
+	// become valid this long before their creation.
 	skew = 5 * time.Minute
 	// maxCSR limits the size of a certificate request in bytes. It is many times the size
 	// of a request without names.
@@ -50,8 +51,8 @@ type Authority struct {
 	trouble atomic.Pointer[error]
 }
 
-// Open opens the authority in a folder. It creates a root and an issuer on first use; if
-// several processes do so at once, only one creates them.
+// Open opens the authority in a folder. It creates a root and an issuer on first use. If
+// several processes open it at once, only one creates them.
 func Open(dir string, keys Keys) (*Authority, error) {
 	a, err := OpenExisting(dir, keys)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -93,8 +94,8 @@ func Init(dir string, keys Keys) error {
 		return err
 	}
 	now := time.Now()
-	// A root's key that is there is used: it comes from an interrupted call, or somebody
-	// put it there because the agents trust it.
+	// Use an existing root key. It comes from an interrupted call, or an operator put it
+	// there because the agents trust it.
 	root, err := readIssuer(filepath.Join(dir, rootKeyFile), keys)
 	if errors.Is(err, fs.ErrNotExist) {
 		if root, err = newRoot(now); err == nil {
@@ -104,7 +105,7 @@ func Init(dir string, keys Keys) error {
 	if err != nil {
 		return fmt.Errorf("creating the root certificate: %w", err)
 	}
-	// The issuer is written last: without it, the folder counts as empty.
+	// Write the issuer last, because a folder without an issuer counts as empty.
 	i, err := newIssuer(root, keys, now)
 	if err == nil {
 		err = i.write(filepath.Join(dir, issuerFile), keys)
@@ -132,8 +133,8 @@ func lock(dir string) (unlock func(), err error) {
 	return func() { f.Close() }, nil // closing releases the lock
 }
 
-// RootKeyHere returns the path of a root's key in the authority's folder, or "" if there is
-// none, as there should be.
+// RootKeyHere returns the path of a root's key in the authority's folder, or "". The folder
+// should not contain one.
 func (a *Authority) RootKeyHere() string {
 	if paths, err := rootKeys(a.dir); err == nil && len(paths) > 0 {
 		return paths[0]
@@ -141,7 +142,7 @@ func (a *Authority) RootKeyHere() string {
 	return ""
 }
 
-// Watch looks every so often whether the files of the authority have changed, as after a
+// Watch checks at intervals whether the authority's files have changed, for example by a
 // rotation, until ctx ends. After a change it uses the new files and calls changed.
 func (a *Authority) Watch(ctx context.Context, every time.Duration, log *slog.Logger, changed func()) error {
 	tick := time.NewTicker(every)
@@ -173,8 +174,8 @@ func (a *Authority) Watch(ctx context.Context, every time.Duration, log *slog.Lo
 	}
 }
 
-// serial returns a serial number of 128 bits: the issuer's ID of 32 bits, so that the
-// certificates of an issuer can be counted, and random bits.
+// serial returns a serial number of 128 bits. It begins with the issuer's ID of 32
+// bits, so that an issuer's certificates can be counted. The rest is random.
 func (i *issuer) serial() (*big.Int, error) {
 	var b [16]byte
 	if _, err := rand.Read(b[len(i.id):]); err != nil {
@@ -184,8 +185,8 @@ func (i *issuer) serial() (*big.Int, error) {
 	return new(big.Int).SetBytes(b[:]), nil
 }
 
-// Pin returns the pin that join tokens contain and agents check: that of the certificate
-// which signs the server's own certificate.
+// Pin returns the pin that join tokens contain and agents check. It is the pin of the
+// certificate that signs the server's own certificate.
 func (a *Authority) Pin() string {
 	return jointoken.PinOf(a.has.Load().serving(a.now()).chain[0].Raw)
 }

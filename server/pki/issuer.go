@@ -22,7 +22,7 @@ import (
 )
 
 // The files of an authority. Each holds a key, unless an external signer has it, and the
-// certificates from its own to the root's.
+// chain of certificates up to the root.
 const (
 	issuerFile   = "issuer.pem"
 	previousFile = "previous.pem" // the previous issuer, while agents go over to the new one
@@ -70,8 +70,8 @@ func (i *issuer) expires() time.Time {
 	return ends
 }
 
-// issuers are the issuers whose certificates the server accepts: one, or two during a
-// rotation.
+// issuers has the issuers whose certificates the server accepts, normally one, and
+// two during a rotation.
 type issuers struct {
 	all     []*issuer // oldest first
 	retired []*x509.Certificate
@@ -81,8 +81,8 @@ type issuers struct {
 	verified map[[sha256.Size]byte]Identity // by the hash of the certificate
 }
 
-// serving returns the issuer of the server's own certificate: during a rotation the older
-// one, because not all agents know the new root yet.
+// serving returns the issuer of the server's own certificate. During a rotation it is the
+// older one, because not all agents know the new root yet.
 func (h *issuers) serving(now time.Time) *issuer {
 	for _, i := range h.all {
 		if now.Before(i.expires()) {
@@ -103,7 +103,7 @@ func (h *issuers) newest(now time.Time) *issuer {
 	return h.all[0]
 }
 
-// roots returns the different roots, the newest first.
+// roots returns the distinct roots, newest first.
 func (h *issuers) roots() []*x509.Certificate {
 	var roots []*x509.Certificate
 	for _, i := range slices.Backward(h.all) {
@@ -117,7 +117,7 @@ func (h *issuers) roots() []*x509.Certificate {
 // read reads the files of an authority.
 func read(dir string, keys Keys) (*issuers, error) {
 	h := &issuers{stamp: stamp(dir), verified: map[[sha256.Size]byte]Identity{}}
-	// A rotation writes the previous issuer before the new one, so read them in the other
+	// A rotation writes the previous issuer before the new one, so read them in reverse
 	// order.
 	current, err := readIssuer(filepath.Join(dir, issuerFile), keys)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -265,8 +265,8 @@ func newRoot(now time.Time) (*issuer, error) {
 	return makeIssuer([]*x509.Certificate{c}, key), nil
 }
 
-// newIssuer creates an issuer below a root, from a time on. Its key is new, or the first
-// external signer's.
+// newIssuer creates an issuer below a root that is valid from a given time. Its key is
+// new, or the first external signer's.
 func newIssuer(root *issuer, keys Keys, from time.Time) (*issuer, error) {
 	key, err := keys.newKey()
 	if err != nil {
@@ -295,7 +295,7 @@ func authorityTemplate(kind string, from, ends time.Time) (*x509.Certificate, er
 	}
 	return &x509.Certificate{
 		SerialNumber: new(big.Int).SetBytes(b[:]),
-		// The name is unique, so that people can tell two of them apart.
+		// The name is unique, so people can tell issuers apart.
 		Subject:               pkix.Name{CommonName: fmt.Sprintf("Loadstar %s %x", kind, b[:4])},
 		NotBefore:             from.Add(-skew),
 		NotAfter:              ends,

@@ -28,13 +28,13 @@ type Keys struct {
 	certificatesOnly bool
 }
 
-// sealedType is the PEM type of the armor of age, so that age itself can open a file.
+// sealedType is the PEM type of age's armor, so age itself can open a file.
 const sealedType = "AGE ENCRYPTED FILE"
 
 // errKey means that a key cannot be used, though its file is intact.
 var errKey = errors.New("cannot use the key")
 
-// scryptLog2 is the work factor of the passphrase; about a second on a server. Tests lower it.
+// scryptLog2 is the work factor of the passphrase. It takes about a second on a server. Tests lower it.
 var scryptLog2 = 18
 
 // seal returns the text of a private key for a file, encrypted if there is a passphrase.
@@ -62,8 +62,8 @@ func (k Keys) seal(key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: sealedType, Bytes: out.Bytes()}), nil
 }
 
-// unseal replaces the encrypted key at the beginning of a file with the key. It removes it if
-// only certificates are wanted.
+// unseal decrypts the key at the beginning of a file. It removes the key if only certificates
+// are wanted.
 func unseal(text []byte, k Keys) (plain []byte, sealed bool, err error) {
 	block, rest := pem.Decode(text)
 	if block == nil || block.Type != sealedType {

@@ -18,8 +18,9 @@ import (
 // machine.
 const local = "local"
 
-// WriteOperator writes key.pem, cert.pem and ca.pem to a folder, with which the command
-// line on this machine acts as the user local, and returns the certificate. It changes
+// WriteOperator writes key.pem, cert.pem and ca.pem to a folder and returns the
+// certificate. With these files, the command line on this machine acts as the user
+// local. It changes
 // nothing if the files are complete and the certificate is neither due for renewal nor
 // revoked. Renewal does not change the key, so a concurrent reader never sees a certificate
 // that does not match the key. A revoked certificate is replaced together with its key.
@@ -45,7 +46,7 @@ func (a *Authority) WriteOperator(dir string, ttl time.Duration, revoked func(se
 		}
 	}
 	if had.Key == nil {
-		// Do not overwrite a key that cannot be read: it may belong to another user.
+		// Do not overwrite an unreadable key, which may belong to another user.
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("the operator's key: %w", err)
 		}

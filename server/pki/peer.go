@@ -82,7 +82,7 @@ func (a *Authority) peer(state *tls.ConnectionState) (c Caller, valid bool) {
 const maxVerified = 100_000
 
 // verify returns the identity in a certificate if an issuer of this authority signed it. It
-// ignores expiry. Only the issuers themselves are trusted, not all certificates below their
+// ignores expiry. It trusts only the issuers themselves, not all certificates below their
 // roots, so that an issuer can be retired.
 func (a *Authority) verify(leaf *x509.Certificate) (Identity, error) {
 	has, sum := a.has.Load(), sha256.Sum256(leaf.Raw)
@@ -149,8 +149,8 @@ func From(ctx context.Context) (Identity, bool) {
 
 type callerKey struct{}
 
-// CallerFrom returns the caller with its certificate, even if the certificate has expired:
-// From tells whether it is valid.
+// CallerFrom returns the caller with its certificate, even an expired one. From tells
+// whether the certificate is valid.
 func CallerFrom(ctx context.Context) (Caller, bool) {
 	c, ok := ctx.Value(callerKey{}).(Caller)
 	return c, ok
@@ -166,8 +166,9 @@ const (
 	// RenewHeader is set on responses to a caller that should renew its certificate now,
 	// because another issuer signs certificates.
 	RenewHeader = "Loadstar-Renew"
-	// RootsHeader is set on responses to operators: the fingerprint of the roots that they
-	// should trust. Agents learn the roots when they renew, which they do much more often.
+	// RootsHeader is set on responses to operators. It has the fingerprint of the roots
+	// that they should trust. Agents learn the roots when they renew, which happens much
+	// more often.
 	RootsHeader = "Loadstar-Roots"
 )
 
@@ -181,14 +182,14 @@ func Fingerprint(all []*x509.Certificate) string {
 	return fmt.Sprintf("%x", h.Sum(nil)[:8])
 }
 
-// Outdated reports whether another issuer than that of a certificate signs certificates now.
+// Outdated reports whether a certificate's issuer no longer signs certificates.
 func (a *Authority) Outdated(leaf *x509.Certificate) bool {
 	return !bytes.Equal(a.has.Load().newest(a.now()).chain[0].SubjectKeyId, leaf.AuthorityKeyId)
 }
 
 // Middleware puts the peer's identity into the request's context, and the certificate. If the
-// certificate has expired, the context has no identity, and so no call is allowed that does
-// not ask for it with CallerFrom.
+// certificate has expired, the context has no identity, so only calls that use CallerFrom are
+// possible.
 func (a *Authority) Middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, valid := a.peer(r.TLS); c.Leaf != nil {

@@ -14,8 +14,8 @@ import (
 const maxCertificate = 1 << 13
 
 // ProvesOld checks that the sender of a certificate request has the key of an older
-// certificate of this authority, and returns the identity in that certificate and its serial
-// number. The certificate may have expired. The caller must check that the ledger knows the
+// certificate of this authority. It returns that certificate's identity and serial number.
+// The certificate may have expired. The caller must check that the ledger knows the
 // agent and has not revoked it.
 func (a *Authority) ProvesOld(csrDER, certificateDER, signature []byte) (who Identity, serial string, err error) {
 	if len(certificateDER) > maxCertificate {

@@ -19,7 +19,7 @@ type Rotation struct {
 	Root bool
 	// RootKey is the path of the root's key; empty means in the authority's folder.
 	RootKey string
-	// In is the time until the new issuer signs certificates. It is trusted at once.
+	// In is the time until the new issuer signs certificates. The server trusts the issuer at once.
 	In time.Duration
 }
 
@@ -41,7 +41,7 @@ func Rotate(dir string, keys Keys, r Rotation) error {
 	current, now := has.all[0], time.Now()
 	file := filepath.Join(dir, issuerFile)
 	if current.kept == encryptedFile {
-		// The server opens all keys with one passphrase, and no key becomes plain unnoticed.
+		// The server opens all keys with one passphrase, so check it first. Otherwise a key could become plain unnoticed.
 		if _, err := readIssuer(file, keys); err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func Rotate(dir string, keys Keys, r Rotation) error {
 		return err
 	}
 	if next.id == current.id {
-		// Agents are told to renew if another key signs than that of their certificate.
+		// Agents renew only if the signing key differs from that of their certificate.
 		return errors.New("the first external signer given has the key of the present issuer: create a new key, and give its signer first")
 	}
 	if r.Root {
@@ -72,7 +72,7 @@ func Rotate(dir string, keys Keys, r Rotation) error {
 			return err
 		}
 	}
-	// A crash after this step leaves the previous issuer in both files, and the rotation can
+	// After a crash at this point, both files have the previous issuer, and the rotation can
 	// be repeated.
 	text, err := mtls.ReadPrivate(file)
 	if err != nil {
@@ -84,8 +84,8 @@ func Rotate(dir string, keys Keys, r Rotation) error {
 	return next.write(file, keys)
 }
 
-// writeRootKey writes the key of a new root. The key of another root that is in the folder
-// under the same name, the former one or that of an interrupted rotation, gets another name.
+// writeRootKey writes the key of a new root. If the folder has another root's key under the
+// same name, from the former root or an interrupted rotation, that file is renamed.
 func writeRootKey(dir string, root *issuer, keys Keys) error {
 	path := filepath.Join(dir, rootKeyFile)
 	switch other, err := readIssuer(path, Keys{certificatesOnly: true}); {
@@ -136,7 +136,7 @@ func rootKeys(dir string) ([]string, error) {
 	return filepath.Glob(filepath.Join(dir, "root-key*.pem"))
 }
 
-// step is called before each change of a file. Tests end a change there, as a crash would.
+// step is called before each change of a file. Tests simulate a crash there.
 var step = func(path string) error { return nil }
 
 func put(path string, text []byte) error {
@@ -146,8 +146,8 @@ func put(path string, text []byte) error {
 	return mtls.WritePrivate(path, text)
 }
 
-// remove removes a file, unless there is none. After a crash it is not there again: an issuer
-// that was retired must not come back.
+// remove removes a file if it exists. The removal is durable, because a retired issuer must
+// not come back after a crash.
 func remove(path string) error {
 	if err := step(path); err != nil {
 		return err
@@ -160,9 +160,9 @@ func remove(path string) error {
 	return disk.SyncDir(filepath.Dir(path))
 }
 
-// Retire ends a rotation: certificates of the previous issuer are no longer accepted. An agent
-// that has one can still prove with it, when it joins again, that it is the same agent,
-// unless the previous issuer's key was compromised.
+// Retire ends a rotation. Certificates of the previous issuer are no longer accepted. An agent
+// with such a certificate can still use it to prove its identity when it joins again, unless
+// the previous issuer's key was compromised.
 func Retire(dir string, compromised bool) error {
 	unlock, err := lock(dir)
 	if err != nil {
@@ -198,9 +198,9 @@ func Retire(dir string, compromised bool) error {
 	return remove(filepath.Join(dir, previousFile))
 }
 
-// Encrypt encrypts the keys in a folder with a passphrase and returns their files. The keys
-// have no passphrase, or that of old. Those that have the new passphrase already, after an
-// interrupted change, stay as they are.
+// Encrypt encrypts the keys in a folder with a passphrase and returns their files. Until
+// now the keys have no passphrase, or that of old. Keys that already have the new
+// passphrase after an interrupted change do not change.
 func Encrypt(dir string, old Keys, passphrase string) (files []string, err error) {
 	unlock, err := lock(dir)
 	if err != nil {
@@ -253,7 +253,7 @@ type IssuerInfo struct {
 	Key            string // how its key is kept
 }
 
-// Issuers describes the issuers in a folder, the oldest first. It needs no passphrase.
+// Issuers describes the issuers in a folder, oldest first. It needs no passphrase.
 func Issuers(dir string) ([]IssuerInfo, error) {
 	has, err := read(dir, Keys{certificatesOnly: true})
 	if err != nil {

@@ -26,8 +26,8 @@ var hostname = regexp.MustCompile(`^(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])
 // TLS returns the server's TLS configuration: TLS 1.3, HTTP/2 or HTTP/1.1, and a
 // certificate for the given host names and addresses. The certificate is created and
 // renewed in memory. The server also sends the certificates above it, for agents that know
-// only a pin. A client certificate is optional, but a certificate that a client presents must
-// be issued by this authority. It may have expired: Middleware gives its owner no identity.
+// only a pin. A client certificate is optional, but this authority must have issued it. It
+// may have expired; Middleware then gives its owner no identity.
 //
 // The configuration is chosen per connection, so changing the returned value has no
 // effect.
@@ -73,8 +73,8 @@ type ownCertificate struct {
 }
 
 const (
-	// renewalFor is how long a connection waits for a new certificate while the old one is
-	// valid: an external signer may be slow or absent.
+	// renewalFor is how long a connection waits for a new certificate if the old one is
+	// still valid, because an external signer may be slow or absent.
 	renewalFor = 500 * time.Millisecond
 	// renewalAgain is the time between two attempts.
 	renewalAgain = 30 * time.Second
@@ -87,7 +87,7 @@ func (s *ownCertificate) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 	s.mu.Lock()
 	has := s.authority.has.Load()
 	current, changed := s.current, s.has != has
-	// A certificate that begins later is from a time when the clock was ahead.
+	// A certificate that is not valid yet dates from a time when the clock was ahead.
 	valid := current != nil && !now.After(current.Certificates[0].Leaf.NotAfter) && !now.Before(current.Certificates[0].Leaf.NotBefore)
 	if valid && !changed && !mtls.Due(current.Certificates[0].Leaf, now) {
 		s.mu.Unlock()

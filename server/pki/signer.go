@@ -28,18 +28,17 @@ var signerFor = 15 * time.Second
 // signerBytes limits an answer of an external signer.
 const signerBytes = 1 << 13
 
-// Signer is a private key that another program has, for example in a hardware module. It is
-// safe for concurrent use if the program is.
+// Signer is a private key in another program, for example in a hardware module. It is safe
+// for concurrent use if the program is.
 type Signer struct {
 	public *ecdsa.PublicKey
 	call   func(ctx context.Context, verb string, input []byte) ([]byte, error)
 }
 
 // OpenSigner asks an external signer for its public key and for a signature, to find mistakes
-// before they matter. The address is exec:COMMAND or a URL. The command is called as "COMMAND
-// public", which writes the public key in PEM, and as "COMMAND sign", which reads a SHA-256
-// digest of 32 bytes and writes an ECDSA signature in ASN.1. A URL is called likewise, as GET
-// URL/public and POST URL/sign.
+// early. The address is exec:COMMAND or a URL. "COMMAND public" writes the public key in PEM.
+// "COMMAND sign" reads a SHA-256 digest of 32 bytes and writes an ECDSA signature in ASN.1. A
+// URL works likewise with GET URL/public and POST URL/sign.
 func OpenSigner(ctx context.Context, address string) (*Signer, error) {
 	s, shown := &Signer{}, address
 	if command, ok := strings.CutPrefix(address, "exec:"); ok {
@@ -141,7 +140,7 @@ func run(ctx context.Context, args []string, verb string, input []byte) ([]byte,
 	return out.Bytes(), nil
 }
 
-// limited keeps the beginning of what a program writes.
+// limited keeps the beginning of a program's output.
 type limited struct{ bytes.Buffer }
 
 func (l *limited) Write(p []byte) (int, error) {

@@ -187,7 +187,7 @@ func (r *relay) settle(ctx context.Context, verdicts []*v1.Verdict, owner map[le
 			}
 		}
 		// These clients are in no sending, so they are still training. The hub has closed
-		// their turns, so their results cannot count any more.
+		// their turns, so their results can no longer count.
 		if len(over) > 0 {
 			if err := r.Ledger.Relay.Withdraw(ctx, r.lead, v.Run, v.Round, over); err != nil {
 				return err
@@ -281,8 +281,8 @@ func (r *relay) refuse(ctx context.Context, t *v1.Task, why error) error {
 }
 
 // fetch returns a blob and makes sure that the region's store has it. If the blob is not
-// there, fetch copies it from the hub. A blob that was found is stored anyway: it may be
-// in this process's cache only, because another process has deleted it.
+// there, fetch copies it from the hub. It stores even a blob that was found, because
+// another process may have deleted it and only this process's cache has it.
 func (r *relay) fetch(ctx context.Context, hash string, most int64) ([]byte, error) {
 	b, err := r.Blobs.Get(ctx, hash)
 	if err != nil {

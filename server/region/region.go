@@ -40,7 +40,7 @@ type Config struct {
 	// After a relay dies, the other relays wait at most this long.
 	Name string
 	Lead time.Duration
-	// Version is that of the program, for people who look at the hub's fleet.
+	// Version is the program's version, which people see in the hub's fleet.
 	Version string
 	// Linger is how long the region waits for further results of a round before it sends a
 	// sum.
@@ -201,9 +201,9 @@ func (r *relay) endIdleRuns(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// announce sends the list of the region's clients to the hub if it may have changed, in one
-// call for each kind of clients: an agent that lacks an input must not take it from the
-// others.
+// announce sends the list of the region's clients to the hub if it may have changed. It
+// makes one call for each kind of clients, so that a client that lacks an input does not
+// take it from the others.
 func (r *relay) announce(ctx context.Context, now time.Time) error {
 	n, err := r.Ledger.Directory.CountClients(ctx, time.Time{})
 	if err != nil || n == 0 || n == r.clients && now.Sub(r.announced) < announceEvery {

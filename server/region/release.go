@@ -13,9 +13,9 @@ import (
 	"loadstar/server/terms"
 )
 
-// adoptReleases copies the hub's releases with their blobs, so that the region's agents get
-// them. It leaves out a release that fails, and asks for the list again after a while. An
-// error must not stop the relay of tasks, so it is only logged.
+// adoptReleases copies the hub's releases with their blobs for the region's agents. It
+// leaves out a release that fails, and asks for the list again after a while. It only logs
+// errors, because they must not stop the relay of tasks.
 func (r *relay) adoptReleases(ctx context.Context, list *v1.ReleaseList, now time.Time) {
 	if list == nil {
 		return

@@ -45,7 +45,7 @@ func (b *Cache) Of(ctx context.Context, run string) (*Terms, error) {
 	return t, nil
 }
 
-// Of returns the result that an agent has sent in one or more chunks, which are numbers.
+// Of returns the result that an agent has sent in one or more chunks. numbers has the joined chunks.
 func Of(a *v1.Result, numbers []byte) *Result {
 	r := &Result{Version: int(a.Version), Sum: a.Form == v1.Form_FORM_SUM, Masked: a.Form == v1.Form_FORM_MASKED, Numbers: numbers, Shares: make([]Share, len(a.Shares))}
 	for i, s := range a.Shares {

@@ -7,8 +7,8 @@ import v1 "loadstar/proto/loadstar/v1"
 const maxRelativeMAE = 100e6
 
 // Plausible returns an evaluation that clients may have sent with a result of n clients. It
-// moves a sum that is out of bounds to the nearest bound. It returns nil if there is no
-// evaluation or its number of clients is impossible: the result counts without it.
+// moves an out-of-range sum to the nearest bound. It returns nil if there is no evaluation
+// or its number of clients is impossible. The result then counts without it.
 func Plausible(e *v1.Evaluation, n int) *v1.Evaluation {
 	clients := e.GetClients()
 	if clients < 1 || clients > int64(n) {

@@ -72,9 +72,8 @@ func (t *Terms) Limits(version int64, load func() ([]byte, error)) (fed.Limits, 
 	return l, nil
 }
 
-// limitSum returns an error if a sum is longer than its updates can be within the limits
-// and by their claimed norms, or if one of its numbers is larger. It reduces the claims to the
-// limits.
+// limitSum returns an error if a sum, or one of its numbers, is larger than the limits and the
+// claimed norms of its updates allow. It reduces the claims to the limits.
 func (t *Terms) limitSum(r *Result, s *fed.Sums) error {
 	const slack = 1 + 1e-9    // for the rounding of these additions
 	var most, control float64 // norms of the longest possible sums
@@ -108,8 +107,8 @@ func (t *Terms) limitSum(r *Result, s *fed.Sums) error {
 	return nil
 }
 
-// claimed reduces a client's claimed norm to the limit. It returns the largest norm that its
-// update can have: an older agent claims none.
+// claimed reduces a client's claimed norm to the limit. It returns the largest norm that the
+// client's update can have. An older agent claims no norm.
 func claimed(norm *float64, limit float64) float64 {
 	if limit <= 0 {
 		return 0

@@ -11,7 +11,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// ErrSum means that no clients of a private round can have the sum of their results.
+// ErrSum means that the clients of a private round cannot have produced the sum of their results.
 var ErrSum = errors.New("the sum of the results is impossible: an agent has sent too large numbers, or masked for something else, or a keeper has sent wrong masks")
 
 // Private reports whether agents mask their results.
@@ -41,8 +41,8 @@ func (t *Terms) MaskedLen() int { return t.Rules.Vector(t.Shared).Len() }
 // MaskedBytes returns the size of a masked result in bytes.
 func (t *Terms) MaskedBytes() int64 { return 8 * int64(t.MaskedLen()) }
 
-// Unmasked returns what the sum of a private round says, without the masks. The error is ErrSum if
-// no clients can have this sum, in particular if a mask is left in it.
+// Unmasked decodes the sum of a private round after the masks are removed. The error is ErrSum if
+// clients cannot have produced this sum, in particular if a mask is left in it.
 func (t *Terms) Unmasked(version, clients int64, sum []uint64) (*round.Fold, *round.Sizes, error) {
 	f, s, err := t.Rules.Vector(t.Shared).Decode(int(version), clients, sum)
 	if err != nil {
@@ -51,7 +51,7 @@ func (t *Terms) Unmasked(version, clients int64, sum []uint64) (*round.Fold, *ro
 	return f, s, nil
 }
 
-// MaskedRound returns what agents mask the results of a task for.
+// MaskedRound returns the round for which agents mask a task's results.
 func (t *Terms) MaskedRound(q *v1.Task) (*v1.MaskedRound, error) {
 	r := &v1.MaskedRound{
 		Run: q.Run, Round: q.Round, Version: q.Version, Plan: t.Blob, Weights: q.Weights, Control: q.Control,
@@ -70,7 +70,7 @@ func (t *Terms) MaskedRound(q *v1.Task) (*v1.MaskedRound, error) {
 	return r, nil
 }
 
-// checkMasked returns an error if a masked result says more than it must.
+// checkMasked returns an error if a masked result reveals more than necessary.
 func checkMasked(r *Result) error {
 	names := make([]string, len(r.Shares))
 	for i, s := range r.Shares {

@@ -1,6 +1,6 @@
 // Package terms holds the rules for a run's results: their shape, their bounds and how to
-// add them up. Gateways reject results that break the rules. They and the
-// coordinator use the rules to add results up.
+// add them up. Gateways reject results that break the rules. Gateways and the coordinator
+// add up results by these rules.
 package terms
 
 import (
@@ -39,7 +39,7 @@ type Terms struct {
 }
 
 // usualQuorum is the share of a cohort below which a round is abandoned, unless the plan says
-// otherwise: if most clients decline, the few that are left must not decide the weights.
+// otherwise. If most clients decline, the few remaining ones must not decide the weights.
 const usualQuorum = 0.5
 
 // UsualDeadline returns the deadline of a round whose plan has none. It is longer than a turn can
@@ -61,7 +61,7 @@ func SetDeadline(s *fed.Schedule, usual time.Duration) {
 		s.Deadline = fed.Duration(usual)
 	}
 	if s.Quorum == 0 {
-		// A merge of one client would show its update, and agents decline such a plan.
+		// A merge of one client would reveal its update, and agents decline such a plan.
 		s.Quorum = min(max(usualQuorum, 2/float64(s.Cohort)), 1)
 	}
 }
@@ -246,7 +246,7 @@ type Result struct {
 	Shares      []Share
 	Numbers     []byte
 
-	// What Prepare has made of the numbers: an update, or a sum.
+	// The prepared numbers: an update, or a sum.
 	update *fed.Update
 	sum    *round.Fold
 }
@@ -257,11 +257,11 @@ type Share struct {
 	Examples, Steps int
 	TrainLoss, Loss float64
 	// Norm and ControlNorm are the norms of the update and of the change of its control
-	// variate. An older agent does not send them with a sum; then they are 0.
+	// variate. They are 0 in a sum from an older agent.
 	Norm, ControlNorm float64
 }
 
-// Prepare decodes a result, applies its limits, and sets what the shares say to what counts. An
+// Prepare decodes a result, applies its limits, and replaces the shares' claims by the values that count. An
 // error means that the result must be rejected. A prepared result can be added several times.
 func (t *Terms) Prepare(r *Result) error {
 	if len(r.Shares) == 0 {
@@ -319,7 +319,7 @@ func (t *Terms) Release(r *Result) {
 	r.update, r.sum = nil, nil
 }
 
-// Add adds a result to a fold; it prepares the result if that was not done. If the algorithm
+// Add adds a result to a fold, and prepares the result if necessary. If the algorithm
 // needs individual updates, from must hold the weights that the client started from. After an
 // error the fold is unchanged.
 func (t *Terms) Add(f *round.Fold, r *Result, from []float32) error {

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// messageEvery is the time for one message: a viewer gets at most four a second.
+	// messageEvery is the minimum time between messages, so a viewer gets at most four a second.
 	messageEvery = 250 * time.Millisecond
 	commentEvery = 15 * time.Second
 	sessionEvery = 10 * time.Second

@@ -16,9 +16,9 @@ import (
 	"loadstar/server/access"
 )
 
-// guard sets the security headers of every answer. On the machine's own address it refuses
-// other host names: a foreign page could otherwise give its own name this address, and then
-// read the dashboard as a page of the same origin (DNS rebinding).
+// guard sets the security headers of every answer. On a loopback address it refuses other
+// host names. Otherwise a foreign page could point its own name at this address, and read
+// the dashboard as a page of the same origin (DNS rebinding).
 func (w *Web) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		webui.Protect(rw.Header())
@@ -65,8 +65,8 @@ func answer(rw http.ResponseWriter, status int, body any) {
 	_ = json.NewEncoder(rw).Encode(body) // a failed write means that the caller has gone
 }
 
-// addressOf returns the address to which limits apply. A proxy puts the address of its caller
-// last into X-Forwarded-For; what stands before it may be the caller's invention.
+// addressOf returns the address to which limits apply. A proxy appends its caller's address
+// to X-Forwarded-For. The caller may have forged the addresses before it.
 func (w *Web) addressOf(r *http.Request) string {
 	if all := r.Header.Values("X-Forwarded-For"); w.BehindProxy && len(all) > 0 {
 		last := all[len(all)-1]
@@ -126,7 +126,7 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if time.Since(c.checked) > certificateEvery {
-		// A certificate that is being replaced may not fit its key for a moment: keep the
+		// During a replacement the certificate may briefly not match its key. Keep the
 		// old one and try again.
 		_ = c.read()
 	}

@@ -22,13 +22,13 @@ import (
 	"loadstar/server/access"
 )
 
-// hub reads topics from the operators' API while somebody looks at them, once however many
-// look. A topic's state is whole: viewers need only the newest one.
+// hub reads topics from the operators' API while somebody views them. One read serves all
+// viewers. A topic's state is complete, so viewers need only the newest one.
 type hub struct {
 	api     API
 	metrics *metrics
-	// epoch is in all ids of events. A viewer that comes from another process, or from
-	// before a restart, has an id with another epoch and gets all states.
+	// epoch is part of all event ids. A viewer with an id from another process, or
+	// from before a restart, gets all states.
 	epoch   string
 	ctx     context.Context
 	stop    context.CancelFunc
@@ -44,7 +44,7 @@ type hub struct {
 	ofSession map[string]int
 }
 
-// topic is something that viewers look at.
+// topic is a subject that viewers can watch.
 type topic struct {
 	name    string
 	viewers map[*viewer]bool
@@ -202,8 +202,8 @@ func (h *hub) topicsOf(user string, names []string) int {
 	return len(all)
 }
 
-// asViewer returns the caller that reads topics: all topics are for viewers, and a stream
-// belongs to one.
+// asViewer returns the caller that reads topics. It is a viewer, because viewers may see
+// all topics.
 func asViewer() access.Caller {
 	return access.Caller{Name: "dashboard", Role: access.Viewer, Via: access.ViaWeb, Expires: time.Now().Add(time.Hour)}
 }
@@ -251,7 +251,8 @@ type state struct {
 }
 
 // since returns the states of a viewer's topics after the given number. They are in the
-// order of numbers, so that a viewer which has one of them also has all before it.
+// order of numbers, so a viewer that has received one state has received all earlier
+// ones.
 func (h *hub) since(v *viewer, number int64) (all []state) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -289,8 +290,8 @@ func (h *hub) poll(t *topic) {
 		<-h.polling
 		h.metrics.polls.Observe(cost.Seconds())
 		h.publish(t, body)
-		// Without the time that the read waited for its turn: otherwise many topics would be
-		// read without a pause.
+		// Do not count the time that the read waited for its turn. Otherwise many topics
+		// would be read without a pause.
 		select {
 		case <-time.After(max(rests[kindOf(t.name)], min(restFactor*cost, longestRest))):
 		case <-h.ctx.Done():
@@ -331,7 +332,7 @@ func (h *hub) publish(t *topic, body []byte) {
 	}
 }
 
-// read returns the event with a topic's state, or with the reason why there is none.
+// read returns the event with a topic's state, or with the reason why the state is missing.
 func (h *hub) read(name string) []byte {
 	ctx, cancel := context.WithTimeout(access.With(h.ctx, asViewer()), pollFor)
 	defer cancel()

@@ -21,7 +21,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "loadstar_web_poll_seconds", Help: "Time to read a topic.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
 		}),
 	}
-	// So that a rate is known before the first event.
+	// Create the counters now, so a rate is known before the first event.
 	for topic := range rests {
 		m.events.WithLabelValues(topic)
 	}

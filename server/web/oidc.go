@@ -31,8 +31,8 @@ type OIDC struct {
 	// Claim names the claim of the ID token that decides the role. It is a string or a list
 	// of strings. A name with dots also finds a claim inside others.
 	Claim string
-	// Roles maps values of the claim to roles. If a user has several, the highest counts. A user who has none
-	// of the values is refused.
+	// Roles maps values of the claim to roles. If a user has several roles, the highest counts. A user with
+	// none of the values is refused.
 	Roles map[string]access.Role
 }
 
@@ -79,8 +79,8 @@ func newSigner(w *Web) *signer {
 }
 
 // attempt is the secret of one attempt to sign in, which the browser holds in a cookie. The
-// server stores nothing, so that strangers cannot fill its memory. State, nonce and verifier
-// are hashes of the secret, so that one does not reveal another.
+// server stores nothing, so strangers cannot fill its memory. State, nonce and verifier are
+// hashes of the secret, so none reveals another.
 type attempt string
 
 func (a attempt) part(name string) string {
@@ -171,8 +171,8 @@ func (s *signer) enter(rw http.ResponseWriter, r *http.Request) (leave func(), o
 
 // callback receives a browser from the provider and signs its user in. The session's cookie
 // is strict, so the browser does not send it with the redirect to the page, which has
-// travelled from another site. It need not: the page is the same for everybody, and its calls
-// come from this site.
+// travelled from another site. This is no problem, because the page is the same for everybody
+// and its calls come from this site.
 func (s *signer) callback(rw http.ResponseWriter, r *http.Request) {
 	leave, ok := s.enter(rw, r)
 	if !ok {
@@ -260,7 +260,7 @@ func (s *signer) claims(token *oidc.IDToken) (role access.Role, name string, err
 		}
 	}
 	if s.Claim == "email" && string(all["email_verified"]) != "true" {
-		// Anybody can register at many providers with the address of somebody else.
+		// At many providers anybody can register with somebody else's address.
 		return "", "", fmt.Errorf("%s has no access: the provider has not verified the email address (the claim email_verified is not true)", cut(name, 64))
 	}
 	for _, value := range values(all, s.Claim) {
@@ -279,8 +279,8 @@ func text(raw json.RawMessage) (s string) {
 	return s
 }
 
-// values returns the strings of a claim. If there is no claim of the whole name, the parts
-// between dots name objects around it.
+// values returns the strings of a claim. If no claim has the whole name, the parts between
+// dots name nested objects.
 func values(all map[string]json.RawMessage, claim string) []string {
 	raw, ok := all[claim]
 	if !ok {

@@ -10,8 +10,8 @@ import (
 	"loadstar/docs"
 )
 
-// runbooks serves the pages to which alerts and notifications lead. They have nothing of this
-// server, so that somebody who is called at night need not sign in first.
+// runbooks serves the pages to which alerts and notifications lead. They contain no data of
+// this server, so nobody who is called at night must sign in first.
 func runbooks(mux *http.ServeMux) {
 	for name, text := range map[string]string{"runbooks": docs.Runbooks, "alerts": docs.Alerts} {
 		page := []byte(document(text))
@@ -22,7 +22,7 @@ func runbooks(mux *http.ServeMux) {
 	}
 }
 
-// document renders what these pages use of Markdown: headings, paragraphs, lists, code and links.
+// document renders the Markdown of these pages: headings, paragraphs, lists, code and links.
 func document(text string) string {
 	var b strings.Builder
 	title, _, _ := strings.Cut(strings.TrimPrefix(text, "# "), "\n")
@@ -77,8 +77,8 @@ var (
 	linkForm = regexp.MustCompile(`\[([^\]]+)\]\(([^)]+)\)`)
 )
 
-// inline renders code, emphasis and links. A link to a page that the dashboard does not serve is
-// only its text.
+// inline renders code, emphasis and links. A link to a page that the dashboard does not serve
+// becomes plain text.
 func inline(text string) string {
 	text = html.EscapeString(text)
 	text = linkForm.ReplaceAllStringFunc(text, func(link string) string {

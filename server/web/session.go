@@ -25,12 +25,12 @@ const (
 // secure reports whether browsers reach the page by HTTPS only.
 func (w *Web) secure() bool { return w.CertFile != "" || w.BehindProxy }
 
-// cookieName returns the name under which this server stores a cookie. Browsers send cookies
-// to all ports of a host, so that two servers on one machine would overwrite each other's
-// cookies if the name did not have the port. Behind a proxy the browser knows only the
-// proxy, and several gateways may share a session, so the name has no port. A browser takes
-// a cookie whose name begins with __Host- only from this host itself, by HTTPS: a page on a
-// neighbouring subdomain cannot replace it.
+// cookieName returns the name under which this server stores a cookie. The name contains the
+// port, because browsers send cookies to all ports of a host, and two servers on one machine
+// would overwrite each other's cookies. Behind a proxy the browser knows only the
+// proxy, and several gateways may share a session, so the name has no port. A browser
+// accepts a cookie whose name begins with __Host- only from this host itself, by HTTPS, so
+// a page on a neighbouring subdomain cannot replace it.
 func (w *Web) cookieName(name string) string {
 	if w.loopback && !w.BehindProxy {
 		_, port, _ := net.SplitHostPort(w.listener.Addr().String()) // a listener's address has a port
@@ -167,14 +167,14 @@ func (w *Web) fail(rw http.ResponseWriter, err error) {
 	refuse(rw, http.StatusServiceUnavailable, "unavailable", "the server cannot answer now; try again")
 }
 
-// call passes a call of the operators' API on, with the user of the session as its caller.
+// call forwards a call of the operators' API with the session's user as its caller.
 func (w *Web) call(rw http.ResponseWriter, r *http.Request) {
 	caller, _, err := w.session(r)
 	if err != nil {
 		w.fail(rw, err)
 		return
 	}
-	// Only unary calls: a stream would outlive its session. Its content type is another.
+	// Allow only unary calls, because a stream would outlive its session. A stream has another content type.
 	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); strings.TrimSpace(kind) != "application/json" {
 		refuse(rw, http.StatusUnsupportedMediaType, "invalid_argument", "want a body of type application/json")
 		return

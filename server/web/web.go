@@ -1,6 +1,6 @@
 // Package web serves the dashboard: its page, sessions, events, and the operators' API for
-// browsers. It has a separate listener, because on the port for agents a browser would be
-// asked for a client certificate.
+// browsers. It has a separate listener, because the port for agents would ask a browser
+// for a client certificate.
 package web
 
 import (
@@ -26,12 +26,12 @@ import (
 
 // Config configures the dashboard.
 type Config struct {
-	// Listen is the address. Any other than the machine itself needs CertFile and KeyFile,
-	// or BehindProxy.
+	// Listen is the address to listen on. An address other than loopback needs CertFile
+	// and KeyFile, or BehindProxy.
 	Listen            string
 	CertFile, KeyFile string
 	BehindProxy       bool
-	// URL is the address under which browsers reach the page; empty means Listen.
+	// URL is the address under which browsers reach the page. Empty means Listen.
 	URL string
 	// OIDC lets people sign in with a provider. It may be nil.
 	OIDC *OIDC
@@ -65,7 +65,7 @@ type Services struct {
 	// AddressRate is the number of new connections that an address may open per second. If it
 	// is 0, addresses are not limited.
 	AddressRate float64
-	// Limited records to whom limits were applied.
+	// Limited records the callers to whom limits were applied.
 	Limited *access.LimitReport
 }
 
@@ -79,8 +79,8 @@ type Web struct {
 	metrics  *metrics
 	limits   *connlimit.Limiter
 	logins   *connlimit.Rates // attempts to sign in, by address
-	// checking and calling limit the queries of browsers, so that they cannot take all
-	// connections to the database from the agents.
+	// checking and calling limit browsers' queries, so they cannot take all database
+	// connections from the agents.
 	checking, calling chan struct{}
 }
 
@@ -167,7 +167,7 @@ func (w *Web) URL() string { return w.Config.URL }
 // Address returns the address on which the dashboard listens.
 func (w *Web) Address() string { return w.listener.Addr().String() }
 
-// Close closes the listener of a dashboard that does not run.
+// Close closes the listener of a dashboard that is not running.
 func (w *Web) Close() error { return w.listener.Close() }
 
 // Run serves the dashboard until ctx ends.

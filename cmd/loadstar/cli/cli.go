@@ -1,5 +1,5 @@
-// Package cli has what all commands share: errors with exit codes, JSON output and progress
-// bars.
+// Package cli has the code that all commands share: errors with exit codes, JSON output and
+// progress bars.
 package cli
 
 import (
@@ -39,7 +39,7 @@ const ExitCodes = `Exit codes:
   5  the server refuses: the user does not have the role for this, or no valid
      certificate`
 
-// coded is an error with an exit code of its own.
+// coded is an error with its own exit code.
 type coded struct {
 	error
 	code int
@@ -65,7 +65,7 @@ func Usage(err error) error { return usageError{error: err} }
 // Usagef is like [Usage] with a formatted text.
 func Usagef(format string, a ...any) error { return Usage(fmt.Errorf(format, a...)) }
 
-// Prepare completes a program whose commands have been added: help, and errors in flags and arguments.
+// Prepare adds help, and errors in flags and arguments, to a program whose commands have been added.
 func Prepare(root *cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	setHelp(root)

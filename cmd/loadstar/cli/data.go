@@ -44,8 +44,8 @@ func OpenDataset(path, root string) (*series.Dataset, io.Closer, error) {
 	return d, io.NopCloser(nil), nil
 }
 
-// OpenPlausible opens a dataset to train or forecast with: without impossible readings. It
-// tells err which meters have some.
+// OpenPlausible opens a dataset without its impossible readings, to train or forecast. It
+// writes the names of meters with such readings to err.
 func OpenPlausible(err io.Writer, path, root string) (*series.Dataset, io.Closer, error) {
 	d, closer, failed := OpenDataset(path, root)
 	if failed != nil {
@@ -78,8 +78,8 @@ func areCount(n int, noun string) string {
 	return Count(n, noun) + " are"
 }
 
-// FindMeter returns the index of the meter with the given name, or an error that says which
-// meters there are. Any other short name is near, so it suggests none for those.
+// FindMeter returns the index of the meter with the given name, or an error that lists the
+// meters. It suggests no name for a very short one, because many names would be near.
 func FindMeter(d *series.Dataset, name string) (int, error) {
 	if d.Len() == 0 {
 		return 0, fmt.Errorf("%s has no meters", d.Name)

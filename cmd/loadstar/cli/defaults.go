@@ -10,7 +10,7 @@ import (
 )
 
 // describeDefaults replaces defaults that depend on the machine with words, in the help of
-// cmd and its subcommands. So help and man pages are the same everywhere.
+// cmd and its subcommands. So help and man pages are the same on all machines.
 func describeDefaults(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		switch {

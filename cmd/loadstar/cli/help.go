@@ -55,12 +55,12 @@ var usualGroups = []struct {
 	{"Log", []string{"log-format", "log-level"}},
 }
 
-// OtherCommands is the group of the commands that the help only names, so that the list of a
-// program's commands fits one screen.
+// OtherCommands is the group of commands that the help only names, because the list of
+// commands must fit one screen.
 const OtherCommands = "More:"
 
-// setHelp sets the help of a command and all its subcommands: one line, examples, usage, text,
-// subcommands, flags in groups, related commands.
+// setHelp sets the help of a command and all its subcommands. Help has one line, examples,
+// usage, text, subcommands, flags in groups, and related commands.
 func setHelp(root *cobra.Command) {
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { help(cmd.OutOrStdout(), cmd) })
 	root.SetUsageFunc(func(cmd *cobra.Command) error { help(cmd.OutOrStderr(), cmd); return nil })
@@ -107,7 +107,7 @@ func help(w io.Writer, cmd *cobra.Command) {
 		fmt.Fprintf(w, "Examples:\n%s\n\n", cmd.Example)
 	}
 	if len(cmd.Groups()) > 0 {
-		// A program whose commands have groups has many: the list must fit one screen.
+		// A program with groups has many commands, and the list must fit one screen.
 		commands(w, cmd)
 		return
 	}
@@ -260,8 +260,8 @@ func Glossary(w io.Writer, word string) error {
 // rowHead is the first column of a row in a help text.
 var rowHead = regexp.MustCompile(`^ +\S+ {2,}`)
 
-// fit breaks text that is wider than the terminal. A paragraph of prose is filled anew. The
-// rows of a table stay in their column.
+// fit breaks text that is wider than the terminal. It rewraps paragraphs of prose, and
+// keeps the columns of tables.
 func fit(text string, width int) string {
 	var all []string
 	for paragraph := range strings.SplitSeq(text, "\n\n") {

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// PrintLine writes v as JSON on one line. Messages of the API have all their fields, also
-// those that are 0, so that a program need not know which fields are left out.
+// PrintLine writes v as JSON on one line. Messages of the API include fields that are 0,
+// so programs need not handle missing fields.
 func PrintLine(w io.Writer, v any) error {
 	return json.NewEncoder(w).Encode(withZeros(v))
 }
@@ -58,7 +58,7 @@ func withZeros(v any) any {
 }
 
 // message encodes a message as JSON, with its fields in the order of their definition.
-// Fields that can be absent are left out if they are.
+// Optional fields that are absent are left out.
 type message struct{ protoreflect.Message }
 
 // MarshalJSON implements json.Marshaler.

@@ -12,15 +12,15 @@ import (
 	"loadstar/internal/config"
 )
 
-// Limits on what is read and listed, because a folder may be large.
+// Limits on the entries that are read and listed, because a folder may be large.
 const (
 	maxEntries = 2000
 	maxFolders = 50
 	maxListed  = 6
 )
 
-// explain adds to an error about a file that does not exist what is near its path. It
-// returns other errors as they are.
+// explain adds names near the path to an error about a missing file. It returns other
+// errors unchanged.
 func explain(err error) error {
 	var missing *fs.PathError
 	if !errors.Is(err, fs.ErrNotExist) || !errors.As(err, &missing) || missing.Path == "" {
@@ -32,8 +32,7 @@ func explain(err error) error {
 	return err
 }
 
-// hintAt says what is near a path that does not exist. It returns "" if there is nothing to
-// say.
+// hintAt names existing paths near a missing one, or returns "".
 func hintAt(path string) string {
 	path = filepath.Clean(path)
 	dir, base := filepath.Split(path)

@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Document writes the documentation of a program: 'man DIR' writes man pages, dated by
-// SOURCE_DATE_EPOCH, and 'reference' prints the reference of all commands below an introduction.
-// It returns if the arguments ask for neither. Programs that are released do not contain it.
+// Document writes the documentation of a program. 'man DIR' writes man pages, dated by
+// SOURCE_DATE_EPOCH. 'reference' prints an introduction and the reference of all commands.
+// Document returns if the arguments request neither. Released programs do not contain it.
 func Document(newRoot func() *cobra.Command, introduction string) {
 	var err error
 	switch {

@@ -19,7 +19,7 @@ type Table interface {
 }
 
 // NewTable returns a table with aligned columns. If w is a table of [NewCSV], NewTable
-// returns it, so that commands write their tables once for both forms.
+// returns it, so commands need only one code path for both forms.
 func NewTable(w io.Writer, flags uint) Table {
 	if t, ok := w.(*csvTable); ok {
 		return t
@@ -27,8 +27,8 @@ func NewTable(w io.Writer, flags uint) Table {
 	return tabwriter.NewWriter(w, 0, 4, 2, ' ', flags)
 }
 
-// NewCSV returns a table that is written as comma-separated values. Lines without tabs are
-// left out: they are text around the table.
+// NewCSV returns a table that is written as comma-separated values. It omits lines without
+// tabs, which are text around the table.
 func NewCSV(w io.Writer) Table { return &csvTable{to: csv.NewWriter(w)} }
 
 // none is the cell of a value that is missing.
@@ -64,8 +64,8 @@ func (t *csvTable) Flush() error {
 	return t.to.Error()
 }
 
-// Width returns the width of the terminal that w is, between 40 and 100 columns, and 80 if
-// w is not a terminal.
+// Width returns the width of the terminal w, between 40 and 100 columns, or 80 if w is not
+// a terminal.
 func Width(w io.Writer) int {
 	const least, usual, most = 40, 80, 100
 	if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && n > 0 {

@@ -146,8 +146,7 @@ func (x *show) release(ctx context.Context) error {
 	return nil
 }
 
-// lapse lets the days arrive that were kept back, and makes the forecasts of the other methods
-// for the same days.
+// lapse delivers the remaining days, and makes the other methods' forecasts for these days.
 func (x *show) lapse(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return x.paper.others(ctx, x.kernel, alonePlan(), filepath.Join(x.dir, "alone")) })
@@ -155,8 +154,8 @@ func (x *show) lapse(ctx context.Context) error {
 	return g.Wait()
 }
 
-// arrive moves the clock from issue to issue. At each, agents get the readings since the last
-// one, and forecast.
+// arrive moves the clock from issue to issue. At each issue, agents get the new readings and
+// forecast.
 func (x *show) arrive(ctx context.Context) error {
 	from, done, total := x.stage.arrive, 0, x.paper.cutoffs()+1
 	for cutoff := x.paper.first; from < x.stage.end; cutoff += every {
@@ -192,7 +191,7 @@ func (x *show) arrive(ctx context.Context) error {
 	return nil
 }
 
-// judge compares the methods and looks at what was sent.
+// judge compares the methods and checks the bytes that were sent.
 func (x *show) judge(context.Context) error {
 	r := &x.result
 	r.Generated, r.Seed, r.Agents, r.TestDays, r.CutoffHours = true, x.Seed, x.Agents, testDays, every/3600

@@ -5,8 +5,8 @@ import (
 	"runtime"
 )
 
-// OpenBrowser opens an address in the user's browser, if there is one. It does not wait, and
-// a failure has no consequence: the address is printed as well.
+// OpenBrowser opens an address in the user's browser, if there is one. It does not wait. A
+// failure does not matter, because the address is printed as well.
 func OpenBrowser(url string) {
 	name, args := "xdg-open", []string{url}
 	switch runtime.GOOS {

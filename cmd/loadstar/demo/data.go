@@ -9,8 +9,8 @@ import (
 	"loadstar/series/synth"
 )
 
-// The days of the demo. The model trains on the first, is checked on the next, and all methods
-// are measured on the last, which arrive only after training.
+// The days of the demo. The model trains on the first days and is validated on the next. All
+// methods are compared on the last days, which arrive only after training.
 const (
 	trainDays = 90
 	checkDays = 10
@@ -25,12 +25,12 @@ const (
 // stage has the generated readings.
 type stage struct {
 	all *series.Dataset // all readings and the weather
-	// arrive is when the first reading arrives that is kept back during training, and end is
-	// the end of the last one, both midnights of the buildings in Unix seconds.
+	// arrive is the time of the first reading that training does not see, and end is the end
+	// of the last reading. Both are midnights at the buildings in Unix seconds.
 	arrive, end int64
 }
 
-// newStage generates buildings whose last reading is that of the day before today.
+// newStage generates buildings with readings up to the end of yesterday.
 func newStage(seed uint64, buildings int, today time.Time) (*stage, error) {
 	const zone = "America/Chicago" // the generator's
 	place, err := time.LoadLocation(zone)

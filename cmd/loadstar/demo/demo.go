@@ -1,6 +1,6 @@
-// Package demo shows the product in a minute: a server and agents in one process, with
-// generated buildings. They are the real ones: agents have folders of their own, talk to the
-// server over mutual TLS, and one of them is killed during training.
+// Package demo shows the product in a minute, with a server and agents in one process and
+// with generated buildings. It uses the real server and agents. Agents have their own
+// folders and talk to the server over mutual TLS, and one of them is killed during training.
 package demo
 
 import (
@@ -27,10 +27,10 @@ import (
 type Config struct {
 	Clients, Agents, Rounds int
 	Seed                    uint64
-	// Today is the day after the last reading. It is fixed by default, so that a seed gives
-	// the same readings on every day.
+	// Today is the day after the last reading. It is fixed by default, so a seed always
+	// gives the same readings.
 	Today time.Time
-	// Port is that of the server's page. If it is in use, the next free one is used.
+	// Port is the port of the server's page. If it is in use, the next free port is used.
 	Port int
 	// Keep is a new folder for all files. If it is empty, they are in a temporary folder,
 	// which is removed at the end.
@@ -39,10 +39,10 @@ type Config struct {
 	Browse func(url string)
 	// Stay, if not nil, is called with the result. The pages are served until it returns.
 	Stay func(*Result)
-	// Out receives what people read, and Bar shows progress in a line; it may be nil.
+	// Out receives the text for people. Bar shows progress in a line, and may be nil.
 	Out io.Writer
 	Bar func(done, total int, note string)
-	// Version is that of the program, for people.
+	// Version is the displayed version of the program.
 	Version string
 	// Log receives the messages of server and agents. If it is nil, they are discarded.
 	Log *slog.Logger
@@ -65,7 +65,7 @@ func (c Config) Check() error {
 	return nil
 }
 
-// Defaults returns the configuration that the demo was made for.
+// Defaults returns the configuration for which the demo was tuned.
 func Defaults() Config {
 	return Config{Clients: 42, Agents: 4, Rounds: defaultRounds, Port: 7445, Seed: 1, Today: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)}
 }
@@ -79,15 +79,15 @@ type Result struct {
 	Agents    int      `json:"agents"`
 	Rounds    int      `json:"rounds"`
 	Methods   []Method `json:"methods"`
-	// Steps is the number of forecast values that were compared, and CutoffHours the time
-	// between the forecasts.
+	// Steps is the number of compared forecast values, and CutoffHours the time between
+	// the forecasts.
 	Steps       int     `json:"steps_compared"`
 	CutoffHours int     `json:"hours_between_forecasts"`
 	TestDays    int     `json:"test_days"`
 	Coverage    float64 `json:"coverage_p10_p90"`
-	// RawReadingsFound is the number of pairs of consecutive readings that were found in what
-	// agents sent, at any byte, and Searched the number of bytes that were searched. Updates,
-	// which are computed from readings, are sent.
+	// RawReadingsFound is the number of pairs of consecutive readings in the bytes that
+	// agents sent, at any offset. Searched is the number of searched bytes. Agents do send
+	// updates, which are computed from readings.
 	RawReadingsFound int64    `json:"raw_readings_found"`
 	Searched         int64    `json:"bytes_searched"`
 	SentMB           float64  `json:"mb_sent_per_client"`
@@ -98,22 +98,22 @@ type Result struct {
 	Page             string   `json:"page"`
 	AgentPages       []string `json:"agent_pages"`
 	Folder           string   `json:"folder,omitempty"`
-	// Continue has the commands that go on with the folder after the demo has ended: that of the
-	// server, and one for each agent.
+	// Continue has the commands that continue with the folder after the demo has ended, one for
+	// the server and one for each agent.
 	Continue   []string `json:"continue,omitempty"`
 	Seconds    float64  `json:"seconds"`
 	CPUSeconds float64  `json:"cpu_seconds"`
 }
 
-// Killed says what happened to the agent that was killed.
+// Killed describes what happened to the killed agent.
 type Killed struct {
 	Agent   string  `json:"agent"`
 	Clients int     `json:"clients"`
 	Round   int     `json:"round"`
 	Back    bool    `json:"back"`
 	Seconds float64 `json:"seconds"` // until it was back
-	// Missed is the number of its clients' updates that were not counted, from the round on in
-	// which it died, and CountedAfter that of those that were.
+	// Missed is the number of its clients' updates that were not counted from the round of its
+	// death on. CountedAfter is the number that were counted.
 	Missed       int64 `json:"missed"`
 	CountedAfter int64 `json:"counted_after"`
 }

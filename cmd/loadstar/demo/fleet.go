@@ -74,8 +74,8 @@ func startServer(ctx context.Context, dir string, c Config, links []web.Link, fa
 	return f, ended, nil
 }
 
-// freePort returns an address with a port that nobody listens on: the given one, or one of the
-// next hundred.
+// freePort returns an address with a free port, which is the given one or one of the next
+// hundred.
 func freePort(port int) (string, error) {
 	for p := port; p <= min(port+100, 65535); p++ {
 		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(p))
@@ -98,22 +98,22 @@ func (f *fleet) login(ctx context.Context) (string, error) {
 	return strings.TrimSuffix(f.page, "/") + "/#/login?code=" + r.Code, nil
 }
 
-// Receipts is what the server's ledger says about the updates of the run.
+// Receipts has the ledger's figures about the run's updates.
 type Receipts struct {
-	// Asked is the number of updates that clients were asked for, and Counted that of
-	// receipts. Late updates arrived after their round had closed.
+	// Asked is the number of requested updates, and Counted the number of receipts.
+	// Late updates arrived after their round had closed.
 	Asked   int64 `json:"asked"`
 	Counted int64 `json:"counted"`
 	Late    int64 `json:"late"`
 	Lost    int64 `json:"lost"`
 	// Twice is the number of receipts beyond the first of a client and round.
 	Twice int64 `json:"twice"`
-	// Missing is the number of updates that a round counted and that have no receipt.
+	// Missing is the number of counted updates without a receipt.
 	Missing int64 `json:"missing"`
 }
 
 // receipts reads the receipts of a run and compares them with its rounds. It also notes what
-// became of the agent that was killed.
+// happened to the killed agent.
 func (f *fleet) receipts(ctx context.Context, run string, rounds []*v1.Round, k *Killed, clients []string) (r Receipts, err error) {
 	for _, x := range rounds {
 		r.Asked, r.Counted, r.Late, r.Lost = r.Asked+x.Asked, r.Counted+x.Counted, r.Late+x.Late, r.Lost+x.Lost

@@ -10,8 +10,8 @@ import (
 	"loadstar/series"
 )
 
-// write leaves what 'loadstar agent run' needs to go on with the agent's folder. The history has
-// been imported already; it is there because it says that the readings are generated.
+// write writes the files that 'loadstar agent run' needs to continue with the agent's folder.
+// The history is already imported. It is included because it marks the readings as generated.
 func (s *site) write(past *series.Dataset) error {
 	if err := series.WritePrepared(filepath.Join(s.dir, historyFile), past); err != nil {
 		return err
@@ -39,8 +39,8 @@ const (
 	configFile  = "agent.yaml"
 )
 
-// goOn returns the commands that go on with a kept folder: that of the server and one for each
-// agent. Agents know the server by its port, so that must be the same.
+// goOn returns the commands that continue with a kept folder, one for the server and one for
+// each agent. The server's port must not change, because agents use it in its address.
 func (x *show) goOn() []string {
 	port := x.fleet.address[strings.LastIndex(x.fleet.address, ":"):]
 	all := []string{fmt.Sprintf("loadstar serve --dir %s --listen 127.0.0.1%s --web %s", quoted(filepath.Join(x.dir, "server")), port,
@@ -51,7 +51,7 @@ func (x *show) goOn() []string {
 	return all
 }
 
-// quoted returns a path as a shell takes it, if it has spaces.
+// quoted quotes a path with spaces for a shell.
 func quoted(path string) string {
 	if strings.Contains(path, " ") {
 		return strconv.Quote(path)

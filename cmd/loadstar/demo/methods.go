@@ -37,7 +37,7 @@ var methodNames = [methods]string{"last week's profile", "median of 28 days", "r
 // the forecasts at these times.
 const every = 6 * 60 * 60
 
-// paper has what each method forecast for the days that arrived after training.
+// paper has each method's forecasts for the days that arrived after training.
 type paper struct {
 	stage *stage
 	first int64 // cutoff of the first forecast that is compared
@@ -58,7 +58,7 @@ func newPaper(s *stage) *paper {
 // cutoffs is the number of forecasts of a client that are compared.
 func (p *paper) cutoffs() int { return int((p.stage.end-1-p.first)/every) + 1 }
 
-// set notes a value that a method forecast for the step k after a cutoff.
+// set notes a method's forecast for step k after a cutoff.
 func (p *paper) set(method int, client string, cutoff int64, k int, v float64) {
 	n := (cutoff - p.first) / every
 	if cutoff < p.first || (cutoff-p.first)%every != 0 || n >= int64(p.cutoffs()) || k < 0 || k >= ahead {
@@ -145,8 +145,8 @@ func split() series.Split {
 	return series.Split{Train: float64(trainDays) / all, Validation: float64(checkDays) / all}
 }
 
-// baseline fits a simple method to each building, and forecasts whenever the loads are known
-// that it needs.
+// baseline fits a simple method to each building, and forecasts whenever the method has the
+// loads that it needs.
 func (p *paper) baseline(ctx context.Context, method int, name string) error {
 	d := p.stage.all
 	frame, err := series.NewFramer(d, series.Layout{Lookback: 24, Horizon: 1, Targets: ahead, Inputs: []series.Input{{Name: "load"}}}, split())
@@ -221,8 +221,8 @@ func (p *paper) alone(ctx context.Context, k *kernel.Set, plan []byte, dir strin
 			if err != nil {
 				return err
 			}
-			// In two parts, so that as many days are replayed before the first forecast as for an
-			// agent's new model.
+			// Replay in two parts, so that the first forecast follows as many replayed days as
+			// for an agent's new model.
 			return errors.Join(r.Advance(s, i, &c, nil, p.first), r.Advance(s, i, &c, nil, p.stage.end))
 		})
 	}

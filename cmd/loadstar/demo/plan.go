@@ -13,8 +13,8 @@ const (
 )
 
 // fleetPlan returns plans/day-ahead.yaml with fewer and longer rounds. With a deadline and a
-// quorum, a round goes on without an agent that died. A plan must leave a share for testing,
-// so a day of the readings is not used.
+// quorum, a round continues without an agent that died. A plan must leave a share for
+// testing, so one day of the readings is unused.
 func fleetPlan(rounds int) []byte {
 	return fmt.Appendf(nil, `name: day-ahead
 model:
@@ -31,9 +31,9 @@ evaluate: {every: 8}
 `, ahead, float64(trainDays)/(trainDays+checkDays), float64(checkDays-1)/(trainDays+checkDays), rounds, steps, deadline, quorum)
 }
 
-// alonePlan returns the plan for buildings that train alone: the same model and the same days.
-// Its rate and its number of steps were chosen apart, on the same fleets: those with the lowest
-// error of all that were tried.
+// alonePlan returns the plan for buildings that train alone, with the same model and the same
+// days. Its rate and its number of steps were chosen separately on the same fleets. They had
+// the lowest error of all that were tried.
 func alonePlan() []byte {
 	return fmt.Appendf(nil, `name: alone
 model:

@@ -42,15 +42,16 @@ func (c *clock) set(cutoff int64) { c.unix.Store(cutoff + int64(delay/time.Secon
 // delay is how long after the end of a step an agent waits for readings.
 const delay = 2 * time.Minute
 
-// relaxed lists the changes of the agents' default policy. Generated buildings need no
-// protection: they have 100 days of readings, and there may be few of them.
+// relaxed lists the changes to the agents' default policy. The buildings have only 100
+// days of readings and may be few. They need no protection, because they are
+// generated.
 var relaxed = []string{"least_client_examples=500", "whole_blocks=false", "least_cohort=2", "least_merge=2", "least_fleet=2"}
 
 // ahead is the number of steps that agents forecast.
 const ahead = 24
 
-// site is an agent on stage with a folder of its own: readings, forecasts, training, HTTP
-// interface and page. It can be stopped at any time and started again.
+// site is an agent of the demo with its own folder, readings, forecasts, training, HTTP
+// interface and page. It can be stopped at any time and restarted.
 type site struct {
 	name, dir string
 	version   string // of the program
@@ -110,8 +111,8 @@ func (s *site) openStore() (*store.Store, error) {
 	return store.Open(filepath.Join(s.dir, "readings.db"), store.Config{Interval: s.stage.all.Interval, Clock: s.stage.all.Clock})
 }
 
-// weather stores the weather of [from, to): what has passed as observed, the rest as a
-// weather forecast, which is always right.
+// weather stores the weather of [from, to). The past is observed weather, and the rest
+// is a weather forecast without error.
 func (s *site) weather(from, to int64) error {
 	w, step := s.stage.all.Weather, s.stage.all.Seconds()
 	now := s.clock.now()
@@ -218,7 +219,7 @@ func (s *site) intake() (*readings.Intake, error) {
 	})
 }
 
-// source returns the readings for training as they are now.
+// source returns the current readings for training.
 func (s *site) source() (*series.Dataset, func(), error) {
 	all := s.stage.all
 	from, to := all.Weather.Start, s.clock.now().Unix()/all.Seconds()*all.Seconds()
@@ -231,7 +232,7 @@ func (s *site) source() (*series.Dataset, func(), error) {
 	return known, func() {}, err
 }
 
-// end stops all parts and closes the folder. What is on disk stays.
+// end stops all parts and closes the folder. The files stay on disk.
 func (s *site) end() error {
 	s.stop()
 	s.running.Wait()
@@ -244,8 +245,8 @@ func (s *site) end() error {
 	return err
 }
 
-// dated gives the server reports with the dates of its own clock, because a server drops what
-// is older than 90 days.
+// dated changes the dates in reports to the server's clock, because a server drops reports
+// that are older than 90 days.
 type dated struct {
 	release.Host
 	shift int64 // days

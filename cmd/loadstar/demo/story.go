@@ -24,7 +24,7 @@ func newStory(out io.Writer, show func(done, total int, note string)) *story {
 	return &story{out: out, show: show, began: time.Now()}
 }
 
-// print writes a line. If writing fails, nobody reads it.
+// print writes a line. It ignores errors, because then nobody reads the output.
 func (s *story) print(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,7 +39,7 @@ func (s *story) title(clients int, seed uint64) {
 	s.print("")
 }
 
-// say tells what has happened, with the time since the start.
+// say prints an event with the time since the start.
 func (s *story) say(format string, args ...any) {
 	s.print("%5.1f s  %s", time.Since(s.began).Seconds(), fmt.Sprintf(format, args...))
 }
@@ -97,7 +97,7 @@ next, with your own data:
   loadstar forecast runs/tomorrow --data export --h 24 -o tomorrow.csv --chart`)
 }
 
-// verdict says in a sentence how the federated model fares.
+// verdict returns a sentence about the federated model's result.
 func verdict(m []Method) string {
 	f := m[federated].RelativeMAE
 	against := func(other int, name string) string {

@@ -17,8 +17,8 @@ import (
 	"loadstar/series"
 )
 
-// wire is between an agent and its connections. It counts the bytes of all bodies that the
-// agent sends, looks for readings in them, and can cut the agent off.
+// wire is the transport of an agent. It counts the bytes of all bodies that the agent
+// sends, searches them for readings, and can cut off the agent.
 type wire struct {
 	base    http.RoundTripper
 	looking *lookout
@@ -88,7 +88,7 @@ func (w *wire) dies(r *http.Request) bool {
 	return true
 }
 
-// watched is a body that is searched while it is sent. It may be closed while it is read.
+// watched is a body that is searched as it is sent. It may be closed during a read.
 type watched struct {
 	io.ReadCloser
 	wire *wire
@@ -118,11 +118,11 @@ func (b *watched) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// window is the length of the longest thing that is looked for: two numbers of 8 bytes.
+// window is the length of the longest pattern, which is two numbers of 8 bytes.
 const window = 16
 
 // lookout finds pairs of consecutive readings in bytes. A single reading has only four bytes,
-// which occur in millions of weights by chance; a pair of two different readings does not.
+// which occur in millions of weights by chance. A pair of two different readings does not.
 type lookout struct {
 	seen32, seen64 []uint64 // bits by hash, so that most bytes need only one look
 	pairs32        map[uint64]struct{}

@@ -202,7 +202,7 @@ func get(ctx context.Context, at, token string) (string, error) {
 	if token != "" {
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
-	// A redirect or a proxy would be another program's.
+	// Use no redirect and no proxy, because they would lead to another program.
 	direct := &http.Client{
 		Transport:     &http.Transport{DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

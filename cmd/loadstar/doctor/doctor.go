@@ -1,5 +1,5 @@
-// Package doctor looks for what can be wrong on a machine before it stops a server or an
-// agent: clock, zones, certificates, ports, disk, folders, broker, readings.
+// Package doctor finds problems on a machine before they stop a server or an agent. It
+// checks clock, zones, certificates, ports, disk, folders, broker and readings.
 package doctor
 
 import (
@@ -29,12 +29,12 @@ import (
 
 // Config says what to look at.
 type Config struct {
-	// Dir is a server's folder. It is looked at if it exists.
+	// Dir is a server's folder. It is checked if it exists.
 	Dir string
-	// Ports are the addresses of the server. Those that are empty are left out.
+	// Ports are the server's addresses. Empty ones are left out.
 	Ports []Port
 	// Server and Operator are the address of a server and the folder with a user's
-	// credentials. If the folder does not exist, no server is asked.
+	// credentials. If the folder does not exist, no server is checked.
 	Server, Operator string
 	// Agent is an agent's configuration, or empty.
 	Agent string
@@ -47,7 +47,7 @@ type Config struct {
 // Port is an address on which a server is to listen, and its key in server.yaml.
 type Port struct{ Key, Address string }
 
-// Limits of what is not worth a warning.
+// Limits below which a check does not warn.
 const (
 	daysWarn      = 30 * 24 * time.Hour
 	agentDaysWarn = 48 * time.Hour
@@ -79,7 +79,7 @@ func Run(ctx context.Context, c Config) finding.List {
 	return x.List
 }
 
-// machine checks what server and agent need.
+// machine checks what both server and agent need.
 func (x *examination) machine() {
 	zone, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
@@ -164,10 +164,9 @@ func named(holder string) string {
 }
 
 // lock reports whether a server is using the folder, and the addresses that the processes of the
-// server noted there. They may differ from those of its configuration, which is that of the next
-// start.
+// server noted there. They may differ from the configuration, which applies at the next start.
 func (x *examination) lock() (running bool, listens []Port) {
-	// A server with SQLite has the last one, and every server one of the others.
+	// A server with SQLite holds the last lock, and every server holds one of the others.
 	marks, err := filepath.Glob(filepath.Join(x.Dir, "running-*"))
 	if err != nil {
 		return false, nil // the folder's name is a pattern
@@ -209,8 +208,8 @@ func noted(f *os.File) (all []Port) {
 	return all
 }
 
-// watch asks the running server whether it is ready, and how many results wait. Its embedded
-// queue can be asked in no other way.
+// watch asks the running server whether it is ready, and how many results wait. Only the
+// server can report on its embedded queue.
 func (x *examination) watch(ctx context.Context) {
 	at := ""
 	for _, p := range x.Ports {
@@ -241,7 +240,7 @@ var waiting = regexp.MustCompile(`(?m)^loadstar_gateway_waiting (\d+)`)
 
 func (x *examination) disk(dir string) { disk.Room(&x.List, "disk", dir) }
 
-// user checks a user's certificate and the server that it is for.
+// user checks a user's certificate and its server.
 func (x *examination) user(ctx context.Context) {
 	c, err := mtls.ReadFolder(x.Operator)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,4 +1,4 @@
-// Package keeper has the commands of a keeper, the party that holds the keys of masks.
+// Package keeper has the commands of a keeper, which is the party that holds the keys of masks.
 package keeper
 
 import (
@@ -50,9 +50,9 @@ func newInit(dir *string) *cobra.Command {
 		Use:   "init",
 		Short: "Create a keeper's folder, with a new identity",
 		Long: `Create a keeper's folder with a new identity and the file keeper.yaml, and print
-the identity. The server's operator needs it for 'loadstar serve', and every host
-of an agent for the policy: privacy is only as good as the way on which hosts get
-the identity.`,
+the identity. The server's operator needs the identity for 'loadstar serve', and
+every host of an agent needs it for the policy. Send it to hosts on a
+trustworthy way, because privacy depends on it.`,
 		Example: "  loadstar keeper init --fleet north --server sha256:…",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -156,7 +156,7 @@ func run(ctx context.Context, dir string, out io.Writer, log *slog.Logger) error
 	return errors.Join(group.Wait(), k.Close())
 }
 
-// rotate replaces old keys also when nobody calls.
+// rotate replaces old keys even if nobody calls.
 func rotate(ctx context.Context, k *core.Keeper, log *slog.Logger) error {
 	t := time.NewTicker(time.Minute)
 	defer t.Stop()
@@ -181,9 +181,9 @@ func newInvite(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "invite",
 		Short: "Create an invitation for agents",
-		Long: `Create an invitation. The host of an agent puts it into the agent's settings; the
-server never sees it. Hand it out yourself, and not through the server's operator,
-who could otherwise invent members.`,
+		Long: `Create an invitation. The host of an agent puts it into the agent's settings,
+and the server never sees it. Pass it to the host yourself. The server's
+operator could otherwise invent members.`,
 		Example: "  loadstar keeper invite --note \"Maple Street 4\"",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -230,7 +230,7 @@ func newMember(dir *string) *cobra.Command {
 	}
 	cmd.AddCommand(
 		list,
-		one("revoke", "End a membership", "End a membership. The agent is in no sum from now on."),
+		one("revoke", "End a membership", "End a membership. Later sums exclude the agent."),
 		one("reset", "Remove the key of a member, so that it can enrol again", "Remove the key of a member that has lost it. The agent needs a new invitation, and its\nage begins anew."))
 	return cmd
 }

@@ -63,9 +63,9 @@ func newAuditExport() *cobra.Command {
 		Long: `Write the audit log as lines of JSON, oldest first. Each line has an id, the
 time, the actor, the action, its subject and a detail.
 
-The id of the last line is the cursor: --after continues after it, and nothing
-is left out or repeated. With -o the lines are added to a file, and the export
-continues after the file's last line automatically. An event is exported ten
+The id of the last line is the cursor. --after continues after it without
+omission or repetition. With -o the command appends the lines to a file, and
+automatically continues after the file's last line. An event is exported ten
 seconds after it happened.`,
 		Example: "  loadstar audit export -o /var/log/loadstar/audit.jsonl\n" +
 			"  loadstar audit export --after 0000019a8f4c2b10-00000001-ABCDEFGH",
@@ -118,14 +118,14 @@ func exportAudit(ctx context.Context, c *operator, after string, to io.Writer) e
 	}
 }
 
-// lastEvent returns the id in the last line of an export. A last line without its end, which
-// a killed export wrote, is cut off. A file that is no export is not changed.
+// lastEvent returns the id in the last line of an export. It removes an incomplete last
+// line, which a killed export left. It does not change a file that is no export.
 func lastEvent(f *os.File) (id string, err error) {
 	info, err := f.Stat()
 	if err != nil {
 		return "", err
 	}
-	// A line is shorter than this: names and details are bounded.
+	// A line is shorter than this, because names and details are bounded.
 	tail := make([]byte, min(info.Size(), 1<<20))
 	if _, err := f.ReadAt(tail, info.Size()-int64(len(tail))); err != nil && !errors.Is(err, io.EOF) {
 		return "", err

@@ -54,8 +54,8 @@ func complete(cmd *cobra.Command) {
 	}
 }
 
-// fromServer asks a server for words. A shell cannot show an error, so there are no words if
-// the server does not answer in time.
+// fromServer asks a server for words. A shell cannot show an error, so fromServer returns no
+// words if the server does not answer in time.
 func fromServer(cmd *cobra.Command, ask func(context.Context, *operator) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	const none = cobra.ShellCompDirectiveNoFileComp
 	flag := func(name string) string { s, _ := cmd.Flags().GetString(name); return s } // a flag that is missing is empty

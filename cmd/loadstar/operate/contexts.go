@@ -57,9 +57,8 @@ func contextsPath() (string, error) {
 	return filepath.Join(dir, "loadstar", "config.yaml"), nil
 }
 
-// loadContexts reads the user's file. A file that does not exist has no contexts. Neither has a user
-// without a home, such as that of a service, nor one whose environment names the home of
-// somebody else, as runuser leaves it.
+// loadContexts reads the user's file. A missing file means no contexts. So does a user without a
+// home, such as a service's, or with somebody else's home in the environment, as after runuser.
 func loadContexts() (*contextFile, error) {
 	path, err := contextsPath()
 	f := &contextFile{path: path, Contexts: map[string]storedContext{}}
@@ -148,7 +147,7 @@ func (f *contextFile) Remove(name string) error {
 	return f.save()
 }
 
-// save writes the file so that only its owner can read it: it tells where credentials are.
+// save makes the file readable only by its owner, because it tells where credentials are.
 func (f *contextFile) save() error {
 	if f.path == "" {
 		return errors.New("there is no folder for contexts: set HOME or XDG_CONFIG_HOME")

@@ -50,8 +50,8 @@ server has not seen it for three times the interval between its calls, and at
 least two minutes. An agent reports its clock and version when it announces its
 clients. The token is the one that it last joined with. An agent is copied if
 two machines were seen with its certificates. FINDINGS is the number of its
-clients that reported problems with their readings; the agent's own page shows
-which.`
+clients that reported problems with their readings. The agent's own page names
+these clients.`
 	cmd.Flags().StringVar(&q.After, "after", "", "list agents after this `id`")
 	cmd.Flags().Int32Var(&q.Limit, "limit", 100, "maximum number of agents, up to 1000")
 	cmd.Flags().StringVar(&q.Name, "name", "", "list agents whose name or id begins with this `text`")
@@ -225,8 +225,8 @@ func newRunTurns() *cobra.Command {
 		})
 	cmd.Long = `List the turns of a round: the clients that are asked, and those that were
 counted, declined or lost. The norm is the size of a client's update after
-clipping; an update that reached the limit is marked. Rounds are numbered from
-1, in JSON from 0 as in the API.`
+clipping. Updates that reached the limit are marked. Rounds are numbered from 1,
+and in JSON from 0 as in the API.`
 	cmd.Example = "  loadstar run turns @last\n  loadstar run turns k3v --round 12 --csv"
 	cmd.Flags().Int64Var(&number, "round", 0, "`number` of the round, from 1 (default the newest)")
 	cmd.Flags().StringVar(&q.After, "after", "", "list turns after this `client`")
@@ -269,8 +269,8 @@ func newClientFindings() *cobra.Command {
 	return cmd
 }
 
-// protocolOf returns the version of the protocol that an agent speaks. An agent that has not
-// announced its clients since the server's upgrade has none.
+// protocolOf returns the version of the protocol that an agent speaks. It is unknown for an
+// agent that has not announced its clients since the server's upgrade.
 func protocolOf(version int64) string {
 	if version == 0 {
 		return "-"

@@ -100,8 +100,8 @@ func (o *operatorFlags) dial() (*operator, error) {
 	return &operator{OperatorServiceClient: v1.NewOperatorServiceClient(h, server), http: h, server: server}, nil
 }
 
-// serverCommand returns a command that calls a server and prints the answer: as a table,
-// which show writes, as CSV or as JSON.
+// serverCommand returns a command that calls a server and prints the answer as JSON, as
+// CSV, or as the table that show writes.
 func serverCommand(use, short string, args cobra.PositionalArgs, call func(cmd *cobra.Command, c *operator, args []string) (answer any, show func(w io.Writer), err error)) *cobra.Command {
 	var o operatorFlags
 	var asJSON, asCSV bool
@@ -135,7 +135,7 @@ func serverCommand(use, short string, args cobra.PositionalArgs, call func(cmd *
 }
 
 // plain returns an error from the server without the protocol's error code. It has the exit
-// code for servers that cannot be reached and for calls that are refused.
+// codes for unreachable servers and for refused calls.
 func plain(err error) error {
 	var (
 		c       *connect.Error

@@ -19,7 +19,7 @@ import (
 	"loadstar/server/pki"
 )
 
-// KeyFlags are the flags that say how the keys of a certificate authority are kept.
+// KeyFlags are the flags for the storage of a certificate authority's keys.
 type KeyFlags struct {
 	passphrase string
 	signers    []string
@@ -68,7 +68,7 @@ func passphrase(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// A group may read it, because systems for containers store secrets so.
+	// A group may read the file, because container systems store secrets that way.
 	if mode := info.Mode().Perm(); mode&0o007 != 0 {
 		return "", fmt.Errorf("%s holds a passphrase, and everybody can read it (mode %04o): run 'chmod 600' on it", path, mode)
 	}
@@ -102,8 +102,7 @@ These commands work on files. A running server notices a change within seconds.`
 	return cmd
 }
 
-// issuerLine is an issuer with the numbers of its certificates, which are nil if they are not
-// known.
+// issuerLine is an issuer with the numbers of its certificates, which are nil if unknown.
 type issuerLine struct {
 	pki.IssuerInfo
 	Agents, Expired, Users *int64
@@ -117,9 +116,8 @@ func newPKIShow(dir *string) *cobra.Command {
 		Long: `Show the issuers and roots in DIR/pki. If the server runs, AGENTS is the number
 of agents that are not revoked and whose last certificate came from the issuer,
 EXPIRED the number of these certificates that have expired, and USERS the number
-of users' certificates. A previous issuer can be retired when it has no agents
-and no users. Unless told otherwise, the command uses the credentials in
-DIR/operator.`,
+of users' certificates. You can retire a previous issuer when it has no agents
+and no users. By default the command uses the credentials in DIR/operator.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all, err := pki.Issuers(filepath.Join(*dir, "pki"))
 			if err != nil {
@@ -162,8 +160,8 @@ func orUnknown(n *int64) string {
 	return fmt.Sprint(*n)
 }
 
-// issuers asks the server for the numbers of certificates, by the issuer's id. Unless told
-// otherwise it uses the credentials in the server's folder.
+// issuers asks the server for the numbers of certificates, by the issuer's id. By default
+// it uses the credentials in the server's folder.
 func (o operatorFlags) issuers(ctx context.Context, dir string) (map[string]*v1.Issuer, error) {
 	if o.identity == "" && o.context == "" && os.Getenv("LOADSTAR_OPERATOR") == "" && os.Getenv("LOADSTAR_CONTEXT") == "" {
 		o.identity = filepath.Join(dir, "operator")
@@ -228,16 +226,16 @@ func newPKIRotate(dir *string) *cobra.Command {
 		Use: "rotate", Short: "Replace the issuer, or the root too", Args: cobra.NoArgs,
 		Long: `Replace the issuer of certificates. Without --root it needs the root's key.
 
-Agents renew their certificates with their next call, and learn a new root
-with them. An agent that has just followed another rotation waits for a
-third of its certificate's lifetime, at most for an hour. So the agents that
-run follow within 1.5 times agents.max_poll, and after two rotations in a
-row within an hour more. Users' certificates are renewed by their next command.
-'loadstar pki show' counts who has followed.
+Agents renew their certificates with their next call, and learn a new root with
+them. An agent that has just followed another rotation waits for a third of its
+certificate's lifetime, at most for an hour. So running agents follow within 1.5
+times agents.max_poll, or within an hour more after two rotations in a row. A
+user's next command renews the user's certificate. 'loadstar pki show' counts
+the agents and users that have followed.
 
  Until 'loadstar pki retire', the server trusts certificates of both issuers,
-and its own certificate comes from the previous one, so that agents that were
-out of contact still trust it. With several gateways, use --in and copy DIR/pki
+and its own certificate comes from the previous one, so agents that were out of
+contact still trust it. With several gateways, use --in and copy DIR/pki
 (without the root's key) to all of them within that time.
 
 An authority of an older version, whose root signs everything, gets a new root
@@ -283,14 +281,13 @@ func newPKIRetire(dir *string) *cobra.Command {
 		Use: "retire", Short: "End a rotation: stop trusting the previous issuer", Args: cobra.NoArgs,
 		Long: `Stop trusting the previous issuer, and its root if that was replaced.
 Certificates that it signed are refused from then on. The command asks the
-server how many agents and users still have such certificates, and fails if
-there are any. Unless told otherwise, it uses the credentials in DIR/operator.
+server for the number of agents and users that still have such certificates, and
+fails unless it is 0. By default it uses the credentials in DIR/operator.
 
 With --force it retires the issuer anyway, even while the server is not running.
 An agent that was out of contact all the time must then join again with a new
-token; it proves with its old key that it is the same agent, and keeps its
-clients. With --compromised such proofs are refused as well. Users need new
-certificates.`,
+token. Its old key proves its identity, so it keeps its clients. With
+--compromised the server refuses such proofs. Users need new certificates.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			at := filepath.Join(*dir, "pki")
 			all, err := pki.Issuers(at)

@@ -21,9 +21,8 @@ const refreshFor = 20 * time.Second
 
 // refresher is the transport of an operator's calls. When the server says that another issuer
 // signs certificates, or that its roots have changed, it gets a new certificate and the roots
-// and stores them in the operator's folder. The key stays, so that commands which read the
-// folder at the same time find files that belong together. The server is one that the old
-// roots prove.
+// and stores them in the operator's folder. The key does not change, so commands that read
+// the folder at the same time find matching files. The old roots verify the server.
 type refresher struct {
 	http.RoundTripper
 	folder, server string

@@ -31,9 +31,9 @@ func newReleaseCreate() *cobra.Command {
 			return r.GetRelease(), func(w io.Writer) { fmt.Fprintln(w, releaseName(r.Release)) }, err
 		})
 	cmd.Long = `Release a version of a run's weights to all agents. An agent compares a release
-with the model that it uses on its own last days, and refuses it if it is worse.
-The server stores the newest ten versions of a run and all
-released versions, so an earlier release can be repeated with --version.`
+with its current model on its own last days, and refuses a worse release. The
+server stores the newest ten versions of a run and all released versions, so you
+can repeat an earlier release with --version.`
 	cmd.Example = "  loadstar release create k3v9x2ab --name day\n  loadstar release create k3v9x2ab --name day --version 1840"
 	f := cmd.Flags()
 	f.Int64Var(&q.Version, "version", 0, "version of the weights (default the newest)")

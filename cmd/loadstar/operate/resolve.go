@@ -16,9 +16,8 @@ const lastRun = "@last"
 // recent is the number of runs among which a name is looked up.
 const recent = 200
 
-// run returns the id of the run that a user names: by its id, by the beginning of its id
-// that no other run has, by the name of its plan, which means the newest run of that plan,
-// or as @last.
+// run returns the id of the run that a user names by its id, by a unique prefix of its id,
+// by the name of its plan (for the newest run), or as @last.
 func (o *operator) run(ctx context.Context, name string) (string, error) {
 	all, err := o.recentRuns(ctx)
 	if err != nil {
@@ -41,8 +40,8 @@ func (o *operator) recentRuns(ctx context.Context) ([]*v1.Run, error) {
 	return o.list, nil
 }
 
-// runID is how the server makes the ids of runs, so that an id of an old run is taken as
-// such.
+// isRunID reports whether a name has the form of the server's run ids, so that it
+// accepts the id of an old run.
 func isRunID(name string) bool {
 	const length = 8
 	return len(name) == length && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz234567") == ""
@@ -91,7 +90,7 @@ func pickRun(all []*v1.Run, name string) (string, error) {
 	return "", fmt.Errorf("there is no run %s; %s; use an id, its beginning, the name of a plan, or %s", name, hint, lastRun)
 }
 
-// nearest says which runs a user may have meant.
+// nearest names the runs that a user may have meant.
 func nearest(all []*v1.Run, name string) string {
 	known := make([]string, 0, 2*len(all))
 	for _, r := range all {

@@ -36,14 +36,15 @@ func newRunStart() *cobra.Command {
 		Use:   "start PLAN",
 		Short: "Start training a plan with the fleet",
 		Long: `Start training a plan with the fleet. The run takes the clients whose agents
-were seen recently (agents.seen) and that have the inputs that most of them
-have. The plan file is the same as for the simulator; its simulate settings have
-no effect. In every evaluate.every-th round the clients also score the weights
-on their own validation data. Clients that evaluate.holdout holds out do not
-train; when the run has finished they adapt the weights and score them. Plans
+were seen recently (agents.seen), if they have the inputs that most of these
+clients have. The plan file is the same as for the simulator, but its simulate
+settings have no effect. In every evaluate.every-th round the clients also score
+the weights on their own validation data. Clients that evaluate.holdout holds
+out do not train. After the run they adapt the weights and score them. Plans
 that compute on the server need a coordinator with rounds.data. If a fleet
 cannot train the plan, the command fails and prints the reason. --dry-run prints
-what the server says about the plan and for whom it would wait, and starts nothing.`,
+the server's explanation of the plan and the clients for which the run would
+wait, and starts nothing.`,
 		Example: "  loadstar run start plans/plfl-head.yaml\n  loadstar run start plans/fedadam.yaml --rounds 100 --wait-for 200",
 		Args:    cobra.ExactArgs(1),
 		RunE:    o.run,
@@ -96,7 +97,7 @@ func (o *runStartOptions) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// explainRun prints what a server says about a plan and for whom a run of it would wait.
+// explainRun prints a server's explanation of a plan and the clients for which its run would wait.
 func explainRun(cmd *cobra.Command, c *operator, plan string, wait int64) error {
 	r, err := c.ExplainPlan(cmd.Context(), &v1.ExplainPlanRequest{Plan: plan})
 	if err != nil {

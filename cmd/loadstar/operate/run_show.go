@@ -90,7 +90,7 @@ func heldOut(n *v1.NewClients) string {
 	return text
 }
 
-// changes says in which settings a plan differs from the defaults of its algorithm.
+// changes lists the settings in which a plan differs from its algorithm's defaults.
 func changes(plan string) string {
 	p, err := recipe.Read([]byte(plan))
 	if err != nil {

@@ -22,10 +22,9 @@ func newRunWatch() *cobra.Command {
 		Use:   "watch RUN",
 		Short: "Follow a run until it ends",
 		Long: `Follow a run until it ends, with a progress bar on a terminal, and otherwise
-with a line for each round. The exit code is 1 if the run failed; a run that
-was stopped is not an error. The command reconnects if the connection breaks.
-The name of the run is its id, the beginning of its id, the name of its plan,
-or @last.
+with a line for each round. The exit code is 1 if the run failed. A stopped run
+is not an error. The command reconnects if the connection breaks. The name of
+the run is its id, the beginning of its id, the name of its plan, or @last.
 
 The relative MAE is the validation error of the weights before the round, as a
 share of the error of a simple forecast (evaluate.reference in the plan): the

@@ -18,9 +18,9 @@ func newToken() *cobra.Command {
 	return cmd
 }
 
-// tokenClients is the limit on the clients of an agent if the operator sets none. Most
-// agents host the meters of a building or a feeder. A leaked token must not let a stranger
-// outnumber the clients of a fleet.
+// tokenClients is the default limit on an agent's clients. Most agents host the meters of
+// a building or a feeder. With a leaked token, a stranger must not outnumber a fleet's
+// clients.
 const tokenClients = 100
 
 func newTokenCreate() *cobra.Command {
@@ -34,15 +34,15 @@ func newTokenCreate() *cobra.Command {
 		Use:   "create",
 		Short: "Create a join token",
 		Long: `Create a join token, which lets one or more agents join until it expires. The
-token is a secret and is shown once; the server stores only its hash. It
-contains the fingerprint of the certificate that signs the server's, so an agent
-cannot be redirected to another server. The token ends with that certificate:
-see 'loadstar pki rotate'.
+token is a secret and is shown only once. The server stores only its hash. It
+contains the fingerprint of the certificate that signs the server's certificate,
+so an agent cannot be redirected to another server. The token ends with that
+certificate (see 'loadstar pki rotate').
 
 Each agent that joins with the token may host at most --clients clients, and
-their names must match --names. The server refuses other clients. In a pattern
-* stands for any characters except /, ? for one of them, and [a-c] for one of a
-set.`,
+their names must match --names. The server refuses other clients. In a pattern,
+* stands for any characters except /, ? for one such character, and [a-c] for
+one of a set.`,
 		Example: "  loadstar token create >join.token\n  loadstar token create --uses 200 --ttl 720h --note 'feeder 12'\n  loadstar token create --clients 12 --names 'feeder-12-*'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -55,7 +55,7 @@ set.`,
 			if err != nil {
 				return plain(err)
 			}
-			// Operators may have an address of their own, which refuses agents.
+			// Operators may have a separate address, which refuses agents.
 			address := cmp.Or(t.Server, c.server)
 			if asJSON {
 				return cli.PrintLine(cmd.OutOrStdout(), map[string]any{"token": t.Token, "id": t.Id, "expires": time.UnixMilli(t.Expires).UTC(), "server": address})
