@@ -90,7 +90,7 @@ arch: ## Run only the architecture test
 # Packages whose tests mostly need servers, databases, emulators or child processes. Slow tests of the other packages
 # skip themselves under -short.
 SLOW_PACKAGES := agent cmd/loadstar cmd/loadstar-agent internal/testkit/pgtest \
-	server server/coordinator server/gateway server/ledger server/operator server/region server/sqlstore
+	server server/coordinator server/gateway server/ledger server/operator server/sqlstore
 empty :=
 space := $(empty) $(empty)
 .PHONY: test-quick
@@ -304,7 +304,7 @@ FUZZ_TARGETS := nn/kernel:FuzzMatMul:300 nn/kernel:FuzzElementwise:500 nn/safete
 	series:FuzzOpenPrepared:1500 metric:FuzzPoint:5000 fed/exact:FuzzSumUnmarshal:10000 fed/aggregate:FuzzFedNorm:10000 \
 	internal/config:FuzzDecode:10000 fed/recipe:FuzzRead:2500 series/recognize:FuzzTable:300 series/table:FuzzCSV:2000 series/read:FuzzCSV:300 series/read:FuzzTime:2000 \
 	series/read:FuzzParquet:200 series/read:FuzzGreenButton:200 fed/round:FuzzAddSums:8000 fed/round:FuzzReadUpdate:8000 fed/round:FuzzServerState:7000 internal/stateformat:FuzzUnwrap:10000 \
-	internal/jointoken:FuzzParse:10000 internal/mtls:FuzzParse:2500 server/pki:FuzzSign:1700 agent/identity:FuzzParse:2600 agent/mqtt:FuzzDecode:15000 forecast/calibrate:FuzzState:5000 series/store:FuzzOutlooks:10000 agent/config:FuzzParse:2000 \
+	internal/mtls:FuzzJoinToken:10000 internal/mtls:FuzzParse:2500 server/pki:FuzzSign:1700 agent/identity:FuzzParse:2600 agent/mqtt:FuzzDecode:15000 forecast/calibrate:FuzzState:5000 series/store:FuzzOutlooks:10000 agent/config:FuzzParse:2000 \
 	agent/readings:FuzzDocument:200 fed/member:FuzzStatement:1500 keeper:FuzzEnrol:300 keeper:FuzzCheck:300 keeper:FuzzRelease:300
 # Targets that take minutes to compile for the fuzzer, because they include a database.
 FUZZ_HEAVY := server/gateway:FuzzCodec:500 server/gateway:FuzzHandler:350

@@ -18,7 +18,7 @@ import (
 	"connectrpc.com/connect"
 
 	"loadstar/agent/identity"
-	"loadstar/internal/jointoken"
+	"loadstar/internal/mtls"
 	"loadstar/internal/protocol"
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
@@ -200,7 +200,7 @@ func TestTokens(t *testing.T) {
 	if n, err := st.ledger.Directory.Agents(t.Context()); err != nil || n != 3 {
 		t.Errorf("%d agents, %v", n, err)
 	}
-	good, err := jointoken.Parse(st.token(1))
+	good, err := mtls.ParseJoinToken(st.token(1))
 	testkit.Must(t, err)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	testkit.Must(t, err)
@@ -212,7 +212,7 @@ func TestTokens(t *testing.T) {
 		code   connect.Code
 		reason string
 	}{
-		"used up":          {&v1.JoinRequest{Secret: must2(jointoken.Parse(token)).Secret(), Csr: csr}, connect.CodePermissionDenied, "token"},
+		"used up":          {&v1.JoinRequest{Secret: must2(mtls.ParseJoinToken(token)).Secret(), Csr: csr}, connect.CodePermissionDenied, "token"},
 		"unknown":          {&v1.JoinRequest{Secret: make([]byte, 20), Csr: csr}, connect.CodePermissionDenied, "token"},
 		"no secret":        {&v1.JoinRequest{Csr: csr}, connect.CodePermissionDenied, "token"},
 		"no request":       {&v1.JoinRequest{Secret: good.Secret()}, connect.CodeInvalidArgument, "csr"},

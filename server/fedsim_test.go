@@ -16,7 +16,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
 	"loadstar/server"
-	"loadstar/server/owndata"
+	"loadstar/server/terms"
 )
 
 // manyMeters returns a dataset of the given number of meters with names that begin with
@@ -63,10 +63,10 @@ func TestFedSIM(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			plan := fmt.Sprintf(plan, rounds)
 			s := &site{t: t, dir: t.TempDir()}
-			with := func(d *owndata.Data) func(c *server.Config) {
+			with := func(d *terms.OwnData) func(c *server.Config) {
 				return func(c *server.Config) { c.Data = d }
 			}
-			hub, at := s.serve("hub", "127.0.0.1:0", with(owndata.New(own, k)))
+			hub, at := s.serve("hub", "127.0.0.1:0", with(terms.NewOwnData(own, k)))
 			operator := s.operator("hub", at)
 			for i := range agents {
 				part, err := d.Part(i+1, agents)
@@ -83,7 +83,7 @@ func TestFedSIM(t *testing.T) {
 			s.reached(operator, run.Run, 2)
 			hub.stop()
 			// With other data, the run waits and says why.
-			hub, _ = s.serve("hub", at, with(owndata.New(manyMeters(t, "own", 4), k)))
+			hub, _ = s.serve("hub", at, with(terms.NewOwnData(manyMeters(t, "own", 4), k)))
 			s.reason(operator, run.Run, "waits: the server's data has changed since the run began: 3 meters every 1h0m0s")
 			hub.stop()
 			hub, _ = s.serve("hub", at, nil)
@@ -92,7 +92,7 @@ func TestFedSIM(t *testing.T) {
 				t.Errorf("without data, starting a run: %v", err)
 			}
 			hub.stop()
-			s.serve("hub", at, with(owndata.New(own, k)))
+			s.serve("hub", at, with(terms.NewOwnData(own, k)))
 			got := s.finished(operator, run.Run)
 			if len(got.Rounds) != rounds || got.Run.Reason != "" {
 				t.Errorf("%d rounds, reason %q", len(got.Rounds), got.Run.Reason)

@@ -15,7 +15,6 @@ import (
 
 	"connectrpc.com/connect"
 
-	"loadstar/internal/jointoken"
 	"loadstar/internal/mtls"
 	"loadstar/internal/protocol"
 	"loadstar/internal/testkit"
@@ -58,7 +57,7 @@ func (st *station) machine(id string, key *ecdsa.PrivateKey, leaf []byte) *machi
 func (st *station) enrol(token string, old *machine) *machine {
 	st.Helper()
 	key, csr := request(st)
-	q := &v1.JoinRequest{Secret: must2(jointoken.Parse(token)).Secret(), Csr: csr, Name: "machine"}
+	q := &v1.JoinRequest{Secret: must2(mtls.ParseJoinToken(token)).Secret(), Csr: csr, Name: "machine"}
 	if old != nil {
 		digest := sha256.Sum256(csr)
 		signature, err := ecdsa.SignASN1(rand.Reader, old.key, digest[:])
@@ -193,7 +192,7 @@ func TestRejoin(t *testing.T) {
 	signature, err := ecdsa.SignASN1(rand.Reader, again.key, digest[:])
 	testkit.Must(t, err)
 	s, err := v1.NewAgentServiceClient(st.nobody(), st.url, protocol.Client()).Join(t.Context(), &v1.JoinRequest{
-		Secret: must2(jointoken.Parse(st.token(1))).Secret(), Csr: csr, OldCertificate: again.leaf, OldSignature: signature,
+		Secret: must2(mtls.ParseJoinToken(st.token(1))).Secret(), Csr: csr, OldCertificate: again.leaf, OldSignature: signature,
 	})
 	testkit.Must(t, err)
 	if s.Agent == first.id {
@@ -237,7 +236,7 @@ func TestTokenBounds(t *testing.T) {
 	}
 	nobody := v1.NewAgentServiceClient(st.nobody(), st.url, protocol.Client())
 	// A token that is not valid is refused before anything else is looked at.
-	for what, secret := range map[string][]byte{"revoked": must2(jointoken.Parse(made.Token)).Secret(), "unknown": []byte("unknown")} {
+	for what, secret := range map[string][]byte{"revoked": must2(mtls.ParseJoinToken(made.Token)).Secret(), "unknown": []byte("unknown")} {
 		_, err := nobody.Join(t.Context(), &v1.JoinRequest{Secret: secret, Csr: []byte("not a certificate request")})
 		st.wantCode(what, err, connect.CodePermissionDenied)
 	}

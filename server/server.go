@@ -34,9 +34,7 @@ import (
 	"loadstar/server/keepers"
 	"loadstar/server/ledger"
 	"loadstar/server/operator"
-	"loadstar/server/owndata"
 	"loadstar/server/pki"
-	"loadstar/server/region"
 	"loadstar/server/sqlstore"
 	"loadstar/server/terms"
 	"loadstar/server/web"
@@ -87,7 +85,7 @@ type Config struct {
 	// Explain describes a plan for a number of clients, for operators. It may be nil.
 	Explain func(p *fed.Plan, clients int) (string, error)
 	// Data is the coordinator's own data, or nil.
-	Data *owndata.Data
+	Data *terms.OwnData
 	// Hub makes this server a region, which relays the hub's tasks instead of driving its
 	// own runs. Linger is how long a region waits for further results of a round before it
 	// sends a sum.
@@ -364,7 +362,7 @@ func (s *server) serve(ctx context.Context) error {
 		woken := s.ledger.Woken(ctx)
 		group.Go(func() error {
 			if s.Hub != nil {
-				return region.Run(ctx, region.Config{
+				return coordinator.RunRegion(ctx, coordinator.RegionConfig{
 					Ledger: s.ledger, Blobs: s.blobs, Terms: s.terms, Hub: s.Hub.Address, Client: s.Hub.Client, Renew: s.Hub.Renew,
 					Name: s.name(), Version: s.Version, Lead: s.Lead, Linger: s.Linger, Poll: min(s.Poll, time.Second),
 					Wake: s.ledger.Wake, Woken: woken, WakeAgents: s.ledger.WakeAgents, Log: s.Log, Metrics: s.registry,

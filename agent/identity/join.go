@@ -20,7 +20,6 @@ import (
 	"connectrpc.com/connect"
 
 	"loadstar/internal/head"
-	"loadstar/internal/jointoken"
 	"loadstar/internal/mtls"
 	"loadstar/internal/protocol"
 	loadstarv1 "loadstar/proto/loadstar/v1"
@@ -67,7 +66,7 @@ func (j Joining) Once(ctx context.Context, dir, name string) error {
 // has an identity that has not expired. If the folder has an older identity, Join proves that
 // it has its key, so that the agent keeps its name and its clients.
 func Join(ctx context.Context, dir, server, token, name string) (*Identity, error) {
-	tok, err := jointoken.Parse(token)
+	tok, err := mtls.ParseJoinToken(token)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +205,7 @@ func (p *pinned) verify(state tls.ConnectionState) error {
 	var root *x509.Certificate
 	between := x509.NewCertPool()
 	for _, c := range state.PeerCertificates {
-		if jointoken.PinOf(c.Raw) == p.pin {
+		if mtls.PinOf(c.Raw) == p.pin {
 			root = c
 		} else {
 			between.AddCert(c)

@@ -24,7 +24,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"loadstar/internal/jointoken"
 	"loadstar/internal/mtls"
 	"loadstar/internal/protocol"
 	loadstarv1 "loadstar/proto/loadstar/v1"
@@ -167,7 +166,7 @@ func TestJoinSendsNothingToOthers(t *testing.T) {
 	for _, c := range []tls.Certificate{ours, with(fine, fine.Certificate[0], root)} {
 		l := listen(t, &tls.Config{Certificates: []tls.Certificate{c}, NextProtos: []string{"http/1.1"}})
 		token := f.token(t, 1)
-		tok, err := jointoken.Parse(token)
+		tok, err := mtls.ParseJoinToken(token)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -245,7 +244,7 @@ func TestJoinErrors(t *testing.T) {
 	if err := os.WriteFile(occupied, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	unknown, err := jointoken.New(f.authority.Pin())
+	unknown, err := mtls.NewJoinToken(f.authority.Pin())
 	if err != nil {
 		t.Fatal(err)
 	}

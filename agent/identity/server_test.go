@@ -18,7 +18,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"loadstar/internal/jointoken"
+	"loadstar/internal/mtls"
 	"loadstar/internal/protocol"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/pki"
@@ -84,7 +84,7 @@ func (f *fleet) serve(t testing.TB, a *pki.Authority, hosts ...string) string {
 // token creates a join token that the given number of agents can use.
 func (f *fleet) token(t testing.TB, uses int) string {
 	t.Helper()
-	tok, err := jointoken.New(f.authority.Pin())
+	tok, err := mtls.NewJoinToken(f.authority.Pin())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func (f *fleet) sign(csr []byte, id string) (chain, roots [][]byte, err error) {
 func (f *fleet) Join(_ context.Context, r *loadstarv1.JoinRequest) (*loadstarv1.JoinResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	hash := hex.EncodeToString(jointoken.Hash(r.GetSecret()))
+	hash := hex.EncodeToString(mtls.HashToken(r.GetSecret()))
 	if f.uses[hash] == 0 {
 		return nil, connect.NewError(connect.CodePermissionDenied, errors.New("the token is unknown, used up or expired"))
 	}

@@ -8,7 +8,7 @@ import (
 	"loadstar/agent/release"
 	"loadstar/forecast/issue"
 	"loadstar/internal/stateformat"
-	"loadstar/internal/stateformat/golden"
+	"loadstar/internal/testkit"
 )
 
 // TestFormats checks that later versions can read what this one stores.
@@ -36,7 +36,7 @@ func TestFormats(t *testing.T) {
 		{"recorded", issuedFormat, r.encode(), r, func(b []byte) (any, error) { var v recorded; err := v.decode(b); return v, err }},
 		{"newest", newestFormat, encodeIssued(&x), &x, func(b []byte) (any, error) { return decodeIssued(b) }},
 	} {
-		golden.Check(t, c.name, c.f, c.f.Wrap(c.state), func(b []byte) error {
+		testkit.CheckGolden(t, c.name, c.f, c.f.Wrap(c.state), func(b []byte) error {
 			_, state, err := c.f.Unwrap(b)
 			if err != nil {
 				return err

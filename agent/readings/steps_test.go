@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/stateformat/golden"
+	"loadstar/internal/testkit"
 	"loadstar/series/store"
 )
 
@@ -142,7 +142,7 @@ func TestTrackFormat(t *testing.T) {
 		kind: Power, any: true, since: 1, value: 2.5, upTo: 3, pause: 4.5, fallen: true, fallAt: 5, fallValue: 6.5,
 		step: 7, energy: 8.5, measured: 9.5, estimated: 10.5, reset: true,
 	}
-	golden.Check(t, "track", trackFormat, want.encode(), func(b []byte) error {
+	testkit.CheckGolden(t, "track", trackFormat, want.encode(), func(b []byte) error {
 		got, err := decodeTrack(b)
 		if err == nil && got != want {
 			err = fmt.Errorf("got %+v", got)

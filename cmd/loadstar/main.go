@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"loadstar/cmd/loadstar/cli"
-	"loadstar/cmd/loadstar/keeper"
 	"loadstar/cmd/loadstar/operate"
 )
 
@@ -37,7 +36,7 @@ them.`,
 		Version: version,
 	}
 	root.AddCommand(newDemo(), newData(), newForecast(), newBacktest(), newScore(), newModel(), newPlan(), newSimulate(), newTune(), newAdvise(), newCompare(), newReport(),
-		newServe(), keeper.Command(), newAgent(), newBackup(), newRestore(), newDoctor(), newVersion(), newGlossary(),
+		newServe(), operate.KeeperCommand(), newAgent(), newBackup(), newRestore(), newDoctor(), newVersion(), newGlossary(),
 		&cobra.Command{Use: "exit-codes", Short: "List the exit codes", Long: cli.ExitCodes})
 	root.AddCommand(operate.Commands()...)
 	arrange(root)

@@ -21,7 +21,7 @@ import (
 	"loadstar/server/examine"
 	"loadstar/server/keepers"
 	"loadstar/server/ledger"
-	"loadstar/server/owndata"
+	"loadstar/server/terms"
 )
 
 // serveOptions are the flags of the command.
@@ -181,7 +181,7 @@ func runServer(cmd *cobra.Command, from *config.Config) (err error) {
 		if err != nil {
 			return err
 		}
-		c.Data = owndata.New(d, k)
+		c.Data = terms.NewOwnData(d, k)
 		c.Log.Info("the coordinator has data of its own", "data", c.Data.Fingerprint())
 	}
 	page := ""

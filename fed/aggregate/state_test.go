@@ -5,7 +5,7 @@ import (
 	"reflect"
 	"testing"
 
-	"loadstar/internal/stateformat/golden"
+	"loadstar/internal/testkit"
 )
 
 func TestStateFormats(t *testing.T) {
@@ -13,7 +13,7 @@ func TestStateFormats(t *testing.T) {
 		"scaffold":       {C: []float64{0.25, -3, 1e-300}},
 		"scaffold-fresh": {},
 	} {
-		golden.Check(t, name, scaffoldFormat, s.encode(), func(b []byte) error {
+		testkit.CheckGolden(t, name, scaffoldFormat, s.encode(), func(b []byte) error {
 			var got scaffoldState
 			err := got.decode(b)
 			if err == nil && !reflect.DeepEqual(got.C, s.C) {
@@ -23,7 +23,7 @@ func TestStateFormats(t *testing.T) {
 		})
 	}
 	s := perClientState{Clients: []string{"house 1", "house 2"}, V: [][]float64{{1, 2}, {0.5, 0}}}
-	golden.Check(t, "perclient", perClientFormat, s.encode(), func(b []byte) error {
+	testkit.CheckGolden(t, "perclient", perClientFormat, s.encode(), func(b []byte) error {
 		var got perClientState
 		err := got.decode(b)
 		if err == nil && !reflect.DeepEqual(got, s) {

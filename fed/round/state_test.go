@@ -10,7 +10,7 @@ import (
 
 	"loadstar/fed/recipe"
 	"loadstar/internal/stateformat"
-	"loadstar/internal/stateformat/golden"
+	"loadstar/internal/testkit"
 )
 
 func TestServerFormats(t *testing.T) {
@@ -18,7 +18,7 @@ func TestServerFormats(t *testing.T) {
 		"server": {Version: 3, Shared: []float32{1, -2.5, 0.125}, Aggregator: []byte("aggregator"), Optimizer: []byte("optimizer")},
 		"plain":  {Shared: []float32{1}},
 	} {
-		golden.Check(t, name, serverFormat, s.encode(), func(b []byte) error {
+		testkit.CheckGolden(t, name, serverFormat, s.encode(), func(b []byte) error {
 			var got serverState
 			err := got.decode(b)
 			if err == nil && !reflect.DeepEqual(got, s) {
@@ -39,12 +39,12 @@ func TestMachineFormats(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := bytes.TrimSpace(golden.File(t, "machine", machineFormat)); !bytes.Equal(text, want) {
+	if want := bytes.TrimSpace(testkit.Golden(t, "machine", machineFormat)); !bytes.Equal(text, want) {
 		t.Errorf("the encoding changed: raise machineFormat, keep reading the old ones, and add a golden file\n got %s\nwant %s", text, want)
 	}
 	for format := uint32(1); format <= machineFormat; format++ {
 		got := NewMachine(recipe.Synchronous{Cohort: 4}, 1, 9)
-		if err := got.UnmarshalJSON(golden.File(t, "machine", format)); err != nil || !reflect.DeepEqual(got, m) {
+		if err := got.UnmarshalJSON(testkit.Golden(t, "machine", format)); err != nil || !reflect.DeepEqual(got, m) {
 			t.Errorf("format %d: %+v, %v; want %+v", format, got, err, m)
 		}
 	}
@@ -60,8 +60,8 @@ func TestMachineFormats(t *testing.T) {
 // FuzzServerState decodes arbitrary bytes, with and without a valid header. Decoding must
 // not panic, and an accepted state must be the same after it is encoded and decoded again.
 func FuzzServerState(f *testing.F) {
-	f.Add(golden.File(f, "server", 1), false)
-	_, state, _ := serverFormat.Unwrap(golden.File(f, "server", 1))
+	f.Add(testkit.Golden(f, "server", 1), false)
+	_, state, _ := serverFormat.Unwrap(testkit.Golden(f, "server", 1))
 	f.Add(state, true)
 	f.Fuzz(func(t *testing.T, b []byte, wrap bool) {
 		if wrap {

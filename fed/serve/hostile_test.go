@@ -16,7 +16,7 @@ import (
 
 	"loadstar/fed/recipe"
 	"loadstar/internal/stateformat"
-	"loadstar/internal/stateformat/golden"
+	"loadstar/internal/testkit"
 	"loadstar/nn/safetensors"
 	"loadstar/series"
 	"loadstar/series/feature"
@@ -360,7 +360,7 @@ func TestGolden(t *testing.T) {
 		"features": {Features: features},
 		"ranges":   {Ranges: series.Ranges{"load": {Low: 1, High: 2}, "temperature": {Low: -3, High: 20}}},
 	} {
-		golden.Check(t, name, scalingFormat, EncodeScaling(want), func(b []byte) error {
+		testkit.CheckGolden(t, name, scalingFormat, EncodeScaling(want), func(b []byte) error {
 			s, err := DecodeScaling(b)
 			if err == nil && !reflect.DeepEqual(s, want) {
 				err = errors.New("another scaling")
@@ -373,7 +373,7 @@ func TestGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	wrapped := index.Bytes()[:index.Len()-8]
-	golden.Check(t, "states", statesFormat, wrapped, func(b []byte) error {
+	testkit.CheckGolden(t, "states", statesFormat, wrapped, func(b []byte) error {
 		b = binary.LittleEndian.AppendUint64(bytes.Clone(b), uint64(len(b)))
 		places, err := readIndex(bytes.NewReader(b), int64(len(b)))
 		if err == nil && len(places) != 2 {

@@ -5,7 +5,7 @@ import (
 	"reflect"
 	"testing"
 
-	"loadstar/internal/stateformat/golden"
+	"loadstar/internal/testkit"
 )
 
 func TestStateFormats(t *testing.T) {
@@ -14,7 +14,7 @@ func TestStateFormats(t *testing.T) {
 		"adaptive": {Kind: adaptiveKind, M: []float64{0.5, -1.25}, V: []float64{1e-6, 3}},
 		"fresh":    {Kind: adaptiveKind},
 	} {
-		golden.Check(t, name, stateFormat, encode(s), func(b []byte) error {
+		testkit.CheckGolden(t, name, stateFormat, encode(s), func(b []byte) error {
 			got, err := decode(b, s.Kind, 0)
 			if err == nil && !reflect.DeepEqual(got, s) {
 				err = fmt.Errorf("%v, want %v", got, s)

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"loadstar/internal/stateformat/golden"
+	"loadstar/internal/testkit"
 )
 
 // run adds days with the given ratio of model to week, and returns the number of days until
@@ -89,7 +89,7 @@ func TestDetectorFormat(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		golden.Check(t, name, detectorFormat, want, func(b []byte) error {
+		testkit.CheckGolden(t, name, detectorFormat, want, func(b []byte) error {
 			var got Detector
 			if err := got.UnmarshalBinary(b); err != nil {
 				return err

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"loadstar/internal/stateformat"
-	"loadstar/internal/stateformat/golden"
+	"loadstar/internal/testkit"
 )
 
 // TestStateContinues checks that a tracker that is stored and restored after every step
@@ -82,7 +82,7 @@ func TestStateFormat(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		golden.Check(t, name, trackerFormat, want, func(b []byte) error {
+		testkit.CheckGolden(t, name, trackerFormat, want, func(b []byte) error {
 			tracker := storedTracker(t, 1)
 			before, _ := tracker.AppendBinary(nil)
 			err := tracker.UnmarshalBinary(b)

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/stateformat/golden"
+	"loadstar/internal/testkit"
 	"loadstar/series"
 )
 
@@ -211,7 +211,7 @@ func TestGolden(t *testing.T) {
 		s.Issue(m, Models{Own: model}, at)
 	}
 	want := encode(t, s)
-	golden.Check(t, "state", stateFormat, want, func(b []byte) error {
+	testkit.CheckGolden(t, "state", stateFormat, want, func(b []byte) error {
 		s := state(t, config)
 		if err := s.UnmarshalBinary(b); err != nil {
 			return err

@@ -23,10 +23,10 @@ type floor struct {
 // floors has the floors of the house, the highest first. docs/architecture.md has it as a table.
 var floors = []floor{
 	{"rig", "a module of its own, which no release contains: `loadstar-lab` (papers, benchmarks), and the tests of the whole product (`chaos`, `attack`, `simulation`, `year`)"},
-	{"cmd", "the programs `loadstar` (`operate`: commands that call a server; `keeper`, `demo`, `doctor`; `cli`: what they share) and `loadstar-agent`"},
+	{"cmd", "the programs `loadstar` (`operate`: commands that call a server, and those of a keeper; `demo`, `doctor`; `cli`: what they share) and `loadstar-agent`"},
 	{"agent", "training for a server; `live` (forecasts at the client, and which model each client uses), `readings`, `mqtt`, `api`, `state` (what must survive: undecided results, personal layers), `identity`, `audit`"},
 	{"keeper", "holds the keys of private runs, has the rules, and releases the sum of a round's masks once"},
-	{"server", "`gateway` (the agents' API: tasks and weights; it checks results, and passes them to the ledger in batches), `coordinator` (drives rounds from the ledger), `keepers` (calls the keepers of private plans), `ledger` (decides what counts, and has the SQL of runs, leases and receipts), `directory` (who takes part), `sqlstore` (the engine below: SQLite and PostgreSQL, locks, checksums, migrations), `blob` (weights and plans), `terms` (shape and bounds of a valid update), `region`, `operator`, `web`, `access`, `pki`, `examine`"},
+	{"server", "`gateway` (the agents' API: tasks and weights; it checks results, and passes them to the ledger in batches), `coordinator` (drives rounds from the ledger, or relays those of a hub), `keepers` (calls the keepers of private plans), `ledger` (decides what counts, and has the SQL of runs, leases and receipts), `directory` (who takes part), `sqlstore` (the engine below: SQLite and PostgreSQL, locks, checksums, migrations), `blob` (weights and plans), `terms` (shape and bounds of a valid update), `operator`, `web`, `access`, `pki`, `examine`"},
 	{"lab", "`sim` (simulator), `run` (a run's folder), `report`, `outlook` (forecasts from a run), `experiment`"},
 	{"fed", "the federated core without I/O: `recipe` (plans, registry of algorithms, schedules), `round`, `client`, `aggregate`, `serveropt`, `clientopt`, `localtrain`, `exact`, `limit`, `policy`, `mask` (makes the masks of private runs), `member` (what agents, servers and keepers tell each other about them); `serve` turns trained plans into forecasts"},
 	{"forecast", "models, partitions, scoring, baselines; `issue` (forecasts that people use), `calibrate`"},
@@ -69,12 +69,12 @@ var table = map[string]pkg{
 	"rig/bench/engine":     {may: "forecast internal/proc nn/kernel rig/bench series", external: "golang.org/x/sys"},
 	"rig/bench/simulate":   {may: "fed fed/recipe lab/sim nn/kernel rig/bench"},
 	"rig/bench/skill":      {may: "forecast lab/outlook metric nn/kernel rig/bench series series/feature"},
-	"rig/bench/fleet":      {may: "fed/mask fed/member fed/recipe fed/round keeper internal/jointoken internal/mtls internal/proc internal/testkit proto/loadstar/v1 rig/bench rig/fleetload rig/product server/gateway server/directory server/ledger server/terms", external: "golang.org/x/sys google.golang.org/protobuf"},
+	"rig/bench/fleet":      {may: "fed/mask fed/member fed/recipe fed/round keeper internal/mtls internal/proc internal/testkit proto/loadstar/v1 rig/bench rig/fleetload rig/product server/directory server/gateway server/ledger server/terms", external: "golang.org/x/sys google.golang.org/protobuf"},
 	"rig/pretrain":         {may: "fed/recipe fed/serve forecast forecast/issue nn/kernel rig/bench/skill series series/feature series/read", external: "golang.org/x/sync"},
-	"rig/attack":           {may: "agent fed fed/mask fed/member fed/policy fed/recipe fed/round fed/setup internal/jointoken internal/mtls internal/protocol internal/testkit internal/testkit/pgtest nn/kernel proto/loadstar/v1 rig/leak rig/product series server/terms", external: "connectrpc.com/connect github.com/jackc/pgx/v5 github.com/johannesboyne/gofakes3 github.com/oauth2-proxy/mockoidc github.com/parquet-go/parquet-go golang.org/x/sync google.golang.org/protobuf modernc.org/sqlite"},
+	"rig/attack":           {may: "agent fed fed/mask fed/member fed/policy fed/recipe fed/round fed/setup internal/mtls internal/protocol internal/testkit internal/testkit/pgtest nn/kernel proto/loadstar/v1 rig/leak rig/product series server/terms", external: "connectrpc.com/connect github.com/jackc/pgx/v5 github.com/johannesboyne/gofakes3 github.com/oauth2-proxy/mockoidc github.com/parquet-go/parquet-go golang.org/x/sync google.golang.org/protobuf modernc.org/sqlite"},
 	"rig/simulation":       {},
 	"rig/chaos":            {may: "agent/identity agent/state fed/member internal/mtls internal/protocol internal/testkit internal/testkit/pgtest keeper rig/faultfs rig/patroni rig/product server server/blob server/keepers server/ledger server/pki server/sqlstore", external: "github.com/jackc/pgx/v5 github.com/johannesboyne/gofakes3 modernc.org/sqlite"},
-	"rig/fleetload":        {may: "fed/mask fed/member fed/round internal/jointoken internal/mtls internal/protocol proto/loadstar/v1 server/terms", external: "golang.org/x/sync google.golang.org/protobuf"},
+	"rig/fleetload":        {may: "fed/mask fed/member fed/round internal/mtls internal/protocol proto/loadstar/v1 server/terms", external: "golang.org/x/sync google.golang.org/protobuf"},
 	"rig/leak":             {may: "agent fed fed/client fed/policy fed/recipe fed/setup forecast metric nn nn/kernel series"},
 	"rig/faultfs":          {may: "internal/proc", external: "github.com/hanwen/go-fuse/v2 golang.org/x/sys"},
 	"rig/compose":          {},
@@ -84,17 +84,14 @@ var table = map[string]pkg{
 
 	"cmd/loadstar":         {may: "...", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag github.com/parquet-go/parquet-go github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
 	"cmd/loadstar/cli":     {may: "docs fed fed/recipe internal/config internal/csvcell lab/sim series series/read", external: "github.com/spf13/cobra github.com/spf13/pflag github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
-	"cmd/loadstar/keeper":  {may: "cmd/loadstar/cli internal/disk internal/service keeper", external: "github.com/spf13/cobra golang.org/x/sync"},
-	"cmd/loadstar/operate": {may: "cmd/loadstar/cli fed/recipe fed/round internal/config internal/disk internal/mtls internal/protocol proto/loadstar/v1 server/pki", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag go.yaml.in/yaml/v3 google.golang.org/protobuf"},
+	"cmd/loadstar/operate": {may: "cmd/loadstar/cli fed/recipe fed/round internal/config internal/disk internal/mtls internal/protocol internal/service keeper proto/loadstar/v1 server/pki", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag go.yaml.in/yaml/v3 golang.org/x/sync google.golang.org/protobuf"},
 	"cmd/loadstar-agent":   {may: "agent/command series"},
 
-	"server":             {may: "fed internal/backoff internal/connlimit internal/disk internal/finding internal/service proto/loadstar/v1 server/access server/blob server/coordinator server/directory server/examine server/gateway server/keepers server/ledger server/operator server/owndata server/pki server/region server/sqlstore server/terms server/web", external: "connectrpc.com/connect github.com/prometheus/client_golang golang.org/x/sync"},
-	"server/gateway":     {may: "fed/exact fed/mask fed/round internal/backoff internal/connlimit internal/head internal/jointoken internal/protocol proto/loadstar/v1 series/quality server/access server/blob server/directory server/keepers server/ledger server/pki server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
-	"server/coordinator": {may: "fed fed/client fed/limit fed/mask fed/recipe fed/round fed/setup internal/backoff proto/loadstar/v1 server/blob server/directory server/keepers server/ledger server/owndata server/terms", external: "github.com/prometheus/client_golang google.golang.org/protobuf"},
-	"server/region":      {may: "fed/round internal/backoff internal/protocol proto/loadstar/v1 server/blob server/directory server/ledger server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
-	"server/operator":    {may: "fed fed/policy fed/recipe internal/jointoken plans proto/loadstar/v1 series/quality server/access server/directory server/ledger server/pki server/terms", external: "connectrpc.com/connect google.golang.org/protobuf"},
-	"server/terms":       {may: "fed fed/exact fed/limit fed/member fed/recipe fed/round fed/setup proto/loadstar/v1 series server/owndata", external: "google.golang.org/protobuf"},
-	"server/owndata":     {may: "fed fed/client fed/recipe fed/setup internal/stateformat nn/kernel series"},
+	"server":             {may: "fed internal/backoff internal/connlimit internal/disk internal/finding internal/service proto/loadstar/v1 server/access server/blob server/coordinator server/directory server/examine server/gateway server/keepers server/ledger server/operator server/pki server/sqlstore server/terms server/web", external: "connectrpc.com/connect github.com/prometheus/client_golang golang.org/x/sync"},
+	"server/gateway":     {may: "fed/exact fed/mask fed/round internal/backoff internal/connlimit internal/head internal/mtls internal/protocol proto/loadstar/v1 series/quality server/access server/blob server/directory server/keepers server/ledger server/pki server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
+	"server/coordinator": {may: "fed fed/client fed/limit fed/mask fed/recipe fed/round fed/setup internal/backoff internal/protocol proto/loadstar/v1 server/blob server/directory server/keepers server/ledger server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
+	"server/operator":    {may: "fed fed/policy fed/recipe internal/mtls plans proto/loadstar/v1 series/quality server/access server/directory server/ledger server/pki server/terms", external: "connectrpc.com/connect google.golang.org/protobuf"},
+	"server/terms":       {may: "fed fed/client fed/exact fed/limit fed/member fed/recipe fed/round fed/setup internal/stateformat nn/kernel proto/loadstar/v1 series", external: "google.golang.org/protobuf"},
 	"server/ledger":      {may: "internal/backoff internal/head server/directory server/sqlstore"},
 	"server/directory":   {may: "server/sqlstore"},
 	"server/sqlstore":    {may: "internal/backoff internal/disk internal/finding", external: "github.com/jackc/pgx/v5 github.com/pressly/goose/v3 modernc.org/sqlite"},
@@ -104,14 +101,14 @@ var table = map[string]pkg{
 	"server/examine":     {may: "internal/backoff internal/disk internal/finding internal/mtls server/blob server/ledger server/pki", external: "github.com/prometheus/client_golang"},
 	"server/keepers":     {may: "fed/mask fed/member internal/backoff internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/config":      {may: "internal/config server/keepers", external: "go.yaml.in/yaml/v3"},
-	"server/pki":         {may: "internal/disk internal/jointoken internal/mtls", external: "filippo.io/age"},
+	"server/pki":         {may: "internal/disk internal/mtls", external: "filippo.io/age"},
 
 	"keeper": {may: "fed/mask fed/member internal/boltfile internal/config internal/connlimit internal/disk internal/mtls internal/service proto/loadstar/v1", external: "connectrpc.com/connect go.etcd.io/bbolt google.golang.org/protobuf"},
 
 	"agent":          {may: "agent/audit agent/release agent/state fed fed/client fed/mask fed/member fed/policy fed/recipe fed/round fed/serve fed/setup forecast internal/backoff internal/head internal/protocol nn nn/kernel proto/loadstar/v1 series series/feature", external: "connectrpc.com/connect google.golang.org/protobuf"},
 	"agent/audit":    {may: "fed fed/client fed/setup metric nn/kernel series"},
 	"agent/state":    {may: "internal/boltfile internal/mtls", external: "go.etcd.io/bbolt"},
-	"agent/identity": {may: "internal/backoff internal/head internal/jointoken internal/mtls internal/protocol proto/loadstar/v1", external: "connectrpc.com/connect"},
+	"agent/identity": {may: "internal/backoff internal/head internal/mtls internal/protocol proto/loadstar/v1", external: "connectrpc.com/connect"},
 	"agent/release":  {},
 	"agent/readings": {may: "internal/service internal/stateformat series series/openmeteo series/store", external: "github.com/fsnotify/fsnotify"},
 	"agent/mqtt":     {may: "agent/config agent/readings forecast/issue", external: "github.com/eclipse/paho.golang"},
@@ -127,7 +124,7 @@ var table = map[string]pkg{
 	"lab/report":     {may: "internal/disk lab/run metric series", external: "go.yaml.in/yaml/v3"},
 	"lab/run":        {may: "internal/csvcell internal/disk metric", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
 	"lab/score":      {may: "forecast/issue lab/outlook lab/report lab/run metric series series/table"},
-	"lab/outlook":    {may: "fed/recipe fed/serve forecast/issue internal/disk lab/run metric nn/kernel nn/onnx nn/safetensors series", external: "github.com/guptarohit/asciigraph github.com/parquet-go/parquet-go golang.org/x/sync"},
+	"lab/outlook":    {may: "fed/recipe fed/serve forecast/issue internal/disk lab/run metric nn nn/kernel nn/safetensors series", external: "github.com/guptarohit/asciigraph github.com/parquet-go/parquet-go golang.org/x/sync google.golang.org/protobuf"},
 
 	"fed/policy":     {may: "fed fed/member fed/recipe internal/config"},
 	"fed/setup":      {may: "fed fed/client fed/limit fed/recipe fed/round nn/kernel series"},
@@ -152,7 +149,6 @@ var table = map[string]pkg{
 	"nn":             {may: "nn/kernel"},
 	"nn/kernel":      {external: "golang.org/x/sys"},
 	"nn/safetensors": {},
-	"nn/onnx":        {may: "nn", external: "google.golang.org/protobuf"},
 	"nn/nntest":      {may: "nn nn/kernel"},
 
 	"series":           {may: "internal/disk"},
@@ -171,8 +167,7 @@ var table = map[string]pkg{
 	"metric":           {},
 	"plans":            {},
 
-	"internal/stateformat":        {},
-	"internal/stateformat/golden": {may: "internal/stateformat"},
+	"internal/stateformat": {},
 
 	"proto/loadstar/v1": {external: "connectrpc.com/connect google.golang.org/protobuf"},
 
@@ -189,16 +184,15 @@ var table = map[string]pkg{
 	"internal/csvcell":        {},
 	"internal/config":         {external: "go.yaml.in/yaml/v3"},
 	"internal/head":           {may: "internal/mtls"},
-	"internal/jointoken":      {},
 	"internal/mtls":           {may: "internal/disk"},
 	"internal/proc":           {external: "golang.org/x/sys"},
-	"internal/testkit":        {may: "internal/finding"},
+	"internal/testkit":        {may: "internal/finding internal/stateformat"},
 	"internal/testkit/pgtest": {may: "internal/proc internal/testkit", external: "go.uber.org/goleak"},
 	"internal/protocol":       {may: "proto/loadstar/v1", external: "connectrpc.com/connect google.golang.org/protobuf"},
 }
 
 // testOnly lists the packages that only tests and the rig may import.
-var testOnly = []string{"nn/nntest", "internal/stateformat/golden", "internal/archtest", "internal/testkit", "internal/testkit/pgtest"}
+var testOnly = []string{"nn/nntest", "internal/archtest", "internal/testkit", "internal/testkit/pgtest"}
 
 const module = "loadstar"
 

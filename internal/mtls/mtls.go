@@ -1,6 +1,6 @@
 // Package mtls provides the parts of mutual TLS that both ends share: key and certificate
 // files, the renewal time of a certificate, and clients that present a certificate and trust
-// only the server's roots.
+// only the server's roots. A [JoinToken] lets an agent get its first certificate.
 package mtls
 
 import (

@@ -10,7 +10,7 @@
 //
 // The header is the same in every format, so a program can distinguish a state of a newer
 // format from a damaged one. A change of the encoding needs a new format number and a
-// golden file; see package golden.
+// golden file; see testkit.CheckGolden.
 package stateformat
 
 import (

@@ -11,7 +11,6 @@ import (
 	"loadstar/fed/serve"
 	"loadstar/internal/disk"
 	"loadstar/nn/kernel"
-	"loadstar/nn/onnx"
 )
 
 // ExportONNX writes the models of a run's clients, with their scaling, as ONNX: that of one
@@ -61,7 +60,7 @@ func encode(f *serve.Folder, id string) ([]byte, error) {
 	defer f.Release(c)
 	m := f.Model
 	plan, names := m.Plan.Model, m.Problem.InputNames()
-	out := onnx.Output{Levels: 1, Anchor: -1}
+	out := ONNXOutput{Levels: 1, Anchor: -1}
 	if plan.Loss == "pinball" {
 		out.Levels = len(plan.Quantiles)
 	}
@@ -79,5 +78,5 @@ func encode(f *serve.Folder, id string) ([]byte, error) {
 		}
 		meta[key] = string(text)
 	}
-	return onnx.Encode(m.Problem.Model.Net(), c.Weights, out, meta)
+	return EncodeONNX(m.Problem.Model.Net(), c.Weights, out, meta)
 }

@@ -8,7 +8,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/round"
-	"loadstar/internal/stateformat/golden"
+	"loadstar/internal/testkit"
 	"loadstar/lab/run"
 )
 
@@ -30,7 +30,7 @@ func sampleCheckpoint() checkpoint {
 
 func TestCheckpointFormats(t *testing.T) {
 	want := sampleCheckpoint()
-	golden.Check(t, "checkpoint", checkpointFormat, want.encode(), func(b []byte) error {
+	testkit.CheckGolden(t, "checkpoint", checkpointFormat, want.encode(), func(b []byte) error {
 		var got checkpoint
 		err := got.decode(b)
 		if err == nil && !reflect.DeepEqual(got, want) {

@@ -17,7 +17,6 @@ import (
 	"slices"
 	"time"
 
-	"loadstar/internal/jointoken"
 	"loadstar/internal/mtls"
 	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
@@ -82,18 +81,18 @@ func present(config *tls.Config, pair tls.Certificate) {
 }
 
 // Token creates a join token.
-func (s *Server) Token(ctx context.Context, uses int64) (jointoken.Token, error) {
+func (s *Server) Token(ctx context.Context, uses int64) (mtls.JoinToken, error) {
 	o, err := s.Operators()
 	if err != nil {
-		return jointoken.Token{}, err
+		return mtls.JoinToken{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, callFor)
 	defer cancel()
 	t, err := o.CreateToken(ctx, &v1.CreateTokenRequest{Uses: uses, TtlSeconds: 3600, Note: "attack"})
 	if err != nil {
-		return jointoken.Token{}, fmt.Errorf("creating a token: %w", err)
+		return mtls.JoinToken{}, fmt.Errorf("creating a token: %w", err)
 	}
-	return jointoken.Parse(t.Token)
+	return mtls.ParseJoinToken(t.Token)
 }
 
 // JoinOne creates a token and joins with it.
@@ -106,7 +105,7 @@ func (s *Server) JoinOne(ctx context.Context, name string) (*Agent, error) {
 }
 
 // Join joins as an agent does.
-func (s *Server) Join(ctx context.Context, t jointoken.Token, name string) (*Agent, error) {
+func (s *Server) Join(ctx context.Context, t mtls.JoinToken, name string) (*Agent, error) {
 	config, err := s.Anonymous()
 	if err != nil {
 		return nil, err
@@ -211,7 +210,7 @@ func (s *Server) joinWith(ctx context.Context, q *v1.CreateTokenRequest, name st
 	if err != nil {
 		return nil, fmt.Errorf("creating a token: %w", err)
 	}
-	token, err := jointoken.Parse(t.Token)
+	token, err := mtls.ParseJoinToken(t.Token)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"loadstar/internal/jointoken"
+	"loadstar/internal/mtls"
 	"loadstar/internal/testkit/pgtest"
 	v1 "loadstar/proto/loadstar/v1"
 )
@@ -228,7 +228,7 @@ func hosts(ctx context.Context, s *Server, n int) (all []*Agent, who []string, e
 	if err != nil {
 		return nil, nil, err
 	}
-	t, err := jointoken.Parse(r.Token)
+	t, err := mtls.ParseJoinToken(r.Token)
 	if err != nil {
 		return nil, nil, err
 	}

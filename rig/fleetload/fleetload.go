@@ -21,7 +21,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"loadstar/internal/jointoken"
 	"loadstar/internal/mtls"
 	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
@@ -33,7 +32,7 @@ type Config struct {
 	// is the join token that all agents use.
 	Server string
 	Root   *x509.Certificate
-	Token  jointoken.Token
+	Token  mtls.JoinToken
 	// Agents is the number of agents, and Clients the number of clients of each: one if it
 	// is 0.
 	Agents, Clients int

@@ -17,7 +17,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"loadstar/internal/jointoken"
 	"loadstar/internal/mtls"
 	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
@@ -144,7 +143,7 @@ func TestFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := jointoken.Parse(made.Token)
+	token, err := mtls.ParseJoinToken(made.Token)
 	if err != nil {
 		t.Fatal(err)
 	}

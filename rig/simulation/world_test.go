@@ -27,7 +27,6 @@ import (
 	"loadstar/server/directory"
 	"loadstar/server/gateway"
 	"loadstar/server/ledger"
-	"loadstar/server/region"
 	"loadstar/server/sqlstore"
 	"loadstar/server/terms"
 )
@@ -326,11 +325,11 @@ func (w *world) addCoordinator(at *site, name string) {
 
 func (w *world) addRelay(at, hub *site, name string) {
 	w.add("relay", name, at, func(p *part) func(context.Context) error {
-		c := region.Config{
+		c := coordinator.RegionConfig{
 			Ledger: at.ledger, Blobs: at.store(), Terms: at.terms(), Hub: "http://hub", Client: &http.Client{Transport: &link{hub, p, relayID}}, Name: name, Lead: lead,
 			Linger: linger, Poll: poll, Wake: at.wake(p), Woken: at.listen(p), WakeAgents: at.wakeAgents(p), Log: w.log(p), Metrics: prometheus.NewRegistry(), Rand: w.random(p, "work"),
 		}
-		return func(ctx context.Context) error { return region.Run(ctx, c) }
+		return func(ctx context.Context) error { return coordinator.RunRegion(ctx, c) }
 	})
 }
 

@@ -2,6 +2,11 @@
 // and merges their updates into the shared weights. The state of a run is in the ledger and
 // in blobs, so another coordinator can take over at any point. Several coordinators may
 // run; only the one that holds the lead is active.
+//
+// In a region, [RunRegion] relays a hub's tasks to the agents and returns their results. To the
+// hub, a region is an agent with many clients. To its agents, it is an ordinary server. All state
+// is in the region's ledger, so the relay can be killed at any point and the hub can be unreachable
+// for hours.
 package coordinator
 
 import (
@@ -17,7 +22,7 @@ import (
 	"loadstar/server/blob"
 	"loadstar/server/keepers"
 	"loadstar/server/ledger"
-	"loadstar/server/owndata"
+	"loadstar/server/terms"
 )
 
 // Config configures a coordinator.
@@ -47,7 +52,7 @@ type Config struct {
 	Poll time.Duration
 	// Data is the coordinator's own data, or nil. All coordinators of a server should have
 	// the same data. A run that needs other data waits.
-	Data *owndata.Data
+	Data *terms.OwnData
 	// Keepers are the keepers of private plans, or nil.
 	Keepers *keepers.Set
 	// Wake notifies other processes of a change in a run, and Woken receives their

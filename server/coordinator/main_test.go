@@ -20,7 +20,6 @@ import (
 	"loadstar/server/blob"
 	"loadstar/server/directory"
 	"loadstar/server/ledger"
-	"loadstar/server/owndata"
 	"loadstar/server/terms"
 )
 
@@ -46,7 +45,7 @@ type site struct {
 	current *coordinator
 	name    string
 	reach   time.Duration
-	data    *owndata.Data
+	data    *terms.OwnData
 	longest time.Duration
 	seen    time.Duration // 0 means that all clients are asked
 }

@@ -11,7 +11,6 @@ import (
 	"loadstar/fed/round"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
-	"loadstar/server/owndata"
 	"loadstar/server/terms"
 )
 
@@ -75,7 +74,7 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 			return err
 		}
 		if d.own != nil {
-			if err := x.KeepServerData(owndata.Encode(d.own.data.Kept())); err != nil {
+			if err := x.KeepServerData(terms.EncodeKept(d.own.data.Kept())); err != nil {
 				return err
 			}
 		}

@@ -10,7 +10,6 @@ import (
 	fedclient "loadstar/fed/client"
 	"loadstar/fed/round"
 	"loadstar/server/ledger"
-	"loadstar/server/owndata"
 	"loadstar/server/terms"
 )
 
@@ -52,7 +51,7 @@ func (d *driver) restoreData(x *ledger.Drive) (fits bool, err error) {
 	case "":
 		p := *d.terms.Plan
 		p.Start = "" // its training is over; the merges need the data
-		why = owndata.Missing(&p)
+		why = terms.MissingOwnData(&p)
 	default:
 		why = d.Data.Changed(s.Fingerprint)
 	}
@@ -86,7 +85,7 @@ func (s *serverData) open(d *driver) error {
 		return err
 	}
 	if len(s.kept) > 0 {
-		kept, err := owndata.Decode(s.kept)
+		kept, err := terms.DecodeKept(s.kept)
 		if err != nil {
 			return err
 		}

@@ -15,15 +15,15 @@ import (
 	"loadstar/nn/kernel"
 	"loadstar/series"
 	"loadstar/server/ledger"
-	"loadstar/server/owndata"
+	"loadstar/server/terms"
 )
 
 // ownData returns data for the coordinator. Another number gives other data.
-func ownData(t *testing.T, number int) *owndata.Data {
+func ownData(t *testing.T, number int) *terms.OwnData {
 	t.Helper()
 	k, err := kernel.Default()
 	testkit.Must(t, err)
-	return owndata.New(dataset(t, number), k)
+	return terms.NewOwnData(dataset(t, number), k)
 }
 
 func dataset(t *testing.T, number int) *series.Dataset {
@@ -81,7 +81,7 @@ func TestOtherServerData(t *testing.T) {
 	s.count(s.tasks("run")...)
 	s.turn()
 	s.count(s.tasks("run")...)
-	for reason, data := range map[string]*owndata.Data{
+	for reason, data := range map[string]*terms.OwnData{
 		"algorithm fedsim needs readings on the server, which has none":        nil,
 		"the server's data has changed since the run began: 2 meters every 1h": ownData(t, 1),
 	} {
@@ -132,7 +132,7 @@ func TestServersLayersStay(t *testing.T) {
 	}
 	s.count(s.tasks("run")...)
 	s.turn()
-	kept, err := owndata.Decode(s.kept("run"))
+	kept, err := terms.DecodeKept(s.kept("run"))
 	testkit.Must(t, err)
 	setup := s.terms("run").Setup()
 	if n := setup.Problem.Partition.PersonalLen(); len(kept) < n || n < 8 {

@@ -12,7 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"loadstar/internal/jointoken"
+	"loadstar/internal/mtls"
 	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/directory"
@@ -32,7 +32,7 @@ func (g *Gateway) Join(ctx context.Context, r *v1.JoinRequest) (*v1.JoinResponse
 		return nil, g.refuse.invalid("name", "the name is too long or has unprintable characters")
 	}
 	now := time.Now()
-	hash := jointoken.Hash(r.Secret)
+	hash := mtls.HashToken(r.Secret)
 	if err := g.Ledger.Directory.CheckToken(ctx, hash, now); err != nil {
 		return nil, g.joinError(ctx, err)
 	}

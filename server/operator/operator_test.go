@@ -15,7 +15,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"loadstar/internal/jointoken"
+	"loadstar/internal/mtls"
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/directory"
@@ -70,7 +70,7 @@ func TestTokens(t *testing.T) {
 	s, err := d.CreateToken(t.Context(), &v1.CreateTokenRequest{Note: "for the substation", Uses: 2, TtlSeconds: 3600})
 	testkit.Must(t, err)
 	after := time.Now()
-	token, err := jointoken.Parse(s.Token)
+	token, err := mtls.ParseJoinToken(s.Token)
 	testkit.Must(t, err)
 	if token.Pin() != d.authority.Pin() || s.Expires < before.Add(time.Hour).UnixMilli() || s.Expires > after.Add(time.Hour).UnixMilli() {
 		t.Errorf("pin %s, expires %v", token.Pin(), time.UnixMilli(s.Expires))

@@ -8,7 +8,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"loadstar/internal/jointoken"
+	"loadstar/internal/mtls"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
 	"loadstar/server/directory"
@@ -36,7 +36,7 @@ func (o *people) CreateToken(ctx context.Context, r *v1.CreateTokenRequest) (*v1
 	if _, err := path.Match(r.Pattern, ""); err != nil || len(r.Pattern) > maxTokenText {
 		return nil, invalid("%q is not a pattern of names of at most 256 bytes: use a pattern such as 'meter-*', in which * stands for any characters except /: change --names", r.Pattern)
 	}
-	t, err := jointoken.New(o.Authority.Pin())
+	t, err := mtls.NewJoinToken(o.Authority.Pin())
 	if err != nil {
 		return nil, o.wireError(err)
 	}

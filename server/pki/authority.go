@@ -26,7 +26,6 @@ import (
 	"time"
 
 	"loadstar/internal/disk"
-	"loadstar/internal/jointoken"
 	"loadstar/internal/mtls"
 )
 
@@ -188,7 +187,7 @@ func (i *issuer) serial() (*big.Int, error) {
 // Pin returns the pin that join tokens contain and agents check. It is the pin of the
 // certificate that signs the server's own certificate.
 func (a *Authority) Pin() string {
-	return jointoken.PinOf(a.has.Load().serving(a.now()).chain[0].Raw)
+	return mtls.PinOf(a.has.Load().serving(a.now()).chain[0].Raw)
 }
 
 // Issued is a new certificate.

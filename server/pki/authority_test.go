@@ -23,7 +23,6 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/internal/jointoken"
 	"loadstar/internal/mtls"
 )
 
@@ -103,7 +102,7 @@ func TestRoot(t *testing.T) {
 			t.Errorf("%s lives for %v years", c.Subject, years)
 		}
 	}
-	if a.Pin() != jointoken.PinOf(i.Raw) {
+	if a.Pin() != mtls.PinOf(i.Raw) {
 		t.Error("the pin is not the issuer's")
 	}
 	for name, want := range map[string]os.FileMode{"": 0o700, issuerFile: 0o600, rootKeyFile: 0o600, lockFile: 0o600} {

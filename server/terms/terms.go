@@ -1,6 +1,7 @@
 // Package terms holds the rules for a run's results: their shape, their bounds and how to
 // add them up. Gateways reject results that break the rules. Gateways and the coordinator
-// add up results by these rules.
+// add up results by these rules. An [OwnData] is the server's own dataset, on
+// which some algorithms compute gradients.
 package terms
 
 import (
@@ -17,7 +18,6 @@ import (
 	"loadstar/fed/round"
 	"loadstar/fed/setup"
 	"loadstar/series"
-	"loadstar/server/owndata"
 )
 
 // Terms are the rules of one run. They do not change.
@@ -140,12 +140,12 @@ func Federated(p *fed.Plan, data bool) error {
 	case p.Model.Scaling != "client":
 		return fmt.Errorf("model.scaling is %s, which would reveal the range of clients' readings; a fleet needs model.scaling: client", p.Model.Scaling)
 	case own && !data:
-		return owndata.Missing(p)
+		return MissingOwnData(p)
 	case t.maxBytes() > maxNumbers:
 		return fmt.Errorf("%d shared weights make results of %d MB, the limit is %d MB; make more layers personal or shorten the lookback", t.Shared, t.maxBytes()>>20, maxNumbers>>20)
 	}
 	if own {
-		return owndata.Check(t.setup)
+		return CheckOwnData(t.setup)
 	}
 	return nil
 }

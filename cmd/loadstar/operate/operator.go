@@ -1,4 +1,5 @@
-// Package operate has the commands that call a server as a user.
+// Package operate has the commands that call a server as a user, and those of a keeper, the party
+// that holds the keys of masks.
 package operate
 
 import (

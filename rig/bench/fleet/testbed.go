@@ -18,7 +18,6 @@ import (
 	"syscall"
 	"time"
 
-	"loadstar/internal/jointoken"
 	"loadstar/internal/mtls"
 	"loadstar/internal/proc"
 	"loadstar/internal/testkit"
@@ -149,7 +148,7 @@ func join(ctx context.Context, operator v1.OperatorServiceClient, c fleetload.Co
 	if err != nil {
 		return nil, fmt.Errorf("creating the join token: %w", err)
 	}
-	if c.Token, err = jointoken.Parse(t.Token); err != nil {
+	if c.Token, err = mtls.ParseJoinToken(t.Token); err != nil {
 		return nil, err
 	}
 	c.Inputs = modelInputs

@@ -1,4 +1,4 @@
-package region
+package coordinator
 
 import (
 	"testing"
@@ -13,7 +13,7 @@ func TestFetchStoresAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &relay{Config: Config{Blobs: blob.Cached(store, 1<<20)}}
+	r := &relay{RegionConfig: RegionConfig{Blobs: blob.Cached(store, 1<<20)}}
 	hash, err := r.Blobs.Put(t.Context(), []byte("weights"))
 	if err != nil {
 		t.Fatal(err)

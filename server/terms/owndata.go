@@ -1,7 +1,4 @@
-// Package owndata has the server's own dataset, on which some algorithms compute gradients.
-// Its readings and the personal layers that the server trains on them stay in the
-// coordinator and its ledger. Agents and operators see only the shared weights.
-package owndata
+package terms
 
 import (
 	"context"
@@ -23,21 +20,22 @@ import (
 	"loadstar/series"
 )
 
-// Data is a dataset that the server has. A nil *Data means that it has none.
-type Data struct {
+// OwnData is a dataset that the server has. A nil *OwnData means that it has none. Its readings,
+// and the personal layers that the server trains on them, stay in the coordinator and its ledger.
+type OwnData struct {
 	dataset     *series.Dataset
 	kernel      *kernel.Set
 	fingerprint string
 }
 
-// New returns the server's data. It reads the whole dataset once, for the fingerprint.
-func New(d *series.Dataset, k *kernel.Set) *Data {
-	return &Data{dataset: d, kernel: k, fingerprint: fingerprint(d)}
+// NewOwnData returns the server's data. It reads the whole dataset once, for the fingerprint.
+func NewOwnData(d *series.Dataset, k *kernel.Set) *OwnData {
+	return &OwnData{dataset: d, kernel: k, fingerprint: fingerprint(d)}
 }
 
 // Fingerprint identifies the content of the data. It is empty if there is none. It contains
 // no name and no path, because operators may see it.
-func (d *Data) Fingerprint() string {
+func (d *OwnData) Fingerprint() string {
 	if d == nil {
 		return ""
 	}
@@ -108,8 +106,8 @@ const (
 	mostBytes = 2 << 30
 )
 
-// Check returns an error if a run of the plan must not use any data on a server.
-func Check(s *setup.Setup) error {
+// CheckOwnData returns an error if a run of the plan must not use any data on a server.
+func CheckOwnData(s *setup.Setup) error {
 	p := s.Plan
 	const why = "in a fleet it must be at least %d, because the gradient on few examples reveals them"
 	if s.Parts.Needs.ServerData && p.Server.Batch < leastBatch {
@@ -129,7 +127,7 @@ func Check(s *setup.Setup) error {
 // Open returns the data in the form that the aggregator of a plan needs, in its state at
 // version 0. interval is the time between readings of the fleet. Its errors are shown to
 // operators.
-func (d *Data) Open(s *setup.Setup, interval time.Duration) (*client.ServerData, error) {
+func (d *OwnData) Open(s *setup.Setup, interval time.Duration) (*client.ServerData, error) {
 	examples, err := d.examples(s, interval, s.Plan.Server.Batch)
 	if err != nil {
 		return nil, err
@@ -139,7 +137,7 @@ func (d *Data) Open(s *setup.Setup, interval time.Duration) (*client.ServerData,
 
 // TrainStart returns the shared weights of version 0 of a plan that starts on the server's
 // data. Its errors are shown to operators.
-func (d *Data) TrainStart(ctx context.Context, s *setup.Setup, interval time.Duration) ([]float32, error) {
+func (d *OwnData) TrainStart(ctx context.Context, s *setup.Setup, interval time.Duration) ([]float32, error) {
 	examples, err := d.examples(s, interval, s.Plan.Client.Batch)
 	if err != nil {
 		return nil, err
@@ -148,11 +146,11 @@ func (d *Data) TrainStart(ctx context.Context, s *setup.Setup, interval time.Dur
 }
 
 // examples returns the examples of a plan, of which there must be at least a batch.
-func (d *Data) examples(s *setup.Setup, interval time.Duration, batch int) ([]series.Examples, error) {
+func (d *OwnData) examples(s *setup.Setup, interval time.Duration, batch int) ([]series.Examples, error) {
 	if d == nil {
-		return nil, Missing(s.Plan)
+		return nil, MissingOwnData(s.Plan)
 	}
-	if err := Check(s); err != nil {
+	if err := CheckOwnData(s); err != nil {
 		return nil, err
 	}
 	if interval != 0 && d.dataset.Interval != interval {
@@ -172,8 +170,8 @@ func (d *Data) examples(s *setup.Setup, interval time.Duration, batch int) ([]se
 	return examples, nil
 }
 
-// Missing is the reason why a run of a plan is refused or waits if the server has no data.
-func Missing(p *fed.Plan) error {
+// MissingOwnData is the reason why a run of a plan is refused or waits if the server has no data.
+func MissingOwnData(p *fed.Plan) error {
 	what := "algorithm " + p.Algorithm
 	if recipe.StartsOnServerData(p) {
 		what = "start " + p.Start
@@ -182,21 +180,21 @@ func Missing(p *fed.Plan) error {
 }
 
 // Changed is the reason why a run waits if its data has changed since it began.
-func (d *Data) Changed(began string) error {
+func (d *OwnData) Changed(began string) error {
 	return fmt.Errorf("the server's data has changed since the run began: %s then, %s now; start the coordinator with the earlier data, or stop the run", began, d.Fingerprint())
 }
 
 var format = stateformat.Format{Name: "state of the server's data", Magic: "LODSVDAT", Version: 1}
 
-// Encode encodes the state of the server's personal layers.
-func Encode(kept []float32) []byte {
+// EncodeKept encodes the state of the server's personal layers.
+func EncodeKept(kept []float32) []byte {
 	var w stateformat.Writer
 	w.Float32s(kept)
 	return format.Wrap(w.State())
 }
 
-// Decode is the inverse of Encode.
-func Decode(b []byte) (kept []float32, err error) {
+// DecodeKept is the inverse of Encode.
+func DecodeKept(b []byte) (kept []float32, err error) {
 	if _, b, err = format.Unwrap(b); err != nil {
 		return nil, err
 	}

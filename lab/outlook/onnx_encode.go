@@ -1,6 +1,4 @@
-// Package onnx writes a network and its weights as an ONNX model, which many runtimes can
-// execute.
-package onnx
+package outlook
 
 import (
 	"encoding/binary"
@@ -14,8 +12,8 @@ import (
 	"loadstar/nn"
 )
 
-// Output says what becomes of a network's outputs.
-type Output struct {
+// ONNXOutput says what becomes of a network's outputs.
+type ONNXOutput struct {
 	// Levels is the number of outputs of a target. They are sorted, as the quantiles of a
 	// forecast are.
 	Levels int
@@ -39,9 +37,9 @@ const (
 	outputName = "forecast"
 )
 
-// Encode returns a model with the input "inputs", a row for each example with all its steps,
+// EncodeONNX returns a model with the input "inputs", a row for each example with all its steps,
 // and the output "forecast", a row for each target with its levels in ascending order.
-func Encode(net *nn.Net, w []float32, out Output, metadata map[string]string) ([]byte, error) {
+func EncodeONNX(net *nn.Net, w []float32, out ONNXOutput, metadata map[string]string) ([]byte, error) {
 	g := &graph{net: net, w: w, at: map[string]string{nn.Input: inputName}}
 	for i, b := range net.Blocks() {
 		if err := g.block(i, b); err != nil {

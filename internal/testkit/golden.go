@@ -1,6 +1,4 @@
-// Package golden tests encodings of state that later versions of the program must be able
-// to read. It compares them with golden files, of which there is one for each format.
-package golden
+package testkit
 
 import (
 	"bytes"
@@ -17,8 +15,8 @@ import (
 
 var newFormat = flag.Bool("new-format", false, "write missing golden files of the newest format")
 
-// File returns the content of testdata/NAME.formatN, where N is the format.
-func File(t testing.TB, name string, format uint32) []byte {
+// Golden returns the content of testdata/NAME.formatN, where N is the format.
+func Golden(t testing.TB, name string, format uint32) []byte {
 	t.Helper()
 	b, err := os.ReadFile(path(name, format))
 	if err != nil {
@@ -31,12 +29,12 @@ func path(name string, format uint32) string {
 	return filepath.Join("testdata", fmt.Sprintf("%s.format%d", name, format))
 }
 
-// Check compares an encoding with the files testdata/NAME.formatN of all formats. encoded
+// CheckGolden compares an encoding with the files testdata/NAME.formatN of all formats. encoded
 // is the test's state in the program's current encoding. decode decodes a state and returns
-// an error if it differs from the test's state. Check also damages the encoded state in
+// an error if it differs from the test's state. CheckGolden also damages the encoded state in
 // many ways, and changes its format number to a newer one; decode must return the correct
 // error.
-func Check(t *testing.T, name string, f stateformat.Format, encoded []byte, decode func([]byte) error) {
+func CheckGolden(t *testing.T, name string, f stateformat.Format, encoded []byte, decode func([]byte) error) {
 	t.Helper()
 	if newest := path(name, f.Version); *newFormat {
 		if _, err := os.Stat(newest); errors.Is(err, os.ErrNotExist) {
@@ -46,11 +44,11 @@ func Check(t *testing.T, name string, f stateformat.Format, encoded []byte, deco
 		}
 	}
 	for n := uint32(1); n <= f.Version; n++ {
-		if err := decode(File(t, name, n)); err != nil {
+		if err := decode(Golden(t, name, n)); err != nil {
 			t.Errorf("format %d: %v", n, err)
 		}
 	}
-	if !bytes.Equal(encoded, File(t, name, f.Version)) {
+	if !bytes.Equal(encoded, Golden(t, name, f.Version)) {
 		t.Errorf("the encoding differs from the golden file of format %d: raise the format, keep reading the old ones, and run the test with -new-format", f.Version)
 	}
 	for n := range encoded {

@@ -1,5 +1,4 @@
-// Package keeper has the commands of a keeper, which is the party that holds the keys of masks.
-package keeper
+package operate
 
 import (
 	"context"
@@ -26,8 +25,8 @@ import (
 
 const defaultDir = "keeper-data"
 
-// Command returns 'loadstar keeper'.
-func Command() *cobra.Command {
+// KeeperCommand returns 'loadstar keeper'.
+func KeeperCommand() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "keeper",
@@ -40,7 +39,7 @@ The keeper protects against the server's operator only if another organization
 runs it. Server and keeper together can read every result.`,
 	}
 	cmd.PersistentFlags().StringVar(&dir, "dir", defaultDir, "the keeper's `folder`")
-	cmd.AddCommand(newInit(&dir), newRun(&dir), newInvite(&dir), newMember(&dir), newApprove(&dir), newLog(&dir), newShow(&dir))
+	cmd.AddCommand(newInit(&dir), newKeeperRun(&dir), newInvite(&dir), newMember(&dir), newApprove(&dir), newLog(&dir), newShow(&dir))
 	return cmd
 }
 
@@ -106,7 +105,7 @@ func (d *durationFlag) Type() string { return "duration" }
 
 func (d *durationFlag) Set(s string) error { return d.c.SetAge(s) }
 
-func newRun(dir *string) *cobra.Command {
+func newKeeperRun(dir *string) *cobra.Command {
 	level := slog.LevelInfo
 	cmd := &cobra.Command{
 		Use:     "run",

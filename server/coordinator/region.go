@@ -1,8 +1,4 @@
-// Package region relays a hub's tasks to the agents of a region and returns their
-// results. To the hub, a region is an agent with many clients. To its agents, it is an
-// ordinary server. All state is in the region's ledger, so the relay can be killed at any
-// point and the hub can be unreachable for hours.
-package region
+package coordinator
 
 import (
 	"cmp"
@@ -26,8 +22,8 @@ import (
 	"loadstar/server/terms"
 )
 
-// Config configures a relay.
-type Config struct {
+// RegionConfig configures a relay.
+type RegionConfig struct {
 	Ledger *ledger.Ledger
 	Blobs  blob.Store
 	Terms  *terms.Cache
@@ -69,7 +65,7 @@ type roundKey struct {
 
 // relay is the state of a running relay.
 type relay struct {
-	Config
+	RegionConfig
 	hub           v1.AgentServiceClient
 	lead          ledger.Lead
 	renew         time.Time              // when to renew the lead
@@ -104,15 +100,15 @@ const (
 	retryReleases  = time.Minute
 )
 
-// Run relays tasks and results between the hub and the region until ctx ends.
-func Run(ctx context.Context, c Config) error {
+// RunRegion relays tasks and results between the hub and the region until ctx ends.
+func RunRegion(ctx context.Context, c RegionConfig) error {
 	// Set a timeout for each call, not for a series of calls, because a series may take
 	// long over a slow link.
 	limited := *c.Client
 	limited.Timeout = callTimeout
 	c.Client = &limited
 	r := &relay{
-		Config: c, sent: map[string]bool{}, since: map[roundKey]time.Time{}, retry: backoff.Backoff{Base: minRetryDelay, Cap: maxRetryDelay, Rand: c.Rand},
+		RegionConfig: c, sent: map[string]bool{}, since: map[roundKey]time.Time{}, retry: backoff.Backoff{Base: minRetryDelay, Cap: maxRetryDelay, Rand: c.Rand},
 		hub: v1.NewAgentServiceClient(c.Client, c.Hub, connect.WithReadMaxBytes(answerBytes), protocol.Client()),
 		sums: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "loadstar_region_sendings_total", Help: "Sums and updates that the hub has decided, by outcome.",

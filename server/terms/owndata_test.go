@@ -1,4 +1,4 @@
-package owndata
+package terms
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 
 	"loadstar/fed/recipe"
 	"loadstar/fed/setup"
-	"loadstar/internal/stateformat/golden"
+	"loadstar/internal/testkit"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 )
@@ -40,14 +40,14 @@ func meters(t *testing.T, n, hours int, interval time.Duration) (*series.Dataset
 // order of meters and the name do not, and that it does not show a name.
 func TestFingerprint(t *testing.T) {
 	d, _ := meters(t, 3, 200, time.Hour)
-	want := New(d, nil).Fingerprint()
-	if again, _ := meters(t, 3, 200, time.Hour); New(again, nil).Fingerprint() != want {
+	want := NewOwnData(d, nil).Fingerprint()
+	if again, _ := meters(t, 3, 200, time.Hour); NewOwnData(again, nil).Fingerprint() != want {
 		t.Error("equal data has another fingerprint")
 	}
 	if !strings.HasPrefix(want, "3 meters every 1h0m0s, ") || strings.Contains(want, "name") {
 		t.Errorf("the fingerprint is %q", want)
 	}
-	if (*Data)(nil).Fingerprint() != "" {
+	if (*OwnData)(nil).Fingerprint() != "" {
 		t.Error("no data has a fingerprint")
 	}
 	same, all := meters(t, 3, 200, time.Hour)
@@ -58,7 +58,7 @@ func TestFingerprint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if New(same, nil).Fingerprint() != want {
+	if NewOwnData(same, nil).Fingerprint() != want {
 		t.Error("the order of meters or the name has changed the fingerprint")
 	}
 	for what, change := range map[string]func(d *series.Dataset, all []series.Meter){
@@ -76,7 +76,7 @@ func TestFingerprint(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if New(changed, nil).Fingerprint() == want {
+		if NewOwnData(changed, nil).Fingerprint() == want {
 			t.Errorf("%s has changed, but not the fingerprint", what)
 		}
 	}
@@ -118,9 +118,9 @@ func TestOpenRefuses(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var d *Data
+			var d *OwnData
 			if c.data != nil {
-				d = New(c.data, k)
+				d = NewOwnData(c.data, k)
 			}
 			_, err = d.Open(s, time.Hour)
 			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
@@ -132,8 +132,8 @@ func TestOpenRefuses(t *testing.T) {
 
 func TestFormat(t *testing.T) {
 	kept := []float32{1, -2.5, 0, float32(math.Inf(1))}
-	golden.Check(t, "kept", format, Encode(kept), func(b []byte) error {
-		got, err := Decode(b)
+	testkit.CheckGolden(t, "kept", format, EncodeKept(kept), func(b []byte) error {
+		got, err := DecodeKept(b)
 		if err == nil && !slices.Equal(got, kept) {
 			err = fmt.Errorf("decoded %v, want %v", got, kept)
 		}

@@ -1,4 +1,4 @@
-package region
+package coordinator
 
 import (
 	"bytes"
@@ -29,7 +29,7 @@ func TestClosedBus(t *testing.T) {
 	close(woken)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	err = Run(ctx, Config{
+	err = RunRegion(ctx, RegionConfig{
 		Ledger: l, Client: http.DefaultClient, Poll: time.Hour, Woken: woken,
 		Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: prometheus.NewRegistry(),
 	})

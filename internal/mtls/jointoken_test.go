@@ -1,4 +1,4 @@
-package jointoken
+package mtls
 
 import (
 	"bytes"
@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-func newToken(t testing.TB) Token {
-	tok, err := New(PinOf([]byte("a root")))
+func newToken(t testing.TB) JoinToken {
+	tok, err := NewJoinToken(PinOf([]byte("a root")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,7 +23,7 @@ func TestParse(t *testing.T) {
 	text := tok.Text()
 	wrapped := "  " + strings.ToUpper(text[:30]) + "\r\n  " + text[30:60] + "\n" + text[60:] + "\n"
 	for _, s := range []string{text, wrapped} {
-		got, err := Parse(s)
+		got, err := ParseJoinToken(s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +40,7 @@ func TestParse(t *testing.T) {
 // base64.
 func TestText(t *testing.T) {
 	const text = "ls1-aaaqeayeaudaocajbifqydiob4ibceqt-jajustitpylddo5dahk2zk3opo32u5go-oib2vq4c"
-	tok, err := Parse(text)
+	tok, err := ParseJoinToken(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestText(t *testing.T) {
 	if got := hex.EncodeToString(tok.Hash()); got != "e7aebf577f60412f0312d442c70a1fa6148c090bf5bab404caec29482ae779e8" {
 		t.Error(got)
 	}
-	if !bytes.Equal(tok.Hash(), Hash(tok.Secret())) {
+	if !bytes.Equal(tok.Hash(), HashToken(tok.Secret())) {
 		t.Error("agent and server compute different hashes")
 	}
 }
@@ -63,17 +63,17 @@ func TestText(t *testing.T) {
 func TestParseRejects(t *testing.T) {
 	text := newToken(t).Text()
 	for n := 1; n < len(text); n++ {
-		if _, err := Parse(text[:n]); err == nil || !strings.Contains(err.Error(), "cut off") {
+		if _, err := ParseJoinToken(text[:n]); err == nil || !strings.Contains(err.Error(), "cut off") {
 			t.Errorf("%d characters: %v", n, err)
 		}
-		if _, err := Parse(text[n:]); err == nil {
+		if _, err := ParseJoinToken(text[n:]); err == nil {
 			t.Errorf("without the first %d characters: accepted", n)
 		}
 	}
 	for i := range text { // replace each character by another valid one
 		wrong := []byte(text)
 		wrong[i] = map[bool]byte{true: 'b', false: 'a'}[wrong[i] == 'a']
-		if _, err := Parse(string(wrong)); err == nil {
+		if _, err := ParseJoinToken(string(wrong)); err == nil {
 			t.Errorf("wrong character %d: accepted", i)
 		} else if i > 4 && strings.Contains(err.Error(), "cut off") {
 			t.Errorf("wrong character %d: %v", i, err)
@@ -91,12 +91,12 @@ func TestParseRejects(t *testing.T) {
 		{text[:40] + text[41:42] + text[40:41] + text[42:77], "cut off"},
 		{strings.Repeat("x", 5000), "5000 characters"},
 	} {
-		if _, err := Parse(c.text); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := ParseJoinToken(c.text); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%.90q: %v, want %q", c.text, err, c.want)
 		}
 	}
 	for _, pin := range []string{"", "abc", strings.Repeat("a", 31) + "1", strings.Repeat("A", 32), strings.Repeat("a", 40)} {
-		if _, err := New(pin); err == nil {
+		if _, err := NewJoinToken(pin); err == nil {
 			t.Errorf("pin %q: accepted", pin)
 		}
 	}
@@ -106,10 +106,10 @@ func TestParseRejects(t *testing.T) {
 // does not reveal the secret.
 func TestSecretIsHidden(t *testing.T) {
 	tok := newToken(t)
-	type hidden struct{ tok Token }
-	type shown struct{ Tok Token }
+	type hidden struct{ tok JoinToken }
+	type shown struct{ Tok JoinToken }
 	var out bytes.Buffer
-	for _, v := range []any{tok, &tok, hidden{tok}, &hidden{tok}, shown{tok}, []Token{tok}, map[string]Token{"a": tok}} {
+	for _, v := range []any{tok, &tok, hidden{tok}, &hidden{tok}, shown{tok}, []JoinToken{tok}, map[string]JoinToken{"a": tok}} {
 		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%t"} {
 			fmt.Fprintf(&out, verb+"\n", v)
 		}
@@ -135,19 +135,19 @@ func TestSecretIsHidden(t *testing.T) {
 	if !strings.Contains(all, tok.String()) {
 		t.Error("the output does not identify the token")
 	}
-	_ = fmt.Sprint(Token{}) // an empty token must not panic
+	_ = fmt.Sprint(JoinToken{}) // an empty token must not panic
 }
 
-func FuzzParse(f *testing.F) {
+func FuzzJoinToken(f *testing.F) {
 	f.Add(newToken(f).Text())
 	f.Add("ls1-")
 	f.Add("ls1-aaaqeayeaudaocajbifqydiob4ibceqt-")
 	f.Fuzz(func(t *testing.T, text string) {
-		tok, err := Parse(text)
+		tok, err := ParseJoinToken(text)
 		if err != nil {
 			return
 		}
-		if again, err := Parse(tok.Text()); err != nil || again.Text() != tok.Text() {
+		if again, err := ParseJoinToken(tok.Text()); err != nil || again.Text() != tok.Text() {
 			t.Errorf("%q: %v", text, err)
 		}
 	})
