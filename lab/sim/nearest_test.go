@@ -127,8 +127,8 @@ func (x besieged) run(t *testing.T, b *runner, d *series.Dataset, s settings) fl
 
 // TestRobustPrivate checks that a fifth of hostile clients raises the error of a private plan with
 // robust nearest by at most a tenth, if they flip their updates. The long form also prints ALIE, and
-// what nearest costs without hostile clients. With checked norms alone an update is brought to its
-// limit, which is more than a keeper does: it refuses one of 100 times the limit.
+// what nearest costs without hostile clients. With checked norms alone the simulator scales a
+// longer update down to its limit. A keeper refuses it.
 func TestRobustPrivate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains for more than a second")
