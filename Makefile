@@ -116,10 +116,14 @@ test-kills: ## Run the long form of the tests that kill processes
 	$(call LONG,Kill|Crash,./agent/... ./cmd/loadstar ./lab/... ./server/...)
 
 .PHONY: robust
-robust: ## Train with hostile clients, three seeds, and print the errors with each defence; hours, and RESULTS=FILE keeps finished runs
-	LOADSTAR_TEST_LONG=1 go test ./lab/sim -run TestRobust -v -timeout 90m
+robust: ## Train with hostile clients, three seeds, and print the errors with each defence; hours, and RESULTS=FILE keeps finished runs; PRIVATE=1 for private plans alone
+ifdef PRIVATE
+	LOADSTAR_TEST_LONG=1 go test ./lab/sim -run TestRobustPrivate -v -timeout 90m
+else
+	LOADSTAR_TEST_LONG=1 go test ./lab/sim -run 'TestRobust$$' -v -timeout 90m
 	LOADSTAR_TEST_LONG=1 LOADSTAR_RESULTS=$(abspath $(RESULTS)) go test ./lab/sim -run 'TestPoison|TestPlantedWeight|TestHonestCost' -v -timeout 0
 	LOADSTAR_TEST_LONG=1 go -C rig test ./year -run TestFlagsOfHonestModels -v -timeout 0
+endif
 
 .PHONY: garbage
 garbage: ## Train with 3 % of garbage readings in 5 of 42 clients, three seeds, with and without it left out; half an hour; RESULTS=FILE keeps finished runs

@@ -2,9 +2,7 @@ package keeper
 
 import (
 	"encoding/binary"
-	"math"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 
@@ -223,35 +221,24 @@ func (rs *releases) choose(q *v1.KeeperReleaseRequest) (chosen []int64, err erro
 	if q.Round.Terms.Robust != "nearest" || !rs.judging.decides(q.Round) {
 		return nil, nil
 	}
+	// Sizes and tallies say nothing about the direction of an update.
+	length := mask.Sketch * mask.Updates(member.Blocks(q.Round.Limits))
 	rows := make([][]float64, len(q.Results))
 	for i, r := range q.Results {
 		row, err := rs.judged(q.Round, r)
 		if err != nil {
 			return nil, err
 		}
-		if row == nil || len(row.Sketch) == 0 {
+		if row == nil || len(row.Sketch) < length {
 			return nil, refuse(ruleCheck, "the keeper has no products of %s, part %d", r.Agent, r.Part)
 		}
-		for _, x := range row.Sketch {
+		for _, x := range row.Sketch[:length] {
 			rows[i] = append(rows[i], float64(x)/float64(r.Clients))
 		}
 	}
-	distance := distances(rows)
-	order := make([]int64, len(rows))
-	for i := range order {
-		order[i] = int64(i)
+	for _, i := range mask.Nearest(rows) {
+		chosen = append(chosen, int64(i))
 	}
-	slices.SortStableFunc(order, func(a, b int64) int {
-		switch {
-		case distance[a] < distance[b]:
-			return -1
-		case distance[a] > distance[b]:
-			return 1
-		}
-		return 0
-	})
-	chosen = order[:(3*len(order)+3)/4]
-	slices.Sort(chosen)
 	agents := map[string]bool{}
 	for _, i := range chosen {
 		agents[q.Results[i].Agent] = true
@@ -268,27 +255,6 @@ func (rs *releases) least(q *v1.MaskedRound) int64 {
 		return 0
 	}
 	return max(rs.current.Rules.Least, q.Terms.Least)
-}
-
-// distances returns the distance of each sketch from the median of all, number by number.
-func distances(rows [][]float64) []float64 {
-	distance, column := make([]float64, len(rows)), make([]float64, len(rows))
-	for j := range rows[0] {
-		for i, r := range rows {
-			column[i] = r[j]
-		}
-		slices.Sort(column)
-		n := len(column)
-		median := (column[(n-1)/2] + column[n/2]) / 2
-		for i, r := range rows {
-			x := r[j] - median
-			distance[i] += float64(x * x) // the conversion keeps compilers from fusing
-		}
-	}
-	for i, x := range distance {
-		distance[i] = math.Sqrt(x)
-	}
-	return distance
 }
 
 // record makes a release durable: first that it comes, in keys.db, then the release itself.

@@ -126,10 +126,16 @@ func TestPrivateIdentity(t *testing.T) {
 // enrol starts three agents with a third of the clients each, and waits until they are members.
 func (s *site) enrol(operator v1.OperatorServiceClient, at string, d *series.Dataset, k *kernel.Set, all ...*auditor) {
 	s.t.Helper()
+	s.enrolAgents(3, operator, at, d, k, all...)
+}
+
+// enrolAgents is enrol for a number of agents.
+func (s *site) enrolAgents(agents int, operator v1.OperatorServiceClient, at string, d *series.Dataset, k *kernel.Set, all ...*auditor) {
+	s.t.Helper()
 	// An agent that announces itself before the server knows the keeper would wait for an hour.
 	time.Sleep(500 * time.Millisecond)
-	for i := range 3 {
-		part, err := d.Part(i+1, 3)
+	for i := range agents {
+		part, err := d.Part(i+1, agents)
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -137,7 +143,7 @@ func (s *site) enrol(operator v1.OperatorServiceClient, at string, d *series.Dat
 		s.hostPrivate(id, s.join(id, at, operator), part, k, all...)
 	}
 	for _, a := range all {
-		for end := time.Now().Add(patient); len(a.keeper.Members()) < 3; time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(patient); len(a.keeper.Members()) < agents; time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(end) {
 				s.t.Fatal("the agents do not enrol")
 			}

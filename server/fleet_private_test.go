@@ -7,16 +7,19 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"loadstar/agent"
 	"loadstar/agent/identity"
+	"loadstar/fed/mask"
 	"loadstar/fed/member"
 	"loadstar/fed/policy"
 	"loadstar/internal/testkit/pgtest"
 	"loadstar/keeper"
+	"loadstar/lab/sim"
 	"loadstar/nn/kernel"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
@@ -77,6 +80,21 @@ func (a *auditor) start() {
 
 func (a *auditor) address(name string) keepers.Address {
 	return keepers.Address{Name: name, URL: "https://" + a.at, Identity: a.pin}
+}
+
+// deciding returns the keeper that chooses results.
+func deciding(all []*auditor) *auditor {
+	return slices.MaxFunc(all, func(a, b *auditor) int { return bytes.Compare(a.pin[:], b.pin[:]) })
+}
+
+// directions returns the seed of a run's random vectors.
+func (a *auditor) directions(run string) mask.Seed {
+	a.t.Helper()
+	r, err := a.keeper.State(&v1.KeeperStateRequest{Run: run})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return mask.Seed(r.Directions)
 }
 
 // admit lets a server call that has a database.
@@ -153,7 +171,11 @@ func TestPrivateFleet(t *testing.T) {
 			change := func(c *server.Config) { c.Database, c.Keepers = database, addresses }
 			hub, at := s.serve("hub", "127.0.0.1:0", change)
 			operator := s.operator("hub", at)
-			s.enrol(operator, at, d, k, all...)
+			agents := 3
+			if name == "nearest" {
+				agents = 9 // a simulated client is an agent of its own
+			}
+			s.enrolAgents(agents, operator, at, d, k, all...)
 			run, err := operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: x.plan, Clients: 9})
 			if err != nil {
 				t.Fatal(err)
@@ -172,8 +194,16 @@ func TestPrivateFleet(t *testing.T) {
 					t.Errorf("round %v", r)
 				}
 			}
-			if !bytes.Equal(s.weights("hub", at, got), simulated(t, run.Run, x.plan, d, k)) {
+			of := &sim.Replay{Run: run.Run, Secret: fleetSecret, Directions: deciding(all).directions(run.Run)}
+			weights := s.weights("hub", at, got)
+			if !bytes.Equal(weights, simulatedAs(t, x.plan, d, nil, of, k)) {
 				t.Error("the weights differ from the simulator's")
+			}
+			if name == "nearest" {
+				of.Directions[0]++
+				if bytes.Equal(weights, simulatedAs(t, x.plan, d, nil, of, k)) {
+					t.Error("the weights do not depend on what the keeper has chosen")
+				}
 			}
 		})
 	}

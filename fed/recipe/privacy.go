@@ -112,8 +112,20 @@ func validateKeepers(names []string, add report) {
 
 // checkPrivate returns an error if a round has too few clients for a private sum.
 func checkPrivate(p *fed.Plan, cohort int) error {
-	if Private(p) && cohort < p.Privacy.Least {
+	switch {
+	case !Private(p) || cohort >= LeastClients(p):
+		return nil
+	case cohort < p.Privacy.Least:
 		return fmt.Errorf("privacy.least is %d, but a round has %d clients, so no sum would be released", p.Privacy.Least, cohort)
 	}
-	return nil
+	return fmt.Errorf("privacy.least is %d, but with server.robust nearest a sum has %d of the %d clients of a round, so none would be released", p.Privacy.Least, (3*cohort+3)/4, cohort)
+}
+
+// LeastClients returns the smallest number of clients of a private round whose sum a keeper may
+// release. It is 0 for other plans.
+func LeastClients(p *fed.Plan) int {
+	if ChoosesNearest(p) { // three quarters are left
+		return (4*p.Privacy.Least - 1) / 3
+	}
+	return p.Privacy.Least
 }

@@ -66,6 +66,13 @@ func TestPrivateRejected(t *testing.T) {
 	if _, err := Compose(p, 20); err != nil {
 		t.Error(err)
 	}
+	p.Server.Robust = "nearest"
+	if _, err := Compose(p, 25); err == nil || !strings.Contains(err.Error(), "a sum has 19 of the 25 clients") {
+		t.Errorf("three quarters of 25: %v", err)
+	}
+	if _, err := Compose(p, 26); err != nil {
+		t.Error(err)
+	}
 	if q, chosen := Sized(p, 10_000); chosen || q.Schedule.Cohort != 0 {
 		t.Error("a private plan gets a cohort of its own, and keepers would refuse its sums")
 	}

@@ -120,7 +120,7 @@ var table = map[string]pkg{
 	"lab/experiment": {may: "fed fed/recipe forecast internal/config internal/disk lab/backtest lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3 golang.org/x/sync"},
 	"lab/backtest":   {may: "fed forecast lab/run metric series"},
 	"lab/explain":    {may: "fed fed/recipe fed/setup internal/proc lab/sim nn nn/kernel series"},
-	"lab/sim":        {may: "fed fed/client fed/exact fed/limit fed/recipe fed/round fed/serve fed/setup forecast forecast/issue internal/disk internal/proc internal/stateformat lab/run metric nn/kernel series series/feature", external: "golang.org/x/sync"},
+	"lab/sim":        {may: "fed fed/client fed/exact fed/limit fed/mask fed/recipe fed/round fed/serve fed/setup forecast forecast/issue internal/disk internal/proc internal/stateformat lab/run metric nn/kernel series series/feature", external: "golang.org/x/sync"},
 	"lab/report":     {may: "internal/disk lab/run metric series", external: "go.yaml.in/yaml/v3"},
 	"lab/run":        {may: "internal/csvcell internal/disk metric", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
 	"lab/score":      {may: "forecast/issue lab/outlook lab/report lab/run metric series series/table"},

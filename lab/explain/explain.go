@@ -176,7 +176,7 @@ func explain(p *fed.Plan, q *recipe.Problem, data *Data) (*Explanation, error) {
 	p, e.Chosen = recipe.Sized(p, fleet)
 	assumed := fleet
 	if data == nil {
-		assumed = max(p.Schedule.Cohort, p.Schedule.Buffer, p.Privacy.Least, 1)
+		assumed = max(p.Schedule.Cohort, p.Schedule.Buffer, recipe.LeastClients(p), 1)
 	}
 	s, err := setup.New(p, q, assumed)
 	if err != nil {

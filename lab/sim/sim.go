@@ -17,6 +17,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/client"
+	"loadstar/fed/mask"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	"loadstar/fed/setup"
@@ -74,6 +75,9 @@ type Replay struct {
 	Secret [32]byte
 	// Blocks means that the agents' policy has whole_blocks.
 	Blocks bool
+	// Directions is the seed of the random vectors with which the keeper of a private run has
+	// compared results.
+	Directions mask.Seed
 }
 
 // Progress is the progress of a run.
@@ -470,6 +474,9 @@ func (s *simulation) merge(ctx context.Context, o round.Outcome) error {
 // computes, so individual updates are retained only if the aggregator needs them.
 func (s *simulation) trainAll(ctx context.Context, o round.Outcome, results []result) error {
 	task := s.task(o.Round)
+	if recipe.ChoosesNearest(s.Plan) {
+		return choice{s}.train(ctx, o, task, results)
+	}
 	each := s.setup.Parts.Needs.EachUpdate
 	err := s.pool.each(ctx, len(o.Counted), func(w *worker, i int) error {
 		c := o.Counted[i].Client

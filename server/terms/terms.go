@@ -127,7 +127,7 @@ func frame(p *fed.Plan, inputs []string, steps []time.Duration) (*recipe.Problem
 // algorithm needs readings on the server. data means that the server has readings; whether
 // they fit the plan is known only when the run begins.
 func Federated(p *fed.Plan, data bool) error {
-	t, err := derive(p, max(p.Schedule.Cohort, p.Schedule.Buffer, p.Privacy.Least, 2))
+	t, err := derive(p, max(p.Schedule.Cohort, p.Schedule.Buffer, recipe.LeastClients(p), 2))
 	if err != nil {
 		return err
 	}

@@ -72,6 +72,21 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// TestStored checks that a plan that stores masked results singly is refused above 2 GB.
+func TestStored(t *testing.T) {
+	const private = "algorithm: fedavg\nmodel: {name: bose2023}\npartition: none\nprivacy: {mode: private, keepers: [a]}\n" // 343 kB
+	nearest := planOf(t, private+"server: {robust: nearest}\n")
+	if _, err := Settle(nearest, 6_000, nil, hourly); err != nil {
+		t.Error(err)
+	}
+	if _, err := Settle(nearest, 7_000, nil, hourly); err == nil || !strings.Contains(err.Error(), "the limit is 2048 MB; choose a smaller schedule.cohort") {
+		t.Errorf("7,000 clients: %v", err)
+	}
+	if _, err := Settle(planOf(t, private), 7_000, nil, hourly); err != nil {
+		t.Errorf("without nearest: %v", err)
+	}
+}
+
 // A settled plan with rows of features says which groups and which interval agents use.
 func TestSettleRows(t *testing.T) {
 	p := planOf(t, "algorithm: fedavg\nmodel: {name: dense}\nclient: {moments: averaged}\n")

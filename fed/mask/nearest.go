@@ -1,0 +1,55 @@
+package mask
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// Updates returns how many of a vector's first blocks have the numbers of updates. These are as
+// long as the first one: updates, and changes of control variates.
+func Updates(blocks []Block) int {
+	n := 0
+	for n < len(blocks) && blocks[n].Length == blocks[0].Length {
+		n++
+	}
+	return n
+}
+
+// Nearest returns the places of the three quarters of the sketches that are nearest to the median
+// of all, number by number. The places are ascending. A sketch has products with random vectors, so
+// distances of sketches estimate those of the vectors.
+func Nearest(sketches [][]float64) []int {
+	distance, order := distances(sketches), make([]int, len(sketches))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(distance[a], distance[b]) })
+	order = order[:(3*len(order)+3)/4]
+	slices.Sort(order)
+	return order
+}
+
+// distances returns the distance of each sketch from the median of all, number by number.
+func distances(rows [][]float64) []float64 {
+	distance, column := make([]float64, len(rows)), make([]float64, len(rows))
+	if len(rows) == 0 {
+		return nil
+	}
+	for j := range rows[0] {
+		for i, r := range rows {
+			column[i] = r[j]
+		}
+		slices.Sort(column)
+		n := len(column)
+		median := (column[(n-1)/2] + column[n/2]) / 2
+		for i, r := range rows {
+			x := r[j] - median
+			distance[i] += float64(x * x) // the conversion keeps compilers from fusing
+		}
+	}
+	for i, x := range distance {
+		distance[i] = math.Sqrt(x)
+	}
+	return distance
+}
