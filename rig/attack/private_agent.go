@@ -298,7 +298,7 @@ func (cs *callers) isolate(ctx context.Context, run, check string, change func(*
 	if err != nil {
 		return false, nil, err
 	}
-	_, _, err = t.Unmasked(task.Version, int64(len(all)), sum)
+	_, _, err = t.Unmasked(task.Version, int64(len(all)), terms.LimitsOf(task.Limits), sum)
 	return err == nil, err, nil
 }
 

@@ -145,6 +145,10 @@ func (k *forger) falseSums() []falseSum {
 			a.Masks[7] ^= 1 << 6
 			return k.signed(q, a)
 		}},
+		{"a sum that is ten limits too long", terms.ErrSum.Error(), false, func(q *v1.KeeperReleaseRequest, a *v1.KeeperReleaseResponse) *v1.KeeperReleaseResponse {
+			binary.LittleEndian.PutUint64(a.Masks, binary.LittleEndian.Uint64(a.Masks)-uint64(10*q.Round.Limits[0].Limit))
+			return k.signed(q, a)
+		}},
 		{"numbers that were changed on their way", "the keeper's signature of its answer is wrong", true, func(_ *v1.KeeperReleaseRequest, a *v1.KeeperReleaseResponse) *v1.KeeperReleaseResponse {
 			a.Masks[0]++
 			return a

@@ -220,7 +220,14 @@ func (d *driver) unmasked(ctx context.Context, r *ledger.Round, u *unmasking) (*
 	for i, m := range u.masks {
 		sum[i] -= m
 	}
-	fold, sizes, err := d.terms.Unmasked(r.Version, clients, sum)
+	limits, err := d.terms.Limits(r.Version, func() ([]byte, error) {
+		v, err := d.Ledger.Version(ctx, d.id, r.Version)
+		return v.Limits, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	fold, sizes, err := d.terms.Unmasked(r.Version, clients, limits, sum)
 	if err != nil {
 		return nil, err
 	}

@@ -3,8 +3,10 @@ package terms
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
+	"loadstar/fed"
 	"loadstar/fed/member"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
@@ -41,12 +43,28 @@ func (t *Terms) MaskedLen() int { return t.Rules.Vector(t.Shared).Len() }
 // MaskedBytes returns the size of a masked result in bytes.
 func (t *Terms) MaskedBytes() int64 { return 8 * int64(t.MaskedLen()) }
 
+// mostLimits is the largest norm of an unmasked sum, in limits of its clients. It is what keepers accept of a
+// single result, so one member whose result was accepted cannot make its round be abandoned.
+const mostLimits = 1.5
+
 // Unmasked decodes the sum of a private round after the masks are removed. The error is ErrSum if
-// clients cannot have produced this sum, in particular if a mask is left in it.
-func (t *Terms) Unmasked(version, clients int64, sum []uint64) (*round.Fold, *round.Sizes, error) {
-	f, s, err := t.Rules.Vector(t.Shared).Decode(int(version), clients, sum)
+// clients cannot have produced this sum within the limits, in particular if a mask is left in it.
+func (t *Terms) Unmasked(version, clients int64, l fed.Limits, sum []uint64) (*round.Fold, *round.Sizes, error) {
+	v := t.Rules.Vector(t.Shared)
+	f, s, err := v.Decode(int(version), clients, sum)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrSum, err)
+	}
+	for _, b := range v.Blocks(l) {
+		var squares float64
+		for _, n := range sum[:b.Length] {
+			x := float64(int64(n))
+			squares += float64(x * x)
+		}
+		if most := mostLimits * float64(b.Limit) * float64(clients); b.Limit > 0 && !(math.Sqrt(squares) <= most) {
+			return nil, nil, fmt.Errorf("%w: its norm is %.3g times the limits of its clients, more than %g", ErrSum, math.Sqrt(squares)/most*mostLimits, mostLimits)
+		}
+		sum = sum[b.Length:]
 	}
 	return f, s, nil
 }
