@@ -6,10 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"loadstar/fed/serve"
 	"loadstar/forecast/issue"
-	"loadstar/series"
-	"loadstar/series/store"
 )
 
 // inputs reads the inputs of forecasts: configuration, readings and weather. It does not change
@@ -44,32 +41,6 @@ func (in *inputs) floor(unix int64) int64 { return unix - unix%in.seconds() }
 
 // ahead is the number of steps after a cutoff that may need weather.
 func (in *inputs) ahead() int { return max(in.c.H, int(48*time.Hour/in.c.Site.Interval)) }
-
-// dataset returns readings and weather. Weather after the end is the forecast that was known at the end.
-func (in *inputs) dataset(names []string, from, to int64) (*series.Dataset, []store.Mark, error) {
-	site := in.c.Site
-	var (
-		marks []store.Mark
-		err   error
-	)
-	if site.Weather, marks, err = in.c.Store.Weather(from, to+int64(in.ahead())*in.seconds(), to); err != nil {
-		return nil, nil, err
-	}
-	d, err := in.c.Store.Dataset(site, names, from, to, store.Estimated)
-	return d, marks, err
-}
-
-// history returns the client's readings that issues in [from, to) may use, or nil if the
-// client has none. As in a file, they begin with the client's first reading.
-func (in *inputs) history(name string, from, to int64) (*series.Dataset, error) {
-	first, _, ok, err := in.c.Store.Span(name)
-	from = max(serve.Tail(from), first, 0)
-	if err != nil || !ok || from >= to {
-		return nil, err
-	}
-	d, _, err := in.dataset([]string{name}, from, to)
-	return d, err
-}
 
 // loads reads the load of a client in [from, to).
 type loads func(client string, from, to int64) ([]float32, error)

@@ -2,7 +2,6 @@ package live
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -49,6 +48,7 @@ func (is *issuer) issueAll(now time.Time, cutoff int64) error {
 	}
 	var (
 		issued []*Issued
+		kept   []*recorded // nil for issues that are not recorded
 		writes []func(tx *bolt.Tx) error
 		due    bool
 	)
@@ -58,7 +58,7 @@ func (is *issuer) issueAll(now time.Time, cutoff int64) error {
 		if err != nil {
 			return fmt.Errorf("client %s: %w", name, err)
 		}
-		issued = append(issued, x)
+		issued, kept = append(issued, x), append(kept, r)
 		if r == nil {
 			continue
 		}
@@ -68,11 +68,9 @@ func (is *issuer) issueAll(now time.Time, cutoff int64) error {
 				return err
 			}
 			if m.shadow != nil {
-				if err := putState(tx, name, asShadow, m.shadow); err != nil {
-					return err
-				}
+				return putState(tx, name, asShadow, m.shadow)
 			}
-			return putRecorded(tx, name, r, is.seconds())
+			return nil
 		})
 	}
 	for _, g := range is.groups {
@@ -80,14 +78,9 @@ func (is *issuer) issueAll(now time.Time, cutoff int64) error {
 		if err != nil {
 			return fmt.Errorf("group %s: %w", g.name, err)
 		}
-		issued = append(issued, x)
+		issued, kept = append(issued, x), append(kept, r)
 		if r != nil {
-			writes = append(writes, func(tx *bolt.Tx) error {
-				if err := g.put(tx); err != nil {
-					return err
-				}
-				return putRecorded(tx, g.name, r, is.seconds())
-			})
+			writes = append(writes, g.put)
 		}
 	}
 	// Store the decisions that follow from scores with the issue. An agent that was killed in
@@ -100,8 +93,8 @@ func (is *issuer) issueAll(now time.Time, cutoff int64) error {
 		writes = append(writes, func(tx *bolt.Tx) error { return is.putScores(tx, back) })
 	}
 	err = is.db.Update(func(tx *bolt.Tx) error {
-		for _, x := range issued {
-			if err := put(tx, newestBucket, []byte(x.Client), newestFormat, encodeIssued(x)); err != nil {
+		for i, x := range issued {
+			if err := putIssue(tx, x, kept[i], is.seconds()); err != nil {
 				return err
 			}
 		}
@@ -165,7 +158,7 @@ func (is *issuer) issueNow(ctx context.Context, name string) (*Issued, error) {
 	}
 	m.rec.Sequence = once.rec.Sequence
 	err = is.db.Update(func(tx *bolt.Tx) error {
-		return put(tx, newestBucket, []byte(name), newestFormat, encodeIssued(x))
+		return putIssue(tx, x, nil, is.seconds())
 	})
 	if err != nil {
 		return nil, err
@@ -190,19 +183,21 @@ func (is *issuer) issueOne(m *member, snap *snapshot, now time.Time) (*Issued, *
 	x := is.issued(m.champion, m.champion.state.Issue(meter, models, cutoff), m.name, now)
 	m.rec.Sequence++
 	x.Sequence = m.rec.Sequence
+	var silent []float32
+	if m.shadow != nil {
+		models, _ := is.ask(snap, m.name, m.shadow, gen)
+		f := m.shadow.state.Issue(meter, models, cutoff)
+		silent = values(&f)
+	}
 	r := record(&x.Forecast)
 	r.Head = m.champion.id
+	if len(silent) == len(r.Values) {
+		r.Shadow = silent
+	}
 	if bare != nil {
 		r.Bare = bare.bare[:min(len(bare.bare), r.steps())]
 		for _, v := range r.Bare {
 			x.Bare = append(x.Bare, float64(v))
-		}
-	}
-	if m.shadow != nil {
-		models, _ := is.ask(snap, m.name, m.shadow, gen)
-		silent := m.shadow.state.Issue(meter, models, cutoff)
-		if v := values(&silent); len(v) == len(r.Values) {
-			r.Shadow = v
 		}
 	}
 	if !due {
@@ -337,16 +332,8 @@ func (r *runner) reach() int {
 // one and the client has two days of readings before the present day. Otherwise it returns the
 // young model, or nil if there is none.
 func (is *issuer) generic(m *member, cutoff int64) *generic {
-	if g := is.released(m, cutoff); g != nil {
+	if g := is.released(m, cutoff); g != nil || is.young == nil {
 		return g
-	}
-	return is.youngOne()
-}
-
-// youngOne returns the young model, or nil if there is none.
-func (is *issuer) youngOne() *generic {
-	if is.young == nil {
-		return nil
 	}
 	return &generic{model: is.young, client: is.young.serve.Anyone()}
 }
@@ -378,75 +365,4 @@ func (is *issuer) released(m *member, cutoff int64) *generic {
 	}
 	m.profile = generic{model: models[0], day: today, client: c}
 	return &m.profile
-}
-
-// putRecorded stores a recorded issue, and removes those that are no longer needed.
-func putRecorded(tx *bolt.Tx, name string, r *recorded, step int64) error {
-	if err := put(tx, issuedBucket, timeKey(name, r.Cutoff), issuedFormat, r.encode()); err != nil {
-		return err
-	}
-	var old [][]byte
-	until := r.Cutoff - int64(r.steps())*step - keptIssues
-	err := eachTime(tx, issuedBucket, name, 0, until, func(at int64, _ []byte) error {
-		old = append(old, timeKey(name, at))
-		return nil
-	})
-	for _, k := range old {
-		err = errors.Join(err, tx.Bucket(issuedBucket).Delete(k))
-	}
-	return err
-}
-
-// scoreAll scores the days that have changed since the last call, and acts on the scores.
-// It returns the clients that went back to their previous model. The caller stores the
-// result with putScores.
-func (is *issuer) scoreAll(now time.Time, snap *snapshot) (back []*member, err error) {
-	today := snap.cutoff / day
-	for _, name := range is.names {
-		m := is.members[name]
-		from := today - 1
-		if revision := snap.revisions[name]; revision != m.revision {
-			m.revision, from = revision, today-correctable
-		}
-		if n := len(m.scores.days); n > 0 {
-			from = max(min(from, m.scores.days[n-1].Day), today-correctable)
-		}
-		if err := is.records.scoreDays(snap, m.name, nil, m.scores, from); err != nil {
-			return nil, err
-		}
-		champion := m.champion
-		if err := is.chooser.follow(m, now, snap); err != nil {
-			return nil, err
-		}
-		if m.champion != champion {
-			back = append(back, m)
-		}
-	}
-	for _, g := range is.groups {
-		if err := is.records.scoreDays(snap, g.name, g.members, g.scores, today-1); err != nil {
-			return nil, err
-		}
-	}
-	return back, nil
-}
-
-// putScores stores the scores of all clients and groups, and the states of the clients that
-// went back to their previous model.
-func (is *issuer) putScores(tx *bolt.Tx, back []*member) error {
-	for _, m := range back {
-		if err := putState(tx, m.name, asChampion, m.champion); err != nil {
-			return err
-		}
-	}
-	for _, name := range is.names {
-		if err := putChoice(tx, is.members[name]); err != nil {
-			return err
-		}
-	}
-	for _, g := range is.groups {
-		if err := put(tx, scoresBucket, []byte(g.name), scoreFormat, encodeScores(g.scores, &watch{})); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -1,8 +1,11 @@
 package live
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+
+	bolt "go.etcd.io/bbolt"
 
 	"loadstar/agent/release"
 	"loadstar/forecast/issue"
@@ -245,6 +248,27 @@ func record(f *issue.Forecast) *recorded {
 		r.Sources = append(r.Sources, byte(max(slices.Index(sources, row.Source), 0)))
 	}
 	return r
+}
+
+// putIssue stores the newest forecast of a client or group, and the recorded issue if it is not nil. It
+// removes those that are no longer needed.
+func putIssue(tx *bolt.Tx, x *Issued, r *recorded, step int64) error {
+	if err := put(tx, newestBucket, []byte(x.Client), newestFormat, encodeIssued(x)); err != nil || r == nil {
+		return err
+	}
+	if err := put(tx, issuedBucket, timeKey(x.Client, r.Cutoff), issuedFormat, r.encode()); err != nil {
+		return err
+	}
+	var old [][]byte
+	until := r.Cutoff - int64(r.steps())*step - keptIssues
+	err := eachTime(tx, issuedBucket, x.Client, 0, until, func(at int64, _ []byte) error {
+		old = append(old, timeKey(x.Client, at))
+		return nil
+	})
+	for _, k := range old {
+		err = errors.Join(err, tx.Bucket(issuedBucket).Delete(k))
+	}
+	return err
 }
 
 // values returns the rows of a forecast as float32.

@@ -160,6 +160,60 @@ type records struct {
 	db *boltfile.File
 }
 
+// scoreAll makes the scores of the days that have changed since the last time, and decides
+// what follows from them. It returns the clients that went back to the model before. The
+// caller stores the result with putScores.
+func (is *issuer) scoreAll(now time.Time, snap *snapshot) (back []*member, err error) {
+	today := snap.cutoff / day
+	for _, name := range is.names {
+		m := is.members[name]
+		from := today - 1
+		if revision := snap.revisions[name]; revision != m.revision {
+			m.revision, from = revision, today-correctable
+		}
+		if n := len(m.scores.days); n > 0 {
+			from = max(min(from, m.scores.days[n-1].Day), today-correctable)
+		}
+		if err := is.records.scoreDays(snap, m.name, nil, m.scores, from); err != nil {
+			return nil, err
+		}
+		champion := m.champion
+		if err := is.chooser.follow(m, now, snap); err != nil {
+			return nil, err
+		}
+		if m.champion != champion {
+			back = append(back, m)
+		}
+	}
+	for _, g := range is.groups {
+		if err := is.records.scoreDays(snap, g.name, g.members, g.scores, today-1); err != nil {
+			return nil, err
+		}
+	}
+	return back, nil
+}
+
+// putScores stores the scores of all clients and groups, and the states of the clients that
+// went back to the model before.
+func (is *issuer) putScores(tx *bolt.Tx, back []*member) error {
+	for _, m := range back {
+		if err := putState(tx, m.name, asChampion, m.champion); err != nil {
+			return err
+		}
+	}
+	for _, name := range is.names {
+		if err := putChoice(tx, is.members[name]); err != nil {
+			return err
+		}
+	}
+	for _, g := range is.groups {
+		if err := put(tx, scoresBucket, []byte(g.name), scoreFormat, encodeScores(g.scores, &watch{})); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // scoreDays scores the recorded issues of a client or group with targets from a day on.
 func (re *records) scoreDays(snap *snapshot, name string, members []string, h *history, from int64) error {
 	cutoff, today := snap.cutoff, snap.cutoff/day

@@ -1,6 +1,8 @@
 package live
 
 import (
+	"math"
+
 	"loadstar/fed/serve"
 	"loadstar/forecast/issue"
 	"loadstar/series"
@@ -29,8 +31,7 @@ func (in *inputs) snapshot(clients []string, cutoff int64) (*snapshot, error) {
 			return nil, err
 		}
 	}
-	from := serve.Tail(cutoff)
-	d, marks, err := in.dataset(clients, from, cutoff)
+	d, marks, err := in.dataset(clients, math.MinInt64, cutoff, cutoff)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +39,7 @@ func (in *inputs) snapshot(clients []string, cutoff int64) (*snapshot, error) {
 		return nil, err
 	}
 	worst := store.Known
-	for _, mark := range marks[min(len(marks), int((cutoff-from)/in.seconds())):] {
+	for _, mark := range marks {
 		worst = max(worst, mark)
 	}
 	for _, name := range d.Weather.Names {
@@ -55,6 +56,33 @@ func (in *inputs) snapshot(clients []string, cutoff int64) (*snapshot, error) {
 		}
 	}
 	return s, nil
+}
+
+// dataset returns the readings from begin on that issues from a first cutoff to the last one use, and
+// weather. Weather after the last cutoff is what was known then, and the marks say how.
+func (in *inputs) dataset(names []string, begin, first, cutoff int64) (*series.Dataset, []store.Mark, error) {
+	site, from := in.c.Site, max(serve.Tail(first), begin)
+	var (
+		marks []store.Mark
+		err   error
+	)
+	if site.Weather, marks, err = in.c.Store.Weather(from, cutoff+int64(in.ahead())*in.seconds(), cutoff); err != nil {
+		return nil, nil, err
+	}
+	d, err := in.c.Store.Dataset(site, names, from, cutoff, store.Estimated)
+	return d, marks[min(len(marks), int((cutoff-from)/in.seconds())):], err
+}
+
+// history returns the readings of a client that issues from a first cutoff to the last one may use, or
+// nil if it has none. They begin with the client's first reading, as they do in a file.
+func (in *inputs) history(name string, first, cutoff int64) (*series.Dataset, error) {
+	begin, _, ok, err := in.c.Store.Span(name)
+	begin = max(begin, 0)
+	if err != nil || !ok || begin >= cutoff {
+		return nil, err
+	}
+	d, _, err := in.dataset([]string{name}, begin, first, cutoff)
+	return d, err
 }
 
 // load returns the load of a client in [from, to). It reads steps that the snapshot lacks from the
