@@ -34,8 +34,8 @@ const (
 
 var letters = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// Token lets agents join a server. Printing or logging a token does not reveal its secret:
-// only Text and Secret return it.
+// Token lets agents join a server. Printing or logging a token does not reveal its secret.
+// Only Text and Secret return it.
 type Token struct {
 	// secret is a function so that fmt cannot print the bytes. fmt ignores the methods of a
 	// token in an unexported field of another type, and with some verbs it also follows

@@ -1,5 +1,6 @@
-// Package kept stores the state of simulated clients between rounds: a fixed number of
-// floats per client. Recently used values are in memory. All other values are in a file:
+// Package kept stores the state of simulated clients between rounds, as a fixed number
+// of floats per client. Recently used values are in memory. All other values are in a
+// file:
 //
 //	header           one page: magic, clients, floats, identity, checksums
 //	client 0         slot 0, slot 1, slot 2

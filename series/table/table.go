@@ -1,7 +1,7 @@
 // Package table reads tables of load readings: rows of cells from CSV files in the many
 // forms in which meters are exported, and the instants that their times stand for. A
-// Parquet file is a table too; its reader is in package parquet, so that a program that
-// only reads CSV does not contain it.
+// Parquet file is a table too. Its reader is in package parquet, so programs that read
+// only CSV do not contain it.
 //
 // The package does not guess. A [Format] and a [Clock] say how a file is to be read, and a
 // value that does not have this form is an error.
@@ -18,7 +18,7 @@ import (
 
 // Table is a sequence of rows with named columns.
 type Table interface {
-	// Columns returns the names of the columns as they are in the file.
+	// Columns returns the names of the columns in the file.
 	Columns() []string
 	// Each calls f for every row with the cells of the wanted columns, which are valid
 	// only during the call. It stops at the first error of f and returns it with the
