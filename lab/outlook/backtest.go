@@ -68,8 +68,8 @@ type Scores struct {
 	// is the share of clients for which it is 75 to 85 %.
 	Coverage float64 `json:"coverage"`
 	Within   float64 `json:"within_75_to_85"`
-	// Energy and Peak have medians over clients of the scores of a day's energy and of its
-	// highest step. Sum is the score of the sum of all clients by step, in the time in which
+	// Energy and Peak score a day's energy and its highest step, as medians over clients.
+	// Sum is the score of the sum of all clients by step, in the time in which
 	// all are scored. All are of the issues at midnight, for the next 24 hours, and nil if
 	// nothing can be scored.
 	Energy *SumScore `json:"energy,omitempty"`
