@@ -59,7 +59,7 @@ func (n *news) newest() *loadstarv1.ReleaseList {
 	return n.list
 }
 
-// hear stores a list that the server sent; nil means that there is no newer one.
+// hear stores a list that the server sent. Nil means no newer list.
 func (n *news) hear(list *loadstarv1.ReleaseList) {
 	if list == nil {
 		return
@@ -85,7 +85,7 @@ func (f *follower) add(q *loadstarv1.ExchangeRequest) {
 	}
 }
 
-// reportMessage encodes a report. Sources are sorted, so that equal reports have equal
+// reportMessage encodes a report. Sources are sorted, so equal reports have equal
 // bytes.
 func reportMessage(r release.Report) *loadstarv1.ClientReport {
 	m := &loadstarv1.ClientReport{

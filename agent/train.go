@@ -189,7 +189,7 @@ func taskID(t *loadstarv1.Task) (string, error) {
 	return hex.EncodeToString(sum[:16]), nil
 }
 
-// whatOf encodes what is trained in a task.
+// whatOf encodes the training inputs of a task.
 func whatOf(t *loadstarv1.Task) ([]byte, error) {
 	what := proto.CloneOf(t)
 	what.Clients, what.LeaseMs, what.Fold, what.Heads = nil, 0, false, nil

@@ -53,8 +53,8 @@ type Task struct {
 // Limits bounds what one update can contribute. They belong to a version of the shared
 // weights. 0 means no limit.
 type Limits struct {
-	// Norm is the largest Euclidean norm of Update.Delta, and Control that of
-	// Update.Control. A longer vector is scaled down.
+	// Norm is the largest Euclidean norm of Update.Delta. Control is the largest
+	// norm of Update.Control. A longer vector is scaled down.
 	Norm, Control float64
 	// Coordinate is the largest magnitude of a number in Update.Delta. A larger number is set
 	// to it, before the norm is limited.

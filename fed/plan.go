@@ -47,8 +47,8 @@ type Model struct {
 	// Inputs has the syntax of series.ParseInput. If it is empty, the model uses those
 	// inputs of its paper that the dataset has.
 	Inputs []string `yaml:"inputs,flow"`
-	// Scaling is client or fleet. It says whose training split determines the minimum and
-	// maximum for scaling: the client's own or that of all clients.
+	// Scaling is client or fleet. It says whether the client's own training split or that
+	// of all clients determines the minimum and maximum for scaling.
 	Scaling string `yaml:"scaling"`
 	// Loss is mse, mae or pinball. Pinball uses Quantiles.
 	Loss      string    `yaml:"loss"`

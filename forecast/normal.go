@@ -86,7 +86,7 @@ func (n *normal) sum(ahead int) {
 	}
 }
 
-// errTooFew means that there are too few examples to fit.
+// errTooFew means that the client has too few examples to fit.
 var errTooFew = errors.New("fewer than two complete examples")
 
 // solve returns the coefficients of the regression of the target on the features.

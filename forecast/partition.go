@@ -131,7 +131,7 @@ func (p Partition) Cut(w, shared, personal []float32) {
 	}
 }
 
-// Join is the inverse of Cut: it assembles all weights of a client in w.
+// Join is the inverse of Cut. It assembles all weights of a client in w.
 func (p Partition) Join(w, shared, personal []float32) {
 	p.check(w, shared, personal)
 	for _, l := range p.shared {

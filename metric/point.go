@@ -2,8 +2,9 @@
 // forecasts ([Quantiles]), the spread of a metric over a fleet of clients ([Fleet]), and
 // whether two forecasts differ by more than chance ([DieboldMariano]).
 //
-// Metrics have the unit of the load. Shares and percentages are fractions: a MAPE of 0.04
-// is 4 %. A metric that is not defined, such as a ratio to a load of zero, is NaN in Go
+// Metrics have the unit of the load. Shares and percentages are fractions, so a MAPE of
+// 0.04 is 4 %. A metric that is not defined, such as a ratio to a load of zero, is NaN in
+// Go
 // and null in JSON. A forecast that is not finite is an error.
 package metric
 

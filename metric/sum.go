@@ -2,7 +2,7 @@ package metric
 
 import "math"
 
-// sum adds float64s with compensated summation, so that the total does not depend on the
+// sum adds float64s with compensated summation, so the total does not depend on the
 // order of the terms. The zero value is an empty sum.
 type sum struct {
 	hi, lo float64 // the rounded total, and the rounding error
@@ -25,7 +25,7 @@ func (s *sum) merge(t sum) {
 
 func (s sum) value() float64 { return s.hi + s.lo }
 
-// largest is the largest term that a sum accepts: the sum of any number of such terms is
+// largest is the largest term that a sum accepts. The sum of any number of such terms is
 // finite. It allows squares of numbers up to 1e100, which is far above any load.
 const largest = 1e200
 

@@ -27,7 +27,7 @@ type nodeInfo struct {
 	transposed  bool
 }
 
-// Build returns a network of the given blocks. Its output is that of the last block. Every
+// Build returns a network of the given blocks. Its output is the output of the last block. Every
 // other block must be read by a later one.
 func Build(lookback, inputs int, blocks ...Block) (*Net, error) {
 	if lookback < 1 || inputs < 1 || lookback > maxWidth || inputs > maxWidth || lookback*inputs > maxWidth {

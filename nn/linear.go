@@ -9,7 +9,7 @@ import (
 )
 
 // linear multiplies the concatenation of its inputs by a matrix. The concatenation is never
-// written to memory: each input is multiplied by its columns of the matrix.
+// written to memory, because each input is multiplied by its columns of the matrix.
 type linear struct {
 	name    string
 	parts   []int // rows of each input

@@ -1,12 +1,12 @@
 // Package nn trains the small networks that forecast load.
 //
-// A [Net] is an architecture, a graph of blocks: it has no weights and is safe for concurrent use. Weights are
+// A [Net] is an architecture, which is a graph of blocks. It has no weights and is safe for concurrent use. Weights are
 // one flat []float32 that the caller owns. They have the same order and names as in the
 // corresponding PyTorch modules. A [Workspace] contains all other memory of a pass, so one
 // worker with one workspace can train thousands of clients one after the other without
 // allocating.
 //
-// Inside a workspace the batch is innermost: a row contains one feature of every example.
+// Inside a workspace the batch is innermost, so a row contains one feature of every example.
 // Elementwise loops are therefore contiguous for any layer width, the hidden states of all
 // steps are already concatenated, and the matrix kernels can use PyTorch's weight layout.
 // Rows are padded to a multiple of [kernel.Lanes] with examples of zeros, whose gradient is

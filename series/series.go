@@ -225,7 +225,7 @@ func (d *Dataset) Span() (from, to int64) {
 }
 
 // Fingerprint identifies a dataset by its meters' names, start times, lengths and a sample of
-// their readings, so that it need not read all data.
+// their readings, so it need not read all data.
 func (d *Dataset) Fingerprint() string {
 	h := fnv.New64a()
 	for i := range d.Len() {
@@ -263,8 +263,8 @@ func ClockOf(name string) (*time.Location, error) {
 	return clock, err
 }
 
-// LegalTime returns the clock that people at the meters follow: the zone's own if a clock is its
-// standard time.
+// LegalTime returns the clock that people at the meters follow, which is the zone's own if a
+// clock is its standard time.
 func LegalTime(clock *time.Location) (*time.Location, error) {
 	if zone, standard := strings.CutSuffix(clock.String(), standardTime); standard {
 		return time.LoadLocation(zone)

@@ -283,8 +283,8 @@ func (f *Framer) cuts(m Meter) (train, validation int) {
 }
 
 // Lag returns the step of a meter at the same clock time as the given step, but days
-// earlier. Both may be outside the series: the calendar extends Horizon and Targets steps
-// beyond its end.
+// earlier. Both may be outside the series, because the calendar extends Horizon and
+// Targets steps beyond its end.
 func (f *Framer) Lag(m Meter, step, days int) int {
 	lag := f.calendar.lag(days)
 	if lag == nil {

@@ -150,7 +150,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 }
 
 // limits returns the limits on connections. Without a token, all callers are users of this
-// machine and count as one, so that a new connection closes an older one. With a token,
+// machine and count as one, so a new connection closes an older one. With a token,
 // callers that have not sent it share few connections, which close after the answer.
 func (s *Server) limits() *connlimit.Limiter {
 	c := connlimit.Config{

@@ -175,7 +175,7 @@ func newLab(s Subject) *lab {
 	return l
 }
 
-// target is a number that an attacker guesses: the mean load of some steps.
+// target is a number that an attacker guesses, such as the mean load of some steps.
 type target struct {
 	label string
 	steps []int

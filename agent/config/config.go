@@ -230,7 +230,7 @@ func Read(path string, environ []string) (*Config, error) {
 	return c, nil
 }
 
-// Parse reads the text of a file. Paths stay as they are.
+// Parse reads the text of a file. It does not change paths.
 func Parse(data []byte, environ []string) (*Config, error) {
 	c := Default()
 	var problems config.Problems

@@ -40,7 +40,7 @@ type tally struct {
 	bareAbs float64
 }
 
-// replayed issue, with the model's own point forecasts.
+// tried is a replayed issue with the model's own point forecasts.
 type tried struct {
 	issue.Forecast
 	bare []float32

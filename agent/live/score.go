@@ -153,7 +153,7 @@ func pinball(level, q, load float64) float64 {
 	return float64((1 - level) * (q - load))
 }
 
-// records reads past forecasts from the file and scores them. It has no state of its own; clients
+// records reads past forecasts from the file and scores them. It has no state, because clients
 // and groups hold the scores.
 type records struct {
 	*inputs

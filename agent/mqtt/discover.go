@@ -24,7 +24,7 @@ import (
 // Found is a topic that looks like a meter's.
 type Found struct {
 	Topic string
-	// Values describes what was seen, such as energy 31.02 kWh.
+	// Values describes the received values, such as energy 31.02 kWh.
 	Values []string
 	Source Source
 }
@@ -278,8 +278,8 @@ func shellyEvents(t topic, payload []byte) []Source {
 	return all[:min(len(all), 16)]
 }
 
-// counters returns the meter of any other device: a JSON object with a key that usually holds a
-// counter.
+// counters returns the meter of any other device whose JSON object has a key that usually holds
+// a counter.
 func counters(t topic, payload []byte) []Source {
 	doc, ok := parse(payload[:min(len(payload), maxPayload+1)])
 	object, isObject := doc.(map[string]any)

@@ -31,7 +31,7 @@ type bound struct {
 	until time.Time
 }
 
-// boundNote is what is stored about the bound of a client.
+// boundNote is the stored record of a client's bound.
 type boundNote struct {
 	// Marked is the lowest bound by which readings were marked bad, or 0.
 	Marked float64 `json:"marked,omitempty"`

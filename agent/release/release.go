@@ -1,7 +1,7 @@
 // Package release describes the models that a server releases to its agents.
 package release
 
-// Release is a model that an operator released: a version of a run's shared weights.
+// Release is a version of a run's shared weights that an operator released.
 type Release struct {
 	ID   string // unique, assigned by the server
 	Name string // such as day; a newer release of the same name replaces an older one

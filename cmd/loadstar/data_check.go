@@ -149,7 +149,7 @@ func (o *checkOptions) run(cmd *cobra.Command, args []string) error {
 	return o.print(cmd.OutOrStdout(), d, r, page)
 }
 
-// print prints what was found, and returns the error for the exit code.
+// print prints the findings, and returns the error for the exit code.
 func (o *checkOptions) print(w io.Writer, d *series.Dataset, r checkResult, page quality.Report) (err error) {
 	switch {
 	case o.asJSON:

@@ -19,7 +19,7 @@ type SGD struct {
 	course course
 }
 
-// Kept returns 0: no state is stored between rounds.
+// Kept returns 0, because no state is stored between rounds.
 func (*SGD) Kept(weights, shared int) int { return 0 }
 
 // Begin starts with the learning rate of the turn's first step.

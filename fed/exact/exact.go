@@ -271,8 +271,8 @@ func (s *Sum) set(n, weight int64, number func(i int) int64) error {
 	return nil
 }
 
-// AppendNumbers appends the integers of the sum to v, modulo 2^64. Their sum over several sums
-// is that of the merged sum.
+// AppendNumbers appends the integers of the sum to v, modulo 2^64. Adding the integers of
+// several sums gives those of the merged sum.
 func (s *Sum) AppendNumbers(v []uint64) []uint64 {
 	for _, x := range s.v {
 		v = append(v, uint64(x))

@@ -39,7 +39,7 @@ func (t *Tally) Add(u *fed.Update) {
 	t.losses.add(u.TrainLoss)
 }
 
-// Coarse tallies have few counters, so that agents can mask them. They have four for each power of
+// Coarse tallies have few counters, because agents mask them. They have four for each power of
 // two from 2^-20 to 2^20. Numbers outside this range count as its ends.
 const (
 	perPower             = 4

@@ -39,7 +39,7 @@ type pairs struct {
 }
 
 // begin starts the turn of a client with n examples. If the examples are divided, the
-// batches of Work are those of the support set.
+// batches of Work come from the support set.
 func (p *pairs) begin(w Work, q Query, n int, t *fed.Turn) error {
 	p.support, p.begun = q.Support(n), false
 	if err := p.batches.begin(w, p.support, t); err != nil {

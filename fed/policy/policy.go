@@ -67,7 +67,7 @@ type Policy struct {
 	LeastMerge int `yaml:"least_merge"`
 	// LeastFleet is the smallest number of clients in a run.
 	LeastFleet int `yaml:"least_fleet"`
-	// Algorithms are those that the agent trains, such as [fedavg, fedadam]; empty means all.
+	// Algorithms are the algorithms that the agent trains, such as [fedavg, fedadam]. Empty means all.
 	Algorithms []string `yaml:"algorithms,flow"`
 	// ShareLosses is true if training losses and validation errors may leave the agent.
 	// Otherwise the agent declines plans whose algorithm needs losses.
@@ -149,7 +149,7 @@ func (p *Policy) Set(text string) error {
 	return nil
 }
 
-// Wrong returns the first key whose value is invalid, and what is wrong with it.
+// Wrong returns the first key with an invalid value, and the problem.
 func (p *Policy) Wrong() (key, problem string) {
 	for _, x := range p.limits() {
 		if x.value < 0 {

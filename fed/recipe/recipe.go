@@ -134,7 +134,7 @@ func song2021(p *fed.Plan) {
 // algorithm and its defaults.
 type Summary struct {
 	Name, About, Source string
-	// Papers are those that Source cites.
+	// Papers lists the papers that Source cites.
 	Papers []string
 	// Alone reports that clients send nothing.
 	Alone bool

@@ -32,7 +32,7 @@ var (
 
 // serverOptimizerSettings returns the settings of the algorithm's server optimizer. If the
 // plan chooses the optimizer, it has only the settings of that optimizer. If the optimizer
-// is unknown, the plan has all of them, so that a wrong name causes only one error.
+// is unknown, the plan has all of them, so a wrong name causes only one error.
 func (a *algorithm) serverOptimizerSettings() []setting {
 	if a.serverOptimizer != anyOptimizer {
 		if o := findServerOptimizer(a.serverOptimizer); o != nil {

@@ -214,7 +214,7 @@ func validateData(p *fed.Plan, bad func(string) bool, add report) {
 }
 
 // misspelt suggests another name for an input, or returns "" if there is nothing wrong with
-// it. A dataset may have columns of its own, such as wind2, so only a name that looks like a
+// it. A dataset may have additional columns, such as wind2, so only a name that looks like a
 // typing error is wrong.
 func misspelt(name string) string {
 	names := series.InputNames()
@@ -271,8 +271,7 @@ func maxWeight(p *fed.Plan) int64 {
 	return 1
 }
 
-// alternatives joins names with "or". It shows an empty name as it is written in a plan
-// file.
+// alternatives joins names with "or". It shows an empty name as in a plan file.
 func alternatives(all []string) string {
 	all = slices.Clone(all)
 	for i, c := range all {

@@ -247,7 +247,7 @@ func (f *Folder) openStates() error {
 	return err
 }
 
-// file opens a file of the folder, which Close closes. The file is nil if it does not exist.
+// file opens a file of the folder. Close closes it. The file is nil if it does not exist.
 func (f *Folder) file(name string) (*os.File, int64, error) {
 	file, err := openFile(filepath.Join(f.dir, name))
 	if errors.Is(err, fs.ErrNotExist) {

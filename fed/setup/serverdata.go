@@ -15,7 +15,7 @@ import (
 // coordinator both call it, so their batches are the same. ranges scales all meters alike;
 // if it is nil, each meter is scaled by its own.
 func (s *Setup) ServerExamples(d *series.Dataset, ranges series.Ranges) ([]series.Examples, error) {
-	// The inputs are those of the fleet, even if the plan leaves them to the data.
+	// Use the fleet's inputs, even if the plan leaves them to the data.
 	p := *s.Plan
 	p.Model.Inputs = s.Problem.Names()
 	problem, err := recipe.Frame(&p, d)

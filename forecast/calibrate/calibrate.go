@@ -261,8 +261,8 @@ func (t *Tracker) newIssue(last int) issue {
 	return issue{last: last, rows: make([]float32, t.c.Targets*t.columns())}
 }
 
-// shift returns the amount by which forecasts of a step are shifted on a day: a share of the
-// median error at the same hour on the days before. It is 0 until errors of a few days are
+// shift returns the shift of forecasts of a step on a day, which is a share of the median
+// error at the same hour on earlier days. It is 0 until errors of a few days are
 // known.
 func (t *Tracker) shift(day, step int) float64 {
 	perDay := t.c.StepsPerDay

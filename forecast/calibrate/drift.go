@@ -29,7 +29,7 @@ const (
 // Alarm says why somebody should check a client's model.
 type Alarm string
 
-// The alarms. The empty alarm means that there is none.
+// The alarms. The empty alarm means no alarm.
 const (
 	// Worse means that the model became worse compared with last week's load.
 	Worse Alarm = "model-worse"
@@ -102,7 +102,7 @@ func difference(model, week float64) float64 {
 }
 
 // CheckCoverage judges the share of loads within an interval over 28 days. Nominal is the
-// share that the interval should contain, and targets the number of loads.
+// share that the interval should contain. Targets is the number of loads.
 func CheckCoverage(coverage, nominal float64, targets int) Alarm {
 	if targets >= leastTargets && math.Abs(coverage-nominal) > coverageOff {
 		return Coverage

@@ -88,7 +88,7 @@ type Forecast struct {
 	// Days are the energies of the local day of the cutoff and of the following days, if the
 	// rows reach their ends.
 	Days []DayEnergy
-	// Peak is that of the first 24 hours.
+	// Peak is the peak of the first 24 hours.
 	Peak Peak
 	// Model names the client's model, such as day@7, or is empty. Weight is its share
 	// in the blend with a simple forecast, or 0 if no row is from a model.

@@ -1,4 +1,3 @@
-// Package archtest tests the architecture: it checks that packages import only the packages
-// that they may import, that every package has a package comment, and that no type or function
-// is too large.
+// Package archtest tests the architecture. Packages must import only permitted packages, every
+// package must have a comment, and no type or function may be too large.
 package archtest

@@ -1,4 +1,4 @@
-// Package backoff spaces retries: the delay doubles after each failure, up to a limit,
+// Package backoff spaces retries. The delay doubles after each failure, up to a limit,
 // and is randomized.
 package backoff
 

@@ -23,7 +23,7 @@ import (
 var (
 	// ErrLocked means that another process uses the file.
 	ErrLocked = errors.New("another process is using it")
-	// ErrDamaged means that the file's content is not what was written.
+	// ErrDamaged means that the file's content differs from what was written.
 	ErrDamaged = errors.New("the file is damaged")
 )
 
@@ -50,8 +50,8 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
-// OpenDB opens a database, for packages that decide themselves what follows a failed write.
-// The file must be at least as long as the database. Guard what reads it.
+// OpenDB opens a database for packages that handle failed writes themselves. The file must
+// be at least as long as the database. Readers must use [Guard].
 func OpenDB(path string) (db *bolt.DB, err error) {
 	var file *os.File
 	options := &bolt.Options{
@@ -98,8 +98,8 @@ func OpenDB(path string) (db *bolt.DB, err error) {
 	return db, nil
 }
 
-// checkMetas returns an error if one of the two meta pages is damaged. bbolt would take the
-// other one, which is that of the transaction before, and so forget a transaction.
+// checkMetas returns an error if one of the two meta pages is damaged. bbolt would use the
+// other page, which belongs to the previous transaction, and so lose a transaction.
 func checkMetas(file *os.File, db *bolt.DB) error {
 	const header, size, magic = 16, 64, 0xED0CDAED
 	meta := make([]byte, size)
@@ -135,7 +135,7 @@ func (f *File) Close() error {
 	return f.db.Close()
 }
 
-// View runs a read transaction. What it reads is valid until look returns.
+// View runs a read transaction. The data is valid until look returns.
 func (f *File) View(look func(tx *bolt.Tx) error) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -144,7 +144,7 @@ func (f *File) View(look func(tx *bolt.Tx) error) error {
 
 // Update runs a write transaction. When it returns nil, the change is on disk. After a
 // failed write the content of the disk is unknown, so the next Update opens the file again.
-// It fails as long as that is not possible.
+// It fails as long as opening fails.
 func (f *File) Update(change func(tx *bolt.Tx) error) error {
 	if err := f.reopen(); err != nil {
 		return f.named(err)

@@ -1,4 +1,4 @@
-// Package config reads YAML strictly: unknown and repeated keys, wrong types and a second
+// Package config reads YAML strictly. Unknown and repeated keys, wrong types and a second
 // document are errors. It reports all problems at once, each with its line.
 package config
 
@@ -82,7 +82,7 @@ func Decode(data []byte, into any) error {
 
 // Keys returns the dotted keys that a document sets, with their line numbers. A key is
 // included if its value is a scalar, a list or an empty mapping. The map is nil if the
-// document is not YAML, so that nothing else can be said about it.
+// document is not YAML.
 func Keys(data []byte) (map[string]int, error) {
 	root, problems := parse(data)
 	if root == nil && len(problems) > 0 {

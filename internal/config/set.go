@@ -82,8 +82,8 @@ func settings(t reflect.Type, path []string, into map[string]setting) {
 	}
 }
 
-// Set sets a dotted key of the struct that into points to. The value of a text or a duration is
-// taken as it is. A list of texts may be given with commas; other values are YAML.
+// Set sets a dotted key of the struct that into points to. Texts and durations are taken
+// literally. A list of texts may be separated by commas. Other values are YAML.
 func Set(into any, key, value string) error {
 	known := map[string]setting{}
 	settings(reflect.TypeOf(into).Elem(), nil, known)
@@ -115,7 +115,7 @@ func (s setting) set(into any, value string) error {
 	return nil
 }
 
-// Environment sets the keys with a single value that the environment has: with the prefix
+// Environment sets keys with a single value from the environment. With the prefix
 // LOADSTAR_AGENT_, the variable LOADSTAR_AGENT_SITE_ZONE sets site.zone. Environ has the form of
 // [os.Environ].
 func Environment(into any, prefix string, environ []string) (problems Problems) {

@@ -3,10 +3,10 @@
 //
 // A connection is anonymous until a request arrives that proves who sends it: by a
 // certificate, a session or a token. Anonymous connections are limited by address and in
-// total. If there are too many, a new one is accepted and an earlier one is closed: the older
-// of two that are chosen at random. Connections that somebody holds open therefore make room
-// for new ones. If connections arrive faster than the server can answer, some still succeed,
-// which would not be so if the oldest one was always closed.
+// total. If there are too many, the listener accepts a new connection and closes the older of
+// two that are chosen at random. Connections that somebody holds open therefore make room for
+// new ones. If connections arrive faster than the server can answer, some still succeed. They
+// would all fail if the oldest one was always closed.
 //
 // Known connections are limited by caller, not by address, because many agents may share an
 // address.
@@ -31,7 +31,7 @@ const (
 	Address = "address"
 )
 
-// Caller is who is limited: an agent, a user or an address.
+// Caller is the agent, user or address to which limits apply.
 type Caller struct{ Kind, Name string }
 
 // The reasons for which connections are limited.
@@ -48,14 +48,15 @@ type Config struct {
 	// Connections limits all connections. If all of them are known, further ones wait until
 	// one is closed.
 	Connections int
-	// Anonymous limits the anonymous connections, and OfAddress those of one address.
+	// Anonymous limits all anonymous connections. OfAddress limits those of one address.
 	Anonymous, OfAddress int
 	// OfCaller limits the connections of one known caller, by its kind.
 	OfCaller map[string]int
-	// Rate is the number of new connections that an address may open per second. If it is
-	// 0, there are no limits by address: behind a proxy, all callers have the same one.
+	// Rate is the number of new connections that an address may open per second. 0 means
+	// no limits by address, for servers behind a proxy, where all callers have the same
+	// address.
 	Rate float64
-	// Who returns who sends a request, if the request proves it. Only Handler calls it.
+	// Who returns the sender of a request, if the request proves it. Only Handler calls it.
 	Who func(*http.Request) (Caller, bool)
 	// Limited is called when a limit was applied to a caller. It must not block.
 	Limited func(reason string, who Caller)
@@ -136,7 +137,7 @@ func (l *listener) Close() error {
 	return l.Listener.Close()
 }
 
-// abort closes a connection without waiting for the peer, so that the kernel does not keep
+// abort closes a connection without waiting for the peer. Otherwise the kernel would keep
 // its state for a minute.
 func abort(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok {
@@ -225,8 +226,8 @@ func (l *Limiter) know(k *conn, who Caller) *conn {
 	return nil
 }
 
-// Know registers who sends a request, so that its connection is limited by caller from now
-// on. The first caller of a connection stays.
+// Know registers the sender of a request, so its connection is limited by caller from now
+// on. A connection keeps its first caller.
 func (l *Limiter) Know(r *http.Request, who Caller) {
 	if k, ok := r.Context().Value(connKey{}).(*conn); ok {
 		if victim := l.know(k, who); victim != nil {
@@ -309,7 +310,7 @@ func (l *Limiter) Context(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// Handler registers who makes a call, and closes anonymous connections after their call.
+// Handler registers the caller of a call, and closes anonymous connections after their call.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		k, ok := r.Context().Value(connKey{}).(*conn)

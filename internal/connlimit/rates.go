@@ -6,7 +6,7 @@ import (
 )
 
 // Rates limits how often each of many callers may do something. It remembers a limited
-// number of callers. A caller that it has forgotten begins anew.
+// number of callers. A forgotten caller starts again.
 type Rates struct {
 	all       *lru.Cache[string, *rate.Limiter]
 	perSecond rate.Limit
@@ -34,10 +34,10 @@ func (r *Rates) of(who string) *rate.Limiter {
 	return l
 }
 
-// Allow reports whether a caller may do it once more, and counts it.
+// Allow reports whether a caller may act once more, and counts the action.
 func (r *Rates) Allow(who string) bool { return r.of(who).Allow() }
 
-// Spent reports whether a caller may not do it at the moment. It counts nothing.
+// Spent reports whether a caller has reached its limit. It counts nothing.
 func (r *Rates) Spent(who string) bool {
 	l, ok := r.all.Peek(who)
 	return ok && l.Tokens() < 1

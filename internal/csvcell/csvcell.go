@@ -6,9 +6,10 @@ import (
 	"strings"
 )
 
-// Text returns a text that a spreadsheet does not take for a formula. Names come from agents
-// and from data of others, so one may begin with =, and a spreadsheet would execute it. Such a
-// text gets an apostrophe in front, which spreadsheets do not show. Numbers stay as they are.
+// Text returns a text that a spreadsheet does not treat as a formula. Names come from agents
+// and from other people's data, so a name may begin with =, and a spreadsheet would execute
+// it. Text puts an apostrophe before such a name, which spreadsheets do not show. Numbers do
+// not change.
 func Text(s string) string {
 	if s == "" || !strings.ContainsRune("=+-@\t\r\n", rune(s[0])) {
 		return s
@@ -19,7 +20,7 @@ func Text(s string) string {
 	return "'" + s
 }
 
-// Plain returns the text from which [Text] made a cell, for programs that read their own files.
+// Plain reverses [Text], for programs that read their own files.
 func Plain(cell string) string {
 	if s, ok := strings.CutPrefix(cell, "'"); ok && Text(s) == cell {
 		return s

@@ -1,6 +1,6 @@
-// Package disk writes files so that they are complete or absent even after a crash, locks them
-// against other processes, maps them into memory, and says how much room a file system has, of
-// which kind it is, and whether a server can keep its data there.
+// Package disk writes files that are complete or absent even after a crash, locks them against
+// other processes, and maps them into memory. It also reports the free space and the kind of a
+// file system, and whether a server can keep its data there.
 package disk
 
 import (
@@ -19,13 +19,13 @@ type Space struct {
 	Kind     string // such as ext4 or nfs; empty if it is not known
 }
 
-// Limits of what is worth a finding.
+// Limits for findings.
 const (
 	warnFree, failFree   = 2 << 30, 200 << 20
 	warnFiles, failFiles = 10_000, 500
 )
 
-// Room checks how much can still be written to a folder, and whether anything can.
+// Room checks the free space of a folder's disk, and whether the disk is writable.
 func Room(l *finding.List, check, dir string) {
 	s, err := Of(dir)
 	const more = "delete what is not needed, or use another disk"
@@ -49,8 +49,8 @@ func Room(l *finding.List, check, dir string) {
 	}
 }
 
-// Writable makes and removes a file in a folder. The flag of Space says what the file system
-// was mounted for; this says what happens.
+// Writable makes and removes a file in a folder. Space reports only the mount flag of the
+// file system. Writable tests an actual write.
 func Writable(l *finding.List, check, dir string) {
 	f, err := os.CreateTemp(dir, ".probe.*")
 	if err == nil {

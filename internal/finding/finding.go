@@ -1,5 +1,5 @@
-// Package finding has the form in which checks of a machine and of a server say what they
-// found and what to do.
+// Package finding defines the results of checks of a machine and of a server, with
+// advice.
 package finding
 
 import "fmt"

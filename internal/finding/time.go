@@ -8,8 +8,8 @@ import (
 // Differences between two clocks that are worth a finding.
 const skewWarn, skewFail = 5 * time.Second, 2 * time.Minute
 
-// Clock adds what a difference between this machine's clock and another one means. ahead is
-// negative if this machine's clock is behind, and other names the other one.
+// Clock adds a finding about the difference between this machine's clock and another one.
+// ahead is negative if this machine's clock is behind. other names the other clock.
 func (l *List) Clock(check string, ahead time.Duration, other string) {
 	text := fmt.Sprintf("%s ahead of %s", ahead.Round(time.Second), other)
 	if ahead < 0 {
@@ -26,7 +26,7 @@ func (l *List) Clock(check string, ahead time.Duration, other string) {
 	}
 }
 
-// Validity adds how long a certificate is valid. It is a warning if less than warn is left.
+// Validity adds a finding about a certificate's remaining validity. It is a warning if less than warn is left.
 func (l *List) Validity(check string, from, until time.Time, warn time.Duration, do string) {
 	const minutes = "2006-01-02 15:04"
 	left, end := time.Until(until), until.Local().Format(minutes)

@@ -1,7 +1,7 @@
-// Package head has the signed statements of a server about which weights the versions of a run
-// have. Each head contains the hash of the one before it. A server that shows two agents
-// different weights has to sign two heads that contradict each other, and as soon as one of
-// these agents is shown the other's chain, it has both.
+// Package head has a server's signed statements about the weights of a run's versions. Each
+// head contains the hash of the previous one. A server that shows two agents different weights
+// has to sign two contradictory heads. As soon as one of these agents sees the other's chain,
+// it has both.
 package head
 
 import (
@@ -21,12 +21,12 @@ type Head struct {
 	Run     string
 	Version int64
 	Weights string // blob
-	// Previous is the hash of the head before this one, or empty if this is the first.
+	// Previous is the hash of the previous head, or empty for the first head.
 	Previous  []byte
 	Signature []byte
 }
 
-// statement returns what is signed. Lengths make the parts unambiguous.
+// statement returns the signed bytes. Lengths make the parts unambiguous.
 func (h *Head) statement() []byte {
 	b := []byte("loadstar head 1\n")
 	for _, part := range [][]byte{[]byte(h.Run), []byte(h.Weights), h.Previous} {
@@ -45,7 +45,7 @@ func (h *Head) Hash() []byte {
 // Sign sets the signature.
 func (h *Head) Sign(key ed25519.PrivateKey) { h.Signature = ed25519.Sign(key, h.statement()) }
 
-// Valid reports whether the signature is that of the key.
+// Valid reports whether the key made the signature.
 func (h *Head) Valid(key ed25519.PublicKey) bool {
 	return len(key) == ed25519.PublicKeySize && ed25519.Verify(key, h.statement(), h.Signature)
 }

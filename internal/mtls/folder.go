@@ -10,8 +10,8 @@ import (
 	"loadstar/internal/disk"
 )
 
-// These are the names of the files in an operator's folder. Their format is one that other
-// programs can use too.
+// The names of the files in an operator's folder. Other programs can read their format
+// too.
 const (
 	keyFile  = "key.pem"
 	certFile = "cert.pem"

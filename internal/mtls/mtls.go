@@ -36,7 +36,7 @@ const (
 )
 
 // PEM returns the bundle as text for Parse. If it has notes, they include a checksum of the
-// whole text: nothing else would reveal a damaged note.
+// whole text, because nothing else would reveal a damaged note.
 func (b *Bundle) PEM() ([]byte, error) {
 	var parts []*pem.Block
 	if len(b.Notes) > 0 {
@@ -80,8 +80,8 @@ func checksum(parts []*pem.Block) string {
 }
 
 // Parse parses the output of PEM. Any other text between or after its parts is an error,
-// because the file is damaged. It accepts notes without a checksum: those of agents that
-// joined before there was one.
+// because the file is damaged. It accepts notes without a checksum from agents that
+// joined before checksums existed.
 func Parse(text []byte) (Bundle, error) {
 	var b Bundle
 	var parts []*pem.Block
@@ -132,8 +132,8 @@ func (b *Bundle) add(block *pem.Block) error {
 	return nil
 }
 
-// Credentials contains a key, its certificate, and the root certificate to trust. While a root
-// is being replaced, there are more.
+// Credentials contains a key, its certificate, and the root certificates to trust. There are
+// several only during the replacement of a root.
 type Credentials struct {
 	Key  *ecdsa.PrivateKey
 	Leaf *x509.Certificate
@@ -169,8 +169,8 @@ func (c *Credentials) Trust(ders [][]byte) error {
 	return nil
 }
 
-// Check returns an error if the parts do not belong together. It ignores expiry, and who
-// issued the certificate: that is for the server to check.
+// Check returns an error if the parts do not belong together. It ignores expiry and the
+// issuer of the certificate, which the server checks.
 func (c *Credentials) Check() error {
 	switch {
 	case !c.Key.PublicKey.Equal(c.Leaf.PublicKey):

@@ -12,7 +12,7 @@ import (
 )
 
 // Pinned returns a TLS configuration for two parties that know each other's public key, without
-// an authority: allow is called with the SHA-256 of the other's Ed25519 key. It serves both sides
+// an authority. It calls allow with the SHA-256 of the peer's Ed25519 key. It serves both sides
 // of a connection. The certificate has no meaning beyond its key.
 func Pinned(key ed25519.PrivateKey, allow func(sha [sha256.Size]byte) bool) (*tls.Config, error) {
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Unix(0, 0), NotAfter: time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)}

@@ -19,7 +19,7 @@ type Child struct {
 }
 
 // Start starts a command and waits for it in the background. On Linux the child has its
-// own process group, so that a terminal's interrupt reaches only this process. The child
+// own process group, so a terminal's interrupt reaches only this process. The child
 // receives the signal onDeath when this process ends for any reason. On other systems a
 // child survives if this process is killed.
 //

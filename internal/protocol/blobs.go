@@ -67,7 +67,7 @@ func fetch(ctx context.Context, client *http.Client, server, hash string, data *
 	return nil
 }
 
-// SendResult sends the numbers of a result in chunks and returns what the server did with the complete
+// SendResult sends the numbers of a result in chunks and returns the server's verdict on the complete
 // result. It sets the checksum and the size in q. It does not resend chunks that the server already
 // has from an earlier attempt. The server gives no tasks for the turns in training.
 func SendResult(ctx context.Context, service v1.AgentServiceClient, training []*v1.Turns, q *v1.Result, numbers []byte, chunk int) (*v1.Received, error) {

@@ -1,9 +1,10 @@
 // Package protocol has the version of the protocol between agents and servers. Both sides
-// send theirs in a header of every call and answer. Each side decides which versions of the
-// other one it serves, so the newer program, which knows both, is the one that refuses.
+// send their version in a header of every call and answer. Each side decides which versions
+// of the other side it serves, so the newer program, which knows both versions, refuses.
 //
 // A field that an older program can ignore needs no new version. A new version is for a
-// change that the other side must know of; Oldest is raised when it cannot do without.
+// change that the other side must know about. Oldest is raised when a side cannot work
+// without the change.
 //
 // Agents pad their calls, because an observer of the connection sees the size of each message.
 //
@@ -26,9 +27,9 @@ import (
 const (
 	// Header is the header with the version.
 	Header = "Loadstar-Protocol"
-	// Padding is a header of agents' calls that hides the size of the message: whether a result
-	// has a score, or a report findings. The server ignores it.
-	// It needs HTTP/1.1, which agents use: HTTP/2 compresses headers.
+	// Padding is a header of agents' calls that hides the size of the message. Otherwise the
+	// size would reveal whether a result has a score, or a report has findings. The server
+	// ignores it. It needs HTTP/1.1, which agents use, because HTTP/2 compresses headers.
 	Padding = "Loadstar-Padding"
 	// Version is the one that this program speaks.
 	Version = 1
@@ -45,8 +46,8 @@ func Of(h http.Header) int {
 	return int(n)
 }
 
-// Pad returns the padding of a message of the given size: what it lacks to a multiple of 256 bytes,
-// or of 1 kB if it is a large one.
+// Pad returns the padding of a message of the given size. It fills the message to a multiple of 256
+// bytes, or of 1 kB for a large message.
 func Pad(size int) string {
 	step := 256
 	if size >= 4096 {
@@ -55,7 +56,7 @@ func Pad(size int) string {
 	return strings.Repeat("0", (step-size%step)%step)
 }
 
-// side adds the version to the calls of one side, and checks that of the other.
+// side adds the version to one side's calls, and checks the other side's version.
 type side struct {
 	client          bool
 	version, oldest int
@@ -86,7 +87,7 @@ func (s side) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			r, err := next(ctx, q)
 			// An error without a version need not come from the server.
 			if h := headerOf(r, err); h != nil && Of(h) < s.oldest && (err == nil || h.Get(Header) != "") {
-				// An answer that the server may have meant otherwise must not be used.
+				// Do not use an answer that may have another meaning in the server's version.
 				return nil, fmt.Errorf("the server speaks version %d of the protocol, this agent needs %d or newer: upgrade the server", Of(h), s.oldest)
 			}
 			return r, err
@@ -117,12 +118,12 @@ func headerOf(r connect.AnyResponse, err error) http.Header {
 	return nil
 }
 
-// WrapStreamingClient returns next: the agents' API has no streams.
+// WrapStreamingClient returns next, because the agents' API has no streams.
 func (s side) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return next
 }
 
-// WrapStreamingHandler returns next: the agents' API has no streams.
+// WrapStreamingHandler returns next, because the agents' API has no streams.
 func (s side) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return next
 }

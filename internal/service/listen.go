@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// Listen listens on a TCP address. If the port is in use, the error names the flag that
-// chooses the address, and the process that holds the port if the system tells.
+// Listen listens on a TCP address. If the port is in use, the error names the flag for
+// the address, and the process that holds the port if known.
 func Listen(flag, address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	switch {
@@ -32,8 +32,8 @@ func by(address string) string {
 }
 
 // Holder names the process that listens on the port of an address, such as "loadstar
-// (process 4711)". It returns "" if no process is found: the system may not tell, or may
-// not tell this user.
+// (process 4711)". It returns "" if it finds no process, for example because the user
+// may not see it.
 func Holder(address string) string {
 	_, text, err := net.SplitHostPort(address)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 )
 
 // Problem answers a request with an error. Kind is the last part of the problem's type, a
-// stable name such as unknown-client. Detail says what was seen and what to do. More has
+// stable name such as unknown-client. Detail says what is wrong and what to do. More has
 // further members and may be nil.
 func Problem(w http.ResponseWriter, status int, kind, detail string, more map[string]any) {
 	body := map[string]any{}

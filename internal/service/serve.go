@@ -1,5 +1,5 @@
-// Package service has what every long-running service does: it opens its ports, tells systemd
-// that it is ready, answers errors of its HTTP interface, and ends with a context.
+// Package service has the common parts of long-running services. They open ports, tell
+// systemd that they are ready, answer errors of HTTP interfaces, and end with a context.
 package service
 
 import (

@@ -12,8 +12,8 @@ import (
 
 // Ready tells systemd that the service has started, keeps its watchdog quiet until ctx
 // ends, and then says that the service is stopping. The watchdog detects a process that no
-// longer runs its goroutines. A message that cannot be sent is logged, because a service
-// must not fail only because nobody listens.
+// longer runs its goroutines. If a message cannot be sent, Ready only logs this, because
+// a service must not fail just because nobody listens.
 func Ready(ctx context.Context, log *slog.Logger) {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	if socket == "" {
@@ -56,8 +56,8 @@ func send(socket, message string) error {
 	return c.Close()
 }
 
-// watchdog returns the interval at which systemd wants to hear from this process, which is
-// half of its limit, or 0 if it does not.
+// watchdog returns half of systemd's limit between messages from this process, or 0 if
+// systemd expects none.
 func watchdog() time.Duration {
 	if pid := os.Getenv("WATCHDOG_PID"); pid != "" && pid != strconv.Itoa(os.Getpid()) {
 		return 0 // the setting is that of a parent

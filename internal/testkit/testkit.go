@@ -1,5 +1,5 @@
-// Package testkit has what tests of many packages share: how long to wait, how long to run, free
-// ports, real readings.
+// Package testkit has helpers that tests of many packages share: waiting, lengths of tests, free
+// ports and real readings.
 package testkit
 
 import (
@@ -19,11 +19,11 @@ func Must(t interface {
 	}
 }
 
-// patient is longer than anything takes on a machine under heavy load.
+// patient is longer than any wait on a machine under heavy load.
 const patient = 5 * time.Minute
 
-// Eventually waits for a condition that another goroutine or process meets. It ends the test if it
-// waits for minutes.
+// Eventually waits until another goroutine or process meets a condition. It ends the test after
+// minutes.
 func Eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	Within(t, patient, what, is)

@@ -1,4 +1,4 @@
-// Package webui has the built pages of a server and of an agent, from web/dashboard.
+// Package webui has the built pages of servers and agents from web/dashboard.
 package webui
 
 import (
@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Each page has an embed of its own, so that the linker leaves out the one that a program
-// does not use: the agent's program must stay small. The files are gzipped.
+// Each page is embedded separately, so the linker omits the page that a program does not
+// use. The agent's program must stay small. The files are gzipped.
 var (
 	//go:embed bundle/server.*.gz
 	serverFiles embed.FS
@@ -48,8 +48,8 @@ var kinds = map[string]string{
 	".js":   "text/javascript; charset=utf-8",
 }
 
-// newPages reads the files of the page with the given name. It panics if the build is not
-// what the program was made for, which the tests would notice.
+// newPages reads the files of the page with the given name. It panics if the build does
+// not match the program, which tests would detect.
 func newPages(from embed.FS, name string) pages {
 	all := pages{}
 	for ext, kind := range kinds {

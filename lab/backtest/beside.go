@@ -26,18 +26,18 @@ func Of(d *series.Dataset, p *fed.Plan, workers int) forecast.Backtest {
 }
 
 // Default are the baselines that are shown with every run: last week's profile, which costs
-// nothing, and the strongest of the baselines, which for homes is the rolling median and for
-// buildings ridge-rich.
+// nothing, and the strongest baselines, which are the rolling median for homes and
+// ridge-rich for buildings.
 var Default = []string{"naive-week", "rolling-median", "ridge-rich"}
 
-// besideClients is the largest number of clients for which baselines are fitted beside a run.
-// It bounds the time: ridge-rich takes about a tenth of a second for each client and 24
-// targets.
+// besideClients is the maximum number of clients for which baselines are fitted to a run's
+// task. It bounds the time, because ridge-rich takes about a tenth of a second for each
+// client and 24 targets.
 const besideClients = 200
 
 // Beside returns the scores, errors by hour and step, and curves of baselines on the task of
 // the finished run in the folder dir. In a large fleet, it scores evenly spaced clients and
-// those with curves. If the folder has the baselines already, Beside reads them; otherwise it
+// those with curves. If the folder already has the baselines, Beside reads them. Otherwise it
 // writes them there.
 func Beside(ctx context.Context, d *series.Dataset, p *fed.Plan, dir string, names []string, workers int) (run.Beside, error) {
 	b, err := run.ReadBeside(dir)
@@ -72,7 +72,7 @@ func has(b run.Beside, names []string) bool {
 	})
 }
 
-// chosen returns the clients to score, and the names of those whose curves are kept.
+// chosen returns the clients to score, and the names of those whose curves are stored.
 func chosen(d *series.Dataset, clients []run.Client, curves []run.Curve) (indices []int, drawn map[string]bool) {
 	wanted, drawn := map[string]bool{}, map[string]bool{}
 	n := len(clients)

@@ -42,7 +42,7 @@ type Advice struct {
 	Histories []AdviceOfDays `json:"histories"`
 }
 
-// AdviceOfDays compares training together with what a meter can do by itself.
+// AdviceOfDays compares training together with a meter's own options.
 type AdviceOfDays struct {
 	Days    int `json:"days"`
 	Clients int `json:"clients"`
@@ -50,12 +50,12 @@ type AdviceOfDays struct {
 	// better of a short and a long training, by its validation loss.
 	Together metric.Number `json:"together"`
 	Alone    metric.Number `json:"alone"`
-	// Simple is the same of the best baseline, whose name is Baseline.
+	// Simple is the median for the best baseline, whose name is Baseline.
 	Simple   metric.Number `json:"simple"`
 	Baseline string        `json:"baseline"`
 	// Gain is the median over clients of the error of training together, relative to the
-	// lower of Alone and Simple, minus 1: negative is better. Low and High bound it with a
-	// confidence of 95 %, over the choice of clients.
+	// lower of Alone and Simple, minus 1. Negative is better. Low and High bound the gain
+	// with a confidence of 95 %, over the choice of clients.
 	Gain metric.Number `json:"gain"`
 	Low  metric.Number `json:"gain_low"`
 	High metric.Number `json:"gain_high"`

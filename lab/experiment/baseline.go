@@ -19,7 +19,7 @@ type Scored struct {
 	Method string
 	Fleet  metric.Fleet
 	errors []clientErrors
-	// mae has the errors by client, and reference those of the reference on the same targets.
+	// mae has the errors by client. reference has the reference's errors on the same targets.
 	mae, reference map[string]float64
 }
 

@@ -41,7 +41,7 @@ type Experiment struct {
 	Trials []Trial
 	Kernel *kernel.Set
 	// Parallel is the number of trials that run in parallel. Each trial uses one worker,
-	// so that no worker waits for others at the end of a round.
+	// so no worker waits for others at the end of a round.
 	Parallel int
 	// Diverging means that a run that diverges has a nil summary and the experiment
 	// continues. If it is false, a run that diverges stops the experiment.

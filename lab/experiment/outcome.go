@@ -46,8 +46,8 @@ func readOutcome(dir string, t Trial, s *run.Summary) (*outcome, error) {
 	return o, err
 }
 
-// figures returns the numbers of one run. A run that failed has only those on how its
-// training went.
+// figures returns the numbers of one run. A failed run has only the numbers of its
+// training.
 func (o *outcome) figures() map[string]float64 {
 	out := map[string]float64{
 		"diverged": 0, "rose": float64(o.course.Rose),
@@ -142,7 +142,7 @@ func (o *outcome) scaled(loss float64) float64 {
 	return loss
 }
 
-// spreads adds how far the clients' test errors lie apart, and how they depend on the
+// spreads adds the spread of the clients' test errors, and their dependence on the
 // clients' loads.
 func (o *outcome) spreads(out map[string]float64) {
 	var relative, load, unit []float64

@@ -13,14 +13,14 @@ import (
 )
 
 // Paired compares the test errors of two runs client by client, on the same days. A median
-// over clients of the errors themselves depends on which clients a dataset has; ratios of
-// the same client do not.
+// over clients of the errors themselves depends on the dataset's choice of clients. Ratios
+// of the same client do not.
 type Paired struct {
 	Clients int `json:"clients"`
 	// Ratio is the median over clients of the first run's MAE divided by the second's.
 	Ratio metric.Number `json:"ratio"`
-	// Low and High are the bounds of a 95 % interval of Ratio: what it would be for other
-	// clients like these. It says nothing about other days.
+	// Low and High are the bounds of a 95 % interval of Ratio for other clients like
+	// these. The interval says nothing about other days.
 	Low  metric.Number `json:"ratio_low"`
 	High metric.Number `json:"ratio_high"`
 	// Won is the share of clients for which the first run has the lower MAE.

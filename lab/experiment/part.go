@@ -30,8 +30,8 @@ type Lab struct {
 	gradients, used float64 // used is CPU time in seconds
 }
 
-// Cost returns what the results of Run cost, as rows of the part [Meta]: the number of
-// runs, their gradient steps, and their CPU time in seconds. Runs that failed because they
+// Cost returns the cost of Run's results as rows of the part [Meta]: the number of runs,
+// their gradient steps, and their CPU time in seconds. Runs that failed because they
 // diverged count as runs.
 func (l *Lab) Cost() Result {
 	return Result{Part: Meta, Figures: map[string]Figure{"runs": {float64(l.runs)}, "gradients": {l.gradients}, "cpu_seconds": {l.used}}}

@@ -87,13 +87,13 @@ func comparePeer(p peer, reference map[string]float64, own [][]run.Client) (Comp
 	return c, nil
 }
 
-// sameTargets is how much the errors of a reference may differ if they are of the same targets:
-// tables of peers have seven digits.
+// sameTargets is how much a reference's errors on the same targets may differ, because tables
+// of peers have seven digits.
 const sameTargets = 2e-6
 
-// pairPeer compares the subject with errors of which only the MAE of each client is known. A
-// ratio needs the same targets on both sides, so clients for which the errors of the reference
-// differ do not count; pairPeer returns their names.
+// pairPeer compares the subject with a peer of which only each client's MAE is known. A ratio
+// needs the same targets on both sides, so clients with different errors of the reference do
+// not count. pairPeer returns their names.
 func pairPeer(mae, reference map[string]float64, own [][]run.Client) (p *Paired, others []string) {
 	served, model := map[string]float64{}, map[string]float64{} // the subject's MAEs
 	for _, rows := range own {

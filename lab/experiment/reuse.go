@@ -14,8 +14,8 @@ import (
 	"loadstar/lab/run"
 )
 
-// unshared are the files of a run that only the process that trains it needs, and what
-// reports add to its folder.
+// unshared are the files of a run that only the training process needs, and the files
+// that reports add.
 var unshared = []string{"lock", "checkpoint", "kept.bin", "report.html"}
 
 // reuse looks for a finished run of the trial in the subfolders of e.Reuse. If there is one,
@@ -58,8 +58,8 @@ func (e *Experiment) reuse(t Trial, dir string) (*run.Summary, error) {
 	return nil, nil
 }
 
-// copyRun copies a finished run to another folder, in one step: an interrupted copy leaves
-// no run there.
+// copyRun copies a finished run to another folder in one step, so an interrupted copy
+// leaves no run there.
 func copyRun(to, from string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err

@@ -10,9 +10,9 @@ import (
 // near is how far a method's error may lie above the lowest one of all to count as near it.
 const near = 1.05
 
-// contest adds to each result of a part in how many clients the method is the best of the
-// part's rivals, and in how many it is near the best, seed by seed. A method that diverged
-// is best nowhere. outcomes has the runs of each row.
+// contest adds to each result of a part the numbers of clients for which the method is the
+// best of the part's rivals, or near the best, seed by seed. A method that diverged is
+// never the best. outcomes has the runs of each row.
 func (p *Part) contest(rows []row, outcomes [][]*outcome) {
 	for i, r := range rows {
 		if r.Part != p.Name || len(r.trials) == 0 || !p.rival(r.Method) {

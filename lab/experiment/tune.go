@@ -25,8 +25,8 @@ import (
 // Tuning searches a grid of settings for the plan with the lowest validation loss. It never
 // reads the test split.
 type Tuning struct {
-	// Dir keeps the results of finished trainings, which are not repeated, and the state of
-	// unfinished ones.
+	// Dir stores the results of finished trainings, which are not repeated, and the state
+	// of unfinished ones.
 	Dir string
 	// Plan is the text of the plan to improve. It is scored too, with all its rounds.
 	Plan     []byte
@@ -64,15 +64,15 @@ type Tuned struct {
 
 // Candidate is a plan of the grid, with its scores on validation as means over seeds.
 type Candidate struct {
-	// Values are those of the settings that vary, or nil for the plan as it is.
+	// Values are the values of the varied settings, or nil for the unchanged plan.
 	Values []string `json:"values"`
 	Given  bool     `json:"given"`
 	Stage  int      `json:"stage"`  // the last stage that it reached
 	Rounds int      `json:"rounds"` // of that stage
 	// Loss is the mean loss over clients. It is infinite if training diverged.
 	Loss metric.Number `json:"loss"`
-	// Change is the loss relative to that of the plan as it is, minus 1, or NaN before the
-	// last stage. Lower is the share of the clients whose loss is lower.
+	// Change is the loss relative to the unchanged plan's, minus 1, or NaN before the last
+	// stage. Lower is the share of clients whose loss is lower.
 	Change metric.Number `json:"change"`
 	Lower  metric.Number `json:"clients_lower"`
 	Mean   metric.Number `json:"relative_mae_mean"`
@@ -110,7 +110,7 @@ func (t *Tuning) Run(ctx context.Context) (*Tuned, error) {
 	given, rest := all[:1], all[1:]
 	early := 0
 	if t.Budget > 0 {
-		// The cost of the plan as it is predicts that of the others.
+		// The cost of the unchanged plan predicts that of the others.
 		if err := t.stage(ctx, results, given, 0, 0); err != nil {
 			return nil, err
 		}
@@ -163,11 +163,11 @@ func (t *Tuning) Run(ctx context.Context) (*Tuned, error) {
 	return out, out.write(t.Dir)
 }
 
-// byLoss orders candidates by loss. Plans that diverged come last, and the sort is stable, so
-// that the plan as it is comes before an equal one.
+// byLoss orders candidates by loss. Plans that diverged come last. The sort is stable, so the
+// unchanged plan comes before an equal one.
 func byLoss(a, b Candidate) int { return cmp.Compare(a.Loss, b.Loss) }
 
-// candidates returns the plan as it is, and all other points of the grid.
+// candidates returns the unchanged plan and all other points of the grid.
 func (t *Tuning) candidates() ([]Candidate, error) {
 	var base Fragment
 	if err := yaml.Unmarshal(t.Plan, &base); err != nil {

@@ -19,7 +19,7 @@ import (
 	"loadstar/metric"
 )
 
-// best returns the best plan, with a comment on how it was found.
+// best returns the best plan with a comment about the search.
 func (t *Tuning) best(r *Tuned) ([]byte, error) {
 	b := r.Candidates[0]
 	settings, err := yaml.Marshal(map[string]any(b.set))
@@ -41,7 +41,7 @@ func (t *Tuning) best(r *Tuned) ([]byte, error) {
 	return to.Bytes(), nil
 }
 
-// Verdict compares the best plan with the one that was given.
+// Verdict compares the best plan with the given one.
 func (r *Tuned) Verdict() string {
 	b := r.Candidates[0]
 	seeds := ""

@@ -26,7 +26,7 @@ type trialResult struct {
 	Loss     []metric.Number `json:"loss"`
 	Relative []metric.Number `json:"relative_mae"`
 	Diverged bool            `json:"diverged,omitempty"`
-	// CPU is that of the process that finished the training, in seconds.
+	// CPU is the CPU time in seconds of the process that finished the training.
 	CPU float64 `json:"cpu_seconds"`
 }
 

@@ -17,8 +17,8 @@ import (
 // readings.
 const Volume = "volume"
 
-// volume returns how many bytes the readings of a dataset take, so that the traffic of
-// training can be compared with that of sending the readings themselves.
+// volume returns the size of a dataset's readings in bytes, to compare the traffic of
+// training with that of sending the readings themselves.
 func (p *Part) volume(d *series.Dataset) (row, error) {
 	var all size
 	for k := range d.Len() {

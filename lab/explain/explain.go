@@ -18,7 +18,7 @@ import (
 	"loadstar/series"
 )
 
-// Explanation has the predictions for a plan. Numbers that are not known are zero.
+// Explanation has the predictions for a plan. Unknown numbers are zero.
 type Explanation struct {
 	File      string `json:"file"` // set by the caller
 	Name      string `json:"name"`
@@ -71,8 +71,8 @@ type Explanation struct {
 	KeptBytes      int64 `json:"memory_per_client"`
 	ServerBytes    int64 `json:"memory_server,omitempty"`
 	SimulatorBytes int64 `json:"memory_simulator,omitempty"`
-	// DiskBytes is the most that a simulated run's folder takes: three copies of what clients
-	// store between rounds, and the personal weights.
+	// DiskBytes is the maximum size of a simulated run's folder: three copies of the clients'
+	// state between rounds, and the personal weights.
 	DiskBytes int64 `json:"disk_simulator,omitempty"`
 	// Chosen means that the plan has no cohort, and that the fleet is large.
 	Chosen bool `json:"cohort_chosen,omitempty"`
@@ -83,14 +83,14 @@ type Explanation struct {
 	Seconds   float64 `json:"seconds,omitempty"`
 }
 
-// Layer is a layer of the model and whether it is shared.
+// Layer describes a layer of the model, and says whether it is shared.
 type Layer struct {
 	Name       string `json:"name"`
 	Parameters int    `json:"parameters"`
 	Shared     bool   `json:"shared"`
 }
 
-// Data describes the fleet: its clients and their examples.
+// Data describes the fleet's clients and their examples.
 type Data struct {
 	Name      string `json:"name,omitempty"`
 	Generated bool   `json:"generated,omitempty"`
@@ -102,7 +102,7 @@ type Data struct {
 	Examples  int64  `json:"examples,omitempty"` // training examples of all clients
 	Least     int    `json:"least_examples,omitempty"`
 	Most      int    `json:"most_examples,omitempty"`
-	// Gaps says what missing readings cost. It is zero if there is no dataset.
+	// Gaps is the cost of missing readings. It is zero without a dataset.
 	Gaps Losses `json:"gaps,omitzero"`
 
 	bytes int64

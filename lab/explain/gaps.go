@@ -10,11 +10,11 @@ import (
 	"loadstar/series"
 )
 
-// Losses says what missing readings cost a plan: training examples, and forecasts. There is
-// a forecast for every 6 hours of a meter's span. It is lost if so many of its inputs are
-// missing that the model cannot make it.
+// Losses has the training examples and forecasts that a plan loses because of missing
+// readings. A forecast is due for every 6 hours of a meter's span. It is lost if too many
+// inputs are missing for the model.
 type Losses struct {
-	// Examples and Forecasts are the numbers that there would be without gaps.
+	// Examples and Forecasts are the numbers without gaps.
 	Examples      int64 `json:"examples"`
 	LostExamples  int64 `json:"lost_examples"`
 	Forecasts     int64 `json:"forecasts"`
@@ -24,7 +24,7 @@ type Losses struct {
 // issueEvery is the time between the forecasts that are counted.
 const issueEvery = 6 * time.Hour
 
-// Gaps returns what the missing readings of a dataset cost a plan.
+// Gaps returns a plan's losses because of missing readings in a dataset.
 func Gaps(p *fed.Plan, d *series.Dataset) (Losses, error) {
 	q, err := recipe.Frame(p, d)
 	if err != nil {

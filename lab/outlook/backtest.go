@@ -18,7 +18,7 @@ import (
 	"loadstar/series"
 )
 
-// Removal says which readings are removed before a backtest, to see what gaps do.
+// Removal says which readings are removed before a backtest, to show the effect of gaps.
 type Removal struct {
 	// Share is the share of the readings to remove.
 	Share float64 `json:"share"`
@@ -27,8 +27,8 @@ type Removal struct {
 	Seed  uint64 `json:"seed"`
 }
 
-// Backtest describes a backtest: recorded issues are replayed over the test part of every
-// meter, from which no weight was learned, and compared with the readings.
+// Backtest describes a backtest. It replays recorded issues over the test part of every
+// meter, which was not used for training, and compares them with the readings.
 type Backtest struct {
 	Model   *Model
 	Dataset *series.Dataset
@@ -68,8 +68,8 @@ type Scores struct {
 	// is the share of clients for which it is 75 to 85 %.
 	Coverage float64 `json:"coverage"`
 	Within   float64 `json:"within_75_to_85"`
-	// Energy and Peak have medians over clients of the scores of a day's energy and of its
-	// highest step. Sum is the score of the sum of all clients by step, in the time in which
+	// Energy and Peak score a day's energy and its highest step, as medians over clients.
+	// Sum is the score of the sum of all clients by step, in the time in which
 	// all are scored. All are of the issues at midnight, for the next 24 hours, and nil if
 	// nothing can be scored.
 	Energy *SumScore `json:"energy,omitempty"`
@@ -108,16 +108,16 @@ type ClientScore struct {
 	energy, peak errorSums
 }
 
-// WeatherError is how the weather that forecasts use differs from what was measured.
+// WeatherError describes how the weather that forecasts use differs from the measured weather.
 type WeatherError struct {
 	// Degrees is the standard deviation of the error of the temperature 24 hours ahead. An hour
 	// ahead it is half as large. Errors of successive hours have a correlation of 0.95.
 	Degrees float64 `json:"degrees,omitempty"`
-	// Yesterday means that there is no weather forecast: the weather of the day before is used.
+	// Yesterday means that the weather of the day before replaces the weather forecast.
 	Yesterday bool `json:"yesterday,omitempty"`
 }
 
-// replay returns what changes the weather of a replay, or nil.
+// replay returns the function that changes the weather of a replay, or nil.
 func (w WeatherError) replay(d *series.Dataset) func(cutoff int64, name string, ahead []float32) {
 	perDay := d.StepsPerDay()
 	switch {
@@ -159,7 +159,7 @@ func ParseWeatherError(s string) (w WeatherError, err error) {
 	return w, nil
 }
 
-// Scorer scores forecasts that were issued over the test part, whoever issued them.
+// Scorer scores forecasts that anybody issued over the test part.
 type Scorer struct {
 	b     Backtest
 	known *series.Dataset
@@ -205,9 +205,9 @@ func (s *Scorer) First() (first int64) {
 	return first
 }
 
-// Add scores a forecast of P10, P50 and P90. Recorded says whether it is one of those that all
-// clients record; of others, only those at midnight count. The forecasts of a meter must ascend.
-// Those of different meters may be added at the same time.
+// Add scores a forecast of P10, P50 and P90. Recorded says whether all clients record the
+// forecast. Of all other forecasts, only those at midnight count. The forecasts of a meter must
+// be in ascending order. Forecasts of different meters may be added concurrently.
 func (s *Scorer) Add(f issue.Forecast, recorded bool) {
 	at, ok := slices.BinarySearchFunc(s.all, f.Client, func(c *ClientScore, id string) int { return strings.Compare(c.ID, id) })
 	if !ok {
@@ -224,7 +224,7 @@ func (s *Scorer) Add(f issue.Forecast, recorded bool) {
 	}
 }
 
-// Scores returns the scores of what was added.
+// Scores returns the scores of the added forecasts.
 func (s *Scorer) Scores() (*Scores, error) {
 	out := &Scores{Dataset: s.b.Dataset.Name, Generated: s.b.Dataset.Generated, Removed: s.b.Remove, Weather: s.b.Weather, H: s.b.H}
 	out.Model, out.Version = s.b.Model.Name()
@@ -255,8 +255,9 @@ func (b Backtest) Run(ctx context.Context) (*Scores, error) {
 	return s.Scores()
 }
 
-// Issue replays the issues and calls do with each of them, also with those at other cutoffs if
-// also says so. Those of different meters come at the same time, those of a meter ascend.
+// Issue replays the issues and calls do with each of them, and with issues at other cutoffs
+// that also selects. It calls do concurrently for different meters, and in ascending order for
+// each meter.
 func (b Backtest) Issue(ctx context.Context, also func(cutoff int64) bool, do func(issue.Forecast)) error {
 	s, err := b.Scorer()
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"loadstar/internal/disk"
 )
 
-// dayTable is a CSV table of what forecasts say about days: the energy of each local day in
-// kWh, and the highest step of the first 24 hours in kW. ds is the start of the day, or of the
+// dayTable is a CSV table with the energy of each local day in kWh, and the highest step of
+// the first 24 hours in kW. ds is the start of the day, or of the
 // step that is most likely the highest, in UTC.
 type dayTable struct{ b []byte }
 

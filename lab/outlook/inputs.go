@@ -13,8 +13,8 @@ import (
 // maxInputs is the number of meters whose inputs are collected in memory.
 const maxInputs = 10_000
 
-// Inputs collects what the model reads at the cutoff of each meter, and its own forecasts,
-// for users who compute the forecasts themselves. Meters that the model cannot forecast are
+// Inputs collects the model's inputs at each meter's cutoff, and its own forecasts, for
+// users who compute forecasts themselves. Meters that the model cannot forecast are
 // left out.
 type Inputs struct {
 	clients []string

@@ -23,7 +23,7 @@ const sharedName = "shared.safetensors"
 // Model is a trained model with what its folder has of the clients.
 type Model struct {
 	folder *serve.Folder
-	// version is that of the shared weights, or empty.
+	// version is the version of the shared weights, or empty.
 	version string
 	data    *series.Dataset
 	// trained is the problem of the run, if the folder does not have the scaling of its
@@ -87,8 +87,8 @@ func Open(path string, d *series.Dataset, k *kernel.Set) (*Model, error) {
 	return m, nil
 }
 
-// sameData returns an error if the folder does not say how the clients' inputs were scaled,
-// as those of older versions do not, and the data is not that of the run.
+// sameData returns an error if the folder lacks the scaling of the clients' inputs, as in
+// older versions, and the data is not the run's.
 func sameData(dir string, d *series.Dataset) error {
 	if _, err := os.Stat(filepath.Join(dir, serve.ScalingName)); err == nil {
 		return nil
@@ -105,8 +105,8 @@ func sameData(dir string, d *series.Dataset) error {
 	return nil
 }
 
-// findScaling prepares to compute the scaling of the clients if the folder does not have it,
-// as those of older versions do not. This is possible only with the data of the run.
+// findScaling prepares to compute the clients' scaling if the folder lacks it, as in older
+// versions. This is possible only with the run's data.
 func (m *Model) findScaling(dir string) error {
 	if len(m.folder.Clients()) > 0 {
 		return nil
@@ -142,9 +142,9 @@ func (m *Model) Reach() int {
 	return p.Horizon.Steps() + p.Targets.Steps() - 1
 }
 
-// client returns what the model needs to know of meter i. It is nil if the model cannot be
-// used for the meter; reason says why. New means that the meter did not take part in the
-// run, so that its weights or its scaling depend on its readings before the cutoff.
+// client returns the model's client for meter i, or nil and a reason if the model cannot
+// be used for the meter. New means that the meter did not take part in the run, so its
+// weights or its scaling depend on its readings before the cutoff.
 func (m *Model) client(ctx context.Context, i int, cutoff int64, fitSteps int) (c *serve.Client, reason issue.Reason, isNew bool, err error) {
 	meter := m.data.Meter(i)
 	own, err := m.folder.Client(meter.ID)

@@ -13,9 +13,10 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// ExportONNX writes the models of a run's clients, with their scaling, as ONNX: that of one
-// client to a file, or those of all clients to a folder if client is empty. It returns the
-// number of files. The models forecast kW from the inputs that [Inputs] collects.
+// ExportONNX writes the models of a run's clients, with their scaling, as ONNX. It writes
+// one client's model to a file, or all clients' models to a folder if client is empty. It
+// returns the number of files. The models forecast kW from the inputs that [Inputs]
+// collects.
 func ExportONNX(run, client, to string, k *kernel.Set) (int, error) {
 	f, err := serve.Open(run, nil, k)
 	if err != nil {
@@ -42,7 +43,7 @@ func ExportONNX(run, client, to string, k *kernel.Set) (int, error) {
 			name := serve.WeightsFile(id)
 			path = filepath.Join(to, name[:len(name)-len(filepath.Ext(name))]+".onnx")
 		}
-		// The weights and the scaling tell something about the client's load.
+		// The weights and the scaling reveal something about the client's load.
 		if err := disk.WritePrivate(path, func(w *os.File) error { _, err := w.Write(text); return err }); err != nil {
 			return 0, err
 		}

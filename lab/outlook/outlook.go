@@ -1,9 +1,9 @@
 // Package outlook forecasts the next hours and days of every meter of a dataset with a
 // trained model, and scores the same forecasts on past readings.
 //
-// The forecasts are those that an agent would issue with the same readings: [Run] reads the
-// readings before a cutoff, replays earlier issues until the client's state is that of the
-// cutoff, and issues one forecast for each meter.
+// An agent would issue the same forecasts with the same readings. [Run] reads the readings
+// before a cutoff, replays earlier issues to bring the client's state to the cutoff, and
+// issues one forecast for each meter.
 package outlook
 
 import (
@@ -22,12 +22,12 @@ import (
 
 // Config describes forecasts of a dataset.
 type Config struct {
-	// Model may be nil. Generic is a young model that forecasts where Model cannot; it may be
-	// nil if there is a Model.
+	// Model may be nil. Generic is a young model that forecasts where Model cannot. It may be
+	// nil if Model is set.
 	Model   *Model
 	Generic *serve.Model
 	Dataset *series.Dataset
-	// At is the cutoff in Unix seconds. If it is 0, every meter has its own: the end of its
+	// At is the cutoff in Unix seconds. If it is 0, each meter's cutoff is the end of its
 	// newest reading.
 	At int64
 	// H is the number of steps to forecast; 0 means those that the model forecasts.
@@ -36,11 +36,11 @@ type Config struct {
 	Levels []float64
 	// Clients are the meters to forecast; nil means all.
 	Clients []string
-	// Calibrate is how much of the past is replayed to set intervals and blend. If it is 0,
+	// Calibrate is the time that is replayed to set intervals and the blend. If it is 0,
 	// forecasts continue from the states in the model's folder, or replay 63 days.
 	Calibrate time.Duration
-	// FitSteps is the number of steps in which personal layers are fitted to meters that have
-	// none; 0 means that such meters do without the model.
+	// FitSteps is the number of steps to fit personal layers to meters that have none. 0
+	// means that such meters do not use the model.
 	FitSteps int
 	Fallback issue.Fallback
 	// Paths is the number of joint scenarios of each forecast.
@@ -100,8 +100,8 @@ func Run(ctx context.Context, c Config, each func(issue.Forecast) error) (*Summa
 		return nil, err
 	}
 	summary := newSummary(c, len(meters))
-	// Meters are forecast in parallel and delivered in order. The queue bounds how many
-	// forecasts are in memory.
+	// Meters are forecast in parallel and delivered in order. The queue bounds the
+	// number of forecasts in memory.
 	type job struct {
 		meter int
 		done  chan struct{}

@@ -32,7 +32,7 @@ func ParseTime(s string, clock *time.Location) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("time %q is not understood; write it as 2026-11-15T14:00:00Z or 2026-11-15 14:00", s)
 }
 
-// onClock returns the time at which a clock shows what local shows in UTC.
+// onClock returns the time at which a clock shows the same digits as local in UTC.
 func onClock(s string, local time.Time, clock *time.Location) (time.Time, error) {
 	shown := func(t time.Time) bool { return t.Format(time.DateTime) == local.Format(time.DateTime) }
 	var found []time.Time

@@ -11,8 +11,8 @@ import (
 const (
 	// mostPaths limits the scenarios of a forecast.
 	mostPaths = 500
-	// learnDays is the number of days whose forecasts set intervals before those from which
-	// scenarios are made, and shapeDays the number of days of these.
+	// shapeDays is the number of days whose forecasts make the scenarios. learnDays is the
+	// number of days before them whose forecasts set intervals.
 	learnDays, shapeDays = 14, 50
 )
 
@@ -36,7 +36,7 @@ func (a About) pathNames() (names []string) {
 
 // addPaths adds scenarios to the forecast of meter i. Their courses come from the forecasts that
 // the client would have made at the same time on the days before. The state of the forecast
-// itself is not touched, so its other numbers do not depend on scenarios.
+// itself does not change, so its other numbers do not depend on scenarios.
 func (p *producer) addPaths(f *issue.Forecast, i int, client, anyone *serve.Client, isNew bool) (shapeless bool, err error) {
 	s, err := issue.NewState(p.states)
 	if err != nil {

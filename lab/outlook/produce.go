@@ -177,8 +177,8 @@ func (p *producer) state(meter series.Meter, cutoff int64, isNew bool) (*issue.S
 		return issue.NewState(p.states)
 	}
 	*buffer = encoded
-	// A state of other forecasts, of another version or with damage is of no use, and a
-	// replay makes a new one. So does one that knows readings after the cutoff.
+	// If a state is damaged, belongs to another version or other forecasts, or knows
+	// readings after the cutoff, a replay makes a new one.
 	s, err := issue.Decode(p.states, encoded)
 	if err != nil || s.Next() > cutoff {
 		return issue.NewState(p.states)
@@ -212,8 +212,8 @@ func (p *producer) open(f *frame, cutoff int64) (err error) {
 	if f.tails, err = serve.NewTails(d, cutoff, ahead); err != nil {
 		return err
 	}
-	// Weather after the cutoff counts as its forecast. If its time has passed, it is what
-	// happened, and forecasts are better than they could have been.
+	// Weather after the cutoff counts as a weather forecast. If its time has passed, it
+	// was measured, and forecasts are better than they could have been.
 	w := &d.Weather
 	for i, name := range w.Names {
 		from := int((cutoff - w.Start) / d.Seconds())

@@ -35,10 +35,10 @@ type Summary struct {
 	// number.
 	Without int       `json:"meters_without_forecast"`
 	LeftOut []LeftOut `json:"left_out,omitempty"`
-	// Shapeless is the number of meters without joint scenarios, although they were wanted.
+	// Shapeless is the number of meters that lack the requested joint scenarios.
 	Shapeless int `json:"meters_without_paths,omitempty"`
-	// Weather says what it costs if there is no weather after the cutoff for a model that was
-	// trained with it.
+	// Weather is the cost of missing weather after the cutoff for a model that was trained
+	// with weather.
 	Weather *WeatherCost `json:"weather,omitempty"`
 	// Sum is the sum of the means of all meters that have a forecast, at the steps for
 	// which most of them have one.
@@ -59,8 +59,8 @@ type Count struct {
 	Share float64 `json:"share"`
 }
 
-// WeatherCost is a finding about rows whose model does without weather. If there are several
-// reasons, it is the most frequent one.
+// WeatherCost is a finding about rows whose model lacks weather. If there are several
+// reasons, the most frequent one counts.
 type WeatherCost struct {
 	Reason  issue.Reason `json:"reason"`
 	Rows    int          `json:"rows"`

@@ -17,7 +17,7 @@ type SumScore struct {
 	// Clients is the number of clients.
 	Clients int `json:"clients"`
 	// MAE is in kWh for energies and in kW otherwise. RelativeMAE is relative to the error of
-	// last week's loads, and Bias relative to the mean of what happened.
+	// last week's loads. Bias is relative to the mean actual value.
 	MAE         float64 `json:"mae"`
 	RelativeMAE float64 `json:"relative_mae"`
 	Bias        float64 `json:"bias"`
@@ -65,8 +65,8 @@ type errorSums struct {
 	abs, signed, total, week             float64
 }
 
-// add adds a forecast, unless it, what happened or last week's value is unknown, and reports
-// whether it did.
+// add adds a forecast, unless the forecast, the actual value or last week's value is
+// unknown. It reports whether it did.
 func (e *errorSums) add(actual, forecast, low, high, week float64) bool {
 	if math.IsNaN(actual + forecast + week) {
 		return false
@@ -155,7 +155,7 @@ func (c *ClientScore) day(cutoff int64, d *series.Dataset) (loads, week []float6
 	return loads, week
 }
 
-// keep keeps the means of a forecast for the sum of all clients.
+// keep stores the means of a forecast for the sum of all clients.
 func (c *ClientScore) keep(f issue.Forecast) {
 	means := make([]float64, c.h)
 	for i := range means {
@@ -164,8 +164,8 @@ func (c *ClientScore) keep(f issue.Forecast) {
 	c.issued[f.Cutoff] = means
 }
 
-// addDay scores what a forecast that was issued at midnight says about the next 24 hours, if
-// it is in the test part.
+// addDay scores the next 24 hours of a forecast that was issued at midnight, if they are in
+// the test part.
 func (c *ClientScore) addDay(f issue.Forecast, d *series.Dataset) {
 	c.keep(f)
 	if f.Cutoff < c.first || len(f.Days) == 0 || f.Days[0].Start != f.Cutoff || f.Days[0].End != f.Cutoff+daySeconds {

@@ -20,8 +20,8 @@ import (
 	"loadstar/metric"
 )
 
-// Writer writes forecasts one after the other: a row per meter and step, with the columns
-// unique_id, cutoff, ds, one for each quantile such as P10, mean, model, version, source, quality,
+// Writer writes forecasts one after the other. A row per meter and step has the columns unique_id,
+// cutoff, ds, one for each quantile such as P10, mean, model, version, source, quality,
 // reason, generated, and one for each scenario such as path1. Times are UTC; ds is the start of the step. CSV and JSON have the
 // precision of float32, as the agent's answers do.
 type Writer interface {
@@ -45,7 +45,7 @@ const Stdout = "-"
 
 // Create creates a file of forecasts in the format of its extension: .csv, .parquet or
 // .json. [Stdout] stands for CSV on the given writer. The file gets its name when it is
-// closed, so that no reader sees an unfinished one.
+// closed, so no reader sees an unfinished file.
 func Create(path string, stdout io.Writer, a About) (Writer, error) {
 	if a.Levels == nil {
 		a.Levels = []float64{0.1, 0.5, 0.9}
@@ -73,8 +73,9 @@ func Create(path string, stdout io.Writer, a About) (Writer, error) {
 	return w, nil
 }
 
-// Write forecasts as [Run] does and writes the rows to a file, unless path is empty. If the
-// forecasts fail, there is no file. It also returns the forecast of the meter with the given
+// Write forecasts as [Run] does and writes the rows to a file, unless path is empty. If a
+// forecast fails, Write leaves no file. It also returns the forecast of the meter with the
+// given
 // name.
 func Write(ctx context.Context, c Config, path string, stdout io.Writer, name string) (*Summary, issue.Forecast, error) {
 	var w Writer
@@ -315,8 +316,8 @@ type parquetFile struct {
 	rows  []parquet.Row
 }
 
-// batchRows is the number of rows that are written together, and groupRows that of a group,
-// which is in memory until it is complete.
+// batchRows is the number of rows that are written together. groupRows is the number of
+// rows of a group, which is in memory until it is complete.
 const (
 	batchRows = 1024
 	groupRows = 1 << 20

@@ -282,7 +282,7 @@ func size(bytes float64) string {
 	return short(bytes) + "\u00a0B"
 }
 
-// findings returns a table of who takes part, and of what the data lacks.
+// findings returns a table of the participating clients and of the problems of their data.
 func (s *dataset) findings() []Table {
 	r := s.drawnRun()
 	if r == nil {

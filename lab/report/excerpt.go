@@ -16,8 +16,8 @@ type excerpt struct {
 	interval       int64
 	actual, before []float64
 	leads          []lead
-	// mae is the error of the forecasts, and weekMAE that of repeating the load of a week
-	// before. Both are over the whole test split and all forecast steps.
+	// mae is the error of the forecasts. weekMAE is the error of repeating the load of a
+	// week before. Both are over the whole test split and all forecast steps.
 	mae, weekMAE float64
 }
 

@@ -79,7 +79,7 @@ func (g *group) add(id, title string, tables []Table, figures ...func() (figure,
 	}
 }
 
-// sampledBaseline returns for how many clients baselines were fitted, or 0 if for all.
+// sampledBaseline returns the number of clients for which baselines were fitted, or 0 for all.
 func (s *dataset) sampledBaseline() int {
 	if b := s.strongest(); b != nil && len(b.scores) < len(s.trained()[0].runs[0].Clients) {
 		return len(b.scores)

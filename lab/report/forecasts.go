@@ -11,8 +11,8 @@ import (
 	"loadstar/series"
 )
 
-// fanValues is the largest number of values that the charts of one page embed, which is
-// about 2 MB, and fanDays the shortest part of the test period that they show.
+// fanValues is the maximum number of values in the charts of one page, which take about
+// 2 MB. fanDays is the shortest part of the test period that the charts show.
 const (
 	fanValues = 400000
 	fanDays   = 14
@@ -378,9 +378,9 @@ func zoneOf(zone string, all []excerpt) (name string, offsets [][2]int64) {
 // everyClient is the largest number of clients whose scores a page embeds for the search.
 const everyClient = 20000
 
-// everybody returns the names of a run's clients and their scores, for the search: the error
-// relative to the mean load in per cent, and that relative to the reference. Of a larger fleet
-// it returns evenly spaced ones, and how many it leaves out.
+// everybody returns the names of a run's clients and their scores for the search: the error in
+// per cent of the mean load, and the error relative to the reference. For a larger fleet it
+// returns evenly spaced clients and the number of omitted ones.
 func (s *dataset) everybody(r *Run) (all map[string]any, others int) {
 	var names []string
 	var nmae, relative []num

@@ -10,8 +10,8 @@ import (
 	"loadstar/metric"
 )
 
-// headline is what the first screen says about a dataset: how large the errors are, and how
-// they compare with the reference and with the strongest baseline.
+// headline is the first screen's text about a dataset. It gives the errors and compares
+// them with the reference and with the strongest baseline.
 type headline struct {
 	Verdict string // a few words
 	Class   string // CSS class of the verdict
@@ -21,7 +21,7 @@ type headline struct {
 	Foot    string // what the errors are
 }
 
-// ErrorNote defines the errors in per cent of reports and of what simulate prints.
+// ErrorNote defines the errors in per cent in reports and in the output of simulate.
 const ErrorNote = "Error of the mean load: a client's mean absolute error divided by its mean load, as a mean over clients. Lower by x\u00a0%: the median over clients of the ratio of two errors is 1 − x\u00a0%."
 
 // tile is a number with its meaning.
@@ -124,8 +124,8 @@ func (s *dataset) repeats(baseline string) bool {
 		s.reference == "last-value" && baseline == "persistence"
 }
 
-// headline returns what the first screen says about the best trained method. It has no text
-// if no method has scores.
+// headline returns the first screen's text about the best trained method. It is empty if no
+// method has scores.
 func (s *dataset) headline() headline {
 	m := s.best()
 	if m == nil {
@@ -182,8 +182,8 @@ func (m *method) scored() int {
 	return n
 }
 
-// correction says that the method's forecasts are corrected by their latest errors, which
-// those of the baseline are not. It is empty if they are not corrected.
+// correction says that the method's forecasts are corrected by their latest errors and
+// the baseline's are not. It is empty if they are not corrected.
 func (m *method) correction(baseline string) string {
 	if m.runs[0].settings["evaluate.correct"] != "true" {
 		return ""
@@ -302,8 +302,8 @@ func (r *Run) ahead(step int) string {
 	return fmt.Sprintf("+%d:%02d\u00a0h", d/time.Hour, d%time.Hour/time.Minute)
 }
 
-// Closing returns the sentence and the table that loadstar simulate prints at the end: the run
-// compared with the baselines.
+// Closing returns the sentence and the table that loadstar simulate prints at the end to
+// compare the run with the baselines.
 func Closing(dir string) (sentence string, rows [][]string, err error) {
 	r, err := ReadRun(dir)
 	if err != nil {

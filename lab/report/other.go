@@ -6,7 +6,7 @@ import "loadstar/lab/run"
 type Others struct {
 	// Table compares them with the run on the forecasts that all of them have.
 	Table Table
-	// Name is that of the forecasts whose curves are drawn instead of a baseline's.
+	// Name is the name of the forecasts whose curves are drawn instead of a baseline's.
 	Name   string
 	Curves []run.BaselineCurve
 }
@@ -31,7 +31,7 @@ func (r *Run) Compare(o Others) {
 	r.others = &o
 }
 
-// others returns those of the first run that has any, or nil.
+// others returns the other programs' forecasts of the first run that has any, or nil.
 func (s *dataset) others() *Others {
 	for _, m := range s.trained() {
 		for _, r := range m.runs {

@@ -25,8 +25,8 @@ type Run struct {
 	Clients   []run.Client
 	// Reference is the forecast to which the relative MAE refers, such as last-week.
 	Reference string
-	// Dir is the folder of the run, Data the fingerprint of the dataset, and DataPath where
-	// it was read from, or "".
+	// Dir is the run's folder. Data is the dataset's fingerprint, and DataPath its path, or
+	// "".
 	Dir, Data, DataPath string
 
 	zone        string            // of the dataset's clock, "" in runs of older versions

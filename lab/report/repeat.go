@@ -17,7 +17,7 @@ type planText struct {
 const shownPlans = 12
 
 // plans returns the plan of each method, with the hashes of its runs and the command that
-// repeats the first of them. A report of many methods has none: its runs are in a table.
+// repeats the first of them. A report of many methods has no plans, because its runs are in a table.
 func plans(sets []*dataset) []planText {
 	var to []planText
 	for _, s := range sets {

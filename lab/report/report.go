@@ -245,7 +245,7 @@ func verdicts(claims []Claim) string {
 	return fmt.Sprintf("%s of the paper, checked on our data: %s.", plural(len(claims), "claim"), strings.Join(parts, ", "))
 }
 
-// title lists the methods and datasets, or says how many there are if there are many.
+// title lists the methods and datasets, or gives their numbers if there are many.
 func title(sets []*dataset) string {
 	var methods, datasets []string
 	add := func(to *[]string, name string) {

@@ -20,8 +20,8 @@ const late = 100
 // Course describes how the losses of a run changed during training. Numbers that the run
 // does not have are NaN.
 type Course struct {
-	// TrainFirst is the mean training loss of the first round, and TrainLast that of the
-	// last 100 rounds, or the last tenth of a run with fewer than 1,000.
+	// TrainFirst is the mean training loss of the first round. TrainLast is the mean of
+	// the last 100 rounds, or of the last tenth of a run with fewer than 1,000.
 	TrainFirst metric.Number `json:"train_loss_first"`
 	TrainLast  metric.Number `json:"train_loss_last"`
 	// Lowest is the lowest validation loss of any evaluation, Last that of the last one,

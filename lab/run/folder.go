@@ -76,7 +76,8 @@ type Evaluation struct {
 // Client is a row of the clients table: mean and standard deviation of a client's load in
 // the training split, and its scores on the test split. Loads and errors are in kW. The
 // point forecasts are those that a client would use, blended with a simple forecast if the plan
-// says so; ModelRelativeMAE is that of the model alone. The scores of quantiles are NaN if
+// says so. ModelRelativeMAE is the relative MAE of the model alone. The scores of quantiles are
+// NaN if
 // the model forecasts only points. Coverage is the share of loads in the widest central
 // interval, such as P10 to P90.
 type Client struct {

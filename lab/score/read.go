@@ -21,7 +21,7 @@ import (
 // maxRows bounds the memory for forecasts: 16 bytes a row and 8 for each of its values.
 const maxRows = 50_000_000
 
-// key is what is forecast: a target and when.
+// key identifies a forecast by its target and its cutoff.
 type key struct{ cutoff, at int64 }
 
 func (k key) compare(o key) int {
@@ -204,8 +204,8 @@ func (f *Forecasts) read(t table.Table, wanted []int, clock *table.Clock) error 
 	})
 }
 
-// settle sorts the rows, refuses repeated rows and forecasts of what was known already, and finds
-// out what cutoffs mean.
+// settle sorts the rows, refuses repeated rows and forecasts of known loads, and detects the
+// meaning of cutoffs.
 func (f *Forecasts) settle(step int64) error {
 	least, leaks, first := int64(math.MaxInt64), 0, ""
 	for _, name := range slices.Sorted(maps.Keys(f.clients)) {

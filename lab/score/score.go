@@ -44,8 +44,8 @@ type Method struct {
 	// it should be. They are nil without an interval.
 	Coverage *float64 `json:"coverage,omitempty"`
 	Level    *float64 `json:"level,omitempty"`
-	// Better and Worse count the clients for which the method is better or worse than the first
-	// one, by more than chance: a Diebold-Mariano test of absolute errors at 5 %.
+	// Better and Worse count the clients for which the method is significantly better or worse
+	// than the first one, by a Diebold-Mariano test of absolute errors at 5 %.
 	Better int `json:"better"`
 	Worse  int `json:"worse"`
 }
@@ -271,7 +271,7 @@ func (s *scorer) addClient(id string, n int, points []metric.Point, inside []int
 			c.Coverage, s.out.Methods[i].Level = &share, &level
 		}
 		s.out.Methods[i].Clients = append(s.out.Methods[i].Clients, c)
-		// The test has no statistic for few targets or equal forecasts: then there is no difference.
+		// The test has no statistic for few targets or equal forecasts, which then count as not different.
 		if dm, err := metric.DieboldMariano(errs[i], errs[0], metric.Absolute); i > 0 && err == nil && dm.Significant() {
 			if dm.Statistic < 0 {
 				s.out.Methods[i].Better++
@@ -327,7 +327,7 @@ func (s *scorer) compareLoads(m series.Meter, k key, step int) {
 	}
 }
 
-// notes says what was left out and what looks wrong.
+// notes describes omitted data and suspicious data.
 func (s *scorer) notes(known map[string]bool) {
 	say := func(format string, a ...any) { s.out.Found = append(s.out.Found, fmt.Sprintf(format, a...)) }
 	for _, f := range s.files {
@@ -406,7 +406,7 @@ func (r *Result) sorted() []Method {
 	return all
 }
 
-// Print writes a table, lowest error first, after what was found.
+// Print writes the notes and then a table, lowest error first.
 func (r *Result) Print(w io.Writer) error {
 	mark := ""
 	if r.Generated {

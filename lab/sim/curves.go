@@ -115,7 +115,7 @@ func (d *detail) draw(step, lead int, forecast, low, high float64) {
 }
 
 // drawExtremes scores the clients with the lowest, the median and the highest relative error
-// again, if their curves were not kept, so that reports can always show them.
+// again if their curves are missing, so reports can always show them.
 func (s *ending) drawExtremes(ctx context.Context, scored []member, rows []run.Client, details []detail) error {
 	var extremes []int
 	for _, i := range run.Extremes(rows) {

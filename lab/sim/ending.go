@@ -15,7 +15,7 @@ import (
 	"loadstar/series"
 )
 
-// ending is the part of a run after its last round: it scores the clients and writes the
+// ending is the part of a run after its last round. It scores the clients and writes the
 // results. It trains nothing that later rounds would use, because there are none.
 type ending struct{ *simulation }
 

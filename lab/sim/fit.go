@@ -15,9 +15,9 @@ import (
 // had trained. Otherwise every forecast would fit them again. Layers that do not lower the
 // loss on validation examples are not stored.
 //
-// Runs with fine-tuning do this for every client anyway, and clients with shared weights of
-// their own have none before their first turn. A replayed run must have the fleet's weights
-// only.
+// Runs with fine-tuning do this for every client anyway, and clients with own shared
+// weights have none before their first turn. A replayed run must have only the fleet's
+// weights.
 func (s *ending) fitUnasked(ctx context.Context) error {
 	p := s.setup.Problem.Partition
 	if p.PersonalLen() == 0 || p.SharedLen() == 0 || recipe.Pooled(s.Plan) || recipe.StoresOwn(s.Plan) || s.setup.KeepsBest() || s.pool.workers[0].tuner != nil || s.Replay != nil || s.OnlyTraining {

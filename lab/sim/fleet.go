@@ -27,7 +27,7 @@ type fleet struct {
 	holdout []member // do not train, but are scored
 	own     []member // provide the server's own data
 	leftOut []string // have no complete training example
-	// ranges are those of all meters, if the plan scales them alike, otherwise nil.
+	// ranges are the ranges of all meters if the plan scales them alike, and otherwise nil.
 	ranges series.Ranges
 }
 

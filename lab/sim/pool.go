@@ -65,8 +65,8 @@ func (p *pool) close() {
 }
 
 // each calls do with each number from 0 to n-1, distributed over the workers. If several
-// calls fail, it returns the error of the call with the lowest number, so that the error
-// does not depend on timing.
+// calls fail, it returns the error of the call with the lowest number, so the error does
+// not depend on timing.
 func (p *pool) each(ctx context.Context, n int, do func(w *worker, i int) error) error {
 	var (
 		next   atomic.Int64

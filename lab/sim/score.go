@@ -103,7 +103,7 @@ func (s *simulation) sharedWeights() []float32 {
 	return s.setup.Problem.SharedWeights(s.server.Shared())
 }
 
-// scored returns the clients that are scored at the end: the held-out ones if there are any.
+// scored returns the clients that are scored at the end. If clients are held out, these are scored.
 func (s *simulation) scored() []member {
 	if len(s.fleet.holdout) > 0 {
 		return s.fleet.holdout

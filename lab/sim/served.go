@@ -15,11 +15,11 @@ import (
 	"loadstar/series"
 )
 
-// The files in this file are what forecasts of new readings need besides the weights that
-// the run trained: the scaling of each client, the weights that it fine-tuned, and what it
-// learned from the errors of its forecasts.
+// This file writes the files that forecasts of new readings need in addition to the
+// trained weights: the scaling of each client, its fine-tuned weights, and what it learned
+// from its forecasts' errors.
 
-// servedHours is how far the forecasts reach whose errors clients learn from.
+// servedHours is the reach of the forecasts from whose errors clients learn.
 const servedHours = 48
 
 // writeTuned writes the fine-tuned weights in w.w of a client.
@@ -49,10 +49,10 @@ func (s *ending) writeScaling() error {
 	})
 }
 
-// writeStates writes what the scored clients have learned from the errors of their forecasts
-// at the end of their readings. It forecasts the last weeks with the weights in the folder,
-// as loadstar forecast would. It does so only for plans that forecast the next day or more:
-// for the others, it would take a tenth of the run's time, and forecast does it if needed.
+// writeStates writes the scored clients' states of forecasts at the end of their readings.
+// Like loadstar forecast, it forecasts the last weeks with the weights in the folder. It
+// does so only for plans that forecast at least the next day. For other plans it would take
+// a tenth of the run's time, and loadstar forecast computes the states if needed.
 func (s *ending) writeStates(ctx context.Context, scored []member) error {
 	if s.Plan.Model.Horizon.Steps() != 1 || s.Plan.Model.Targets.Steps() < s.Dataset.StepsPerDay() {
 		return nil

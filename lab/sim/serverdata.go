@@ -24,8 +24,8 @@ func (s *simulation) newServerData() (*client.ServerData, error) {
 	return s.setup.NewServerData(s.Kernel, own)
 }
 
-// serverExamples returns the examples of the clients whom the plan's share has chosen, or of
-// the dataset of its own that the server has.
+// serverExamples returns the examples of the clients that the plan's share has chosen, or of
+// the server's own dataset.
 func (s *simulation) serverExamples() ([]series.Examples, error) {
 	if s.ServerData == nil {
 		return windowsOf(s.fleet.own), nil

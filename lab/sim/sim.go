@@ -35,7 +35,7 @@ type Config struct {
 	// DataPath is where Dataset was read from, for the summary, or "".
 	DataPath string
 	// ServerData, if not nil, is the server's data, as in a fleet. Then the plan's
-	// server.clients has no effect: all clients of Dataset train.
+	// server.clients has no effect, and all clients of Dataset train.
 	ServerData *series.Dataset
 	// Dir is the run's folder. If Resume is true, the run in this folder continues.
 	Dir    string
@@ -54,24 +54,24 @@ type Config struct {
 	Note func(string)
 	// Replay, if not nil, is the run of a fleet that the simulation repeats.
 	Replay *Replay
-	// OnlyTraining leaves clients that no round asked as they are. Benchmarks set it: with 10,000
-	// clients, fitting them takes longer than the rounds that are measured.
+	// OnlyTraining does not fit clients that no round asked. Benchmarks set it, because with
+	// 10,000 clients fitting takes longer than the measured rounds.
 	OnlyTraining bool
 	// hostile, if not nil, replaces what a client sends. Tests set it.
 	hostile func(fed.Task, *fed.Update)
 }
 
-// note tells what the run does that the plan does not say.
+// note reports actions of the run that the plan does not mention.
 func (c *Config) note(format string, args ...any) {
 	if c.Note != nil {
 		c.Note(fmt.Sprintf(format, args...))
 	}
 }
 
-// Replay has what the weights of a fleet's run depend on besides the plan and the data.
+// Replay has the inputs of a fleet's run in addition to the plan and the data.
 type Replay struct {
 	Run string // name of the run
-	// Secret is that of all agents, from which they draw their clients' examples.
+	// Secret is the secret of all agents, from which they draw their clients' examples.
 	Secret [32]byte
 	// Blocks means that the agents' policy has whole_blocks.
 	Blocks bool
@@ -418,8 +418,8 @@ func (s *simulation) trainWith(ctx context.Context, w *worker, i int, task fed.T
 	return w.client.Train(ctx, &c, task, u)
 }
 
-// trainInPlace trains a client whose update will be counted, so that its stored state can
-// change at once. If the state is in memory, it is changed in place.
+// trainInPlace trains a client whose update will be counted, so its stored state can
+// change at once. A state in memory changes in place.
 func (s *simulation) trainInPlace(ctx context.Context, w *worker, i int, task fed.Task) error {
 	kept, first, err := s.kept.Lend(i)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 )
 
 // upgradePlan returns the plan in a run's folder as this version of the program writes it,
-// so that a run of an older version can be resumed. Settings that did not exist have their
-// defaults, which do what the older version did.
+// so that a run of an older version can be resumed. Settings that did not exist get their
+// defaults, which preserve the older version's behaviour.
 func (c *Config) upgradePlan(text []byte) ([]byte, error) {
 	p, err := recipe.Read(text)
 	if err != nil {
@@ -19,7 +19,7 @@ func (c *Config) upgradePlan(text []byte) ([]byte, error) {
 	if p, err = recipe.Resolve(p, c.Dataset.Interval); err != nil {
 		return nil, err
 	}
-	// The effective plan in a folder has every setting on a line of its own.
+	// The effective plan in a folder has every setting on a separate line.
 	given := bytes.Contains(text, []byte("\n  reference: "))
 	layout := series.Layout{Horizon: p.Model.Horizon.Steps(), Targets: p.Model.Targets.Steps()}
 	if !given && forecast.Auto.For(layout) != forecast.LastValue {

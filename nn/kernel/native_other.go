@@ -2,5 +2,5 @@
 
 package kernel
 
-// native returns no sets: this architecture has only the portable one.
+// native returns no sets, because this architecture has only the portable one.
 func native() []*Set { return nil }

@@ -28,7 +28,7 @@ type cacheKey struct {
 	start int64
 	load  *float32
 	steps int
-	// scaling is nil if the scaling is that of the training split.
+	// scaling is nil if the training split defines the scaling.
 	scaling *Scaling
 	since   int
 }

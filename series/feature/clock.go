@@ -8,12 +8,13 @@ import (
 	"loadstar/series"
 )
 
-// longestCarry is how long the newest weather value stands for a missing one. After that
+// longestCarry is how long the newest weather value replaces a missing one. After that
 // the weather is unknown and its inputs are 0.
 const longestCarry = 6 * time.Hour
 
-// clock has what all meters of a dataset share: calendar, lags and weather of every step of
-// the dataset's span and of the targets after it. Steps are counted from its start.
+// clock has the data that all meters of a dataset share: calendar, lags and weather of
+// every step of the dataset's span and of the targets after it. Steps are counted from the
+// span's start.
 type clock struct {
 	start   int64
 	seconds int64 // of a step
@@ -242,8 +243,8 @@ func (m Moments) at(values []float32, step int) (float32, bool) {
 	return float32((float64(values[step]) - m.Mean) / m.Deviation), true
 }
 
-// movingSum is the sum of the last values. It is computed anew once in a while, so that
-// rounding errors do not add up.
+// movingSum is the sum of the last values. It is recomputed at intervals, so rounding
+// errors do not add up.
 type movingSum struct {
 	last []float64
 	at   int

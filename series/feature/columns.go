@@ -8,8 +8,8 @@ import (
 	"loadstar/series"
 )
 
-// columns has the values of a meter that its inputs are made of. If only the origins from a
-// step on are of interest, only what their inputs read is set.
+// columns has the values from which a meter's inputs are made. If only origins from some
+// step on are needed, only the values for their inputs are set.
 type columns struct {
 	scaling *Scaling
 	steps   []point   // missing values filled
@@ -46,8 +46,8 @@ func (f *Frame) newColumns(m series.Meter, s *Scaling, since int) *columns {
 	perDay, week := f.clock.perDay, 7*f.clock.perDay
 	c := &columns{scaling: s, steps: make([]point, n), at: make([]summary, n+f.task.reach()+1)}
 	since = max(since-1, 0) // an origin also reads the summary of the step before it
-	// Sums of the last day and of the last week are computed anew at multiples of a day and
-	// of a week. A sum that begins a whole window before such a step has the same bits.
+	// Sums of the last day and of the last week are recomputed at multiples of a day and of
+	// a week. A sum that begins a whole window before such a step has the same bits.
 	dayStart, weekStart := max(since/perDay*perDay-perDay, 0), max(since/week*week-week, 0)
 	f.addPoints(c, m, first, weekStart)
 	f.addWeeks(c, m, first, dayStart)
@@ -88,18 +88,19 @@ func (f *Frame) addPoints(c *columns, m series.Meter, first, ranked int) {
 		}
 	}
 	if filled && ranked > 0 {
-		// The rank of a missing load is that of a step up to 28 days before.
+		// A missing load has the rank of a step up to 28 days before.
 		f.addPoints(c, m, first, 0)
 	}
 }
 
-// oldestFill is how many days old a load may be that replaces a missing one. Without a
-// limit, the inputs of an origin could depend on loads of any age.
+// oldestFill is the maximum age in days of a load that replaces a missing one. Without
+// a limit, the inputs of an origin could depend on loads of any age.
 const oldestFill = 28
 
-// fill returns what replaces the missing load of step i: the load at the same clock time on
-// the newest day that has one. On the first day of the series it is the load before. If
-// there is none, it is the mean of the training split, whose scaled load and rank are 0.
+// fill returns the replacement for the missing load of step i, which is the load at the
+// same clock time on the newest day that has one. On the first day of the series it is the
+// previous load. Without such a load, it is the mean of the training split, whose scaled
+// load and rank are 0.
 func (f *Frame) fill(c *columns, m series.Meter, first, i int) point {
 	for at := i; ; {
 		before := f.clock.back(first+at, 1) - first

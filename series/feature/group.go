@@ -1,8 +1,9 @@
-// Package feature makes the inputs of models that forecast each target by itself: a row of
-// numbers for every origin and target. An origin is the step of the newest known load.
+// Package feature makes the inputs of models that forecast each target separately. Each
+// origin and target has a row of numbers. An origin is the step of the newest known load.
 //
-// The inputs are declared as named groups. A group reads loads up to the origin, and
-// nothing but the calendar and the weather after it. Loads are scaled by the mean and the
+// The inputs are declared as named groups. A group reads loads only up to the origin.
+// After the origin, it reads only the calendar and the weather. Loads are scaled by the
+// mean and the
 // standard deviation of the client's training split, and the mean of the last 168 hours,
 // the level, is subtracted from them and from the target. Inputs are limited to ±8.
 //
@@ -17,12 +18,12 @@ import (
 	"time"
 )
 
-// Task is what the inputs depend on: the steps in a day, the steps from the origin to the
-// first target, and the number of targets.
+// Task has the parameters of the inputs: the steps in a day, the steps from the origin to
+// the first target, and the number of targets.
 type Task struct{ StepsPerDay, Horizon, Targets int }
 
-// next reports whether the only target is the step after the origin. Weather is then that
-// of the origin. Otherwise it is that of the target, as a weather forecast gives it.
+// next reports whether the only target is the step after the origin. If so, the weather
+// is taken at the origin. Otherwise the forecast weather at the target is used.
 func (t Task) next() bool { return t.Horizon == 1 && t.Targets == 1 }
 
 // reach returns the number of steps from the origin to the last target.

@@ -1,6 +1,6 @@
 package feature
 
-// The groups in this file are known in advance: they do not depend on the load.
+// The groups in this file are known in advance, because they do not depend on the load.
 
 // indicators clears n inputs of all examples and returns the place of the first.
 func (b *block) indicators(n int) int {

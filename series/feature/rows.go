@@ -24,7 +24,7 @@ var _ series.Examples = (*Rows)(nil)
 // servedGaps is the share of the last 168 hours in which loads may be missing for a forecast,
 // and servedFill the share of a day for which the load at the origin may be. Both are higher
 // than for training, because a forecast with replaced loads is still better than last week's
-// loads: with 2 % of the readings removed in blocks of 6 to 24 hours, the error of the served
+// loads. With 2 % of the readings removed in blocks of 6 to 24 hours, the error of the served
 // forecasts fell by 3 to 10 %.
 const (
 	servedGaps = 1. / 3
@@ -65,8 +65,7 @@ func (r *Rows) Inputs() int { return r.frame.width }
 // PerOrigin returns the number of targets, because each target is an example.
 func (r *Rows) PerOrigin() int { return r.frame.task.Targets }
 
-// Scaling returns what the inputs know about the training split. The caller must not change
-// it.
+// Scaling returns the scaling from the training split. The caller must not change it.
 func (r *Rows) Scaling() *Scaling { return r.lastColumns().scaling }
 
 // Noise implements [series.Examples].

@@ -63,7 +63,7 @@ func (p Place) Rounded(degrees float64) Place {
 	return Place{round(p.Latitude), round(p.Longitude)}
 }
 
-// String returns the place as it is sent.
+// String returns the place in the form in which it is sent.
 func (p Place) String() string { return number(p.Latitude) + "," + number(p.Longitude) }
 
 func number(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }

@@ -33,7 +33,7 @@ var (
 	ErrHours = errors.New("it has too many hours")
 )
 
-// Hours is the weather of an answer: a value of each column for each time.
+// Hours is the weather of an answer. It has a value of each column for each time.
 type Hours struct {
 	Names []string
 	Times []*int64 // Unix seconds; nil if a time cannot be read
@@ -60,7 +60,7 @@ func members(raw json.RawMessage, do func(name string, d *json.Decoder) error) e
 	return err
 }
 
-// document is an answer, as far as it is used.
+// document has the fields of an answer that are used.
 type document struct {
 	Offset *int64                     `json:"utc_offset_seconds"`
 	Units  ofWeather[string]          `json:"hourly_units"`

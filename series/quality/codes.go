@@ -67,7 +67,7 @@ var codes = []CodeInfo{
 	{codeDropouts, "values far below the daily minimum", "export them as empty if the building was not switched off"},
 	{codeRepeats, "many values equal the previous one", "nothing, if the meter has a coarse resolution"},
 	{codeFlat, "long runs of one value, from a stuck meter or filled gaps", "export stuck or filled readings as empty"},
-	{codeImpossible, "values far beyond what the client has been; they are kept but not used", "check the meter, its unit and its transformer ratio; if the values are right, accept the new scale"},
+	{codeImpossible, "values far above the client's usual load, which are kept but not used", "check the meter, its unit and its transformer ratio; if the values are right, accept the new scale"},
 	{codeSpikes, "single values far above all others", "export them as empty: scaling to their range compresses all other values"},
 	{codeClipped, "values look cut off at an upper limit", "find out what limits the values: the true load was higher"},
 	{codeCatchUp, "a high value right after a gap; it includes the energy used during the gap", "export it as empty"},

@@ -162,7 +162,7 @@ func steep(levels []dayLevel, at int, size float64) float64 {
 }
 
 // lasting reports whether a jump is neither reverted within months nor caused by the
-// season. Alone means that there is no other year to compare the season with.
+// season. Alone means that the series has no other year to compare the season with.
 func lasting(levels []dayLevel, j jump, days []localDay) (lasts, alone bool) {
 	before, _ := middle(levels[j.at-jumpDays : j.at])
 	after, _ := middle(levels[j.at : j.at+jumpDays])

@@ -223,7 +223,7 @@ func (s *subject) findDays() {
 		local := t.Unix() + int64(offset)
 		next := time.Date(t.Year(), t.Month(), t.Day()+1, 0, 0, 0, 0, s.d.Clock).Unix()
 		number := int(math.Floor(float64(local) / day))
-		// Steps need not start at midnight: a step belongs to the day in which it starts.
+		// Steps need not start at midnight. A step belongs to the day in which it starts.
 		// If clocks are put forward at midnight, that day has no midnight. Date may then
 		// return a time an hour earlier, which splits the day before in two.
 		n := int((next - t.Unix() + s.d.Seconds() - 1) / s.d.Seconds())

@@ -2,7 +2,7 @@ package read
 
 import "fmt"
 
-// NoCountry takes the place of a country if no public holidays are to apply.
+// NoCountry replaces a country if no public holidays apply.
 const NoCountry = "none"
 
 // HolidaysOf returns the country whose public holidays apply: the one that was given, or the

@@ -398,7 +398,7 @@ func CheckZone(name string) error {
 	return err
 }
 
-// bounds returns the period to read in Unix seconds: it includes from and excludes to.
+// bounds returns the period to read in Unix seconds, including from and excluding to.
 func (d *Description) bounds() (from, to int64, err error) {
 	t, err := d.times()
 	if err != nil {

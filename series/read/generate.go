@@ -35,8 +35,8 @@ func (d *Description) validateGenerate() error {
 	return nil
 }
 
-// generate returns the generated dataset of a description. It is computed anew by every
-// call, which takes less time than reading a file of the same size.
+// generate returns the generated dataset of a description. Every call recomputes it,
+// which takes less time than reading a file of the same size.
 func (d *Description) generate() (*series.Dataset, error) {
 	s, err := synth.OpenStock(d.Generate)
 	if err != nil {

@@ -202,7 +202,7 @@ func (r *blockReader) read(d *xml.Decoder) error {
 }
 
 // add adds a reading to the series and returns its end. The reading starts at next unless
-// it has a start of its own.
+// it has its own start.
 func (r *blockReader) add(v *espiIntervalReading, next int64) (int64, error) {
 	start, duration := next, r.interval
 	if v.Period.Start != nil {

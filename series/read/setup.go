@@ -31,7 +31,7 @@ type Setup struct {
 type Described struct {
 	Path    string // of the description
 	Dataset *series.Dataset
-	// Lines say in plain words what was recognised, answered and assumed.
+	// Lines describe in plain words the recognised, answered and assumed settings.
 	Lines []string
 	// Left lists the files that are not part of the dataset.
 	Left []string
@@ -107,8 +107,8 @@ func weatherLine(d *Description, data *series.Dataset) string {
 	return line
 }
 
-// settle fills in what the tables do not show: from what was given, by asking, or with a
-// default that is reported.
+// settle fills in the settings that the tables do not show. They come from the caller,
+// from questions, or from reported defaults.
 func (s Setup) settle(survey *Survey, out *Described) error {
 	d, g := survey.Description, s.Given
 	d.Zone, d.Clock, d.Country = g.Zone, g.Clock, g.Country
@@ -194,7 +194,7 @@ func (s *Survey) nonexistent() (line int, at string) {
 	return line, at
 }
 
-// lines say what was recognised.
+// lines describe the recognised settings.
 func (s *Survey) lines() []string {
 	d, f := s.Description, s.load[0]
 	var out []string

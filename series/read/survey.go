@@ -133,7 +133,7 @@ func (l *looker) kind(path string) string {
 }
 
 // look determines the kind of a file, by its columns unless the hints name it, and adds it.
-// Only means that there is no other file.
+// Only means that the folder has no other file.
 func (l *looker) look(path string, only bool) error {
 	name, err := filepath.Rel(l.dir, path)
 	if err != nil {
@@ -202,7 +202,7 @@ func missingRole(f *recognize.Finding) string {
 	return "load column; name it with --column load=NAME"
 }
 
-// examine recognises the beginning of a file.
+// examine detects the format from the beginning of a file.
 func examine(path string, h recognize.Hints) (*recognize.Finding, error) {
 	in, err := os.Open(path)
 	if err != nil {

@@ -26,8 +26,8 @@ var notLoad = []struct {
 	{false, func(name string, _ content) bool { return has(name, sumWords) }},
 }
 
-// loadRules are rules for which column is the load. The first that applies decides; a column of -1
-// means that there is no such column.
+// loadRules are rules for which column is the load. The first rule that applies decides. A column
+// of -1 means no such column.
 var loadRules = []struct {
 	applies func(c *candidates) bool
 	column  func(c *candidates) int

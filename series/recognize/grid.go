@@ -13,7 +13,7 @@ import (
 	"loadstar/series/table"
 )
 
-// The limits of what is examined. A file of any size costs no more than this.
+// Limits on the examined part of a file. A file of any size costs no more than this.
 const (
 	maxLines  = 6000
 	maxFields = 1 << 17
@@ -88,7 +88,7 @@ func guessEncoding(text []byte) string {
 	return ""
 }
 
-// splitLines splits a text at its line ends. Without the last line if it may be cut off.
+// splitLines splits a text at its line ends. Unless the text is whole, it omits the last line, which may be cut off.
 func splitLines(text []byte, whole bool) []string {
 	s := strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(string(text))
 	if !whole {

@@ -106,7 +106,7 @@ func (g *grid) unitAbove() string {
 	return ""
 }
 
-// The number of readings after which values that never fall are those of a counter.
+// The number of readings after which values that never fall count as a counter's.
 const (
 	counterRows      = 96
 	namedCounterRows = 2

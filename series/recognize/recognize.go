@@ -1,10 +1,10 @@
-// Package recognize finds out how a text file with load readings is written: its encoding,
-// delimiter and header, the forms of dates and numbers, which columns have the time, the
-// meter and the load, the unit, the interval, and whether a time is the start or the end of
-// its interval. It knows headings in English, German, French, Spanish and Dutch.
+// Package recognize detects the format of a text file with load readings: its encoding,
+// delimiter and header, the forms of dates and numbers, the columns of the time, the meter
+// and the load, the unit, the interval, and whether a time is the start or the end of its
+// interval. It knows headings in English, German, French, Spanish and Dutch.
 //
-// It examines the beginning and the end of a file and decides only what they show. What
-// they leave open is left open in the [Finding].
+// It examines only the beginning and the end of a file. Facts that these do not show
+// stay open in the [Finding].
 package recognize
 
 import (
@@ -53,7 +53,7 @@ const (
 	Meters
 )
 
-// Finding is what is known about a file.
+// Finding has the known facts about a file.
 type Finding struct {
 	Kind   Kind
 	Format table.Format
@@ -86,10 +86,10 @@ type Finding struct {
 	Energy         bool
 	// Counter means that the values are the readings of a counter.
 	Counter bool
-	// Quality lists the texts in the quality column, and Missing those of missing readings.
+	// Quality lists the texts in the quality column. Missing lists those of missing readings.
 	Quality, Missing []string
 
-	// Spreadsheet means that the file is one, and Notes say what was chosen and left out of it.
+	// Spreadsheet means that the file is a spreadsheet. Notes describe its chosen and omitted parts.
 	Spreadsheet bool
 	Notes       []string
 
@@ -200,7 +200,7 @@ func (f *Finding) hoursAsColumns() error {
 		f.Line, f.Meters[0], f.Meters[len(f.Meters)-1])
 }
 
-// headerName returns a name by which the header can be told from the lines above it.
+// headerName returns a name that distinguishes the header from the lines above it.
 func (f *Finding) headerName() string {
 	for _, name := range []string{f.Columns["time"], f.Columns["date"], f.Columns["load"], f.Columns["meter"]} {
 		if slices.Contains(f.Names, name) && name != table.FirstColumn {
@@ -268,8 +268,8 @@ func (f *Finding) findFooter(tail [][]string) [][]string {
 	return tail
 }
 
-// dated reports whether a row begins a date where rows have one. A date that cannot be read is a
-// mistake that must not be left out.
+// dated reports whether a row begins a date where rows have one. An unreadable date is a
+// mistake, and its row must not be left out.
 func (f *Finding) dated(row []string) bool {
 	day, _ := f.times(row)
 	day = strings.TrimSpace(day)

@@ -34,8 +34,8 @@ var cambridge = Source{
 const (
 	cambridgeFirst, cambridgeLast = 2013, 2019
 
-	// stampLayout is the time format of the groups' series and of the sgsc table. textLayout is that
-	// of the Cambridge archive and of sgsc's meters.csv.
+	// stampLayout is the time format of the groups' series and of the sgsc table. textLayout is the
+	// format of the Cambridge archive and of sgsc's meters.csv.
 	stampLayout = "2006-01-02T15:04:05"
 	textLayout  = time.DateTime
 	// knot is a knot in m/s.

@@ -11,7 +11,7 @@ import (
 )
 
 // bbolt has no checksums of its own. Every value starts with a version and ends with a
-// checksum that includes its key, so that a value under a wrong key is found too.
+// checksum that includes its key, so it also detects a value under a wrong key.
 const (
 	recordVersion  = 1
 	recordOverhead = 1 + 4

@@ -80,7 +80,7 @@ func (s *Store) Put(now time.Time, readings []Reading, notes map[string][]byte) 
 }
 
 // Mark changes the quality of stored readings of a client, by the start of their steps, and stores
-// notes in the same transaction. Steps without a value stay as they are. The readings keep their
+// notes in the same transaction. Steps without a value do not change. The readings keep their
 // values and revisions.
 func (s *Store) Mark(client string, qualities map[int64]Quality, notes map[string][]byte) error {
 	changed := false

@@ -143,7 +143,7 @@ type Store struct {
 
 // Open opens a store, and creates it and its folder if necessary. It checks everything in
 // the file. A value that does not match its checksum is removed and named by [Store.Lost],
-// so that one bad sector of a disk costs one day of one client.
+// so one bad sector of a disk costs one day of one client.
 func Open(path string, c Config) (*Store, error) {
 	seconds := int64(c.Interval / time.Second)
 	if c.Interval%time.Minute != 0 || seconds <= 0 || daySeconds%seconds != 0 {

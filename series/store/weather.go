@@ -75,9 +75,10 @@ func decodeOutlooks(b []byte) ([]outlook, error) {
 	return all, nil
 }
 
-// add adds an outlook for a time to the stored ones, in order of issue. Of the forecasts of
-// six hours the newest is kept, because learning uses the forecasts of every six hours: a
-// replay finds what was known then even if weather arrives every hour. Of the observations
+// add adds an outlook for a time to the stored ones, in order of issue. The newest forecast
+// of each six hours is kept, because learning uses forecasts at these intervals. So a
+// replay finds the weather that was known then, even if weather arrives every hour. Of the
+// observations
 // the first is kept, because a replay after it used it.
 func add(all []outlook, at int64, o outlook) []outlook {
 	observed := func(o outlook) bool { return o.issued >= at }

@@ -69,7 +69,7 @@ var states = [...]state{
 }
 
 // plots returns three buildings of each type: a small, a middle and a large one. The first
-// three are those of firstOnes. One of each type that they lack comes next, so that a part
+// three come from firstOnes. One of each type that they lack comes next, so that a part
 // of the stock is as diverse as the whole. Otherwise the order is random.
 func (st *state) plots() []plot {
 	all := slices.Clone(st.firstOnes[:])

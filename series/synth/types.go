@@ -3,7 +3,7 @@ package synth
 // kind is a building type. Each number is the middle of the distribution from which
 // traits.draw samples that property.
 //
-// Floor area and number of floors are those of DOE's commercial reference buildings.
+// Floor area and number of floors come from DOE's commercial reference buildings.
 // Intensities are chosen so that the annual use per area is typical in EIA's CBECS 2012
 // (table C14), which TestIntensity checks. The other numbers are estimates, tuned until
 // the series resembled measured ones (TestLikeMeasured).

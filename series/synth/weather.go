@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Weather contains the mean weather of every interval. It is that of an inland place at 41
+// Weather contains the mean weather of every interval. It resembles an inland place at 41
 // degrees north, regardless of the zone.
 type Weather struct {
 	Temperature []float32 // dry bulb, in degrees Celsius, multiples of 0.1

@@ -17,7 +17,7 @@ import (
 	"github.com/xuri/excelize/v2"
 )
 
-// Limits of what is read. A spreadsheet is a compressed archive, so a small file can be large.
+// Limits on the parts that are read. A spreadsheet is a compressed archive, so a small file can be large.
 const (
 	maxUnpacked = 256 << 20
 	maxText     = 256 << 20
@@ -32,7 +32,7 @@ const (
 type Sheet struct {
 	Name string
 	Text []byte
-	// Notes say what was chosen and left out.
+	// Notes describe the chosen and omitted parts.
 	Notes []string
 }
 

@@ -18,7 +18,7 @@ import (
 
 // Table is a sequence of rows with named columns.
 type Table interface {
-	// Columns returns the names of the columns as they are in the file.
+	// Columns returns the names of the columns in the file.
 	Columns() []string
 	// Each calls f for every row with the cells of the wanted columns, which are valid
 	// only during the call. It stops at the first error of f and returns it with the

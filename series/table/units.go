@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// unitInName finds a unit that is a word of its own in a heading.
+// unitInName finds a unit that is a separate word in a heading.
 var unitInName = regexp.MustCompile(`(?i)(?:^|[^a-z])(kwh|mwh|wh|kw|mw|w)(?:$|[^a-z])`)
 
 // UnitOf returns the unit of power or energy that a heading contains, or an empty string.

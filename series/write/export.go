@@ -17,9 +17,9 @@ import (
 // maxExport limits the values of an export, which are in memory while it is written.
 const maxExport = 50_000_000
 
-// Export writes the readings as a spreadsheet program exports them in Germany: a column per
-// meter, local times, semicolons and decimal commas, and units below the header. The first
-// line says what the data is. The weather is left out.
+// Export writes the readings in the format of German spreadsheet exports, with a column per
+// meter, local times, semicolons, decimal commas, and units below the header. The first
+// line describes the data. It omits the weather.
 func Export(path string, s Source) error {
 	zone, err := time.LoadLocation(s.Zone)
 	if err != nil {

@@ -43,8 +43,8 @@ const (
 	// operators see.
 	maxReported = 4096
 	maxShown    = 100
-	// logEvery is the interval between log lines about the same caller and reason. All
-	// together there is one line a second, so that strangers cannot fill the disk.
+	// logEvery is the interval between log lines about the same caller and reason. In
+	// total it writes one line a second, so strangers cannot fill the disk.
 	logEvery = time.Minute
 	logBurst = 20
 )

@@ -168,7 +168,7 @@ func (d *driver) found(ctx context.Context) error {
 	})
 }
 
-// elapsed is the machine's clock: the time since the run started. timeAt is its inverse.
+// elapsed is the machine's clock, which counts the time since the run started. timeAt is its inverse.
 func (d *driver) elapsed(now time.Time) time.Duration { return now.Sub(d.started) }
 func (d *driver) timeAt(at time.Duration) time.Time   { return d.started.Add(at) }
 
@@ -215,7 +215,7 @@ func (d *driver) restore(ctx context.Context, x *ledger.Drive) (err error) {
 	if err := d.server.UnmarshalBinary(state); err != nil {
 		return fmt.Errorf("decoding the server's state: %w", err)
 	}
-	// After a rollback the state is that of an earlier version.
+	// After a rollback the state belongs to an earlier version.
 	d.server.Renumber(int(x.Run.Version))
 	d.machine = d.terms.Machine()
 	d.started, d.losses, d.wave = x.Run.Started, 0, x.Run.Reason

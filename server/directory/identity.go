@@ -176,7 +176,7 @@ func (d *Directory) Renewed(ctx context.Context, id string, next Credential, exp
 	})
 }
 
-// Switch stores that an agent uses a new certificate from now on. It returns false if the
+// Switch records that an agent uses a new certificate from now on. It returns false if the
 // agent has switched since its lookup.
 func (d *Directory) Switch(ctx context.Context, c Caller, to Credential, now time.Time) (switched bool, err error) {
 	defer sqlstore.Wrap(&err, "storing the certificate of agent", c.ID)

@@ -53,7 +53,7 @@ func (us *Users) EndSession(ctx context.Context, id, actor string, now time.Time
 	return us.endSession(ctx, id, actor, now, true)
 }
 
-// Logout ends a session at the request of its own user. Unlike EndSession, it does not delete the
+// Logout ends a session at its user's request. Unlike EndSession, it does not delete the
 // user's login links.
 func (us *Users) Logout(ctx context.Context, id, actor string, now time.Time) error {
 	return us.endSession(ctx, id, actor, now, false)

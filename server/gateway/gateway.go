@@ -1,6 +1,6 @@
 // Package gateway serves the agents' API. It authenticates agents, sends tasks and
-// weights, and receives results. It checks everything that an agent sends, so that an
-// accepted result can be counted without further checks. Any number of gateways may run.
+// weights, and receives results. It checks everything that an agent sends, so accepted
+// results can be counted without further checks. Any number of gateways may run.
 package gateway
 
 import (

@@ -9,7 +9,7 @@ import (
 	"loadstar/server/ledger"
 )
 
-// mirror has a copy of the open leases in memory, so that most calls need no query. Only the
+// mirror has a copy of the open leases in memory, so most calls need no query. Only the
 // ledger is authoritative. The mirror gives tasks and lets results through to be counted, but
 // gives no verdicts. At worst, an old copy costs an agent wasted work, because the transaction
 // that counts checks the leases.
@@ -36,7 +36,7 @@ type mirror struct {
 	held    map[string]map[chan struct{}]bool
 }
 
-// leasesOf is what is known about the leases of an agent.
+// leasesOf has the known leases of an agent.
 type leasesOf struct {
 	tasks map[ledger.Turn]ledger.Task
 	// unknown means that the ledger must be asked.

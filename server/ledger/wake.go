@@ -2,7 +2,7 @@ package ledger
 
 import "context"
 
-// Texts of notifications: a kind and a run.
+// A notification's text has a kind and a run.
 const (
 	ofRun    = "run "
 	ofLeases = "leases "

@@ -33,7 +33,7 @@ func (o *numbers) quietAfter(agents int64) time.Duration {
 	return o.Quiet(agents)
 }
 
-// contact returns when an agent was last seen, and whether it has missed three of its own contacts.
+// contact returns when an agent was last seen, and whether it has missed three of its contacts.
 func (o *numbers) contact(agent string, stored time.Time) (seen time.Time, silent bool) {
 	at, next, ok := time.Time{}, time.Duration(0), false
 	if o.Contact != nil {

@@ -99,7 +99,7 @@ func (o *Operator) Handler() http.Handler {
 	})
 }
 
-// actor returns the caller as text for the audit log. Handler has checked that there is one.
+// actor returns the caller as text for the audit log. Handler has checked that the caller is known.
 func actor(ctx context.Context) string {
 	c, _ := access.From(ctx)
 	return c.String()

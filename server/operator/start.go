@@ -20,7 +20,7 @@ import (
 	"loadstar/server/terms"
 )
 
-// notHere returns an error if this server is a region: only a hub drives runs.
+// notHere returns an error if this server is a region, because only a hub drives runs.
 func (o *runs) notHere(verb string) error {
 	if o.Hub == "" {
 		return nil

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// usualLogin is the lifetime of a login code, and maxLogin that of an invitation.
+	// usualLogin is the lifetime of a login code. maxLogin is the lifetime of an invitation.
 	usualLogin = time.Minute
 	maxLogin   = 24 * time.Hour
 

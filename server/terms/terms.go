@@ -26,8 +26,8 @@ type Terms struct {
 	// Blob is the hash of the plan that agents fetch.
 	Blob  string
 	Fleet int
-	// Shared is the length of the shared vector: the shared weights and what is averaged
-	// with them.
+	// Shared is the length of the shared vector, which has the shared weights and the
+	// moments that are averaged with them.
 	Shared int
 	Rules  round.Rules
 	setup  *setup.Setup
@@ -103,8 +103,7 @@ func Settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*
 }
 
 // frame checks that clients can train with the inputs that all of them have, and returns
-// the problem that they train. It uses a meter without readings for this check, which is
-// the same as an agent's check of its own meters.
+// the problem that they train. Like an agent's check, it uses a meter without readings.
 func frame(p *fed.Plan, inputs []string, steps []time.Duration) (*recipe.Problem, error) {
 	if len(steps) == 0 {
 		return nil, fmt.Errorf("there are no clients")
@@ -238,7 +237,7 @@ func (t *Terms) maxBytes() int64 {
 // Result is a result that an agent has sent.
 type Result struct {
 	Version int
-	// Limits are those of the version.
+	// Limits are the limits of the version.
 	Limits fed.Limits
 	// Sum reports whether Numbers is the sum of the shares' updates, and Masked whether it is a
 	// masked one.

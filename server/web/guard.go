@@ -86,8 +86,8 @@ func (w *Web) maySignIn(r *http.Request) bool {
 	return false
 }
 
-// certificate reads its files again when they have changed, so that a renewed certificate
-// needs no restart.
+// certificate rereads its files when they have changed, so a renewed certificate needs no
+// restart.
 type certificate struct {
 	certFile, keyFile string
 

@@ -14,7 +14,7 @@ import (
 // Table writes rows whose columns are separated by tabs.
 type Table interface {
 	io.Writer
-	// Flush writes what is buffered.
+	// Flush writes the buffered rows.
 	Flush() error
 }
 

@@ -181,7 +181,7 @@ func (p *paper) baseline(ctx context.Context, method int, name string) error {
 }
 
 // alone trains the model for each building from its own readings, and replays the days after
-// training as an agent would: with the same corrections and the same ladder of fallbacks.
+// training like an agent, with the same corrections and the same ladder of fallbacks.
 func (p *paper) alone(ctx context.Context, k *kernel.Set, plan []byte, dir string) (err error) {
 	q, err := recipe.Read(plan)
 	if err != nil {

@@ -38,7 +38,7 @@ type Config struct {
 	Server, Operator string
 	// Agent is an agent's configuration, or empty.
 	Agent string
-	// Version is that of the program.
+	// Version is the program's version.
 	Version string
 	// Stores examines the server's database, queue, blobs, certificates and backups.
 	Stores func(context.Context) finding.List

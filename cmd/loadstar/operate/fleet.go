@@ -90,7 +90,7 @@ token, and let it have the clients: loadstar client free --agent %s
 			}
 		}, nil
 	})
-	cmd.Long = "Show an agent: what it reported about itself, the token that it joined with, and\nwhether its identity was copied. AGENT is an id, or the beginning of an id or a\nname that only one agent has."
+	cmd.Long = "Show what an agent reported about itself, the token with which it joined, and\nwhether its identity was copied. AGENT is an id, or the beginning of an id or a\nname that only one agent has."
 	return cmd
 }
 
@@ -136,7 +136,7 @@ func newClientShow() *cobra.Command {
 		})
 	cmd.Long = `Show a client: its agent, its release, and its turns in the 50 newest rounds of
 the three newest runs. The server has no readings and no forecasts. The agent's
-own page shows how good its forecasts are and what is wrong with its readings.`
+own page shows the quality of its forecasts and the problems of its readings.`
 	return cmd
 }
 

@@ -230,7 +230,7 @@ func newMember(dir *string) *cobra.Command {
 	cmd.AddCommand(
 		list,
 		one("revoke", "End a membership", "End a membership. Later sums exclude the agent."),
-		one("reset", "Remove the key of a member, so that it can enrol again", "Remove the key of a member that has lost it. The agent needs a new invitation, and its\nage begins anew."))
+		one("reset", "Remove the key of a member, so that it can enrol again", "Remove the key of a member that has lost it. The agent needs a new invitation, and its\nage starts again."))
 	return cmd
 }
 
@@ -273,7 +273,7 @@ func newLog(dir *string) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "log", Short: "Print joins, releases and changes", Args: cobra.NoArgs,
-		Long:    "Print the keeper's log, oldest first: who joined and left, which sums were released, and\nwhat the keeper's people did. Each entry has the hash of the one before it.",
+		Long:    "Print the keeper's log, oldest first. It lists joins, departures, released sums and the\nactions of the keeper's people. Each entry has the hash of the previous one.",
 		Example: "  loadstar keeper log --last 20",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := core.Ask(cmd.Context(), *dir, core.Command{Do: "log", Last: last})

@@ -196,7 +196,7 @@ func (s *Server) launch() error {
 	}
 	cmd.Env = append(cmd.Env, s.env...)
 	cmd.Stdout, cmd.Stderr = out, out
-	// SIGQUIT is PostgreSQL's immediate shutdown: a killed test leaves no server behind.
+	// SIGQUIT is PostgreSQL's immediate shutdown, so a killed test leaves no server behind.
 	child, err := proc.Start(cmd, syscall.SIGQUIT)
 	if err != nil {
 		return err

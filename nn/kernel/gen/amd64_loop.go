@@ -85,8 +85,8 @@ func (x *x86) invariants(p *program, l loop) map[value]operand.Op {
 	return at
 }
 
-// lower generates the instructions of one iteration of the loop: it applies the program to
-// one vector of each stream.
+// lower generates the instructions of one iteration of the loop, which applies the program
+// to one vector of each stream.
 func (x *x86) lower(p *program, invariants map[value]operand.Op, load func(stream int, dst reg.Register), store func(src reg.Register, stream int)) {
 	l := &lowering{x86: x, last: p.lastUses(), at: map[value]operand.Op{}}
 	for v, op := range invariants {

@@ -63,8 +63,9 @@ func (a *neon) invariants(p *program, l loop) map[value]vec {
 	return at
 }
 
-// lower generates the instructions of one iteration of the loop: it applies the program to
-// one vector of each stream and advances the pointers in ptr. It adds the registers of the
+// lower generates the instructions of one iteration of the loop, which applies the program
+// to one vector of each stream and advances the pointers in ptr. It adds the registers of
+// the
 // values to at, which already contains the invariants.
 func (a *neon) lower(p *program, at map[value]vec, ptr []gp) {
 	last := p.lastUses()

@@ -3,7 +3,7 @@
 // loops.go, and lowered to every instruction set. Matrix tiles are described per
 // architecture, because their register blocking differs.
 //
-// It is a module of its own, so that the product does not depend on avo. Run it with
+// It is a separate module, so the product does not depend on avo. Run it with
 // `go generate ./nn/kernel`. CI checks that its output equals the committed files.
 package main
 
