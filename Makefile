@@ -152,7 +152,7 @@ race: ## Test all concurrent packages with the race detector; needs gcc
 RACE_SHORT := CGO_ENABLED=1 go test -race -short -timeout 20m -gcflags='modernc.org/...=-race=false'
 .PHONY: race-short
 race-short: ## Test the packages with the most goroutines with the race detector, without slow tests, for CI
-	$(RACE_SHORT) -skip 'TestCheckLog|TestFailover|TestFormerPrimary|TestVerifyFull|TestSilentDatabase|TestCancelledCommit' ./agent/... $(addprefix ./server/,blob coordinator gateway ledger operator pki region) ./internal/mtls ./lab/outlook
+	$(RACE_SHORT) -skip 'TestCheckLog|TestFailover|TestFormerPrimary|TestVerifyFull|TestSilentDatabase|TestCancelledCommit' ./agent/... $(addprefix ./server/,blob coordinator gateway ledger operator pki) ./internal/mtls ./lab/outlook
 	$(subst go test,go -C rig test,$(RACE_SHORT)) ./fleetload
 	$(RACE_SHORT) ./lab/sim -run 'Workers|Resume|Best'
 
