@@ -274,7 +274,7 @@ func (b *testbed) serveKeeper(ctx context.Context) (*servedKeeper, error) {
 	go func() { ended <- k.Serve(ctx, listener, []member.Pin{member.PinOf(key.Public().(ed25519.PublicKey))}) }()
 	return &servedKeeper{fmt.Sprintf("%s=https://%s %s", benchKeeper, listener.Addr(), pin), func() {
 		stop()
-		<-ended // what it has released was checked at the server
+		_ = <-ended // what it has released was checked at the server
 		_ = k.Close()
 	}}, nil
 }
