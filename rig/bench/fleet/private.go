@@ -270,11 +270,14 @@ func (b *testbed) serveKeeper(ctx context.Context) (*servedKeeper, error) {
 		return nil, errors.Join(err, k.Close())
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan error, 1)
-	go func() { ended <- k.Serve(ctx, listener, []member.Pin{member.PinOf(key.Public().(ed25519.PublicKey))}) }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = k.Serve(ctx, listener, []member.Pin{member.PinOf(key.Public().(ed25519.PublicKey))}) // what it has released was checked at the server
+	}()
 	return &servedKeeper{fmt.Sprintf("%s=https://%s %s", benchKeeper, listener.Addr(), pin), func() {
 		stop()
-		_ = <-ended // what it has released was checked at the server
+		<-ended
 		_ = k.Close()
 	}}, nil
 }
