@@ -132,13 +132,13 @@ func (l *Ledger) AddRelease(ctx context.Context, r Release) (_ Release, err erro
 				names[x.Name] = true
 			}
 			if x.Name == r.Name {
-				r.Number = x.Number + 1
+				r.Number, newest = x.Number+1, x
 				if x.Withdrawn.IsZero() {
-					r.Parent, newest = x.ID, x
+					r.Parent = x.ID
 				}
 			}
 		}
-		if newest.Weights == r.Weights && newest.Role == r.Role && newest.PlanBlob == r.PlanBlob {
+		if newest.Withdrawn.IsZero() && newest.Weights == r.Weights && newest.Role == r.Role && newest.PlanBlob == r.PlanBlob {
 			return fmt.Errorf("these weights are already released as %s: %w", newest.String(), ErrRefused)
 		}
 		if len(names) > maxNames {
