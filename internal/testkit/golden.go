@@ -15,6 +15,9 @@ import (
 
 var newFormat = flag.Bool("new-format", false, "write missing golden files of the newest format")
 
+// NewFormat reports whether tests write missing golden files.
+func NewFormat() bool { return *newFormat }
+
 // Golden returns the content of testdata/NAME.formatN, where N is the format.
 func Golden(t testing.TB, name string, format uint32) []byte {
 	t.Helper()

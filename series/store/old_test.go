@@ -3,14 +3,13 @@ package store
 import (
 	"bytes"
 	"compress/gzip"
-	"flag"
 	"io"
 	"os"
 	"path/filepath"
 	"testing"
-)
 
-var newFormat = flag.Bool("new-format", false, "write the missing file of the newest format")
+	"loadstar/internal/testkit"
+)
 
 // oldFile is a file of format 1, written by the first version of the store.
 const oldFile = "testdata/readings.format1.db.gz"
@@ -34,7 +33,7 @@ func fill(t *testing.T, s *Store) {
 // same gives the same content.
 func TestOldFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "readings.db")
-	if *newFormat {
+	if testkit.NewFormat() {
 		s := open(t, path)
 		fill(t, s)
 		s.Close()
