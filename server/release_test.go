@@ -262,8 +262,8 @@ func TestRegionReleases(t *testing.T) {
 			return len(days.Days) == 1 && days.Days[0].Clients == 3 && days.Days[0].Drifting == 3
 		})
 	}
-	hub.release(run, 0)
-	region.onShelf(far, "day@1 day@2")
 	hub.withdraw("day@1")
+	region.onShelf(far, "")
+	hub.release(run, 0)
 	region.onShelf(far, "day@2")
 }
