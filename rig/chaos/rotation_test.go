@@ -193,7 +193,7 @@ func (r *rotation) trainAll() {
 			return
 		default:
 		}
-		p := small("fedavg", 8, "schedule: {cohort: 20, deadline: 6s, quorum: 0.4}\nclient: {steps: 2, batch: 8}\n")
+		p := small("fedavg", 8, "schedule: {cohort: 20, deadline: 10s, quorum: 0.4}\nclient: {steps: 2, batch: 8}\n")
 		p = plan{fmt.Sprintf("all-%03d", i), fmt.Sprintf("%s\nseed: %d\n", strings.Replace(p.text, "name: fedavg", fmt.Sprintf("name: all-%03d", i), 1), i+1)}
 		err := r.submit(r.Context(), r.dir, p, rotationSteady, patient)
 		if err == nil {

@@ -101,6 +101,15 @@ func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 	defer cancel()
 	counted, err := x.counter.count(within, a)
 	if refused := (*notAccepted)(nil); errors.As(err, &refused) {
+		// A keeper also refuses results of a round that has closed and was released meanwhile. They are
+		// late, and nothing is wrong with them.
+		late, err := x.withoutNumbers(ctx, agent, r)
+		if err != nil {
+			return nil, x.refuse.unavailable(ctx, err)
+		}
+		if late != nil {
+			return late, nil
+		}
 		// End the turn in any case. The round must not wait for it, and the next attempt would reveal
 		// to the agent another bit of the random vectors.
 		turns := &v1.Turns{Run: r.Run, Round: r.Round}
