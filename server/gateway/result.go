@@ -101,25 +101,7 @@ func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 	defer cancel()
 	counted, err := x.counter.count(within, a)
 	if refused := (*notAccepted)(nil); errors.As(err, &refused) {
-		// A keeper also refuses results of a round that has closed and was released meanwhile. They are
-		// late, and nothing is wrong with them.
-		late, err := x.withoutNumbers(ctx, agent, r)
-		if err != nil {
-			return nil, x.refuse.unavailable(ctx, err)
-		}
-		if late != nil {
-			return late, nil
-		}
-		// End the turn in any case. The round must not wait for it, and the next attempt would reveal
-		// to the agent another bit of the random vectors.
-		turns := &v1.Turns{Run: r.Run, Round: r.Round}
-		for _, s := range r.Shares {
-			turns.Clients = append(turns.Clients, s.Client)
-		}
-		if err := x.decline(ctx, agent, []*v1.Decline{{Turns: turns, Reason: "a keeper refused its result"}}); err != nil {
-			return nil, err
-		}
-		return x.refuse.reject("check", refused.Error()), nil
+		return x.refusedByKeeper(ctx, agent, r, refused)
 	}
 	if err != nil {
 		return nil, x.refuse.unavailable(ctx, err)
@@ -184,6 +166,29 @@ func (x *results) checkShape(r *v1.Result, t *terms.Terms) string {
 		return "a client's name is not valid"
 	}
 	return ""
+}
+
+// refusedByKeeper answers a result that a keeper does not accept, and ends its turn.
+func (x *results) refusedByKeeper(ctx context.Context, agent string, r *v1.Result, why error) (*v1.Received, error) {
+	// A keeper also refuses results of a round that has closed and was released meanwhile. They are
+	// late, and nothing is wrong with them.
+	late, err := x.withoutNumbers(ctx, agent, r)
+	if err != nil {
+		return nil, x.refuse.unavailable(ctx, err)
+	}
+	if late != nil {
+		return late, nil
+	}
+	// End the turn in any case. The round must not wait for it, and the next attempt would reveal
+	// to the agent another bit of the random vectors.
+	turns := &v1.Turns{Run: r.Run, Round: r.Round}
+	for _, s := range r.Shares {
+		turns.Clients = append(turns.Clients, s.Client)
+	}
+	if err := x.decline(ctx, agent, []*v1.Decline{{Turns: turns, Reason: "a keeper refused its result"}}); err != nil {
+		return nil, err
+	}
+	return x.refuse.reject("check", why.Error()), nil
 }
 
 // withoutNumbers returns the outcome of a result whose numbers are not needed, because its
