@@ -46,7 +46,8 @@ func FuzzTable(f *testing.F) {
 		if err != nil || found.Kind != Load {
 			return
 		}
-		if i := slices.Index(in.Columns(), found.Columns["time"]); i < 0 {
+		unnamed := found.Columns["time"] == table.FirstColumn && in.Columns()[0] == ""
+		if i := slices.Index(in.Columns(), found.Columns["time"]); i < 0 && !unnamed {
 			t.Fatalf("the reader finds %q, the recogniser %q", in.Columns(), found.Names)
 		}
 	})
