@@ -7,19 +7,19 @@ import (
 	"syscall"
 )
 
-// spareFiles is the number of files that a process opens in addition to one connection
-// per agent.
+// spareFiles is the number of files that a process opens in addition to its
+// connections.
 const spareFiles = 256
 
-// openFiles raises the limit of open files to one connection per agent. The server's
-// process inherits the limit.
-func openFiles(agents int) error {
+// openFiles raises the limit of open files so that a process can have that many
+// connections. The server's process inherits the limit.
+func openFiles(connections int) error {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
 		return err
 	}
-	if need := uint64(agents + spareFiles); l.Max < need {
-		return fmt.Errorf("%d agents need %d open files per process, but the hard limit is %d: raise it (ulimit -Hn), or reduce --agents", agents, need, l.Max)
+	if need := uint64(connections + spareFiles); l.Max < need {
+		return fmt.Errorf("%d connections need %d open files per process, but the hard limit is %d: raise it (ulimit -Hn), or reduce --agents", connections, need, l.Max)
 	}
 	l.Cur = l.Max
 	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l)
