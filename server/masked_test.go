@@ -7,6 +7,8 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -395,7 +397,7 @@ func TestRefusedRounds(t *testing.T) {
 	st := newStation(t, func(c *Config) {
 		c.Keepers = []keepers.Address{both[0].address("auditor"), both[1].address("union")}
 	})
-	a := st.join("a0", "a1", "a2")
+	a, b := st.join("a0", "a1"), st.join("b0")
 	if _, err := st.operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: strings.Replace(hiddenPlan, "union", "nobody", 1)}); err == nil || !strings.Contains(err.Error(), "the plan needs keeper nobody") {
 		t.Errorf("an unknown keeper: %v", err)
 	}
@@ -419,7 +421,8 @@ func TestRefusedRounds(t *testing.T) {
 		both[1].mu.Lock()
 		both[1].refuses = x.refuses
 		both[1].mu.Unlock()
-		a.counted(st.masked(a.task(run, int64(i)), a.id, 0, x.masks, "a0", "a1", "a2"))
+		a.counted(st.masked(a.task(run, int64(i)), a.id, 0, x.masks, "a0", "a1"))
+		b.counted(st.masked(b.task(run, int64(i)), b.id, 0, x.masks, "b0"))
 		testkit.Eventually(st, "the round is over", func() bool { r := show(); return r.Round > int64(i) || r.State == "failed" })
 		if r := show(); !strings.HasPrefix(r.Reason, x.want) || x.want == "" && r.Reason != "" {
 			t.Errorf("round %d: %s, %s", i+1, r.State, r.Reason)
@@ -427,6 +430,39 @@ func TestRefusedRounds(t *testing.T) {
 	}
 	if r := show(); r.State != "failed" || r.Version != 1 {
 		t.Errorf("the run is %s at version %d", r.State, r.Version)
+	}
+}
+
+// TestTooFewAgents checks that a run with fewer agents than a sum needs ends before a client trains,
+// and says what to write.
+func TestTooFewAgents(t *testing.T) {
+	t.Parallel()
+	k := newOpen(t)
+	k.says.Rules.Least = 3
+	st := newStation(t, func(c *Config) {
+		c.Keepers, c.Log = []keepers.Address{k.address("auditor")}, slog.New(slog.DiscardHandler)
+	})
+	var clients []string
+	for i := range 30 {
+		clients = append(clients, fmt.Sprintf("a%02d", i))
+	}
+	st.join(clients[:20]...)
+	st.join(clients[20:]...)
+	testkit.Eventually(t, "the keeper has answered", func() bool { return st.keepers.Least("auditor") == 3 })
+	alone := strings.ReplaceAll(hiddenPlan, ", union", "")
+	for plan, want := range map[string]string{
+		strings.ReplaceAll(alone, "least: 2, ", ""): "a sum of the plan needs 20 agents, and the run has 2: wait for more agents, or write a smaller privacy.least",
+		alone: "keeper auditor releases sums of at least 3 agents, and the run has 2",
+	} {
+		run := st.start(plan)
+		testkit.Eventually(t, "the run has ended", func() bool {
+			r, err := st.operator.GetRun(t.Context(), &v1.GetRunRequest{Run: run})
+			testkit.Must(t, err)
+			return r.Run.State == "failed" && strings.HasPrefix(r.Run.Reason, want)
+		})
+		if rounds, err := st.ledger.Rounds(t.Context(), run, 0, 9); err != nil || len(rounds) > 0 {
+			t.Errorf("%d rounds, %v", len(rounds), err)
+		}
 	}
 }
 
@@ -441,7 +477,7 @@ func TestRoundsWait(t *testing.T) {
 	}
 	set(true, "daily")
 	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
-	a := st.join("a0", "a1")
+	a, b := st.join("a0", "a1"), st.join("b0")
 	run := st.start(strings.ReplaceAll(hiddenPlan, ", union", ""))
 	waits := func(want string) {
 		t.Helper()
@@ -460,6 +496,7 @@ func TestRoundsWait(t *testing.T) {
 	}
 	set(false, "daily")
 	a.counted(st.masked(a.task(run, 0), a.id, 0, k, "a0", "a1"))
+	b.counted(st.masked(b.task(run, 0), b.id, 0, k, "b0"))
 	waits("keeper auditor refused: daily")
 	set(false, "")
 	st.weights(run, 1)
@@ -470,17 +507,19 @@ func TestRoundsWait(t *testing.T) {
 func TestRoundsOfABackup(t *testing.T) {
 	k := []*open{newOpen(t)}
 	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
-	a := st.join("a0", "a1")
+	a, b := st.join("a0", "a1"), st.join("b0")
 	run := st.start(strings.NewReplacer("rounds: 3", "rounds: 9", ", union", "").Replace(hiddenPlan))
 	k[0].mu.Lock()
 	k[0].refuses, k[0].newest = "once", 4
 	k[0].mu.Unlock()
 	a.counted(st.masked(a.task(run, 0), a.id, 0, k, "a0", "a1"))
-	task := a.task(run, 5)
+	b.counted(st.masked(b.task(run, 0), b.id, 0, k, "b0"))
+	x, y := a.task(run, 5), b.task(run, 5)
 	k[0].mu.Lock()
 	k[0].refuses = ""
 	k[0].mu.Unlock()
-	a.counted(st.masked(task, a.id, 0, k, "a0", "a1"))
+	a.counted(st.masked(x, a.id, 0, k, "a0", "a1"))
+	b.counted(st.masked(y, b.id, 0, k, "b0"))
 	st.weights(run, 1)
 }
 

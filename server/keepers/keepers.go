@@ -417,6 +417,18 @@ func (s *Set) Statements(names []string) (all [][]byte, err error) {
 	return all, nil
 }
 
+// Least returns the smallest number of agents of which a keeper releases a sum by its own rules. It is
+// 0 if the keeper has not answered yet.
+func (s *Set) Least(name string) int64 {
+	these, err := s.find([]string{name})
+	if err != nil {
+		return 0 // Has says so
+	}
+	these[0].mu.Lock()
+	defer these[0].mu.Unlock()
+	return these[0].says.GetRules().GetLeast()
+}
+
 // Watch asks keepers more often than usual. Whoever waits for results that other processes let the
 // keepers check calls it, because it hears nothing from these keepers otherwise.
 func (s *Set) Watch(names []string) {
