@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/protobuf/proto"
 
 	"loadstar/fed"
@@ -497,9 +498,29 @@ func TestRoundsWait(t *testing.T) {
 	set(false, "daily")
 	a.counted(st.masked(a.task(run, 0), a.id, 0, k, "a0", "a1"))
 	b.counted(st.masked(b.task(run, 0), b.id, 0, k, "b0"))
+	begun := time.Now()
 	waits("keeper auditor refused: daily")
+	time.Sleep(time.Second)
+	waited := time.Since(begun)
 	set(false, "")
 	st.weights(run, 1)
+	testkit.Eventually(t, "the merge is measured", func() bool { return st.merges().GetSampleCount() == 1 })
+	if took := st.merges().GetSampleSum(); took >= waited.Seconds() {
+		t.Errorf("loadstar_merge_seconds is %g and includes the wait of %v for the keeper", took, waited)
+	}
+}
+
+// merges returns the metric of merges.
+func (st *station) merges() *dto.Histogram {
+	st.Helper()
+	families, err := st.registry.Gather()
+	testkit.Must(st, err)
+	for _, f := range families {
+		if f.GetName() == "loadstar_merge_seconds" {
+			return f.Metric[0].GetHistogram()
+		}
+	}
+	return nil
 }
 
 // TestRoundsOfABackup checks that a server that repeats rounds after a restore goes on after those
