@@ -477,7 +477,10 @@ func TestRoundsWait(t *testing.T) {
 		k[0].withheld, k[0].refuses = withheld, refuses
 	}
 	set(true, "daily")
-	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
+	var log logged
+	st := newStation(t, func(c *Config) {
+		c.Keepers, c.Log = []keepers.Address{k[0].address("auditor")}, slog.New(slog.NewTextHandler(&log, nil))
+	})
 	a, b := st.join("a0", "a1"), st.join("b0")
 	run := st.start(strings.ReplaceAll(hiddenPlan, ", union", ""))
 	waits := func(want string) {
@@ -507,6 +510,14 @@ func TestRoundsWait(t *testing.T) {
 	testkit.Eventually(t, "the merge is measured", func() bool { return st.merges().GetSampleCount() == 1 })
 	if took := st.merges().GetSampleSum(); took >= waited.Seconds() {
 		t.Errorf("loadstar_merge_seconds is %g and includes the wait of %v for the keeper", took, waited)
+	}
+	log.mu.Lock()
+	defer log.mu.Unlock()
+	for message, loss := range map[string]string{"round closed": "", "round unmasked": "loss=0.5"} {
+		i := slices.IndexFunc(log.lines, func(line string) bool { return strings.Contains(line, message) })
+		if i < 0 || !strings.Contains(log.lines[i], loss) || loss == "" && strings.Contains(log.lines[i], "loss=") {
+			t.Errorf("the log of %q is not right: %q", message, log.lines)
+		}
 	}
 }
 
