@@ -452,8 +452,9 @@ func TestTooFewAgents(t *testing.T) {
 	testkit.Eventually(t, "the keeper has answered", func() bool { return st.keepers.Least("auditor") == 3 })
 	alone := strings.ReplaceAll(hiddenPlan, ", union", "")
 	for plan, want := range map[string]string{
-		strings.ReplaceAll(alone, "least: 2, ", ""): "a sum of the plan needs 20 agents, and the run has 2: wait for more agents, or write a smaller privacy.least",
-		alone: "keeper auditor releases sums of at least 3 agents, and the run has 2",
+		strings.ReplaceAll(alone, "least: 2, ", ""): "a round of the plan needs 20 agents for its sum, and the run has 2: wait for more agents, or write a smaller privacy.least",
+		alone: "keeper auditor releases sums of at least 3 agents, so a round needs 3, and the run has 2",
+		strings.NewReplacer("least: 2", "least: 4", "check: none", "check: norm", "clip: 0", "clip: 1.5, robust: nearest").Replace(alone): "a round of the plan needs 5 agents for its sum, and the run has 2",
 	} {
 		run := st.start(plan)
 		testkit.Eventually(t, "the run has ended", func() bool {

@@ -137,18 +137,20 @@ func (d *driver) settle(x *ledger.Drive, given *fed.Plan, m membership, fleet in
 }
 
 // tooFewAgents returns why the keepers of a private plan would release no sum of the members'
-// results, or nil. An agent counts once, however many clients it has.
+// results, or nil. An agent counts once, however many clients it has, because it adds their updates up.
 func (d *driver) tooFewAgents(x *ledger.Drive, p *fed.Plan, members directory.Filter) (why, err error) {
 	agents, err := x.Agents(members)
 	if err != nil {
 		return nil, err
 	}
-	if least := p.Privacy.Least; agents < int64(least) {
-		return fmt.Errorf("a sum of the plan needs %d agents, and the run has %d: wait for more agents, or write a smaller privacy.least, of at least 2, into the plan", least, agents), nil
+	if needs := int64(recipe.LeastClients(p)); agents < needs {
+		return fmt.Errorf("a round of the plan needs %d agents for its sum, and the run has %d: wait for more agents, or write a smaller privacy.least, of at least 2, into the plan", needs, agents), nil
 	}
+	q := *p
 	for _, name := range p.Privacy.Keepers {
-		if least := d.Keepers.Least(name); agents < least {
-			return fmt.Errorf("keeper %s releases sums of at least %d agents, and the run has %d: wait for more agents, or let its people write a smaller least into keeper.yaml", name, least, agents), nil
+		q.Privacy.Least = int(d.Keepers.Least(name))
+		if needs := int64(recipe.LeastClients(&q)); agents < needs {
+			return fmt.Errorf("keeper %s releases sums of at least %d agents, so a round needs %d, and the run has %d: wait for more agents, or let its people write a smaller least into keeper.yaml", name, q.Privacy.Least, needs, agents), nil
 		}
 	}
 	return nil, nil
