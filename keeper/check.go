@@ -51,7 +51,7 @@ func (k *Keeper) Check(q *v1.KeeperCheckRequest) (*v1.KeeperCheckResponse, error
 		return nil, err
 	}
 	if q.Round.Round <= newest {
-		return nil, refuse(ruleOnce, "round %d of run %s was released", newest, q.Round.Run)
+		return nil, refuse(ruleOnce, "round %d of run %s was released", newest+1, q.Round.Run)
 	}
 	directions := k.directions(q.Round.Run)
 	if !k.judging.decides(q.Round) {
@@ -113,7 +113,7 @@ func (j *judging) judge(q *v1.KeeperCheckRequest, directions *mask.Seed) ([]*che
 			j.estimate(fresh, q.Round, x, c, &key, directions)
 			row, added[i] = fresh, true
 		case string(row.Request) != string(fresh.Request) || string(row.Products) != string(fresh.Products):
-			return nil, refuse(ruleCheck, "%s, part %d, was judged with other products in round %d", x.Result.Agent, x.Result.Part, q.Round.Round)
+			return nil, refuse(ruleCheck, "%s, part %d, was judged with other products in round %d", x.Result.Agent, x.Result.Part, q.Round.Round+1)
 		case !j.decides(q.Round): // what it answered is not stored, because it can be computed again
 			j.estimate(row, q.Round, x, c, &key, directions)
 		}

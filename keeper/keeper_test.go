@@ -1,7 +1,9 @@
 package keeper
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,6 +106,49 @@ func TestAge(t *testing.T) {
 	w.clock = w.clock.Add(24 * time.Hour)
 	_, err := w.open(q, all)
 	want(t, err, ruleOnce)
+}
+
+// TestRoundsCountFromOne checks that the log and the refusals number rounds from 1, as the server does.
+func TestRoundsCountFromOne(t *testing.T) {
+	w := newWorld(t, 5, 1, testRules())
+	w.fleet(10)
+	k := w.keepers[0]
+	var requests []*v1.KeeperReleaseRequest
+	for round := range int64(2) {
+		q := w.round("run", round, 5)
+		all := everybody(w, q)
+		if _, err := w.open(q, all); err != nil {
+			t.Fatal(err)
+		}
+		requests = append(requests, request(q, all))
+	}
+	entries, err := k.Log(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, e := range entries {
+		if want := fmt.Sprintf("run run, round %d: 10 agents", i+1); e.Kind != "release" || !strings.HasPrefix(e.Text, want) {
+			t.Errorf("the log has %s %q, want %q", e.Kind, e.Text, want)
+		}
+	}
+	refused := func(round int64, want string) {
+		t.Helper()
+		q := proto.CloneOf(requests[round])
+		q.Results = q.Results[1:]
+		if _, err := k.release(q); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	refused(1, "round 2 of run run was released")
+	q := proto.CloneOf(requests[0])
+	q.Round.Round, q.Round.Run = 0, "other"
+	later := w.round("other", 1, 5)
+	if _, err := w.open(later, everybody(w, later)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.release(q); err == nil || !strings.Contains(err.Error(), "round 1 of run other is over: round 2 was released") {
+		t.Errorf("got %v", err)
+	}
 }
 
 // TestMembers checks enrolments: the first key stays, invitations are used up, a revoked member

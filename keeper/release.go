@@ -112,7 +112,7 @@ func requestHash(c *mask.Context, q *v1.KeeperReleaseRequest) []byte {
 // young at the time, makes the sum another one: then there is no answer any more.
 func (k *Keeper) again(q *v1.KeeperReleaseRequest, c *mask.Context, hash []byte, row *releaseRow) (*v1.KeeperReleaseResponse, error) {
 	if string(row.Request) != string(hash) {
-		return nil, refuse(ruleOnce, "round %d of run %s was released for another request", q.Round.Round, q.Round.Run)
+		return nil, refuse(ruleOnce, "round %d of run %s was released for another request", q.Round.Round+1, q.Round.Run)
 	}
 	keys, _, err := k.releases.keysOf(q, row.At)
 	if err != nil {
@@ -120,7 +120,7 @@ func (k *Keeper) again(q *v1.KeeperReleaseRequest, c *mask.Context, hash []byte,
 	}
 	masks := compute(q, c, keys, row.Chosen)
 	if string(sum(masks)) != string(row.Answer) {
-		return nil, refuse(ruleOnce, "round %d of run %s was released with keys that have been replaced", q.Round.Round, q.Round.Run)
+		return nil, refuse(ruleOnce, "round %d of run %s was released with keys that have been replaced", q.Round.Round+1, q.Round.Run)
 	}
 	return k.answer(q, masks, row.Chosen), nil
 }
@@ -149,7 +149,7 @@ func (rs *releases) allow(q *v1.KeeperReleaseRequest, c *mask.Context, now int64
 		return nil, 0, err
 	}
 	if rs.options.on(ruleOnce) && q.Round.Round < newest {
-		return nil, 0, refuse(ruleOnce, "round %d of run %s is over: round %d was released", q.Round.Round, q.Round.Run, newest)
+		return nil, 0, refuse(ruleOnce, "round %d of run %s is over: round %d was released", q.Round.Round+1, q.Round.Run, newest+1)
 	}
 	if today := rs.options.today(); rs.options.Daily > 0 && rs.meta.Day == today && rs.meta.Count >= rs.options.Daily {
 		return nil, 0, refuse(ruleDaily, "%d rounds were released today, the maximum is %d", rs.meta.Count, rs.options.Daily)
@@ -286,7 +286,7 @@ func (c *change) release(last *lastRow) error {
 		}
 		c.checks--
 	}
-	return c.log("release", "run %s, round %d: %d agents, request %x", last.Run, last.Round, last.Row.Agents, last.Row.Request)
+	return c.log("release", "run %s, round %d: %d agents, request %x", last.Run, last.Round+1, last.Row.Agents, last.Row.Request)
 }
 
 // compute adds up the masks of a request's results, or of the chosen ones. It is a pure function.

@@ -7,6 +7,8 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +20,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/protobuf/proto"
 
 	"loadstar/fed"
@@ -395,7 +398,7 @@ func TestRefusedRounds(t *testing.T) {
 	st := newStation(t, func(c *Config) {
 		c.Keepers = []keepers.Address{both[0].address("auditor"), both[1].address("union")}
 	})
-	a := st.join("a0", "a1", "a2")
+	a, b := st.join("a0", "a1"), st.join("b0")
 	if _, err := st.operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: strings.Replace(hiddenPlan, "union", "nobody", 1)}); err == nil || !strings.Contains(err.Error(), "the plan needs keeper nobody") {
 		t.Errorf("an unknown keeper: %v", err)
 	}
@@ -419,7 +422,8 @@ func TestRefusedRounds(t *testing.T) {
 		both[1].mu.Lock()
 		both[1].refuses = x.refuses
 		both[1].mu.Unlock()
-		a.counted(st.masked(a.task(run, int64(i)), a.id, 0, x.masks, "a0", "a1", "a2"))
+		a.counted(st.masked(a.task(run, int64(i)), a.id, 0, x.masks, "a0", "a1"))
+		b.counted(st.masked(b.task(run, int64(i)), b.id, 0, x.masks, "b0"))
 		testkit.Eventually(st, "the round is over", func() bool { r := show(); return r.Round > int64(i) || r.State == "failed" })
 		if r := show(); !strings.HasPrefix(r.Reason, x.want) || x.want == "" && r.Reason != "" {
 			t.Errorf("round %d: %s, %s", i+1, r.State, r.Reason)
@@ -427,6 +431,40 @@ func TestRefusedRounds(t *testing.T) {
 	}
 	if r := show(); r.State != "failed" || r.Version != 1 {
 		t.Errorf("the run is %s at version %d", r.State, r.Version)
+	}
+}
+
+// TestTooFewAgents checks that a run with fewer agents than a sum needs ends before a client trains,
+// and says what to write.
+func TestTooFewAgents(t *testing.T) {
+	t.Parallel()
+	k := newOpen(t)
+	k.says.Rules.Least = 3
+	st := newStation(t, func(c *Config) {
+		c.Keepers, c.Log = []keepers.Address{k.address("auditor")}, slog.New(slog.DiscardHandler)
+	})
+	var clients []string
+	for i := range 30 {
+		clients = append(clients, fmt.Sprintf("a%02d", i))
+	}
+	st.join(clients[:20]...)
+	st.join(clients[20:]...)
+	testkit.Eventually(t, "the keeper has answered", func() bool { return st.keepers.Least("auditor") == 3 })
+	alone := strings.ReplaceAll(hiddenPlan, ", union", "")
+	for plan, want := range map[string]string{
+		strings.ReplaceAll(alone, "least: 2, ", ""): "a round of the plan needs 20 agents for its sum, and the run has 2: wait for more agents, or write a smaller privacy.least",
+		alone: "keeper auditor releases sums of at least 3 agents, so a round needs 3, and the run has 2",
+		strings.NewReplacer("least: 2", "least: 4", "check: none", "check: norm", "clip: 0", "clip: 1.5, robust: nearest").Replace(alone): "a round of the plan needs 5 agents for its sum, and the run has 2",
+	} {
+		run := st.start(plan)
+		testkit.Eventually(t, "the run has ended", func() bool {
+			r, err := st.operator.GetRun(t.Context(), &v1.GetRunRequest{Run: run})
+			testkit.Must(t, err)
+			return r.Run.State == "failed" && strings.HasPrefix(r.Run.Reason, want)
+		})
+		if rounds, err := st.ledger.Rounds(t.Context(), run, 0, 9); err != nil || len(rounds) > 0 {
+			t.Errorf("%d rounds, %v", len(rounds), err)
+		}
 	}
 }
 
@@ -440,8 +478,11 @@ func TestRoundsWait(t *testing.T) {
 		k[0].withheld, k[0].refuses = withheld, refuses
 	}
 	set(true, "daily")
-	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
-	a := st.join("a0", "a1")
+	var log logged
+	st := newStation(t, func(c *Config) {
+		c.Keepers, c.Log = []keepers.Address{k[0].address("auditor")}, slog.New(slog.NewTextHandler(&log, nil))
+	})
+	a, b := st.join("a0", "a1"), st.join("b0")
 	run := st.start(strings.ReplaceAll(hiddenPlan, ", union", ""))
 	waits := func(want string) {
 		t.Helper()
@@ -460,9 +501,38 @@ func TestRoundsWait(t *testing.T) {
 	}
 	set(false, "daily")
 	a.counted(st.masked(a.task(run, 0), a.id, 0, k, "a0", "a1"))
+	b.counted(st.masked(b.task(run, 0), b.id, 0, k, "b0"))
+	begun := time.Now()
 	waits("keeper auditor refused: daily")
+	time.Sleep(time.Second)
+	waited := time.Since(begun)
 	set(false, "")
 	st.weights(run, 1)
+	testkit.Eventually(t, "the merge is measured", func() bool { return st.merges().GetSampleCount() == 1 })
+	if took := st.merges().GetSampleSum(); took >= waited.Seconds() {
+		t.Errorf("loadstar_merge_seconds is %g and includes the wait of %v for the keeper", took, waited)
+	}
+	log.mu.Lock()
+	defer log.mu.Unlock()
+	for message, loss := range map[string]string{"round closed": "", "round unmasked": "loss=0.5"} {
+		i := slices.IndexFunc(log.lines, func(line string) bool { return strings.Contains(line, message) })
+		if i < 0 || !strings.Contains(log.lines[i], loss) || loss == "" && strings.Contains(log.lines[i], "loss=") {
+			t.Errorf("the log of %q is not right: %q", message, log.lines)
+		}
+	}
+}
+
+// merges returns the metric of merges.
+func (st *station) merges() *dto.Histogram {
+	st.Helper()
+	families, err := st.registry.Gather()
+	testkit.Must(st, err)
+	for _, f := range families {
+		if f.GetName() == "loadstar_merge_seconds" {
+			return f.Metric[0].GetHistogram()
+		}
+	}
+	return nil
 }
 
 // TestRoundsOfABackup checks that a server that repeats rounds after a restore goes on after those
@@ -470,17 +540,19 @@ func TestRoundsWait(t *testing.T) {
 func TestRoundsOfABackup(t *testing.T) {
 	k := []*open{newOpen(t)}
 	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
-	a := st.join("a0", "a1")
+	a, b := st.join("a0", "a1"), st.join("b0")
 	run := st.start(strings.NewReplacer("rounds: 3", "rounds: 9", ", union", "").Replace(hiddenPlan))
 	k[0].mu.Lock()
 	k[0].refuses, k[0].newest = "once", 4
 	k[0].mu.Unlock()
 	a.counted(st.masked(a.task(run, 0), a.id, 0, k, "a0", "a1"))
-	task := a.task(run, 5)
+	b.counted(st.masked(b.task(run, 0), b.id, 0, k, "b0"))
+	x, y := a.task(run, 5), b.task(run, 5)
 	k[0].mu.Lock()
 	k[0].refuses = ""
 	k[0].mu.Unlock()
-	a.counted(st.masked(task, a.id, 0, k, "a0", "a1"))
+	a.counted(st.masked(x, a.id, 0, k, "a0", "a1"))
+	b.counted(st.masked(y, b.id, 0, k, "b0"))
 	st.weights(run, 1)
 }
 

@@ -80,29 +80,38 @@ func Check(ctx context.Context, o Options, plans ...string) error {
 		say("policy: %s", c.Policy)
 	}
 	for _, path := range plans {
-		ok("plan "+path, checkPlan(c, path))
+		condition, err := checkPlan(c, path)
+		if ok("plan "+path, err); condition != "" {
+			say("plan %s: the agent trains it if %s", path, condition)
+		}
 	}
 	return errors.Join(problems...)
 }
 
 // checkPlan returns an error if the agent would decline a plan. It cannot check rules that
-// depend on the fleet's size or on readings, which are known only when the plan runs.
-func checkPlan(c *config.Config, path string) error {
+// depend on the fleet's size or on readings, which are known only when the plan runs. What must be true
+// of the keepers of a private plan is the condition.
+func checkPlan(c *config.Config, path string) (condition string, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return err
+		return "", err
 	}
 	p, err := recipe.Read(text)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if p, err = recipe.Resolve(p, c.Step()); err != nil {
-		return fmt.Errorf("this agent would decline it: %w", err)
+		return "", fmt.Errorf("this agent would decline it: %w", err)
 	}
-	if reasons := c.Policy.Check(p, 0); len(reasons) > 0 {
-		return fmt.Errorf("this agent would decline it: %s", strings.Join(reasons, "; "))
+	reasons := c.Policy.Check(p, 0)
+	reason, condition := c.Policy.CheckKeepers(p)
+	if reason != "" {
+		reasons = append(reasons, reason)
 	}
-	return nil
+	if len(reasons) > 0 {
+		return "", fmt.Errorf("this agent would decline it: %s", strings.Join(reasons, "; "))
+	}
+	return condition, nil
 }
 
 func checkHistory(c *config.Config) error {

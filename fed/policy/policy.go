@@ -353,6 +353,28 @@ func (p *Policy) CheckKeeper(pin member.Pin, least int64) string {
 	return ""
 }
 
+// CheckKeepers returns the reason to decline a private plan that is known before its keepers answer,
+// or otherwise what must be true of their rules. Both are empty if there is nothing to say.
+func (p *Policy) CheckKeepers(plan *fed.Plan) (reason, condition string) {
+	if !recipe.Private(plan) || p.Private == PrivateNever {
+		return "", ""
+	}
+	named := len(plan.Privacy.Keepers)
+	switch {
+	case len(p.Keepers) == 0:
+		return "this agent trusts no keeper (policy.keepers)", ""
+	case len(p.Keepers) < named:
+		return fmt.Sprintf("the plan has %d keepers, and this agent trusts %d (policy.keepers)", named, len(p.Keepers)), ""
+	case p.LeastMembers == 0:
+		return "", ""
+	}
+	condition = fmt.Sprintf("each of its keepers has least: %d or more in keeper.yaml", p.LeastMembers)
+	if plan.Privacy.Least < p.LeastMembers {
+		return fmt.Sprintf("privacy.least is %d and policy.least_members is %d, unless %s", plan.Privacy.Least, p.LeastMembers, condition), ""
+	}
+	return "", condition + " (policy.least_members)"
+}
+
 // CheckClient returns the reason not to train a client that has the given number of training
 // examples, or nothing.
 func (p *Policy) CheckClient(plan *fed.Plan, examples int) string {

@@ -102,27 +102,22 @@ func normOf(x []float32) float64 {
 	return math.Sqrt(sum)
 }
 
-// run returns the median relative validation MAE at the end, or infinity if the run diverges.
+// run returns the error at the end.
 func (x besieged) run(t *testing.T, b *runner, d *series.Dataset, s settings) float64 {
 	t.Helper()
 	s = maps.Clone(s)
 	s["seed"], s["server.robust"] = int(x.seed), x.robust
 	s["evaluate.every"], s["evaluate.clients"], s["evaluate.forecasts"] = s["rounds"].(int)-1, d.Len(), 0
 	s["privacy.mode"], s["privacy.keepers"], s["privacy.least"] = "private", []string{"auditor"}, 2
-	last := math.Inf(1)
-	c := Config{Plan: s.plan(t), Dataset: d, Workers: 2, Progress: func(p Progress) { last = p.RelativeMAE }}
-	if x.attack != "" {
-		var names []string
-		for i := range d.Len() {
-			names = append(names, d.Meter(i).ID)
-		}
-		c.hostile = x.hostile(names, float32(c.Plan.Server.Bound))
+	p := s.plan(t)
+	if x.attack == "" {
+		return finalError(t, b, p, d, nil)
 	}
-	if _, err := b.try(t, c); err != nil {
-		t.Log(x, err)
-		return math.Inf(1)
+	var names []string
+	for i := range d.Len() {
+		names = append(names, d.Meter(i).ID)
 	}
-	return last
+	return finalError(t, b, p, d, x.hostile(names, float32(p.Server.Bound)))
 }
 
 // TestRobustPrivate checks that a fifth of hostile clients raises the error of a private plan with
@@ -133,17 +128,12 @@ func TestRobustPrivate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains for more than a second")
 	}
-	generated := settings{
-		"name": "robust", "algorithm": "fedavg", "rounds": 160,
-		"model.name": "fekri2023", "model.lookback": 6, "model.targets": 2, "model.split.train": 0.7, "model.split.validation": 0.15,
-		"client.batch": 16, "client.steps": 8, "client.lr": 0.01, "client.lr_end": 0.0001, "schedule.cohort": 20,
-	}
 	seeds := []uint64{1}
 	if testkit.Long() {
 		seeds = append(seeds, 2, 3)
 	}
 	b := newRunner(t)
-	t.Run("generated", func(t *testing.T) { besiege(t, b, dataset(t, houses(t, 20)...), generated, seeds) })
+	t.Run("generated", func(t *testing.T) { besiege(t, b, dataset(t, houses(t, 20)...), settling("fedavg", 20, 160), seeds) })
 	if testkit.Long() {
 		hog := settings{"name": "robust", "algorithm": "fedavg", "model.name": "dense", "partition": "none", "rounds": 40}
 		t.Run("hog-core42", func(t *testing.T) { besiege(t, b, poisoning{Data: "hog-core42"}.dataset(t), hog, seeds) })

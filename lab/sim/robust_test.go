@@ -10,6 +10,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/internal/testkit"
+	"loadstar/series"
 )
 
 // attack is what hostile clients send instead of their updates.
@@ -71,12 +72,8 @@ func boast(u *fed.Update, loss float64) { u.Claimed, u.Loss, u.TrainLoss = math.
 // A clip below 0 is that of plans that do not set it.
 func robustness(t *testing.T, b *runner, algorithm string, seed uint64, clip float64, a *attack) float64 {
 	const meters, rounds, controlBound = 20, 160, 1 << 12
-	s := settings{
-		"name": "robust", "algorithm": algorithm, "seed": int(seed), "rounds": rounds,
-		"model.name": "fekri2023", "model.lookback": 6, "model.targets": 2, "model.split.train": 0.7, "model.split.validation": 0.15,
-		"client.batch": 16, "client.steps": 8, "client.lr": 0.01, "client.lr_end": 0.0001,
-		"schedule.cohort": meters, "evaluate.every": rounds - 1, "evaluate.clients": meters, "evaluate.forecasts": 0,
-	}
+	s := settling(algorithm, meters, rounds)
+	s["seed"] = int(seed)
 	if clip >= 0 {
 		s["server.clip"] = clip
 	}
@@ -94,13 +91,9 @@ func robustness(t *testing.T, b *runner, algorithm string, seed uint64, clip flo
 		s["schedule.kind"] = "synchronous"
 	}
 	p := s.plan(t)
-	last := math.Inf(1)
-	c := Config{
-		Plan: p, Dataset: dataset(t, houses(t, meters)...), Workers: 2,
-		Progress: func(p Progress) { last = p.RelativeMAE },
-	}
+	var hostile func(fed.Task, *fed.Update)
 	if a != nil {
-		c.hostile = func(task fed.Task, u *fed.Update) {
+		hostile = func(task fed.Task, u *fed.Update) {
 			var no int
 			fmt.Sscanf(string(u.Client), "house-%d", &no)
 			if no%5 != 0 {
@@ -114,8 +107,27 @@ func robustness(t *testing.T, b *runner, algorithm string, seed uint64, clip flo
 			clamp(u.Control, controlBound)
 		}
 	}
+	return finalError(t, b, p, dataset(t, houses(t, meters)...), hostile)
+}
+
+// settling returns the settings of a plan whose error settles without hostile clients.
+func settling(algorithm string, meters, rounds int) settings {
+	return settings{
+		"name": "robust", "algorithm": algorithm, "rounds": rounds,
+		"model.name": "fekri2023", "model.lookback": 6, "model.targets": 2, "model.split.train": 0.7, "model.split.validation": 0.15,
+		"client.batch": 16, "client.steps": 8, "client.lr": 0.01, "client.lr_end": 0.0001,
+		"schedule.cohort": meters, "evaluate.every": rounds - 1, "evaluate.clients": meters, "evaluate.forecasts": 0,
+	}
+}
+
+// finalError trains a plan among hostile clients, or none if hostile is nil. It returns the median
+// relative validation MAE at the end, or infinity if the run diverges.
+func finalError(t *testing.T, b *runner, p *fed.Plan, d *series.Dataset, hostile func(fed.Task, *fed.Update)) float64 {
+	t.Helper()
+	last := math.Inf(1)
+	c := Config{Plan: p, Dataset: d, Workers: 2, Progress: func(p Progress) { last = p.RelativeMAE }, hostile: hostile}
 	if _, err := b.try(t, c); err != nil {
-		t.Log(algorithm, err)
+		t.Log(p.Algorithm, err)
 		return math.Inf(1)
 	}
 	return last

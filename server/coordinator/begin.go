@@ -44,14 +44,13 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 		return err
 	}
 	fleet := m.clients - int64(len(held)) // the others train
-	given := p
-	if p, err = d.settle(p, fleet, m.inputs, steps(kinds, m.Step)); err != nil {
-		return fail(err)
+	p, why, err := d.settle(x, p, m, fleet, steps(kinds, m.Step))
+	if err != nil {
+		return err
 	}
-	if _, chosen := recipe.Sized(given, int(fleet)); chosen {
-		d.log.Info(fmt.Sprintf("the plan sets no schedule.cohort: a round has %d of %d clients", p.Schedule.Cohort, fleet))
+	if why != nil {
+		return fail(why)
 	}
-	terms.SetDeadline(&p.Schedule, terms.UsualDeadline(d.Longest, d.Lease))
 	text, err := recipe.Write(p)
 	if err != nil {
 		return fmt.Errorf("writing the settled plan: %w", err)
@@ -116,12 +115,45 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 	return d.open(x)
 }
 
-// settle is terms.Settle, after a check that the server has the plan's keepers.
-func (d *driver) settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*fed.Plan, error) {
-	if err := d.Keepers.Has(p.Privacy.Keepers); err != nil && recipe.Private(p) {
+// settle is terms.Settle with a deadline, after a check that the plan's keepers can release sums. It
+// returns why the run cannot begin, or nil.
+func (d *driver) settle(x *ledger.Drive, given *fed.Plan, m membership, fleet int64, steps []time.Duration) (p *fed.Plan, why, err error) {
+	if recipe.Private(given) {
+		if why := d.Keepers.Has(given.Privacy.Keepers); why != nil {
+			return nil, why, nil
+		}
+		if why, err := d.tooFewAgents(x, given, m.Filter); err != nil || why != nil {
+			return nil, why, err
+		}
+	}
+	if p, why = terms.Settle(given, fleet, m.inputs, steps); why != nil {
+		return nil, why, nil
+	}
+	if _, chosen := recipe.Sized(given, int(fleet)); chosen {
+		d.log.Info(fmt.Sprintf("the plan sets no schedule.cohort: a round has %d of %d clients", p.Schedule.Cohort, fleet))
+	}
+	terms.SetDeadline(&p.Schedule, terms.UsualDeadline(d.Longest, d.Lease))
+	return p, nil, nil
+}
+
+// tooFewAgents returns why the keepers of a private plan would release no sum of the members'
+// results, or nil. An agent counts once, however many clients it has, because it adds their updates up.
+func (d *driver) tooFewAgents(x *ledger.Drive, p *fed.Plan, members directory.Filter) (why, err error) {
+	agents, err := x.Agents(members)
+	if err != nil {
 		return nil, err
 	}
-	return terms.Settle(p, fleet, inputs, steps)
+	if needs := int64(recipe.LeastClients(p)); agents < needs {
+		return fmt.Errorf("a round of the plan needs %d agents for its sum, and the run has %d: wait for more agents, or write a smaller privacy.least, of at least 2, into the plan", needs, agents), nil
+	}
+	q := *p
+	for _, name := range p.Privacy.Keepers {
+		q.Privacy.Least = int(d.Keepers.Least(name))
+		if needs := int64(recipe.LeastClients(&q)); agents < needs {
+			return fmt.Errorf("keeper %s releases sums of at least %d agents, so a round needs %d, and the run has %d: wait for more agents, or let its people write a smaller least into keeper.yaml", name, q.Privacy.Least, needs, agents), nil
+		}
+	}
+	return nil, nil
 }
 
 // few explains why a run waits. It names the number of clients that can take part, and what other clients lack.

@@ -453,8 +453,11 @@ func (d *driver) close(x *ledger.Drive, o round.Outcome) (*ledger.Round, error) 
 	d.metrics.rounds.WithLabelValues(outcome).Inc()
 	d.metrics.turns.WithLabelValues("late").Add(float64(o.Late))
 	d.metrics.length.Observe((o.Closed - o.Opened).Seconds())
-	d.log.Info("round closed", "round", o.Round+1, "version", o.Version, "outcome", outcome,
-		"asked", o.Asked, "counted", len(o.Counted), "late", o.Late, "lost", o.Lost, "loss", r.Loss)
+	said := []any{"round", o.Round + 1, "version", o.Version, "outcome", outcome, "asked", o.Asked, "counted", len(o.Counted), "late", o.Late, "lost", o.Lost}
+	if !d.terms.Private() { // the loss of a private round is not known yet
+		said = append(said, "loss", r.Loss)
+	}
+	d.log.Info("round closed", said...)
 	if o.Merged {
 		return &r, nil
 	}

@@ -91,6 +91,9 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 	}
 	d.forgetUnmasking(d.id)
 	d.metrics.merge.Observe(time.Since(start).Seconds())
+	if d.terms.Private() {
+		d.log.Info("round unmasked", "round", r.Round+1, "loss", r.Loss)
+	}
 	blob.DeleteAll(ctx, d.Blobs, retired, d.log)
 	return nil
 }

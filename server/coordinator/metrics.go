@@ -25,7 +25,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "loadstar_round_seconds", Help: "Time from the opening of a round to its close.", Buckets: prometheus.ExponentialBuckets(0.1, 4, 10),
 		}),
 		merge: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "loadstar_merge_seconds", Help: "Time from the close of a round to the new version.", Buckets: prometheus.ExponentialBuckets(0.005, 2, 12),
+			Name: "loadstar_merge_seconds", Help: "Time to compute and store a new version from the results of a closed round. The wait for the keepers of a private plan is not included.", Buckets: prometheus.ExponentialBuckets(0.005, 2, 12),
 		}),
 	}
 	r.MustRegister(m.leading, m.rounds, m.turns, m.staleness, m.length, m.merge)

@@ -94,6 +94,18 @@ func (d *Directory) CountIn(ctx context.Context, q interface {
 	return n, err
 }
 
+// AgentsIn is CountIn for the agents of these clients.
+func (d *Directory) AgentsIn(ctx context.Context, q interface {
+	QueryRowContext(context.Context, string, ...any) *sql.Row
+}, f Filter,
+) (n int64, err error) {
+	defer sqlstore.Wrap(&err, "counting agents")
+	var args []any
+	which := d.Selects(f, &args)
+	err = q.QueryRowContext(ctx, "SELECT count(DISTINCT c.agent) FROM clients c JOIN agents a ON a.id = c.agent WHERE "+which, args...).Scan(&n)
+	return n, err
+}
+
 // LastSeen returns when any agent was last seen, or the zero time if none was.
 func (d *Directory) LastSeen(ctx context.Context) (_ time.Time, err error) {
 	defer sqlstore.Wrap(&err, "reading when an agent was seen last")

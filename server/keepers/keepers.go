@@ -56,6 +56,15 @@ type Set struct {
 	back    *prometheus.CounterVec
 }
 
+// approval is what is known of a keeper's approval of a plan. Most keepers approve any plan.
+type approval int
+
+const (
+	asked    approval = iota // it has not answered yet
+	withheld                 // its people have not approved the plan
+	approved
+)
+
 // keeper is one keeper.
 type keeper struct {
 	Address
@@ -68,7 +77,7 @@ type keeper struct {
 	revision   []byte               // of the members, of which a server needs nothing
 	says       *v1.KeeperStatement  // what it says
 	directions map[string]mask.Seed // by run
-	plans      map[string]bool      // whether it approves; no plan is disapproved later
+	plans      map[string]approval  // by SHA-256; no plan is disapproved later
 	asked      time.Time            // when it was last asked for its state
 	silent     time.Time            // since when it does not answer; zero if it does
 	why        error                // why it does not
@@ -116,7 +125,7 @@ func New(c Config) (*Set, error) {
 			return nil, fmt.Errorf("there are two keepers %s", a.Name)
 		}
 		names[a.Name] = true
-		k := &keeper{Address: a, set: s, asks: make(chan struct{}, 1), plans: map[string]bool{}, silent: time.Now(), why: errors.New("it was not asked yet")}
+		k := &keeper{Address: a, set: s, asks: make(chan struct{}, 1), plans: map[string]approval{}, silent: time.Now(), why: errors.New("it was not asked yet")}
 		pinned, err := mtls.Pinned(c.Key, func(sha [32]byte) bool { return sha == a.Identity })
 		if err != nil {
 			return nil, fmt.Errorf("making the certificate for keepers: %w", err)
@@ -177,8 +186,8 @@ func (k *keeper) follow(ctx context.Context) {
 func (k *keeper) unapproved() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, approved := range k.plans {
-		if !approved {
+	for _, is := range k.plans {
+		if is != approved {
 			return true
 		}
 	}
@@ -198,8 +207,8 @@ func (k *keeper) state(ctx context.Context) error {
 	k.mu.Lock()
 	k.asked = time.Now()
 	plans := []string{""}
-	for plan, approved := range k.plans {
-		if !approved {
+	for plan, is := range k.plans {
+		if is != approved {
 			plans = append(plans, plan)
 		}
 	}
@@ -208,20 +217,22 @@ func (k *keeper) state(ctx context.Context) error {
 		k.mu.Lock()
 		q := &v1.KeeperStateRequest{Members: k.revision, Plan: plan}
 		k.mu.Unlock()
-		approved := false
+		is := withheld
 		if err := k.call(ctx, "state", stateWithin, func(ctx context.Context) (int64, error) {
 			a, err := k.client.State(ctx, q)
 			if err != nil {
 				return 0, err
 			}
-			approved = a.Approved
+			if a.Approved {
+				is = approved
+			}
 			return k.read(q, a)
 		}); err != nil {
 			return err
 		}
-		if approved {
+		if plan != "" {
 			k.mu.Lock()
-			k.plans[plan] = true
+			k.plans[plan] = is
 			k.mu.Unlock()
 		}
 	}
@@ -237,16 +248,19 @@ func (s *Set) Approved(names []string, plan string) error {
 	}
 	for _, k := range these {
 		k.mu.Lock()
-		approved, asked := k.plans[plan]
-		if !asked {
+		is, known := k.plans[plan]
+		if !known {
 			if len(k.plans) >= maxPlans {
 				clear(k.plans)
 			}
-			k.plans[plan] = false
+			k.plans[plan] = asked
 			k.ask()
 		}
 		k.mu.Unlock()
-		if !approved {
+		switch is {
+		case asked:
+			return fmt.Errorf("keeper %s was asked whether it allows plan %s", k.Name, plan)
+		case withheld:
 			return fmt.Errorf("keeper %s has not approved plan %s yet; its people do this with 'loadstar keeper approve'", k.Name, plan)
 		}
 	}
@@ -401,6 +415,18 @@ func (s *Set) Statements(names []string) (all [][]byte, err error) {
 		all = append(all, statement)
 	}
 	return all, nil
+}
+
+// Least returns the smallest number of agents of which a keeper releases a sum by its own rules. It is
+// 0 if the keeper has not answered yet.
+func (s *Set) Least(name string) int64 {
+	these, err := s.find([]string{name})
+	if err != nil {
+		return 0 // Has says so
+	}
+	these[0].mu.Lock()
+	defer these[0].mu.Unlock()
+	return these[0].says.GetRules().GetLeast()
 }
 
 // Watch asks keepers more often than usual. Whoever waits for results that other processes let the

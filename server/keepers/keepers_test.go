@@ -34,6 +34,7 @@ type liar struct {
 	caller atomic.Value // member.Pin
 	wrong  atomic.Bool  // the signature of a release
 	refuse atomic.Bool
+	allows atomic.Bool // any plan
 	size   int64
 	at     string
 	server *httptest.Server
@@ -88,7 +89,7 @@ func (l *liar) State(_ context.Context, q *v1.KeeperStateRequest) (*v1.KeeperSta
 	if err != nil {
 		return nil, err
 	}
-	a := &v1.KeeperStateResponse{Statement: &v1.SignedStatement{}}
+	a := &v1.KeeperStateResponse{Statement: &v1.SignedStatement{}, Approved: q.Plan != "" && l.allows.Load()}
 	if err := proto.Unmarshal(text, a.Statement); err != nil {
 		return nil, err
 	}
@@ -144,6 +145,39 @@ func request(t *testing.T, length int64) []byte {
 	b, err := proto.Marshal(&v1.KeeperReleaseRequest{Round: &v1.MaskedRound{Length: length}})
 	testkit.Must(t, err)
 	return b
+}
+
+// TestApproved checks that a server asks for an approval only if a keeper withholds it. Most keepers
+// allow any plan.
+func TestApproved(t *testing.T) {
+	a := newLiar(t, 3)
+	s := set(t, map[string]int64{}, Address{"auditor", a.at, a.pin()})
+	why := func(plan string) string {
+		t.Helper()
+		if err := s.Approved([]string{"auditor"}, plan); err != nil {
+			return err.Error()
+		}
+		return ""
+	}
+	ask := func() {
+		t.Helper()
+		testkit.Must(t, s.all[0].state(t.Context()))
+	}
+	if text := why("p"); text != "keeper auditor was asked whether it allows plan p" {
+		t.Errorf("before it was asked: %q", text)
+	}
+	ask()
+	if text := why("p"); !strings.Contains(text, "has not approved plan p yet; its people do this with 'loadstar keeper approve'") {
+		t.Errorf("after it has withheld its approval: %q", text)
+	}
+	a.allows.Store(true)
+	ask()
+	if text := why("p"); text != "" {
+		t.Errorf("after its approval: %q", text)
+	}
+	if text := why("q"); strings.Contains(text, "approve") {
+		t.Errorf("another plan: %q", text)
+	}
 }
 
 // TestMasks asks two keepers, of which one does not answer for a while.

@@ -17,6 +17,11 @@ func (d *Drive) Count(f directory.Filter) (int64, error) {
 	return d.l.Directory.CountIn(d.ctx, d.tx, f)
 }
 
+// Agents returns the number of agents that have the clients that a filter selects.
+func (d *Drive) Agents(f directory.Filter) (int64, error) {
+	return d.l.Directory.AgentsIn(d.ctx, d.tx, f)
+}
+
 // Lacking returns up to limit clients, in the order of their names, whose agents were seen
 // recently enough for a filter but which the filter does not select.
 func (d *Drive) Lacking(f directory.Filter, limit int) ([]directory.Client, error) {
