@@ -434,8 +434,8 @@ func TestRefusedRounds(t *testing.T) {
 	}
 }
 
-// TestTooFewAgents checks that a run with fewer agents than a sum needs ends before a client trains,
-// and says what to write.
+// TestTooFewAgents checks that a run with fewer agents than a sum needs does not begin, says what to
+// write, and begins when there are more.
 func TestTooFewAgents(t *testing.T) {
 	t.Parallel()
 	k := newOpen(t)
@@ -451,21 +451,26 @@ func TestTooFewAgents(t *testing.T) {
 	st.join(clients[20:]...)
 	testkit.Eventually(t, "the keeper has answered", func() bool { return st.keepers.Least("auditor") == 3 })
 	alone := strings.ReplaceAll(hiddenPlan, ", union", "")
+	state := func(run string) *v1.Run {
+		r, err := st.operator.GetRun(t.Context(), &v1.GetRunRequest{Run: run})
+		testkit.Must(t, err)
+		return r.Run
+	}
+	runs := map[string]string{}
 	for plan, want := range map[string]string{
-		strings.ReplaceAll(alone, "least: 2, ", ""): "a round of the plan needs 20 agents for its sum, and the run has 2: wait for more agents, or write a smaller privacy.least",
-		alone: "keeper auditor releases sums of at least 3 agents, so a round needs 3, and the run has 2",
-		strings.NewReplacer("least: 2", "least: 4", "check: none", "check: norm", "clip: 0", "clip: 1.5, robust: nearest").Replace(alone): "a round of the plan needs 5 agents for its sum, and the run has 2",
+		strings.ReplaceAll(alone, "least: 2, ", ""): "2 of at least 20 agents can take part, without which a sum is too small: wait for more, or write a smaller privacy.least",
+		alone: "2 of at least 3 agents can take part, because keeper auditor releases no sum of fewer than 3",
+		strings.NewReplacer("least: 2", "least: 4", "check: none", "check: norm", "clip: 0", "clip: 1.5, robust: nearest").Replace(alone): "2 of at least 5 agents can take part",
 	} {
 		run := st.start(plan)
-		testkit.Eventually(t, "the run has ended", func() bool {
-			r, err := st.operator.GetRun(t.Context(), &v1.GetRunRequest{Run: run})
-			testkit.Must(t, err)
-			return r.Run.State == "failed" && strings.HasPrefix(r.Run.Reason, want)
-		})
-		if rounds, err := st.ledger.Rounds(t.Context(), run, 0, 9); err != nil || len(rounds) > 0 {
-			t.Errorf("%d rounds, %v", len(rounds), err)
+		runs[plan] = run
+		testkit.Eventually(t, "the run says what it waits for", func() bool { return strings.HasPrefix(state(run).Reason, want) })
+		if rounds, err := st.ledger.Rounds(t.Context(), run, 0, 9); err != nil || len(rounds) > 0 || state(run).State != "waiting" {
+			t.Errorf("%d rounds, %s, %v", len(rounds), state(run).State, err)
 		}
 	}
+	st.join("b0")
+	testkit.Eventually(t, "the run begins with three agents", func() bool { return state(runs[alone]).State == "running" })
 }
 
 // TestRoundsWait checks that a run whose plan no keeper has approved asks nobody, and that a refusal

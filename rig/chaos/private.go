@@ -143,6 +143,7 @@ func (a *auditor) addReleases(ctx context.Context, f *findings) error {
 		if _, err := fmt.Sscanf(rest, "round %d:", &t.round); err != nil {
 			return fmt.Errorf("entry %d of the keeper's log is %q", e.Number, e.Text)
 		}
+		t.round-- // the ledger counts from 0
 		t.run = name
 		f.released++
 		if released[t]++; released[t] > 1 {
@@ -164,7 +165,8 @@ func (a *auditor) addReleases(ctx context.Context, f *findings) error {
 	for t := range released {
 		f.fault("the keeper has released round %d of %s, which the ledger does not have", t.round, t.run)
 	}
-	if n := said(a.log, "refused a call"); n > 0 {
+	// A gateway that lets a result be checked while the round is released hears that it is late.
+	if n := said(a.log, "refused a call") - said(a.log, "refused a call\" call=check rule=once"); n > 0 {
 		f.fault("the keeper has refused %d calls of honest servers; see its log", n)
 	}
 	return nil

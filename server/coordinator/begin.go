@@ -36,20 +36,20 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 		return err
 	}
 	if d.present = m.seen; m.clients < wanted {
-		d.waiting, d.nextLook = wanted, now.Add(lookEvery)
-		return x.Explain("", few(m, wanted))
+		return d.wait(x, wanted, few(m, wanted))
 	}
 	held, err := heldOut(x, p, m.Filter)
 	if err != nil {
 		return err
 	}
 	fleet := m.clients - int64(len(held)) // the others train
-	p, why, err := d.settle(x, p, m, fleet, steps(kinds, m.Step))
-	if err != nil {
+	if short, err := d.tooFewAgents(x, p, m.Filter); err != nil {
 		return err
+	} else if short != "" {
+		return d.wait(x, wanted, short)
 	}
-	if why != nil {
-		return fail(why)
+	if p, err = d.settle(p, m, fleet, steps(kinds, m.Step)); err != nil {
+		return fail(err)
 	}
 	text, err := recipe.Write(p)
 	if err != nil {
@@ -76,8 +76,7 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 			return fail(err)
 		}
 		if weights == nil { // look again in a while
-			d.waiting, d.nextLook = wanted, now.Add(lookEvery)
-			return x.Explain("", "training the first weights on the server's data")
+			return d.wait(x, wanted, "training the first weights on the server's data")
 		}
 		server = t.Setup().From(weights).NewServer()
 	}
@@ -115,45 +114,49 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 	return d.open(x)
 }
 
-// settle is terms.Settle with a deadline, after a check that the plan's keepers can release sums. It
-// returns why the run cannot begin, or nil.
-func (d *driver) settle(x *ledger.Drive, given *fed.Plan, m membership, fleet int64, steps []time.Duration) (p *fed.Plan, why, err error) {
-	if recipe.Private(given) {
-		if why := d.Keepers.Has(given.Privacy.Keepers); why != nil {
-			return nil, why, nil
-		}
-		if why, err := d.tooFewAgents(x, given, m.Filter); err != nil || why != nil {
-			return nil, why, err
-		}
+// wait says why the run cannot begin yet. The driver looks again in a while.
+func (d *driver) wait(x *ledger.Drive, wanted int64, why string) error {
+	d.waiting, d.nextLook = wanted, d.now().Add(lookEvery)
+	return x.Explain("", why)
+}
+
+// settle is terms.Settle with a deadline, after a check that the server has the plan's keepers.
+func (d *driver) settle(given *fed.Plan, m membership, fleet int64, steps []time.Duration) (*fed.Plan, error) {
+	if err := d.Keepers.Has(given.Privacy.Keepers); err != nil && recipe.Private(given) {
+		return nil, err
 	}
-	if p, why = terms.Settle(given, fleet, m.inputs, steps); why != nil {
-		return nil, why, nil
+	p, err := terms.Settle(given, fleet, m.inputs, steps)
+	if err != nil {
+		return nil, err
 	}
 	if _, chosen := recipe.Sized(given, int(fleet)); chosen {
 		d.log.Info(fmt.Sprintf("the plan sets no schedule.cohort: a round has %d of %d clients", p.Schedule.Cohort, fleet))
 	}
 	terms.SetDeadline(&p.Schedule, terms.UsualDeadline(d.Longest, d.Lease))
-	return p, nil, nil
+	return p, nil
 }
 
-// tooFewAgents returns why the keepers of a private plan would release no sum of the members'
-// results, or nil. An agent counts once, however many clients it has, because it adds their updates up.
-func (d *driver) tooFewAgents(x *ledger.Drive, p *fed.Plan, members directory.Filter) (why, err error) {
+// tooFewAgents says why the keepers of a private plan would release no sum of the members' results. An
+// agent counts once, however many clients it has, because it adds their updates up.
+func (d *driver) tooFewAgents(x *ledger.Drive, p *fed.Plan, members directory.Filter) (string, error) {
+	if !recipe.Private(p) {
+		return "", nil
+	}
 	agents, err := x.Agents(members)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	if needs := int64(recipe.LeastClients(p)); agents < needs {
-		return fmt.Errorf("a round of the plan needs %d agents for its sum, and the run has %d: wait for more agents, or write a smaller privacy.least, of at least 2, into the plan", needs, agents), nil
+		return fmt.Sprintf("%d of at least %d agents can take part, without which a sum is too small: wait for more, or write a smaller privacy.least, of at least 2, into the plan", agents, needs), nil
 	}
 	q := *p
 	for _, name := range p.Privacy.Keepers {
 		q.Privacy.Least = int(d.Keepers.Least(name))
 		if needs := int64(recipe.LeastClients(&q)); agents < needs {
-			return fmt.Errorf("keeper %s releases sums of at least %d agents, so a round needs %d, and the run has %d: wait for more agents, or let its people write a smaller least into keeper.yaml", name, q.Privacy.Least, needs, agents), nil
+			return fmt.Sprintf("%d of at least %d agents can take part, because keeper %s releases no sum of fewer than %d: wait for more, or let its people write a smaller least into keeper.yaml", agents, needs, name, q.Privacy.Least), nil
 		}
 	}
-	return nil, nil
+	return "", nil
 }
 
 // few explains why a run waits. It names the number of clients that can take part, and what other clients lack.
