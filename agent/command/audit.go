@@ -55,7 +55,7 @@ func Audit(ctx context.Context, o Options, client string, asJSON bool) error {
 	if running {
 		return each(names, func(name string) (*audit.Report, error) { return askAudit(ctx, c, name) })
 	}
-	CollectOften()
+	collectOften()
 	return stopped(c, o, func(x *Agent) error {
 		i, err := identity.Open(c.Dir)
 		if errors.Is(err, identity.ErrNotJoined) {

@@ -23,10 +23,10 @@ import (
 	"loadstar/series/store"
 )
 
-// CollectOften lets the heap grow to only 1.2 times the live heap before the next garbage
+// collectOften lets the heap grow to only 1.2 times the live heap before the next garbage
 // collection, unless the environment says otherwise. Training and forecasting hardly
 // allocate, so this costs almost no time.
-func CollectOften() {
+func collectOften() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(20)
 	}
@@ -34,7 +34,7 @@ func CollectOften() {
 
 // Run runs an agent that forecasts, until ctx ends.
 func Run(ctx context.Context, o Options) error {
-	CollectOften()
+	collectOften()
 	c, err := config.Read(o.Config, os.Environ())
 	if err != nil {
 		return err

@@ -144,7 +144,7 @@ func Federated(p *fed.Plan, data bool) error {
 		return fmt.Errorf("%d shared weights make results of %d MB, the limit is %d MB; make more layers personal or shorten the lookback", t.Shared, t.maxBytes()>>20, maxNumbers>>20)
 	}
 	if own {
-		return CheckOwnData(t.setup)
+		return checkOwnData(t.setup)
 	}
 	return nil
 }
