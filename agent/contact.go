@@ -208,28 +208,6 @@ func (a *agent) notExchanged(q *loadstarv1.ExchangeRequest, result *outgoing, de
 	return err
 }
 
-// hear applies verdicts, first on disk and then to the worklist.
-func (a *agent) hear(verdicts []*loadstarv1.Verdict) error {
-	f := a.worklist.hear(verdicts, a.Log)
-	a.pulse.decided(f.updates, f.late)
-	for _, v := range verdicts {
-		if why := v.GetReason(); why != "" && v.GetOutcome() == loadstarv1.Outcome_OUTCOME_CLOSED && a.pulse.over(v.GetRun()) {
-			a.Log.Info("a run has ended", "run", v.GetRun(), "reason", why)
-		}
-	}
-	if len(f.counted)+len(f.dropped) == 0 {
-		return nil
-	}
-	if err := a.store.Decide(f.counted, f.dropped); err != nil {
-		return storeError(err)
-	}
-	a.worklist.done(slices.Concat(f.counted, f.dropped))
-	for _, x := range f.rejected {
-		a.worklist.refuse(x)
-	}
-	return nil
-}
-
 // errStore marks errors of the agent's own disk, which end the agent.
 var errStore = errors.New("cannot read or store the agent's state")
 

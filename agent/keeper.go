@@ -233,9 +233,9 @@ func (ms *members) hearReceipts(all []*loadstarv1.Receipt) error {
 type masking struct {
 	vector  round.Vector
 	keepers []maskKeeper
-	// context identifies all contexts of the round together.
-	context [32]byte
-	part    int64 // of the next result
+	// The context identifies all contexts of the round together. The part is that of the next
+	// result.
+	state.Masked
 }
 
 // maskKeeper is a keeper of a task, with the key of the task's day.
@@ -295,7 +295,7 @@ func (ms *members) masking(j *job, s *session) (*masking, error) {
 		h.Write(c.Append(nil))
 		m.keepers[i].context = c
 	}
-	m.context = [32]byte(h.Sum(nil))
+	m.Context = [32]byte(h.Sum(nil))
 	return m, nil
 }
 
@@ -344,14 +344,14 @@ func (ms *members) memberKey(pin member.Pin, m state.Member, day, statement int6
 // spent declines the clients of a job that are in a masked result of the round, and returns an
 // [unfit] error if the round was masked for another task.
 func (a *agent) spent(j *job, m *masking) error {
-	part, clients, err := a.store.Mask(j.GetRun(), j.GetRound(), m.context)
+	part, clients, err := a.store.Mask(j.GetRun(), j.GetRound(), m.Context)
 	switch {
 	case errors.Is(err, state.ErrMasked):
 		return unfitOf(codePolicy, "%v", err)
 	case err != nil:
 		return storeError(err)
 	}
-	m.part = part
+	m.Part = part
 	var again []string
 	for _, c := range j.clients {
 		if slices.Contains(clients, c) {
@@ -373,7 +373,7 @@ func (m *masking) mask(f *round.Fold, sizes *round.Sizes, clients int) (numbers 
 	nonce = mask.NewNonce()
 	for i := range m.keepers {
 		k := &m.keepers[i]
-		k.context.Part, k.context.Clients = m.part, int64(clients)
+		k.context.Part, k.context.Clients = m.Part, int64(clients)
 		seed := k.key.Seed(k.context, nonce)
 		seed.Add(v)
 	}

@@ -46,11 +46,12 @@ type contributor struct {
 // take adds the update that a worker trained from the given weights.
 func (g *group) take(w *worker, from []float32) error {
 	u := &w.update
+	share := g.session.share(u)
 	kept, err := g.agent.store.Stage(g.job.GetRun(), string(u.Client), w.kept, w.scaling)
 	if err != nil {
 		return storeError(err)
 	}
-	m := contributor{g.session.share(u), w.evaluation, kept}
+	m := contributor{share, w.evaluation, kept}
 	if g.masking != nil && !g.session.policy.ShareLosses {
 		u.TrainLoss = 0
 	}
@@ -89,6 +90,20 @@ func (g *group) take(w *worker, from []float32) error {
 	return nil
 }
 
+// share describes one client's part in a result.
+func (s *session) share(u *fed.Update) *loadstarv1.Share {
+	x := &loadstarv1.Share{
+		Client: string(u.Client), Examples: int64(u.Claimed), Steps: int64(u.Steps), Norm: u.Norm, ControlNorm: u.ControlNorm,
+	}
+	if s.policy.ShareLosses {
+		x.TrainLoss = u.TrainLoss
+		if s.Job.Needs.Loss {
+			x.Loss = u.Loss
+		}
+	}
+	return x
+}
+
 // finish stores the sum, or individual updates if there are too few for a sum.
 func (g *group) finish() error {
 	defer g.session.fold.Reset()
@@ -124,7 +139,7 @@ func (g *group) masked() error {
 	if err != nil {
 		return err
 	}
-	return g.put(&loadstarv1.Result{Form: loadstarv1.Form_FORM_MASKED, Nonce: nonce[:], Part: g.masking.part}, g.members, numbers)
+	return g.put(&loadstarv1.Result{Form: loadstarv1.Form_FORM_MASKED, Nonce: nonce[:], Part: g.masking.Part}, g.members, numbers)
 }
 
 // single stores one client's update as a result.
@@ -159,12 +174,11 @@ func (g *group) put(head *loadstarv1.Result, members []contributor, numbers []by
 	if err != nil {
 		return err
 	}
-	var r state.Result
-	if g.masking == nil {
-		r, err = g.agent.store.Put(g.job.GetRun(), g.job.GetRound(), staged, b, numbers)
-	} else {
-		r, err = g.agent.store.PutMasked(g.job.GetRun(), g.job.GetRound(), staged, b, numbers, g.masking.context, g.masking.part)
+	var masked *state.Masked
+	if g.masking != nil {
+		masked = &g.masking.Masked
 	}
+	r, err := g.agent.store.Put(g.job.GetRun(), g.job.GetRound(), staged, b, numbers, masked)
 	if err != nil {
 		return storeError(err)
 	}

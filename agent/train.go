@@ -365,17 +365,3 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 	w.scaling = scale.encode(s.Problem, m)
 	return g.take(w, task.Shared)
 }
-
-// share describes one client's part in a result.
-func (s *session) share(u *fed.Update) *loadstarv1.Share {
-	x := &loadstarv1.Share{
-		Client: string(u.Client), Examples: int64(u.Claimed), Steps: int64(u.Steps), Norm: u.Norm, ControlNorm: u.ControlNorm,
-	}
-	if s.policy.ShareLosses {
-		x.TrainLoss = u.TrainLoss
-		if s.Job.Needs.Loss {
-			x.Loss = u.Loss
-		}
-	}
-	return x
-}

@@ -17,6 +17,28 @@ type fates struct {
 	rejected []*decline
 }
 
+// hear applies verdicts, first on disk and then to the worklist.
+func (a *agent) hear(verdicts []*loadstarv1.Verdict) error {
+	f := a.worklist.hear(verdicts, a.Log)
+	a.pulse.decided(f.updates, f.late)
+	for _, v := range verdicts {
+		if why := v.GetReason(); why != "" && v.GetOutcome() == loadstarv1.Outcome_OUTCOME_CLOSED && a.pulse.over(v.GetRun()) {
+			a.Log.Info("a run has ended", "run", v.GetRun(), "reason", why)
+		}
+	}
+	if len(f.counted)+len(f.dropped) == 0 {
+		return nil
+	}
+	if err := a.store.Decide(f.counted, f.dropped); err != nil {
+		return storeError(err)
+	}
+	a.worklist.done(slices.Concat(f.counted, f.dropped))
+	for _, x := range f.rejected {
+		a.worklist.refuse(x)
+	}
+	return nil
+}
+
 // hear applies verdicts to the worklist and returns the results that they decide. The
 // server counts a result as a whole, so a verdict on one of its clients applies to all.
 func (d *worklist) hear(verdicts []*loadstarv1.Verdict, log *slog.Logger) (f fates) {

@@ -16,7 +16,7 @@ import (
 
 // Point accumulates the errors of point forecasts in constant memory. The order of the
 // forecasts does not matter. The zero value is ready to use. A Point is not safe for
-// concurrent use: give each worker its own and merge them.
+// concurrent use.
 type Point struct {
 	// MAPEFloor is the threshold for the MAPE, which leaves out targets unless |actual| is
 	// above it. With 0, only targets with an actual value of zero are left out. Set it
@@ -85,27 +85,6 @@ func (p *Point) Add(forecast, actual, reference float64) error {
 	return nil
 }
 
-// Merge adds all targets of q to p and does not change q. Both must have the same MAPE
-// floor.
-func (p *Point) Merge(q *Point) error {
-	if p.MAPEFloor != q.MAPEFloor {
-		return fmt.Errorf("metric: merging MAPE floors %v and %v; want the same floor in both", p.MAPEFloor, q.MAPEFloor)
-	}
-	p.n += q.n
-	p.errors.merge(q.errors)
-	p.absErrors.merge(q.absErrors)
-	p.squares.merge(q.squares)
-	p.actuals.merge(q.actuals)
-	p.absActuals.merge(q.absActuals)
-	p.percentages.merge(q.percentages)
-	p.symmetric.merge(q.symmetric)
-	p.mapeLeftOut += q.mapeLeftOut
-	p.scaled.merge(q.scaled)
-	p.references.merge(q.references)
-	p.relativeLeftOut += q.relativeLeftOut
-	return nil
-}
-
 // N returns the number of targets.
 func (p *Point) N() int { return p.n }
 
@@ -134,9 +113,6 @@ func (p *Point) MAPE() float64 {
 	return ratio(p.percentages.value(), float64(p.n-p.mapeLeftOut))
 }
 
-// MAPELeftOut returns the number of targets that are not in the MAPE.
-func (p *Point) MAPELeftOut() int { return p.mapeLeftOut }
-
 // SMAPE returns the mean of 2|forecast - actual| / (|forecast| + |actual|), which
 // is between 0 and 2; NaN without targets. A target of zero that is forecast as zero counts
 // as 0.
@@ -155,9 +131,6 @@ func (p *Point) SMAPE() float64 { return ratio(p.symmetric.value(), float64(p.n)
 //
 // Deviations: none. bose2023 prints 1/T in the numerator alone, which is a misprint.
 func (p *Point) RelativeMAE() float64 { return ratio(p.scaled.value(), p.references.value()) }
-
-// RelativeMAELeftOut returns the number of targets that are not in the relative MAE.
-func (p *Point) RelativeMAELeftOut() int { return p.relativeLeftOut }
 
 // Scores returns every metric with its name. This is the only list of point metrics.
 func (p *Point) Scores() Scores {

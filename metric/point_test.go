@@ -3,7 +3,6 @@ package metric
 import (
 	"encoding/binary"
 	"encoding/json"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -128,9 +127,9 @@ func TestPoint(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := accumulate(t, c.floor, c.triples)
 			check(t, p, c.want)
-			if p.N() != len(c.triples) || p.MAPELeftOut() != c.mape || p.RelativeMAELeftOut() != c.relative {
+			if p.N() != len(c.triples) || p.mapeLeftOut != c.mape || p.relativeLeftOut != c.relative {
 				t.Errorf("%d targets, %d and %d left out; want %d, %d and %d",
-					p.N(), p.MAPELeftOut(), p.RelativeMAELeftOut(), len(c.triples), c.mape, c.relative)
+					p.N(), p.mapeLeftOut, p.relativeLeftOut, len(c.triples), c.mape, c.relative)
 			}
 		})
 	}
@@ -166,14 +165,13 @@ func TestPointNumPy(t *testing.T) {
 		1.0284689691007773, // abs(e[g]).sum()/abs(b[g]-a[g]).sum()
 		1.4172222222222222, // e.mean()
 	})
-	if p.MAPELeftOut() != 51 || p.RelativeMAELeftOut() != 71 { // (~k).sum(), (~g).sum()
-		t.Errorf("%d and %d left out, want 51 and 71", p.MAPELeftOut(), p.RelativeMAELeftOut())
+	if p.mapeLeftOut != 51 || p.relativeLeftOut != 71 { // (~k).sum(), (~g).sum()
+		t.Errorf("%d and %d left out, want 51 and 71", p.mapeLeftOut, p.relativeLeftOut)
 	}
 }
 
-// TestPointOrder checks that scores do not depend on the order of the targets, nor on how
-// they are split between points that are merged. Loads range from watts to megawatts, and
-// errors cancel in the bias.
+// TestPointOrder checks that scores do not depend on the order of the targets. Loads range from
+// watts to megawatts, and errors cancel in the bias.
 func TestPointOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	triples := make([]triple, 3000)
@@ -191,48 +189,15 @@ func TestPointOrder(t *testing.T) {
 	whole := accumulate(t, 10, triples)
 	for range 50 {
 		rng.Shuffle(len(triples), func(i, j int) { triples[i], triples[j] = triples[j], triples[i] })
-		merged := &Point{MAPEFloor: 10}
-		for from := 0; from < len(triples); {
-			to := from + rng.IntN(len(triples)-from) + 1
-			part := accumulate(t, 10, triples[from:to])
-			before := *part
-			if err := merged.Merge(part); err != nil {
-				t.Fatal(err)
-			}
-			if *part != before {
-				t.Fatal("Merge changed its argument")
-			}
-			from = to
-		}
-		for i, s := range merged.Scores() {
+		shuffled := accumulate(t, 10, triples)
+		for i, s := range shuffled.Scores() {
 			if want := whole.Scores()[i].Value; !near(s.Value, want, 1e-14) {
 				t.Errorf("%s is %v in a different order, was %v", s.Name, s.Value, want)
 			}
 		}
-		if merged.N() != whole.N() || merged.MAPELeftOut() != whole.MAPELeftOut() || merged.RelativeMAELeftOut() != whole.RelativeMAELeftOut() {
-			t.Error("counts depend on the split")
+		if shuffled.N() != whole.N() || shuffled.mapeLeftOut != whole.mapeLeftOut || shuffled.relativeLeftOut != whole.relativeLeftOut {
+			t.Error("counts depend on the order")
 		}
-	}
-}
-
-func TestMergeEmptyAndSelf(t *testing.T) {
-	p := accumulate(t, 0, generated())
-	want := p.Scores()
-	for _, q := range []*Point{{}, p} { // merge an empty point, and p with itself
-		if err := p.Merge(q); err != nil {
-			t.Fatal(err)
-		}
-		for i, s := range p.Scores() {
-			if !near(s.Value, want[i].Value, 1e-15) {
-				t.Errorf("%s is %v, was %v", s.Name, s.Value, want[i].Value)
-			}
-		}
-	}
-	if p.N() != 1000 || p.RelativeMAELeftOut() != 142 {
-		t.Errorf("%d targets, %d left out; want 1000 and 142", p.N(), p.RelativeMAELeftOut())
-	}
-	if err := p.Merge(&Point{MAPEFloor: 1}); err == nil {
-		t.Error("Merge accepted different floors")
 	}
 }
 
@@ -302,8 +267,7 @@ func TestGet(t *testing.T) {
 }
 
 // FuzzPoint checks properties for any numbers: values that are not finite are rejected,
-// scores agree with the plain formulas, merged halves equal the whole, and JSON can be
-// written.
+// scores agree with the plain formulas, and JSON can be written.
 func FuzzPoint(f *testing.F) {
 	seed := func(triples ...triple) {
 		var data []byte
@@ -315,22 +279,15 @@ func FuzzPoint(f *testing.F) {
 	seed(generated()[:20]...)
 	seed(triple{1e100, -1e99, 1}, triple{0, 5e-324, nan}, triple{math.Copysign(0, -1), 0, inf}, triple{1e16, 1, -1e16}, triple{nan, 1, 2})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var whole, left, right Point
+		var whole Point
 		var bias, mae, size []float64
-		for i := 0; len(data) >= 24; i++ {
+		for len(data) >= 24 {
 			var x triple
 			for j := range x {
 				x[j] = math.Float64frombits(binary.LittleEndian.Uint64(data[8*j:]))
 			}
 			data = data[24:]
 			err := whole.Add(x[0], x[1], x[2])
-			part := &left
-			if i%2 == 1 {
-				part = &right
-			}
-			if again := part.Add(x[0], x[1], x[2]); fmt.Sprint(again) != fmt.Sprint(err) {
-				t.Fatalf("%v: %v, then %v", x, err, again)
-			}
 			if err != nil {
 				continue
 			}
@@ -359,18 +316,6 @@ func FuzzPoint(f *testing.F) {
 			}
 			if whole.RMSE() < whole.MAE()*(1-1e-15) && whole.MAE() > 1e-150 { // squares underflow
 				t.Errorf("RMSE %v below MAE %v", whole.RMSE(), whole.MAE())
-			}
-		}
-		if err := left.Merge(&right); err != nil {
-			t.Fatal(err)
-		}
-		for i, s := range left.Scores() {
-			want := whole.Scores()[i].Value
-			if s.Name == "bias" || s.Name == "nmae" {
-				continue // its terms cancel; checked above
-			}
-			if !near(s.Value, want, 1e-14) {
-				t.Errorf("%s is %v for merged halves, %v for the whole", s.Name, s.Value, want)
 			}
 		}
 		text, err := json.Marshal(whole)

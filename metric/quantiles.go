@@ -8,8 +8,7 @@ import (
 )
 
 // Quantiles accumulates the errors of quantile forecasts in constant memory. The order of
-// the forecasts does not matter. A Quantiles is not safe for concurrent use: give each
-// worker its own and merge them.
+// the forecasts does not matter. A Quantiles is not safe for concurrent use.
 type Quantiles struct {
 	levels []float64
 	n      int
@@ -75,23 +74,6 @@ func pinball(level, forecast, actual float64) float64 {
 	e := actual - forecast
 	return max(level*e, (level-1)*e)
 }
-
-// Merge adds all targets of r to q and does not change r. Both must have the same levels.
-func (q *Quantiles) Merge(r *Quantiles) error {
-	if !slices.Equal(q.levels, r.levels) {
-		return fmt.Errorf("metric: merging quantiles %v and %v; want the same in both", q.levels, r.levels)
-	}
-	q.n += r.n
-	for i := range q.levels {
-		q.losses[i].merge(r.losses[i])
-		q.below[i] += r.below[i]
-		q.above[i] += r.above[i]
-	}
-	return nil
-}
-
-// N returns the number of targets.
-func (q *Quantiles) N() int { return q.n }
 
 // Losses returns the mean pinball loss of each level, max(q·e, (q-1)·e) with
 // e = actual - forecast; NaN without targets.

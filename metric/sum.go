@@ -18,11 +18,6 @@ func (s *sum) add(x float64) {
 	s.hi = total
 }
 
-func (s *sum) merge(t sum) {
-	s.add(t.hi)
-	s.lo += t.lo
-}
-
 func (s sum) value() float64 { return s.hi + s.lo }
 
 // largest is the largest term that a sum accepts. The sum of any number of such terms is

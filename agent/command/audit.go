@@ -55,8 +55,8 @@ func Audit(ctx context.Context, o Options, client string, asJSON bool) error {
 	if running {
 		return each(names, func(name string) (*audit.Report, error) { return askAudit(ctx, c, name) })
 	}
-	CollectOften()
-	return stopped(c, o, func(x *site) error {
+	collectOften()
+	return stopped(c, o, func(x *Agent) error {
 		i, err := identity.Open(c.Dir)
 		if errors.Is(err, identity.ErrNotJoined) {
 			return audit.ErrIdle
@@ -72,7 +72,7 @@ func Audit(ctx context.Context, o Options, client string, asJSON bool) error {
 			return err
 		}
 		return each(names, func(name string) (*audit.Report, error) {
-			return agent.Audit(ctx, x.agent(i, k, o), name, func(int, int) {})
+			return agent.Audit(ctx, x.agent(i, k), name, func(int, int) {})
 		})
 	})
 }

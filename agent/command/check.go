@@ -233,15 +233,15 @@ func Import(o Options, files []string) error {
 		return err
 	}
 	c.History = ""
-	x, err := openStore(c, o.Log)
+	x, err := openStore(c, o)
 	if err != nil {
 		return err
 	}
 	for _, path := range files {
-		if err := x.importHistory(path, o.Log); err != nil {
-			return errors.Join(err, x.close())
+		if err := x.importHistory(path); err != nil {
+			return errors.Join(err, x.Close())
 		}
 		fmt.Fprintf(o.Out, "imported %s\n", path)
 	}
-	return x.close()
+	return x.Close()
 }

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	"loadstar/agent"
 	"loadstar/agent/audit"
 	"loadstar/agent/config"
 	"loadstar/agent/identity"
@@ -35,6 +37,13 @@ type Options struct {
 	Version string // of the program
 	Out     io.Writer
 	Log     *slog.Logger
+	// Now is the clock of an agent inside another program, which must then call Tick and Work of
+	// the Service. If it is nil, the system's clock decides when the agent forecasts.
+	Now func() time.Time
+	// Listener replaces the address of the HTTP interface, and Training changes how the agent
+	// trains. Both may be nil.
+	Listener net.Listener
+	Training func(*agent.Config)
 }
 
 // built is earlier than any correct clock.
@@ -48,14 +57,17 @@ func clock() error {
 	return nil
 }
 
-// site is an opened agent: its configuration, its readings and its forecasts.
-type site struct {
+// Agent is an opened agent: its configuration, its readings and its forecasts.
+type Agent struct {
+	// Service makes the forecasts.
+	Service *live.Service
+
+	o Options
 	c *config.Config // as it was read at the start
 	// fresh is the configuration with the reloaded clients and groups, or nil.
-	fresh   atomic.Pointer[config.Config]
-	store   *store.Store
-	service *live.Service
-	audits  audit.Auditor
+	fresh  atomic.Pointer[config.Config]
+	store  *store.Store
+	audits audit.Auditor
 	// refused names the clients that the server refused. It may be empty or nil.
 	refused atomic.Pointer[string]
 	// generated means that the imported history is synthetic.
@@ -63,7 +75,7 @@ type site struct {
 }
 
 // openStore opens the readings of a configuration and imports its history.
-func openStore(c *config.Config, log *slog.Logger) (*site, error) {
+func openStore(c *config.Config, o Options) (*Agent, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -71,9 +83,9 @@ func openStore(c *config.Config, log *slog.Logger) (*site, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the readings: %w", err)
 	}
-	x := &site{c: c, store: s}
+	x := &Agent{o: o, c: c, store: s}
 	if c.History != "" {
-		if err := x.importHistory(c.History, log); err != nil {
+		if err := x.importHistory(c.History); err != nil {
 			_ = s.Close() // report the error that made opening fail, not a second one
 			return nil, err
 		}
@@ -82,7 +94,7 @@ func openStore(c *config.Config, log *slog.Logger) (*site, error) {
 }
 
 // importHistory imports a prepared file unless this was done before.
-func (x *site) importHistory(path string, log *slog.Logger) error {
+func (x *Agent) importHistory(path string) error {
 	d, closer, err := series.OpenPrepared(path)
 	if err != nil {
 		return fmt.Errorf("cannot open the history: %w", err)
@@ -100,16 +112,20 @@ func (x *site) importHistory(path string, log *slog.Logger) error {
 		return err
 	}
 	key := fmt.Sprintf("%s %d %d", path, info.Size(), info.ModTime().UnixNano())
-	did, err := x.store.Import(key, d, time.Now())
+	now := time.Now()
+	if x.o.Now != nil {
+		now = x.o.Now()
+	}
+	did, err := x.store.Import(key, d, now)
 	if did && err == nil {
-		log.Info("imported the history", "file", path, "clients", d.Len())
+		x.o.Log.Info("imported the history", "file", path, "clients", d.Len())
 	}
 	return err
 }
 
 // clients returns the clients' names from the configuration, or, if it names none, those
 // with readings.
-func (x *site) clients() ([]string, error) {
+func (x *Agent) clients() ([]string, error) {
 	c := x.c
 	if fresh := x.fresh.Load(); fresh != nil {
 		c = fresh
@@ -125,20 +141,20 @@ func (x *site) clients() ([]string, error) {
 	return names, nil
 }
 
-// open opens the agent of a configuration.
-func open(c *config.Config, log *slog.Logger) (*site, error) {
-	x, err := openStore(c, log)
+// Open opens the agent of a configuration.
+func Open(c *config.Config, o Options) (*Agent, error) {
+	x, err := openStore(c, o)
 	if err != nil {
 		return nil, err
 	}
-	if err := x.openService(log); err != nil {
+	if err := x.openService(); err != nil {
 		_ = x.store.Close() // report the error that made opening fail, not a second one
 		return nil, err
 	}
 	return x, nil
 }
 
-func (x *site) openService(log *slog.Logger) error {
+func (x *Agent) openService() error {
 	c := x.c
 	names, err := x.clients()
 	if err != nil {
@@ -159,26 +175,27 @@ func (x *site) openService(log *slog.Logger) error {
 		}
 		fallback = issue.LastWeek
 	}
-	x.service, err = live.Open(live.Config{
+	x.Service, err = live.Open(live.Config{
 		Dir:     c.Dir,
 		Site:    series.Dataset{Name: c.Site.Name, Generated: x.generated, Interval: c.Step(), Clock: c.Location(), Country: c.Site.Country},
 		Clients: names, Groups: c.Groups, H: int(time.Duration(c.Forecast.H) / c.Step()), Levels: c.Forecast.Levels,
 		Fallback: fallback, Delay: time.Duration(c.Forecast.Delay), Store: x.store, Model: c.Model, Kernel: k, Generic: young,
-		ShareScores: c.Share.Scores, Clock: clock, Log: log,
+		ShareScores: c.Share.Scores, Now: x.o.Now, Clock: clock, Log: x.o.Log,
 	})
 	return err
 }
 
-func (x *site) close() error {
+// Close closes the files of an agent that does not run.
+func (x *Agent) Close() error {
 	var err error
-	if x.service != nil {
-		err = x.service.Close()
+	if x.Service != nil {
+		err = x.Service.Close()
 	}
 	return errors.Join(err, x.store.Close())
 }
 
 // readingsClients returns how to judge each client's readings.
-func (x *site) readingsClients() (map[string]readings.Client, error) {
+func (x *Agent) readingsClients() (map[string]readings.Client, error) {
 	names, err := x.clients()
 	out := map[string]readings.Client{}
 	for _, name := range names {

@@ -87,7 +87,7 @@ func (h *hosting) run(ctx context.Context) error {
 
 // train trains on a dataset for a server.
 func (h *hosting) train(ctx context.Context) error {
-	CollectOften()
+	collectOften()
 	if err := h.live.Join.Once(ctx, h.c.Dir, hostname()); err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -24,10 +23,10 @@ import (
 	"loadstar/series/store"
 )
 
-// CollectOften lets the heap grow to only 1.2 times the live heap before the next garbage
+// collectOften lets the heap grow to only 1.2 times the live heap before the next garbage
 // collection, unless the environment says otherwise. Training and forecasting hardly
 // allocate, so this costs almost no time.
-func CollectOften() {
+func collectOften() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(20)
 	}
@@ -35,7 +34,7 @@ func CollectOften() {
 
 // Run runs an agent that forecasts, until ctx ends.
 func Run(ctx context.Context, o Options) error {
-	CollectOften()
+	collectOften()
 	c, err := config.Read(o.Config, os.Environ())
 	if err != nil {
 		return err
@@ -48,11 +47,11 @@ func Run(ctx context.Context, o Options) error {
 	if err := o.Join.Once(ctx, c.Dir, c.Site.Name); err != nil {
 		return err
 	}
-	x, err := open(c, o.Log)
+	x, err := Open(c, o)
 	if err != nil {
 		return err
 	}
-	return errors.Join(x.run(ctx, o), x.close())
+	return errors.Join(x.Run(ctx), x.Close())
 }
 
 // parts are the goroutines of an agent. If one fails, all end.
@@ -70,12 +69,12 @@ func (p *parts) start(what string, run func(context.Context) error) {
 	})
 }
 
-// run starts all parts of an agent and waits until ctx or one of them ends.
-func (x *site) run(outer context.Context, o Options) error {
+// Run starts all parts of an agent and waits until ctx or one of them ends.
+func (x *Agent) Run(outer context.Context) error {
 	p := &parts{}
 	p.ctx, p.stop = context.WithCancelCause(outer)
 	defer p.stop(nil)
-	intake, err := x.intake(o.Log)
+	intake, err := x.intake()
 	if err != nil {
 		return err
 	}
@@ -88,14 +87,14 @@ func (x *site) run(outer context.Context, o Options) error {
 		p.start("inbox", inbox.Run)
 	}
 	if x.c.Weather.Address != "" {
-		p.start("weather", func(ctx context.Context) error { return x.fetchWeather(ctx, intake, o.Log) })
+		p.start("weather", func(ctx context.Context) error { return x.fetchWeather(ctx, intake) })
 	}
 	var client *mqtt.Client
 	if x.c.MQTT.Broker != "" {
-		if client, err = mqtt.New(broker(x.c, o.Version, o.Log), intake, published{x.service, x.store}); err != nil {
+		if client, err = mqtt.New(broker(x.c, x.o.Version, x.o.Log), intake, published{x.Service, x.store}); err != nil {
 			return err
 		}
-		x.service.Subscribe(func(issued []*live.Issued) {
+		x.Service.Subscribe(func(issued []*live.Issued) {
 			var names []string
 			for _, f := range issued {
 				names = append(names, f.Client)
@@ -104,19 +103,21 @@ func (x *site) run(outer context.Context, o Options) error {
 		})
 		p.start("mqtt", client.Run)
 	}
-	if err := x.serve(p, intake, o); err != nil {
+	if err := x.serve(p, intake); err != nil {
 		p.stop(err)
 	}
-	x.train(p, o)
-	p.start("forecasts", x.service.Run)
-	p.start("reload", func(ctx context.Context) error { return x.reload(ctx, o, intake, client) })
+	x.train(p)
+	if x.o.Now == nil {
+		p.start("forecasts", x.Service.Run)
+		p.start("reload", func(ctx context.Context) error { return x.reload(ctx, intake, client) })
+	}
 	names, err := x.clients()
 	if err != nil {
 		p.stop(err)
 	}
-	o.Log.Info("forecasting", "site", x.c.Site.Name, "clients", len(names), "steps", x.c.Site.Interval.String(), "ahead", x.c.Forecast.H.String())
+	x.o.Log.Info("forecasting", "site", x.c.Site.Name, "clients", len(names), "steps", x.c.Site.Interval.String(), "ahead", x.c.Forecast.H.String())
 	if p.ctx.Err() == nil {
-		service.Ready(p.ctx, o.Log)
+		service.Ready(p.ctx, x.o.Log)
 	}
 	p.wg.Wait()
 	if outer.Err() != nil {
@@ -125,21 +126,21 @@ func (x *site) run(outer context.Context, o Options) error {
 	return context.Cause(p.ctx)
 }
 
-func (x *site) intake(log *slog.Logger) (*readings.Intake, error) {
+func (x *Agent) intake() (*readings.Intake, error) {
 	clients, err := x.readingsClients()
 	if err != nil {
 		return nil, err
 	}
 	return readings.NewIntake(readings.Config{
-		Store: x.store, Interval: x.c.Step(), Zone: x.c.Location(), Clients: clients, Flush: time.Duration(x.c.Store.Flush), Clock: clock,
-		Log: func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) },
+		Store: x.store, Interval: x.c.Step(), Zone: x.c.Location(), Clients: clients, Flush: time.Duration(x.c.Store.Flush), Now: x.o.Now, Clock: clock,
+		Log: func(format string, args ...any) { x.o.Log.Warn(fmt.Sprintf(format, args...)) },
 	})
 }
 
 // train takes part in the training of the server that the agent has joined. Without a server
 // the agent forecasts alone.
-func (x *site) train(p *parts, o Options) {
-	log := o.Log
+func (x *Agent) train(p *parts) {
+	log := x.o.Log
 	if x.c.Server == config.ServerNone {
 		return
 	}
@@ -162,7 +163,7 @@ func (x *site) train(p *parts, o Options) {
 			return nil
 		}
 		log.Info("taking part in training", "agent", i.ID(), "server", i.Server())
-		err := agent.Run(ctx, x.agent(i, k, o))
+		err := agent.Run(ctx, x.agent(i, k))
 		if err != nil && x.c.Server == config.ServerOptional {
 			log.Error("training has ended; forecasts go on", "error", err)
 			return nil
@@ -172,10 +173,10 @@ func (x *site) train(p *parts, o Options) {
 }
 
 // agent configures the part of the agent that trains.
-func (x *site) agent(i *identity.Identity, k *kernel.Set, o Options) agent.Config {
-	return agent.Config{
-		Dir: x.c.Dir, Name: i.ID(), Invitations: x.c.Train.Invitations, Server: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue, Source: x.source, Releases: x.service.Host(),
-		Kernel: k, Workers: x.c.Train.Workers, Policy: &x.c.Policy, Yield: x.service.Yield, Audits: &x.audits, Version: o.Version, Log: o.Log,
+func (x *Agent) agent(i *identity.Identity, k *kernel.Set) agent.Config {
+	c := agent.Config{
+		Dir: x.c.Dir, Name: i.ID(), Invitations: x.c.Train.Invitations, Server: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue, Source: x.source, Releases: x.Service.Host(),
+		Kernel: k, Workers: x.c.Train.Workers, Policy: &x.c.Policy, Yield: x.Service.Yield, Audits: &x.audits, Version: x.o.Version, Log: x.o.Log,
 		Announced: func(refused []string, reason string) {
 			text := ""
 			if len(refused) > 0 {
@@ -184,10 +185,14 @@ func (x *site) agent(i *identity.Identity, k *kernel.Set, o Options) agent.Confi
 			x.refused.Store(&text)
 		},
 	}
+	if x.o.Training != nil {
+		x.o.Training(&c)
+	}
+	return c
 }
 
 // waitForReadings waits until a client has readings to train on.
-func (x *site) waitForReadings(ctx context.Context) error {
+func (x *Agent) waitForReadings(ctx context.Context) error {
 	for {
 		if names, err := x.store.Clients(); err == nil && len(names) > 0 {
 			return nil
@@ -201,7 +206,7 @@ func (x *site) waitForReadings(ctx context.Context) error {
 }
 
 // source returns the current measured readings for training.
-func (x *site) source() (*series.Dataset, func(), error) {
+func (x *Agent) source() (*series.Dataset, func(), error) {
 	names, err := x.clients()
 	if err != nil {
 		return nil, nil, err
@@ -222,7 +227,7 @@ func (x *site) source() (*series.Dataset, func(), error) {
 		to = max(to, end)
 		known = append(known, name)
 	}
-	at := x.service.Site()
+	at := x.Service.Site()
 	site := series.Dataset{Name: x.c.Site.Name, Generated: at.Generated, Interval: at.Step, Clock: at.Zone, Country: x.c.Site.Country}
 	if site.Weather, _, err = x.store.Weather(from, to, to); err != nil {
 		return nil, nil, err
@@ -232,7 +237,7 @@ func (x *site) source() (*series.Dataset, func(), error) {
 }
 
 // reload rereads the clients and groups at every SIGHUP.
-func (x *site) reload(ctx context.Context, o Options, intake *readings.Intake, client *mqtt.Client) error {
+func (x *Agent) reload(ctx context.Context, intake *readings.Intake, client *mqtt.Client) error {
 	c := make(chan os.Signal, 1)
 	notifyReload(c)
 	defer signal.Stop(c)
@@ -241,21 +246,21 @@ func (x *site) reload(ctx context.Context, o Options, intake *readings.Intake, c
 		case <-ctx.Done():
 			return nil
 		case <-c:
-			if err := x.reread(o, intake, client); err != nil {
-				o.Log.Error("cannot read the configuration again; the old one stays", "error", err)
+			if err := x.reread(intake, client); err != nil {
+				x.o.Log.Error("cannot read the configuration again; the old one stays", "error", err)
 			}
 		}
 	}
 }
 
-func (x *site) reread(o Options, intake *readings.Intake, client *mqtt.Client) error {
-	fresh, err := config.Read(o.Config, os.Environ())
+func (x *Agent) reread(intake *readings.Intake, client *mqtt.Client) error {
+	fresh, err := config.Read(x.o.Config, os.Environ())
 	if err != nil {
 		return err
 	}
 	merged := *x.c
 	merged.Clients, merged.Groups = fresh.Clients, fresh.Groups
-	next := &site{c: &merged, store: x.store}
+	next := &Agent{c: &merged, store: x.store}
 	names, err := next.clients()
 	if err != nil {
 		return err
@@ -269,11 +274,11 @@ func (x *site) reread(o Options, intake *readings.Intake, client *mqtt.Client) e
 			return err
 		}
 	}
-	if err := x.service.Reconfigure(names, merged.Groups); err != nil {
+	if err := x.Service.Reconfigure(names, merged.Groups); err != nil {
 		return err
 	}
 	intake.SetClients(clients)
 	x.fresh.Store(&merged)
-	o.Log.Info("read the clients and groups again", "clients", len(names), "groups", len(merged.Groups))
+	x.o.Log.Info("read the clients and groups again", "clients", len(names), "groups", len(merged.Groups))
 	return nil
 }

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"net/http"
 
 	"loadstar/agent/api"
@@ -9,11 +10,11 @@ import (
 )
 
 // serve starts the HTTP interface, and writes forecasts to a folder if one is configured.
-func (x *site) serve(p *parts, intake *readings.Intake, o Options) error {
+func (x *Agent) serve(p *parts, intake *readings.Intake) error {
 	if dir := x.c.Forecast.Drop; dir != "" {
-		x.service.Subscribe(func([]*live.Issued) {
-			if err := api.Drop(dir, x.service); err != nil {
-				o.Log.Error("cannot write the forecasts as CSV files", "error", err)
+		x.Service.Subscribe(func([]*live.Issued) {
+			if err := api.Drop(dir, x.Service); err != nil {
+				x.o.Log.Error("cannot write the forecasts as CSV files", "error", err)
 			}
 		})
 	}
@@ -21,12 +22,17 @@ func (x *site) serve(p *parts, intake *readings.Intake, o Options) error {
 		return nil
 	}
 	server, err := api.New(api.Config{
-		Service: x.service, Intake: intake, Audits: &x.audits, Listen: x.c.HTTP.Listen, TokenFile: x.c.HTTP.TokenFile,
-		More: func(mux *http.ServeMux) { control(mux, x.service, intake, x.refused.Load) },
+		Service: x.Service, Intake: intake, Audits: &x.audits, Listen: x.c.HTTP.Listen, TokenFile: x.c.HTTP.TokenFile, Now: x.o.Now,
+		More: func(mux *http.ServeMux) { control(mux, x.Service, intake, x.refused.Load) },
 	})
 	if err != nil {
 		return err
 	}
-	p.start("http", server.Run)
+	p.start("http", func(ctx context.Context) error {
+		if x.o.Listener != nil {
+			return server.Serve(ctx, x.o.Listener)
+		}
+		return server.Run(ctx)
+	})
 	return nil
 }

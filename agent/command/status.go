@@ -31,9 +31,9 @@ func Status(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	return ask(ctx, c, http.MethodGet, "/v1/status", o, func(x *site) error {
+	return ask(ctx, c, http.MethodGet, "/v1/status", o, func(x *Agent) error {
 		fmt.Fprintln(o.Out, "the agent is not running")
-		return writeStatus(plain{o.Out}, x.service, nobody, time.Now())
+		return writeStatus(plain{o.Out}, x.Service, nobody, time.Now())
 	})
 }
 
@@ -47,11 +47,11 @@ func Model(ctx context.Context, o Options, action, client string) error {
 		return err
 	}
 	path := "/v1/clients/" + url.PathEscape(client) + "/model/" + action
-	return ask(ctx, c, http.MethodPost, path, o, func(x *site) error {
-		if err := act(x.service, action, client); err != nil {
+	return ask(ctx, c, http.MethodPost, path, o, func(x *Agent) error {
+		if err := act(x.Service, action, client); err != nil {
 			return err
 		}
-		return writeClient(plain{o.Out}, x.service, client)
+		return writeClient(plain{o.Out}, x.Service, client)
 	})
 }
 
@@ -69,7 +69,7 @@ func act(s *live.Service, action, client string) error {
 
 // ask sends a request to the running agent and prints its answer. If no agent is running, it
 // opens the folder and calls offline.
-func ask(ctx context.Context, c *config.Config, method, path string, o Options, offline func(*site) error) error {
+func ask(ctx context.Context, c *config.Config, method, path string, o Options, offline func(*Agent) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	if c.HTTP.Listen != "" {
@@ -82,16 +82,16 @@ func ask(ctx context.Context, c *config.Config, method, path string, o Options, 
 }
 
 // stopped opens the folder of an agent that is not running.
-func stopped(c *config.Config, o Options, offline func(*site) error) error {
+func stopped(c *config.Config, o Options, offline func(*Agent) error) error {
 	copied := *c
 	copied.History, copied.Model = "", "" // what was imported before is enough
-	x, err := open(&copied, o.Log)
+	x, err := Open(&copied, o)
 	if errors.Is(err, boltfile.ErrLocked) {
 		return fmt.Errorf("an agent is running in %s, but does not answer at %q: %w", c.Dir, c.HTTP.Listen, err)
 	} else if err != nil {
 		return err
 	}
-	return errors.Join(offline(x), x.close())
+	return errors.Join(offline(x), x.Close())
 }
 
 // call returns false if nothing listens at the agent's address.
@@ -276,8 +276,8 @@ func Accept(ctx context.Context, o Options, client string) error {
 	if err != nil {
 		return err
 	}
-	return ask(ctx, c, http.MethodPost, "/v1/clients/"+url.PathEscape(client)+"/scale", o, func(x *site) error {
-		intake, err := x.intake(o.Log)
+	return ask(ctx, c, http.MethodPost, "/v1/clients/"+url.PathEscape(client)+"/scale", o, func(x *Agent) error {
+		intake, err := x.intake()
 		if err != nil {
 			return err
 		}

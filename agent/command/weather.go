@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"log/slog"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -42,7 +41,7 @@ func checkWeather(ctx context.Context, c *config.Config, say func(string, ...any
 
 // fetchWeather requests weather at intervals until ctx ends. If the service fails, forecasts go
 // on and report that weather is missing.
-func (x *site) fetchWeather(ctx context.Context, intake *readings.Intake, log *slog.Logger) error {
+func (x *Agent) fetchWeather(ctx context.Context, intake *readings.Intake) error {
 	w := x.c.Weather
 	service, at, err := weatherService(x.c)
 	if err != nil {
@@ -50,7 +49,7 @@ func (x *site) fetchWeather(ctx context.Context, intake *readings.Intake, log *s
 	}
 	every := time.Duration(w.Every)
 	ahead := int(math.Ceil(time.Duration(x.c.Forecast.H).Hours()/24)) + 1
-	log.Info("asking for weather", "service", w.Address, "place", at.String(), "every", w.Every.String())
+	x.o.Log.Info("asking for weather", "service", w.Address, "place", at.String(), "every", w.Every.String())
 	// Spread the requests of agents that start together, for example after a power cut.
 	wait := rand.N(every/120 + 1)
 	retry := backoff.Backoff{Base: time.Minute, Cap: every}
@@ -65,12 +64,12 @@ func (x *site) fetchWeather(ctx context.Context, intake *readings.Intake, log *s
 			return nil
 		case err != nil:
 			if !failed {
-				log.Warn("no weather; forecasts use what is stored, and the agent tries again", "error", err)
+				x.o.Log.Warn("no weather; forecasts use what is stored, and the agent tries again", "error", err)
 			}
 			failed, arrives, wait = true, false, retry.Next()
 			continue
 		case !arrives:
-			log.Info("weather arrives", "hours", len(hours.Times))
+			x.o.Log.Info("weather arrives", "hours", len(hours.Times))
 		}
 		retry.Reset()
 		failed, arrives, past = false, true, 1

@@ -36,7 +36,6 @@ type tally struct {
 	n            int
 	abs, pinball float64
 	// of the model alone
-	bareN   int
 	bareAbs float64
 }
 
@@ -157,9 +156,7 @@ func (ch *chooser) contest(d *series.Dataset, j *job, champion *runner, h *head,
 			}
 			load := float64(m.Load[i])
 			if base := ch.bareOf(champion, a, k, m, t); k < len(b.bare) && b.bare[k] == b.bare[k] && !math.IsNaN(base) {
-				v.champion.bareN++
 				v.champion.bareAbs += math.Abs(load - base)
-				v.contender.bareN++
 				v.contender.bareAbs += math.Abs(load - float64(b.bare[k]))
 			}
 			v.champion.add(ch.c.Levels, ch.point, a.Rows[k].Values, load)

@@ -94,7 +94,7 @@ func (i *Intake) read(w http.ResponseWriter, r *http.Request, take func(string, 
 		service.Problem(w, http.StatusUnsupportedMediaType, "media-type", err.Error(), nil)
 	case r.Context().Err() != nil:
 		service.Problem(w, http.StatusBadRequest, "incomplete", "the request ended early", nil)
-	case errors.Is(err, ErrClock):
+	case errors.Is(err, errClock):
 		service.Problem(w, http.StatusServiceUnavailable, "clock", "nothing was stored, because the agent's clock is wrong; send it again later", nil)
 	default: // the log says what is wrong with the disk, and strangers need not know
 		i.c.Log("a request was not stored: %v", err)

@@ -24,12 +24,12 @@ const (
 var (
 	// ErrClosed means that an intake has ended.
 	ErrClosed = errors.New("the agent is stopping")
-	// ErrClock means that the system's clock is wrong, so no time can be trusted.
-	ErrClock = errors.New("the system's clock is wrong")
+	// errClock means that the system's clock is wrong, so no time can be trusted.
+	errClock = errors.New("the system's clock is wrong")
 	// ErrClient means that the agent has no such client.
 	ErrClient = errors.New("there is no such client")
-	// ErrFull means that too many samples wait to be stored.
-	ErrFull = errors.New("too many samples wait to be stored")
+	// errFull means that too many samples wait to be stored.
+	errFull = errors.New("too many samples wait to be stored")
 )
 
 // Intake ingests readings and samples, and stores many samples in one transaction. All
@@ -119,9 +119,9 @@ func (i *Intake) Add(samples []Sample, done func(error)) {
 	case i.closed:
 		err = ErrClosed
 	case i.c.Clock() != nil:
-		err = ErrClock
+		err = errClock
 	case i.waiting+len(samples) > maxWaiting || len(i.batch) >= maxWaiting:
-		err = ErrFull
+		err = errFull
 	default:
 		i.batch = append(i.batch, message{slices.Clone(samples), done})
 		i.waiting += len(samples)

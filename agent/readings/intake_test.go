@@ -183,16 +183,16 @@ func TestIntakeFails(t *testing.T) {
 	for range maxWaiting + 1 {
 		i.Add([]Sample{counter(32, 3)}, note)
 	}
-	if len(done) != 1 || !errors.Is(done[0], ErrFull) {
+	if len(done) != 1 || !errors.Is(done[0], errFull) {
 		t.Errorf("too many samples: %v", done)
 	}
 	if i.end() == nil || len(done) != maxWaiting+1 || done[maxWaiting] == nil {
 		t.Errorf("%d of the rest acknowledged", len(done))
 	}
-	i, _, _ = intake(t, func(c *Config) { c.Clock = func() error { return ErrClock } })
+	i, _, _ = intake(t, func(c *Config) { c.Clock = func() error { return errClock } })
 	done = nil
 	i.Add([]Sample{counter(1, 1)}, note)
-	if len(done) != 1 || !errors.Is(done[0], ErrClock) {
+	if len(done) != 1 || !errors.Is(done[0], errClock) {
 		t.Errorf("with a wrong clock: %v", done)
 	}
 }

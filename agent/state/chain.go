@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	bolt "go.etcd.io/bbolt"
+
+	"loadstar/internal/boltfile"
 )
 
 // Chain is what an agent knows about the versions of a run's shared weights.
@@ -61,7 +63,7 @@ const hashesKept = 32
 func (s *Store) Chain(run string) (c Chain, found bool, err error) {
 	err = s.view(func(tx *bolt.Tx) error {
 		var r chainRecord
-		if found, err = getRecord(tx.Bucket(chainsBucket), []byte(run), &r); err != nil || !found {
+		if found, err = boltfile.Get(tx.Bucket(chainsBucket), []byte(run), &r); err != nil || !found {
 			return err
 		}
 		data, err := r.Weights.find(tx)
@@ -87,7 +89,7 @@ func (s *Store) Follow(run string, t Trail) error {
 			return fmt.Errorf("run %s has not begun", run)
 		}
 		var r chainRecord
-		if _, err := getRecord(tx.Bucket(chainsBucket), key, &r); err != nil {
+		if _, err := boltfile.Get(tx.Bucket(chainsBucket), key, &r); err != nil {
 			r = chainRecord{}
 		}
 		if r.Trail.Forked != "" {
@@ -98,7 +100,7 @@ func (s *Store) Follow(run string, t Trail) error {
 			r.Trail = t
 		}
 		r.Trail.Forked = t.Forked
-		return putRecord(tx.Bucket(chainsBucket), key, r)
+		return boltfile.Put(tx.Bucket(chainsBucket), key, r)
 	})
 }
 
@@ -111,7 +113,7 @@ func (s *Store) Trails(n int) (runs []string, trails []Trail, err error) {
 		}
 		for _, x := range slices.Backward(live) {
 			var r chainRecord
-			if _, err := getRecord(tx.Bucket(chainsBucket), []byte(x.name), &r); err != nil || len(r.Trail.Hash) == 0 {
+			if _, err := boltfile.Get(tx.Bucket(chainsBucket), []byte(x.name), &r); err != nil || len(r.Trail.Hash) == 0 {
 				continue // a damaged chain has nothing to compare
 			}
 			if runs, trails = append(runs, x.name), append(trails, r.Trail); len(runs) == n {
@@ -128,7 +130,7 @@ func (s *Store) Trails(n int) (runs []string, trails []Trail, err error) {
 func (s *Store) Accept(run string, version int64, hash string, weights []float32) error {
 	key := []byte(run)
 	change := func(tx *bolt.Tx) (r chainRecord, changes bool) {
-		if _, err := getRecord(tx.Bucket(chainsBucket), key, &r); err != nil {
+		if _, err := boltfile.Get(tx.Bucket(chainsBucket), key, &r); err != nil {
 			r = chainRecord{Version: -1}
 		} else if len(r.Hashes) == 0 {
 			r.Version = -1
@@ -160,7 +162,7 @@ func (s *Store) Accept(run string, version int64, hash string, weights []float32
 			}
 			r.Version = version
 		}
-		return putRecord(tx.Bucket(chainsBucket), key, r)
+		return boltfile.Put(tx.Bucket(chainsBucket), key, r)
 	})
 	if err != nil {
 		return err

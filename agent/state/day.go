@@ -8,6 +8,8 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+
+	"loadstar/internal/boltfile"
 )
 
 // plansKey is the key of the planRecord in the bucket meta.
@@ -44,7 +46,7 @@ func (s *Store) CountPlan(plan string, most int, now time.Time) (n int, err erro
 				return nil
 			}
 		}
-		return putRecord(tx.Bucket(metaBucket), plansKey, r)
+		return boltfile.Put(tx.Bucket(metaBucket), plansKey, r)
 	})
 	return n, err
 }
@@ -54,7 +56,7 @@ func (s *Store) CountPlan(plan string, most int, now time.Time) (n int, err erro
 // week.
 func recentPlans(tx *bolt.Tx, most int, day int64) (r planRecord, damaged bool, err error) {
 	const week = 7
-	_, err = getRecord(tx.Bucket(metaBucket), plansKey, &r)
+	_, err = boltfile.Get(tx.Bucket(metaBucket), plansKey, &r)
 	if damaged = errors.Is(err, ErrDamaged); err != nil && !damaged {
 		return r, false, err
 	}
@@ -93,10 +95,10 @@ func (s *Store) CountRound(task string, most int, now time.Time) (n int, err err
 	day := now.UTC().Unix() / (24 * 60 * 60)
 	err = s.update("count round", func(tx *bolt.Tx) error {
 		var r dayRecord
-		if _, err := getRecord(tx.Bucket(metaBucket), roundsKey, &r); errors.Is(err, ErrDamaged) {
+		if _, err := boltfile.Get(tx.Bucket(metaBucket), roundsKey, &r); errors.Is(err, ErrDamaged) {
 			// The count is unknown, so do not train until tomorrow. Store it, because otherwise it would still be unknown tomorrow.
 			n = most + 1
-			return putRecord(tx.Bucket(metaBucket), roundsKey, dayRecord{Day: day, Count: most})
+			return boltfile.Put(tx.Bucket(metaBucket), roundsKey, dayRecord{Day: day, Count: most})
 		} else if err != nil {
 			return err
 		}
@@ -112,7 +114,7 @@ func (s *Store) CountRound(task string, most int, now time.Time) (n int, err err
 		if n = r.Count; n > most {
 			return nil
 		}
-		return putRecord(tx.Bucket(metaBucket), roundsKey, r)
+		return boltfile.Put(tx.Bucket(metaBucket), roundsKey, r)
 	})
 	return n, err
 }

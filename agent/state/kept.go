@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	bolt "go.etcd.io/bbolt"
+
+	"loadstar/internal/boltfile"
 )
 
 // keptRecord is the record on disk that points to a client's current values in a run.
@@ -34,7 +36,7 @@ func (s *Store) Load(run, client string, dst []float32) (Kept, error) {
 	found := false
 	err := s.view(func(tx *bolt.Tx) error {
 		var err error
-		if found, err = getRecord(tx.Bucket(keptBucket), []byte(key), &r); !found || err != nil {
+		if found, err = boltfile.Get(tx.Bucket(keptBucket), []byte(key), &r); !found || err != nil {
 			return err
 		}
 		data, err := r.Value.find(tx)
@@ -64,7 +66,7 @@ func (s *Store) Read(run, client string) (values []float32, scaling []byte, foun
 	var r keptRecord
 	err = s.view(func(tx *bolt.Tx) error {
 		var err error
-		if found, err = getRecord(tx.Bucket(keptBucket), []byte(key), &r); !found || err != nil {
+		if found, err = boltfile.Get(tx.Bucket(keptBucket), []byte(key), &r); !found || err != nil {
 			return err
 		}
 		data, err := r.Value.find(tx)
@@ -93,7 +95,7 @@ func (s *Store) Scaling(run, client string) (scaling []byte, err error) {
 	key := keptKey(run, client)
 	var r keptRecord
 	err = s.view(func(tx *bolt.Tx) error {
-		if found, err := getRecord(tx.Bucket(keptBucket), []byte(key), &r); !found || err != nil {
+		if found, err := boltfile.Get(tx.Bucket(keptBucket), []byte(key), &r); !found || err != nil {
 			return err
 		}
 		data, err := r.Scaling.find(tx)
@@ -135,11 +137,4 @@ func (s *Store) Stage(run, client string, kept []float32, scaling []byte) (Stage
 		return err
 	})
 	return g, err
-}
-
-// Discard marks staged values that are in no result as garbage.
-func (s *Store) Discard(all ...Staged) {
-	for _, g := range all {
-		s.discard(g.value.ID, g.scaling.ID)
-	}
 }

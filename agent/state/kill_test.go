@@ -62,7 +62,7 @@ func child(dir string) {
 			fail(err)
 			staged = append(staged, g)
 		}
-		r, err := s.Put(childRun, round, staged, []byte("head"), raw(numbers(uint64(10*round)+5, 1000)))
+		r, err := s.Put(childRun, round, staged, []byte("head"), raw(numbers(uint64(10*round)+5, 1000)), nil)
 		fail(err)
 		fmt.Println("put", round)
 		fail(finish(s, r))

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	bolt "go.etcd.io/bbolt"
+
+	"loadstar/internal/boltfile"
 )
 
 // Member is what the agent stores about its membership with a keeper.
@@ -27,7 +29,7 @@ type Member struct {
 // Member returns the membership with the keeper of an identity, and whether there is one.
 func (s *Store) Member(keeper [32]byte) (m Member, found bool, err error) {
 	err = s.view(func(tx *bolt.Tx) error {
-		found, err = getRecord(tx.Bucket(membersBucket), keeper[:], &m)
+		found, err = boltfile.Get(tx.Bucket(membersBucket), keeper[:], &m)
 		return err
 	})
 	return m, found, err
@@ -38,11 +40,11 @@ func (s *Store) ChangeMember(keeper [32]byte, change func(m *Member)) error {
 	return s.update("member", func(tx *bolt.Tx) error {
 		var m Member
 		b := tx.Bucket(membersBucket)
-		if _, err := getRecord(b, keeper[:], &m); err != nil {
+		if _, err := boltfile.Get(b, keeper[:], &m); err != nil {
 			return err
 		}
 		change(&m)
-		return putRecord(b, keeper[:], &m)
+		return boltfile.Put(b, keeper[:], &m)
 	})
 }
 
@@ -79,7 +81,7 @@ func (s *Store) Mask(run string, round int64, context [32]byte) (part int64, cli
 
 // maskedOf returns the record of a run, and that of its round, which may be new.
 func maskedOf(tx *bolt.Tx, run string, round int64, context [32]byte) (all runRecord, r maskedRecord, err error) {
-	found, err := getRecord(tx.Bucket(runsBucket), []byte(run), &all)
+	found, err := boltfile.Get(tx.Bucket(runsBucket), []byte(run), &all)
 	switch {
 	case err != nil:
 		return all, r, err
@@ -94,7 +96,7 @@ func maskedOf(tx *bolt.Tx, run string, round int64, context [32]byte) (all runRe
 	}
 	if len(all.Masked) == 0 {
 		runs := 0
-		err := eachRecord(tx.Bucket(runsBucket), func(_ []byte, r *runRecord) error {
+		err := boltfile.Each(tx.Bucket(runsBucket), func(_ []byte, r *runRecord) error {
 			if r.Private {
 				runs++
 			}
@@ -113,28 +115,32 @@ func maskedOf(tx *bolt.Tx, run string, round int64, context [32]byte) (all runRe
 	return all, maskedRecord{Round: round, Context: context}, nil
 }
 
-// PutMasked stores a masked result as Put does. In the same transaction it notes that the clients
-// are in the masked result with the given number, which Mask has returned.
-func (s *Store) PutMasked(run string, round int64, clients []Staged, head, numbers []byte, context [32]byte, part int64) (Result, error) {
-	return s.put(run, round, clients, head, numbers, func(tx *bolt.Tx) error {
-		all, r, err := maskedOf(tx, run, round, context)
-		if err != nil {
-			return err
+// Masked is the context for which a result is masked, and the number that Mask has returned for
+// the result.
+type Masked struct {
+	Context [32]byte
+	Part    int64
+}
+
+// noteMasked notes that the clients of a result are in a masked result of its round.
+func noteMasked(tx *bolt.Tx, x *resultRecord, m *Masked) error {
+	all, r, err := maskedOf(tx, x.Run, x.Round, m.Context)
+	if err != nil {
+		return err
+	}
+	if r.Parts != m.Part {
+		return fmt.Errorf("%w: result %d of round %d has number %d", ErrMasked, r.Parts, x.Round+1, m.Part)
+	}
+	r.Parts++
+	for _, c := range x.Clients {
+		if slices.Contains(r.Clients, c.Name) {
+			return fmt.Errorf("%w: client %s is in another masked result of round %d", ErrMasked, c.Name, x.Round+1)
 		}
-		if r.Parts != part {
-			return fmt.Errorf("%w: result %d of round %d has number %d", ErrMasked, r.Parts, round+1, part)
-		}
-		r.Parts++
-		for _, c := range clients {
-			if slices.Contains(r.Clients, c.client) {
-				return fmt.Errorf("%w: client %s is in another masked result of round %d", ErrMasked, c.client, round+1)
-			}
-			r.Clients = append(r.Clients, c.client)
-		}
-		all.Masked = slices.DeleteFunc(all.Masked, func(r maskedRecord) bool { return r.Round == round })
-		all.Masked = append(all.Masked, r)
-		slices.SortFunc(all.Masked, func(a, b maskedRecord) int { return int(min(max(a.Round-b.Round, -1), 1)) })
-		all.Masked = all.Masked[max(len(all.Masked)-maskedRounds, 0):]
-		return putRecord(tx.Bucket(runsBucket), []byte(run), &all)
-	})
+		r.Clients = append(r.Clients, c.Name)
+	}
+	all.Masked = slices.DeleteFunc(all.Masked, func(r maskedRecord) bool { return r.Round == x.Round })
+	all.Masked = append(all.Masked, r)
+	slices.SortFunc(all.Masked, func(a, b maskedRecord) int { return int(min(max(a.Round-b.Round, -1), 1)) })
+	all.Masked = all.Masked[max(len(all.Masked)-maskedRounds, 0):]
+	return boltfile.Put(tx.Bucket(runsBucket), []byte(x.Run), &all)
 }

@@ -16,7 +16,7 @@ func mustMask(t *testing.T, s *Store, run string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := s.PutMasked(run, 0, []Staged{g}, nil, nil, [32]byte{1}, 0)
+	r, err := s.Put(run, 0, []Staged{g}, nil, nil, &Masked{Context: [32]byte{1}})
 	if err == nil {
 		err = s.Decide(nil, []uint64{r.ID})
 	}

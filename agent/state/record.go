@@ -9,24 +9,6 @@ import (
 	"loadstar/internal/boltfile"
 )
 
-// Records are JSON followed by a checksum, because bbolt has no checksums of its own. The
-// checksum includes the key, so it also detects a record under a wrong key.
-
-func checksum(key string, data []byte) uint32 { return boltfile.Checksum([]byte(key), data) }
-
-func putRecord(b *bolt.Bucket, key []byte, r any) error { return boltfile.Put(b, key, r) }
-
-// getRecord decodes the record under a key and reports whether there is one.
-func getRecord(b *bolt.Bucket, key []byte, r any) (bool, error) { return boltfile.Get(b, key, r) }
-
-func decode(key, data []byte, r any) error { return boltfile.Decode(key, data, r) }
-
-// eachRecord calls do for each record of a bucket. The bucket must not change during the
-// call.
-func eachRecord[R any](b *bolt.Bucket, do func(key []byte, r *R) error) error {
-	return boltfile.Each(b, do)
-}
-
 // value refers to bytes in the values bucket. ID is 0 if there are no bytes.
 type value struct {
 	ID    uint64 `json:"id,omitempty"`
@@ -45,7 +27,7 @@ func putValue(tx *bolt.Tx, belong string, data []byte) (value, error) {
 	if err != nil {
 		return value{}, err
 	}
-	return value{id, int64(len(data)), checksum(belong, data)}, values.Put(idKey(id), data)
+	return value{id, int64(len(data)), boltfile.Checksum([]byte(belong), data)}, values.Put(idKey(id), data)
 }
 
 // find returns the bytes that v refers to. They are valid until the transaction ends.
@@ -62,7 +44,7 @@ func (v value) find(tx *bolt.Tx) ([]byte, error) {
 
 // check returns an error if the bytes that v refers to do not match its checksum.
 func (v value) check(belong string, data []byte) error {
-	if v.ID != 0 && checksum(belong, data) != v.Sum {
+	if v.ID != 0 && boltfile.Checksum([]byte(belong), data) != v.Sum {
 		return fmt.Errorf("%w: the values do not match their checksum", ErrDamaged)
 	}
 	return nil

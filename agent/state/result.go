@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	bolt "go.etcd.io/bbolt"
+
+	"loadstar/internal/boltfile"
 )
 
 // Result is a result that the server has not decided: one client's update in a round of a
@@ -38,13 +40,9 @@ type clientRecord struct {
 }
 
 // Put stores a result with the staged values of its clients. When it returns, the result
-// is on disk. A client can have only one undecided result per run.
-func (s *Store) Put(run string, round int64, clients []Staged, head, numbers []byte) (Result, error) {
-	return s.put(run, round, clients, head, numbers, func(*bolt.Tx) error { return nil })
-}
-
-// put stores a result in the transaction of also.
-func (s *Store) put(run string, round int64, clients []Staged, head, numbers []byte, also func(tx *bolt.Tx) error) (Result, error) {
+// is on disk. A client can have only one undecided result per run. Masked is nil unless the
+// result is masked.
+func (s *Store) Put(run string, round int64, clients []Staged, head, numbers []byte, masked *Masked) (Result, error) {
 	if err := CheckName(run); err != nil {
 		return Result{}, err
 	}
@@ -57,19 +55,20 @@ func (s *Store) put(run string, round int64, clients []Staged, head, numbers []b
 	if err := s.vacant(&r); err != nil {
 		return Result{}, err
 	}
-	err := s.update("put", func(tx *bolt.Tx) error {
-		results := tx.Bucket(resultsBucket)
-		err := also(tx)
-		if err != nil {
-			return err
+	err := s.update("put", func(tx *bolt.Tx) (err error) {
+		if masked != nil {
+			if err := noteMasked(tx, &r, masked); err != nil {
+				return err
+			}
 		}
+		results := tx.Bucket(resultsBucket)
 		if out.ID, err = results.NextSequence(); err != nil {
 			return err
 		}
 		if r.Numbers, err = putValue(tx, run, numbers); err != nil {
 			return err
 		}
-		return putRecord(results, idKey(out.ID), &r)
+		return boltfile.Put(results, idKey(out.ID), &r)
 	})
 	if err != nil {
 		return Result{}, err
@@ -101,7 +100,7 @@ func (s *Store) vacant(r *resultRecord) error {
 func (s *Store) Results() ([]Result, error) {
 	var all []Result
 	err := s.view(func(tx *bolt.Tx) error {
-		return eachRecord(tx.Bucket(resultsBucket), func(key []byte, r *resultRecord) error {
+		return boltfile.Each(tx.Bucket(resultsBucket), func(key []byte, r *resultRecord) error {
 			out := Result{ID: binary.BigEndian.Uint64(key), Run: r.Run, Round: r.Round, Head: r.Head, Size: r.Numbers.Bytes}
 			for _, c := range r.Clients {
 				out.Clients = append(out.Clients, c.Name)
@@ -118,7 +117,7 @@ func (s *Store) Results() ([]Result, error) {
 func (s *Store) Numbers(id uint64, p []byte, offset int64) error {
 	return s.view(func(tx *bolt.Tx) error {
 		var r resultRecord
-		if found, err := getRecord(tx.Bucket(resultsBucket), idKey(id), &r); err != nil {
+		if found, err := boltfile.Get(tx.Bucket(resultsBucket), idKey(id), &r); err != nil {
 			return err
 		} else if !found {
 			return fmt.Errorf("result %d: %w", id, ErrDecided)
@@ -180,7 +179,7 @@ func (s *Store) settle(clients []string, garbage []uint64) {
 func decide(tx *bolt.Tx, id uint64, counted bool) (clients []string, garbage []uint64, err error) {
 	results, kept := tx.Bucket(resultsBucket), tx.Bucket(keptBucket)
 	var r resultRecord
-	if found, err := getRecord(results, idKey(id), &r); !found || err != nil {
+	if found, err := boltfile.Get(results, idKey(id), &r); !found || err != nil {
 		return nil, nil, err
 	}
 	garbage = append(garbage, r.Numbers.ID)
@@ -192,7 +191,7 @@ func decide(tx *bolt.Tx, id uint64, counted bool) (clients []string, garbage []u
 			continue
 		}
 		var old keptRecord
-		if _, err := getRecord(kept, []byte(key), &old); err != nil {
+		if _, err := boltfile.Get(kept, []byte(key), &old); err != nil {
 			return nil, nil, err
 		}
 		garbage = append(garbage, old.Value.ID)
@@ -202,7 +201,7 @@ func decide(tx *bolt.Tx, id uint64, counted bool) (clients []string, garbage []u
 		} else {
 			garbage = append(garbage, c.Scaling.ID)
 		}
-		if err := putRecord(kept, []byte(key), keptRecord{Round: r.Round, Value: c.Value, Scaling: scaling, Rounds: newest(append(old.Rounds, r.Round))}); err != nil {
+		if err := boltfile.Put(kept, []byte(key), keptRecord{Round: r.Round, Value: c.Value, Scaling: scaling, Rounds: newest(append(old.Rounds, r.Round))}); err != nil {
 			return nil, nil, err
 		}
 	}

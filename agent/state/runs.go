@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	bolt "go.etcd.io/bbolt"
+
+	"loadstar/internal/boltfile"
 )
 
 // runRecord is the record of a run that clients train for, or of a deleted run.
@@ -48,10 +50,10 @@ func (s *Store) Begin(run string) (dropped []uint64, err error) {
 			return err
 		}
 		var r runRecord
-		if _, err := getRecord(runs, []byte(run), &r); err != nil {
+		if _, err := boltfile.Get(runs, []byte(run), &r); err != nil {
 			return err
 		}
-		if err := putRecord(runs, []byte(run), runRecord{Used: used, Pinned: r.Pinned || s.pinned(run), Tasks: r.Tasks, Masked: r.Masked}); err != nil {
+		if err := boltfile.Put(runs, []byte(run), runRecord{Used: used, Pinned: r.Pinned || s.pinned(run), Tasks: r.Tasks, Masked: r.Masked}); err != nil {
 			return err
 		}
 		live, forgotten, err := listRuns(tx)
@@ -65,7 +67,7 @@ func (s *Store) Begin(run string) (dropped []uint64, err error) {
 				return err
 			}
 			dropped, garbage, clients = append(dropped, ids...), append(garbage, unused...), append(clients, keys...)
-			if err := putRecord(runs, []byte(live[0].name), runRecord{Used: live[0].used, Forgotten: true, Private: live[0].private}); err != nil {
+			if err := boltfile.Put(runs, []byte(live[0].name), runRecord{Used: live[0].used, Forgotten: true, Private: live[0].private}); err != nil {
 				return err
 			}
 			if !live[0].private {
@@ -92,7 +94,7 @@ func (s *Store) current(run string) (current bool, err error) {
 	err = s.view(func(tx *bolt.Tx) error {
 		runs := tx.Bucket(runsBucket)
 		var r runRecord
-		found, err := getRecord(runs, []byte(run), &r)
+		found, err := boltfile.Get(runs, []byte(run), &r)
 		if err != nil {
 			return err
 		}
@@ -115,7 +117,7 @@ type namedRun struct {
 
 // listRuns returns the runs, least recently used first, without deleted private ones.
 func listRuns(tx *bolt.Tx) (live, forgotten []namedRun, err error) {
-	err = eachRecord(tx.Bucket(runsBucket), func(key []byte, r *runRecord) error {
+	err = boltfile.Each(tx.Bucket(runsBucket), func(key []byte, r *runRecord) error {
 		n := namedRun{string(key), r.Used, r.Pinned, len(r.Masked) > 0}
 		switch {
 		case !r.Forgotten:
@@ -140,7 +142,7 @@ func (s *Store) Pin(runs []string) error {
 	change := map[string]runRecord{}
 	look := func(tx *bolt.Tx) error {
 		clear(change)
-		return eachRecord(tx.Bucket(runsBucket), func(key []byte, r *runRecord) error {
+		return boltfile.Each(tx.Bucket(runsBucket), func(key []byte, r *runRecord) error {
 			if pin := slices.Contains(runs, string(key)) && !r.Forgotten; pin != r.Pinned {
 				r.Pinned = pin
 				change[string(key)] = *r
@@ -156,7 +158,7 @@ func (s *Store) Pin(runs []string) error {
 			return err
 		}
 		for run, r := range change {
-			if err := putRecord(tx.Bucket(runsBucket), []byte(run), r); err != nil {
+			if err := boltfile.Put(tx.Bucket(runsBucket), []byte(run), r); err != nil {
 				return err
 			}
 		}
@@ -174,7 +176,7 @@ func (s *Store) pinned(run string) bool {
 // forget deletes a run. It returns the deleted results, the identifiers of values that have
 // become garbage, and the clients of the results.
 func forget(tx *bolt.Tx, run string) (dropped, garbage []uint64, clients []string, err error) {
-	err = eachRecord(tx.Bucket(resultsBucket), func(key []byte, r *resultRecord) error {
+	err = boltfile.Each(tx.Bucket(resultsBucket), func(key []byte, r *resultRecord) error {
 		if r.Run == run {
 			dropped = append(dropped, binary.BigEndian.Uint64(key))
 		}
@@ -192,7 +194,7 @@ func forget(tx *bolt.Tx, run string) (dropped, garbage []uint64, clients []strin
 	}
 	chains := tx.Bucket(chainsBucket)
 	var c chainRecord
-	if _, err := getRecord(chains, []byte(run), &c); err != nil {
+	if _, err := boltfile.Get(chains, []byte(run), &c); err != nil {
 		return nil, nil, nil, err
 	}
 	garbage = append(garbage, c.Weights.ID)
@@ -205,7 +207,7 @@ func forget(tx *bolt.Tx, run string) (dropped, garbage []uint64, clients []strin
 	cursor := kept.Cursor()
 	for key, data := cursor.Seek(prefix); bytes.HasPrefix(key, prefix); key, data = cursor.Next() {
 		var r keptRecord
-		if err := decode(key, data, &r); err != nil {
+		if err := boltfile.Decode(key, data, &r); err != nil {
 			return nil, nil, nil, err
 		}
 		garbage = append(garbage, r.Value.ID, r.Scaling.ID)

@@ -16,7 +16,7 @@ func putScaled(t *testing.T, s *Store, run string, round int64, client, scaling 
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := s.Put(run, round, []Staged{g}, nil, []byte("numbers"))
+	r, err := s.Put(run, round, []Staged{g}, nil, []byte("numbers"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -154,14 +154,14 @@ func create(tx *bolt.Tx) error {
 // survey finds the undecided results and the garbage in the file.
 func (s *Store) survey(tx *bolt.Tx) error {
 	used := map[uint64]bool{}
-	err := eachRecord(tx.Bucket(keptBucket), func(_ []byte, r *keptRecord) error {
+	err := boltfile.Each(tx.Bucket(keptBucket), func(_ []byte, r *keptRecord) error {
 		used[r.Value.ID], used[r.Scaling.ID] = true, true
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	err = eachRecord(tx.Bucket(resultsBucket), func(key []byte, r *resultRecord) error {
+	err = boltfile.Each(tx.Bucket(resultsBucket), func(key []byte, r *resultRecord) error {
 		used[r.Numbers.ID] = true
 		for _, c := range r.Clients {
 			used[c.Value.ID], used[c.Scaling.ID] = true, true
@@ -172,7 +172,7 @@ func (s *Store) survey(tx *bolt.Tx) error {
 	if err != nil {
 		return err
 	}
-	err = eachRecord(tx.Bucket(chainsBucket), func(_ []byte, r *chainRecord) error {
+	err = boltfile.Each(tx.Bucket(chainsBucket), func(_ []byte, r *chainRecord) error {
 		used[r.Weights.ID] = true
 		return nil
 	})
@@ -274,6 +274,9 @@ func (s *Store) Sweep() error {
 		}
 	}
 }
+
+// Discard marks staged values that are in no result as garbage.
+func (s *Store) Discard(g Staged) { s.discard(g.value.ID, g.scaling.ID) }
 
 // discard marks values as garbage for Sweep.
 func (s *Store) discard(ids ...uint64) {

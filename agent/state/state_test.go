@@ -53,7 +53,7 @@ func put(t testing.TB, s *Store, run string, round int64, seed uint64, n int, cl
 		}
 		staged = append(staged, g)
 	}
-	r, err := s.Put(run, round, staged, fmt.Appendf(nil, "head %d", seed), raw(numbers(seed+1000, 2*n+1)))
+	r, err := s.Put(run, round, staged, fmt.Appendf(nil, "head %d", seed), raw(numbers(seed+1000, 2*n+1)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,13 +145,13 @@ func TestRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Put("run", 4, []Staged{g}, nil, nil); err == nil || !strings.Contains(err.Error(), "not decided") {
+	if _, err := s.Put("run", 4, []Staged{g}, nil, nil, nil); err == nil || !strings.Contains(err.Error(), "not decided") {
 		t.Errorf("a second result of a client: %v", err)
 	}
-	if _, err := s.Put("another run", 4, []Staged{g}, nil, nil); err != nil {
+	if _, err := s.Put("another run", 4, []Staged{g}, nil, nil, nil); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Put("run", 4, nil, nil, nil); err == nil {
+	if _, err := s.Put("run", 4, nil, nil, nil, nil); err == nil {
 		t.Error("a result of nobody")
 	}
 	for _, name := range []string{"", "a\x00b", strings.Repeat("x", 2000)} {
@@ -161,7 +161,7 @@ func TestRefuses(t *testing.T) {
 		if _, err := s.Begin(name); err == nil {
 			t.Errorf("a run named %.9q", name)
 		}
-		if _, err := s.Put(name, 1, []Staged{g}, nil, nil); err == nil {
+		if _, err := s.Put(name, 1, []Staged{g}, nil, nil, nil); err == nil {
 			t.Errorf("a result of a run named %.9q", name)
 		}
 	}
@@ -463,7 +463,7 @@ func TestConcurrently(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				r, err := s.Put("run", round, []Staged{g}, nil, binary.LittleEndian.AppendUint64(nil, seed))
+				r, err := s.Put("run", round, []Staged{g}, nil, binary.LittleEndian.AppendUint64(nil, seed), nil)
 				if err == nil {
 					err = s.Decide([]uint64{r.ID}, nil)
 				}

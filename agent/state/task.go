@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	bolt "go.etcd.io/bbolt"
+
+	"loadstar/internal/boltfile"
 )
 
 // tasksKept is the number of stored tasks per run, and of counted rounds per client.
@@ -25,7 +27,7 @@ func (s *Store) Remember(run string, round int64, task []byte) error {
 	known := false
 	look := func(tx *bolt.Tx) error {
 		r = runRecord{}
-		_, err := getRecord(tx.Bucket(runsBucket), []byte(run), &r)
+		_, err := boltfile.Get(tx.Bucket(runsBucket), []byte(run), &r)
 		known = slices.ContainsFunc(r.Tasks, func(t taskRecord) bool { return t.Round == round && string(t.Task) == string(task) })
 		return err
 	}
@@ -38,7 +40,7 @@ func (s *Store) Remember(run string, round int64, task []byte) error {
 		}
 		r.Tasks = slices.DeleteFunc(r.Tasks, func(t taskRecord) bool { return t.Round == round })
 		r.Tasks = newest(append(r.Tasks, taskRecord{round, task}))
-		return putRecord(tx.Bucket(runsBucket), []byte(run), &r)
+		return boltfile.Put(tx.Bucket(runsBucket), []byte(run), &r)
 	})
 }
 
@@ -67,18 +69,18 @@ func (s *Store) tasksOf(tx *bolt.Tx, run, client string) (tasks [][]byte, pendin
 	var kept keptRecord
 	var result resultRecord
 	var r runRecord
-	if _, err := getRecord(tx.Bucket(keptBucket), []byte(key), &kept); err != nil {
+	if _, err := boltfile.Get(tx.Bucket(keptBucket), []byte(key), &kept); err != nil {
 		return nil, false, err
 	}
 	s.mu.Lock()
 	id, undecided := s.undecided[key]
 	s.mu.Unlock()
 	if undecided {
-		if undecided, err = getRecord(tx.Bucket(resultsBucket), idKey(id), &result); err != nil {
+		if undecided, err = boltfile.Get(tx.Bucket(resultsBucket), idKey(id), &result); err != nil {
 			return nil, false, err
 		}
 	}
-	if _, err := getRecord(tx.Bucket(runsBucket), []byte(run), &r); err != nil {
+	if _, err := boltfile.Get(tx.Bucket(runsBucket), []byte(run), &r); err != nil {
 		return nil, false, err
 	}
 	for _, t := range slices.Backward(r.Tasks) {

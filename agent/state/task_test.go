@@ -30,7 +30,7 @@ func TestTasks(t *testing.T) {
 		if err := s.Remember(run, round, fmt.Appendf(nil, "%s %d", run, round)); err != nil {
 			t.Fatal(err)
 		}
-		r, err := s.Put(run, round, []Staged{g}, nil, []byte("numbers"))
+		r, err := s.Put(run, round, []Staged{g}, nil, []byte("numbers"), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

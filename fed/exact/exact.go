@@ -93,10 +93,18 @@ func (s *Sum) Reset() {
 // Check returns the error that Add would return for the vector, except that it does not
 // check whether the sum is full.
 func (s *Sum) Check(weight int64, x []float32) error {
-	if err := s.checkWeight(weight, len(x)); err != nil {
+	if err := s.checkLength(len(x)); err != nil {
 		return err
 	}
-	bound := magnitude(s.scale.bound)
+	return s.scale.Check(weight, x)
+}
+
+// Check returns the error that Check of a sum of vectors of this length would return.
+func (s Scale) Check(weight int64, x []float32) error {
+	if err := s.checkWeight(weight); err != nil {
+		return err
+	}
+	bound := magnitude(s.bound)
 	for i, f := range x {
 		if magnitude(f) > bound {
 			return s.numberError(i, f)
@@ -105,21 +113,25 @@ func (s *Sum) Check(weight int64, x []float32) error {
 	return nil
 }
 
-func (s *Sum) checkWeight(weight int64, length int) error {
+func (s *Sum) checkLength(length int) error {
 	if length != len(s.v) {
 		return fmt.Errorf("%w: the update has %d numbers, want %d", ErrShape, length, len(s.v))
-	}
-	if weight < 1 || weight > s.scale.maxWeight {
-		return fmt.Errorf("%w: it is %d, want 1 to %d", ErrWeight, weight, s.scale.maxWeight)
 	}
 	return nil
 }
 
-func (s *Sum) numberError(i int, f float32) error {
+func (s Scale) checkWeight(weight int64) error {
+	if weight < 1 || weight > s.maxWeight {
+		return fmt.Errorf("%w: it is %d, want 1 to %d", ErrWeight, weight, s.maxWeight)
+	}
+	return nil
+}
+
+func (s Scale) numberError(i int, f float32) error {
 	if magnitude(f) >= magnitude(float32(math.Inf(1))) {
 		return fmt.Errorf("%w: number %d is %g", ErrFinite, i, f)
 	}
-	return fmt.Errorf("%w: number %d is %g, beyond ±%g", ErrBound, i, f, s.scale.bound)
+	return fmt.Errorf("%w: number %d is %g, beyond ±%g", ErrBound, i, f, s.bound)
 }
 
 // magnitude returns an integer that orders numbers by absolute value, with infinities
@@ -141,7 +153,10 @@ func count(f float32, shift float64) int64 {
 
 // Add adds the vector x, multiplied by the weight. On an error nothing is added.
 func (s *Sum) Add(weight int64, x []float32) error {
-	if err := s.checkWeight(weight, len(x)); err != nil {
+	if err := s.checkLength(len(x)); err != nil {
+		return err
+	}
+	if err := s.scale.checkWeight(weight); err != nil {
 		return err
 	}
 	if s.n == s.scale.updates {
@@ -149,7 +164,7 @@ func (s *Sum) Add(weight int64, x []float32) error {
 	}
 	if i := s.accumulate(weight, x); i < len(x) {
 		s.accumulate(-weight, x[:i]) // undo; exact for integers
-		return s.numberError(i, x[i])
+		return s.scale.numberError(i, x[i])
 	}
 	s.n++
 	s.weight += weight

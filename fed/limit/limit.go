@@ -32,11 +32,11 @@ func Norm(x []float32) float64 {
 	return math.Sqrt((a + b) + (c + d))
 }
 
-// Clip scales x down so that its norm is at most the bound, and returns the norm of the
+// clip scales x down so that its norm is at most the bound, and returns the norm of the
 // result. It does not change x if the norm is within the bound, so clipping twice is the
 // same as clipping once. A bound of 0 or less means no bound. Clip does not change an x
 // that is not finite, which nobody accepts.
-func Clip(x []float32, bound float64) float64 {
+func clip(x []float32, bound float64) float64 {
 	n := Norm(x)
 	if !(bound > 0) || n <= bound || !(n <= math.MaxFloat64) {
 		return n
@@ -57,9 +57,9 @@ func Clip(x []float32, bound float64) float64 {
 	return 0
 }
 
-// Clamp limits the magnitude of the numbers in x to the bound. A bound of 0 or less means no
+// clamp limits the magnitude of the numbers in x to the bound. A bound of 0 or less means no
 // bound. Clamp does not change a number that is not finite, so that nobody accepts it.
-func Clamp(x []float32, bound float64) {
+func clamp(x []float32, bound float64) {
 	if !(bound > 0) {
 		return
 	}
@@ -81,9 +81,9 @@ func Clamp(x []float32, bound float64) {
 // the same as applying them once, because a vector that is scaled down stays within the bound
 // of its numbers.
 func Apply(l fed.Limits, u *fed.Update) {
-	Clamp(u.Delta, l.Coordinate)
-	u.Norm = Clip(u.Delta, l.Norm)
-	u.ControlNorm = Clip(u.Control, l.Control)
+	clamp(u.Delta, l.Coordinate)
+	u.Norm = clip(u.Delta, l.Norm)
+	u.ControlNorm = clip(u.Control, l.Control)
 	u.Examples = Examples(l, u.Claimed)
 	u.Loss, u.TrainLoss = Loss(l, u.Loss), Loss(l, u.TrainLoss)
 }

@@ -38,7 +38,7 @@ func TestClip(t *testing.T) {
 		}
 		was, norm := slices.Clone(x), Norm(x)
 		bound := norm * math.Exp(draw.NormFloat64())
-		got := Clip(x, bound)
+		got := clip(x, bound)
 		if got != Norm(x) || got > bound {
 			t.Fatalf("norm %g, returned %g, bound %g", Norm(x), got, bound)
 		}
@@ -49,19 +49,19 @@ func TestClip(t *testing.T) {
 			t.Fatalf("norm %g, far below the bound %g", got, bound)
 		}
 		once := slices.Clone(x)
-		if again := Clip(x, bound); again != got || !slices.Equal(x, once) {
+		if again := clip(x, bound); again != got || !slices.Equal(x, once) {
 			t.Fatal("clipping again has changed the vector")
 		}
 	}
 	for _, bound := range []float64{0, -1, math.NaN()} {
-		if x := []float32{3, 4}; Clip(x, bound) != 5 || x[0] != 3 {
+		if x := []float32{3, 4}; clip(x, bound) != 5 || x[0] != 3 {
 			t.Errorf("a bound of %g changes a vector to %v", bound, x)
 		}
 	}
-	if x := []float32{math.SmallestNonzeroFloat32, 1}; Clip(x, 1e-60) > 1e-60 {
+	if x := []float32{math.SmallestNonzeroFloat32, 1}; clip(x, 1e-60) > 1e-60 {
 		t.Errorf("%v is beyond a bound that float32 cannot express", x)
 	}
-	if x := []float32{float32(math.NaN()), 1}; !math.IsNaN(Clip(x, 1)) || x[1] != 1 {
+	if x := []float32{float32(math.NaN()), 1}; !math.IsNaN(clip(x, 1)) || x[1] != 1 {
 		t.Errorf("a vector that is not finite has become %v", x)
 	}
 }
@@ -70,20 +70,20 @@ func TestClip(t *testing.T) {
 func TestClamp(t *testing.T) {
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
 	x := []float32{0.5, -0.5, 3, -3, math.MaxFloat32, inf, -inf, nan, 0}
-	Clamp(x, 1)
+	clamp(x, 1)
 	if want := []float32{0.5, -0.5, 1, -1, 1, inf, -inf}; !slices.Equal(x[:7], want) || x[7] == x[7] || x[8] != 0 {
 		t.Errorf("%v, want %v", x, want)
 	}
 	for _, bound := range []float64{0.1, 1. / 3, 0.06, 1e-50, 1e300} {
 		x := []float32{math.MaxFloat32, -math.MaxFloat32}
-		Clamp(x, bound)
+		clamp(x, bound)
 		if float64(x[0]) > bound || x[1] != -x[0] || float64(x[0]) < min(bound, math.MaxFloat32)*(1-1e-6) && bound > 1e-40 {
 			t.Errorf("bound %g: %v", bound, x)
 		}
 	}
 	for _, bound := range []float64{0, -1, math.NaN()} {
 		if x := []float32{3}; true {
-			if Clamp(x, bound); x[0] != 3 {
+			if clamp(x, bound); x[0] != 3 {
 				t.Errorf("a bound of %g changes 3 to %g", bound, x[0])
 			}
 		}

@@ -36,6 +36,18 @@ func (r Rules) ControlWeight(weight int64) int64 {
 	return 1
 }
 
+// Check returns the error that [Fold.Add] would return for an update from ReadUpdate, except that
+// it does not check whether a sum is full.
+func (r Rules) Check(u *fed.Update) error {
+	weight := r.Weight(u.Examples)
+	if r.Needs.Control {
+		if err := r.Control.Check(r.ControlWeight(weight), u.Control); err != nil {
+			return err
+		}
+	}
+	return r.Scale.Check(weight, u.Delta)
+}
+
 // Fold collects the updates of one merge. If the aggregator needs only sums, a fold stores
 // no individual updates, and its memory does not grow with their number. It is not safe
 // for concurrent use. Give each worker its own fold and join them in any order.
@@ -90,19 +102,6 @@ func (f *Fold) Add(u *fed.Update, from []float32) error {
 	return nil
 }
 
-// Check returns the error that Add would return, except that it does not check whether a sum is
-// full.
-func (f *Fold) Check(u *fed.Update) error {
-	s := f.at(u.Version, len(u.Delta))
-	weight := f.rules.Weight(u.Examples)
-	if f.rules.Needs.Control {
-		if err := s.Control.Check(f.rules.ControlWeight(weight), u.Control); err != nil {
-			return err
-		}
-	}
-	return s.Delta.Check(weight, u.Delta)
-}
-
 // SetTally replaces the tally of the updates. A sum does not contain the sizes of its
 // updates, so the caller of a fold of sums must supply them.
 func (f *Fold) SetTally(t limit.Tally) { f.tally = t }
@@ -112,19 +111,16 @@ func (f *Fold) SetTally(t limit.Tally) { f.tally = t }
 func (f *Fold) at(version, length int) *fed.Sums {
 	i, ok := slices.BinarySearchFunc(f.sums, version, func(s fed.Sums, v int) int { return s.Version - v })
 	if !ok {
-		f.sums = slices.Insert(f.sums, i, f.empty(length))
-		f.sums[i].Version = version
+		var s fed.Sums
+		if f.spare != nil && f.spare.Delta.Len() == length {
+			s, f.spare = *f.spare, nil
+		} else {
+			s = f.newSums(length)
+		}
+		s.Version = version
+		f.sums = slices.Insert(f.sums, i, s)
 	}
 	return &f.sums[i]
-}
-
-func (f *Fold) empty(length int) fed.Sums {
-	if f.spare != nil && f.spare.Delta.Len() == length {
-		s := *f.spare
-		f.spare = nil
-		return s
-	}
-	return f.newSums(length)
 }
 
 func (f *Fold) newSums(length int) fed.Sums {
@@ -167,6 +163,13 @@ func (f *Fold) Reset() {
 	clear(f.sums)
 	clear(f.updates)
 	f.sums, f.updates, f.n, f.tally = f.sums[:0], f.updates[:0], 0, limit.Tally{}
+}
+
+// Sums returns one element per version, in ascending order of version. The sums still
+// belong to the fold.
+func (f *Fold) Sums() []fed.Sums {
+	sums, _ := f.contents()
+	return sums
 }
 
 // contents returns the sums and the individual updates in the order that an aggregator

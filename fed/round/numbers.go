@@ -66,13 +66,6 @@ func ReadFloats(x []float32, b []byte) []float32 {
 	return x
 }
 
-// Sums returns one element per version, in ascending order of version. The sums still
-// belong to the fold.
-func (f *Fold) Sums() []fed.Sums {
-	sums, _ := f.contents()
-	return sums
-}
-
 // AppendSums appends the encoding of a sum to b.
 func AppendSums(b []byte, s *fed.Sums) ([]byte, error) {
 	for _, part := range []*exact.Sum{s.Delta, s.Control} {

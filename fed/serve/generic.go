@@ -46,7 +46,7 @@ func DecodeGeneric(weights []byte, k *kernel.Set) (*Model, error) {
 	for i := range shared {
 		shared[i] = fromHalf(binary.LittleEndian.Uint16(weights[2*i:]))
 	}
-	m, err := NewYoung(GenericName, p, shared, k, wider)
+	m, err := newYoung(GenericName, p, shared, k, wider)
 	if err != nil {
 		return nil, fmt.Errorf("the generic model: %w", err)
 	}

@@ -51,7 +51,7 @@ type Model struct {
 	point      int
 	// fleet is the scaling of all clients, if the plan scales them alike and it is known.
 	fleet *recipe.Scaling
-	// young is nil unless the model is one of NewYoung.
+	// young is nil unless the model is one of newYoung.
 	young *young
 }
 

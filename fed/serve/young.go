@@ -38,10 +38,10 @@ type young struct {
 	wider   func(days float64) float64
 }
 
-// NewYoung returns a young model. The plan must be for hours, and its personal layers must
+// newYoung returns a young model. The plan must be for hours, and its personal layers must
 // have no effect if they are 0. Wider returns the factor that widens intervals if the readings
 // of the last 30 days cover the given number of days.
-func NewYoung(name string, p *fed.Plan, shared []float32, k *kernel.Set, wider func(days float64) float64) (*Model, error) {
+func newYoung(name string, p *fed.Plan, shared []float32, k *kernel.Set, wider func(days float64) float64) (*Model, error) {
 	m, err := NewModel(name, p, shared, k)
 	if err != nil {
 		return nil, err

@@ -40,7 +40,7 @@ func youngModel(t testing.TB) *Model {
 	for i := range shared {
 		shared[i] += float32(0.01 * random.NormFloat64())
 	}
-	m, err := NewYoung("young@1", p, shared, k, func(days float64) float64 { return 1 + 1/days })
+	m, err := newYoung("young@1", p, shared, k, func(days float64) float64 { return 1 + 1/days })
 	if err != nil {
 		t.Fatal(err)
 	}

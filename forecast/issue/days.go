@@ -31,10 +31,9 @@ func (c *clock) midnight(day int) int64 {
 	return time.Date(y, m, d, 0, 0, 0, 0, c.location).Unix()
 }
 
-// energies returns the energies of the day of the cutoff and of the following days. The last
-// of them may be NaN, because the rows do not reach its end.
-func (s *State) energies(rows []Row, cutoff int64) []DayEnergy {
-	today := s.clock.day(cutoff)
+// energies returns the energies of today, which is the day of the cutoff, and of the following
+// days. The last of them may be NaN, because the rows do not reach its end.
+func (s *State) energies(rows []Row, cutoff int64, today int) []DayEnergy {
 	days := make([]DayEnergy, s.energyDays())
 	hours := s.c.Step.Hours()
 	next := 0
@@ -60,13 +59,14 @@ func (s *State) energies(rows []Row, cutoff int64) []DayEnergy {
 // is due. The energy of a day is better known later in the day, so each time of recorded
 // issues has its own tracker. Between two of these times, the bounds are interpolated.
 func (s *State) energy(rows []Row, cutoff int64, late bool) []DayEnergy {
-	days := s.energies(rows, cutoff)
+	today := s.clock.day(cutoff)
+	days := s.energies(rows, cutoff, today)
 	if late {
 		return days
 	}
 	every := s.fallback.Every()
 	grid := (s.work.last + 1) / every
-	today, earlier := s.clock.day(cutoff), s.clock.day(s.start(grid*every))
+	earlier := s.clock.day(s.start(grid * every))
 	before, after := s.byDay[grid%len(s.byDay)], s.byDay[(grid+1)%len(s.byDay)]
 	if s.recorded() {
 		s.recordEnergy(before, days, today-1)

@@ -61,9 +61,7 @@ func Sum(id string, meters []series.Meter) series.Meter {
 // [State.Issue].
 func (g *Group) Issue(m series.Meter, members []Forecast, cutoff int64) Forecast {
 	s := g.s
-	s.Advance(m, cutoff)
-	s.work.begin(&s.grid, m, cutoff)
-	late := s.next > s.work.last+1
+	late := s.begin(m, cutoff)
 	// Floating-point sums depend on the order.
 	members = slices.Clone(members)
 	slices.SortFunc(members, func(a, b Forecast) int {

@@ -23,12 +23,6 @@ type work struct {
 	quantiles                      [][3]float64 // of the rows, at meanLevels
 }
 
-// begin prepares an issue.
-func (w *work) begin(g *grid, m series.Meter, cutoff int64) {
-	w.read(g, m, cutoff)
-	w.quantiles = w.quantiles[:0]
-}
-
 // Issue makes the forecast at a cutoff, which must be a multiple of the step. It advances
 // the state to the cutoff, and records the forecast if a recorded issue is due. Readings at
 // or after the cutoff have no effect. A forecast at an earlier cutoff than the state's is
@@ -37,9 +31,7 @@ func (w *work) begin(g *grid, m series.Meter, cutoff int64) {
 // The models must be made for the meter. Its readings should reach back at least 29
 // days. Older readings have no effect.
 func (s *State) Issue(m series.Meter, models Models, cutoff int64) Forecast {
-	s.Advance(m, cutoff)
-	s.work.begin(&s.grid, m, cutoff)
-	late := s.next > s.work.last+1
+	late := s.begin(m, cutoff)
 	s.simple(late)
 	a, why := s.ask(models, cutoff, late)
 	f := Forecast{Client: m.ID, Cutoff: cutoff, Levels: slices.Clone(s.c.Levels)}

@@ -257,3 +257,11 @@ func (s *State) Advance(m series.Meter, cutoff int64) {
 	}
 	s.next = max(s.next, end)
 }
+
+// begin prepares an issue. It reports whether the state has seen readings after the cutoff.
+func (s *State) begin(m series.Meter, cutoff int64) (late bool) {
+	s.Advance(m, cutoff)
+	s.work.read(&s.grid, m, cutoff)
+	s.work.quantiles = s.work.quantiles[:0]
+	return s.next > s.work.last+1
+}

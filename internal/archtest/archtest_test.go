@@ -172,7 +172,7 @@ var table = map[string]pkg{
 	"proto/loadstar/v1": {external: "connectrpc.com/connect google.golang.org/protobuf"},
 
 	"internal/archtest":       {},
-	"cmd/loadstar/demo":       {may: "agent agent/api agent/identity agent/live agent/readings agent/release fed/policy fed/recipe fed/serve forecast forecast/issue internal/mtls internal/proc lab/sim nn/kernel proto/loadstar/v1 series series/store series/synth server server/web", external: "golang.org/x/sync google.golang.org/protobuf"},
+	"cmd/loadstar/demo":       {may: "agent agent/command agent/config agent/identity agent/live agent/release fed/recipe fed/serve forecast forecast/issue internal/mtls internal/proc lab/sim nn/kernel proto/loadstar/v1 series series/synth server server/web", external: "golang.org/x/sync google.golang.org/protobuf"},
 	"cmd/loadstar/doctor":     {may: "agent/config agent/identity agent/mqtt internal/boltfile internal/disk internal/finding internal/mtls internal/service nn/kernel series/store"},
 	"internal/disk":           {may: "internal/finding", external: "golang.org/x/sys"},
 	"internal/finding":        {},

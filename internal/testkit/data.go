@@ -11,14 +11,8 @@ import (
 // data is missing. CI sets it where the data is.
 const requireData = "LOADSTAR_DATA_REQUIRED"
 
-// DataRoot returns the folder of the large groups: LOADSTAR_DATA, which may be relative to the
-// repository, or by default shared/data next to the repository. If it does not exist, DataRoot
-// skips the test, or fails it if [requireData] is set.
-func DataRoot(t testing.TB) string {
-	t.Helper()
-	return existing(t, rootPath(t), "load data")
-}
-
+// rootPath returns the folder of the large groups: LOADSTAR_DATA, which may be relative to the
+// repository, or by default shared/data next to the repository.
 func rootPath(t testing.TB) string {
 	root := os.Getenv("LOADSTAR_DATA")
 	if root == "" {
@@ -30,8 +24,8 @@ func rootPath(t testing.TB) string {
 	return root
 }
 
-// DataGroup returns the folder of one large group. If it does not exist, DataGroup skips the test
-// like [DataRoot].
+// DataGroup returns the folder of one large group. If it does not exist, DataGroup skips the
+// test, or fails it if [requireData] is set.
 func DataGroup(t testing.TB, name string) string {
 	t.Helper()
 	return existing(t, filepath.Join(rootPath(t), name), "data "+name)
@@ -53,7 +47,7 @@ func existing(t testing.TB, dir, what string) string {
 var groupOf = regexp.MustCompile(`files: \[([^/]*)/`)
 
 // Dataset returns the path of the description datasets/NAME.yaml and the folder to which its
-// files are relative. If its group is not there, Dataset skips the test like [DataRoot].
+// files are relative. If its group is not there, Dataset skips the test like [DataGroup].
 func Dataset(t testing.TB, name string) (description, root string) {
 	t.Helper()
 	description = filepath.Join(Repository(t), "datasets", name+".yaml")

@@ -39,8 +39,6 @@ type Backtest struct {
 	// From is the first cutoff that is scored, if it is later than the start of the test part.
 	From    int64
 	Workers int
-	// Progress, if not nil, is called after every meter.
-	Progress func(done, total int)
 }
 
 // Scores are the results of a backtest.
@@ -276,18 +274,12 @@ func (s *Scorer) replay(ctx context.Context, also func(cutoff int64) bool, do fu
 	replay.Each = func(f issue.Forecast) { do(f, true) }
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(b.Workers, 1))
-	finished := make(chan struct{}, len(s.all))
 	for _, c := range s.all {
-		g.Go(func() (err error) {
+		g.Go(func() error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			err = b.client(ctx, c, replay, endOf(s.known, s.known.Meter(c.number)))
-			finished <- struct{}{}
-			if b.Progress != nil {
-				b.Progress(len(finished), len(s.all))
-			}
-			return err
+			return b.client(ctx, c, replay, endOf(s.known, s.known.Meter(c.number)))
 		})
 	}
 	return g.Wait()

@@ -79,5 +79,5 @@ func encode(f *serve.Folder, id string) ([]byte, error) {
 		}
 		meta[key] = string(text)
 	}
-	return EncodeONNX(m.Problem.Model.Net(), c.Weights, out, meta)
+	return encodeONNX(m.Problem.Model.Net(), c.Weights, out, meta)
 }

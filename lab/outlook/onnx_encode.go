@@ -37,9 +37,9 @@ const (
 	outputName = "forecast"
 )
 
-// EncodeONNX returns a model with the input "inputs", a row for each example with all its steps,
+// encodeONNX returns a model with the input "inputs", a row for each example with all its steps,
 // and the output "forecast", a row for each target with its levels in ascending order.
-func EncodeONNX(net *nn.Net, w []float32, out ONNXOutput, metadata map[string]string) ([]byte, error) {
+func encodeONNX(net *nn.Net, w []float32, out ONNXOutput, metadata map[string]string) ([]byte, error) {
 	g := &graph{net: net, w: w, at: map[string]string{nn.Input: inputName}}
 	for i, b := range net.Blocks() {
 		if err := g.block(i, b); err != nil {

@@ -212,17 +212,6 @@ func (s *Server) Command(ctx context.Context, args ...string) (string, error) {
 	return run(ctx, s.fleet.bin, []string{"LOADSTAR_SERVER=https://" + s.Operator, "LOADSTAR_OPERATOR=" + filepath.Join(s.Dir, "operator")}, s.fleet.commandArgs(args)...)
 }
 
-// Metric returns the sum of a metric's values over all labels, and 0 if there is none.
-func (s *Server) Metric(ctx context.Context, name string) (sum float64, err error) {
-	all, err := product.Metrics(ctx, s.Watch)
-	for key, x := range all {
-		if key == name || strings.HasPrefix(key, name+"{") {
-			sum += x
-		}
-	}
-	return sum, err
-}
-
 // StartAgent joins a real agent that hosts part K/N of the generated meters, and starts it.
 func (f *Fleet) StartAgent(ctx context.Context, s *Server, name, part string, flags ...string) (*product.Process, error) {
 	token, err := s.Command(ctx, "token", "create")

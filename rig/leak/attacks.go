@@ -25,13 +25,17 @@ type Target struct {
 
 func (t *Target) meter() series.Meter { return t.Data.Meter(t.Meters[0]) }
 
-// reference returns the plan as the attacker knows it, with the truth.
-func (t *Target) reference(plan string) (*setup.Setup, error) {
-	s, err := Undefended(t.Data, t.Kernel)(plan)
-	if err != nil {
-		return nil, err
+// open offers a plan to the target. It also returns the plan as the attacker knows it, with the
+// truth.
+func (t *Target) open(plan string) (s Session, known *setup.Setup, err error) {
+	if s, err = t.Open(plan); err != nil {
+		return nil, nil, err
 	}
-	return s.Setup(), nil
+	truth, err := Undefended(t.Data, t.Kernel)(plan)
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, truth.Setup(), nil
 }
 
 // Way is how a plan makes clients train: what an attacker can choose besides model and split.
@@ -85,11 +89,7 @@ const calendar = "inputs: [calendar], loss: mse"
 func Losses(ctx context.Context, t *Target, w Way, rounds int) (float64, error) {
 	const seed = 11
 	plan := w.plan(seed, calendar, "")
-	s, err := t.Open(plan)
-	if err != nil {
-		return 0, err
-	}
-	known, err := t.reference(plan)
+	s, known, err := t.open(plan)
 	if err != nil {
 		return 0, err
 	}
@@ -122,11 +122,7 @@ func Losses(ctx context.Context, t *Target, w Way, rounds int) (float64, error) 
 func Weights(ctx context.Context, t *Target, w Way, rate float64, rounds int, strict, single bool) (float64, error) {
 	const seed, quantile, lags = 7, 0.001, 24
 	plan := w.plan(seed, fmt.Sprintf("inputs: [recent, level], loss: pinball, quantiles: [%g]", quantile), headAlone+"server: {clip: 1000, weighting: uniform}\n")
-	s, err := t.Open(plan)
-	if err != nil {
-		return 0, err
-	}
-	known, err := t.reference(plan)
+	s, known, err := t.open(plan)
 	if err != nil {
 		return 0, err
 	}
@@ -226,11 +222,7 @@ func Cuts(ctx context.Context, t *Target, w Way, from, hours, rounds int) (float
 		var newest Example
 		for i := range seeds {
 			plan := w.plan(uint64(i+1), calendar+t.split(from+h), "")
-			s, err := t.Open(plan)
-			if err != nil {
-				return 0, err
-			}
-			known, err := t.reference(plan)
+			s, known, err := t.open(plan)
 			if err != nil {
 				return 0, err
 			}
@@ -278,11 +270,7 @@ func Updates(ctx context.Context, t *Target, w Way, scale float64, from, hours, 
 	last := make([][]float64, len(t.Meters))
 	for h := range hours + 1 {
 		plan := w.plan(5, calendar+t.split(from+h), headAlone+"server: {clip: 1000, weighting: uniform}\n")
-		s, err := t.Open(plan)
-		if err != nil {
-			return nil, err
-		}
-		known, err := t.reference(plan)
+		s, known, err := t.open(plan)
 		if err != nil {
 			return nil, err
 		}
@@ -382,11 +370,7 @@ func Seeds(ctx context.Context, t *Target, w Way, plans int, iterations ...int) 
 	var cellOf []int // by example
 	for r := range plans {
 		plan := w.plan(uint64(1000+r), calendar, "")
-		s, err := t.Open(plan)
-		if err != nil {
-			return 0, err
-		}
-		known, err := t.reference(plan)
+		s, known, err := t.open(plan)
 		if err != nil {
 			return 0, err
 		}
@@ -455,11 +439,7 @@ func Strides(t *Target, w Way, hours int) (float64, int, error) {
 	for h := range hours {
 		stride := len(m.Load)*7/10 + len(m.Load)/100 + h
 		plan := t.scoredBy(w, 0.7, len(m.Load)*15/100, stride)
-		s, err := t.Open(plan)
-		if err != nil {
-			return 0, 0, err
-		}
-		known, err := t.reference(plan)
+		s, known, err := t.open(plan)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -490,11 +470,7 @@ func Scores(t *Target, w Way, from, hours int) (float64, error) {
 	last, lastLen := 0.0, 0
 	for h := range hours + 1 {
 		plan := t.scoredBy(w, 0.7, from+h, 1)
-		s, err := t.Open(plan)
-		if err != nil {
-			return 0, err
-		}
-		known, err := t.reference(plan)
+		s, known, err := t.open(plan)
 		if err != nil {
 			return 0, err
 		}

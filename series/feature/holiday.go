@@ -57,8 +57,8 @@ func compute(holidays []*cal.Holiday, year int) *[367]bool {
 	return days
 }
 
-// HolidayCodes returns all codes.
-func HolidayCodes() []string { return slices.Sorted(maps.Keys(byCode)) }
+// holidayCodes returns all codes.
+func holidayCodes() []string { return slices.Sorted(maps.Keys(byCode)) }
 
 // unknown returns the error about an unknown code. It lists the regions of the same country,
 // or the countries whose codes have a letter in common.
@@ -69,7 +69,7 @@ func unknown(code string) error {
 	}
 	country, _, _ := strings.Cut(upper, "-")
 	var near []string
-	for _, c := range HolidayCodes() {
+	for _, c := range holidayCodes() {
 		if c == upper {
 			near = []string{c}
 			break
@@ -79,7 +79,7 @@ func unknown(code string) error {
 		}
 	}
 	if near == nil {
-		for _, c := range HolidayCodes() {
+		for _, c := range holidayCodes() {
 			if !strings.Contains(c, "-") && strings.ContainsAny(c, country) {
 				near = append(near, c)
 			}

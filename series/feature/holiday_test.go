@@ -67,7 +67,7 @@ func TestOwnZone(t *testing.T) {
 }
 
 func TestEveryCode(t *testing.T) {
-	for _, code := range HolidayCodes() {
+	for _, code := range holidayCodes() {
 		if n := len(strings.Fields(days(t, code, 2019))); n < 5 || n > 30 {
 			t.Errorf("%s has %d holidays in 2019", code, n)
 		}

@@ -50,10 +50,10 @@ func (s *Survey) questions() []question {
 		if s.UTC {
 			fallback = "UTC"
 		}
-		add("zone", "Time zone of the meters, for hours, weekdays and holidays, such as Europe/London", fallback, &d.Zone, CheckZone)
+		add("zone", "Time zone of the meters, for hours, weekdays and holidays, such as Europe/London", fallback, &d.Zone, checkZone)
 	} else {
 		add("zone", "Time zone of the timestamps, such as Europe/London or UTC\n(write \"Europe/London standard\" if they do not follow daylight saving time)", "", &d.Zone, func(zone string) error {
-			return CheckZone(strings.TrimSuffix(zone, " standard"))
+			return checkZone(strings.TrimSuffix(zone, " standard"))
 		})
 	}
 	if len(s.dates) > 1 {

@@ -392,8 +392,8 @@ func similarZone(name string) string {
 	return "use a name such as Europe/London, or UTC"
 }
 
-// CheckZone returns an error if name is not a known time zone.
-func CheckZone(name string) error {
+// checkZone returns an error if name is not a known time zone.
+func checkZone(name string) error {
 	_, err := loadZone(name)
 	return err
 }

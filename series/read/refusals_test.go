@@ -99,7 +99,7 @@ func TestLargeFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	started := time.Now()
-	s, err := Look(path, Hints{})
+	s, err := look(path, Hints{})
 	if err != nil {
 		t.Fatal(err)
 	}

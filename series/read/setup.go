@@ -53,7 +53,7 @@ func (s Setup) Run(path string) (*Described, error) {
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	survey, err := Look(path, s.Hints)
+	survey, err := look(path, s.Hints)
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +139,7 @@ func (s Setup) settle(survey *Survey, out *Described) error {
 		if line, at := survey.nonexistent(); !survey.Zoned && at != "" {
 			d.Clock = ClockStandard
 			out.Lines = append(out.Lines, fmt.Sprintf("clock: standard time, because line %d has %s, which clocks with daylight saving time skip", line, at))
-		} else if CheckZone(d.Zone) == nil && !survey.Zoned && observesDST(d.Zone) {
+		} else if checkZone(d.Zone) == nil && !survey.Zoned && observesDST(d.Zone) {
 			out.Lines = append(out.Lines, fmt.Sprintf("clock: local time of %s with daylight saving time (otherwise --clock standard)", d.Zone))
 		}
 	}

@@ -103,7 +103,7 @@ func TestSpreadsheets(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := Look(c.path, c.hints)
+			s, err := look(c.path, c.hints)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -144,7 +144,7 @@ func TestSpreadsheets(t *testing.T) {
 		"no workbook":  {archive(t), "", "is damaged"},
 		"formula only": {workbook(t, map[string][][]any{"A": {{}}}, "A"), "", "no sheet has dates"},
 	} {
-		if _, err := Look(c.path, Hints{Format: Table{Sheet: c.sheet}}); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := look(c.path, Hints{Format: Table{Sheet: c.sheet}}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}

@@ -51,8 +51,8 @@ const (
 	tailBytes = 1 << 16
 )
 
-// Look finds the tables in a folder, or in one file, and how they are written.
-func Look(path string, h Hints) (*Survey, error) {
+// look finds the tables in a folder, or in one file, and how they are written.
+func look(path string, h Hints) (*Survey, error) {
 	dir, paths := path, []string{path}
 	if info, err := os.Stat(path); err != nil {
 		return nil, err

@@ -86,7 +86,7 @@ func TestLook(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			s, err := Look(dir, c.hints)
+			s, err := look(dir, c.hints)
 			switch {
 			case c.want != "":
 				if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -115,6 +115,18 @@ func (s *Store) openDay(key, data []byte) (day, error) {
 	return value, nil
 }
 
+// dayOf returns a copy of the steps of a client's day, which is empty if it is not stored.
+func (s *Store) dayOf(client *bolt.Bucket, key []byte) (day, error) {
+	d := newDay(s.steps)
+	data := client.Get(key)
+	if data == nil {
+		return d, nil
+	}
+	stored, err := s.openDay(key, data)
+	copy(d, stored)
+	return d, err
+}
+
 // outcome is what became of a reading.
 type outcome uint8
 

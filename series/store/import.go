@@ -74,13 +74,9 @@ func (s *Store) importMeter(m series.Meter, now time.Time) error {
 		for i := 0; i < len(m.Load); {
 			number := (m.Start + int64(i)*s.interval) / daySeconds
 			key := dayKey(number)
-			d := newDay(s.steps)
-			if data := bucket.Get(key); data != nil {
-				stored, err := s.openDay(key, data)
-				if err != nil {
-					return err
-				}
-				copy(d, stored)
+			d, err := s.dayOf(bucket, key)
+			if err != nil {
+				return err
 			}
 			dirty := false
 			for ; i < len(m.Load) && (m.Start+int64(i)*s.interval)/daySeconds == number; i++ {

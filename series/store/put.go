@@ -168,13 +168,9 @@ func (s *Store) putClient(tx *bolt.Tx, client string, readings []Reading, which 
 	for len(which) > 0 {
 		number := readings[which[0]].Time / daySeconds
 		key := dayKey(number)
-		d := newDay(s.steps)
-		if data := bucket.Get(key); data != nil {
-			stored, err := s.openDay(key, data)
-			if err != nil {
-				return err
-			}
-			copy(d, stored)
+		d, err := s.dayOf(bucket, key)
+		if err != nil {
+			return err
 		}
 		dirty := false
 		for len(which) > 0 && readings[which[0]].Time/daySeconds == number {
@@ -183,14 +179,7 @@ func (s *Store) putClient(tx *bolt.Tx, client string, readings []Reading, which 
 			step := int(r.Time % daySeconds / s.interval)
 			old := d.get(step)
 			e, what := merge(old, r)
-			switch what {
-			case accepted:
-				result.Accepted++
-			case corrected:
-				result.Corrected++
-			case unchanged:
-				result.Unchanged++
-			}
+			result.count(what)
 			if e.quality != old.quality || e.revision != old.revision || what != unchanged {
 				d.set(step, e)
 				dirty = true

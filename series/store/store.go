@@ -92,6 +92,17 @@ type Result struct {
 	Refused   []Refusal
 }
 
+func (r *Result) count(what outcome) {
+	switch what {
+	case accepted:
+		r.Accepted++
+	case corrected:
+		r.Corrected++
+	case unchanged:
+		r.Unchanged++
+	}
+}
+
 // Limits on what the store holds.
 const (
 	maxClients = 4096

@@ -209,14 +209,7 @@ func (s *Store) PutWeather(now time.Time, names []string, rows []WeatherRow) (Re
 			if err != nil {
 				return err
 			}
-			switch what {
-			case accepted:
-				result.Accepted++
-			case corrected:
-				result.Corrected++
-			case unchanged:
-				result.Unchanged++
-			}
+			result.count(what)
 		}
 		return s.pruneWeather(bucket)
 	})

@@ -64,19 +64,6 @@ func (d Dates) String() string {
 	return strings.Join(fields, string(d.separator))
 }
 
-// Twin returns the form with day and month exchanged, or false if there is none.
-func (d Dates) Twin() (Dates, bool) {
-	switch string(d.order[:]) {
-	case "dmy":
-		d.order = [3]byte([]byte("mdy"))
-	case "mdy":
-		d.order = [3]byte([]byte("dmy"))
-	default:
-		return d, false
-	}
-	return d, true
-}
-
 // Unix returns the time that texts show, as if it were in UTC, and false if they do not have
 // this form. Clock is empty if the day and the time of day are in one text.
 func (d Dates) Unix(day, clock []byte) (unix int64, ok bool) {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-
-	v1 "loadstar/proto/loadstar/v1"
 )
 
 // Cache holds the terms of recently used runs. It is safe for concurrent use.
@@ -43,13 +41,4 @@ func (b *Cache) Of(ctx context.Context, run string) (*Terms, error) {
 	}
 	b.byRun[run] = t
 	return t, nil
-}
-
-// Of returns the result that an agent has sent in one or more chunks. numbers has the joined chunks.
-func Of(a *v1.Result, numbers []byte) *Result {
-	r := &Result{Version: int(a.Version), Sum: a.Form == v1.Form_FORM_SUM, Masked: a.Form == v1.Form_FORM_MASKED, Numbers: numbers, Shares: make([]Share, len(a.Shares))}
-	for i, s := range a.Shares {
-		r.Shares[i] = Share{Client: s.Client, Examples: int(s.Examples), Steps: int(s.Steps), TrainLoss: s.TrainLoss, Loss: s.Loss, Norm: s.Norm, ControlNorm: s.ControlNorm}
-	}
-	return r
 }

@@ -7,7 +7,6 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/exact"
-	"loadstar/fed/limit"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -73,15 +72,14 @@ func (t *Terms) Limits(version int64, load func() ([]byte, error)) (fed.Limits, 
 }
 
 // limitSum returns an error if a sum, or one of its numbers, is larger than the limits and the
-// claimed norms of its updates allow. It reduces the claims to the limits.
-func (t *Terms) limitSum(r *Result, s *fed.Sums) error {
+// claimed norms of its updates allow, given their weights. It reduces the claims to the limits.
+func (t *Terms) limitSum(r *Result, weights []int64, s *fed.Sums) error {
 	const slack = 1 + 1e-9    // for the rounding of these additions
 	var most, control float64 // norms of the longest possible sums
 	for i := range r.Shares {
 		x := &r.Shares[i]
-		weight := t.Rules.Weight(limit.Examples(r.Limits, x.Examples))
-		most += float64(weight) * claimed(&x.Norm, r.Limits.Norm)
-		control += float64(t.Rules.ControlWeight(weight)) * claimed(&x.ControlNorm, r.Limits.Control)
+		most += float64(weights[i]) * claimed(&x.Norm, r.Limits.Norm)
+		control += claimed(&x.ControlNorm, r.Limits.Control) * float64(t.Rules.ControlWeight(weights[i]))
 		if l := r.Limits.Loss; l > 0 {
 			x.TrainLoss, x.Loss = min(x.TrainLoss, l), min(x.Loss, l)
 		}

@@ -106,8 +106,8 @@ const (
 	mostBytes = 2 << 30
 )
 
-// CheckOwnData returns an error if a run of the plan must not use any data on a server.
-func CheckOwnData(s *setup.Setup) error {
+// checkOwnData returns an error if a run of the plan must not use any data on a server.
+func checkOwnData(s *setup.Setup) error {
 	p := s.Plan
 	const why = "in a fleet it must be at least %d, because the gradient on few examples reveals them"
 	if s.Parts.Needs.ServerData && p.Server.Batch < leastBatch {
@@ -150,7 +150,7 @@ func (d *OwnData) examples(s *setup.Setup, interval time.Duration, batch int) ([
 	if d == nil {
 		return nil, MissingOwnData(s.Plan)
 	}
-	if err := CheckOwnData(s); err != nil {
+	if err := checkOwnData(s); err != nil {
 		return nil, err
 	}
 	if interval != 0 && d.dataset.Interval != interval {

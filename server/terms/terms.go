@@ -17,6 +17,7 @@ import (
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	"loadstar/fed/setup"
+	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
 )
 
@@ -31,7 +32,6 @@ type Terms struct {
 	Shared int
 	Rules  round.Rules
 	setup  *setup.Setup
-	spare  sync.Pool // empty *round.Fold values for reuse
 	floats sync.Pool // *fed.Update values whose slices are reused
 
 	mu     sync.Mutex
@@ -144,7 +144,7 @@ func Federated(p *fed.Plan, data bool) error {
 		return fmt.Errorf("%d shared weights make results of %d MB, the limit is %d MB; make more layers personal or shorten the lookback", t.Shared, t.maxBytes()>>20, maxNumbers>>20)
 	}
 	if own {
-		return CheckOwnData(t.setup)
+		return checkOwnData(t.setup)
 	}
 	return nil
 }
@@ -260,6 +260,15 @@ type Share struct {
 	Norm, ControlNorm float64
 }
 
+// Of returns the result that an agent has sent in one or more chunks. numbers has the joined chunks.
+func Of(a *v1.Result, numbers []byte) *Result {
+	r := &Result{Version: int(a.Version), Sum: a.Form == v1.Form_FORM_SUM, Masked: a.Form == v1.Form_FORM_MASKED, Numbers: numbers, Shares: make([]Share, len(a.Shares))}
+	for i, s := range a.Shares {
+		r.Shares[i] = Share{Client: s.Client, Examples: int(s.Examples), Steps: int(s.Steps), TrainLoss: s.TrainLoss, Loss: s.Loss, Norm: s.Norm, ControlNorm: s.ControlNorm}
+	}
+	return r
+}
+
 // Prepare decodes a result, applies its limits, and replaces the shares' claims by the values that count. An
 // error means that the result must be rejected. A prepared result can be added several times.
 func (t *Terms) Prepare(r *Result) error {
@@ -297,12 +306,7 @@ func (t *Terms) Prepare(r *Result) error {
 	}
 	limit.Apply(r.Limits, u)
 	limit.RoundNorms(r.Limits, u) // those of sums are rounded, too
-	f, ok := t.spare.Get().(*round.Fold)
-	if !ok {
-		f = round.NewFold(t.Rules)
-	}
-	defer func() { f.Reset(); t.spare.Put(f) }()
-	if err := f.Check(u); err != nil {
+	if err := t.Rules.Check(u); err != nil {
 		return err
 	}
 	s.TrainLoss, s.Loss, s.Norm, s.ControlNorm = u.TrainLoss, u.Loss, u.Norm, u.ControlNorm
@@ -341,11 +345,11 @@ func (t *Terms) Add(f *round.Fold, r *Result, from []float32) error {
 func plausible(x float64) bool { return x >= 0 && x < 1e100 }
 
 func (t *Terms) prepareSum(r *Result) error {
-	names := make([]string, len(r.Shares))
+	names, weights := make([]string, len(r.Shares)), make([]int64, len(r.Shares))
 	var weight int64
 	for i, s := range r.Shares {
-		names[i] = s.Client
-		weight += t.Rules.Weight(limit.Examples(r.Limits, s.Examples))
+		names[i], weights[i] = s.Client, t.Rules.Weight(limit.Examples(r.Limits, s.Examples))
+		weight += weights[i]
 	}
 	slices.Sort(names)
 	if len(slices.Compact(names)) < len(r.Shares) {
@@ -359,7 +363,7 @@ func (t *Terms) prepareSum(r *Result) error {
 	if n != len(r.Shares) || total != weight {
 		return fmt.Errorf("the sum holds %d updates of weight %d, but the shares say %d of weight %d", n, total, len(r.Shares), weight)
 	}
-	if err := t.limitSum(r, &own.Sums()[0]); err != nil {
+	if err := t.limitSum(r, weights, &own.Sums()[0]); err != nil {
 		return err
 	}
 	r.sum = own

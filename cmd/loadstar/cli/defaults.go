@@ -16,7 +16,7 @@ func describeDefaults(cmd *cobra.Command) {
 		switch {
 		case (f.Name == "workers" || f.Name == "parallel") && f.DefValue == strconv.Itoa(runtime.NumCPU()):
 			f.DefValue = "number of CPUs"
-		case f.Name == "name" && f.DefValue != "" && f.DefValue == Hostname():
+		case f.Name == "name" && f.DefValue != "" && f.DefValue == hostname():
 			f.DefValue = "name of the machine"
 		}
 	})
@@ -25,8 +25,8 @@ func describeDefaults(cmd *cobra.Command) {
 	}
 }
 
-// Hostname returns the name of the machine, or "" if it has none.
-func Hostname() string {
+// hostname returns the name of the machine, or "" if it has none.
+func hostname() string {
 	name, err := os.Hostname()
 	if err != nil {
 		return ""

@@ -18,32 +18,12 @@ import (
 // seeAlso is the annotation of a command that names related commands and pages.
 const seeAlso = "see also"
 
-// flagGroup is the annotation of a flag that names its group in the help.
-const flagGroup = "group"
-
 // SeeAlso adds related commands and pages to the help of a command.
 func SeeAlso(cmd *cobra.Command, what ...string) {
 	if cmd.Annotations == nil {
 		cmd.Annotations = map[string]string{}
 	}
 	cmd.Annotations[seeAlso] = strings.Join(what, ", ")
-}
-
-// GroupFlags puts flags of a command into a group of its help. Groups are shown in the
-// order of the calls; flags without a group come first.
-func GroupFlags(cmd *cobra.Command, group string, names ...string) {
-	for _, name := range names {
-		if f := cmd.Flags().Lookup(name); f != nil {
-			if f.Annotations == nil {
-				f.Annotations = map[string][]string{}
-			}
-			f.Annotations[flagGroup] = []string{group}
-		}
-	}
-	if cmd.Annotations == nil {
-		cmd.Annotations = map[string]string{}
-	}
-	cmd.Annotations[flagGroup] += group + "\n"
 }
 
 // usualGroups has the groups of flags that many commands share.
@@ -178,23 +158,14 @@ func commands(w io.Writer, cmd *cobra.Command) {
 // flags lists the flags by group.
 func flags(w io.Writer, cmd *cobra.Command, width int) {
 	sets := map[string]*pflag.FlagSet{}
-	titles := []string{""}
-	titles = append(titles, strings.Split(strings.TrimSuffix(cmd.Annotations[flagGroup], "\n"), "\n")...)
-	for _, g := range usualGroups {
-		titles = append(titles, g.title)
-	}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if f.Hidden {
 			return
 		}
-		title := ""
-		if g := f.Annotations[flagGroup]; len(g) > 0 {
-			title = g[0]
-		} else {
-			for _, g := range usualGroups {
-				if slices.Contains(g.flags, f.Name) {
-					title = g.title
-				}
+		title := "Flags"
+		for _, g := range usualGroups {
+			if slices.Contains(g.flags, f.Name) {
+				title = g.title
 			}
 		}
 		if sets[title] == nil {
@@ -203,17 +174,14 @@ func flags(w io.Writer, cmd *cobra.Command, width int) {
 		}
 		sets[title].AddFlag(f)
 	})
-	shown := map[string]bool{}
+	titles := []string{"Flags"}
+	for _, g := range usualGroups {
+		titles = append(titles, g.title)
+	}
 	for _, title := range titles {
-		if sets[title] == nil || shown[title] {
-			continue
+		if sets[title] != nil {
+			fmt.Fprintf(w, "%s:\n%s\n", title, strings.TrimRight(sets[title].FlagUsagesWrapped(width), "\n")+"\n")
 		}
-		shown[title] = true
-		heading := "Flags"
-		if title != "" {
-			heading = title
-		}
-		fmt.Fprintf(w, "%s:\n%s\n", heading, strings.TrimRight(sets[title].FlagUsagesWrapped(width), "\n")+"\n")
 	}
 }
 

@@ -168,10 +168,10 @@ func (x *show) arrive(ctx context.Context) error {
 				if err != nil {
 					return err
 				}
-				if err := s.post(ctx, d, from, cutoff); err != nil {
+				if err := s.deliver(ctx, d, from, cutoff); err != nil {
 					return err
 				}
-				if err := s.weather(cutoff+daySeconds, cutoff+beyond*daySeconds); err != nil {
+				if err := s.announce(ctx, cutoff+daySeconds, cutoff+beyond*daySeconds); err != nil {
 					return err
 				}
 				if !s.service.Tick() {

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"loadstar/agent/identity"
 	"loadstar/internal/proc"
 	"loadstar/nn/kernel"
 	v1 "loadstar/proto/loadstar/v1"
@@ -224,7 +225,7 @@ func (x *show) prepare(context.Context) (err error) {
 	x.paper = newPaper(x.stage)
 	looking := newLookout(x.stage.all)
 	for i := range x.Agents {
-		s, err := newSite(x.dir, i+1, x.stage, &x.clock, x.kernel, looking, x.Log, x.failed)
+		s, err := newSite(x.dir, i+1, x.stage, &x.clock, looking, x.Log, x.failed)
 		if err != nil {
 			return err
 		}
@@ -264,22 +265,20 @@ func (x *show) open(ctx context.Context) (err error) {
 	g, all := errgroup.WithContext(ctx)
 	for i, s := range x.sites {
 		g.Go(func() error {
-			if err := s.join(all, x.fleet.address, token.Token); err != nil {
+			if _, err := identity.Join(all, s.dir, x.fleet.address, token.Token, s.name); err != nil {
 				return err
 			}
 			past, err := x.stage.part(i, x.Agents, 0, x.stage.arrive)
 			if err != nil {
 				return err
 			}
-			if err := s.fill(past); err != nil {
+			if err := s.write(past); err != nil {
 				return err
 			}
-			if x.Keep != "" {
-				if err := s.write(past); err != nil {
-					return err
-				}
-			}
 			if err := s.start(ctx); err != nil {
+				return err
+			}
+			if err := s.announce(all, x.stage.arrive, x.stage.arrive+beyond*daySeconds); err != nil {
 				return err
 			}
 			s.service.Tick() // forecasts before any training
@@ -299,11 +298,7 @@ func (x *show) open(ctx context.Context) (err error) {
 func (x *show) close() error {
 	var err error
 	for _, s := range x.sites {
-		if s.stop != nil {
-			err = errors.Join(err, s.end())
-		} else if s.listener != nil {
-			err = errors.Join(err, s.listener.Close())
-		}
+		err = errors.Join(err, s.end())
 	}
 	<-x.ended
 	return err

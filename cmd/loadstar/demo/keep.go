@@ -10,9 +10,11 @@ import (
 	"loadstar/series"
 )
 
-// write writes the files that 'loadstar agent run' needs to continue with the agent's folder.
-// The history is already imported. It is included because it marks the readings as generated.
+// write writes the agent's history and configuration. 'loadstar agent run' can go on with them.
 func (s *site) write(past *series.Dataset) error {
+	for i := range past.Len() {
+		s.clients = append(s.clients, past.Meter(i).ID)
+	}
 	if err := series.WritePrepared(filepath.Join(s.dir, historyFile), past); err != nil {
 		return err
 	}

@@ -101,6 +101,16 @@ func (o *operatorFlags) dial() (*operator, error) {
 	return &operator{OperatorServiceClient: v1.NewOperatorServiceClient(h, server), http: h, server: server}, nil
 }
 
+// dialRun is like dial, and returns the identifier of the run that a user has named.
+func (o *operatorFlags) dialRun(ctx context.Context, name string) (*operator, string, error) {
+	c, err := o.dial()
+	if err != nil {
+		return nil, "", err
+	}
+	run, err := c.run(ctx, name)
+	return c, run, plain(err)
+}
+
 // serverCommand returns a command that calls a server and prints the answer as JSON, as
 // CSV, or as the table that show writes.
 func serverCommand(use, short string, args cobra.PositionalArgs, call func(cmd *cobra.Command, c *operator, args []string) (answer any, show func(w io.Writer), err error)) *cobra.Command {

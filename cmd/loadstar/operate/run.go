@@ -151,13 +151,9 @@ func newRunStop() *cobra.Command {
 refused.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.dial()
+			c, run, err := o.dialRun(cmd.Context(), args[0])
 			if err != nil {
 				return err
-			}
-			run, err := c.run(cmd.Context(), args[0])
-			if err != nil {
-				return plain(err)
 			}
 			if _, err = c.StopRun(cmd.Context(), &v1.StopRunRequest{Run: run}); err != nil {
 				return plain(err)
@@ -200,13 +196,9 @@ that loadstar simulate --run writes for the same plan and data.`,
 }
 
 func (o *runWeightsOptions) run(cmd *cobra.Command, args []string) error {
-	c, err := o.dial()
+	c, run, err := o.dialRun(cmd.Context(), args[0])
 	if err != nil {
 		return err
-	}
-	run, err := c.run(cmd.Context(), args[0])
-	if err != nil {
-		return plain(err)
 	}
 	r, err := c.GetRun(cmd.Context(), &v1.GetRunRequest{Run: run, Rounds: 1})
 	if err != nil {

@@ -32,14 +32,10 @@ mean over the clients that trained, and its change since it was last measured.`,
 		Example: "  loadstar run watch @last",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.dial()
+			ctx := cmd.Context()
+			c, run, err := o.dialRun(ctx, args[0])
 			if err != nil {
 				return err
-			}
-			ctx := cmd.Context()
-			run, err := c.run(ctx, args[0])
-			if err != nil {
-				return plain(err)
 			}
 			var v view = &lineView{w: cmd.OutOrStdout()}
 			switch {

@@ -58,13 +58,9 @@ List the stored versions with loadstar run versions.`,
 			if err != nil || version < 0 {
 				return cli.Usagef("VERSION is %q, want a number; see loadstar run versions %s", args[1], args[0])
 			}
-			c, err := o.dial()
+			c, run, err := o.dialRun(cmd.Context(), args[0])
 			if err != nil {
 				return err
-			}
-			run, err := c.run(cmd.Context(), args[0])
-			if err != nil {
-				return plain(err)
 			}
 			r, err := c.RollBackRun(cmd.Context(), &v1.RollBackRunRequest{Run: run, Version: version})
 			if err != nil {

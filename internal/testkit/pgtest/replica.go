@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
 	"loadstar/internal/testkit"
@@ -82,9 +81,6 @@ func (p *Pair) URL(database string) string {
 	return fmt.Sprintf("postgres://postgres@%s,%s/%s?sslmode=disable&target_session_attrs=read-write", p.servers[0].Addr(), p.servers[1].Addr(), database)
 }
 
-// Log returns the path of the primary's log.
-func (p *Pair) Log() string { return p.Primary().log() }
-
 // Promote makes the standby the primary. If the former primary still runs, it does not notice.
 func (p *Pair) Promote() error {
 	s := p.Standby()
@@ -145,17 +141,6 @@ func (p *Pair) Follows(ctx context.Context, limit time.Duration) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-}
-
-// Quit makes the server end at once without writing anything, as pg_ctl stop -m immediate
-// does.
-func (s *Server) Quit() error {
-	if s.child == nil {
-		return nil
-	}
-	err := s.child.Stop(syscall.SIGQUIT, 30*time.Second)
-	s.child = nil
-	return err
 }
 
 // Crash kills both servers.

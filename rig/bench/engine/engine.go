@@ -115,7 +115,7 @@ func Run(model string, sets []*kernel.Set, p *Peer, runs int, d time.Duration, p
 	}
 	if p != nil {
 		r := medianRates(peers)
-		b.Peer = &PeerFigures{p.name, r.train, r.infer1, r.infer256}
+		b.Peer = &PeerFigures{p.Name, r.train, r.infer1, r.infer256}
 	}
 	return b, nil
 }

@@ -20,7 +20,7 @@ func TestRun(t *testing.T) {
 	if _, err := Run("bose2025", []*kernel.Set{k}, nil, 1, time.Millisecond, nil); err == nil {
 		t.Error("an unknown model was measured")
 	}
-	if _, err := StartPeer("fekri2023"); err == nil || !strings.Contains(err.Error(), "only bose2023 and dense") {
+	if _, err := StartPeer(t.Context(), "fekri2023"); err == nil || !strings.Contains(err.Error(), "only bose2023 and dense") {
 		t.Errorf("a model that the peer does not have: %v", err)
 	}
 }

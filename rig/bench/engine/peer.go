@@ -1,75 +1,41 @@
 package engine
 
 import (
-	"bufio"
+	"context"
 	_ "embed"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/cpu"
-)
 
-// peerPython is Debian's interpreter, for which python3-torch is installed. Another python3
-// that comes earlier in the PATH would not find that package.
-const peerPython = "/usr/bin/python3"
+	"loadstar/rig/bench"
+)
 
 //go:embed peer.py
 var peerScript string
 
 // Peer is a process that runs PyTorch with the same model. It waits between requests, so
 // that its measurements can alternate with those of the engine.
-type Peer struct {
-	name string
-	cmd  *exec.Cmd
-	in   io.WriteCloser
-	out  *bufio.Scanner
-}
+type Peer struct{ *bench.Peer }
 
 // PeerModels returns the models that the peer has.
 func PeerModels() []string { return []string{"bose2023", "dense"} }
 
-// StartPeer starts PyTorch with a model and waits until it is ready.
-func StartPeer(model string) (*Peer, error) {
+// StartPeer starts PyTorch with a model and waits until it is ready. The process ends when ctx
+// does.
+func StartPeer(ctx context.Context, model string) (*Peer, error) {
 	if !slices.Contains(PeerModels(), model) {
 		return nil, fmt.Errorf("the peer has no model %s, only %s", model, strings.Join(PeerModels(), " and "))
 	}
-	// -I ignores PYTHONPATH and any torch in the working folder.
-	cmd := exec.Command(peerPython, "-I", "-c", peerScript, "bench", model)
-	cmd.Env = os.Environ()
+	var env []string
 	if core := openBLASCore(); core != "" && os.Getenv("OPENBLAS_CORETYPE") == "" {
-		cmd.Env = append(cmd.Env, "OPENBLAS_CORETYPE="+core)
+		env = append(env, "OPENBLAS_CORETYPE="+core)
 	}
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("the peer needs Debian's python3-torch and libopenblas0: %w", err)
-	}
-	p := &Peer{cmd: cmd, in: in, out: bufio.NewScanner(out)}
-	var hello struct{ Name string }
-	if err := p.answer(&hello); err != nil {
-		p.Stop()
-		if strings.Contains(stderr.String(), "No module named") {
-			return nil, errors.New("the peer needs PyTorch: apt-get install python3-torch libopenblas0")
-		}
-		return nil, fmt.Errorf("the peer did not start: %w\n%s", err, stderr.String())
-	}
-	p.name = hello.Name
-	return p, nil
+	p, err := bench.StartPeer(ctx, "python3-torch libopenblas0", env, peerScript, "bench", model)
+	return &Peer{p}, err
 }
 
 // openBLASCore returns OpenBLAS's name for the CPU. OpenBLAS sometimes misdetects virtual
@@ -87,7 +53,7 @@ func openBLASCore() string {
 }
 
 // fair reports whether the peer uses an optimized BLAS.
-func (p *Peer) fair() bool { return !strings.Contains(p.name, "reference BLAS") }
+func (p *Peer) fair() bool { return !strings.Contains(p.Name, "reference BLAS") }
 
 // measure takes the same measurements of PyTorch as Run takes of a kernel set.
 func (p *Peer) measure(d time.Duration) (r rates, err error) {
@@ -113,31 +79,9 @@ func (p *Peer) infer(batch int, d time.Duration) (float64, error) {
 }
 
 func (p *Peer) ask(request string) (float64, error) {
-	if _, err := fmt.Fprintln(p.in, request); err != nil {
-		return 0, fmt.Errorf("peer: %w", err)
-	}
 	var a struct {
 		PerS float64 `json:"per_s"`
 	}
-	err := p.answer(&a)
+	err := p.Ask(request, &a)
 	return a.PerS, err
-}
-
-func (p *Peer) answer(v any) error {
-	if !p.out.Scan() {
-		if err := p.out.Err(); err != nil {
-			return fmt.Errorf("peer: %w", err)
-		}
-		return errors.New("peer: the process ended")
-	}
-	if err := json.Unmarshal(p.out.Bytes(), v); err != nil {
-		return fmt.Errorf("peer: %w", err)
-	}
-	return nil
-}
-
-// Stop ends PyTorch's process.
-func (p *Peer) Stop() {
-	p.in.Close()
-	_ = p.cmd.Wait() // all answers have been read
 }

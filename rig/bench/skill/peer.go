@@ -1,21 +1,12 @@
 package skill
 
 import (
-	"bufio"
 	"context"
 	_ "embed"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"os"
-	"os/exec"
-	"strings"
-)
 
-// peerPython is Debian's interpreter, for which the libraries are installed. Another
-// python3 that comes earlier in the PATH would not find that package.
-const peerPython = "/usr/bin/python3"
+	"loadstar/rig/bench"
+)
 
 //go:embed peer.py
 var peerScript string
@@ -27,43 +18,13 @@ const (
 )
 
 // Peer is a process that fits gradient boosting.
-type Peer struct {
-	name   string
-	cmd    *exec.Cmd
-	in     io.WriteCloser
-	out    *bufio.Scanner
-	stderr strings.Builder
-}
+type Peer struct{ *bench.Peer }
 
 // StartPeer starts a library on one thread and waits until it is ready. The process ends when
 // ctx does.
 func StartPeer(ctx context.Context, library string) (*Peer, error) {
-	// -I ignores PYTHONPATH and any such library in the working folder.
-	p := &Peer{cmd: exec.CommandContext(ctx, peerPython, "-I", "-c", peerScript, library)}
-	p.cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1")
-	p.cmd.Stderr = &p.stderr
-	var err error
-	if p.in, err = p.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	p.out = bufio.NewScanner(out)
-	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("the peer needs Debian's python3-%s: %w", library, err)
-	}
-	var hello struct{ Name string }
-	if err := p.answer(&hello); err != nil {
-		p.Stop()
-		if strings.Contains(p.stderr.String(), "No module named") {
-			return nil, fmt.Errorf("the peer needs %s: apt-get install python3-%[1]s", library)
-		}
-		return nil, err
-	}
-	p.name = hello.Name
-	return p, nil
+	p, err := bench.StartPeer(ctx, "python3-"+library, []string{"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1"}, peerScript, library)
+	return &Peer{p}, err
 }
 
 // Request asks the peer to fit one model to one client or to several. Boosting stops if the
@@ -106,32 +67,6 @@ func (p *Peer) Fit(r Request) (f Fit, err error) {
 	if err != nil {
 		return f, err
 	}
-	if _, err := fmt.Fprintf(p.in, "%s\n", line); err != nil {
-		return f, p.failed(err)
-	}
-	err = p.answer(&f)
+	err = p.Ask(string(line), &f)
 	return f, err
-}
-
-func (p *Peer) answer(v any) error {
-	if !p.out.Scan() {
-		return p.failed(p.out.Err())
-	}
-	if err := json.Unmarshal(p.out.Bytes(), v); err != nil {
-		return p.failed(err)
-	}
-	return nil
-}
-
-// failed adds the last line that the peer printed as an error.
-func (p *Peer) failed(err error) error {
-	p.Stop() // all of its output is read after this
-	lines := strings.Split(strings.TrimSpace(p.stderr.String()), "\n")
-	return errors.Join(fmt.Errorf("the peer ended: %s", lines[len(lines)-1]), err)
-}
-
-// Stop ends the process.
-func (p *Peer) Stop() {
-	p.in.Close()
-	_ = p.cmd.Wait() // its answers tell whether it worked
 }

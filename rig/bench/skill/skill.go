@@ -170,7 +170,7 @@ func (o Options) peer(ctx context.Context, t *table, library, loss string, chose
 	}
 	defer p.Stop()
 	for k, i := range chosen {
-		progress(k, len(chosen), p.name)
+		progress(k, len(chosen), p.Name)
 		m := o.Dataset.Meter(i)
 		if t.has(m.ID, method) {
 			continue
@@ -190,7 +190,7 @@ func (o Options) peer(ctx context.Context, t *table, library, loss string, chose
 			return err
 		}
 	}
-	progress(len(chosen), len(chosen), p.name)
+	progress(len(chosen), len(chosen), p.Name)
 	return nil
 }
 
@@ -224,7 +224,7 @@ func (o Options) pooled(ctx context.Context, t *table, chosen []int, progress be
 		most = min(most, o.Rows)
 	}
 	for k, i := range chosen {
-		progress(k, len(chosen)+1, p.name)
+		progress(k, len(chosen)+1, p.Name)
 		m := o.Dataset.Meter(i)
 		r := frame.Rows(m)
 		one := filepath.Join(dir, fmt.Sprint(k))
@@ -238,7 +238,7 @@ func (o Options) pooled(ctx context.Context, t *table, chosen []int, progress be
 		rows += n
 		q.Folders, q.Deviations, q.Inputs = append(q.Folders, one), append(q.Deviations, r.Scaling().Deviation), r.Inputs()
 	}
-	progress(len(chosen), len(chosen)+1, p.name)
+	progress(len(chosen), len(chosen)+1, p.Name)
 	f, err := p.Fit(q)
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"loadstar/forecast"
+	"loadstar/rig/bench"
 	"loadstar/series"
 	"loadstar/series/feature"
 )
@@ -143,7 +144,7 @@ func TestPeer(t *testing.T) {
 		{xgboost, Options{Pooled: true}, "xgboost-pooled"},
 	} {
 		t.Run(c.method, func(t *testing.T) {
-			if err := exec.Command(peerPython, "-I", "-c", "import "+c.library).Run(); err != nil {
+			if err := exec.Command(bench.Python, "-I", "-c", "import "+c.library).Run(); err != nil {
 				if _, err := StartPeer(t.Context(), c.library); err == nil || !strings.Contains(err.Error(), "python3-"+c.library) {
 					t.Errorf("without %s: %v", c.library, err)
 				}

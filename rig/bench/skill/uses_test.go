@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"loadstar/lab/outlook"
+	"loadstar/rig/bench"
 	"loadstar/series"
 )
 
@@ -87,7 +88,7 @@ func TestTotals(t *testing.T) {
 
 // TestBoostDays checks that boosting learns the days of the week.
 func TestBoostDays(t *testing.T) {
-	if err := exec.Command(peerPython, "-I", "-c", "import sklearn").Run(); err != nil {
+	if err := exec.Command(bench.Python, "-I", "-c", "import sklearn").Run(); err != nil {
 		t.Skip("no scikit-learn here")
 	}
 	d, s := weekly(t)

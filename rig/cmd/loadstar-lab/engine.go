@@ -77,7 +77,7 @@ func (o *engineOptions) run(cmd *cobra.Command, _ []string) error {
 	var p *engine.Peer
 	if o.withPeer {
 		var err error
-		if p, err = engine.StartPeer(o.model); err != nil {
+		if p, err = engine.StartPeer(cmd.Context(), o.model); err != nil {
 			return err
 		}
 		defer p.Stop()
