@@ -16,7 +16,7 @@ import (
 
 // Point accumulates the errors of point forecasts in constant memory. The order of the
 // forecasts does not matter. The zero value is ready to use. A Point is not safe for
-// concurrent use: give each worker its own and merge them.
+// concurrent use, so give each worker its own and merge them.
 type Point struct {
 	// MAPEFloor is the threshold for the MAPE, which leaves out targets unless |actual| is
 	// above it. With 0, only targets with an actual value of zero are left out. Set it
@@ -120,7 +120,7 @@ func (p *Point) RMSE() float64 { return math.Sqrt(ratio(p.squares.value(), float
 func (p *Point) Bias() float64 { return ratio(p.errors.value(), float64(p.n)) }
 
 // NMAE returns the MAE relative to the mean load of the targets. It is NaN unless the mean
-// load is positive: for a meter that exports on average, the NMAE would be negative and
+// load is positive. For a meter that exports on average, the NMAE would be negative and
 // look better than that of a perfect forecast.
 func (p *Point) NMAE() float64 { return ratio(p.absErrors.value(), p.actuals.value()) }
 

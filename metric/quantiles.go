@@ -8,7 +8,7 @@ import (
 )
 
 // Quantiles accumulates the errors of quantile forecasts in constant memory. The order of
-// the forecasts does not matter. A Quantiles is not safe for concurrent use: give each
+// the forecasts does not matter. A Quantiles is not safe for concurrent use, so give each
 // worker its own and merge them.
 type Quantiles struct {
 	levels []float64
@@ -18,8 +18,8 @@ type Quantiles struct {
 	above  []int // actuals above the quantile, by level
 }
 
-// sameLevel is the difference up to which two levels count as equal, because in floating
-// point 1-0.9 is not exactly 0.1.
+// sameLevel is the maximum difference between two levels that count as equal, because in
+// floating point 1-0.9 is not exactly 0.1.
 const sameLevel = 1e-9
 
 // NewQuantiles returns an empty accumulator for forecasts of the given levels. The levels

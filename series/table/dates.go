@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Dates is the form of the dates in a table. The zero value is the ISO form 2016-01-31, or
-// with slashes 2016/01/31.
+// Dates is the format of the dates in a table. The zero value is the ISO form 2016-01-31,
+// or with slashes 2016/01/31.
 type Dates struct {
 	order     [3]byte // d, m and y in the order of the fields
 	separator byte    // 0 if there is none
@@ -26,17 +26,17 @@ func ParseDates(pattern string) (Dates, error) {
 			return d, nil
 		}
 	}
-	return Dates{}, fmt.Errorf("date is %q; it must be a form such as yyyy-mm-dd, dd.mm.yyyy, mm/dd/yyyy, dd/mm/yy or yyyymmdd", pattern)
+	return Dates{}, fmt.Errorf("date is %q; it must be a format such as yyyy-mm-dd, dd.mm.yyyy, mm/dd/yyyy, dd/mm/yy or yyyymmdd", pattern)
 }
 
-// AllDates returns all forms of dates, except the ISO form.
+// AllDates returns all date formats, except the ISO format.
 func AllDates() []Dates {
 	var all []Dates
 	for _, short := range []bool{false, true} {
 		for _, order := range []string{"dmy", "mdy", "ymd"} {
 			for _, sep := range []byte("./- ") {
 				if order == "ymd" && !short && sep != '.' && sep != ' ' {
-					continue // the ISO form
+					continue // the ISO format
 				}
 				all = append(all, Dates{[3]byte([]byte(order)), sep, short})
 			}
@@ -64,7 +64,7 @@ func (d Dates) String() string {
 	return strings.Join(fields, string(d.separator))
 }
 
-// Twin returns the form with day and month exchanged, or false if there is none.
+// Twin returns the format with day and month swapped, or false if there is none.
 func (d Dates) Twin() (Dates, bool) {
 	switch string(d.order[:]) {
 	case "dmy":
@@ -77,8 +77,8 @@ func (d Dates) Twin() (Dates, bool) {
 	return d, true
 }
 
-// Unix returns the time that texts show, as if it were in UTC, and false if they do not have
-// this form. Clock is empty if the day and the time of day are in one text.
+// Unix returns the time that the texts show, taken as UTC, and false if they do not have
+// this format. Clock is empty if the day and the time of day are in one text.
 func (d Dates) Unix(day, clock []byte) (unix int64, ok bool) {
 	t, ok := d.scan(day)
 	if !ok || t.day.year < firstYear || t.day.year > lastYear {
@@ -94,7 +94,7 @@ func (d Dates) Unix(day, clock []byte) (unix int64, ok bool) {
 	return utcMidnight(t.day) + t.seconds, true
 }
 
-// parse parses a date of this form, and a time of day if there is one.
+// parse parses a date of this format, and a time of day if there is one.
 func (d Dates) parse(s []byte) (label, error) {
 	t, ok := d.scan(s)
 	switch {
@@ -108,7 +108,7 @@ func (d Dates) parse(s []byte) (label, error) {
 	return t, nil
 }
 
-// scan is parse without messages and without the limits of years.
+// scan is like parse, but without error messages and without the limits on years.
 func (d Dates) scan(s []byte) (t label, ok bool) {
 	if d == (Dates{}) {
 		return scanISO(s)
@@ -138,7 +138,7 @@ func (p *parser) date(d Dates, t *label) {
 		if i > 0 && d.separator != 0 {
 			p.one(d.separator, d.separator)
 			if d.separator != ' ' {
-				p.take(' ') // 1. 2. 2020
+				p.take(' ') // as in 1. 2. 2020
 			}
 		}
 		switch {
@@ -208,7 +208,7 @@ func (p *parser) clock(t *label) {
 }
 
 // rangeEnd consumes the end of a period such as 00:00 - 00:15, which some exports write into
-// one field. The period's start is its time.
+// one field. The time of the row is the start of the period.
 func (p *parser) rangeEnd(d Dates) {
 	rest, ok := bytes.CutPrefix(p.s[min(p.at, len(p.s)):], []byte(" - "))
 	if !ok || p.bad {
