@@ -16,7 +16,7 @@ type Cache struct {
 	byRun map[string]*Terms
 }
 
-// maxRuns is the maximum number of runs in the cache. A server has fewer runs at a time.
+// maxRuns is the maximum number of runs in the cache. A server has fewer active runs.
 const maxRuns = 64
 
 // NewCache returns a Cache that calls load for runs that it does not have.
@@ -45,7 +45,8 @@ func (b *Cache) Of(ctx context.Context, run string) (*Terms, error) {
 	return t, nil
 }
 
-// Of returns the result that an agent has sent in one or more chunks. numbers has the joined chunks.
+// Of returns the result that an agent has sent in one or more chunks. numbers are the joined
+// chunks.
 func Of(a *v1.Result, numbers []byte) *Result {
 	r := &Result{Version: int(a.Version), Sum: a.Form == v1.Form_FORM_SUM, Masked: a.Form == v1.Form_FORM_MASKED, Numbers: numbers, Shares: make([]Share, len(a.Shares))}
 	for i, s := range a.Shares {
