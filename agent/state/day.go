@@ -13,14 +13,15 @@ import (
 // plansKey is the key of the planRecord in the bucket meta.
 var plansKey = []byte("plans")
 
-// planRecord has the plans that were trained recently, and the last day of each since 1970, UTC.
+// planRecord contains the plans that were trained recently, and the last day of each since
+// 1970, UTC.
 type planRecord struct {
 	Days map[string]int64 `json:"days"`
 }
 
 // CountPlan records that a plan is trained. It returns the number of different plans in seven
-// days, including this one. It does not record a plan that exceeds most. It writes once a day
-// for each plan, although every round calls it.
+// days, including this one. It does not record a plan if the number would exceed most. It
+// writes once a day for each plan, although every round calls it.
 func (s *Store) CountPlan(plan string, most int, now time.Time) (n int, err error) {
 	day := now.UTC().Unix() / (24 * 60 * 60)
 	noted := false
@@ -94,7 +95,8 @@ func (s *Store) CountRound(task string, most int, now time.Time) (n int, err err
 	err = s.update("count round", func(tx *bolt.Tx) error {
 		var r dayRecord
 		if _, err := getRecord(tx.Bucket(metaBucket), roundsKey, &r); errors.Is(err, ErrDamaged) {
-			// The count is unknown, so do not train until tomorrow. Store it, because otherwise it would still be unknown tomorrow.
+			// The count is unknown, so train nothing until tomorrow. Store this, because
+			// otherwise the count would still be unknown tomorrow.
 			n = most + 1
 			return putRecord(tx.Bucket(metaBucket), roundsKey, dayRecord{Day: day, Count: most})
 		} else if err != nil {
