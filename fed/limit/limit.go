@@ -1,7 +1,7 @@
 // Package limit bounds what one client can contribute to a merge. Clients and the server
-// both apply the limits of a version ([Apply]). The limits of the next version follow from
-// the updates that were counted before ([History]), so the simulator and the fleet compute
-// the same ones.
+// both apply the limits of a version ([Apply]). The limits of the next version are derived
+// from the updates counted before ([History]), so the simulator and the fleet compute the
+// same limits.
 package limit
 
 import (
@@ -35,7 +35,7 @@ func Norm(x []float32) float64 {
 // Clip scales x down so that its norm is at most the bound, and returns the norm of the
 // result. It does not change x if the norm is within the bound, so clipping twice is the
 // same as clipping once. A bound of 0 or less means no bound. Clip does not change an x
-// that is not finite, which nobody accepts.
+// that is not finite, which is never accepted.
 func Clip(x []float32, bound float64) float64 {
 	n := Norm(x)
 	if !(bound > 0) || n <= bound || !(n <= math.MaxFloat64) {
@@ -53,7 +53,7 @@ func Clip(x []float32, bound float64) float64 {
 		// 1 to change a float32.
 		factor = min(bound/n, 1-0x1p-20)
 	}
-	clear(x) // the bound is smaller than the resolution of float32 allows
+	clear(x) // the bound is below the resolution of float32
 	return 0
 }
 
