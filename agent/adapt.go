@@ -20,8 +20,8 @@ import (
 // protects it.
 type newcomers struct {
 	jobs []*job
-	// known has the clients that are queued, being scored or reported. Its keys have a run
-	// and no round.
+	// known contains the clients that are queued, being scored or reported. Its keys have a
+	// run but no round.
 	known   map[turn]bool
 	reports []*loadstarv1.Adapted
 }
@@ -77,8 +77,8 @@ func (d *worklist) adaptedReports() []*loadstarv1.Adapted {
 }
 
 // adaptedDone removes the oldest n results, which the server has stored or refused. The
-// clients stay known, because the server's list of open tasks may be a second old. If
-// too many are known, they are forgotten.
+// clients stay known, because the server's list of open tasks may be a second old. If too
+// many are known, all are forgotten.
 func (d *worklist) adaptedDone(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -97,7 +97,7 @@ func (a *agent) adaptAll(ctx context.Context, j *job) error {
 	var no *unfit
 	switch {
 	case ctx.Err() != nil:
-		return nil // after a restart the server asks again
+		return nil // the server asks again after a restart
 	case errors.As(err, &no):
 		a.Log.Warn("cannot adapt the weights of a run", "run", j.GetRun(), "error", err)
 	case err != nil:
@@ -166,7 +166,7 @@ type adapter struct {
 	session *session
 	tuner   *client.Tuner // nil if the plan does not fine-tune
 	scorer  *forecast.Scorer
-	worker  *client.Worker // for the length of a client's state
+	worker  *client.Worker // needed for the length of a client's state
 	weights []float32
 }
 
@@ -204,7 +204,7 @@ func (x *adapter) score(ctx context.Context, run, name string, task fed.Task) (f
 	}
 	x.scorer.Leave = s.leaveOut(&task, fed.ClientID(name), data, series.Test)
 	if n := x.scorer.Scored(data, series.Test, 0); n < s.policy.LeastExamples {
-		return 0, fmt.Errorf("the error would be that of %d windows, the minimum is %d (policy.least_examples)", n, s.policy.LeastExamples)
+		return 0, fmt.Errorf("the error would cover only %d windows, but the minimum is %d (policy.least_examples)", n, s.policy.LeastExamples)
 	}
 	p := s.Problem.Partition
 	kept := s.InitialKept(x.worker)

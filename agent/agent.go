@@ -60,12 +60,13 @@ type Config struct {
 	// Renew renews the certificate if it is due, and reports whether it did. It is
 	// called after each check-in and may be nil.
 	Renew func(ctx context.Context, now time.Time) (bool, error)
-	// Name is the agent's name on the server. Masks of private plans depend on it.
+	// Name is the agent's name on the server. The masks of private plans depend on it.
 	Name string
 	// Invitations is a file with the invitations of keepers. It is read when the agent enrols, and
 	// may be empty.
 	Invitations string
-	// Clock is the clock for all that concerns keepers. If it is nil, [time.Now] is used.
+	// Clock is the clock for everything that concerns keepers. If it is nil, [time.Now] is
+	// used.
 	Clock func() time.Time
 	// Dataset holds the readings. Each of its meters is a client of the same name.
 	Dataset *series.Dataset
@@ -76,7 +77,7 @@ type Config struct {
 	Source func() (d *series.Dataset, release func(), err error)
 	// Version is the program's version. Operators see it in lists of the fleet.
 	Version string
-	// Releases receives the models that the server releases, and makes the reports to
+	// Releases receives the models that the server releases, and creates the reports for
 	// the server. It may be nil.
 	Releases release.Host
 	Kernel   *kernel.Set
@@ -85,15 +86,16 @@ type Config struct {
 	// Memory limits the bytes that training uses, not counting the readings. A task
 	// that needs more is declined. 0 means 256 MiB.
 	Memory int64
-	// Policy says which plans the agent trains and what it reports; nil means [policy.None].
+	// Policy determines which plans the agent trains and what it reports; nil means
+	// [policy.None].
 	Policy *policy.Policy
 	// Chunk is the number of result bytes per request; 0 means 256 KiB.
 	Chunk int
 	// Yield, if not nil, is called before each client trains. It waits while more urgent work
 	// is done, such as forecasts.
 	Yield func(context.Context)
-	// Announced, if not nil, is told which clients the server refused, and why, whenever the agent has
-	// announced its clients.
+	// Announced, if not nil, is called after each announcement with the clients that the server
+	// refused, and the reasons.
 	Announced func(refused []string, reason string)
 	// Audits passes requests for audits of clients to the agent. It may be nil.
 	Audits *audit.Auditor
@@ -106,7 +108,7 @@ type Config struct {
 	// Simulations of a fleet set it. It may be nil.
 	Disk func(step state.Step, what string) error
 
-	tuning *tuning // set by tests only
+	tuning *tuning // set only by tests
 }
 
 // tuning holds intervals and timeouts that only tests change.
@@ -115,7 +117,7 @@ type tuning struct {
 	// announceEvery is the interval at which the agent announces its clients again while
 	// the server does not know some of them or refuses them.
 	announceEvery time.Duration
-	seek          time.Duration // first interval between announcements of an agent that seeks a keeper
+	seek          time.Duration // first interval between announcements of an agent that waits for a keeper
 	call          time.Duration // timeout of a call
 	push          time.Duration // timeout of a call that sends one chunk of a result
 	wait          time.Duration // how long the server may hold a call that waits for tasks
@@ -144,13 +146,13 @@ func Run(ctx context.Context, c Config) error {
 type agent struct {
 	Config
 	tuning
-	names  []string // of the clients
-	inputs []string // of their data
+	names  []string // names of the clients
+	inputs []string // inputs in their data
 	step   int64    // interval between readings, in seconds
 	// generated means that the readings are synthetic.
 	generated bool
 	store     *state.Store
-	secret    [32]byte // from which clients' examples are drawn
+	secret    [32]byte // secret from which clients' examples are drawn
 	heads     *headCheck
 	blobs     *blobs
 	releases  *follower
@@ -164,7 +166,7 @@ type agent struct {
 	contacted chan struct{} // receives a signal after each check-in
 	renewed   chan struct{} // receives a signal after each renewal
 	// Only the goroutine that calls the server uses these.
-	serverSession string // of the last response
+	serverSession string // session of the last response
 	upload        upload
 	withhold      bool // the next call sends no result
 }
@@ -302,7 +304,7 @@ func (a *agent) run(outer context.Context) error {
 	return context.Cause(ctx)
 }
 
-// renewals renews the certificate if it is due, and checks that after every contact.
+// renewals renews the certificate if it is due. It checks this after every contact.
 func (a *agent) renewals(ctx context.Context) error {
 	if a.Renew == nil {
 		return nil

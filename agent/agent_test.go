@@ -112,8 +112,8 @@ func small(algorithm string, more settings) settings {
 	return s
 }
 
-// dense is a plan of the model dense with the defaults of training: personal correction,
-// moments kept at the client, and weight decay by the client's noise.
+// dense is a plan of the model dense with default training: a personal correction, moments
+// kept at the client, and weight decay by the client's noise.
 func dense(more settings) settings {
 	s := small("fedavg", settings{
 		"model.name": "dense", "model.lookback": "168h", "model.targets": 1,
@@ -429,7 +429,7 @@ func TestChaos(t *testing.T) {
 	if testing.Short() {
 		restarts = 4
 	}
-	var resumed atomic.Int64 // of all plans: some have so few downloads that none is cut
+	var resumed atomic.Int64 // of all plans, because some have too few downloads for one to be cut
 	t.Cleanup(func() {
 		if resumed.Load() == 0 {
 			t.Error("no download was resumed")

@@ -41,7 +41,8 @@ const auditTime = 3 * time.Minute
 // errNoUpdates means that there is nothing to audit.
 var errNoUpdates = errors.New("no update of this client has been trained yet, or its weights are no longer on this machine")
 
-// audit computes a client's newest updates again and attacks them. Training pauses in the meantime.
+// audit computes a client's newest updates again and attacks them. Each guess changes the
+// readings, so features from earlier readings are not needed again.
 func (a *agent) audit(ctx context.Context, name string, progress func(done, of int)) (*audit.Report, error) {
 	a.training.Lock()
 	defer a.training.Unlock()
@@ -124,10 +125,10 @@ func (a *agent) cachedSession(t *loadstarv1.Task) (*session, error) {
 
 // auditClient fills in the client of an audit.
 func (a *agent) auditClient(x *audit.Subject, s *session, run, name string) error {
-	const vectors = 16 // updates that an audit compares
+	const vectors = 16 // number of updates that an audit compares
 	need := footprint(s.Plan, s.Problem, 2) - footprint(s.Plan, s.Problem, 1) + int64(vectors*4*s.shared())
 	if need > s.spare {
-		return fmt.Errorf("an audit needs %d MB in addition to training, this agent has %d", need>>20, s.spare>>20)
+		return fmt.Errorf("an audit needs %d MB in addition to training, but this agent has %d MB", need>>20, s.spare>>20)
 	}
 	at, ok := s.meters[name]
 	if !ok {
@@ -138,7 +139,8 @@ func (a *agent) auditClient(x *audit.Subject, s *session, run, name string) erro
 	if err != nil {
 		return err
 	}
-	// The attacker knows the scaling too, so a guess that changes a reading does not change the scaling.
+	// The attacker also knows the scaling, so a guess that changes a reading does not change
+	// the scaling.
 	frozen := scale.frozen
 	if frozen == nil {
 		own := s.Problem.Scaling(x.Meter, scale.ranges)

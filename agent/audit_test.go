@@ -45,7 +45,7 @@ func (x *tapped) RoundTrip(r *http.Request) (*http.Response, error) {
 	return x.next.RoundTrip(r)
 }
 
-// forget forgets the calls so far, and returns their number.
+// forget deletes the recorded calls, and returns their number.
 func (x *tapped) forget() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -57,7 +57,7 @@ func (x *tapped) forget() int {
 func ignore(int, int) {}
 
 // TestAudit checks an audit in a running agent: it attacks the updates of the client's counted
-// rounds, and while it runs and afterwards the agent sends nothing but empty check-ins.
+// rounds. During and after the audit, the agent sends only empty check-ins.
 func TestAudit(t *testing.T) {
 	d := meters(t, 3)
 	g := newGateway(t, small("fedavg", settings{"partition": "head", "schedule.cohort": 3}), namesOf(d), 3, false, 1)
@@ -116,7 +116,7 @@ func TestAudit(t *testing.T) {
 		path, body, _ := strings.Cut(call, " ")
 		var q loadstarv1.ExchangeRequest
 		err := proto.Unmarshal([]byte(body), &q)
-		q.Have, q.WaitMs = nil, 0 // nothing else is said
+		q.Have, q.WaitMs = nil, 0 // the check-in contains nothing else
 		if err != nil || !strings.HasSuffix(path, "/Exchange") || proto.Size(&q) > 0 {
 			t.Fatalf("a call to %s: %v %v", path, &q, err)
 		}
@@ -134,8 +134,8 @@ func (s silent) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, errors.New("no calls are allowed")
 }
 
-// TestAuditOfPending checks that an audit attacks exactly the update that is about to leave,
-// without a call, and says so if there is none.
+// TestAuditOfPending checks that an audit attacks exactly the update that the agent will
+// send next, without a call, and that it reports if there is none.
 func TestAuditOfPending(t *testing.T) {
 	for name, plan := range map[string]settings{"windows": small("fedavg", settings{"partition": "head"}), "dense": dense(nil)} {
 		t.Run(name, func(t *testing.T) {

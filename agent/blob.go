@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// blobsKept is the number of blobs that the disk cache holds. An audit needs no more plans
-// and versions of the weights.
+// blobsKept is the number of blobs that the disk cache holds. An audit needs at most this
+// many plans and versions of the weights.
 const blobsKept = 16
 
 // blobs fetches plans, weights and control variates by hash and caches them on disk. An
@@ -121,7 +121,7 @@ func (b *blobs) read(path, hash string, size int64, exact bool) ([]byte, error) 
 		return nil, err
 	}
 	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != hash {
-		return nil, fmt.Errorf("%w %s: the content has another hash", errBlob, hash)
+		return nil, fmt.Errorf("%w %s: the content has a different hash", errBlob, hash)
 	}
 	return data, nil
 }
@@ -167,7 +167,7 @@ func (b *blobs) request(ctx context.Context, f *os.File, have int64, hash string
 	switch r.StatusCode {
 	case http.StatusPartialContent:
 		if !strings.HasPrefix(r.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", have)) {
-			return errors.Join(fmt.Errorf("blob %s: the server sent another byte range", hash), f.Truncate(0))
+			return errors.Join(fmt.Errorf("blob %s: the server sent a different byte range", hash), f.Truncate(0))
 		}
 	case http.StatusOK: // the whole blob
 		if err := f.Truncate(0); err != nil {
@@ -184,10 +184,10 @@ func (b *blobs) request(ctx context.Context, f *os.File, have int64, hash string
 	case http.StatusNotFound, http.StatusGone:
 		return fmt.Errorf("%w %s: the server does not have it", errBlob, hash)
 	default:
-		return fmt.Errorf("blob %s: the server says %s", hash, r.Status)
+		return fmt.Errorf("blob %s: the server returned %s", hash, r.Status)
 	}
 	if r.ContentLength > size-have {
-		return fmt.Errorf("%w %s: the server sends %d bytes, want at most %d", errBlob, hash, have+r.ContentLength, size)
+		return fmt.Errorf("%w %s: the server announces %d bytes, but the limit is %d", errBlob, hash, have+r.ContentLength, size)
 	}
 	if _, err := f.Seek(have, io.SeekStart); err != nil {
 		return storeError(err)

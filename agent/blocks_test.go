@@ -11,8 +11,8 @@ import (
 	"loadstar/series"
 )
 
-// TestWholeBlocks checks that a session has the training data that the simulator has with
-// blocks, and less than without them.
+// TestWholeBlocks checks that a session with blocks has the same training data as the
+// simulator, and less than without blocks.
 func TestWholeBlocks(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
 	home := series.Meter{ID: "home", Start: time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC).Unix()}

@@ -16,7 +16,7 @@ import (
 const (
 	soonest = 5 * time.Millisecond
 	latest  = 24 * time.Hour
-	// unsaid is the interval to use if the server sets none.
+	// unsaid is the interval that applies if the server sets none.
 	unsaid = 30 * time.Second
 	// standing is the longest interval over which the agent keeps its connection open.
 	// Before a longer wait it closes the connection.
@@ -29,13 +29,13 @@ const (
 func (a *agent) contact(ctx context.Context) error {
 	retry := a.retry("contact")
 	var told time.Time // time of the last announcement
-	var away time.Time // time since when the server does not answer
+	var away time.Time // time from which the server has not responded
 	seek := a.seek
 	missing := true // whether the server does not yet list all clients under this agent
 	for ctx.Err() == nil {
 		var next time.Duration
 		var err error
-		withheld := false // the server may have no room for the result that waits
+		withheld := false // the server may have no room for the waiting result
 		seeking := false
 		if seeking, err = a.members.unenrolled(); err == nil && (missing && time.Since(told) > a.announceEvery || seeking && time.Since(told) > seek) {
 			if missing, err = a.announce(ctx); err == nil {
@@ -57,7 +57,7 @@ func (a *agent) contact(ctx context.Context) error {
 			return nil
 		case errors.Is(err, errStore), errors.Is(err, ErrRevoked):
 			return err
-		case err == nil && withheld: // the server answers, and the result may get through as well
+		case err == nil && withheld: // the server responds, so the result may also get through
 			wake(a.worklist.reached)
 		case err == nil:
 			retry.Reset()
@@ -71,7 +71,7 @@ func (a *agent) contact(ctx context.Context) error {
 		}
 		switch {
 		case err != nil:
-			pause(ctx, next, a.renewed) // an expired certificate was perhaps the reason
+			pause(ctx, next, a.renewed) // an expired certificate may have been the reason
 		case withheld:
 			pause(ctx, next, nil)
 		default:
@@ -101,11 +101,11 @@ func (a *agent) announce(ctx context.Context) (refused bool, err error) {
 }
 
 // exchange reports the open turns, sends a result or a chunk of one and declines, and handles the
-// response. Before it returns, it writes to disk what the response decides. It returns the
-// time to the next call and whether to announce the clients first.
+// response. Before it returns, it writes the response's decisions to disk. It returns the time to
+// the next call and whether to announce the clients first.
 func (a *agent) exchange(ctx context.Context) (next time.Duration, announce bool, err error) {
 	select {
-	case <-a.worklist.post: // this call has what it was sent for
+	case <-a.worklist.post: // this call has handled the signal
 	default:
 	}
 	q := &loadstarv1.ExchangeRequest{Adapted: a.worklist.adaptedReports(), Session: a.serverSession, Have: a.blobs.have()}
@@ -162,7 +162,7 @@ func (a *agent) exchange(ctx context.Context) (next time.Duration, announce bool
 	if err := a.blobs.put(r.GetBlobs()); err != nil {
 		return 0, false, err
 	}
-	// From now on the server may rely on the agent's knowledge of this response.
+	// From now on the server may assume that the agent knows this response.
 	a.serverSession = r.GetSession()
 	for _, t := range r.GetTasks() {
 		a.worklist.add(t)

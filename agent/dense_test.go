@@ -22,7 +22,7 @@ import (
 func TestHostileRows(t *testing.T) {
 	d := meters(t, 3)
 	text := string(dense(nil).text(t))
-	levels := make([]string, 7000) // a plan of 64 KB has no more
+	levels := make([]string, 7000) // a plan of 64 KB cannot contain more
 	for i := range levels {
 		levels[i] = fmt.Sprintf("%.5f", float64(i+1)/float64(len(levels)+1))
 	}
@@ -72,8 +72,8 @@ func TestHostileRows(t *testing.T) {
 	}
 }
 
-// TestOtherStep checks that an agent resolves durations by the step of its readings, and
-// declines a run of clients with another step, whatever the model is.
+// TestOtherStep checks that an agent resolves durations by the interval of its readings,
+// and declines a run of clients with another interval, whatever the model.
 func TestOtherStep(t *testing.T) {
 	d := meters(t, 3)
 	quarters := settings{"model.interval": "15m"}
@@ -90,8 +90,8 @@ func TestOtherStep(t *testing.T) {
 	}
 }
 
-// TestHostileMoments checks that averaged moments from the server cannot change the state
-// of a client to something that is not finite, and that weights stay within the bounds.
+// TestHostileMoments checks that averaged moments from the server cannot make the state of
+// a client infinite or undefined, and that weights stay within the bounds.
 func TestHostileMoments(t *testing.T) {
 	d := meters(t, 3)
 	plan := dense(settings{"client.moments": "averaged", "client.warmup": 0})
@@ -148,7 +148,7 @@ func TestHostileMoments(t *testing.T) {
 }
 
 // The memory estimate of dense includes the features of the meters in training, and the
-// cache of features has what is left.
+// cache of features gets the rest.
 func TestFeatureMemory(t *testing.T) {
 	d := meters(t, 3)
 	text := dense(nil).text(t)

@@ -25,7 +25,7 @@ type scoring struct {
 
 // scoringBytes returns an upper bound on the bytes of memory that scoring needs.
 func scoringBytes(p *fed.Plan, q *recipe.Problem) int64 {
-	const batch = 64 // of package forecast
+	const batch = 64 // the batch size of package forecast
 	net := q.Model.Net()
 	n := int64(max(batch, p.Model.Targets.Steps()))
 	example := int64(net.Lookback()*net.Inputs() + 2*net.Outputs() + p.Model.Targets.Steps() + 4)
@@ -39,18 +39,18 @@ func newScoring(p *fed.Plan, q *recipe.Problem, k *kernel.Set) *scoring {
 }
 
 // evaluates reports whether clients score the weights that they receive in a round. The
-// simulator scores the same weights at the end of the previous round. Clients also
-// score in the last round, because nobody receives the weights after it.
+// simulator scores the same weights at the end of the previous round. Clients do not skip
+// the last round, because nobody receives the weights after it.
 func evaluates(p *fed.Plan, round int) bool {
 	return p.Evaluate.Every > 0 && (round%p.Evaluate.Every == 0 || round == p.Rounds-1)
 }
 
-// leaveOut returns a function that leaves out a secret eighth of a split's origins. A server
-// that knew which windows are scored could compute a reading from two scores that differ in
-// one window.
+// leaveOut returns a function that omits a secret eighth of a split's origins. A server that
+// knew which windows are scored could compute a reading from two scores that differ in a
+// single window.
 func (s *session) leaveOut(t *fed.Task, c fed.ClientID, data series.Examples, part series.Part) func(last int) bool {
 	r, left := s.Job.Draws.Turn("scores", t, c), map[int]bool{}
-	_ = data.Each(part, func(last int) error { // the function returns no error
+	_ = data.Each(part, func(last int) error { // the function never returns an error
 		if r.IntN(8) == 0 {
 			left[last] = true
 		}
@@ -59,7 +59,8 @@ func (s *session) leaveOut(t *fed.Task, c fed.ClientID, data series.Examples, pa
 	return func(last int) bool { return left[last] }
 }
 
-// reported returns a relative MAE as it leaves the agent: in millionths, rounded to 0.01.
+// reported returns a relative MAE in the form that leaves the agent, which is in millionths
+// and rounded to 0.01.
 func reported(relative float64) int64 {
 	return int64(math.Round(min(relative, maxRelativeMAE)*100)) * 1e4
 }
@@ -82,7 +83,7 @@ func (s *session) evaluate(t fed.Task, m series.Meter, data series.Examples, kep
 	s.Job.Join(v.weights, s.Problem.SharedWeights(t.Shared), kept, first)
 	score, _, err := v.scorer.Score(v.weights, m, data, series.Validation, s.Plan.Evaluate.Windows, nil)
 	if err != nil {
-		return nil // a forecast is not finite; training declines the turn if it diverges too
+		return nil // a forecast is not finite; training declines the turn if it also diverges
 	}
 	relative := score.Overall.RelativeMAE()
 	if math.IsNaN(relative) || math.IsInf(relative, 0) {

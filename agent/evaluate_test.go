@@ -58,7 +58,7 @@ func setupOf(t *testing.T, text []byte, d *series.Dataset) *setup.Setup {
 	return s
 }
 
-// Results carry the sum of the validation errors of the weights that their clients
+// Results contain the sum of the validation errors of the weights that their clients
 // received. Evaluating does not change the trained weights.
 func TestEvaluation(t *testing.T) {
 	for name, plan := range map[string]settings{
@@ -146,8 +146,8 @@ func TestNotEvaluated(t *testing.T) {
 	}
 }
 
-// Readings that grow are used as they are when a run begins or resumes. The scaling is that
-// of the first counted result.
+// Growing readings are used in the state in which a run begins or resumes. The scaling is
+// that of the first counted result.
 func TestGrowingReadings(t *testing.T) {
 	for name, plan := range map[string]settings{"windows": small("fedavg", settings{"partition": "head"}), "rows": dense(nil)} {
 		t.Run(name, func(t *testing.T) {
@@ -188,14 +188,14 @@ func TestGrowingReadings(t *testing.T) {
 			stop := start(t, c)
 			first := train("run", 0)
 			grown.Store(true)
-			second := train("run", 1) // the same session
+			second := train("run", 1) // the session is the same
 			another := train("another run", 0)
 			back := train("run", 2)
 			stop()
 			stop = start(t, c)
 			later := train("run", 3)
 			stop()
-			if open.Load() != 0 || opened.Load() != 6 { // an agent also looks at its start
+			if open.Load() != 0 || opened.Load() != 6 { // an agent also reads its data at its start
 				t.Errorf("%d of %d snapshots are open", open.Load(), opened.Load())
 			}
 

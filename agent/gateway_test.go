@@ -26,8 +26,8 @@ import (
 )
 
 // gateway is an in-process server that adds up updates exactly and injects network and
-// server faults. It logs what it counted, so that a test can repeat the training without
-// agents.
+// server faults. It logs the counted updates, so that a test can repeat the training
+// without agents.
 type gateway struct {
 	loadstarv1.UnimplementedAgentServiceHandler
 	t    testing.TB
@@ -51,10 +51,10 @@ type gateway struct {
 	cohort  int
 
 	round   int64
-	agents  map[string]bool   // that have announced clients
+	agents  map[string]bool   // agents that have announced clients
 	hosts   map[string]string // agent that hosts each client
 	asked   map[string]bool   // clients with an open turn in this round
-	held    map[string]*held  // accepted but not counted, by client
+	held    map[string]*held  // accepted but uncounted results, by client
 	uploads map[string][]byte // partial results, by agent and hash
 	log     []merged          // all closed rounds
 	slow    map[string]bool   // clients whose results are refused, so that the round closes without them
@@ -69,7 +69,7 @@ type gateway struct {
 	done     chan struct{}
 }
 
-// said is a check-in of an agent.
+// said records a check-in of an agent.
 type said struct {
 	agent string
 	*loadstarv1.ExchangeRequest
@@ -82,7 +82,7 @@ type chaos struct {
 	forget         float64 // accepted results that are lost
 	late           float64 // rounds that close without some clients
 	unannounced    float64 // check-ins after which the server has forgotten the agent's clients
-	slowCount      float64 // results that are counted only when an agent asks
+	slowCount      float64 // results that are counted only when an agent asks for the verdict
 }
 
 // held is a result that the gateway has accepted but not counted.
@@ -373,7 +373,7 @@ func (g *gateway) receive(ctx context.Context, r *loadstarv1.Result) (*loadstarv
 	}
 	r.Chunk = have
 	for _, s := range r.Shares {
-		if g.slow[s.Client] { // this client is late: all other clients are counted first
+		if g.slow[s.Client] { // this client is late, so all other clients are counted first
 			return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_PART}, nil
 		}
 	}

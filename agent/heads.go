@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// headsReported and headsRead limit the heads in a check-in and in a task; the server has
-	// the first limit too, and a lower one for tasks.
+	// headsReported and headsRead limit the heads in a check-in and in a task. The server has
+	// the same limit for check-ins, and a lower one for tasks.
 	headsReported, headsRead = 4, 256
 )
 
-// headCheck compares weights with what the server has signed.
+// headCheck compares weights with the heads that the server has signed.
 type headCheck struct {
 	*Config
 	store *state.Store
-	key   ed25519.PublicKey // of the server's heads; nil if the agent joined without one
+	key   ed25519.PublicKey // key of the server's heads; nil if the agent joined without one
 }
 
-// active reports whether the agent compares weights with what the server has signed.
+// active reports whether the agent compares weights with the server's signed heads.
 func (c *headCheck) active() bool { return c.Policy.MostStep > 0 && c.key != nil }
 
 // read checks the heads of a job and adds them to the trail of its run. It returns the
-// reason to decline the job, or nothing.
+// reason to decline the job, or an empty string.
 func (c *headCheck) read(j *job, t *state.Trail) (reason string) {
 	if t.Forked != "" {
 		return t.Forked
@@ -69,13 +69,13 @@ func (c *headCheck) read(j *job, t *state.Trail) (reason string) {
 	return ""
 }
 
-// check checks the heads of a job, and stores what the agent has seen. It returns the reason
-// to decline the job, or nothing.
+// check checks the heads of a job, and stores those that the agent has seen. It returns the
+// reason to decline the job, or an empty string.
 func (c *headCheck) check(j *job, t state.Trail, keep bool) (reason string, err error) {
 	before := t
 	reason = c.read(j, &t)
 	if t.Forked != before.Forked {
-		c.Log.Error("the server contradicts itself, so this agent does not train this run any more", "run", j.GetRun(), "version", j.GetVersion(),
+		c.Log.Error("the server contradicts itself, so this agent no longer trains this run", "run", j.GetRun(), "version", j.GetVersion(),
 			"weights", j.GetWeights(), "reason", reason, "heads", fmt.Sprint(j.GetHeads()), "seen", before.Version, "hash", fmt.Sprintf("%x", before.Hash))
 	}
 	if keep && (t.Version != before.Version || t.Forked != before.Forked || len(before.Hash) == 0 && len(t.Hash) > 0) {
@@ -86,7 +86,7 @@ func (c *headCheck) check(j *job, t state.Trail, keep bool) (reason string, err 
 	return reason, nil
 }
 
-// seen returns the newest heads of the last runs, for the server to compare.
+// seen returns the newest heads of the latest runs, for the server to compare.
 func (c *headCheck) seen() (all []*loadstarv1.SeenHead, err error) {
 	if !c.active() {
 		return nil, nil
@@ -101,7 +101,7 @@ func (c *headCheck) seen() (all []*loadstarv1.SeenHead, err error) {
 	return all, nil
 }
 
-// noteForks stores which runs have heads that this agent has seen and the server denies.
+// noteForks records the runs with heads that this agent has seen but the server denies.
 func (c *headCheck) noteForks(forked []string) error {
 	if !c.active() || len(forked) == 0 {
 		return nil
@@ -115,7 +115,7 @@ func (c *headCheck) noteForks(forked []string) error {
 			continue
 		}
 		t.Forked = fmt.Sprintf("two stories: the server no longer has the head of version %d that this agent has seen", t.Version)
-		c.Log.Error("the server contradicts itself, so this agent does not train this run any more", "run", runs[i], "seen", t.Version, "hash", fmt.Sprintf("%x", t.Hash), "reason", t.Forked)
+		c.Log.Error("the server contradicts itself, so this agent no longer trains this run", "run", runs[i], "seen", t.Version, "hash", fmt.Sprintf("%x", t.Hash), "reason", t.Forked)
 		if err := c.store.Follow(runs[i], t); err != nil {
 			return storeError(err)
 		}

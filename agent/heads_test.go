@@ -31,9 +31,9 @@ func (s *story) add(run, weights string) {
 	s.weights = append(s.weights, weights)
 }
 
-// TestTwoStories checks that a server which shows two agents different weights of a version is
-// found out as soon as one of them sees what the other one was shown, also after a restart,
-// and that agents follow a server that tells one story with versions that they have not seen.
+// TestTwoStories checks a server that shows two agents different weights of the same version.
+// It must be detected, even after a restart, as soon as one of them sees a head that the other
+// was shown. Agents follow a consistent server, even through versions that they have not seen.
 func TestTwoStories(t *testing.T) {
 	d := meters(t, 1)
 	plan := dense(settings{"rounds": 40, "client.lr": 0.005})
@@ -51,8 +51,8 @@ func TestTwoStories(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Both stories have the same version 0. All weights are near each other, so that only
-	// heads can tell them apart.
+	// Both stories have the same version 0. All weights are close to each other, so that
+	// only heads can distinguish them.
 	blob := func(by float32) string {
 		w := append([]float32(nil), first...)
 		w[5] += by
@@ -72,7 +72,7 @@ func TestTwoStories(t *testing.T) {
 		story    *story
 		from, to int // heads
 		version  int
-		weights  *story // if it is not the story
+		weights  *story // source of the weights, if it is not the story
 		want     string // empty if the task is trained
 	}
 	for name, tasks := range map[string][]given{

@@ -35,7 +35,7 @@ import (
 // privateFleet is the number of clients in private runs.
 const privateFleet = 9
 
-// newKeeper returns a keeper whose members may be in sums at once.
+// newKeeper returns a keeper whose members may be in sums immediately.
 func newKeeper(t testing.TB, least int64, now func() time.Time) *keeper.Keeper {
 	t.Helper()
 	return newKeeperOfAge(t, least, 0, now)
@@ -56,7 +56,7 @@ func newKeeperOfAge(t testing.TB, least, age int64, now func() time.Time) *keepe
 	return k
 }
 
-// signed returns a keeper's statement as an agent gets it.
+// signed returns a keeper's statement in the form that an agent receives.
 func signed(t testing.TB, k *keeper.Keeper) []byte {
 	t.Helper()
 	r, err := k.State(&loadstarv1.KeeperStateRequest{Fleet: "homes"})
@@ -70,7 +70,7 @@ func signed(t testing.TB, k *keeper.Keeper) []byte {
 	return b
 }
 
-// party is an agent with a server of its own, which forwards enrolments to real keepers.
+// party is an agent with its own server, which forwards enrolments to real keepers.
 type party struct {
 	*stub
 	config Config
@@ -129,8 +129,8 @@ func private(t testing.TB, d *series.Dataset, n int, least int64, now func() tim
 	return all
 }
 
-// enrolled waits until an agent has sent an enrolment, and its answer can be on disk: the next call
-// begins only then.
+// enrolled waits until an agent has sent an enrolment and its answer is on disk, which is certain
+// when the next call begins.
 func (p *party) enrolled(t testing.TB) {
 	t.Helper()
 	var calls int
@@ -197,7 +197,8 @@ func (p *party) numbers(t testing.TB, run string, number int64) (r *loadstarv1.R
 	return r, b
 }
 
-// unmask adds up the agents' results of a round and takes away the masks that the keepers release.
+// unmask adds up the agents' results of a round and subtracts the masks that the keepers
+// release.
 func unmask(t testing.TB, task *loadstarv1.Task, plan settings, d *series.Dataset, all []*party, keepers ...*keeper.Keeper) (*round.Fold, *round.Sizes) {
 	t.Helper()
 	s, v := vectorOf(t, plan, d)
@@ -272,7 +273,7 @@ func judged(t testing.TB, k *keeper.Keeper, q *loadstarv1.MaskedRound, x *loadst
 	}
 }
 
-// trained returns the fold of what all clients train for a task, computed without agents.
+// trained returns the fold of all clients' training for a task, computed without agents.
 func trained(t testing.TB, task *loadstarv1.Task, plan settings, d *series.Dataset) (*round.Fold, round.Sizes) {
 	t.Helper()
 	s, _ := vectorOf(t, plan, d)
@@ -304,9 +305,9 @@ func encoded(t testing.TB, f *round.Fold) []byte {
 	return b
 }
 
-// TestPrivate runs agents with real keepers: they enrol, mask, and the sum is that of the same
-// training without masks. A repeated task, other weights for one agent and a restart do not make an
-// agent mask a client twice.
+// TestPrivate runs agents with real keepers. They enrol and mask, and the sum equals that of the
+// same training without masks. A repeated task, other weights for one agent and a restart do not
+// make an agent mask a client twice.
 func TestPrivate(t *testing.T) {
 	d := meters(t, 5)
 	for name, plan := range map[string]settings{
@@ -347,9 +348,9 @@ func TestPrivate(t *testing.T) {
 	}
 }
 
-// isolated gives all agents but one limits of nearly 0, and then a larger fleet, by which their numbers are
-// smaller: if masks did not depend on both, the sum would be the update of the last agent. The sum of
-// the masks that the keepers release for either task leaves noise.
+// isolated gives all agents but one limits of nearly 0, and then a larger fleet, which makes their
+// numbers smaller. If masks did not depend on both, the sum would be the update of the last agent.
+// The sum of the masks that the keepers release for either task leaves only noise.
 func isolated(t *testing.T, all []*party, plan settings, day int64, keepers []*keeper.Keeper) {
 	t.Helper()
 	for run, change := range map[string]func(x *loadstarv1.Task){
@@ -400,8 +401,9 @@ func isolated(t *testing.T, all []*party, plan settings, day int64, keepers []*k
 	}
 }
 
-// Each field of a task that decides what is trained, or how its numbers are made, is in what the
-// agent masks for. A new field must be added there, or to the list with a reason.
+// Each field of a task that determines the training, or how its numbers are computed, is
+// included in the description for which the agent masks. A new field must be added to that
+// description, or to the list with a reason.
 func TestTaskIsBound(t *testing.T) {
 	free := map[string]string{
 		"clients":            "who trains: the agent puts each client into one result, and the number of clients is bound",
@@ -462,7 +464,8 @@ func TestTaskIsBound(t *testing.T) {
 }
 
 // again sends a private task whose result gets no answer, restarts the agent, and expects the same
-// bytes. Then it loses the result at the agent's disk: its clients are not masked again.
+// bytes. Then it deletes the result on the agent's disk, after which the clients are not masked
+// again.
 func again(t *testing.T, p *party, plan settings, d *series.Dataset, day int64) {
 	p.mu.Lock()
 	p.push = func(r *loadstarv1.Result) (*loadstarv1.Received, error) {
@@ -521,8 +524,9 @@ func again(t *testing.T, p *party, plan settings, d *series.Dataset, day int64) 
 	}
 }
 
-// Two runs of one plan from the same weights: the draws of the second one are others, so the
-// difference of two sums is not the update of the agent that is missing in one of them.
+// Two runs of one plan start from the same weights. The draws of the second run are
+// different, so the difference of two sums is not the update of the agent that is missing in
+// one of them.
 func TestRunsDoNotCancel(t *testing.T) {
 	d := meters(t, 4)
 	plan := hidden(nil)
@@ -550,7 +554,8 @@ func TestRunsDoNotCancel(t *testing.T) {
 	}
 }
 
-// Whatever the server says wrongly about keepers, the agent declines and masks nothing.
+// Whatever false information the server sends about keepers, the agent declines and masks
+// nothing.
 func TestPrivateDeclined(t *testing.T) {
 	var shift, renewed atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(shift.Load())) }
@@ -563,7 +568,7 @@ func TestPrivateDeclined(t *testing.T) {
 	p.mu.Unlock()
 	p.enrolledWith(t, trusted)
 	old := statements[0]
-	renewed.Store(int64(80 * 24 * time.Hour)) // its statement is nearly over
+	renewed.Store(int64(80 * 24 * time.Hour)) // its statement expires soon
 	newer := signed(t, trusted)
 	renewed.Store(0)
 	day := mask.Day(now())
@@ -607,7 +612,7 @@ func TestPrivateDeclined(t *testing.T) {
 	if reason := p.declined(t, "older"); !strings.Contains(reason, "is older than its statement") {
 		t.Errorf("an older statement: declined because %q", reason)
 	}
-	// Three days later the keys of today are gone, whatever the clock says then.
+	// Three days later today's keys no longer exist, whatever the clock shows then.
 	shift.Store(int64(72 * time.Hour))
 	x = p.privately(t, "later", 0, hidden(nil), privateFleet, day+3)
 	x.Privacy.Statements = [][]byte{newer}
@@ -629,7 +634,8 @@ func TestPrivateDeclined(t *testing.T) {
 	}
 }
 
-// A keeper that has lost its keys announces a new statement: members enrol again by themselves.
+// A keeper that has lost its keys announces a new statement, and members enrol again by
+// themselves.
 func TestEnrolsAgain(t *testing.T) {
 	d, dir := meters(t, 2), t.TempDir()
 	if _, err := keeper.Create(dir); err != nil {
@@ -643,7 +649,7 @@ func TestEnrolsAgain(t *testing.T) {
 		t.Cleanup(func() { _ = k.Close() })
 		return k
 	}
-	all := []*keeper.Keeper{open()} // the party's server asks those in the slice
+	all := []*keeper.Keeper{open()} // the party's server asks the keepers in the slice
 	p := private(t, d, 1, 3, time.Now, all...)[0]
 	p.enrolled(t)
 	p.stop()
@@ -663,7 +669,8 @@ func TestEnrolsAgain(t *testing.T) {
 	p.pushed(t, "after", 0)
 }
 
-// An agent that has joined while the server did not know the keeper enrols as soon as it does.
+// An agent that joined while the server did not know the keeper enrols as soon as the server
+// does.
 func TestEnrolsLate(t *testing.T) {
 	k := newKeeper(t, 3, time.Now)
 	p := private(t, meters(t, 2), 1, 3, time.Now)[0]
@@ -679,8 +686,8 @@ func TestEnrolsLate(t *testing.T) {
 	p.enrolledWith(t, k)
 }
 
-// A new member declines until it is old enough: with its result, the keeper would refuse the round, and
-// three such rounds end the run.
+// A new member declines until it is old enough. With its result, the keeper would refuse the round,
+// and three such rounds end the run.
 func TestYoungMember(t *testing.T) {
 	var shift atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(shift.Load())) }

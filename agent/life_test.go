@@ -400,7 +400,7 @@ func TestDamagedResult(t *testing.T) {
 	}
 	dir := t.TempDir()
 	c := config(t, "a", s.http.URL, dir, d)
-	c.Chunk = 1 << 20 // a result is one request
+	c.Chunk = 1 << 20 // makes a result a single request
 	stop := start(t, c)
 	s.give(s.task(t, "run", 4, small("fedavg", settings{"partition": "head"}), 9, "meter-01"))
 	want := s.pushed(t, "run", 4).Chunk
@@ -438,7 +438,7 @@ func TestDamagedResult(t *testing.T) {
 	}
 }
 
-// A turn that a later round overtakes is removed from its job, also if the round has another
+// A turn that a later round replaces is removed from its job, even if the round has another
 // job.
 func TestOvertaken(t *testing.T) {
 	d := newWorklist([]string{"a", "b"}, nil)

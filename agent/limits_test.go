@@ -58,7 +58,7 @@ func TestDeclines(t *testing.T) {
 		"a long name":        {edit: func(k *loadstarv1.Task) { k.Weights = strings.Repeat("0", 5000) }, want: "is not a SHA-256"},
 		"capitals":           {edit: func(k *loadstarv1.Task) { k.Weights = strings.ToUpper(k.Weights) }, want: "is not a SHA-256"},
 		"too few weights":    {edit: func(k *loadstarv1.Task) { k.Weights = s.put(make([]byte, 400)) }, want: "has 400 bytes"},
-		"too many weights":   {edit: func(k *loadstarv1.Task) { k.Weights = s.put(make([]byte, 4<<20)) }, want: "sends 4194304 bytes"},
+		"too many weights":   {edit: func(k *loadstarv1.Task) { k.Weights = s.put(make([]byte, 4<<20)) }, want: "announces 4194304 bytes"},
 		"another hash": {edit: func(k *loadstarv1.Task) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -66,7 +66,7 @@ func TestDeclines(t *testing.T) {
 			spoilt[9]++
 			k.Weights = strings.Repeat("a", 64)
 			s.blobs[k.Weights] = spoilt
-		}, want: "another hash"},
+		}, want: "a different hash"},
 		"weights without end": {edit: func(k *loadstarv1.Task) { k.Weights = strings.Repeat("e", 64) }, want: "sent more than"},
 		"control missing":     {plan: small("scaffold", nil), edit: func(k *loadstarv1.Task) { k.Control = "" }, want: "control variates"},
 		"control for nothing": {edit: func(k *loadstarv1.Task) { k.Control = s.put(huge) }, want: "control variates"},

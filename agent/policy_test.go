@@ -14,11 +14,11 @@ import (
 	"loadstar/series"
 )
 
-// anyPlan is the policy of tests whose plans are small, to be fast.
+// anyPlan is the policy for tests with plans that are small to be fast.
 var anyPlan = policy.None()
 
-// spy is a plan whose update has one example: one step with a batch of one, and one reading
-// in each example.
+// spy is a plan whose update contains a single example: it has one step with a batch of
+// one, and one reading in each example.
 func spy(more settings) settings {
 	s := small("fedavg", settings{
 		"model.name": "bose2023", "model.lookback": 1, "model.targets": 1, "model.inputs": []string{"load", "time_of_day", "day_of_week", "temperature"},
@@ -30,7 +30,7 @@ func spy(more settings) settings {
 	return s
 }
 
-// spiedOut computes the example from an update: each row of the gradient of weight_ih is the
+// spiedOut computes the example from an update. Each row of the gradient of weight_ih is the
 // example times the gradient of bias_ih. It returns the example, and the difference between
 // the rows.
 func spiedOut(t *testing.T, s *session, delta []float32) (example []float64, spread float64) {
@@ -54,7 +54,7 @@ func spiedOut(t *testing.T, s *session, delta []float32) (example []float64, spr
 	for r := range rows {
 		db := float64(delta[bias.Offset+r])
 		if math.Abs(db) < largest/10 {
-			continue // the rounding errors of small gradients are large
+			continue // small gradients have large rounding errors
 		}
 		for c := range columns {
 			example[c] += float64(delta[weight.Offset+r*columns+c]) / db
@@ -68,8 +68,8 @@ func spiedOut(t *testing.T, s *session, delta []float32) (example []float64, spr
 	return example, high - low
 }
 
-// nearest returns the largest difference between x and the training example of a client that
-// is nearest to it.
+// nearest returns the largest difference between x and the nearest training example of a
+// client.
 func nearest(s *session, m series.Meter, x []float64) float64 {
 	data := s.Problem.Examples(m, s.Problem.Framer.Ranges(m))
 	row, best := make([]float32, len(x)), math.Inf(1)
@@ -84,9 +84,10 @@ func nearest(s *session, m series.Meter, x []float64) float64 {
 	return best
 }
 
-// TestSpy reads an example of a client out of its update, and checks that an agent with the
-// default policy does not train such a plan. From an update with the smallest batch and the
-// fewest steps that the policy accepts, the same computation gives a mean of examples.
+// TestSpy reconstructs an example of a client from its update, and checks that an agent
+// with the default policy does not train such a plan. For an update with the smallest batch
+// and the fewest steps that the policy accepts, the same computation gives a mean of
+// examples.
 func TestSpy(t *testing.T) {
 	d := meters(t, 2)
 	s := newStub(t)
@@ -143,7 +144,7 @@ func TestSpy(t *testing.T) {
 	stop()
 }
 
-// TestPolicyOfClients checks what the policy says of clients, of losses and of rounds.
+// TestPolicyOfClients checks the policy on clients, losses and rounds.
 func TestPolicyOfClients(t *testing.T) {
 	d := meters(t, 4)
 	short := d.Meter(3)
@@ -166,14 +167,14 @@ func TestPolicyOfClients(t *testing.T) {
 	if reason := s.declined(t, "loss"); !strings.Contains(reason, "needs the clients' losses") {
 		t.Errorf("declined because %q", reason)
 	}
-	// A restart does not begin the day again.
+	// A restart does not start the day again.
 	stop()
 	stop = start(t, c)
 	s.give(s.task(t, "fourth", 0, plan, 9, "meter-00"))
 	if reason := s.declined(t, "fourth"); !strings.Contains(reason, "has trained 3 rounds today, the most is 3 (policy.rounds_per_day)") {
 		t.Errorf("declined because %q", reason)
 	}
-	// Held-out clients are answered for, without a score.
+	// Held-out clients are reported without a score.
 	s.mu.Lock()
 	heldOut := true
 	var answers []*loadstarv1.Adapted
@@ -210,7 +211,8 @@ func TestFewWindows(t *testing.T) {
 	}
 }
 
-// TestPlansOfAWeek checks that plans are counted over restarts, and that those in use stay.
+// TestPlansOfAWeek checks that plans are counted across restarts, and that plans in use are
+// kept.
 func TestPlansOfAWeek(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Date(2026, 11, 16, 23, 0, 0, 0, time.UTC)

@@ -17,7 +17,8 @@ import (
 // are new in every turn.
 type Probe struct{ session *session }
 
-// NewProbe opens a plan as an agent does. An error says why an agent would decline the plan.
+// NewProbe opens a plan as an agent does. An error is the reason for which an agent would
+// decline the plan.
 func NewProbe(plan []byte, fleet int64, d *series.Dataset, k *kernel.Set, allow *policy.Policy, secret [32]byte) (*Probe, error) {
 	const memory = 1 << 30
 	s, err := newSession(plan, fleet, d, k, 1, memory, allow, secret)

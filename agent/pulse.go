@@ -12,12 +12,12 @@ import (
 type pulse struct {
 	mu sync.Mutex
 	did
-	ended map[string]bool // runs whose end is logged
+	ended map[string]bool // runs whose end is already logged
 }
 
-// did is what the agent did since the last line.
+// did is the agent's work since the last line.
 type did struct {
-	run                            string // of the newest turns
+	run                            string // run of the newest turns
 	round                          int64
 	rounds, trained, counted, late int
 }
@@ -68,7 +68,7 @@ func (a *agent) beat(ctx context.Context) error {
 			continue
 		}
 		keys := []any{"tasks", now.rounds, "trained", now.trained, "counted", now.counted}
-		if now.run != "" { // rounds are counted from 1 for people
+		if now.run != "" { // people count rounds from 1
 			keys = append([]any{"run", now.run, "round", strconv.FormatInt(now.round+1, 10)}, keys...)
 		}
 		if now.late > 0 {
@@ -79,8 +79,8 @@ func (a *agent) beat(ctx context.Context) error {
 	return nil
 }
 
-// reached writes a line when the server answers again after an outage. It returns the
-// time since which the server has been unreachable, or zero.
+// reached writes a line when the server responds again after an outage. It returns the time
+// since which the server has been unreachable, or zero.
 func (a *agent) reached(since time.Time, err error) time.Time {
 	switch {
 	case err != nil && since.IsZero():

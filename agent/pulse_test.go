@@ -39,8 +39,8 @@ func (l *lines) wait(t *testing.T, want string) string {
 	}
 }
 
-// TestLog checks that an agent does not log single rounds at the level info, that it sums
-// them up, and that it says when the server is back and when a run was stopped.
+// TestLog checks that an agent does not log single rounds at the level info but sums them
+// up, and that it logs the server's return and the stop of a run.
 func TestLog(t *testing.T) {
 	d := meters(t, 1)
 	s := newStub(t)
@@ -75,7 +75,7 @@ func TestLog(t *testing.T) {
 	}
 	s.mu.Unlock()
 	log.wait(t, `msg="a run has ended" run=run reason=stopped`)
-	time.Sleep(50 * time.Millisecond) // some more check-ins
+	time.Sleep(50 * time.Millisecond) // allows some more check-ins
 	stop()
 	text := log.wait(t, "stopped")
 	if strings.Count(text, "a run has ended") != 1 {

@@ -27,8 +27,8 @@ import (
 const (
 	maxReleases   = 64 // more than a server offers
 	reportsAtOnce = 50 // the server's limit for one check-in
-	// maxReach and maxWork limit how far a release forecasts, in steps, and how many
-	// multiplications a forecast takes. An agent makes hundreds of them to compare a release.
+	// maxReach limits the number of steps of a release's forecast, and maxWork its number of
+	// multiplications. An agent makes hundreds of forecasts to compare a release.
 	maxReach = 1 << 14
 	maxWork  = 1 << 27
 )
@@ -46,7 +46,7 @@ type follower struct {
 	sent    func()
 }
 
-// news has the newest list of releases. The check-ins set it, and follow applies it.
+// news contains the newest list of releases. The check-ins set it, and follow applies it.
 type news struct {
 	mu      sync.Mutex
 	list    *loadstarv1.ReleaseList // nil before the first one arrives
@@ -70,8 +70,8 @@ func (n *news) hear(list *loadstarv1.ReleaseList) {
 	wake(n.changed)
 }
 
-// add adds to a check-in which list of releases the agent has, and reports that the
-// server does not have.
+// add adds the agent's list of releases to a check-in, and reports that the server does not
+// have.
 func (f *follower) add(q *loadstarv1.ExchangeRequest) {
 	if f.Releases == nil {
 		return
@@ -111,7 +111,7 @@ func known(x float64) *float64 {
 	return &x
 }
 
-// done drops the reports of a check-in, because the server has them or refuses them.
+// done drops the reports of a check-in, because the server has received or refused them.
 func (f *follower) done(n int) {
 	if n == 0 {
 		return
@@ -122,8 +122,8 @@ func (f *follower) done(n int) {
 	}
 }
 
-// follow passes the releases on the server's list to the host until ctx ends. It runs
-// in its own goroutine, because a download may take long.
+// follow passes the releases on the server's list to the host until ctx ends. It runs in
+// its own goroutine, because a download may take a long time.
 func (f *follower) follow(ctx context.Context) error {
 	if f.Releases == nil {
 		return nil
@@ -146,7 +146,7 @@ func (f *follower) follow(ctx context.Context) error {
 				break
 			}
 			wait := retry.Next()
-			f.Log.Warn("cannot take over the server's releases", "error", err, "next", wait.Round(time.Millisecond))
+			f.Log.Warn("cannot adopt the server's releases", "error", err, "next", wait.Round(time.Millisecond))
 			pause(ctx, wait, f.news.changed)
 		}
 	}
@@ -154,8 +154,8 @@ func (f *follower) follow(ctx context.Context) error {
 }
 
 // apply makes the host's releases equal to a list. It removes releases before it fetches
-// others, because clients must leave a withdrawn release at once. A release that fails
-// does not affect the others.
+// others, because clients must stop using a withdrawn release immediately. A release that
+// fails does not affect the others.
 func (f *follower) apply(ctx context.Context, list *loadstarv1.ReleaseList, unusable map[string]bool) error {
 	var ids, runs []string
 	all := list.GetReleases()
@@ -211,7 +211,8 @@ func (f *follower) fetch(ctx context.Context, r *loadstarv1.Release) (*release.R
 		ID: r.GetId(), Name: r.GetName(), Number: int(r.GetNumber()), Run: r.GetRun(), Version: int(r.GetVersion()), Role: release.Role(r.GetRole()),
 	}
 	for _, name := range []string{x.ID, x.Name, x.Run} {
-		// Commands print names, so a server could send control characters to a user's terminal.
+		// Commands print names, so a server could otherwise send control characters to a
+		// user's terminal.
 		if state.CheckName(name) != nil || !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			return nil, 0, unfitf("a name is not valid")
 		}
@@ -253,7 +254,7 @@ func (f *follower) fetch(ctx context.Context, r *loadstarv1.Release) (*release.R
 	if err != nil {
 		return nil, 0, err
 	}
-	// The blob may also have moments, which forecasts do not need.
+	// The blob may also contain moments, which forecasts do not need.
 	x.Weights = slices.Clone(q.SharedWeights(round.ReadFloats(nil, data)))
 	for _, w := range x.Weights {
 		if math.IsNaN(float64(w)) || math.IsInf(float64(w), 0) {
@@ -263,7 +264,7 @@ func (f *follower) fetch(ctx context.Context, r *loadstarv1.Release) (*release.R
 	return x, personal, nil
 }
 
-// loader returns a function that reads what a client kept from a run.
+// loader returns a function that reads a client's results from a run.
 func (f *follower) loader(run string, personal int) func(client string) (release.Kept, bool, error) {
 	return func(client string) (release.Kept, bool, error) {
 		values, scaling, found, err := f.store.Read(run, client)
@@ -271,7 +272,7 @@ func (f *follower) loader(run string, personal int) func(client string) (release
 			return release.Kept{}, false, err
 		}
 		if len(values) < personal {
-			return release.Kept{}, false, fmt.Errorf("client %s has %d personal weights of run %s, the plan needs %d", client, len(values), run, personal)
+			return release.Kept{}, false, fmt.Errorf("client %s has %d personal weights of run %s, but the plan needs %d", client, len(values), run, personal)
 		}
 		return release.Kept{Personal: values[:personal:personal], Scaling: scaling}, true, nil
 	}

@@ -21,7 +21,7 @@ import (
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
-// fakeHost records what an agent tells it.
+// fakeHost records the calls of an agent.
 type fakeHost struct {
 	mu       sync.Mutex
 	has      map[string]release.Release
@@ -108,8 +108,8 @@ func (s *stub) offering() (change func(all ...*loadstarv1.Release)) {
 	}
 }
 
-// An agent gets the releases on the server's list, checks them, and hands them over with
-// what its clients kept from training. It leaves releases that are no longer on the list.
+// An agent gets the releases on the server's list, checks them, and passes them on with its
+// clients' results from training. It drops releases that are no longer on the list.
 func TestReleases(t *testing.T) {
 	d := meters(t, 3)
 	s := newStub(t)
@@ -212,7 +212,7 @@ func TestReleases(t *testing.T) {
 		t.Errorf("a client that did not take part: %v, %v", ok, err)
 	}
 
-	// A withdrawn release is left, one that is back is fetched again.
+	// A withdrawn release is dropped, and one that returns is fetched again.
 	change(good("two", 2))
 	s.wait(t, "a release to be left", func() bool { return host.ids() == "[two]" })
 	change(good("two", 2), good("three", 3))
@@ -246,7 +246,7 @@ func TestReleases(t *testing.T) {
 }
 
 // Reports are sent in pages, and acknowledged when the server has all of them. Reports that
-// it refuses are dropped, so that check-ins go on.
+// it refuses are dropped, so that check-ins continue.
 func TestReports(t *testing.T) {
 	d := meters(t, 1)
 	s := newStub(t)

@@ -33,7 +33,7 @@ type group struct {
 	members []contributor // the clients whose updates are in the sum
 	// few holds the updates of the first members until there are enough for a sum.
 	few   []fed.Update
-	sizes round.Sizes // of the clients in a masked result
+	sizes round.Sizes // sizes of the clients in a masked result
 }
 
 // contributor is a client whose update is in the sum.

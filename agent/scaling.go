@@ -6,17 +6,17 @@ import (
 	"loadstar/series"
 )
 
-// scaled says how a session scales a client's readings in a run. Weights are useless with
-// another scaling, and readings grow. So the agent stores the scaling with the first
-// counted result and uses it in all later rounds of the run.
+// scaled describes how a session scales a client's readings in a run. Weights are useful
+// only with the scaling of their training, and the readings grow. So the agent stores the
+// scaling with the first counted result and uses it in all later rounds of the run.
 type scaled struct {
 	// frozen is the stored scaling, or nil if the session's readings define the scaling.
 	frozen *recipe.Scaling
-	ranges series.Ranges // of the session's readings, unless frozen is set
+	ranges series.Ranges // ranges of the session's readings, unless frozen is set
 	stored bool          // the store has the scaling
 }
 
-// scaling returns how to scale a client's readings in a run.
+// scaling returns the description of a client's scaling in a run.
 func (a *agent) scaling(s *session, run, client string, m series.Meter) (*scaled, error) {
 	key := run + "\x00" + client
 	s.mu.Lock()
@@ -30,7 +30,7 @@ func (a *agent) scaling(s *session, run, client string, m series.Meter) (*scaled
 		return nil, err
 	}
 	if k != nil {
-		k.stored = b != nil // stored by an earlier round of this session: the readings are the same
+		k.stored = b != nil // an earlier round of this session stored it, and the readings are the same
 		return k, nil
 	}
 	k = &scaled{stored: b != nil}

@@ -41,12 +41,12 @@ func (a *agent) outgoing() (*outgoing, error) {
 		if a.upload.id != r.ID {
 			a.upload = upload{id: r.ID}
 		}
-		// A server may lose chunks and ask for them again. Limit the number of calls in case it
+		// A server may lose chunks and request them again. Limit the number of calls in case it
 		// never stops asking.
 		if a.upload.calls++; a.upload.calls > 16+2*(r.Size/int64(a.Chunk)) {
 			a.upload = upload{}
 			a.worklist.later(r.ID)
-			return nil, errors.New("the server keeps asking for the same chunks")
+			return nil, errors.New("the server keeps requesting the same chunks")
 		}
 		q := &loadstarv1.Result{}
 		if err := proto.Unmarshal(r.Head, q); err != nil {
@@ -94,7 +94,7 @@ func (a *agent) received(r *outgoing, s *loadstarv1.Received) error {
 		if a.upload.offset = s.GetNextOffset(); a.upload.offset < 0 || a.upload.offset > r.Size {
 			at := a.upload.offset
 			a.upload = upload{}
-			return fmt.Errorf("the server asks for byte %d of a result of %d bytes", at, r.Size)
+			return fmt.Errorf("the server requests byte %d of a result of %d bytes", at, r.Size)
 		}
 		return nil
 	case loadstarv1.Outcome_OUTCOME_ACCEPTED:

@@ -28,7 +28,8 @@ const (
 // it must not contain readings.
 type unfit struct{ code, reason string }
 
-// The kinds of reasons. Operators see them counted. The empty kind stands for all other reasons.
+// The kinds of reasons. Operators see their counts. The empty kind stands for all other
+// reasons.
 const (
 	codePolicy   = "policy"
 	codeData     = "data"
@@ -151,9 +152,9 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 // shared returns the length of the shared vector.
 func (s *session) shared() int { return s.Problem.SharedLen() }
 
-// footprint returns an upper bound on the bytes of memory that training a plan needs. It
-// adds up each worker's workspace and batch of examples, and all vectors with one value per
-// weight: optimizer state, sums, and results that are being written to disk.
+// footprint returns an upper bound on the bytes of memory that training a plan needs. Its
+// terms are each worker's workspace and batch of examples, and all vectors with one value
+// per weight: optimizer state, sums, and results that are being written to disk.
 func footprint(p *fed.Plan, q *recipe.Problem, workers int) int64 {
 	const vectorsOfWorker, vectorsOfAll, maxBatch = 20, 32, 1 << 24
 	if p.Client.Batch > maxBatch {

@@ -166,7 +166,7 @@ func (s *stub) end(run string, round int64) {
 	s.over(run, round)
 }
 
-// over is end for callers that hold the lock.
+// over is like end, for callers that hold the lock.
 func (s *stub) over(run string, round int64) {
 	var left []*loadstarv1.Task
 	for _, t := range s.tasks {

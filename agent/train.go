@@ -38,7 +38,7 @@ func (a *agent) train(ctx context.Context) error {
 	}
 }
 
-// work does one job. It uses the session, which audits use too.
+// work does one job. It uses the session, which audits also use.
 func (a *agent) work(ctx context.Context, j *job) error {
 	a.training.Lock()
 	defer a.training.Unlock()
@@ -179,7 +179,7 @@ func (a *agent) allowPlan(j *job) error {
 	return nil
 }
 
-// taskID identifies what a task trains, independently of its clients.
+// taskID identifies the training of a task, independently of its clients.
 func taskID(t *loadstarv1.Task) (string, error) {
 	b, err := whatOf(t)
 	if err != nil {

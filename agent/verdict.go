@@ -11,7 +11,7 @@ import (
 // fates groups the results that verdicts decide.
 type fates struct {
 	counted, dropped []uint64
-	updates, late    int // of clients whose results were counted or came too late
+	updates, late    int // clients whose results were counted or were too late
 	// rejected lists declines for dropped results that the server found invalid. Training
 	// again would give the same results, so the agent declines these turns.
 	rejected []*decline
@@ -69,7 +69,7 @@ func (d *worklist) hear(verdicts []*loadstarv1.Verdict, log *slog.Logger) (f fat
 				f.updates += len(r.Clients)
 				f.counted, ended[r.ID] = append(f.counted, r.ID), true
 			case loadstarv1.Outcome_OUTCOME_CLOSED:
-				log.Debug("result came after its round closed", keys...)
+				log.Debug("result arrived after its round closed", keys...)
 				f.late += len(r.Clients)
 				f.dropped, ended[r.ID] = append(f.dropped, r.ID), true
 			case loadstarv1.Outcome_OUTCOME_REJECTED:

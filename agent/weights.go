@@ -47,7 +47,7 @@ func (a *agent) accept(s *session, j *job, weights []float32, keep bool) error {
 	return nil
 }
 
-// checkWeights returns the reason to decline weights, or nothing.
+// checkWeights returns the reason to decline weights, or an empty string.
 func (s *session) checkWeights(chain state.Chain, found bool, j *job, weights []float32) string {
 	if slices.Contains(chain.Hashes, j.GetWeights()) {
 		return "" // an operator may return to an earlier version

@@ -12,14 +12,14 @@ import (
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
-// checked returns a policy that checks weights and nothing else.
+// checked returns a policy that checks only weights.
 func checked() *policy.Policy {
 	p := policy.None()
 	p.MostStep = 2
 	return &p
 }
 
-// TestHonestWeights checks that agents which check weights decline nothing in honest training
+// TestHonestWeights checks that agents that check weights decline nothing in honest training
 // of 40 rounds, with and without momentum on the server.
 func TestHonestWeights(t *testing.T) {
 	if testing.Short() {
@@ -63,7 +63,7 @@ func TestTrap(t *testing.T) {
 		change(w)
 		return w
 	}
-	var slopes, units, bias int // where the slopes of the first layer begin, their number, and a bias before them
+	var slopes, units, bias int // position of the slopes of the first layer, their number, and the position of a bias before them
 	at := 0
 	for _, l := range x.Problem.Partition.Shared() {
 		if l.Kind == nn.KindPReLU && units == 0 {
@@ -91,7 +91,7 @@ func TestTrap(t *testing.T) {
 		name    string
 		version int64
 		weights []float32
-		want    string // empty if they are trained
+		want    string // empty if the weights are trained
 	}{
 		{"version 0", 0, first, ""},
 		{"another version 0", 0, near, "version 0 is not the one that follows from the plan's seed"},
@@ -123,8 +123,8 @@ func TestTrap(t *testing.T) {
 	}
 }
 
-// TestVersionsOfARun checks what an agent accepts after other versions of a run, also after a
-// restart.
+// TestVersionsOfARun checks which weights an agent accepts after other versions of a run,
+// including after a restart.
 func TestVersionsOfARun(t *testing.T) {
 	d := meters(t, 1)
 	plan := dense(settings{"rounds": 40, "client.lr": 0.005})
@@ -150,7 +150,7 @@ func TestVersionsOfARun(t *testing.T) {
 		{0, first, ""},
 		{1, moved(limit * 0.9), ""},
 		{2, moved(limit * 1.8), ""},
-		{3, moved(limit * 2.9), "a weight of version 3"}, // declined, so it is compared with version 2 again
+		{3, moved(limit * 2.9), "a weight of version 3"}, // declined, so the comparison is again with version 2
 		{3, moved(limit * 2.7), ""},
 		{3, moved(limit * 2.6), "not those that this agent has seen"},
 		{4, first, ""}, // a rollback

@@ -26,8 +26,8 @@ const (
 	waiting   stage = iota // not yet trained
 	training               // being trained
 	declining              // a decline is queued
-	ready                  // result is on disk and queued for sending
-	sent                   // possibly delivered: the next check-in asks the server
+	ready                  // the result is on disk and queued for sending
+	sent                   // possibly delivered; the next check-in asks the server
 )
 
 // place holds the stage of a turn, with its result and lease.
@@ -73,7 +73,7 @@ type worklist struct {
 	new      newcomers
 
 	work, post chan struct{} // signalled when there is something to train, or to send
-	reached    chan struct{} // signalled when the server answers
+	reached    chan struct{} // signalled when the server responds
 }
 
 // turnsPerClient limits the open turns of one client, over all runs.
@@ -126,9 +126,9 @@ func wake(c chan struct{}) {
 	}
 }
 
-// report lists three things: the turns that the agent is working on, except those of a result
-// that is sent with the report; the turns whose results may have been delivered; and the declines
-// to send.
+// report lists three things. These are the turns in progress, except those of a result that is
+// sent with the report; the turns whose results may have been delivered; and the declines to
+// send.
 func (d *worklist) report(sending uint64) (training, pushed []*loadstarv1.Turns, declines []*decline) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -415,8 +415,8 @@ func (d *worklist) wasSent(id uint64) {
 	d.queue = slices.DeleteFunc(d.queue, func(x uint64) bool { return x == id })
 }
 
-// ask lets the next check-in ask the server whether it has a damaged result. It returns false
-// if a check-in has asked before, and the server does not have it.
+// ask makes the next check-in ask the server whether it has a damaged result. It returns
+// false if an earlier check-in has asked and the server does not have the result.
 func (d *worklist) ask(id uint64) bool {
 	d.mu.Lock()
 	asked := d.damaged[id]
@@ -440,7 +440,7 @@ func (d *worklist) declined(all []*decline) {
 	}
 }
 
-// undeclined notes that declines are still to be sent.
+// undeclined records that declines are still to be sent.
 func (d *worklist) undeclined(all []*decline) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

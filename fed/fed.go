@@ -1,6 +1,6 @@
-// Package fed has the types of federated training: what a client receives and returns,
-// and the small interfaces that algorithms implement. The algorithms are in its
-// subpackages, one file each, and fed/recipe composes them under the names of their
+// Package fed contains the types of federated training, which are what a client receives
+// and returns, and the small interfaces that algorithms implement. The algorithms are in
+// its subpackages, one file each, and fed/recipe composes them under the names of their
 // papers.
 //
 // A client's weights are one flat vector. A partition splits it into shared weights,
@@ -50,7 +50,7 @@ type Task struct {
 	Limits Limits
 }
 
-// Limits bounds what one update can contribute. They belong to a version of the shared
+// Limits bounds the contribution of one update. They belong to a version of the shared
 // weights. 0 means no limit.
 type Limits struct {
 	// Norm is the largest Euclidean norm of Update.Delta. Control is the largest
@@ -64,7 +64,7 @@ type Limits struct {
 	Loss     float64
 }
 
-// Update is what a client returns. Nothing else leaves the client.
+// Update is the result of a client's turn. Nothing else leaves the client.
 type Update struct {
 	Client ClientID
 	// Version is the version of the weights from which the client trained.
@@ -90,8 +90,8 @@ type Update struct {
 	Norm, ControlNorm float64
 }
 
-// Objective is the function that a client minimises: the mean loss of a model over the
-// client's training examples, as a function of all weights. Only one worker may use it.
+// Objective is the function that a client minimises. It is the mean loss of a model over
+// the client's training examples, as a function of all weights. Only one worker may use it.
 type Objective interface {
 	// Len returns the number of examples.
 	Len() int
@@ -108,9 +108,9 @@ type Objective interface {
 // worker and are valid until Train returns.
 type Turn struct {
 	Task Task
-	// W has all weights: the received shared weights and the client's personal weights. If
-	// the plan lets clients begin with their own shared weights, it has these instead of
-	// the received ones. The trainer changes them in place.
+	// W contains all weights: the received shared weights and the client's personal
+	// weights. If the plan lets clients begin with their own shared weights, W contains
+	// these instead of the received ones. The trainer changes them in place.
 	W []float32
 	// Shared lists the positions of the shared weights in W, in the order of Task.Shared.
 	Shared []Span
@@ -122,12 +122,12 @@ type Turn struct {
 	// set.
 	Control []float32
 	// Moments receives the optimizer's two moments of the shared weights, if the plan
-	// averages them. Then Task.Shared has the received moments after the weights.
+	// averages them. Task.Shared then contains the received moments after the weights.
 	Moments []float32
 	// Correction lists the positions in W of the matrices and biases of the correction
 	// layers, which adapt a shared forecast to a client. It is empty if the model has none.
 	Correction []Span
-	// Noise says how irregular the client's load is: the mean change from step to step, as
+	// Noise is the irregularity of the client's load: the mean change from step to step, as
 	// a share of the standard deviation. It is set only if the plan needs it.
 	Noise float64
 	// Before the optimizer begins, the trainer sets Steps, the number of optimizer
@@ -141,7 +141,7 @@ type Turn struct {
 	Rand, Division *rand.Rand
 }
 
-// Trained has the numbers that a trainer reports after a turn.
+// Trained contains the numbers that a trainer reports after a turn.
 type Trained struct {
 	Steps int     // number of gradients computed
 	Loss  float64 // mean over their batches, each computed with the weights of its step
@@ -249,7 +249,7 @@ type ServerOptimizer interface {
 // Situation is the input of a Scheduler. Times are measured from the start of the run.
 type Situation struct {
 	Now    time.Duration
-	Opened time.Duration // when the current round was opened
+	Opened time.Duration // time at which the current round was opened
 	// Asked is the number of clients asked in this round. Running is the number of
 	// clients, of this and earlier rounds, that have neither returned nor been lost.
 	// Waiting is the number of counted updates that are not merged yet. Lost is the

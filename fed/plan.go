@@ -40,8 +40,8 @@ type Plan struct {
 type Model struct {
 	Name     string   `yaml:"name"`
 	Lookback Timespan `yaml:"lookback"`
-	// Horizon reaches from the last input to the first target, and Targets has the
-	// consecutive targets.
+	// Horizon is the distance from the last input to the first target, and Targets the
+	// number of consecutive targets.
 	Horizon Timespan `yaml:"horizon"`
 	Targets Timespan `yaml:"targets"`
 	// Inputs has the syntax of series.ParseInput. If it is empty, the model uses those
@@ -94,8 +94,8 @@ type Client struct {
 	// Moments says what happens to the optimizer's moments between rounds: reset, kept or
 	// averaged.
 	Moments string `yaml:"moments"`
-	// Begin says from which shared weights a client's turn starts: received (the server's)
-	// or own (the client's after its last counted turn).
+	// Begin determines the shared weights from which a client's turn starts: received (the
+	// server's) or own (the client's after its last counted turn).
 	Begin       string      `yaml:"begin"`
 	WeightDecay WeightDecay `yaml:"weight_decay,flow"`
 
@@ -147,8 +147,8 @@ type Server struct {
 	// much as every other update.
 	Weighting string `yaml:"weighting"`
 
-	// States says whether FedAvgAdaptive has one copy of the shared weights (one) or one for
-	// each client (client).
+	// States determines whether FedAvgAdaptive has one copy of the shared weights (one) or
+	// one for each client (client).
 	States string `yaml:"states"`
 
 	// Alpha is the fraction of the distance to a fresh client's weights by which fedasync
@@ -258,7 +258,7 @@ type Evaluate struct {
 	// last-week.
 	Reference string `yaml:"reference"`
 	// Correct means that the scored test forecasts are corrected by the latest errors, as
-	// package calibrate describes.
+	// described in package calibrate.
 	Correct bool `yaml:"correct"`
 	// Holdout is the share of clients that do not train. At the end they fine-tune the
 	// shared weights and are scored. With held-out clients, no others are scored.
@@ -269,8 +269,8 @@ type Evaluate struct {
 	// Keep is last or best. With best, each client also chooses at the end among the
 	// weights with its lowest validation error.
 	Keep string `yaml:"keep"`
-	// Weights says with which shared layers a client is scored: shared (the server's) or,
-	// if Client.Begin is own, own.
+	// Weights determines with which shared layers a client is scored: shared (the server's)
+	// or, if Client.Begin is own, own.
 	Weights string `yaml:"weights"`
 }
 

@@ -36,7 +36,7 @@ func ParseTimespan(s string) (Timespan, error) {
 }
 
 // Steps returns the number of steps. It panics if the span is a duration, because the plan
-// must be resolved before.
+// must be resolved first.
 func (s Timespan) Steps() int {
 	if s.length != 0 {
 		panic(fmt.Sprintf("fed: the plan is not resolved: nobody said how many steps %s is", s))
@@ -48,7 +48,7 @@ func (s Timespan) Steps() int {
 func (s Timespan) Length() time.Duration { return s.length }
 
 // In returns the number of steps of the given length. A duration must be a multiple of the
-// step. The error text follows the name of a setting.
+// step. The error text is written to follow the name of a setting.
 func (s Timespan) In(step time.Duration) (int, error) {
 	switch {
 	case s.length == 0:

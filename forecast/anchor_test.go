@@ -20,8 +20,9 @@ type anchor struct {
 	persistence, day, week, plain, rich float64
 }
 
-// oneAhead has the results one hour ahead; the reference is persistence. dayAhead has those
-// for the next 24 hours with an origin every 6 hours; the reference is naive-day.
+// oneAhead contains the results one hour ahead, with persistence as the reference. dayAhead
+// contains the results for the next 24 hours with an origin every 6 hours, with naive-day
+// as the reference.
 var (
 	oneAhead = []anchor{
 		{"sgsc-core19", 0.3216, 1, 1.1047, 1.0757, 0.8830, 0.8631},

@@ -19,8 +19,8 @@ type Backtest struct {
 	// for a window to count; 0 means 168, a week. It is the same for all baselines, so that
 	// all of them forecast the same windows.
 	Lookback int
-	// Stride is the number of steps between the scored origins: those are scored whose next
-	// step, counted from the start of the series, is a multiple of it. 0 means 1.
+	// Stride is the number of steps between the scored origins. An origin is scored if its
+	// next step, counted from the start of the series, is a multiple of Stride. 0 means 1.
 	Stride int
 	Split  series.Split
 	// Part is the split to score. Baselines are fitted to the training split, so only the

@@ -20,7 +20,8 @@ type Baseline interface {
 	Forecast(out []float64, last int) bool
 }
 
-// Client has the data that a baseline uses: a meter and the framer of its examples.
+// Client contains the data that a baseline uses, which are a meter and the framer of its
+// examples.
 type Client struct {
 	Frame *series.Framer
 	Meter series.Meter
@@ -172,7 +173,7 @@ const rollingDays = 28
 type rolling struct {
 	center  func(x []float64) float64 // may change the order of x, which is not empty
 	c       Client
-	weekend []bool // of each step, or nil if all days count
+	weekend []bool // weekend flag of each step, or nil if all days count
 	values  []float64
 }
 
@@ -205,14 +206,14 @@ func (r *rolling) check() (sum float64) {
 			sum += math.Abs(v - r.c.load(last+l.Horizon+i))
 		}
 		return nil
-	}) // the function returns no error
+	}) // the function never returns an error
 	return sum
 }
 
 func (r *rolling) Forecast(out []float64, last int) bool {
 	for i := range out {
 		step := last + r.c.Frame.Layout().Horizon + i
-		first := 1 + (step-last-1)/r.c.perDay() // days before the target to the newest known day
+		first := 1 + (step-last-1)/r.c.perDay() // days from the target back to the newest known day
 		r.values = r.values[:0]
 		for d := first; d < first+rollingDays; d++ {
 			at := r.c.Frame.Lag(r.c.Meter, step, d)

@@ -22,7 +22,7 @@ func TestDenseShape(t *testing.T) {
 	if d, _ := DefaultsOf("fekri2023"); d.Rows || d.PerExample(24) != 24 {
 		t.Errorf("defaults of fekri2023: %+v", d)
 	}
-	// The numbers of weights are a count by hand: trunk 96·(F+1) + 96 + 96·97 + 96, head
+	// The numbers of weights were counted by hand: trunk 96·(F+1) + 96 + 96·97 + 96, head
 	// Q·(96+F+1), correction 64·(96+F+1) + 64 + Q·(64+96+F+1).
 	for _, c := range []struct {
 		shape                    Shape
@@ -158,7 +158,7 @@ func TestDenseStartsAtNaive(t *testing.T) {
 					t.Fatalf("%s, input %d: output %d is %g without the trunk, want %g", k, naive, i, v, x[i/3*inputs+naive])
 				}
 			}
-			ws.Predict(out[:3], without, x[:inputs]) // the path for a single window
+			ws.Predict(out[:3], without, x[:inputs]) // the code path for a single window
 			for i, v := range out[:3] {
 				if v != x[naive] {
 					t.Fatalf("%s, input %d, one window: output %d is %g, want %g", k, naive, i, v, x[naive])

@@ -25,7 +25,8 @@ type Shape struct {
 	Naive int
 }
 
-// Defaults are a model's default settings: those of its paper, where there is one that states them.
+// Defaults are a model's default settings, which are those of its paper if a paper states
+// them.
 type Defaults struct {
 	Lookback int // steps of a window, or hours of history that a row of features may read
 	Horizon  int // steps from the last input to the first target

@@ -208,13 +208,13 @@ func losses(t *testing.T) map[string]nn.Loss {
 func TestGradients(t *testing.T) {
 	models := Models()
 	if testing.Short() {
-		models = models[2:] // the smallest: emulation is slow
+		models = models[2:] // only the smallest, because emulation is slow
 	}
 	for _, s := range models {
 		name := s.Name
 		for lossName, loss := range losses(t) {
 			if testing.Short() && lossName != "pinball" {
-				continue // TestGolden has the others
+				continue // TestGolden covers the others
 			}
 			for _, k := range kernel.Available() {
 				t.Run(fmt.Sprintf("%s/%s/%s", name, lossName, k), func(t *testing.T) {

@@ -139,7 +139,7 @@ func (n *normal) products(p int) (xx, sum []float64) {
 	dense := n.width - 1
 	xx, sum = make([]float64, (p+1)*(p+1)), make([]float64, p+1)
 	at := func(i, j int) *float64 { return &xx[max(i, j)*(p+1)+min(i, j)] }
-	column := func(i int) int { // the place of dense column i
+	column := func(i int) int { // the position of dense column i
 		if i == dense {
 			return p
 		}

@@ -15,7 +15,7 @@ import (
 type Predictor struct {
 	net *nn.Net
 	// perTarget is the number of outputs per target, and targets the number of targets of
-	// an example. levels has the quantiles of a pinball model, otherwise it is nil.
+	// an example. levels contains the quantiles of a pinball model, otherwise it is nil.
 	perTarget, targets int
 	levels             []float64
 	point              int

@@ -37,7 +37,7 @@ type Ridge struct {
 	x      []float64
 }
 
-// linearModel has the coefficients b₀ and b, for unscaled features.
+// linearModel contains the coefficients b₀ and b, for unscaled features.
 type linearModel struct {
 	intercept float64
 	slopes    []float64
@@ -115,7 +115,7 @@ func (r *Ridge) best(models []linearModel, lasts []int, ahead int) int {
 	}
 	errors := make([]float64, len(models))
 	for _, last := range lasts {
-		r.fill(last, ahead) // the example is complete
+		r.fill(last, ahead) // fill succeeds, because the example is complete
 		for i := range models {
 			errors[i] += math.Abs(models[i].at(r.x) - r.c.load(last+ahead))
 		}
@@ -153,9 +153,9 @@ func (r *Ridge) addWeather(now bool) {
 	}
 }
 
-// sameTime returns the feature that is the load at the target's clock time, n days before
-// or the smallest multiple of that which is known. It looks up the positions once, because
-// each step is the target of many examples.
+// sameTime returns the feature that is the load at the target's clock time, n days earlier
+// or at the smallest multiple of that for which it is known. It looks up the positions
+// once, because each step is the target of many examples.
 func (r *Ridge) sameTime(n int) feature {
 	c := r.c
 	at := make([]int, len(c.Meter.Load))
@@ -185,7 +185,7 @@ func (r *Ridge) examples(p series.Part) []int {
 		}
 		lasts = append(lasts, last)
 		return nil
-	}) // the function returns no error
+	}) // the function never returns an error
 	return lasts
 }
 

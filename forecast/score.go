@@ -30,14 +30,14 @@ type Scorer struct {
 
 	// perTarget is the number of outputs per target. Among these, the output with index
 	// point is the point forecast. targets is the number of targets of an example. levels
-	// has the quantiles of a pinball model, otherwise it is nil.
+	// contains the quantiles of a pinball model, otherwise it is nil.
 	perTarget, point, targets int
 	levels                    []float64
 
 	ws        *nn.Workspace
-	at        []series.Example // of whole origins
+	at        []series.Example // examples of whole origins
 	x, y, out []float32
-	rows      []float64 // for all targets of one origin
+	rows      []float64 // rows for all targets of one origin
 }
 
 // NewScorer returns a scorer for a model that was trained with the given loss. The point
@@ -81,9 +81,9 @@ func (s *Scorer) Score(w []float32, m series.Meter, data series.Examples, part s
 	return t.score, loss, err
 }
 
-// Serve forecasts a meter's origins in the test split as Score does, but it scores the
-// forecasts that a client would use: blended, if Blend is set, and with calibrated
-// intervals. Both corrections start with the validation split.
+// Serve forecasts a meter's origins in the test split as Score does, but scores the
+// forecasts that a client would use. These are blended, if Blend is set, and have
+// calibrated intervals. Both corrections start with the validation split.
 func (s *Scorer) Serve(w []float32, m series.Meter, data series.Examples, each func(Forecast) error) (ClientScore, float64, error) {
 	t, err := s.newTally(m, data, each)
 	if err != nil {
@@ -173,7 +173,7 @@ func (s *Scorer) origins(data series.Examples, part series.Part) int {
 		return data.Len(part)
 	}
 	n := 0
-	_ = data.Each(part, func(last int) error { // the function returns no error
+	_ = data.Each(part, func(last int) error { // the function never returns an error
 		if s.scores(last) {
 			n++
 		}
@@ -198,7 +198,7 @@ func (s *Scorer) batch(w []float32, data series.Examples, t *tally) (float64, er
 	x, y, out := s.x[:n*s.net.Lookback()*s.net.Inputs()], s.y[:n*s.targets], s.out[:n*outputs]
 	data.Gather(x, y, s.at)
 	s.ws.Predict(out, w, x)
-	done := 0 // forecasts of the current origin
+	done := 0 // number of forecasts of the current origin
 	for e, at := range s.at {
 		for i := range s.targets {
 			row := s.rows[done:][:s.perTarget]

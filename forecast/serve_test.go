@@ -116,8 +116,8 @@ func TestServeKnowsNoLaterLoads(t *testing.T) {
 	}
 }
 
-// TestServePoints checks that a model without quantiles and without a blend is scored as
-// it is.
+// TestServePoints checks that a model without quantiles and without a blend is scored
+// without changes.
 func TestServePoints(t *testing.T) {
 	l := series.Layout{Lookback: 6, Horizon: 1, Targets: 1, Inputs: []series.Input{{Name: "load"}}}
 	_, m, win := scored(t, l)
@@ -162,7 +162,7 @@ func TestReferences(t *testing.T) {
 	} {
 		_, m, _ := scored(t, series.Layout{Lookback: 1, Horizon: 1, Targets: 1, Inputs: []series.Input{{Name: "load"}}})
 		for i, v := range m.Load {
-			if series.Missing(v) && c.targets > 24 { // otherwise no origin has all targets
+			if series.Missing(v) && c.targets > 24 { // otherwise no origin would have all targets
 				m.Load[i] = 5
 			}
 		}

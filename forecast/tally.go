@@ -39,8 +39,8 @@ type Forecast struct {
 	Actual   float64
 	// Reference is the reference forecast, or NaN if it is unknown.
 	Reference float64
-	// Levels has the forecasts of all quantiles, or nil if the model forecasts only points.
-	// It is valid only until the function that gets it returns.
+	// Levels contains the forecasts of all quantiles, or is nil if the model forecasts only
+	// points. It is valid only until the function that gets it returns.
 	Levels []float64
 }
 
@@ -52,10 +52,10 @@ type tally struct {
 	levels     []float64            // nil if there are only point forecasts
 	point      int                  // index of the point forecast in the levels
 	width      int                  // forecasts per target
-	tracker    *calibrate.Tracker   // nil if forecasts are scored as they are
+	tracker    *calibrate.Tracker   // nil if forecasts are scored without correction
 	observed   int                  // the first step that the tracker has not seen
 	recorded   int                  // the period of the newest issue that the tracker recorded
-	warm       bool                 // show forecasts to the tracker only
+	warm       bool                 // whether the forecasts are only shown to the tracker
 	served     []float64
 	references []float64
 	blended    []float64 // the references with which forecasts are blended
@@ -78,7 +78,7 @@ func (t *tally) quantiles(levels []float64, point int) (err error) {
 	return err
 }
 
-// calibrate lets the tally correct forecasts before it scores them.
+// calibrate makes the tally correct forecasts before it scores them.
 func (t *tally) calibrate(blend bool) (err error) {
 	frame := t.client.Frame
 	l := frame.Layout()
@@ -93,7 +93,7 @@ func (t *tally) calibrate(blend bool) (err error) {
 }
 
 // add scores the forecasts that were made when step last was the newest step with known
-// load. Rows has one row per target, with a forecast in kW for each level in ascending
+// load. Rows contains one row per target, with a forecast in kW for each level in ascending
 // order.
 func (t *tally) add(last int, rows []float64) error {
 	m, horizon := t.client.Meter, t.client.Frame.Layout().Horizon
@@ -149,7 +149,7 @@ func (t *tally) correct(last int, rows []float64) []float64 {
 	return t.served
 }
 
-// count adds a forecast of target i to the scores. Raw has the model's own forecasts.
+// count adds a forecast of target i to the scores. Raw contains the model's own forecasts.
 func (t *tally) count(i int, f Forecast, raw []float64) error {
 	s := &t.score
 	for _, p := range [...]*metric.Point{&s.Overall, &s.Steps[i]} {

@@ -64,7 +64,7 @@ func (m *Model) ReadWeights(from io.Reader, w []float32, layers []nn.Layer) (met
 		want, ok := wanted[t.Name]
 		switch {
 		case !ok:
-			return nil, fmt.Errorf("tensor %s is not one of the wanted layers of %s (%s)", t.Name, m.name, strings.Join(layerNames(layers), ", "))
+			return nil, fmt.Errorf("tensor %s is not one of the expected layers of %s (%s)", t.Name, m.name, strings.Join(layerNames(layers), ", "))
 		case !slices.Equal(t.Shape, want.Shape):
 			return nil, fmt.Errorf("tensor %s has shape %v, model %s wants %v", t.Name, t.Shape, m.name, want.Shape)
 		case nn.NotFinite(t.Data) >= 0:

@@ -103,7 +103,7 @@ func TestReadWeightsRefuses(t *testing.T) {
 	}{
 		{"another model", write(other, keep), false, "weights of model bose2024"},
 		{"layers missing", &shared, false, "missing"},
-		{"layers too many", write(m, keep), true, "not one of the wanted layers"},
+		{"layers too many", write(m, keep), true, "not one of the expected layers"},
 		{"another width", &narrow, false, "shape"},
 		{"NaN", damaged(100, float32(math.NaN())), false, "not finite"},
 		{"infinity", damaged(42180, float32(math.Inf(-1))), false, "not finite"},

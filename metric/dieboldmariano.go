@@ -21,7 +21,7 @@ type Comparison struct {
 	// are equally good, it has approximately a standard normal distribution.
 	Statistic       float64 `json:"statistic"`
 	MeanDifference  float64 `json:"mean_difference"`   // mean loss, first minus second
-	LongRunVariance float64 `json:"long_run_variance"` // of the difference of losses
+	LongRunVariance float64 `json:"long_run_variance"` // variance of the difference of losses
 	Lags            int     `json:"lags"`              // number of autocovariances in the variance
 	N               int     `json:"n"`
 }

@@ -99,7 +99,7 @@ func (p *Point) RMSE() float64 { return math.Sqrt(ratio(p.squares.value(), float
 func (p *Point) Bias() float64 { return ratio(p.errors.value(), float64(p.n)) }
 
 // NMAE returns the MAE relative to the mean load of the targets. It is NaN unless the mean
-// load is positive: for a meter that exports on average, the NMAE would be negative and
+// load is positive. For a meter that exports on average, the NMAE would be negative and
 // look better than that of a perfect forecast.
 func (p *Point) NMAE() float64 { return ratio(p.absErrors.value(), p.actuals.value()) }
 

@@ -97,15 +97,17 @@ func TestPoint(t *testing.T) {
 			want:    [8]float64{nan, nan, nan, nan, nan, nan, nan, nan},
 		},
 		{
-			// Errors 3 and 0. No load: nothing to be relative to. It never changed:
-			// nothing to scale by. Symmetric 6/3 and, for 0 forecast as 0, 0.
+			// Errors 3 and 0. The load is zero, so nothing can be relative to it. The load
+			// never changed, so there is no reference error to scale by. Symmetric 6/3 and,
+			// for 0 forecast as 0, 0.
 			name:    "all zero",
 			triples: []triple{{3, 0, 0}, {0, 0, 0}},
 			want:    [8]float64{1.5, math.Sqrt(4.5), nan, nan, nan, 1, nan, 1.5},
 			mape:    2,
 		},
 		{
-			// Perfect on a load that never changes: 0/0 is not a relative MAE of 0.
+			// A perfect forecast of a load that never changes gives 0/0, which is not a
+			// relative MAE of 0.
 			name:    "perfect on a flat line",
 			triples: []triple{{7, 7, 7}, {7, 7, 7}},
 			want:    [8]float64{0, 0, 0, 0, 0, 0, nan, 0},

@@ -17,8 +17,8 @@ type Quantiles struct {
 	above  []int // actuals above the quantile, by level
 }
 
-// sameLevel is the difference up to which two levels count as equal, because in floating
-// point 1-0.9 is not exactly 0.1.
+// sameLevel is the maximum difference between two levels that count as equal, because in
+// floating point 1-0.9 is not exactly 0.1.
 const sameLevel = 1e-9
 
 // NewQuantiles returns an empty accumulator for forecasts of the given levels. The levels

@@ -263,7 +263,7 @@ func TestShares(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, actual := range []float64{0, 1, 2, 9} { // a load that equals the forecast is not above it
+	for _, actual := range []float64{0, 1, 2, 9} { // a load that equals the forecast counts as not above it
 		if err := q.Add([]float64{1, 2}, actual); err != nil {
 			t.Fatal(err)
 		}

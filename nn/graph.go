@@ -19,7 +19,7 @@ type wired struct {
 // part returns the stage's part of a vector of weights or of their gradients.
 func (s *wired) part(w []float32) []float32 { return w[s.begin:s.end:s.end] }
 
-// nodeInfo says which memory a node has in a workspace.
+// nodeInfo describes the memory of a node in a workspace.
 type nodeInfo struct {
 	rows        int
 	readers     int
@@ -129,15 +129,15 @@ func (n *Net) append(s stage, from []int, layers, tensors map[string]bool) error
 	return nil
 }
 
-// plan decides what each stage does with the gradients of its inputs and which memory the
-// nodes have. The backward pass goes from the last stage to the first, so the last reader of
+// plan decides what each stage does with the gradients of its inputs, and which memory the
+// nodes use. The backward pass goes from the last stage to the first, so the last reader of
 // a node is the first to write its gradient.
 func (n *Net) plan() {
 	begun := make([]bool, len(n.nodes))
 	for i := len(n.stages) - 1; i >= 0; i-- {
 		s := &n.stages[i]
 		l, isLinear := s.stage.(*linear)
-		free := false // the gradient of the output has the size of the input's and is not needed any more
+		free := false // the gradient of the output has the size of the input's and is no longer needed
 		switch s.stage.(type) {
 		case *prelu, *sum:
 			free = true

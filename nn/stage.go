@@ -43,7 +43,7 @@ const (
 	written                 // the stage is the first to write it in a backward pass
 	added                   // a later stage has written it
 	// reused means that the gradient of the stage's output becomes that of the input. They
-	// are in the same memory, so a stage has to do nothing, or to change dout.
+	// share memory, so the stage does nothing or changes dout.
 	reused
 )
 
@@ -74,7 +74,7 @@ type node struct {
 	// the gradient of their weights with MatMul instead of dot products. For a short batch,
 	// dot products spend more time on adding lanes than on multiplying.
 	xt         []float32
-	transposed bool // xt is that of the current x
+	transposed bool // xt is the transpose of the current x
 }
 
 // transpose returns the transpose of x, which it computes only for the first reader.

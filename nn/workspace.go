@@ -123,9 +123,9 @@ func (ws *Workspace) Gradient(g, w, x, y []float32, loss Loss) float64 {
 	return ws.ColumnsGradient(g, w, y, loss)
 }
 
-// Columns returns the input buffer for the next call of a method for columns. The
-// caller writes example e of the batch to column e: a row for each step and input, in the
-// order of a window, with rows stride floats apart. Writing columns directly avoids the
+// Columns returns the input buffer for the next call of a method for columns. The caller
+// writes example e of the batch to column e. There is a row for each step and input, in the
+// order of a window, and rows are stride floats apart. Writing columns directly avoids the
 // transposition in Gradient.
 func (ws *Workspace) Columns(batch int) (x []float32, stride int) {
 	if batch < 1 || batch > ws.batch {
@@ -175,7 +175,7 @@ func (ws *Workspace) ColumnsLoss(w, y []float32, loss Loss) float64 {
 // smaller, and how many if they were larger.
 func (ws *Workspace) ColumnsSlopes(w, y []float32, loss Loss) (smaller, larger int) {
 	ws.ColumnsLoss(w, y, loss)
-	for _, slope := range ws.dout[:ws.net.outputs*padded(ws.columns)] { // that of padding is 0
+	for _, slope := range ws.dout[:ws.net.outputs*padded(ws.columns)] { // the slope of padding is 0
 		switch {
 		case slope > 0:
 			smaller++

@@ -1,4 +1,4 @@
-// Package plans has the example plans that come with the program.
+// Package plans contains the example plans that come with the program.
 package plans
 
 import (
@@ -13,15 +13,16 @@ var files embed.FS
 
 // Plan is an example.
 type Plan struct {
-	Name  string // of its file, without the extension
-	About string // the comment at its beginning
+	Name  string // name of its file, without the extension
+	About string // the comment at the beginning of its file
 	Text  string
 }
 
-// first are the plans that people need before all others.
+// first lists the plans that people need first.
 var first = []string{"day-ahead", "hour-ahead", "two-days-ahead"}
 
-// All returns all examples: those that beginners need, and then the others by name.
+// All returns all examples, starting with those that beginners need, and then the others by
+// name.
 func All() []Plan {
 	entries, err := files.ReadDir(".")
 	if err != nil {

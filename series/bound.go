@@ -5,25 +5,26 @@ import (
 	"slices"
 )
 
-// What a load can be, from what a client has been. The figures are chosen so that no reading
-// of a real home or building in datasets is beyond its bound unless something is wrong with it:
-// its largest reading is at most 10 times the median of its daily maxima, and 30 times that of
-// its daily 90 % quantiles, except for homes that stood empty, and no such home has used 15 kW.
+// The limits that a plausible load must respect, derived from the client's own readings. The
+// figures are chosen so that every reading of a real home or building in datasets that is
+// beyond its bound is an error. The largest correct reading is at most 10 times the median of
+// the daily maxima and 30 times that of the daily 90 % quantiles. Homes that stood empty are
+// exceptions, and no such home has used 15 kW.
 const (
 	boundFactor = 10
 	boundCoarse = 30
 	boundLeast  = 15 // kW, what a home can use after it stood empty
-	boundDays   = 7  // days with readings that are needed
+	boundDays   = 7  // days with readings that a bound needs
 )
 
 // Bound returns the largest load in kW, drawn or fed in, that is possible for a client with
 // these readings: 10 times the median of its daily maxima, and at least 15 kW. It is infinite
 // if fewer than 7 days have readings for half of their steps.
 //
-// Impossible readings among them must not raise the bound. Those that fill less than half of
-// the days do not move a median. Those that are scattered, up to a tenth of each day, do not
-// move the median of the daily 90 % quantiles, and maxima are taken of readings up to 30 times
-// that.
+// Impossible readings must not raise the bound. If they fill less than half of the days, they
+// do not move a median. If they are scattered over up to a tenth of each day, they do not
+// move the median of the daily 90 % quantiles, and the maxima ignore readings above 30 times
+// that median.
 func Bound(load []float32, stepsPerDay int) float64 {
 	days := len(load) / stepsPerDay
 	if days < boundDays {
@@ -69,19 +70,19 @@ func Bound(load []float32, stepsPerDay int) float64 {
 	return max(boundFactor*peak, boundLeast)
 }
 
-// Beyond reports whether a load is beyond a bound. A missing load is not.
+// Beyond reports whether a load is beyond a bound. A missing load is not beyond it.
 func Beyond(kw float32, bound float64) bool { return math.Abs(float64(kw)) > bound }
 
 // Impossible returns the steps whose readings are beyond the bound of the whole series, and of
 // the 28 days before, around and after them. So a new scale is accepted, from its first reading
-// on, if it fills half of 28 days.
+// on, once it fills half of 28 days.
 func Impossible(load []float32, stepsPerDay int) (steps []int) {
 	bound := Bound(load, stepsPerDay)
 	if math.IsInf(bound, 1) {
 		return nil
 	}
 	around := 0.0 // of the 28 days around the step
-	until := -1   // the step up to which it holds
+	until := -1   // the last step to which it applies
 	for i, v := range load {
 		if !Beyond(v, bound) {
 			continue
@@ -96,7 +97,7 @@ func Impossible(load []float32, stepsPerDay int) (steps []int) {
 	return steps
 }
 
-// BoundSpan is the number of days of which a new scale must fill half to be accepted.
+// BoundSpan is a number of days; a new scale that fills half of them is accepted.
 const BoundSpan = 28
 
 // boundAround returns the largest bound of the 28 days before, around and after a step, or 0 if
@@ -114,7 +115,7 @@ func boundAround(load []float32, i, stepsPerDay int) (largest float64) {
 	return largest
 }
 
-// Plausible returns the dataset without impossible readings, and how many each meter has, by
+// Plausible returns the dataset without impossible readings, and their number for each meter
 // name. It returns d itself if there are none.
 func (d *Dataset) Plausible() (*Dataset, map[string]int, error) {
 	found := map[string]int{}

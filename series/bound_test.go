@@ -17,12 +17,12 @@ func year() []float32 {
 	return load
 }
 
-// TestImpossible checks which readings cannot be right, and that no pattern of garbage hides
-// itself.
+// TestImpossible checks which readings are found to be impossible, and that no pattern of
+// garbage escapes detection.
 func TestImpossible(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for name, c := range map[string]struct {
-		plant func(load []float32) []int // returns the steps that are to be found
+		plant func(load []float32) []int // returns the steps that must be found
 	}{
 		"nothing": {func([]float32) []int { return nil }},
 		"scattered over more than half of the days": {func(load []float32) (all []int) {
@@ -74,7 +74,7 @@ func TestImpossible(t *testing.T) {
 				}
 			}
 			load[3000] = 1e5
-			return nil // no day has half of its steps, so that nothing is known
+			return nil // no day has half of its steps, so there is no bound
 		}},
 	} {
 		load := year()

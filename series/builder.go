@@ -213,7 +213,8 @@ func (m *MeterBuilder) settle() error {
 	m.settled = true
 	strays := m.strays
 	m.strays = nil
-	// Rows on the same grid have the same remainder of time divided by interval.
+	// Rows on the same grid have the same remainder when their time is divided by the
+	// interval.
 	count := map[int64]int{}
 	best := -1
 	for i, r := range strays {

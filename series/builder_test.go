@@ -86,7 +86,8 @@ func TestBuilderFleet(t *testing.T) {
 	}
 }
 
-// TestBuilderNonexistentFirst checks that the first row may have a nonexistent time.
+// TestBuilderNonexistentFirst checks that the first row may have a local time that does not
+// exist.
 func TestBuilderNonexistentFirst(t *testing.T) {
 	b := NewBuilder(time.Hour)
 	m := b.Meter("m")
@@ -265,7 +266,7 @@ func TestBuilderBounds(t *testing.T) {
 			t.Errorf("time %d was accepted", at)
 		}
 	}
-	// A year of daily rows on a grid of minutes is unusual, but harmless.
+	// A year of daily rows on a one-minute grid is unusual, but harmless.
 	b = NewBuilder(time.Minute)
 	for i := range int64(365) {
 		addRow(t, b.Meter("daily"), 86400*i, 1)

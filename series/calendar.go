@@ -46,8 +46,8 @@ func InputNames() []string {
 func InEveryDataset(name string) bool { return name == "load" || slices.Contains(calendarNames, name) }
 
 // newCalendar computes the calendar features for the span of a dataset and the given number
-// of steps after it. The steps after it are needed because an input may be a calendar
-// feature of a target that lies after the last reading.
+// of steps after it. The steps after the span are needed because an input may be a calendar
+// feature of a target after the last reading.
 func newCalendar(d *Dataset, ahead int) *calendar {
 	from, to := d.Span()
 	n := int((to-from)/d.Seconds()) + ahead

@@ -3,7 +3,7 @@ package series
 import "math"
 
 // Example identifies one example of a meter. Last is its origin, the step of the newest
-// known load. Target is the number of its target, counted from 0; it is 0 if each example
+// known load. Target is the number of its target, counted from 0; it is 0 if every example
 // has all targets of its origin.
 type Example struct{ Last, Target int }
 
@@ -17,8 +17,8 @@ const (
 	Complete                  // all inputs are known
 )
 
-// Examples are a meter's examples in the form that a model needs: windows of consecutive
-// steps ([Windows]) or rows of features (package feature).
+// Examples are a meter's examples in the form that a model needs, which is windows of
+// consecutive steps ([Windows]) or rows of features (package feature).
 type Examples interface {
 	// Frame returns the layout, the split and the calendar of the examples.
 	Frame() *Framer

@@ -36,7 +36,7 @@ func present(runs []span, x []float32) []span {
 	return runs
 }
 
-// allow appends to dst the examples in among that a column allows. The column allows an
+// allow appends to dst those examples in among that a column allows. The column allows an
 // example if it is complete in the last need steps up to the step that is ahead steps after
 // the example's last input. Runs are the column's runs of complete values; value i belongs
 // to step i-offset. Steps before 0 do not count.

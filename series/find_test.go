@@ -59,7 +59,7 @@ func (f bruteForce) ranges(m Meter) Ranges {
 	for _, in := range append([]Input{{Name: "load"}}, f.l.Inputs...) {
 		static := slices.Contains(f.d.StaticNames, in.Name)
 		for step := range max(train, 1) {
-			if step >= train && !static { // static values have no step
+			if step >= train && !static { // static values are the same at all steps
 				break
 			}
 			v := f.value(m, Input{Name: in.Name}, step)
@@ -148,8 +148,9 @@ func punchHoles(rng *rand.Rand, x []float32, n int) {
 	}
 }
 
-// randomFleet returns a random dataset and layout: meters with different starts and
-// lengths, weather that does not cover all of them, and clocks with daylight saving time.
+// randomFleet returns a random dataset and layout: with meters that start and end at
+// different times, weather that does not cover all of them, and clocks with daylight saving
+// time.
 func randomFleet(t testing.TB, rng *rand.Rand) (*Dataset, Layout, Split) {
 	t.Helper()
 	var clocks []*time.Location
@@ -288,7 +289,7 @@ func TestWindowsAreSmall(t *testing.T) {
 	heap := func() uint64 {
 		var s runtime.MemStats
 		runtime.GC()
-		runtime.GC() // twice, because sync.Pool objects survive one collection
+		runtime.GC() // twice, because sync.Pool objects survive one garbage collection
 		runtime.ReadMemStats(&s)
 		return s.HeapAlloc
 	}

@@ -16,12 +16,13 @@ type Origins struct {
 	train, validation int
 }
 
-// run is a run of consecutive origins. First is its first origin, and before is the number
-// of origins in all earlier runs. The before field of the next run therefore gives the end
-// of this run.
+// run is a run of consecutive origins. First is the first origin of the run, and before is
+// the number of origins in all earlier runs. The before field of the next run therefore
+// gives the end of this run.
 type run struct{ first, before int32 }
 
-// part is the range of origins in one split: the number of the first one, and the count.
+// part is the range of origins in one split, given by the number of the first origin and the
+// count.
 type part struct{ first, n int32 }
 
 // Origins returns the origins of a meter at which the given function returns true. The

@@ -241,8 +241,8 @@ func (p *preparedFile) Close() error {
 	return disk.Unmap(data)
 }
 
-// dataset checks the header and every meter's record once and returns the dataset. Method
-// meter can then read a record without checks.
+// dataset checks the header and every meter's record once and returns the dataset. The
+// method meter can then read records without checks.
 func (p *preparedFile) dataset() (*Dataset, error) {
 	if string(p.data[:8]) != preparedMagic {
 		return nil, errors.New("not a prepared dataset, or one from another version; prepare it again")

@@ -165,7 +165,7 @@ func (d *Dataset) First(n int) (*Dataset, error) {
 	return d.only(func(i int) bool { return i < n })
 }
 
-// Part returns a dataset that contains every n-th meter, starting with meter k, counted
+// Part returns a dataset with every n-th meter, starting with meter k. Meters are counted
 // from 1.
 func (d *Dataset) Part(k, n int) (*Dataset, error) {
 	if k < 1 || k > n {
@@ -253,7 +253,7 @@ func StandardTime(zone *time.Location) *time.Location {
 // standardTime ends the names of clocks that StandardTime made.
 const standardTime = " standard time"
 
-// ClockOf returns the clock with a name that a dataset's clock has.
+// ClockOf returns the clock with the name of a dataset's clock.
 func ClockOf(name string) (*time.Location, error) {
 	zone, standard := strings.CutSuffix(name, standardTime)
 	clock, err := time.LoadLocation(zone)
@@ -263,8 +263,8 @@ func ClockOf(name string) (*time.Location, error) {
 	return clock, err
 }
 
-// LegalTime returns the clock that people at the meters follow, which is the zone's own if a
-// clock is its standard time.
+// LegalTime returns the clock that people at the meters follow. If a clock is the standard
+// time of a zone, this is the zone's own clock.
 func LegalTime(clock *time.Location) (*time.Location, error) {
 	if zone, standard := strings.CutSuffix(clock.String(), standardTime); standard {
 		return time.LoadLocation(zone)

@@ -91,7 +91,7 @@ func (l Layout) validate(d *Dataset) error {
 	return nil
 }
 
-// Part identifies one period of a meter's span: that of the training, validation or test
+// Part identifies one period of a meter's span, which is the training, validation or test
 // split.
 type Part int
 
@@ -108,16 +108,16 @@ const (
 type Split struct {
 	Train, Validation float64 // shares of the steps
 	// Blocks means that the parts for training and validation end where a block of four weeks
-	// ends. Blocks are the same for all meters, so shares and lengths that differ a little
-	// give the same parts. Otherwise a server could learn a reading from two parts that differ
-	// in it.
+	// ends. Blocks are the same for all meters, so shares and lengths that differ slightly
+	// give the same parts. Otherwise a server could infer a reading from two parts that differ
+	// only in that reading.
 	Blocks bool
 }
 
 // block is the length of a block of a split, in seconds.
 const block = 28 * 24 * 60 * 60
 
-// DefaultSplit is the split in the papers that the models bose2023 and bose2024 come from.
+// DefaultSplit is the split in the papers that describe the models bose2023 and bose2024.
 var DefaultSplit = Split{Train: 0.8, Validation: 0.1}
 
 // cuts divides n steps, the first of which begins at the Unix time start. It returns the first

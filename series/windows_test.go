@@ -67,7 +67,7 @@ func TestWindowsByHand(t *testing.T) {
 	d := fleet(t, time.UTC, start, count(10))
 	f := framer(t, d, Layout{Lookback: 2, Horizon: 2, Targets: 1, Inputs: inputs(t, "load", "time_of_day", "day_of_week", "temperature", "time_of_day@target", "floor_area")}, Split{Train: 0.5, Validation: 0.2})
 	w := f.Windows(d.Meter(0), nil)
-	// Examples with last inputs 1 to 7 have targets 3 to 9; the split is at steps 5 and
+	// Examples with last inputs 1 to 7 have targets 3 to 9. The splits begin at steps 5 and
 	// 7.
 	for _, c := range []struct {
 		part Part

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// authorityEvery is how often a server looks whether an operator has rotated its
-	// certificate authority.
+	// authorityEvery is the interval at which a server checks whether an operator has
+	// rotated its certificate authority.
 	authorityEvery = 2 * time.Second
-	// issuerWarning is how long before an issuer's expiry the server begins to warn
-	// when it starts.
+	// issuerWarning is the time before an issuer's expiry from which the server warns at
+	// its start.
 	issuerWarning = 180 * 24 * time.Hour
 )
 
@@ -34,7 +34,7 @@ func (s *server) openAuthority(ctx context.Context) (err error) {
 		if s.authority, err = pki.Open(dir, s.Keys); err != nil {
 			return err
 		}
-		s.Log.Warn("created a root key, which the server does not need: move it to a safe place offline; 'loadstar pki rotate' needs it in a few years", "file", s.authority.RootKeyHere())
+		s.Log.Warn("created a root key, which the server does not need; move it to a safe place offline, because 'loadstar pki rotate' needs it in a few years", "file", s.authority.RootKeyHere())
 	} else if err != nil {
 		return err
 	}

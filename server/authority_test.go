@@ -15,7 +15,8 @@ import (
 )
 
 // TestEmptyAuthority checks that a gateway without certificates does not create a new root
-// beside a ledger that is in use: no agent would trust it. Only `pki init` does.
+// for a ledger that is in use, because no agent would trust that root. Only `pki init`
+// creates one.
 func TestEmptyAuthority(t *testing.T) {
 	for name, agents := range map[string]int{
 		"the ledger has certificates of another one, the newest of user local": 0,
@@ -43,7 +44,7 @@ func TestEmptyAuthority(t *testing.T) {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: files were created: %v", name, err)
 		}
-		// An empty folder is no better than none.
+		// An empty folder is treated like a missing one.
 		testkit.Must(t, os.Mkdir(dir, 0o700))
 		if _, err := open(); err == nil {
 			t.Errorf("%s: the server opened", name)

@@ -90,7 +90,7 @@ func snapshotDir(dir string) (temp string, done func(), err error) {
 	}
 	if err := disk.TryLock(lock); err != nil {
 		_ = lock.Close() // nothing was written to it
-		return "", nil, fmt.Errorf("another backup of %s is running: wait for it", dir)
+		return "", nil, fmt.Errorf("another backup of %s is running; wait for it", dir)
 	}
 	done = func() {
 		_ = os.RemoveAll(temp) // the next backup tries again
@@ -207,7 +207,7 @@ func hasLedger(dir string) error {
 	return nil
 }
 
-// Restored says what a restore changed in the ledger.
+// Restored describes the changes of a restore to the ledger.
 type Restored struct {
 	// Revocations is the number of later revocations that were repeated. Tokens is the
 	// number of join tokens that were revoked, because their uses since the backup are
@@ -243,7 +243,7 @@ func Restore(ctx context.Context, from io.Reader, dir, revocations string) (done
 
 func restore(ctx context.Context, from io.Reader, dir string, then func(temp string, l *ledger.Ledger) error) error {
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s already exists: restore a backup into a new folder", dir)
+		return fmt.Errorf("%s already exists; restore a backup into a new folder", dir)
 	}
 	temp := dir + ".restoring"
 	if err := os.RemoveAll(temp); err != nil {

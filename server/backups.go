@@ -68,11 +68,11 @@ func backupInto(ctx context.Context, dir, into, revocations string, keep int, no
 	if revocations == "" {
 		revocations = filepath.Join(dir, revocationsFile)
 	}
-	_, list, _, err := readRevocations(revocations) // without a line that is being written
+	_, list, _, err := readRevocations(revocations) // the list without a line that is being written
 	if err == nil {
 		err = writeRevocations(into, list)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a server that never ran has none
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a server that never ran has no list
 		return b, err
 	}
 	return b, removeOld(into, keep)
@@ -88,7 +88,7 @@ func removeOld(into string, keep int) error {
 	for _, old := range all[:max(0, len(all)-keep)] {
 		name := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(old), backupPrefix), backupSuffix)
 		if _, err := time.Parse(backupTime, name); err != nil {
-			continue // somebody else's file
+			continue // the file belongs to somebody else
 		}
 		if err := os.Remove(old); err != nil {
 			return err
@@ -99,7 +99,7 @@ func removeOld(into string, keep int) error {
 
 // VerifyBackup reads a backup and checks that it can be restored. It checks the ledger's
 // pages, the hashes of all blobs that the ledger refers to, and the certificate authority. It
-// needs room for the ledger in the folder temp.
+// needs space for the ledger in the folder temp.
 func VerifyBackup(ctx context.Context, from io.Reader, temp string) error {
 	work, err := os.MkdirTemp(temp, ".verify.*")
 	if err != nil {

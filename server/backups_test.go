@@ -30,8 +30,8 @@ func need(t testing.TB, err error) {
 	}
 }
 
-// forward passes the connections of an address on to another one, as a name does that now
-// belongs to another machine.
+// forward forwards the connections of an address to another one, as when a name is moved to
+// another machine.
 func forward(t *testing.T, from, to string) {
 	l, err := net.Listen("tcp", from)
 	need(t, err)
@@ -49,17 +49,17 @@ func forward(t *testing.T, from, to string) {
 					return
 				}
 				defer s.Close()
-				go func() { _, _ = io.Copy(s, c); _ = s.Close() }() // it ends when either side does
+				go func() { _, _ = io.Copy(s, c); _ = s.Close() }() // ends when either side closes
 				_, _ = io.Copy(c, s)
 			}()
 		}
 	}()
 }
 
-// TestHourlyBackups takes backups of a server while it trains, restores the newest one on
-// another machine's layout (other folders, other port, other name), and lets the same agents
-// finish the run there. Nothing that the backup had is lost, and what was revoked after it
-// stays revoked.
+// TestHourlyBackups takes backups of a server while it trains, and restores the newest one
+// on another machine with other folders, another port and another name. The same agents then
+// finish the run there. Nothing in the backup is lost, and revocations after it remain in
+// effect.
 func TestHourlyBackups(t *testing.T) {
 	t.Run("folder", func(t *testing.T) { testHourlyBackups(t, false) })
 	t.Run("PostgreSQL", func(t *testing.T) {
@@ -91,7 +91,7 @@ func testHourlyBackups(t *testing.T, postgres bool) {
 	o := s.operator("server", at)
 	s.host("agent", s.join("agent", at, o), generated(t, 4), k)
 	s.join("stolen", at, o)
-	const rounds, backedUp = 60, 6 // of which the newest backup has at least six
+	const rounds, backedUp = 60, 6 // the newest backup contains at least six rounds
 	plan := fmt.Sprintf("{algorithm: fedadam, partition: none, rounds: %d, client: {steps: 1, batch: 8}, evaluate: {every: 0}}", rounds)
 	run, err := o.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: 4})
 	need(t, err)
@@ -174,7 +174,7 @@ func testHourlyBackups(t *testing.T, postgres bool) {
 			t.Errorf("round %v", r)
 		}
 	}
-	// Agents do not repeat turns that were counted after the backup, also in the round that
+	// Agents do not repeat turns that were counted after the backup, even in the round that
 	// was open when the server stopped.
 	if most := int(stopped.Version) - backedUp + 1; len(got.Rounds) != rounds || abandoned > most || got.Run.Version != int64(rounds-abandoned) {
 		t.Errorf("%d rounds, %d abandoned, at most %d expected, version %d", len(got.Rounds), abandoned, most, got.Run.Version)
@@ -189,9 +189,10 @@ func testHourlyBackups(t *testing.T, postgres bool) {
 	}
 }
 
-// copyPostgres copies a server's database to another PostgreSQL server, and then its keys and
-// weights, while it trains. It returns the name of the new database. If ten versions were made
-// meanwhile, the weights of the copy's version are gone, and it copies again.
+// copyPostgres copies a server's database to another PostgreSQL server while the server
+// trains, and then copies its keys and weights. It returns the name of the new database. If
+// ten versions were created in the meantime, the weights of the copy's version have been
+// deleted, and copyPostgres copies again.
 func copyPostgres(t *testing.T, from, to *pgtest.Server, dir, into, run string) string {
 	t.Helper()
 	dump := filepath.Join(t.TempDir(), "dump.sql")
@@ -200,7 +201,8 @@ func copyPostgres(t *testing.T, from, to *pgtest.Server, dir, into, run string) 
 		need(t, runPostgres("pg_dump", "--no-owner", "-f", dump, "-d", from.URL("postgres")))
 		need(t, os.MkdirAll(into, 0o700))
 		for _, part := range []string{"pki", "blobs"} {
-			// With the rights of the keys. Its errors are about files that the server deletes.
+			// cp keeps the rights of the keys. Its errors concern files that the server
+			// deletes.
 			_ = exec.Command("cp", "-a", filepath.Join(dir, part), into).Run()
 		}
 		need(t, to.Create(name))
@@ -213,7 +215,7 @@ func copyPostgres(t *testing.T, from, to *pgtest.Server, dir, into, run string) 
 	return ""
 }
 
-// storedRun reads a run from the database of a server that does not run.
+// storedRun reads a run from the database of a stopped server.
 func storedRun(t *testing.T, database, id string) ledger.Run {
 	t.Helper()
 	store, _, err := sqlstore.OpenToLook(t.Context(), database)
@@ -223,7 +225,7 @@ func storedRun(t *testing.T, database, id string) ledger.Run {
 	return r
 }
 
-// A run whose state is not in the store says so, and goes on when the file is back.
+// A run whose state is not in the store reports that, and continues when the file is back.
 func TestMissingState(t *testing.T) {
 	k, err := kernel.Default()
 	need(t, err)
@@ -278,7 +280,7 @@ func TestFailedBackup(t *testing.T) {
 			t.Errorf("%s: verified", name)
 		}
 	}
-	need(t, os.RemoveAll(filepath.Join(dir, "pki"))) // a backup without it cannot be restored
+	need(t, os.RemoveAll(filepath.Join(dir, "pki"))) // a backup without the folder cannot be restored
 	need(t, os.MkdirAll(filepath.Join(dir, "pki"), 0o700))
 	if _, err := server.BackupInto(t.Context(), dir, into, "", 1, now.Add(time.Minute)); err == nil || !strings.Contains(err.Error(), "certificate authority") {
 		t.Errorf("%v", err)

@@ -101,7 +101,7 @@ func TestBodies(t *testing.T) {
 			t.Errorf("%T: %v", o, err)
 		}
 	}
-	// Strangers may join, and 16 kB that are compressed could become 8 MiB.
+	// Strangers may join, and 16 kB of compressed data could expand to 8 MiB.
 	for _, o := range []connect.ClientOption{connect.WithClientOptions(), connect.WithGRPC(), connect.WithGRPCWeb()} {
 		_, err := v1.NewAgentServiceClient(a.http, st.url, o, connect.WithSendGzip(), protocol.Client()).Join(t.Context(), &v1.JoinRequest{Name: strings.Repeat("x", 8<<20)})
 		if connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "must not be compressed") {

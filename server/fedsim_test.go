@@ -82,7 +82,7 @@ func TestFedSIM(t *testing.T) {
 			}
 			s.reached(operator, run.Run, 2)
 			hub.stop()
-			// With other data, the run waits and says why.
+			// With other data, the run waits and reports the reason.
 			hub, _ = s.serve("hub", at, with(terms.NewOwnData(manyMeters(t, "own", 4), k)))
 			s.reason(operator, run.Run, "waits: the server's data has changed since the run began: 3 meters every 1h0m0s")
 			hub.stop()
@@ -114,7 +114,7 @@ func (s *site) reached(o v1.OperatorServiceClient, run string, version int64) {
 	s.until(o, run, func(r *v1.Run) bool { return r.Version >= version })
 }
 
-// reason waits until a run shows a reason that begins with the given text.
+// reason waits until a run has a reason that begins with the given text.
 func (s *site) reason(o v1.OperatorServiceClient, run, want string) {
 	s.t.Helper()
 	s.until(o, run, func(r *v1.Run) bool { return strings.HasPrefix(r.Reason, want) && r.State == "running" })
@@ -135,14 +135,15 @@ func (s *site) until(o v1.OperatorServiceClient, run string, ok func(*v1.Run) bo
 	s.t.Fatalf("timed out; the run is %v", last)
 }
 
-// simulatedWith returns the final shared weights of the simulator's repetition of a run, with
+// simulatedWith returns the final shared weights of the simulator's repetition of a run with
 // data on the server.
 func simulatedWith(t *testing.T, run, plan string, d, own *series.Dataset, k *kernel.Set) []byte {
 	t.Helper()
 	return simulatedAs(t, plan, d, own, &sim.Replay{Run: run, Secret: fleetSecret}, k)
 }
 
-// simulatedAs is simulatedWith for any run, or for none: then the plan's seed selects examples.
+// simulatedAs is like simulatedWith for any run. Without a run, the plan's seed selects the
+// examples.
 func simulatedAs(t *testing.T, plan string, d, own *series.Dataset, of *sim.Replay, k *kernel.Set) []byte {
 	t.Helper()
 	p, err := recipe.Read([]byte(strings.TrimSpace(plan)))

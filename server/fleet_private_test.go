@@ -45,7 +45,7 @@ func (s *site) auditor(name string) *auditor {
 	if a.pin, err = keeper.Create(a.dir); err != nil {
 		s.t.Fatal(err)
 	}
-	// The address is known before a server is.
+	// The address is known before the server starts.
 	l, err := net.Listen("tcp", a.at)
 	if err != nil {
 		s.t.Fatal(err)
@@ -97,7 +97,7 @@ func (a *auditor) directions(run string) mask.Seed {
 	return mask.Seed(r.Directions)
 }
 
-// admit lets a server call that has a database.
+// admit allows the server with a given database to call the keeper.
 func (a *auditor) admit(database string) {
 	a.t.Helper()
 	l, err := ledger.Open(a.t.Context(), database)
@@ -130,7 +130,8 @@ func (s *site) hostPrivate(name string, i *identity.Identity, d *series.Dataset,
 }
 
 // TestPrivateFleet trains private plans in a fleet of real agents with real keepers. The weights
-// are those of the simulator, also if a keeper is unavailable and the server restarts meanwhile.
+// equal the simulator's, even if a keeper is unavailable and the server restarts in the
+// meantime.
 func TestPrivateFleet(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs a fleet")
@@ -153,7 +154,7 @@ func TestPrivateFleet(t *testing.T) {
 		"norm":     {"{algorithm: fedavg, " + common + ", privacy: {mode: private, keepers: [k1], least: 2, check: norm}, evaluate: {every: 1, windows: 8}}", 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // they mostly wait
+			t.Parallel() // the tests mostly wait
 			s := &site{t: t, dir: t.TempDir()}
 			d := generated(t, 9)
 			database := "sqlite:" + filepath.Join(s.dir, "ledger.db")
@@ -173,7 +174,7 @@ func TestPrivateFleet(t *testing.T) {
 			operator := s.operator("hub", at)
 			agents := 3
 			if name == "nearest" {
-				agents = 9 // a simulated client is an agent of its own
+				agents = 9 // each simulated client is a separate agent
 			}
 			s.enrolAgents(agents, operator, at, d, k, all...)
 			run, err := operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: x.plan, Clients: 9})

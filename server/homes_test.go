@@ -19,8 +19,8 @@ import (
 	"loadstar/server/ledger"
 )
 
-// homes returns meters with weather. Their readings are so large that they cannot be
-// mistaken for weights.
+// homes returns meters with weather. The readings are so large that they cannot be mistaken
+// for weights.
 func homes(t *testing.T, n int) *series.Dataset {
 	t.Helper()
 	g, err := synth.New(synth.Config{Seed: 5, Meters: n, Start: time.Date(2018, 2, 20, 0, 0, 0, 0, time.UTC), Days: 30, Zone: "UTC"})

@@ -21,11 +21,11 @@ import (
 func newHTTP(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-		// The timeout is long because links may be slow. A request is also limited by the
-		// maximum size of its body.
+		// The timeout is long because links may be slow. The maximum size of a request's
+		// body also limits its time.
 		ReadTimeout: 10 * time.Minute,
-		// Small frames save memory: every connection buffers a whole frame, even before the
-		// caller is authenticated.
+		// Small frames save memory, because every connection buffers a whole frame, even
+		// before the caller is authenticated.
 		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: 64, MaxReadFrameSize: 64 << 10},
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // failed handshakes are not worth logging
 	}
@@ -121,7 +121,7 @@ func (s *server) addressOf(l net.Listener) string {
 // The errors of calls that arrive at the wrong port. An agent treats "permission denied"
 // as its revocation and ends. On "unavailable" it keeps its results and retries.
 var (
-	errForAgents    = connect.NewError(connect.CodePermissionDenied, errors.New("this address is for agents only; operators have an address of their own (operators in server.yaml)"))
+	errForAgents    = connect.NewError(connect.CodePermissionDenied, errors.New("this address is for agents only; operators use a separate address (operators in server.yaml)"))
 	errForOperators = connect.NewError(connect.CodeUnavailable, errors.New("this address is for operators only; agents use the address of serve --listen"))
 )
 
@@ -129,6 +129,6 @@ var (
 func elsewhere(err error) http.Handler {
 	errorWriter := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = errorWriter.Write(w, r, err) // a failed write means that the caller has gone
+		_ = errorWriter.Write(w, r, err) // a failed write means that the caller has disconnected
 	})
 }

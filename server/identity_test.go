@@ -69,7 +69,7 @@ func (st *station) enrol(token string, old *machine) *machine {
 	return st.machine(s.Agent, key, s.Certificates[0])
 }
 
-// renew returns the machine with a new certificate, which it has not used.
+// renew returns the machine with a new certificate that it has not used yet.
 func (m *machine) renew() (*machine, error) {
 	m.st.Helper()
 	key, csr := request(m.st)
@@ -95,8 +95,8 @@ func (st *station) copied(id string) bool {
 	return s.Agents[0].Copied != 0
 }
 
-// A copied identity cannot be used beside the original without being noticed: the older
-// certificate is refused, and operators see it.
+// A copied identity cannot be used in parallel with the original without being detected.
+// The older certificate is refused, and operators see the copy.
 func TestCopiedIdentity(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -114,7 +114,7 @@ func TestCopiedIdentity(t *testing.T) {
 		testkit.Must(t, thief.checkIn())
 		next, err := own.renew()
 		testkit.Must(t, err)
-		stolen, err := thief.renew() // the original may not have got its answer, so this is allowed
+		stolen, err := thief.renew() // the original may not have received its answer, so this is allowed
 		testkit.Must(t, err)
 		testkit.Must(t, own.checkIn())
 		testkit.Must(t, next.checkIn())
@@ -158,7 +158,7 @@ func TestCopiedIdentity(t *testing.T) {
 }
 
 // An agent that joins again and proves that it has its old key keeps its name and its
-// clients. Nobody else does.
+// clients. Other agents do not.
 func TestRejoin(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -186,7 +186,7 @@ func TestRejoin(t *testing.T) {
 		}
 		announce(m, "a0", "a1")
 	}
-	// The proof is that of one request: it does not work with another.
+	// The proof is valid for one request and does not work with another.
 	key, csr := request(st)
 	digest := sha256.Sum256([]byte("another request"))
 	signature, err := ecdsa.SignASN1(rand.Reader, again.key, digest[:])
@@ -235,7 +235,7 @@ func TestTokenBounds(t *testing.T) {
 		t.Errorf("%v, %v", list, err)
 	}
 	nobody := v1.NewAgentServiceClient(st.nobody(), st.url, protocol.Client())
-	// A token that is not valid is refused before anything else is looked at.
+	// An invalid token is refused before anything else is checked.
 	for what, secret := range map[string][]byte{"revoked": must2(mtls.ParseJoinToken(made.Token)).Secret(), "unknown": []byte("unknown")} {
 		_, err := nobody.Join(t.Context(), &v1.JoinRequest{Secret: secret, Csr: []byte("not a certificate request")})
 		st.wantCode(what, err, connect.CodePermissionDenied)

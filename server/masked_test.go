@@ -36,7 +36,7 @@ import (
 	"loadstar/server/terms"
 )
 
-// open is a keeper whose keys and rules a test changes. All its members have one key.
+// open is a keeper whose keys and rules a test changes. All its members share one key.
 type open struct {
 	v1.UnimplementedKeeperServiceHandler
 	identity ed25519.PrivateKey
@@ -46,8 +46,8 @@ type open struct {
 
 	mu       sync.Mutex
 	refuses  string                               // the rule by which it refuses
-	withheld bool                                 // it approves no plan
-	newest   int64                                // round that it says it has released
+	withheld bool                                 // the keeper approves no plan
+	newest   int64                                // the newest round that it claims to have released
 	releases map[int64][]*v1.KeeperReleaseRequest // by round
 }
 
@@ -168,7 +168,7 @@ func (st *station) masked(task *v1.Task, agent string, part int64, keepers []*op
 	return st.maskedTimes(1, task, agent, part, keepers, clients...)
 }
 
-// maskedTimes is masked with the sum multiplied by a factor.
+// maskedTimes is like masked, with the sum multiplied by a factor.
 func (st *station) maskedTimes(factor uint64, task *v1.Task, agent string, part int64, keepers []*open, clients ...string) *v1.Result {
 	st.Helper()
 	t, err := st.terms.Of(st.Context(), task.Run)
@@ -226,11 +226,11 @@ func (st *station) weights(run string, version int64) (hash string) {
 	return hash
 }
 
-// TestMaskedRounds trains a private plan with two keepers. Its weights are those of the plain plan,
-// also if a keeper is unavailable and the server restarts meanwhile.
+// TestMaskedRounds trains a private plan with two keepers. Its weights equal those of the plain
+// plan, even if a keeper is unavailable and the server restarts in the meantime.
 func TestMaskedRounds(t *testing.T) {
 	both := []*open{newOpen(t), newOpen(t)}
-	slices.SortFunc(both, func(a, b *open) int { // the first is the one that is asked first
+	slices.SortFunc(both, func(a, b *open) int { // the first one is asked first
 		x, y := member.PinOf(a.says.Identity), member.PinOf(b.says.Identity)
 		return slices.Compare(y[:], x[:])
 	})
@@ -269,11 +269,11 @@ func TestMaskedRounds(t *testing.T) {
 	wrong("a short nonce", "the nonce has 15 bytes", q, func(q *v1.Result) { q.Nonce = q.Nonce[1:] })
 	wrong("a negative part", "the result is number -1", q, func(q *v1.Result) { q.Part = -1 })
 	wrong("a short vector", "bytes, want", q, func(q *v1.Result) { whole(q, q.Chunk[8:]) })
-	wrong("an example", "says more than the name of client b1", q, func(q *v1.Result) { q.Shares[1].Examples = 5 })
+	wrong("an example", "contains more than the name of client b1", q, func(q *v1.Result) { q.Shares[1].Examples = 5 })
 	wrong("an evaluation", "must not have an evaluation", q, func(q *v1.Result) { q.Evaluation = &v1.Evaluation{Clients: 1} })
 	wrong("a client twice", "has the same client twice", q, func(q *v1.Result) { q.Shares[1].Client = "b0" })
 	b.counted(q)
-	b.counted(q) // its answer was lost
+	b.counted(q) // the answer to it was lost
 	wrong("the same part", "another result of the agent is number 0 of the round", st.masked(y, b.id, 0, both, "b2"), func(*v1.Result) {})
 	b.counted(st.masked(y, b.id, 1, both, "b2"))
 	a.counted(st.masked(x, a.id, 0, both, "a0", "a1"))
@@ -285,7 +285,7 @@ func TestMaskedRounds(t *testing.T) {
 	}
 	same(1)
 
-	// A keeper does not answer: the round waits, and the server restarts meanwhile.
+	// A keeper does not respond. The round waits, and the server restarts in the meantime.
 	at := strings.TrimPrefix(both[1].server.URL, "https://")
 	send := func(in int64) {
 		t.Helper()
@@ -356,8 +356,9 @@ func TestMaskedRounds(t *testing.T) {
 	}
 }
 
-// search looks in the ledger for what a run must not show of a client whose updates are those of
-// [station.sum]: numbers of the sum that its agent has sent, and the sizes of its update.
+// search looks in the ledger for data of a client that a run must not reveal, where the client's
+// updates are those of [station.sum]. These are numbers of the sum that its agent has sent, and
+// the sizes of its update.
 func (st *station) search(run, client string) map[string]bool {
 	st.Helper()
 	t, err := st.terms.Of(st.Context(), run)
@@ -369,7 +370,7 @@ func (st *station) search(run, client string) map[string]bool {
 	}
 	wanted, err := round.AppendSums(nil, &f.Sums()[0])
 	testkit.Must(st, err)
-	wanted = wanted[len(wanted)-400:] // fifty numbers at the end
+	wanted = wanted[len(wanted)-400:] // the last fifty numbers
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(st.Dir, ledgerFile))
 	testkit.Must(st, err)
 	defer db.Close()
@@ -391,8 +392,8 @@ func (st *station) search(run, client string) map[string]bool {
 	return found
 }
 
-// TestRefusedRounds checks that rounds that a keeper refuses, and those whose sum is impossible,
-// are abandoned, and that the third in a row ends the run.
+// TestRefusedRounds checks that a round is abandoned if a keeper refuses it or its sum is
+// impossible, and that the third such round in a row ends the run.
 func TestRefusedRounds(t *testing.T) {
 	both := []*open{newOpen(t), newOpen(t)}
 	st := newStation(t, func(c *Config) {
@@ -434,8 +435,8 @@ func TestRefusedRounds(t *testing.T) {
 	}
 }
 
-// TestTooFewAgents checks that a run with fewer agents than a sum needs does not begin, says what to
-// write, and begins when there are more.
+// TestTooFewAgents checks that a run with fewer agents than a sum needs does not begin, explains
+// what to write, and begins when there are more.
 func TestTooFewAgents(t *testing.T) {
 	t.Parallel()
 	k := newOpen(t)
@@ -473,8 +474,8 @@ func TestTooFewAgents(t *testing.T) {
 	testkit.Eventually(t, "the run begins with three agents", func() bool { return state(runs[alone]).State == "running" })
 }
 
-// TestRoundsWait checks that a run whose plan no keeper has approved asks nobody, and that a refusal
-// for today does not abandon a round: both wait, and lose no round.
+// TestRoundsWait checks that a run whose plan no keeper has approved asks no clients, and that a
+// temporary refusal does not abandon a round. Both wait, and lose no round.
 func TestRoundsWait(t *testing.T) {
 	k := []*open{newOpen(t)}
 	set := func(withheld bool, refuses string) {
@@ -540,8 +541,8 @@ func (st *station) merges() *dto.Histogram {
 	return nil
 }
 
-// TestRoundsOfABackup checks that a server that repeats rounds after a restore goes on after those
-// that the keeper has released.
+// TestRoundsOfABackup checks that a server that repeats rounds after a restore continues after
+// those that the keeper has released.
 func TestRoundsOfABackup(t *testing.T) {
 	k := []*open{newOpen(t)}
 	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
@@ -561,7 +562,7 @@ func TestRoundsOfABackup(t *testing.T) {
 	st.weights(run, 1)
 }
 
-// TestCheckedResults checks that a result counts only when the keeper has judged its norm.
+// TestCheckedResults checks that a result counts only after the keeper has judged its norm.
 func TestCheckedResults(t *testing.T) {
 	k := []*open{newOpen(t)}
 	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
@@ -579,7 +580,8 @@ func TestCheckedResults(t *testing.T) {
 			t.Errorf("%s: %v, %s", what, s.Outcome, s.Reason)
 		}
 	}
-	// A refusal ends the turn: there is no second attempt, and the round does not wait for one.
+	// A refusal ends the turn. There is no second attempt, and the round does not wait for
+	// one.
 	if s, err := c.Push(c.ctx, st.masked(z, c.id, 2, k, "c0")); err == nil && s.Outcome == v1.Outcome_OUTCOME_COUNTED {
 		t.Error("after a refusal another result of the client counts")
 	}
@@ -587,7 +589,7 @@ func TestCheckedResults(t *testing.T) {
 	b.counted(st.masked(y, b.id, 0, k, "b0"))
 	st.weights(run, 1)
 
-	// While the keeper does not answer, results wait.
+	// While the keeper does not respond, results wait.
 	at := strings.TrimPrefix(k[0].server.URL, "https://")
 	x, y, z = a.task(run, 1), b.task(run, 1), c.task(run, 1)
 	c.counted(st.masked(z, c.id, 0, k, "c0", "c1"))
@@ -596,7 +598,7 @@ func TestCheckedResults(t *testing.T) {
 	go func() {
 		q := st.masked(y, b.id, 0, k, "b0")
 		s, err := b.Push(b.ctx, q)
-		for connect.CodeOf(err) == connect.CodeUnavailable { // it has waited for long
+		for connect.CodeOf(err) == connect.CodeUnavailable { // unavailable means that the result has waited too long
 			s, err = b.Push(b.ctx, q)
 		}
 		if err != nil {

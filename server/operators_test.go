@@ -16,8 +16,8 @@ import (
 	"loadstar/server/pki"
 )
 
-// With an address of their own, operators are refused at the agents' address and agents at
-// the operators'. The hint of a new token has the agents' address.
+// With a separate address for operators, they are refused at the agents' address, and
+// agents are refused at theirs. The hint of a new token contains the agents' address.
 func TestOperatorsAddress(t *testing.T) {
 	t.Parallel()
 	at := testkit.AddressFor(t)
@@ -39,7 +39,7 @@ func TestOperatorsAddress(t *testing.T) {
 	if _, err := a.Exchange(t.Context(), &v1.ExchangeRequest{}); err != nil {
 		t.Error(err)
 	}
-	// The code must be one at which agents keep their results and retry.
+	// The error code must be one after which agents keep their results and retry.
 	h := st.certify(st.authority, pki.Identity{Role: pki.Agent, ID: a.id}, time.Hour)
 	_, err = v1.NewAgentServiceClient(h, "https://"+at, protocol.Client()).Exchange(t.Context(), &v1.ExchangeRequest{})
 	st.wantCode("an agent at the operators' address", err, connect.CodeUnavailable)
@@ -49,7 +49,8 @@ func TestOperatorsAddress(t *testing.T) {
 	st.wantCode("an agent with an operator's call", err, connect.CodePermissionDenied)
 }
 
-// If operators share the agents' address, the server names none: the caller knows it.
+// If operators share the agents' address, the server does not name it, because the caller
+// knows it.
 func TestSharedAddress(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -60,8 +61,8 @@ func TestSharedAddress(t *testing.T) {
 	}
 }
 
-// Calls of agents that are too old are counted with their reason, and declined turns with
-// their code: alerts watch both.
+// Calls of outdated agents are counted with their reason, and declined turns with their
+// code, because alerts watch both.
 func TestCountedReasons(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -88,7 +89,7 @@ func TestCountedReasons(t *testing.T) {
 	}
 }
 
-// Operators see which clients a run left out, and while it goes on, why agents may decline its
+// Operators see which clients a run left out and, during the run, why agents may decline its
 // plan.
 func TestShowsLeftOut(t *testing.T) {
 	t.Parallel()

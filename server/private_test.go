@@ -17,7 +17,7 @@ import (
 )
 
 // TestPrivateFiles checks that only the owner can read the ledger, the blobs and a backup,
-// also if the folders were there before with rights for everybody.
+// even if the folders existed before with rights for everybody.
 func TestPrivateFiles(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"blobs", "blobs/aa"} {
@@ -68,12 +68,13 @@ func TestPrivateFiles(t *testing.T) {
 	}
 }
 
-// TestBackupDoesNotMigrate checks that the ledger of an older server keeps its schema, and so
-// does the copy in the backup, to which one may have to go back. The oldest schema, 0, has no tables.
+// TestBackupDoesNotMigrate checks that the ledger of an older server keeps its schema, and so does
+// the copy in the backup, because an operator may have to return to it. The oldest schema, 0, has
+// no tables.
 func TestBackupDoesNotMigrate(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "ledger.db")
-	l, err := sqlstore.OpenForBackup(t.Context(), path) // makes the table of versions alone
+	l, err := sqlstore.OpenForBackup(t.Context(), path) // creates only the table of versions
 	testkit.Must(t, err)
 	testkit.Must(t, l.Close())
 	testkit.Must(t, os.Mkdir(filepath.Join(dir, "pki"), 0o700))

@@ -22,7 +22,7 @@ import (
 	"loadstar/server/directory"
 )
 
-// shelf is a host of releases at an agent: it stores what it gets.
+// shelf is an agent's host of releases, which stores them.
 type shelf struct {
 	mu      sync.Mutex
 	has     map[string]release.Release // by id
@@ -113,9 +113,9 @@ func (st *station) onShelf(h *shelf, want string) {
 
 const accurate = "{algorithm: fedavg, partition: head, rounds: 6, seed: %d, model: {name: fekri2023, lookback: 6, targets: 2, inputs: [load, time_of_day@target], split: {train: 0.7, validation: 0.15}}, client: {steps: 20, batch: 32, lr: 0.01}, evaluate: {every: 2}}"
 
-// Agents hear of releases, fetch them, and leave withdrawn ones. An earlier version can be
-// released again. The rounds of a run have the validation error of all counted clients, and
-// it improves.
+// Agents learn about releases, fetch them, and stop using withdrawn ones. An earlier
+// version can be released again. The rounds of a run have the validation error of all
+// counted clients, and it improves.
 func TestReleases(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -163,7 +163,7 @@ func TestReleases(t *testing.T) {
 		testkit.Must(t, err)
 		return ok && len(k.Scaling) > 0 && len(k.Personal) > 0
 	})
-	// Rollback: a newer release is withdrawn, the earlier version is released again.
+	// Rollback: a newer release is withdrawn, and the earlier version is released again.
 	st.release(runs[1], 6)
 	st.onShelf(one, "day@1 day@2")
 	st.onShelf(rest, "day@1 day@2")

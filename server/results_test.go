@@ -204,8 +204,8 @@ func TestChunks(t *testing.T) {
 	})
 }
 
-// Sending a result again, or sending different numbers for the same turn, changes nothing:
-// at the same time, afterwards, and after the round.
+// Sending a result again, or sending different numbers for the same turn, changes nothing,
+// whether at the same time, afterwards, or after the round.
 func TestReplays(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)

@@ -23,27 +23,27 @@ import (
 const revocationsFile = "revocations.jsonl"
 
 const (
-	// revocationsEvery is how often a process looks for new revocations.
+	// revocationsEvery is the interval at which a process looks for new revocations.
 	revocationsEvery = 2 * time.Second
-	// revocationsOverlap is how far a process looks back, because gateways' clocks
+	// revocationsOverlap is the span that a process rereads, because gateways' clocks
 	// differ and a transaction may wait before it is stored.
 	revocationsOverlap = 10 * time.Minute
-	// revocationsScan is how often a process looks at all events. It then finds events of
-	// machines whose clocks were far behind.
+	// revocationsScan is the interval at which a process reads all events. It then finds
+	// events of machines whose clocks were far behind.
 	revocationsScan = time.Hour
 )
 
 // revocations is the list of all revocations, in a file to which lines are only added.
 type revocations struct {
 	path  string
-	known map[string]bool // ids of the events in the file
+	known map[string]bool // IDs of the events in the file
 	last  time.Time       // time of the newest event
 
-	scanned time.Time // when all events of the ledger were looked at
+	scanned time.Time // time at which all events of the ledger were last read
 }
 
 // readRevocations returns the events of a list, and its complete lines. An incomplete last
-// line is in torn. It is being written, or its writer was killed.
+// line is in torn. Either it is being written, or its writer was killed.
 func readRevocations(path string) (events []directory.Event, whole, torn []byte, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -115,7 +115,7 @@ func (s *server) openRevocations(ctx context.Context) error {
 		err = os.Chmod(r.path, 0o600)
 	}
 	if err == nil && len(torn) > 0 {
-		err = os.Truncate(r.path, int64(len(whole))) // the line follows again from the ledger
+		err = os.Truncate(r.path, int64(len(whole))) // the line is written again from the ledger
 	}
 	if err != nil {
 		return err
@@ -125,7 +125,7 @@ func (s *server) openRevocations(ctx context.Context) error {
 		return err
 	}
 	if n > 0 {
-		s.Log.Warn("the ledger lacked revocations and has them again; it was restored from an older backup", "revocations", n, "list", r.path)
+		s.Log.Warn("the ledger lacked revocations, which were repeated; it was restored from an older backup", "revocations", n, "list", r.path)
 	}
 	for _, e := range events {
 		r.note(e)
@@ -147,7 +147,7 @@ func (r *revocations) follow(ctx context.Context, l *ledger.Ledger) error {
 	scan := now.Sub(r.scanned) >= revocationsScan
 	if !scan && !r.last.IsZero() {
 		since = r.last
-		if since.After(now) { // of a machine whose clock is ahead
+		if since.After(now) { // the event is from a machine whose clock is ahead
 			since = now
 		}
 		since = since.Add(-revocationsOverlap)

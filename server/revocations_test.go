@@ -22,8 +22,8 @@ import (
 )
 
 // TestRestoreKeepsRevocations restores a backup that was made before an agent was revoked and
-// before another one joined. The first stays revoked. The second is not told that it is
-// revoked, so that it waits.
+// before another one joined. The first agent stays revoked. The second is not told that it is
+// revoked, so it waits.
 func TestRestoreKeepsRevocations(t *testing.T) {
 	st := newStation(t, nil)
 	honest, thief := st.join("a"), st.join("b")
@@ -41,8 +41,8 @@ func TestRestoreKeepsRevocations(t *testing.T) {
 		return err == nil && len(events) == 2
 	})
 	st.stop()
-	// A killed server leaves half a line. The revocation that it names must not be undone
-	// without a word.
+	// A killed server leaves an incomplete line. The revocation in this line must not be
+	// undone silently.
 	whole, err := os.ReadFile(list)
 	testkit.Must(t, err)
 	testkit.Must(t, os.WriteFile(list, append(whole, `{"id": "half`...), 0o600))
@@ -72,8 +72,8 @@ func TestRestoreKeepsRevocations(t *testing.T) {
 	}
 	again.stop()
 
-	// Without the list the revocation is undone. A list that is put there later makes the
-	// server repeat it when it starts, also on PostgreSQL.
+	// Without the list the revocation is undone. A list that is added later makes the
+	// server repeat it at its start, with PostgreSQL as well.
 	undone := filepath.Join(t.TempDir(), "undone")
 	_, err = Restore(t.Context(), bytes.NewReader(file.Bytes()), undone, "")
 	testkit.Must(t, err)
@@ -104,7 +104,7 @@ func revoked(t *testing.T, dir, agent string) bool {
 
 var aRevocation = directory.Event{ID: "1", At: time.UnixMilli(1_700_000_000_000).UTC(), Actor: "user anna", Action: "revoke agent", Subject: "x"}
 
-// TestRevocationsAreJSONLines checks the form of the list, which other programs read too.
+// TestRevocationsAreJSONLines checks the format of the list, which other programs also read.
 func TestRevocationsAreJSONLines(t *testing.T) {
 	line, err := encodeRevocation(aRevocation)
 	testkit.Must(t, err)
@@ -119,7 +119,7 @@ func TestRevocationsAreJSONLines(t *testing.T) {
 	}
 }
 
-// Every flipped bit of a list is found or harmless. A list that was cut short has the lines
+// Every flipped bit in a list is detected or harmless. A truncated list contains the lines
 // before the cut.
 func TestDamagedRevocations(t *testing.T) {
 	path := filepath.Join(t.TempDir(), revocationsFile)
@@ -149,7 +149,7 @@ func TestDamagedRevocations(t *testing.T) {
 }
 
 // A revocation by a machine whose clock is a day ahead does not keep later ones out of the
-// list, and one by a machine whose clock is behind is found when all events are looked at.
+// list, and one by a machine whose clock is behind is found when all events are read.
 func TestRevocationsOfWrongClocks(t *testing.T) {
 	st := newStation(t, nil)
 	r := &revocations{path: filepath.Join(t.TempDir(), revocationsFile), known: map[string]bool{}}
@@ -178,7 +178,8 @@ func (f halfWritten) Write(p []byte) (int, error) {
 	return n, errors.Join(err, syscall.ENOSPC)
 }
 
-// A full disk does not leave half a line in the list, which would spoil the next one.
+// A full disk does not leave an incomplete line in the list, which would make the next one
+// invalid.
 func TestRevocationsOnAFullDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), revocationsFile)
 	line, err := encodeRevocation(aRevocation)

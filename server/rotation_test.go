@@ -35,8 +35,8 @@ func (st *station) expired(id string) *machine {
 	return st.machine(id, key, issued.Leaf.Raw)
 }
 
-// Within the grace period an agent can renew a certificate that has expired, and do nothing
-// else with it. After that, it can join again and keeps its name and its clients.
+// Within the grace period an agent can renew an expired certificate, but do nothing else
+// with it. After that, it can join again and keeps its name and its clients.
 func TestGrace(t *testing.T) {
 	t.Parallel()
 	announce := func(m *machine) {
@@ -125,8 +125,8 @@ func (f folder) renew() (folder, bool) {
 }
 
 // A user whose credentials are on another machine gets a certificate of the new issuer with
-// the same expiry and the new roots, and can go on after the former root is retired. All
-// certificates that were renewed are revoked together.
+// the same expiry and the new roots, and can continue after the previous root is retired.
+// All certificates that were renewed are revoked together.
 func TestUserFollowsARotation(t *testing.T) {
 	t.Parallel()
 	st := folk(t)

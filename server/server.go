@@ -69,7 +69,8 @@ type Config struct {
 	Database string
 	// AllowLoss lets the server start even if a setting can lose counted updates.
 	AllowLoss bool
-	// Keep says how long the ledger keeps what it no longer needs. Coordinators delete it.
+	// Keep determines how long the ledger keeps data that it no longer needs. Coordinators
+	// delete old data.
 	Keep ledger.Retention
 	// Revocations is the file with the list of all revocations. Empty means a file in Dir.
 	Revocations string
@@ -98,7 +99,7 @@ type Config struct {
 	// AgentClients is the maximum number of clients of an agent or region.
 	AgentClients int
 
-	// Keys says how the keys of the certificate authority are kept.
+	// Keys determines how the keys of the certificate authority are stored.
 	Keys pki.Keys
 	// Grace is how long after its expiry an agent's certificate can be renewed.
 	Grace time.Duration
@@ -149,12 +150,12 @@ type server struct {
 	registry  *prometheus.Registry
 	limited   *access.LimitReport
 	ready     atomic.Bool // all roles have started
-	running   *os.File    // is there while this process runs; nil if another process has it
-	unclean   bool        // the process before this one did not end cleanly
-	// waits says what rounds wait for. It is nil without the role gateway.
+	running   *os.File    // exists while this process runs; nil if another process has it
+	unclean   bool        // the previous process did not end cleanly
+	// waits describes what rounds are waiting for. It is nil without the role gateway.
 	waits func(context.Context) ([]string, error)
 	page  string // address of the dashboard; empty if there is none
-	// listens has the addresses on which this process listens, by key of server.yaml.
+	// listens contains the addresses on which this process listens, by key of server.yaml.
 	listens map[string]string
 }
 
@@ -170,7 +171,7 @@ func Run(ctx context.Context, c Config) error {
 	if err := s.open(ctx); err != nil {
 		s.close()
 		if ctx.Err() != nil {
-			return nil // cancelled while starting
+			return nil // cancelled during the start
 		}
 		return err
 	}
@@ -192,7 +193,7 @@ func (s *server) open(ctx context.Context) (err error) {
 		}
 	}
 	if at := sqlstore.Unverified(s.Database); at != "" {
-		s.Log.Warn("the connection to the database does not check who answers: whoever is between can read and change everything; add sslmode=verify-full&sslrootcert=FILE to --database", "database", at)
+		s.Log.Warn("the connection to the database does not verify the server's identity, so an attacker on the network can read and change everything; add sslmode=verify-full&sslrootcert=FILE to --database", "database", at)
 	}
 	if err := s.patiently(ctx, s.openLedger); err != nil {
 		return err
@@ -236,7 +237,8 @@ func (s *server) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// openKeepers creates the keepers' clients, and logs how keepers know this server.
+// openKeepers creates the keepers' clients, and logs the identity by which keepers recognise
+// this server.
 func (s *server) openKeepers(ctx context.Context) error {
 	if s.Hub != nil {
 		return nil
@@ -255,8 +257,8 @@ func (s *server) openLedger(ctx context.Context) (err error) {
 	return err
 }
 
-// patiently repeats a step of the start until the database answers. After a power failure the
-// database may start later than this server, and a failover can happen between two steps.
+// patiently repeats a step of the start until the database responds. After a power failure
+// the database may start later than this server, and a failover can happen between two steps.
 func (s *server) patiently(ctx context.Context, step func(context.Context) error) error {
 	retry := backoff.Backoff{Base: 100 * time.Millisecond, Cap: 5 * time.Second}
 	for {
@@ -281,13 +283,14 @@ func (s *server) lockFolder() error {
 	}
 	if err := disk.TryLock(f); err != nil {
 		_ = f.Close() // nothing was written to it
-		return fmt.Errorf("another server uses the folder %s: stop it, or give several processes a PostgreSQL database with --database", s.Dir)
+		return fmt.Errorf("another server uses the folder %s; stop it, or give several processes a PostgreSQL database with --database", s.Dir)
 	}
 	s.folder = f
 	return nil
 }
 
-// countWork exports metrics of the server's queries, which are most of the cost of an update.
+// countWork exports metrics of the server's queries, which account for most of the cost of an
+// update.
 func (s *server) countWork() {
 	for name, of := range map[string]func() uint64{
 		"statements":   func() uint64 { n, _ := s.ledger.Store.Work(); return n },
@@ -309,7 +312,7 @@ func (s *server) openBlobs(ctx context.Context) (blob.Store, error) {
 		return blob.S3(ctx, blob.S3Config{Endpoint: host, Bucket: bucket, Prefix: prefix, Plaintext: scheme == "s3+http", CAFile: s.BlobsCA})
 	}
 	if s.BlobsCA != "" {
-		return nil, errors.New("store.blobs_ca is for an S3 store, which store.blobs names")
+		return nil, errors.New("store.blobs_ca requires an S3 store in store.blobs")
 	}
 	if s.Blobs == "" {
 		s.Blobs = filepath.Join(s.Dir, blobsDir)
@@ -335,7 +338,7 @@ func (s *server) serve(ctx context.Context) error {
 	s.limited = access.NewLimitReport(s.Log, s.registry)
 	s.listens = map[string]string{}
 	var agents, operators net.Listener
-	if slices.Contains(s.Roles, Gateway) { // before the port for monitoring, which matters less
+	if slices.Contains(s.Roles, Gateway) { // before the port for monitoring, which is less important
 		var err error
 		if agents, err = service.Listen("--listen", s.Listen); err != nil {
 			return err
@@ -396,7 +399,7 @@ func (s *server) serve(ctx context.Context) error {
 		group.Go(func() error { return s.prune(ctx) })
 	}
 	if err := s.noteAddresses(); err != nil {
-		s.Log.Warn("cannot note the addresses of this process for loadstar doctor", "error", err)
+		s.Log.Warn("cannot record the addresses of this process for loadstar doctor", "error", err)
 	}
 	s.ready.Store(true)
 	s.Log.Info("serving", "roles", strings.Join(s.Roles, ","), "address", address)
@@ -409,10 +412,11 @@ func (s *server) serve(ctx context.Context) error {
 	return group.Wait()
 }
 
-// pruneEvery is how often a coordinator deletes what the ledger no longer needs.
+// pruneEvery is the interval at which a coordinator deletes data that the ledger no longer
+// needs.
 const pruneEvery = time.Hour
 
-// silence is the longest time without a call from any agent after which old rows are still
+// silence is the maximum time without a call from any agent for which old rows are still
 // deleted. After a longer time the clock is probably wrong and would make all rows look old.
 const silence = 7 * 24 * time.Hour
 
@@ -436,7 +440,7 @@ func (s *server) pruneOnce(ctx context.Context, now time.Time) (deleted int64, e
 		return 0, err
 	}
 	if now.Sub(seen) > silence {
-		s.Log.Warn("no old rows of the ledger are deleted, because no agent has called for long: is the clock right?", "last call", seen, "clock", now)
+		s.Log.Warn("no old rows of the ledger are deleted, because no agent has called for a long time; check the clock", "last call", seen, "clock", now)
 		return 0, nil
 	}
 	return s.ledger.Prune(ctx, s.Keep, now)

@@ -18,11 +18,11 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// runningFile begins the name of a file that a process has in its folder while it runs. It
-// is still there after a crash or a power loss.
+// runningFile is the prefix of the name of a file that exists in a process's folder while
+// it runs. After a crash or a power loss the file still exists.
 const runningFile = "running-"
 
-// examination returns what to examine in a running server.
+// examination returns the configuration for examining a running server.
 func (s *server) examination() examine.Config {
 	c := s.Config.examination()
 	c.Ledger, c.Blobs = s.ledger, s.rawBlobs
@@ -30,7 +30,7 @@ func (s *server) examination() examine.Config {
 	return c
 }
 
-// examination returns what to examine, without the stores.
+// examination returns the configuration of an examination, without the stores.
 func (c *Config) examination() examine.Config {
 	e := examine.Config{Dir: c.Dir, Version: c.Version, Quiet: (&server{Config: *c}).fleetSeen}
 	if !strings.HasPrefix(c.Blobs, "s3://") && !strings.HasPrefix(c.Blobs, "s3+http://") {
@@ -61,7 +61,7 @@ func (s *server) checkSettings(ctx context.Context) (err error) {
 		return err
 	}
 	if s.unclean {
-		s.Log.Warn("the process before this one did not end cleanly: it was killed, or the machine lost power; the ledger was checked, and what was counted is in it", "marker", s.running.Name())
+		s.Log.Warn("the previous process did not end cleanly, because it was killed or the machine lost power; the ledger was checked, and contains everything that was counted", "marker", s.running.Name())
 	}
 	var wrong []error
 	for _, f := range found {
@@ -75,10 +75,10 @@ func (s *server) checkSettings(ctx context.Context) (err error) {
 	if len(wrong) == 0 || s.AllowLoss {
 		return nil
 	}
-	return fmt.Errorf("counted updates could be lost; correct this, or accept it with store.allow_loss: %w", errors.Join(wrong...))
+	return fmt.Errorf("counted updates could be lost; correct this, or accept the risk with store.allow_loss: %w", errors.Join(wrong...))
 }
 
-// markRunning writes a file that a clean end removes, and notes whether the previous
+// markRunning writes a file that a clean end removes, and records whether the previous
 // process left one. The caller must call undo if the start fails.
 func (s *server) markRunning() (undo func(), err error) {
 	path := filepath.Join(s.Dir, runningFile+strings.Join(s.Roles, "-"))
@@ -93,8 +93,8 @@ func (s *server) markRunning() (undo func(), err error) {
 	}
 	s.running, s.unclean = f, there
 	return func() {
-		if there { // a later start must say it too
-			_ = s.running.Close() // it is only a note
+		if there { // a later start must also report it
+			_ = s.running.Close() // the file contains no data that must be kept
 			s.running = nil
 		}
 	}, nil
@@ -122,12 +122,12 @@ func (s *server) endedCleanly() {
 		return
 	}
 	if err := errors.Join(os.Remove(s.running.Name()), s.running.Close()); err != nil {
-		s.Log.Warn("cannot note that this process ended cleanly", "error", err)
+		s.Log.Warn("cannot record that this process ended cleanly", "error", err)
 	}
 }
 
 // Examine checks a server's folder and stores, whether or not the server runs, and leaves
-// nothing behind. 'loadstar doctor' shows its result.
+// no files behind. 'loadstar doctor' shows its result.
 func Examine(ctx context.Context, c Config) (all finding.List) {
 	s := &server{Config: c}
 	if s.Database == "" {
@@ -138,14 +138,14 @@ func Examine(ctx context.Context, c Config) (all finding.List) {
 	}
 	e := s.Config.examination()
 	if _, err := os.Stat(e.BlobsDir); err != nil {
-		e.BlobsDir = "" // a new server makes it
+		e.BlobsDir = "" // a new server creates it
 	}
 	if _, err := os.Stat(e.Dir); err != nil {
 		e.Dir, e.PKI = "", ""
 	}
 	all = s.lookAtLedger(ctx, &e)
 	if e.Ledger != nil {
-		defer func() { _ = e.Ledger.Close() }() // it was only read
+		defer func() { _ = e.Ledger.Close() }() // the ledger was only read
 	}
 	if e.BlobsDir != "" || strings.Contains(s.Blobs, "://") {
 		store, err := s.openBlobs(ctx)
@@ -180,10 +180,10 @@ func (s *server) lookAtLedger(ctx context.Context, e *examine.Config) (all findi
 		return all
 	case schema.Version == 0:
 		all.OK(check, "the database is empty; loadstar serve makes the tables")
-		_ = store.Close() // it was only read
+		_ = store.Close() // the store was only read
 		return all
 	case schema.Version < schema.Known:
-		all.Warn(check, "start the server, which migrates it; make a backup before", "version %d, and this program has %d", schema.Version, schema.Known)
+		all.Warn(check, "start the server, which migrates it; make a backup first", "version %d, but this program has %d", schema.Version, schema.Known)
 	default:
 		all.OK(check, "version %d", schema.Version)
 	}

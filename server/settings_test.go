@@ -18,7 +18,7 @@ import (
 	"loadstar/internal/testkit/pgtest"
 )
 
-// opening opens a server, closes it, and returns what was logged and the error.
+// opening opens and closes a server, and returns its log and the error.
 func opening(t *testing.T, c Config) (said string, err error) {
 	t.Helper()
 	var log bytes.Buffer
@@ -31,7 +31,7 @@ func opening(t *testing.T, c Config) (said string, err error) {
 	return log.String(), err
 }
 
-// A server does not start on a database that can lose commits, unless it is told to.
+// A server does not start on a database that can lose commits, unless this is allowed.
 func TestUnsafeDatabaseIsRefused(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts PostgreSQL")
@@ -71,8 +71,8 @@ func TestUnsafeDatabaseIsRefused(t *testing.T) {
 	testkit.WantFinding(t, all, "issuer of certificates", finding.OK, "days left")
 }
 
-// A process that did not end cleanly is noticed by the next one. A server does not start on a
-// damaged ledger, and doctor says what is wrong with it.
+// A process that did not end cleanly is detected by the next one. A server does not start on
+// a damaged ledger, and doctor describes the damage.
 func TestUncleanEnd(t *testing.T) {
 	st := newStation(t, nil)
 	st.join("a0")
@@ -96,7 +96,7 @@ func TestUncleanEnd(t *testing.T) {
 	path := filepath.Join(st.Dir, ledgerFile)
 	data, err := os.ReadFile(path)
 	testkit.Must(t, err)
-	data[4*4096] ^= 0x10 // the type of the fifth page
+	data[4*4096] ^= 0x10 // this byte is the type of the fifth page
 	testkit.Must(t, os.WriteFile(path, data, 0o600))
 	for range 2 {
 		if said, err := opening(t, st.Config); err == nil || !strings.Contains(err.Error(), "is damaged") || !strings.Contains(err.Error(), "restore the newest backup") {
@@ -106,8 +106,8 @@ func TestUncleanEnd(t *testing.T) {
 	testkit.WantFinding(t, Examine(t.Context(), st.Config), "database's integrity", finding.Fail, "is damaged")
 }
 
-// A server's folder is examined before, while and after a server runs in it. The examination
-// leaves nothing behind.
+// A server's folder is examined before, during and after a server's run. The examination
+// leaves no files behind.
 func TestExamine(t *testing.T) {
 	st := newStation(t, nil)
 	st.join("a0")

@@ -99,8 +99,8 @@ func TestHalfOpen(t *testing.T) {
 		}
 		return n
 	}
-	// The bytes that have arrived are limited per agent, not only the size of each body. What
-	// a header announces does not count.
+	// The bytes that have arrived are limited per agent, not only the size of each body. The
+	// length in a header does not count.
 	all := begin(a.http, v1.AgentServiceExchangeProcedure, 8<<20, 1, 4)
 	if n := refused(all); n > 0 {
 		t.Errorf("%d bodies are refused that have not arrived", n)
@@ -110,7 +110,7 @@ func TestHalfOpen(t *testing.T) {
 	}
 	free = nil
 	all = begin(a.http, v1.AgentServiceExchangeProcedure, 5<<20, 5<<20-1, 4)
-	// Two that reach the limit at the same time may both be refused.
+	// Two messages that reach the limit at the same time may both be refused.
 	testkit.Eventually(st, "the last of four are refused", func() bool { return refused(all) > 0 })
 	if n := refused(all); n > 2 {
 		t.Errorf("%d of four are refused", n)
@@ -128,7 +128,7 @@ func TestHalfOpen(t *testing.T) {
 		t.Error(r, err)
 	}
 	// Callers without a certificate may declare any length, and may use many connections.
-	// They do not keep others from joining.
+	// They do not prevent others from joining.
 	for range 4 {
 		begin(st.nobody(), v1.AgentServiceJoinProcedure, 1<<30, 8<<10, 30)
 	}
@@ -186,7 +186,8 @@ func TestSlowloris(t *testing.T) {
 			testkit.Must(t, err)
 			defer c.Close()
 			s := begin(c)
-			// Shorter than one minute, after which the server closes any idle connection.
+			// This is shorter than one minute, after which the server closes any idle
+			// connection.
 			testkit.Must(t, s.SetReadDeadline(time.Now().Add(50*time.Second)))
 			if _, err := io.Copy(io.Discard, s); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("%s: the connection is still open", name)

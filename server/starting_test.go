@@ -13,14 +13,15 @@ import (
 	"loadstar/internal/testkit/pgtest"
 )
 
-// A server that starts waits for a database that fails meanwhile, wherever the connection breaks.
+// A server that starts waits for a database that fails in the meantime, wherever the
+// connection breaks.
 func TestDatabaseFailsDuringStart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts PostgreSQL")
 	}
 	var left atomic.Int64 // requests until a connection breaks
 	at, dir := breaking(t, pgtest.Single(t).Addr(), &left), t.TempDir()
-	// start returns how many requests the server made until it was ready.
+	// start returns the number of the server's requests until it was ready.
 	start := func(cut int64) (made int64, err error) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -49,7 +50,8 @@ func TestDatabaseFailsDuringStart(t *testing.T) {
 	}
 }
 
-// breaking passes connections on to a database. It breaks the one that has the last request of left.
+// breaking forwards connections to a database. It breaks the connection with the last of the
+// remaining requests.
 func breaking(t *testing.T, to string, left *atomic.Int64) (at string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	testkit.Must(t, err)

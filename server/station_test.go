@@ -126,7 +126,7 @@ func (st *station) nobody() *http.Client {
 	return st.http(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: mtls.Pool(c.Root)})
 }
 
-// raw is an agent without its own logic: the test makes its calls.
+// raw is an agent without its own logic; the test makes its calls.
 type raw struct {
 	v1.AgentServiceClient
 	st   *station
@@ -149,7 +149,7 @@ func (st *station) join(clients ...string) *raw {
 	return st.joinFor(time.Hour, clients...)
 }
 
-// joinFor is join with a certificate of the given life.
+// joinFor is like join, with a certificate of the given lifetime.
 func (st *station) joinFor(life time.Duration, clients ...string) *raw {
 	st.Helper()
 	id := strings.ToLower(rand.Text()[:16])
@@ -197,7 +197,7 @@ func (st *station) start(plan string) string {
 // machine under heavy load.
 const patient = 5 * time.Minute
 
-// Push sends a result and returns what became of it.
+// Push sends a result and returns its outcome.
 func (a *raw) Push(ctx context.Context, q *v1.Result) (*v1.Received, error) {
 	s, err := a.Exchange(ctx, &v1.ExchangeRequest{Result: q})
 	return s.GetReceived(), err

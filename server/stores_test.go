@@ -60,8 +60,9 @@ func certify(t *testing.T) (ca, cert, key string) {
 	return write("ca.pem", "CERTIFICATE", rootDER), write("cert.pem", "CERTIFICATE", leafDER), write("key.pem", "PRIVATE KEY", keyDER)
 }
 
-// TestSecuredStores runs a server on PostgreSQL and S3 with TLS, as docs/how-to/stores.md
-// sets it up. The server refuses a store of another authority.
+// TestSecuredStores runs a server on PostgreSQL and S3 with TLS, set up as in
+// docs/how-to/stores.md. The server refuses a store with a certificate of another
+// authority.
 func TestSecuredStores(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts PostgreSQL")

@@ -63,14 +63,15 @@ func pass(to, from net.Conn, n *atomic.Int64) {
 	}
 }
 
-// A client's traffic in a round is what recipe.TrafficOf predicts: the numbers once in each
-// direction, and a few headers for every call. The test also counts calls and connections,
-// because a slow machine needs more check-ins, and an agent opens a second connection if
-// two calls overlap.
+// A client's traffic in a round equals the prediction of recipe.TrafficOf, which is the
+// numbers once in each direction and a few headers for every call. The test also counts
+// calls and connections, because a slow machine needs more check-ins, and an agent opens a
+// second connection if two calls overlap.
 func TestTraffic(t *testing.T) {
 	t.Parallel()
-	// perCall limits the bytes of a call without its numbers, in either direction:
-	// headers, padding, names of runs and clients, hashes of blobs, heads of versions, TLS records.
+	// perCall limits the bytes of a call without its numbers, in either direction. These are
+	// headers, padding, names of runs and clients, hashes of blobs, heads of versions, and TLS
+	// records.
 	const rounds, perCall = 15, 1250
 	st := newStation(t, func(c *Config) { c.Poll, c.MaxPoll = 250*time.Millisecond, 250*time.Millisecond })
 	// Measure the bytes of a new connection with one check-in.

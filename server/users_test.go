@@ -98,7 +98,7 @@ func (st *station) withSession(name string) *person {
 	return p
 }
 
-// mayCall lists by hand what each role may call, beside what the roles before it may.
+// mayCall lists by hand what each role may call in addition to the previous roles.
 var mayCall = map[string]string{
 	"viewer":   "ListVersions Whoami GetFleet ListAgents ListClients GetClient ListTurns ListFindings ListRuns GetRun WatchRun ListAudit ListReleases ListReports CreateLogin ListSessions EndSession RenewCertificate",
 	"operator": "CreateToken ListTokens ListIssuers RevokeToken Revoke FreeClients RollBackRun ListPlans ExplainPlan StartRun StopRun CreateRelease WithdrawRelease",
@@ -178,7 +178,7 @@ func leastOf(call string) string {
 	return ""
 }
 
-// What a viewer may do for itself needs the role admin for others.
+// Acting for other users requires the role admin, even where a viewer may act for itself.
 func TestOthers(t *testing.T) {
 	t.Parallel()
 	st := folk(t)
@@ -207,7 +207,8 @@ func TestOthers(t *testing.T) {
 			}
 		}
 	}
-	// A session cannot prolong itself: a stolen one would outlive the logout.
+	// A session cannot prolong itself, because a stolen one would remain valid after the
+	// logout.
 	if code, text := bert.call(service+"CreateLogin", "{}"); code != "permission_denied" || !strings.Contains(text, "loadstar user login") {
 		t.Error(code, text)
 	}
@@ -223,7 +224,7 @@ func TestOthers(t *testing.T) {
 	if len(all.Sessions) != 2 {
 		t.Error(all)
 	}
-	// So do the login links that were created meanwhile.
+	// The login links that were created in the meantime end as well.
 	links := func() (n int) {
 		t.Helper()
 		db, err := sql.Open("sqlite", "file:"+filepath.Join(st.Dir, ledgerFile)+"?mode=ro")
@@ -249,7 +250,7 @@ func TestOthers(t *testing.T) {
 }
 
 // A change of a role, a revoked certificate and a removed user take effect with the next
-// call, on connections that are open, and end streams.
+// call even on open connections, and end streams.
 func TestLosingAccess(t *testing.T) {
 	t.Parallel()
 	st := folk(t)
@@ -277,7 +278,7 @@ func TestLosingAccess(t *testing.T) {
 		}
 	}
 	for _, p := range []*person{certified, other, browser} {
-		can(p, "CreateToken", "invalid_argument") // the role is enough
+		can(p, "CreateToken", "invalid_argument") // the role is sufficient
 	}
 	st.addUser("anna", "viewer")
 	for _, p := range []*person{certified, other, browser} {
@@ -312,7 +313,7 @@ func TestLosingAccess(t *testing.T) {
 	can(certified, "Whoami", "unauthenticated")
 	blob(certified, http.StatusUnauthorized)
 	can(other, "Whoami", "ok")
-	can(browser, "Whoami", "unauthenticated") // its session may be that of whoever stole the key
+	can(browser, "Whoami", "unauthenticated") // the session may be that of the thief of the key
 	st.wantCode("watching", <-first, connect.CodeUnauthenticated)
 	var rest bytes.Buffer
 	if _, err := io.Copy(&rest, events.Body); err != nil { // returns when the stream ends
@@ -331,7 +332,7 @@ func TestLosingAccess(t *testing.T) {
 	if _, err := io.Copy(&rest, events.Body); err != nil { // returns when the stream ends
 		t.Error(err)
 	}
-	// A user who is added again does not get the old certificates and sessions back.
+	// A user who is added again does not regain the old certificates and sessions.
 	st.addUser("anna", "admin")
 	for _, p := range []*person{certified, other, browser} {
 		can(p, "Whoami", "unauthenticated")
@@ -348,8 +349,8 @@ func forget(t *testing.T, st *station) {
 	testkit.Must(t, err)
 }
 
-// The server records the certificate that it finds in its folder, as an older server wrote
-// it, and accepts no other of the user local.
+// The server records the certificate in its folder, which an older server wrote, and
+// accepts no other certificate of the user local.
 func TestOldFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -357,7 +358,7 @@ func TestOldFolder(t *testing.T) {
 	st := begin()
 	had, err := mtls.ReadFolder(filepath.Join(dir, "operator"))
 	testkit.Must(t, err)
-	// As after an upgrade: the folder has a certificate, the ledger has none.
+	// As after an upgrade, the folder has a certificate but the ledger has none.
 	forget(t, st)
 	_, err = st.operator.ListRuns(t.Context(), &v1.ListRunsRequest{})
 	st.wantCode("an unknown certificate", err, connect.CodeUnauthenticated)
@@ -371,7 +372,7 @@ func TestOldFolder(t *testing.T) {
 	}
 	_, err = st.operator.ListRuns(t.Context(), &v1.ListRunsRequest{})
 	testkit.Must(t, err)
-	// Another gateway of the same authority and ledger has a folder of its own.
+	// Another gateway of the same authority and ledger has its own folder.
 	second, err := st.authority.WriteOperator(filepath.Join(t.TempDir(), "operator"), time.Hour, func(string) (bool, error) { return false, nil })
 	testkit.Must(t, err)
 	if second.Equal(had.Leaf) {

@@ -148,7 +148,7 @@ func (rec *recorder) settled() bool {
 // appear.
 type secrets struct {
 	words  map[uint32]string // values of four bytes, which may also occur by chance
-	decoys map[uint32]bool   // as many values as in words, of similar size, that are not secrets
+	decoys map[uint32]bool   // as many values as in words, of similar size, but not secrets
 	pairs  map[uint64]string // values of eight bytes, which do not occur by chance
 	longs  map[[16]byte]string
 	texts  map[string]string
@@ -412,8 +412,8 @@ func leaked(x []float32) (b []byte) {
 	return b
 }
 
-// Everything that can leave an agent is in this list, which docs/fleet.md explains. A new
-// field needs a decision, and a sentence there.
+// This list contains everything that can leave an agent. docs/fleet.md explains it. A new
+// field requires a decision, and a sentence in that document.
 func TestWhatLeaves(t *testing.T) {
 	want := strings.Fields(`
 		Adapted.clients Adapted.evaluation Adapted.run

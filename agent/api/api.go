@@ -62,7 +62,7 @@ type Config struct {
 
 // Limits of the interface.
 const (
-	maxRequests    = 32 // at a time
+	maxRequests    = 32 // concurrent requests
 	maxConnections = 256
 	// maxAnonymous and anonymousOfAddress limit the connections that have not sent the token.
 	maxAnonymous       = maxConnections / 4
@@ -77,9 +77,9 @@ var openAPI []byte
 // Server answers requests.
 type Server struct {
 	c     Config
-	token [sha256.Size]byte // of the token
+	token [sha256.Size]byte // hash of the token
 	auth  bool
-	local bool // it listens on the machine itself
+	local bool // the interface listens only on the machine itself
 	busy  chan struct{}
 }
 
@@ -116,7 +116,7 @@ func New(c Config) (*Server, error) {
 	}
 	token := strings.TrimSpace(string(data))
 	if len(token) < minToken {
-		return nil, fmt.Errorf("the token in %s has %d characters, want at least %d; make one with: (umask 077; openssl rand -hex 24 > FILE)", c.TokenFile, len(token), minToken)
+		return nil, fmt.Errorf("the token in %s has %d characters, want at least %d; create one with: (umask 077; openssl rand -hex 24 > FILE)", c.TokenFile, len(token), minToken)
 	}
 	s.token, s.auth = sha256.Sum256([]byte(token)), true
 	return s, nil
@@ -159,9 +159,9 @@ func (s *Server) limits() *connlimit.Limiter {
 		Who: func(r *http.Request) (connlimit.Caller, bool) {
 			return connlimit.Caller{Kind: connlimit.User}, !s.auth || s.allowed(r)
 		},
-		Limited: func(string, connlimit.Caller) {}, // the agent's metrics count connections nowhere
+		Limited: func(string, connlimit.Caller) {}, // the agent's metrics do not count connections
 	}
-	if !s.local { // otherwise all callers have one address
+	if !s.local { // otherwise all callers share one address
 		c.Rate = addressRate
 	}
 	return connlimit.New(c)
@@ -230,7 +230,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			return
 		}
 		if s.auth && !s.allowed(r) {
-			if public(r.URL.Path) { // a stranger who reads slowly must not take one of the requests
+			if public(r.URL.Path) { // a stranger who reads slowly must not occupy one of the request slots
 				next.ServeHTTP(w, r)
 				return
 			}

@@ -73,7 +73,7 @@ func TestForecast(t *testing.T) {
 	if x = get("/v1/forecasts/main-panel?unit=W"); *x.Values.P50[0] != 2500 {
 		t.Errorf("W: %v", *x.Values.P50[0])
 	}
-	// The chance is a half at the median, and a tenth at P90, in every unit.
+	// The probability is a half at the median, and a tenth at P90, in every unit.
 	for query, want := range map[string]string{"above=5": `"above":5,"chance":0.5}`, "unit=W&above=7000": `"above":7000,"chance":0.1}`} {
 		if got := body(t, ask(s, "GET", "/v1/forecasts/main-panel?"+query, "")); !strings.Contains(got, want) {
 			t.Errorf("%s: no %s", query, want)
@@ -211,7 +211,7 @@ func TestProtection(t *testing.T) {
 		{"/ui/agent.js", "", 200},
 		{"/v1/readings/main-panel", "", 401},
 		{"/v1/readings/main-panel", "Bearer " + token, 200},
-		{"/ui/../v1/clients", "", 307}, // to the path that needs it
+		{"/ui/../v1/clients", "", 307}, // to the path that needs the token
 	} {
 		r := ask(s, "GET", c.path, "", "Authorization", c.header, "Host", "gateway.local:7446")
 		if r.StatusCode != c.code || c.code == 401 && r.Header.Get("WWW-Authenticate") == "" {
@@ -222,7 +222,7 @@ func TestProtection(t *testing.T) {
 		t.Errorf("the page without a token: %s", page)
 	}
 	open := tokenFile(t, token)
-	if err := os.Chmod(open, 0o644); err != nil { // every user of the machine could use it
+	if err := os.Chmod(open, 0o644); err != nil { // every user of the machine could read it
 		t.Fatal(err)
 	}
 	for _, c := range []Config{
@@ -279,7 +279,7 @@ func TestReadings(t *testing.T) {
 	}
 }
 
-// TestBusy checks that the 33rd request at a time is refused, and that the server ends.
+// TestBusy checks that the 33rd concurrent request is refused, and that the server ends.
 func TestBusy(t *testing.T) {
 	s, f := server(t, nil)
 	f.blocked = make(chan struct{})
@@ -327,8 +327,8 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// Connections that somebody holds open do not keep others out, with a token or without. With
-// a token, the connection of a stranger is closed after the answer.
+// Connections that somebody keeps open do not block others, with or without a token. With a
+// token, the connection of a stranger is closed after the answer.
 func TestHeldConnections(t *testing.T) {
 	const token = "0123456789abcdef"
 	for _, auth := range []bool{true, false} {
@@ -427,8 +427,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestMetricsReference checks that docs/reference/metrics.md has every metric with its labels
-// and the values of those that choose among a few.
+// TestMetricsReference checks that docs/reference/metrics.md lists every metric with its
+// labels, and the values of labels that have only a few.
 func TestMetricsReference(t *testing.T) {
 	page, err := os.ReadFile("../../docs/reference/metrics.md")
 	if err != nil {
@@ -514,7 +514,7 @@ func BenchmarkForecast(b *testing.B) {
 	}
 }
 
-// A meter that sends and has no reading yet is said to be received.
+// A client whose meter sends messages but has no reading yet is shown as receiving.
 func TestReceiving(t *testing.T) {
 	api, f := server(t, nil)
 	api.c.Intake.Add([]readings.Sample{{Client: "main-panel", At: now, Value: 1, Kind: readings.Power}}, func(error) {})

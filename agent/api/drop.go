@@ -25,7 +25,7 @@ func Drop(dir string, s Service) error {
 	for _, c := range s.Clients() {
 		f, err := s.Forecast(c.Name)
 		if err != nil {
-			continue // it has none yet
+			continue // the client has no forecast yet
 		}
 		all = append(all, f)
 		cutoff = max(cutoff, f.Cutoff)

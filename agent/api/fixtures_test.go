@@ -27,9 +27,9 @@ type fake struct {
 	site    live.Site
 	issued  live.Issued
 	ready   error
-	newest  int64 // the newest reading of the second client
+	newest  int64 // time of the newest reading of the second client
 	made    int
-	blocked chan struct{} // Models waits for it if it is not nil
+	blocked chan struct{} // if not nil, Models waits for it
 }
 
 var _ Service = (*live.Service)(nil)
@@ -180,7 +180,7 @@ func server(t testing.TB, change func(*Config)) (*Server, *fake) {
 	return api, f
 }
 
-// ask sends a request. Headers are names and values in turn.
+// ask sends a request. Headers are alternating names and values.
 func ask(s *Server, method, url, body string, headers ...string) *http.Response {
 	r := httptest.NewRequest(method, "http://127.0.0.1:7446"+url, strings.NewReader(body))
 	for pair := range slices.Chunk(headers, 2) {

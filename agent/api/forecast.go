@@ -32,7 +32,7 @@ func (s *Server) fail(w http.ResponseWriter, err error) {
 		service.Problem(w, http.StatusNotFound, "no-forecast", "there is no forecast of this client yet", nil)
 	case errors.Is(err, live.ErrClock):
 		service.Problem(w, http.StatusServiceUnavailable, "clock", "the agent's clock is wrong, so nothing is forecast", nil)
-	default: // the agent's log and metrics say more; strangers need not know
+	default: // the agent's log and metrics have the details, which strangers need not know
 		service.Problem(w, http.StatusInternalServerError, "internal", "the agent could not answer; see its log", nil)
 	}
 }
@@ -46,7 +46,7 @@ func wrong(name, format string, args ...any) error {
 	return &queryError{name, fmt.Sprintf(format, args...)}
 }
 
-// view is the part of a forecast that a request asks for, and its form.
+// view is the part of a forecast that a request selects, and its format.
 type view struct {
 	site   live.Site
 	steps  int
@@ -184,8 +184,8 @@ func (s *Server) sendForecast(w http.ResponseWriter, r *http.Request, f *live.Is
 	s.answerJSON(w, r, forecastJSON(v, f, status.Scores))
 }
 
-// issueNow stores the weather in the request's body, if any, and then makes a forecast at
-// once.
+// issueNow stores the weather in the request's body, if any, and then makes a forecast
+// immediately.
 func (s *Server) issueNow(w http.ResponseWriter, r *http.Request) {
 	client := r.PathValue("client")
 	if _, err := s.c.Service.Client(client); err != nil {

@@ -66,7 +66,8 @@ func appendList[T any](b []byte, list []T, add func([]byte, T) []byte) []byte {
 	return append(b, ']')
 }
 
-// plain is text that JSON need not escape, or null if it is empty.
+// peak returns the highest load of the next 24 hours, and the probability that it exceeds the
+// limit in the request.
 type plain string
 
 func (t plain) appendTo(b []byte) []byte {
@@ -134,7 +135,7 @@ func sendCode(w http.ResponseWriter, code int, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(value) // the client has gone
+	_ = json.NewEncoder(w).Encode(value) // the client has disconnected
 }
 
 // answer sends data that may be cached for some seconds, or 304 if the client already has
@@ -155,7 +156,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, kind string, dat
 	h.Set("Content-Type", kind)
 	h.Set("Content-Length", strconv.Itoa(len(data)))
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(data) // the client has gone
+		_, _ = w.Write(data) // the client has disconnected
 	}
 }
 

@@ -57,7 +57,7 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 	for _, c := range clients {
 		scores, err := s.c.Service.Scores(c.Name)
 		if err != nil {
-			continue // the client has just gone
+			continue // the client was removed in the meantime
 		}
 		for _, x := range scores {
 			if x.First != 0 {
@@ -90,7 +90,7 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
-	_, _ = w.Write(e.Bytes()) // the client has gone
+	_, _ = w.Write(e.Bytes()) // the client has disconnected
 }
 
 // forecastMetrics writes the forecasts of the steps that end 1, 6 and 24 hours after the

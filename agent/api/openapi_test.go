@@ -43,7 +43,7 @@ func TestOpenAPI(t *testing.T) {
 	if examples < 20 {
 		t.Errorf("only %d examples", examples)
 	}
-	// The validator must notice a wrong example.
+	// The validator must reject a wrong example.
 	broken := bytes.Replace(openAPI, []byte(`"mae_kw": 0.31`), []byte(`"mae_kw": "0.31"`), 1)
 	doc, err := openapi3.NewLoader().LoadFromData(broken)
 	if err != nil || bytes.Equal(broken, openAPI) {
@@ -55,7 +55,7 @@ func TestOpenAPI(t *testing.T) {
 }
 
 // TestAnswers checks real requests and answers against the description, one for each
-// operation and status that it lists, as far as they can be caused here.
+// operation and status that it lists, as far as a test can cause them.
 func TestAnswers(t *testing.T) {
 	doc := description(t)
 	router, err := gorillamux.NewRouter(doc)
@@ -149,7 +149,7 @@ func TestAnswers(t *testing.T) {
 }
 
 func init() {
-	// The validator knows JSON only; other kinds are texts.
+	// The validator supports only JSON; other types are treated as text.
 	for _, kind := range []string{"text/csv", "text/plain", "application/x-ndjson"} {
 		openapi3filter.RegisterBodyDecoder(kind, openapi3filter.FileBodyDecoder)
 	}

@@ -145,7 +145,7 @@ func (s *Server) issued(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// maxReadings is the largest number of steps in an answer with readings.
+// maxReadings is the maximum number of steps in an answer with readings.
 const maxReadings = 10_000
 
 // readings answers with the load of a client.
@@ -194,7 +194,7 @@ func (s *Server) readings(w http.ResponseWriter, r *http.Request) {
 // withOffset is the format of local times in answers.
 const withOffset = "2006-01-02T15:04:05-07:00"
 
-// The times that a request may name. A store holds no others.
+// The times that a request may name. A store contains no others.
 var earliest, latest = time.Date(2015, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // readTime reads a time with an offset, or in seconds since 1970.
@@ -306,7 +306,8 @@ func (s *Server) models(w http.ResponseWriter, r *http.Request) {
 	s.answerJSON(w, r, object{{"models", list}})
 }
 
-// ready reports whether the agent forecasts from fresh readings, and names what is missing.
+// ready reports whether the agent forecasts from fresh readings, and names the missing
+// clients.
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	reasons := []string{}
 	switch err := s.c.Service.Ready(); {
@@ -334,7 +335,7 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	}}})
 }
 
-// mostNamed is the number of clients that an answer names.
+// mostNamed is the maximum number of clients that an answer names.
 const mostNamed = 20
 
 // without returns the clients that have no forecast from fresh readings, and the number of all

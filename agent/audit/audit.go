@@ -29,18 +29,18 @@ import (
 )
 
 const (
-	readings      = 64 // single ones that are guessed
-	turnsPerGuess = 5  // how often each update is trained for a guess
+	readings      = 64 // number of single readings that are guessed
+	turnsPerGuess = 5  // number of times that each update is trained for a guess
 )
 
 // Subject is a client and its updates, as its agent has them.
 type Subject struct {
-	Setup  *setup.Setup // of the agent: with its draws
+	Setup  *setup.Setup // setup of the agent, including its draws
 	Kernel *kernel.Set
 	Meter  series.Meter
 	// Examples returns the examples of a meter with the client's scaling.
 	Examples func(series.Meter) series.Examples
-	// Kept is the client's stored state. First reports that the client has not trained yet.
+	// Kept is the client's stored state. First means that the client has not trained yet.
 	Kept  []float32
 	First bool
 	// Tasks are the tasks of the updates, newest first.
@@ -61,19 +61,19 @@ const (
 // Attack is the result of an attack.
 type Attack struct {
 	Name    string `json:"name"`
-	Updates int    `json:"updates"` // that were attacked together: the newest ones
-	// Meaning says in words how much the guesses reveal.
+	Updates int    `json:"updates"` // number of the newest updates that were attacked together
+	// Meaning describes in words how much the guesses reveal.
 	Meaning string `json:"meaning"`
-	// Labels says what each number is: an hour of the day, or a local time.
+	// Labels describes each number, which is an hour of the day or a local time.
 	Labels []string  `json:"labels"`
 	Truth  []float64 `json:"truth_kw"`
-	// Guess is what the attacker computes, and Known what it would compute if it knew the
+	// Guess is the attacker's guess, and Known the guess of an attacker that knew the
 	// agent's draws.
 	Guess Guess `json:"guess"`
 	Known Guess `json:"guess_with_known_draws"`
-	// Empty is the attacker's guess from updates in which the mean of all numbers
-	// replaces the client's number. This guess uses only the other readings, so only a
-	// better guess shows that the updates reveal something.
+	// Empty is the attacker's guess from updates in which the mean of all numbers replaces
+	// the client's number. It uses only the other readings, so only a better guess shows
+	// that the updates reveal something.
 	Empty Guess `json:"guess_without_updates"`
 }
 
@@ -83,8 +83,8 @@ type Guess struct {
 	Correlation float64   `json:"correlation"`
 }
 
-// judge compares the guesses with the truth. Chance stays below a correlation of 2/√n in 19
-// of 20 cases.
+// judge compares the guesses with the truth. In 19 of 20 cases, chance alone stays below a
+// correlation of 2/√n.
 func (a *Attack) judge() {
 	for _, g := range []*Guess{&a.Guess, &a.Known, &a.Empty} {
 		g.Correlation = metric.Correlation(g.Load, a.Truth)
@@ -149,7 +149,7 @@ func Run(ctx context.Context, s Subject) ([]Attack, error) {
 type lab struct {
 	Subject
 	worker *client.Worker
-	draws  *fed.Draws // of the worker
+	draws  *fed.Draws // draws of the worker
 	kept   []float32
 	update fed.Update
 	train  int // number of steps in the training split
@@ -208,7 +208,7 @@ func (l *lab) profile() (all []target) {
 }
 
 // readings returns random readings as targets. Guesses for neighbouring readings would be
-// alike, so their correlation would mean little.
+// similar, so their correlation would mean little.
 func (l *lab) readings() (all []target) {
 	framer := l.Setup.Problem.Framer
 	order := rand.New(rand.NewPCG(1, uint64(l.train))).Perm(l.train)
@@ -221,7 +221,7 @@ func (l *lab) readings() (all []target) {
 	return all
 }
 
-// sums are the newest update, and the sum of all.
+// sums contains the newest update, and the sum of all updates.
 type sums [2][]float32
 
 // updates trains the tasks with a meter's readings and the given draws. It returns the

@@ -15,7 +15,7 @@ import (
 )
 
 // subject returns a client with random loads and the given number of days and updates. Its
-// plan has inputs of the calendar only, so other readings do not help to guess one.
+// plan has only calendar inputs, so other readings do not help to guess one.
 func subject(t *testing.T, days, steps, updates int) Subject {
 	t.Helper()
 	r := rand.New(rand.NewPCG(11, 12))
@@ -83,7 +83,7 @@ func run(t *testing.T, s Subject) map[string]Attack {
 		if n := len(a.Truth); n == 0 || len(a.Labels) != n || len(a.Guess.Load) != n || len(a.Known.Load) != n || len(a.Empty.Load) != n {
 			t.Errorf("%s: %d numbers", a.Name, n)
 		}
-		found[a.Name] = a // that of all updates
+		found[a.Name] = a // later attacks, on all updates, replace earlier ones
 	}
 	return found
 }
@@ -106,8 +106,8 @@ func TestSecretDraws(t *testing.T) {
 	}
 }
 
-// TestLittleData checks that an audit does not hide what secret draws cannot protect: many
-// passes over little data.
+// TestLittleData checks that an audit reveals what secret draws cannot protect, which is
+// many passes over little data.
 func TestLittleData(t *testing.T) {
 	if a := run(t, secret(t, subject(t, 12, 20, 5)))[Readings]; a.Guess.Correlation < 0.5 {
 		t.Errorf("the correlation is %.3f", a.Guess.Correlation)

@@ -29,7 +29,7 @@ type Report struct {
 
 // The states of an audit.
 const (
-	None    = "none" // nobody has asked for one
+	None    = "none" // no audit was requested
 	Running = "running"
 	Done    = "done"
 	Failed  = "failed"
@@ -39,9 +39,9 @@ const (
 type Status struct {
 	Client string  `json:"client"`
 	State  string  `json:"state"`
-	Share  float64 `json:"share_done"` // of the work
-	Error  string  `json:"error"`      // if it failed
-	Report *Report `json:"report"`     // if it is done
+	Share  float64 `json:"share_done"` // completed share of the work
+	Error  string  `json:"error"`      // error if it failed
+	Report *Report `json:"report"`     // report if it is done
 }
 
 // Auditor passes requests for audits to the running agent, and holds the newest result. The
@@ -66,7 +66,7 @@ func (a *Auditor) Start(client string) error {
 		return ErrBusy
 	}
 	a.newest = Status{Client: client, State: Running}
-	a.asked <- client // has room, because one audit runs at a time
+	a.asked <- client // the channel has room, because only one audit runs at a time
 	return nil
 }
 

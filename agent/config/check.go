@@ -17,12 +17,12 @@ import (
 	"loadstar/series/openmeteo"
 )
 
-// Limits on what a file may ask for.
+// Limits on the values in a file.
 const (
 	maxClients = 1000
 	maxName    = 128
 	maxLevels  = 19
-	maxRows    = 14 * 24 * 12 // two weeks of 5 minutes
+	maxRows    = 14 * 24 * 12 // two weeks at intervals of 5 minutes
 )
 
 // check checks the values of a file and fills in those that depend on others.
@@ -83,7 +83,7 @@ func checkSite(c *Config, bad func(key, format string, a ...any)) {
 // checkName allows names that can be part of an MQTT topic and of a URL.
 func checkName(name string) error {
 	if name == "" || len(name) > maxName || !utf8.ValidString(name) {
-		return fmt.Errorf("a name has 1 to %d bytes of UTF-8", maxName)
+		return fmt.Errorf("a name must have 1 to %d bytes of UTF-8", maxName)
 	}
 	for _, r := range name {
 		if unicode.IsControl(r) || strings.ContainsRune("/+#\"\\", r) {
@@ -104,7 +104,7 @@ func checkClient(c *Config, name string, bad func(key, format string, a ...any),
 			x.Source = SourceMQTT
 		}
 	}
-	if x.Source == "http" || x.Source == "inbox" { // both are open to every client
+	if x.Source == "http" || x.Source == "inbox" { // both accept every client
 		x.Source = SourcePush
 	}
 	choice(key+".source", x.Source, SourcePush, SourceMQTT)

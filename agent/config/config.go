@@ -26,7 +26,7 @@ type Config struct {
 	History string `yaml:"history"`
 	// Model is the folder of a model that clients use, such as that of a run.
 	Model string `yaml:"model"`
-	// Clients are the meters. If none are given, the meters of the history are the clients. A name
+	// Clients are the meters. If there are none, the meters of the history are the clients. A name
 	// without settings takes its readings from the inbox and HTTP.
 	Clients map[string]Client `yaml:"clients"`
 	// Groups are clients that are forecast as one: NAME: [CLIENT, CLIENT].
@@ -39,13 +39,13 @@ type Config struct {
 	Forecast Forecast `yaml:"forecast"`
 	Share    Share    `yaml:"share"`
 	Train    Train    `yaml:"train"`
-	// Policy says which plans of a server the agent trains.
+	// Policy determines which plans of a server the agent trains.
 	Policy policy.Policy `yaml:"policy"`
 
 	location *time.Location
 }
 
-// Site is where the clients are.
+// Site is the place of the clients.
 type Site struct {
 	// Name is the name of the agent in MQTT topics and for operators.
 	Name string `yaml:"name"`
@@ -179,7 +179,7 @@ const (
 
 // Default returns the settings of an empty file.
 func Default() Config {
-	host, _ := os.Hostname() // without a name, the agent is called agent
+	host, _ := os.Hostname() // if the host has no name, the agent is called agent
 	if host == "" {
 		host = "agent"
 	}
@@ -236,7 +236,7 @@ func Parse(data []byte, environ []string) (*Config, error) {
 	var problems config.Problems
 	keys, err := config.Keys(data)
 	if err != nil {
-		return nil, err // the text is not YAML
+		return nil, err // the text is not valid YAML
 	}
 	if err := config.Decode(data, &c); err != nil {
 		problems = append(problems, err.(config.Problems)...)

@@ -92,7 +92,7 @@ func keys(t *testing.T, out *bytes.Buffer, prefix string, v reflect.Value, comme
 		if text == "" {
 			t.Errorf("%s.%s has no comment", v.Type().Name(), f.Name)
 		}
-		// Comments begin with the name of the field, which the table has already.
+		// Comments begin with the name of the field, which the table already shows.
 		for _, begin := range []string{f.Name + " is whether", f.Name + " is how", f.Name + " is", f.Name + " are", f.Name + " has"} {
 			if rest, ok := strings.CutPrefix(text, begin); ok {
 				text = strings.TrimSpace(strings.TrimPrefix(begin, f.Name+" is")) + rest
@@ -107,7 +107,7 @@ func keys(t *testing.T, out *bytes.Buffer, prefix string, v reflect.Value, comme
 	}
 }
 
-// usual writes a default; a dash means that there is none.
+// usual formats a default, with a dash if there is none.
 func usual(v reflect.Value) string {
 	if v.IsZero() || v.Kind() == reflect.Map {
 		return "-"

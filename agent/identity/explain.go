@@ -18,7 +18,7 @@ import (
 
 // errOtherRoot is returned if the server's root certificate is not the one that the token
 // names.
-var errOtherRoot = errors.New("this server did not create the token, so the token was not sent: check the address, or get a token from the operator of this server")
+var errOtherRoot = errors.New("this server did not create the token, so the token was not sent; check the address, or get a token from the operator of this server")
 
 // explained wraps an error with a text that tells an installer what to do. Error returns
 // only the text; Unwrap returns the cause.
@@ -30,7 +30,7 @@ type explained struct {
 func (e *explained) Error() string { return e.says }
 func (e *explained) Unwrap() error { return e.err }
 
-// explain describes why a call failed. The text refused says what to do if the server
+// explain describes why a call failed. The text refused describes what to do if the server
 // refused the call.
 func explain(doing, server string, err error, refused string) error {
 	says := why(err)
@@ -101,12 +101,12 @@ func why(err error) string {
 func wrongTime(c *x509.Certificate, now time.Time) error {
 	const form = "2006-01-02 15:04 MST"
 	if now.Before(c.NotBefore) {
-		return fmt.Errorf("it is valid from %s, and this machine's clock says %s: set the clock", c.NotBefore.UTC().Format(form), now.UTC().Format(form))
+		return fmt.Errorf("it is valid from %s, but this machine's clock shows %s; set the clock", c.NotBefore.UTC().Format(form), now.UTC().Format(form))
 	}
-	return fmt.Errorf("it expired on %s, and this machine's clock says %s: check the clock", c.NotAfter.UTC().Format(form), now.UTC().Format(form))
+	return fmt.Errorf("it expired on %s, and this machine's clock shows %s; check the clock", c.NotAfter.UTC().Format(form), now.UTC().Format(form))
 }
 
-// certified returns the hosts that a server's certificate is valid for, as text.
+// certified returns the hosts for which a server's certificate is valid, as text.
 func certified(c *x509.Certificate) string {
 	all := slices.Clone(c.DNSNames)
 	for _, ip := range c.IPAddresses {

@@ -36,7 +36,7 @@ const (
 )
 
 // ErrNotJoined means that the folder has no identity.
-var ErrNotJoined = errors.New("this agent has not joined a server: run 'loadstar agent join' or 'loadstar-agent join' first")
+var ErrNotJoined = errors.New("this agent has not joined a server; run 'loadstar agent join' or 'loadstar-agent join' first")
 
 // Identity is an agent's key and certificate in its folder. If the machine crashes during a
 // renewal, the file holds either the complete old pair or the complete new one. An Identity
@@ -51,9 +51,9 @@ type Identity struct {
 	// stale means that the server asked for a renewal.
 	stale atomic.Bool
 
-	renewing sync.Mutex // held during a renewal; guards what follows
+	renewing sync.Mutex // held during a renewal; guards the following fields
 	retry    backoff.Backoff
-	after    time.Time // of the next attempt
+	after    time.Time // time of the next attempt
 	// unasked means that the last attempt succeeded and that the server had not asked for it.
 	// If the server asks now, its issuer has changed since then, and the agent need not wait.
 	unasked bool
@@ -91,7 +91,7 @@ func parse(path string, text []byte) (*Identity, error) {
 		return nil, err
 	}
 	if b.Key == nil || len(b.Certificates) < 2 {
-		return nil, errors.New("the file must hold a key, its certificate and the root")
+		return nil, errors.New("the file must contain a key, its certificate and the root")
 	}
 	id, server := b.Notes[noteAgent], b.Notes[noteServer]
 	if err := checkID(id); err != nil {
@@ -195,10 +195,10 @@ func parseServer(server string) (string, error) {
 	u, err := url.Parse(text)
 	wrong := func(why string) (string, error) {
 		example := "https://loadstar.example:7443"
-		if err == nil && u.Hostname() != "" { // most addresses lack only this
+		if err == nil && u.Hostname() != "" { // most invalid addresses lack only the scheme
 			example = "https://" + net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), defaultPort))
 		}
-		return "", fmt.Errorf("the server's address %q %s: use %s", server, why, example)
+		return "", fmt.Errorf("the server's address %q %s; use %s", server, why, example)
 	}
 	switch {
 	case err != nil:

@@ -123,7 +123,7 @@ func prepare(dir string, now time.Time) (old *Identity, err error) {
 	old, err = Open(dir)
 	switch {
 	case err == nil && now.Before(old.Expires()):
-		return nil, fmt.Errorf("this agent has already joined %s as %s: to join again, stop it and rename %s to %s, with which it keeps its clients", old.server, old.id, old.path, oldFile)
+		return nil, fmt.Errorf("this agent has already joined %s as %s; to join again, stop it and rename %s to %s, so that it keeps its clients", old.server, old.id, old.path, oldFile)
 	case errors.Is(err, ErrNotJoined):
 		if old, err = open(dir, oldFile); err != nil && !errors.Is(err, ErrNotJoined) {
 			return nil, err
@@ -187,11 +187,11 @@ func short(name string) string {
 	return strings.TrimSpace(name)
 }
 
-// pinned is a connection to a server of which only a pin is known. The pin is that of its
+// pinned is a connection to a server for which only a pin is known. The pin is that of its
 // root certificate or of an issuer below the root.
 type pinned struct {
 	server, pin string
-	// The certificate with the pin, set once the connection is verified.
+	// The certificate with the pin, which is set once the connection is verified.
 	root atomic.Pointer[x509.Certificate]
 }
 

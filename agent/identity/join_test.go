@@ -455,8 +455,7 @@ func TestParseServer(t *testing.T) {
 	}
 }
 
-// Whatever names an agent puts into its request, it gets a certificate with its own name or
-// none.
+// Whatever names an agent requests, it gets a certificate with its own name or none.
 func TestNoOperatorForAgents(t *testing.T) {
 	f := newFleet(t)
 	i, _ := f.join(t)
@@ -483,7 +482,7 @@ func TestNoOperatorForAgents(t *testing.T) {
 	}
 }
 
-// TestDamagedIdentity flips each bit of the file. A flip that changes anything is noticed.
+// TestDamagedIdentity flips each bit of the file. A flip that changes anything is detected.
 func TestDamagedIdentity(t *testing.T) {
 	_, dir := newFleet(t).join(t)
 	text, err := os.ReadFile(filepath.Join(dir, file))
@@ -513,8 +512,8 @@ func TestDamagedIdentity(t *testing.T) {
 	}
 }
 
-// An agent that joined before there was a checksum need not join again, and its next renewal
-// adds one.
+// An agent that joined before the file had a checksum need not join again, and its next
+// renewal adds one.
 func TestIdentityWithoutChecksum(t *testing.T) {
 	i, dir := newFleet(t).join(t)
 	path := filepath.Join(dir, file)
@@ -540,7 +539,7 @@ func TestIdentityWithoutChecksum(t *testing.T) {
 	if text, err = os.ReadFile(path); err != nil || !note.Match(text) || o.ID() != i.ID() {
 		t.Errorf("%v\n%s", err, text)
 	}
-	// A wrong agent is noticed without a checksum too.
+	// A wrong agent is detected even without a checksum.
 	_, err = parse(file, bytes.Replace(old, []byte(i.ID()), []byte("x"), 1))
 	wantError(t, "other agent", err, "belongs to")
 }

@@ -300,7 +300,7 @@ func TestFollowsTheRoot(t *testing.T) {
 		if err := checkIn(t, i); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		i.after = time.Time{} // several rotations within an hour are for tests only
+		i.after = time.Time{} // only tests have several rotations within an hour
 		if renewed, err := i.RenewIfDue(t.Context(), time.Now()); err != nil || renewed != wantRenewed {
 			t.Errorf("%s: renewed is %v, %v", name, renewed, err)
 		}
@@ -408,7 +408,7 @@ func TestKilledWhileStoring(t *testing.T) {
 			t.Fatal(err, problem.String())
 		}
 		time.Sleep(time.Duration(n) * 317 * time.Microsecond)
-		cmd.Process.Kill() // the error would come again from Wait
+		cmd.Process.Kill() // Wait would return the error again
 		cmd.Wait()         // returns an error because the process was killed
 		if problem.Len() > 0 {
 			t.Fatal(problem.String())
@@ -491,7 +491,7 @@ func FuzzParse(f *testing.F) {
 func TestFollowsARotationAtOnce(t *testing.T) {
 	for life, wait := range map[time.Duration]time.Duration{30 * time.Minute: 10 * time.Minute, 7 * 24 * time.Hour: time.Hour} {
 		f := newFleet(t)
-		f.set(func() { f.ttl = time.Minute }) // such a certificate is due at once
+		f.set(func() { f.ttl = time.Minute }) // such a certificate is due immediately
 		i, _ := f.join(t)
 		f.set(func() { f.ttl = life })
 		now := time.Now()

@@ -37,7 +37,7 @@ type fleet struct {
 	agents  int
 	renewed int
 	names   []string
-	serials []string // of the certificates that callers of Exchange presented
+	serials []string // serial numbers of the certificates that callers of Exchange presented
 	// Faults that a test injects.
 	spoil func(chain [][]byte) ([][]byte, error)
 	id    string // replaces the assigned name

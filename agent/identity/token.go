@@ -17,9 +17,9 @@ const maxToken = 4 << 10
 func Token(argument, file string, stdin io.Reader) (string, error) {
 	switch {
 	case argument != "" && file != "":
-		return "", errors.New("two join tokens: give it as an argument or with --token-file, not both")
+		return "", errors.New("there are two join tokens; give one as an argument or with --token-file, not both")
 	case argument == "" && file == "":
-		return "", errors.New("no join token: write it to a file and use --token-file FILE, or - to read it from standard input")
+		return "", errors.New("there is no join token; write it to a file and use --token-file FILE, or - to read it from standard input")
 	case argument != "" && argument != "-":
 		return argument, nil
 	}
@@ -38,7 +38,7 @@ func Token(argument, file string, stdin io.Reader) (string, error) {
 	}
 	token := strings.TrimSpace(string(text))
 	if token == "" {
-		return "", errors.New("there is no join token in the file or on standard input: write the line that token create prints to it")
+		return "", errors.New("the file or standard input contains no join token; write the line that token create prints to it")
 	}
 	return token, nil
 }

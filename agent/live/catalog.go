@@ -27,12 +27,12 @@ var nan = float32(math.NaN())
 // model is a model with its weights.
 type model struct {
 	modelRecord
-	// serve is nil if the model cannot be used here; err says why.
+	// serve is nil if the model cannot be used here, and err is the reason.
 	serve *serve.Model
 	err   error
 }
 
-// catalog has the agent's models and its clients' weights. The roster's lock guards it.
+// catalog contains the agent's models and its clients' weights. The roster's lock guards it.
 type catalog struct {
 	*inputs
 	db      *boltfile.File
@@ -40,7 +40,7 @@ type catalog struct {
 	heads   map[headKey][]uint64
 	dropped map[string]bool // releases that prune removed
 	folder  string          // ID of the model in Config.Model
-	young   *model          // Config.Generic, or nil if it does not suit the site
+	young   *model          // the model in Config.Generic, or nil if it does not suit the site
 }
 
 // newModel makes a stored model usable.
@@ -53,11 +53,11 @@ func (cat *catalog) newModel(r modelRecord) *model {
 	if err != nil {
 		m.err = fmt.Errorf("model %s cannot be used: %w", r.Name, err)
 	}
-	m.Plan, m.Shared = nil, nil // the model has them
+	m.Plan, m.Shared = nil, nil // the model itself contains them
 	return m
 }
 
-// reason returns why a model cannot forecast for the site, or nothing if it can.
+// reason returns why a model cannot forecast for the site, or an empty string if it can.
 func (cat *catalog) reason(m *model) issue.Reason {
 	switch {
 	case m == nil || m.serve == nil:
@@ -71,7 +71,7 @@ func (cat *catalog) reason(m *model) issue.Reason {
 // runner is a contender in use. It has a model and a client's weights and state. A runner
 // without a model uses fallbacks.
 type runner struct {
-	id     uint64 // of the head, 0 without a model
+	id     uint64 // ID of the head, 0 without a model
 	model  *model
 	client serve.Client
 	made   int64
@@ -237,7 +237,7 @@ func (cat *catalog) openFolder(dir string, clients []string, now int64) error {
 	if err != nil {
 		return fmt.Errorf("cannot open the model %s: %w", dir, err)
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // the file was only read
 	plan, err := recipe.Write(f.Model.Plan)
 	if err != nil {
 		return err
@@ -250,7 +250,7 @@ func (cat *catalog) openFolder(dir string, clients []string, now int64) error {
 	if err != nil {
 		return fmt.Errorf("cannot open the model %s: %w", dir, err)
 	}
-	r.Version, _ = strconv.Atoi(version) // weights without a version have 0
+	r.Version, _ = strconv.Atoi(version) // weights without a version have version 0
 	sum := sha256.Sum256(r.encodeContent())
 	r.ID = "folder-" + hex.EncodeToString(sum[:8])
 	cat.folder = r.ID

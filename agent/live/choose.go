@@ -17,24 +17,24 @@ import (
 
 // The rules of staging.
 const (
-	testDays  = 14          // a contender is compared over the last days
-	leastDays = 3           // a comparison needs forecasts of so many days
+	testDays  = 14          // a contender is compared over this many recent days
+	leastDays = 3           // a comparison needs forecasts on at least this many days
 	between   = 6 * 60 * 60 // seconds between the issues that are compared
-	tolerance = 1.02        // a contender may be this much worse; ties go to the newer
+	tolerance = 1.02        // a contender may be worse by this factor; ties go to the newer model
 	// The correction and the blend with last week hide the errors of a bad model. So the
-	// bare model is judged too, with more tolerance. It competes with the champion's bare
-	// model, or with last week's load if no model is in use.
+	// bare model is judged as well, with more tolerance. It competes with the champion's
+	// bare model, or with last week's load if no model is in use.
 	bareTolerance, bareOfWeek = 1.1, 1.5
 	hopeless                  = 2.0
-	trialDays                 = 7         // the champion before runs silently for so long
-	better                    = 0.98      // it returns if its error is this much lower
-	fitDays                   = 14        // days of readings from which personal layers are fitted
-	fitSpan                   = 366 * day // readings that are used to fit
+	trialDays                 = 7         // number of days for which the previous champion runs silently
+	better                    = 0.98      // the previous champion returns if its error is lower by this factor
+	fitDays                   = 14        // minimum days of readings for fitting personal layers
+	fitSpan                   = 366 * day // span of the readings that are used for fitting
 	refitSpan                 = 56 * day
-	refitRest                 = 7 * day // at most one refit of a client in this time
-	judgeRest                 = day     // a comparison without a result is repeated after this time
+	refitRest                 = 7 * day // minimum time between two refits of a client
+	judgeRest                 = day     // time after which a comparison without a result is repeated
 	// A client without a model retries a refused one after this time. In some weeks last week's
-	// load is hard to beat, and in others it is bad.
+	// load is hard to beat, and in others it is poor.
 	retryRest = testDays * day
 )
 
@@ -46,8 +46,8 @@ type job struct {
 }
 
 // chooser decides which model each client uses. It compares new models with those in use, watches
-// the models in use, and removes unused ones. The roster's lock guards it. A comparison takes
-// long and runs without the lock (see compare.go).
+// the models in use, and removes unused ones. The roster's lock guards it. A comparison takes a
+// long time and runs without the lock (see compare.go).
 type chooser struct {
 	*roster
 	view *view
@@ -61,7 +61,7 @@ func (ch *chooser) nextJob(now int64) *job {
 		if !m.checked {
 			ch.recheck(m)
 		}
-		// Readings that do not show the client's use of energy say nothing about models.
+		// Readings that do not show the client's use of energy are useless for judging models.
 		if m.rec.Pinned || len(m.findings) > 0 {
 			continue
 		}
@@ -191,7 +191,7 @@ func (ch *chooser) settle(j *job, against uint64, v verdict, failed error, now i
 		return ch.install(m, v.winner, now)
 	case j.refit:
 		m.rec.Refit, m.rec.WantsRound = now, true
-		log.Info("fitting the client's layers again did not help; a new round of training might")
+		log.Info("refitting the client's layers did not help; a new round of training might")
 	case v.planted:
 		m.rec.refuse(j.model.ID)
 		log.Warn("the client refuses a model, because its forecasts leave the range of the readings", "reason", v.why)
@@ -269,13 +269,12 @@ func (ch *chooser) follow(m *member, now time.Time, snap *snapshot) error {
 	return ch.observeDrift(m, now, snap)
 }
 
-// rollback returns a client to its previous champion, and refuses the present model. If the
+// rollback returns a client to its previous champion, and refuses the current model. If the
 // previous champion ran silently, it continues with its state. The caller stores the client
-// and the
-// state of its champion.
+// and the state of its champion.
 func (ch *chooser) rollback(m *member, now int64) error {
 	if m.champion.model == nil {
-		return errors.New("there is no model to leave")
+		return errors.New("there is no model to roll back")
 	}
 	leaves, rec := m.champion, m.rec
 	rec.Before, rec.Refused = slices.Clone(rec.Before), slices.Clone(rec.Refused)
@@ -304,7 +303,7 @@ func (ch *chooser) prune() error {
 	usedModel := map[string]bool{}
 	for _, role := range []release.Role{release.Personal, release.Generic} {
 		all := ch.newest(role)
-		slices.SortStableFunc(all, func(a, b *model) int { // those that fit the site first
+		slices.SortStableFunc(all, func(a, b *model) int { // models that fit the site come first
 			return cmp.Compare(len(ch.reason(a)), len(ch.reason(b)))
 		})
 		for i, m := range all {

@@ -79,7 +79,7 @@ func withPlan(t *testing.T, s *Service, text string, now int64) {
 	}
 }
 
-// past stores the readings of some days of all clients.
+// past stores some days of readings for all clients.
 func past(t *testing.T, s *Service, days int, now int64) {
 	t.Helper()
 	var readings []store.Reading
@@ -93,7 +93,7 @@ func past(t *testing.T, s *Service, days int, now int64) {
 	}
 }
 
-// commits returns the number of transactions that were committed to the file.
+// commits returns the number of transactions committed to the file.
 func commits(t *testing.T, s *Service) (n int) {
 	t.Helper()
 	err := s.roster.db.View(func(tx *bolt.Tx) error {
@@ -106,8 +106,9 @@ func commits(t *testing.T, s *Service) (n int) {
 	return n
 }
 
-// TestRetry checks when a client tries a model again that it refused: after two weeks without any
-// model, but never if somebody rolled it back, or if it left the range of the readings.
+// TestRetry checks when a client retries a model that it refused. It does so after two weeks
+// without any model, but never if somebody rolled the model back or its forecasts left the range
+// of the readings.
 func TestRetry(t *testing.T) {
 	now := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
 	s := service(t, t.TempDir(), func(c *Config) {
@@ -122,7 +123,7 @@ func TestRetry(t *testing.T) {
 	for _, x := range []struct {
 		name   string
 		with   *runner
-		judged int64 // days ago, or -1
+		judged int64 // age of the judgement in days, or -1
 		want   bool
 	}{
 		{"after 13 days", &none, 13, false},
@@ -142,8 +143,8 @@ func TestRetry(t *testing.T) {
 	m.champion = champion
 }
 
-// TestNoWeather checks that a client says what it costs that its model was trained with weather and
-// nobody sends any, that this is no fault of the readings, and that it ends when weather arrives.
+// TestNoWeather checks a client whose model was trained with weather but that receives none. The
+// client reports the effect, which is not a fault of the readings, until weather arrives.
 func TestNoWeather(t *testing.T) {
 	now := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
 	s := service(t, t.TempDir(), func(c *Config) {
@@ -186,7 +187,7 @@ func TestNoWeather(t *testing.T) {
 	}
 }
 
-// TestTrial checks that a client leaves a model that proves worse than what served before.
+// TestTrial checks that a client leaves a model that proves worse than the previous one.
 func TestTrial(t *testing.T) {
 	now := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
 	var log bytes.Buffer
@@ -212,7 +213,8 @@ func TestTrial(t *testing.T) {
 		if !s.Tick() {
 			t.Fatal(s.Ready())
 		}
-		// A kill between two would separate an issue from the decisions that follow from it.
+		// A kill between two commits would separate an issue from the decisions that follow
+		// from it.
 		if n := commits(t, s) - before; n != 1 {
 			t.Fatalf("%s: %d transactions, want 1", now, n)
 		}
@@ -238,9 +240,9 @@ func TestTrial(t *testing.T) {
 	}
 }
 
-// TestIssueTime measures the CPU time of the forecasts of ten clients at 15 minutes. On an
-// emulated small device it is the figure that the documentation states. The limit is a
-// multiple of the time of a fixed loop, measured in between, because the speed of an
+// TestIssueTime measures the CPU time of forecasts for ten clients with steps of 15
+// minutes. On an emulated small device it is the figure in the documentation. The limit is
+// a multiple of the time of a fixed loop, measured in between, because the speed of an
 // emulator depends on its host.
 func TestIssueTime(t *testing.T) {
 	now := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
@@ -254,7 +256,7 @@ func TestIssueTime(t *testing.T) {
 	})
 	past(t, s, 9, now.Unix())
 	withModel(t, s, now.Unix())
-	for _, m := range s.roster.members { // the trial of a new model is over
+	for _, m := range s.roster.members { // end the trial of a new model
 		m.shadow, m.rec.TrialFrom = nil, 0
 	}
 	if !s.Tick() { // replays what the states have missed
@@ -277,7 +279,7 @@ func TestIssueTime(t *testing.T) {
 	if err != nil || x.Rows[0].Source != issue.Model || len(x.Rows) != 192 {
 		t.Fatalf("%+v, %v", x.Rows[0], err)
 	}
-	// Other processes on the same core raise the CPU time, so the least one counts.
+	// Other processes on the same core increase the CPU time, so the minimum counts.
 	least, loop := slices.Min(took), slices.Min(loops)
 	t.Logf("ten clients: %.0f ms of CPU time on %s, %.1f times the fixed loop", least.Seconds()*1000, runtime.GOARCH, least.Seconds()/loop.Seconds())
 	if limit := 20 * loop; least > limit {

@@ -15,15 +15,15 @@ import (
 	"loadstar/series"
 )
 
-// A comparison takes long, so the methods in this file are called without the roster's lock, and take
-// it where they need it.
+// A comparison takes a long time, so the methods in this file are called without the roster's lock,
+// and take it where they need it.
 
 // verdict is the result of a comparison.
 type verdict struct {
 	judged   bool // there were enough forecasts
 	accepted bool
 	winner   *head
-	// champion and contender have the errors per step.
+	// champion and contender contain the errors per step.
 	champion, contender tally
 	// planted means that a calendar flag makes the contender's forecasts leave the range of
 	// the readings.
@@ -67,7 +67,7 @@ func (ch *chooser) compare(ctx context.Context, j *job, champion *runner, now ti
 	}
 	// Without weights from training, or if they lose narrowly, fit weights to the readings
 	// before the days of the comparison. Weights from training that lose by far show that
-	// the release is not what it claims to be, even if fitting could repair it.
+	// the release is not what it claims to be, even if fitting could improve it.
 	v := verdict{why: "too few readings"}
 	for _, h := range contenders {
 		v, err = ch.contest(d, j, champion, h, cutoff)
@@ -120,7 +120,7 @@ func (ch *chooser) fit(ctx context.Context, d *series.Dataset, j *job, champion 
 func (ch *chooser) contest(d *series.Dataset, j *job, champion *runner, h *head, cutoff int64) (verdict, error) {
 	v := verdict{winner: h}
 	x := &runner{}
-	ch.issuing.Lock() // a release may arrive meanwhile
+	ch.issuing.Lock() // a release may arrive in the meantime
 	err := ch.fill(x, h)
 	ch.issuing.Unlock()
 	if err != nil {
@@ -178,8 +178,8 @@ func (ch *chooser) contest(d *series.Dataset, j *job, champion *runner, h *head,
 	if !v.accepted {
 		return v, nil
 	}
-	// Few calendar flags are set on the last days. A model can be right on these days, and
-	// far off when a flag is set for the first time.
+	// Few calendar flags are set on the last days. A model can be accurate on these days,
+	// and far off when a flag is set for the first time.
 	f, err := x.model.serve.TryFlags(d, 0, x.client, cutoff)
 	if err != nil {
 		return v, err
@@ -234,7 +234,7 @@ func (ch *chooser) trial(d *series.Dataset, r *runner, cutoff int64) (map[int64]
 	return out, err
 }
 
-// loadHeads returns the client's weights that come from training the model: one head, or none. It
+// loadHeads returns the client's weights from training the model, which are one head or none. It
 // takes the lock.
 func (ch *chooser) loadHeads(model, client string) (out []*head, err error) {
 	ch.issuing.Lock()

@@ -36,7 +36,7 @@ func openFile(dir string) (*boltfile.File, error) {
 	path := filepath.Join(dir, fileName)
 	f, err := boltfile.Open(path)
 	if errors.Is(err, boltfile.ErrDamaged) {
-		return nil, fmt.Errorf("%w; move the file away to start anew: readings and personal layers of training are in other files", err)
+		return nil, fmt.Errorf("%w; move the file away to start again; readings and personal layers of training are in other files", err)
 	} else if err != nil {
 		return nil, err
 	}
@@ -51,12 +51,12 @@ func openFile(dir string) (*boltfile.File, error) {
 		case got == nil:
 			return meta.Put([]byte("format"), []byte(fileFormat))
 		case string(got) != fileFormat:
-			return fmt.Errorf("%w (format %s, this one reads %s): upgrade", stateformat.ErrNewer, got, fileFormat)
+			return fmt.Errorf("%w (format %s, but this one reads %s): upgrade", stateformat.ErrNewer, got, fileFormat)
 		}
 		return nil
 	})
 	if err != nil {
-		_ = f.Close() // report the error that made opening fail, not a second one
+		_ = f.Close() // report the error that made opening fail, not this one
 		return nil, err
 	}
 	return f, nil
@@ -67,7 +67,7 @@ func put(tx *bolt.Tx, bucket, key []byte, f stateformat.Format, state []byte) er
 	return tx.Bucket(bucket).Put(key, f.Wrap(state))
 }
 
-// get returns the content of a value, or nil if there is none. It is a copy.
+// get returns the content of a value, or nil if there is none. The content is a copy.
 func get(tx *bolt.Tx, bucket, key []byte, f stateformat.Format) ([]byte, error) {
 	b := tx.Bucket(bucket).Get(key)
 	if b == nil {
@@ -103,7 +103,7 @@ func getJSON(tx *bolt.Tx, bucket, key []byte, f stateformat.Format, r any) (bool
 // numberKey sorts numbers in ascending order.
 func numberKey(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
-// timeKey is the key of a client's record of a time.
+// timeKey is the key of a client's record at a given time.
 func timeKey(client string, at int64) []byte {
 	return binary.BigEndian.AppendUint64(append([]byte(client), 0), uint64(at))
 }

@@ -57,7 +57,7 @@ func (ro *roster) openGroup(name string, members []string) (*group, error) {
 			return err
 		}
 		if !slices.Equal(had, g.members) || g.state.UnmarshalBinary(state) != nil {
-			ro.c.Log.Info("a group has changed, so its interval is learned anew", "group", name)
+			ro.c.Log.Info("a group has changed, so its interval is learned again", "group", name)
 			g.state, err = ro.newGroup()
 		}
 		return err

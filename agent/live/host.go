@@ -18,7 +18,7 @@ func (s *Service) Host() release.Host { return host{s.chooser, s.wakeWork} }
 // host gives releases to the chooser. Its methods take the roster's lock.
 type host struct {
 	*chooser
-	wake func() // is called when there may be work
+	wake func() // called when there may be work
 }
 
 // Has reports whether the service has a release, or had it and no longer needs it.
@@ -53,7 +53,7 @@ func (h host) Offer(r release.Release, load func(client string) (release.Kept, b
 		}
 		kept, ok, err := load(name)
 		if err != nil {
-			h.c.Log.Warn("cannot read what a client kept from training", "client", name, "run", r.Run, "error", err)
+			h.c.Log.Warn("cannot read a client's layers from training", "client", name, "run", r.Run, "error", err)
 			continue
 		}
 		if !ok || len(kept.Scaling) == 0 {
@@ -61,12 +61,12 @@ func (h host) Offer(r release.Release, load func(client string) (release.Kept, b
 		}
 		scaling, err := serve.DecodeScaling(kept.Scaling)
 		if err != nil {
-			h.c.Log.Warn("cannot read the scaling that a client kept from training", "client", name, "run", r.Run, "error", err)
+			h.c.Log.Warn("cannot read a client's scaling from training", "client", name, "run", r.Run, "error", err)
 			continue
 		}
 		c, err := m.serve.Client(kept.Personal, scaling)
 		if err != nil {
-			h.c.Log.Warn("what a client kept from training does not fit the release", "client", name, "release", rec.Name, "error", err)
+			h.c.Log.Warn("a client's layers from training do not fit the release", "client", name, "release", rec.Name, "error", err)
 			continue
 		}
 		heads = append(heads, newHead(r.ID, name, now, trained, c))
@@ -142,7 +142,7 @@ func (h host) Reports() ([]release.Report, func()) {
 			told[name] = soon
 			prompt = append(prompt, name)
 		}
-		// If a later day than today was reported, the clock was wrong then.
+		// If a day later than today was reported, the clock was wrong at that time.
 		if m.rec.Reported >= sunday && m.rec.Reported <= yesterday+1 || len(m.scores.days) == 0 {
 			continue
 		}
@@ -157,7 +157,7 @@ func (h host) Reports() ([]release.Report, func()) {
 		if t.N > 0 {
 			r.Coverage = coarse(float64(t.Hits) / float64(t.N))
 		}
-		if m.champion.model != nil && !m.champion.model.Folder { // a folder's model is no business of the server
+		if m.champion.model != nil && !m.champion.model.Folder { // a folder's model is not reported to the server
 			r.Release = m.champion.model.ID
 		}
 		for source, share := range r.Shares {

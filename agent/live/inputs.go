@@ -45,7 +45,7 @@ func (in *inputs) ahead() int { return max(in.c.H, int(48*time.Hour/in.c.Site.In
 // loads reads the load of a client in [from, to).
 type loads func(client string, from, to int64) ([]float32, error)
 
-// stored reads the present load of a client from the store.
+// stored reads the current load of a client from the store.
 func (in *inputs) stored(client string, from, to int64) ([]float32, error) {
 	m, err := in.c.Store.Load(client, from, to)
 	return m.Load, err

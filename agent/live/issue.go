@@ -15,7 +15,7 @@ import (
 
 const (
 	day = 24 * 60 * 60 // seconds
-	// replayed is how far back a new state is replayed, in seconds.
+	// replayed is the number of seconds for which a new state is replayed.
 	replayed = 63 * day
 	// keptIssues is how long a recorded issue is kept after its last target. The day of that
 	// target may be scored again until then. It may have begun a day earlier.
@@ -167,8 +167,8 @@ func (is *issuer) issueNow(ctx context.Context, name string) (*Issued, error) {
 	return x, nil
 }
 
-// issueOne makes a client's forecast and that of its silent contender. The
-// result is not nil if the issue is recorded.
+// issueOne makes a client's forecast and that of its silent contender. The result is nil
+// unless the issue is recorded.
 func (is *issuer) issueOne(m *member, snap *snapshot, now time.Time) (*Issued, *recorded, error) {
 	cutoff, meter := snap.cutoff, snap.meters[m.name]
 	gen := is.generic(m, cutoff)
@@ -206,7 +206,7 @@ func (is *issuer) issueOne(m *member, snap *snapshot, now time.Time) (*Issued, *
 	return x, r, nil
 }
 
-// ask returns a runner's forecasters, and the spy that records the client's own model.
+// ask returns a runner's forecasters, and the forecaster that records the client's own model.
 func (is *issuer) ask(snap *snapshot, client string, r *runner, gen *generic) (issue.Models, *spy) {
 	var (
 		out issue.Models
@@ -235,7 +235,7 @@ func (is *issuer) ask(snap *snapshot, client string, r *runner, gen *generic) (i
 	return out, own
 }
 
-// issued adds to a forecast the fields that the ladder cannot know.
+// issued sets the fields of a forecast that the ladder cannot know.
 func (is *issuer) issued(r *runner, f issue.Forecast, name string, now time.Time) *Issued {
 	f.Client = name
 	x := &Issued{Forecast: f, Issued: now.Unix()}
@@ -280,19 +280,20 @@ func (is *issuer) catchUp(m *member, gen *generic, cutoff int64) error {
 }
 
 // missed returns the time from which a contender's state must be replayed, or the cutoff if nothing
-// was missed. It makes a new state if the present one cannot continue.
+// was missed. It creates a new state if the current one cannot continue.
 func (is *issuer) missed(r *runner, cutoff int64) (since int64, err error) {
 	fresh := r.state.Next() == 0
 	if fresh && r.begin != nil {
 		if err := r.state.UnmarshalBinary(r.begin); err != nil || r.state.Next() > cutoff {
-			// The configuration differs from the one in training, or readings are missing.
+			// Either the configuration differs from the one in training, or readings are
+			// missing.
 			if r.state, err = is.newState(); err != nil {
 				return 0, err
 			}
 		}
 		r.begin = nil
 	}
-	if r.state.Next() > cutoff+2*is.seconds() { // the clock was wrong, and the state learns nothing until then
+	if r.state.Next() > cutoff+2*is.seconds() { // the clock was wrong, and the state would learn nothing until then
 		if r.state, err = is.newState(); err != nil {
 			return 0, err
 		}
@@ -329,7 +330,7 @@ func (r *runner) reach() int {
 }
 
 // generic returns the newest released generic model with the scaling of a client, if there is
-// one and the client has two days of readings before the present day. Otherwise it returns the
+// one and the client has two days of readings before the current day. Otherwise it returns the
 // young model, or nil if there is none.
 func (is *issuer) generic(m *member, cutoff int64) *generic {
 	if g := is.released(m, cutoff); g != nil || is.young == nil {

@@ -23,10 +23,10 @@ var (
 
 // Site describes what all clients have in common.
 type Site struct {
-	Name   string // of the agent
+	Name   string // name of the agent
 	Zone   *time.Location
 	Step   time.Duration
-	H      int // steps that are forecast
+	H      int // number of steps that are forecast
 	Levels []float64
 	// Generated means that the readings are synthetic.
 	Generated bool
@@ -63,10 +63,10 @@ type ClientStatus struct {
 // Issued is a forecast as it was issued.
 type Issued struct {
 	issue.Forecast
-	Issued  int64 // when it was made, Unix seconds
+	Issued  int64 // time of the issue in Unix seconds
 	Release ModelRef
-	// Bare has the model's own point forecasts before the correction, and NaN where there
-	// is none. It is nil after a restart, or if no model was used.
+	// Bare contains the model's own point forecasts before the correction, with NaN where
+	// there is none. It is nil after a restart, or if no model was used.
 	Bare []float64
 	// Sequence counts the client's issues. It changes whenever the client's
 	// forecasts change.
@@ -75,7 +75,7 @@ type Issued struct {
 
 // ModelRef names the model of a forecast.
 type ModelRef struct {
-	Release string // such as day@7, or the name of a folder; empty if there is none
+	Release string // a name such as day@7, or the name of a folder; empty if there is none
 	Run     string
 	Version int
 	// Head is the Unix time in seconds at which the client's personal layers were fitted or

@@ -13,8 +13,8 @@ import (
 // checkedDays is the span that is checked. Only its last 7 days have findings.
 const checkedDays = 35
 
-// messages explain the findings that forbid learning, because the readings do not show
-// the client's use of energy. Each finding has a message and advice.
+// messages explain the findings that prevent learning, because the readings do not show the
+// client's use of energy. Each finding has a message and advice.
 var messages = map[quality.Code][2]string{
 	"unit-jump": {
 		"Low and high loads are many times those of the weeks before, or a small part of them.",
@@ -64,7 +64,7 @@ func (v *view) Quality(client string) (r QualityReport, err error) {
 		r.Missing = float64(n) / float64(len(m.Load))
 	}
 	r.Findings, err = v.current(client)
-	// Missing weather is no fault of the readings. Lists show it as the forecast's reason.
+	// Missing weather is not a fault of the readings. Lists show it as the forecast's reason.
 	if a, ok := x.Reason.WeatherCost(); ok {
 		r.Findings = append(r.Findings, Finding{Code: "no-weather", Message: a.Message, Advice: a.Advice})
 	}
@@ -78,10 +78,10 @@ const (
 	unchangedFor = 10 * time.Minute
 )
 
-// checkedNow has a client's findings at a time.
+// checkedNow contains a client's findings at a given time.
 type checkedNow struct {
 	at       time.Time
-	changes  uint64 // of the store
+	changes  uint64 // number of changes of the store
 	findings []Finding
 }
 

@@ -9,8 +9,8 @@ import (
 	"loadstar/series/store"
 )
 
-// TestFindingsNow checks that lists, detail and reports to the server say the same about readings,
-// as soon as they are stored.
+// TestFindingsNow checks that lists, the detail page and reports to the server show the same
+// findings as soon as the readings are stored.
 func TestFindingsNow(t *testing.T) {
 	now := time.Date(2026, 11, 18, 12, 0, 0, 0, time.UTC)
 	s := service(t, t.TempDir(), func(c *Config) {
@@ -48,7 +48,8 @@ func TestFindingsNow(t *testing.T) {
 		t.Errorf("nothing is wrong, but %+v is reported", all)
 	}
 
-	// A flat load can mean that nobody is at home, so that the server learns it with the weekly report.
+	// A flat load can mean that nobody is at home, so the server receives it only with the
+	// weekly report.
 	flat := []store.Reading{}
 	for u := now.Unix() - day; u < now.Unix(); u += 900 {
 		flat = append(flat, store.Reading{Client: "a", Time: u, KW: 0.7})
@@ -75,7 +76,7 @@ func TestFindingsNow(t *testing.T) {
 	}
 	report("impossible")
 
-	// A week after the last of them, they are no longer shown.
+	// A week after the last flat reading, the finding is no longer shown.
 	now = now.Add(8 * 24 * time.Hour)
 	past(t, s, 8, now.Unix()/900*900)
 	look()

@@ -67,7 +67,7 @@ func (r *modelRecord) decode(b []byte) error {
 	})
 }
 
-// Origin says where a client's weights come from.
+// Origin is the source of a client's weights.
 type origin string
 
 const (
@@ -76,7 +76,7 @@ const (
 	refit   origin = "refit"   // fitted again after an alarm
 )
 
-// head has the weights and the scaling of a client for a model.
+// head contains the weights and the scaling of a client for a model.
 type head struct {
 	Model   string
 	Client  string
@@ -112,15 +112,15 @@ func (h *head) decode(b []byte) error {
 	})
 }
 
-// clientRecord says which model a client uses. Contenders are numbers of heads. 0 means that
-// no model is used, so fallbacks serve.
+// clientRecord records which model a client uses. Contenders are numbers of heads. 0 means
+// that no model is used, so fallbacks serve.
 type clientRecord struct {
 	Champion uint64 `json:"champion"`
-	// Before are earlier champions, newest first.
+	// Before lists earlier champions, newest first.
 	Before []uint64 `json:"before,omitempty"`
 	// Shadow is the previous champion while it runs silently. It is in Before, or 0 for the
-	// fallbacks. TrialFrom is the time when the present champion took over, or 0 after its
-	// trial.
+	// fallbacks. TrialFrom is the time at which the current champion took over, or 0 after
+	// its trial.
 	Shadow    uint64 `json:"shadow"`
 	TrialFrom int64  `json:"trial_from,omitempty"`
 	Pinned    bool   `json:"pinned,omitempty"`
@@ -129,17 +129,17 @@ type clientRecord struct {
 	// Judged is the time when each model was last compared without a result, or refused
 	// because of its errors.
 	Judged map[string]int64 `json:"judged,omitempty"`
-	// Refit is when the head was last fitted because of an alarm.
+	// Refit is the time at which the head was last fitted because of an alarm.
 	Refit      int64 `json:"refit,omitempty"`
 	WantsRound bool  `json:"wants_round,omitempty"`
-	Reported   int64 `json:"reported,omitempty"` // newest day whose report the server has
+	Reported   int64 `json:"reported,omitempty"` // newest day whose report the server has received
 	// Told are the codes of findings that the server knows.
 	Told     []string `json:"told,omitempty"`
 	Sequence uint64   `json:"sequence,omitempty"`
 }
 
-// maxRefused limits the list of refused models. maxBefore limits the earlier champions,
-// so that three are kept with the present one.
+// maxRefused limits the list of refused models. maxBefore limits the earlier champions, so
+// that three are kept including the current one.
 const (
 	maxRefused = 64
 	maxBefore  = 2
@@ -162,7 +162,7 @@ func (r *clientRecord) retries(model string) bool {
 	return ok
 }
 
-// promote makes a contender the champion, and the present champion its shadow.
+// promote makes a contender the champion, and the current champion its shadow.
 func (r *clientRecord) promote(id uint64, now int64) {
 	if r.Champion != 0 {
 		r.Before = append([]uint64{r.Champion}, r.Before...)
@@ -172,7 +172,7 @@ func (r *clientRecord) promote(id uint64, now int64) {
 	r.Champion = id
 }
 
-// back returns to the champion before.
+// back returns to the previous champion.
 func (r *clientRecord) back() {
 	r.Champion, r.Shadow, r.TrialFrom = 0, 0, 0
 	if len(r.Before) > 0 {
@@ -183,8 +183,8 @@ func (r *clientRecord) back() {
 // sources numbers the sources of rows for the file. Numbers must not change.
 var sources = []issue.Source{issue.None, issue.Model, issue.Generic, issue.Week, issue.Day, issue.Last, issue.Median}
 
-// recorded is an issue to score. Values has a row of Levels values for each step. Means has
-// each step's mean.
+// recorded is an issue to score. Values contains a row of Levels values for each step.
+// Means contains each step's mean.
 type recorded struct {
 	Cutoff  int64
 	Head    uint64
@@ -192,8 +192,8 @@ type recorded struct {
 	Values  []float32
 	Means   []float32
 	Sources []byte
-	// Bare is the model's own point forecast, empty if there is none. Shadow has the values
-	// of the silent contender, or is empty.
+	// Bare is the model's own point forecast, empty if there is none. Shadow contains the
+	// values of the silent contender, or is empty.
 	Bare   []float32
 	Shadow []float32
 }
@@ -250,8 +250,8 @@ func record(f *issue.Forecast) *recorded {
 	return r
 }
 
-// putIssue stores the newest forecast of a client or group, and the recorded issue if it is not nil. It
-// removes those that are no longer needed.
+// putIssue stores the newest forecast of a client or group, and the recorded issue if it is not
+// nil. It removes issues that are no longer needed.
 func putIssue(tx *bolt.Tx, x *Issued, r *recorded, step int64) error {
 	if err := put(tx, newestBucket, []byte(x.Client), newestFormat, encodeIssued(x)); err != nil || r == nil {
 		return err

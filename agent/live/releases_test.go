@@ -30,8 +30,8 @@ func releaseOf(t *testing.T, id string, version int) release.Release {
 	return release.Release{ID: id, Name: "day", Number: version, Run: "run", Version: version, Role: release.Personal, Plan: plan, Weights: shared}
 }
 
-// A server that offers many releases fills neither memory nor disk, and a release that was
-// removed does not come back as a new one: not with the next list, nor after a restart.
+// A server that offers many releases fills neither memory nor disk, and a removed release
+// does not return as a new one, either with the next list or after a restart.
 func TestManyReleases(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Date(2026, 11, 16, 12, 0, 0, 0, time.UTC)
@@ -85,7 +85,7 @@ func TestManyReleases(t *testing.T) {
 	})
 }
 
-// A report names a release of the server, and nothing of a model from a folder.
+// A report names only releases of the server, and never a model from a folder.
 func TestReportsNameReleasesOnly(t *testing.T) {
 	now := time.Date(2026, 11, 16, 12, 0, 0, 0, time.UTC)
 	s := service(t, t.TempDir(), func(c *Config) {
@@ -104,8 +104,9 @@ func TestReportsNameReleasesOnly(t *testing.T) {
 	}
 }
 
-// A client reports once a week, with rounded numbers, so that the difference of two reports says
-// little about one day. A new client reports at once, for the week before.
+// A client reports once a week, with rounded numbers, so that the difference of two reports
+// reveals little about a single day. A new client reports immediately, for the previous
+// week.
 func TestReportsAreCoarse(t *testing.T) {
 	now := time.Date(2026, 11, 18, 12, 0, 0, 0, time.UTC) // a Wednesday
 	s := service(t, t.TempDir(), func(c *Config) {

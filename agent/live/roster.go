@@ -19,13 +19,13 @@ const (
 	asGroup    = "group"
 )
 
-// roster has the clients and groups, and the catalog of models. It is guarded by issuing, which is
-// held while forecasts are made or the choice of models changes. The caller of a method of roster,
-// catalog, issuer or chooser must hold it, unless the method says that it takes the lock.
+// roster contains the clients and groups, and the catalog of models. Its lock is issuing, which
+// is held while forecasts are made or the choice of models changes. The caller of a method of
+// roster, catalog, issuer or chooser must hold it, unless the method takes the lock itself.
 type roster struct {
 	*catalog
 	issuing sync.Mutex
-	names   []string // of the clients, sorted
+	names   []string // names of the clients, sorted
 	members map[string]*member
 	groups  []*group
 }
@@ -39,11 +39,12 @@ type member struct {
 	scores   *history
 	watch    *watch
 	findings []Finding
-	checked  bool // findings are known since the service was opened
-	// told is when findings were last reported since the service was opened, in Unix seconds.
+	checked  bool // the findings have been computed since the service was opened
+	// told is the time at which findings were last reported since the service was opened, in
+	// Unix seconds.
 	told     int64
 	revision uint64
-	// profile is the generic model with the scaling of the client, made once a day.
+	// profile is the generic model with the scaling of the client, created once a day.
 	profile generic
 }
 

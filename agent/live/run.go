@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// idle is the longest time between two looks for background work.
+// idle is the maximum time between two searches for background work.
 const idle = 10 * time.Minute
 
 // firstWorkTime limits the work before the very first forecasts.
@@ -44,7 +44,7 @@ func (s *Service) firstWork(ctx context.Context) {
 	defer cancel()
 	for ctx.Err() == nil {
 		if did, err := s.Work(ctx); err != nil || !did {
-			return // the background tries again, and says what is wrong
+			return // the background retries, and reports the problem
 		}
 	}
 }
@@ -157,5 +157,5 @@ func (s *Service) Pin(client string) error { return s.chooser.pin(client, true) 
 // Unpin allows a client's model to change again.
 func (s *Service) Unpin(client string) error { return s.chooser.pin(client, false) }
 
-// Rollback returns a client to its previous model, and refuses the present one.
+// Rollback returns a client to its previous model, and refuses the current one.
 func (s *Service) Rollback(client string) error { return s.chooser.leave(client) }

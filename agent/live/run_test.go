@@ -97,12 +97,13 @@ func TestSchedule(t *testing.T) {
 			synctest.Wait()
 		}
 		edge := func(clock string) int64 {
-			x, _ := time.Parse("15:04", clock) // a constant of this test
+			x, _ := time.Parse("15:04", clock) // clock is a constant of this test
 			return time.Date(2026, 11, 16, x.Hour(), x.Minute(), 0, 0, time.UTC).Unix()
 		}
-		// At 09:50 the edge of 09:45 and its delay have passed: a forecast at once.
+		// At 09:50 the edge of 09:45 and its delay have passed, so a forecast is made
+		// immediately.
 		until("10:01:00")
-		report(t, s, "a", edge("10:00"), 1) // b is missing: the delay decides
+		report(t, s, "a", edge("10:00"), 1) // b is missing, so the delay decides
 		if x, err := s.Client("a"); err != nil || x.Newest != edge("10:00") || x.Forecast.Cutoff != edge("09:45") {
 			t.Errorf("before the next forecast, the newest reading ends at %d, %v", x.Newest, err)
 		}
@@ -112,7 +113,7 @@ func TestSchedule(t *testing.T) {
 		until("10:15:40")
 		report(t, s, "b", edge("10:15"), 2) // all have reported
 		until("10:18:00")
-		report(t, s, "b", edge("10:15"), 3) // a correction does not lead to another forecast
+		report(t, s, "b", edge("10:15"), 3) // a correction does not cause another forecast
 		until("10:29:00")
 		until("10:35:00")
 		cancel()
@@ -123,7 +124,7 @@ func TestSchedule(t *testing.T) {
 		if !slices.Equal(at, want) {
 			t.Errorf("forecasts at %v, want %v", at, want)
 		}
-		// An hour later, one forecast is made: missed edges are not made up for.
+		// An hour later, only one forecast is made, because missed edges are skipped.
 		time.Sleep(time.Hour)
 		if n := len(at); !s.Tick() || s.Tick() || len(at) != n+1 {
 			t.Errorf("%d forecasts after an hour", len(at)-n)
@@ -131,7 +132,7 @@ func TestSchedule(t *testing.T) {
 	})
 }
 
-// TestReadings checks the readings of clients, of groups and of steps that are missing.
+// TestReadings checks the readings of clients and of groups, and missing steps.
 func TestReadings(t *testing.T) {
 	now := time.Date(2026, 11, 16, 0, 0, 0, 0, time.UTC).Unix()
 	s := service(t, t.TempDir(), func(c *Config) { c.Groups = map[string][]string{"both": {"b", "a"}} })
@@ -152,7 +153,8 @@ func TestReadings(t *testing.T) {
 	}
 }
 
-// TestFirstDays checks what a new meter gets, and that an untrusted clock stops everything.
+// TestFirstDays checks the forecasts for a new meter, and that an untrusted clock stops
+// everything.
 func TestFirstDays(t *testing.T) {
 	now := time.Date(2026, 11, 16, 0, 0, 0, 0, time.UTC)
 	var wrong error
@@ -228,8 +230,8 @@ func TestFirstDays(t *testing.T) {
 	}
 }
 
-// TestScoresAgain checks that scores do not change when they are made again after a restart,
-// which does not know whether earlier readings were corrected since.
+// TestScoresAgain checks that scores do not change when they are computed again after a
+// restart, which does not know whether earlier readings were corrected in the meantime.
 func TestScoresAgain(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs days of virtual time")

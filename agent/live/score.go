@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	keptDays = 40 // days of scores that are kept
+	keptDays = 40 // number of days of scores that are kept
 	// correctable is the number of past days that are scored again when readings are
 	// corrected.
 	correctable = 7
@@ -22,9 +22,9 @@ const (
 // blocks are the ends of the blocks of leads, in hours. Later leads form the last block.
 var blocks = []int{1, 6, 24, 48}
 
-// sums are the errors of one day's forecasts in a block of leads.
+// sums contains the errors of one day's forecasts in a block of leads.
 type sums struct {
-	Rows, Fallback int // forecasts, and those that are not from a model
+	Rows, Fallback int // forecasts, and those that did not come from a model
 	N              int // forecasts with a known load and a value
 	Abs            float64
 	Hits           int // loads within the outer levels
@@ -67,7 +67,7 @@ func (a *sums) add(b *sums) {
 // energySums are the errors of forecasts of a day's energy, in kWh.
 type energySums struct {
 	N                            int
-	Abs, Signed, Energy, WeekAbs float64 // WeekAbs: of last week's energy
+	Abs, Signed, Energy, WeekAbs float64 // WeekAbs is the error of last week's energy
 }
 
 func (a *energySums) add(b energySums) {
@@ -78,15 +78,15 @@ func (a *energySums) add(b energySums) {
 	a.WeekAbs += b.WeekAbs
 }
 
-// dayScore has the sums of a UTC day by block. Its energy sums cover the 24 hours after each
-// issue of the day that is the first of a local day.
+// dayScore contains the sums of a UTC day by block. Its energy sums cover the 24 hours after
+// each issue of the day that is the first of a local day.
 type dayScore struct {
 	Day    int64
 	Blocks []sums
 	Energy energySums
 }
 
-// history has the scores of a client, by ascending day.
+// history contains the scores of a client, by ascending day.
 type history struct{ days []dayScore }
 
 // set replaces the scores of a day, and drops the oldest days.
@@ -131,7 +131,7 @@ func (h *history) energy(days int, today int64) EnergyScore {
 	return EnergyScore{Days: t.N, MAE: t.Abs / float64(t.N), RelativeMAE: t.Abs / t.WeekAbs, Bias: t.Signed / math.Abs(t.Energy)}
 }
 
-// score turns sums into the public form.
+// score converts sums to the public form.
 func (t *sums) score(days, first, last int) Score {
 	x := Score{Days: days, First: first, Last: last, Steps: t.N, MAE: t.Abs / float64(t.N), RelativeMAE: math.NaN()}
 	if t.Week > 0 {
@@ -160,9 +160,9 @@ type records struct {
 	db *boltfile.File
 }
 
-// scoreAll makes the scores of the days that have changed since the last time, and decides
-// what follows from them. It returns the clients that went back to the model before. The
-// caller stores the result with putScores.
+// scoreAll computes the scores of the days that have changed since the last time, and
+// decides the consequences. It returns the clients that returned to their previous model.
+// The caller stores the result with putScores.
 func (is *issuer) scoreAll(now time.Time, snap *snapshot) (back []*member, err error) {
 	today := snap.cutoff / day
 	for _, name := range is.names {
@@ -194,7 +194,7 @@ func (is *issuer) scoreAll(now time.Time, snap *snapshot) (back []*member, err e
 }
 
 // putScores stores the scores of all clients and groups, and the states of the clients that
-// went back to the model before.
+// returned to their previous model.
 func (is *issuer) putScores(tx *bolt.Tx, back []*member) error {
 	for _, m := range back {
 		if err := putState(tx, m.name, asChampion, m.champion); err != nil {
@@ -214,11 +214,12 @@ func (is *issuer) putScores(tx *bolt.Tx, back []*member) error {
 	return nil
 }
 
-// scoreDays scores the recorded issues of a client or group with targets from a day on.
+// scoreDays scores the recorded issues of a client or group whose targets are on or after a
+// given day.
 func (re *records) scoreDays(snap *snapshot, name string, members []string, h *history, from int64) error {
 	cutoff, today := snap.cutoff, snap.cutoff/day
 	step := re.seconds()
-	begin := from*day - 15*day // for last week's load
+	begin := from*day - 15*day // includes the readings for last week's load
 	load, err := re.load(snap.load, name, members, begin, cutoff)
 	if err != nil {
 		return err
@@ -239,7 +240,7 @@ func (re *records) scoreDays(snap *snapshot, name string, members []string, h *h
 		return eachTime(tx, issuedBucket, name, from*day-reach, cutoff, func(_ int64, b []byte) error {
 			r, err := readRecorded(b)
 			if err != nil || r.Levels != len(re.c.Levels) {
-				return err // the configuration had other levels then
+				return err // the configuration had other levels at that time
 			}
 			if midnight := re.midnight(r.Cutoff); midnight != begun {
 				begun = midnight
@@ -292,7 +293,7 @@ func (re *records) scoreEnergy(r *recorded, at func(int64) float64) energySums {
 func (re *records) scoreRow(t *sums, r *recorded, i int, load, week float64) {
 	row := r.Values[i*r.Levels:][:r.Levels]
 	t.Rows++
-	if src := r.Sources[i]; src != 1 && src != 2 { // neither model nor generic
+	if src := r.Sources[i]; src != 1 && src != 2 { // the source is neither a model nor generic
 		t.Fallback++
 	}
 	point := float64(row[re.point])
@@ -368,7 +369,7 @@ func (re *records) scoresOf(h *history, today int64) (out []Score) {
 	return out
 }
 
-// said returns the forecasts of a client or group at a lead, as [Service.Issued] does.
+// said returns the forecasts of a client or group at a lead, like [Service.Issued].
 func (re *records) said(name string, members []string, from, to int64, lead time.Duration) ([]Said, error) {
 	step := re.seconds()
 	first := max(int64(lead/time.Second)/step, 1)

@@ -18,7 +18,7 @@ import (
 type Config struct {
 	// Dir is the agent's folder. Only one service may use it at a time.
 	Dir string
-	// Site has the clients' name, interval, clock and country.
+	// Site contains the clients' name, interval, clock and country.
 	Site    series.Dataset
 	Clients []string
 	// Groups lists the members of each group.
@@ -27,14 +27,14 @@ type Config struct {
 	H        int
 	Levels   []float64
 	Fallback issue.Fallback
-	// Delay is how long after the end of a step the service waits for readings.
+	// Delay is the time for which the service waits for readings after the end of a step.
 	Delay time.Duration
 	Store *store.Store
 	// Model is the folder of a model, or empty.
 	Model  string
 	Kernel *kernel.Set
-	// Generic is a young model that forecasts for clients as long as no released model
-	// does, or nil.
+	// Generic is a young model that forecasts for clients while no released model does, or
+	// nil.
 	Generic *serve.Model
 	// ShareScores allows reports to the server.
 	ShareScores bool
@@ -50,7 +50,7 @@ type Config struct {
 //
 // Three locks are taken in this order: working, roster.issuing and view.mu.
 type Service struct {
-	*view   // what readers see
+	*view   // the data that readers see
 	roster  *roster
 	issuer  *issuer
 	chooser *chooser
@@ -87,7 +87,7 @@ func Open(c Config) (*Service, error) {
 	}
 	s := newService(&roster{catalog: cat}, &records{inputs: in, db: db})
 	if err := s.open(); err != nil {
-		_ = db.Close() // report the error that made opening fail, not a second one
+		_ = db.Close() // report the error that made opening fail, not this one
 		return nil, err
 	}
 	return s, nil

@@ -9,20 +9,20 @@ import (
 	"loadstar/series/store"
 )
 
-// snapshot has the clients' readings before a cutoff, and the weather. An issue reads both once, and
-// uses them to make, score and judge its forecasts.
+// snapshot contains the clients' readings before a cutoff, and the weather. An issue reads both
+// once, and uses them to make, score and judge its forecasts.
 type snapshot struct {
 	*inputs
 	cutoff int64
 	tails  *serve.Tails
 	meters map[string]series.Meter
-	// revisions has the revision of each client's readings. It is taken before the readings are read,
-	// so a later correction has a later revision.
+	// revisions contains the revision of each client's readings. It is taken before the readings
+	// are read, so a later correction has a later revision.
 	revisions map[string]uint64
 	frames    map[*model]*serve.Frame
 }
 
-// snapshot reads what forecasts at a cutoff use.
+// snapshot reads the data for forecasts at a cutoff.
 func (in *inputs) snapshot(clients []string, cutoff int64) (*snapshot, error) {
 	s := &snapshot{inputs: in, cutoff: cutoff, meters: map[string]series.Meter{}, revisions: map[string]uint64{}, frames: map[*model]*serve.Frame{}}
 	for _, name := range clients {
@@ -58,8 +58,9 @@ func (in *inputs) snapshot(clients []string, cutoff int64) (*snapshot, error) {
 	return s, nil
 }
 
-// dataset returns the readings from begin on that issues from a first cutoff to the last one use, and
-// weather. Weather after the last cutoff is what was known then, and the marks say how.
+// dataset returns weather and the readings, starting at begin, that the issues from a first cutoff
+// to the last one use. Weather after the last cutoff is the weather as known at that time, and the
+// marks give its origin.
 func (in *inputs) dataset(names []string, begin, first, cutoff int64) (*series.Dataset, []store.Mark, error) {
 	site, from := in.c.Site, max(serve.Tail(first), begin)
 	var (

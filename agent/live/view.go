@@ -14,15 +14,15 @@ import (
 // ErrClock means that the time cannot be trusted, so no forecast is made.
 var ErrClock = errors.New("the system's clock cannot be trusted")
 
-// view is what readers see: the newest forecasts, the state of clients and models, scores, and
-// problems. Mu guards its fields. No method holds mu while it reads the file or the store. Only
-// refresh reads the roster, and its caller holds the roster's lock.
+// view contains the data that readers see: the newest forecasts, the state of clients and
+// models, scores, and problems. Mu guards its fields. No method holds mu while it reads the
+// file or the store. Only refresh reads the roster, and its caller holds the roster's lock.
 type view struct {
 	*inputs
 	records *records
 
 	mu          sync.RWMutex
-	cutoff      int64 // of the newest issue
+	cutoff      int64 // cutoff of the newest issue
 	forecasts   map[string]*Issued
 	status      map[string]ClientStatus
 	checks      map[string]checkedNow
@@ -31,7 +31,7 @@ type view struct {
 	counters    Counters
 	failure     error
 	subscribers []func([]*Issued)
-	busy        chan struct{} // closed when the present issue ends; nil if there is none
+	busy        chan struct{} // closed when the current issue ends; nil if there is none
 }
 
 func newView(re *records) *view {
@@ -45,7 +45,7 @@ func newView(re *records) *view {
 // Clients returns the state of all clients and groups, sorted by name.
 func (v *view) Clients() []ClientStatus {
 	v.mu.RLock()
-	status := v.status // replaced as a whole, never changed
+	status := v.status // replaced as a whole, never modified
 	v.mu.RUnlock()
 	var out []ClientStatus
 	for _, name := range slices.Sorted(maps.Keys(status)) {
@@ -186,7 +186,7 @@ func (v *view) Issued(client string, from, to int64, lead time.Duration) ([]Said
 	return v.records.said(client, x.Members, from, to, lead)
 }
 
-// restore shows the newest forecasts of an earlier service.
+// restore publishes the newest forecasts of an earlier service.
 func (v *view) restore(newest []*Issued) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -203,7 +203,7 @@ func (v *view) forget(known []string) {
 	maps.DeleteFunc(v.forecasts, func(name string, _ *Issued) bool { return !slices.Contains(known, name) })
 }
 
-// passed makes a cutoff count as the newest, although its issue failed.
+// passed marks a cutoff as the newest, although its issue failed.
 func (v *view) passed(cutoff int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -217,7 +217,7 @@ func (v *view) countAlarm(client string) {
 	v.counters.DriftAlarms[client]++
 }
 
-// publish shows the forecasts of an issue to readers. The caller holds the roster's lock.
+// publish shows the forecasts of an issue to readers. The caller must hold the roster's lock.
 func (v *view) publish(ro *roster, issued []*Issued, cutoff int64) {
 	v.mu.Lock()
 	v.cutoff = max(v.cutoff, cutoff)
@@ -236,8 +236,8 @@ func (v *view) publish(ro *roster, issued []*Issued, cutoff int64) {
 	}
 }
 
-// refresh makes the states that readers see. The caller holds the roster's lock, or is the only
-// one.
+// refresh computes the states that readers see. The caller must hold the roster's lock, or be
+// the only user.
 func (v *view) refresh(ro *roster) {
 	status, scores := map[string]ClientStatus{}, map[string][]Score{}
 	v.mu.RLock()
@@ -290,7 +290,7 @@ func (x ClientStatus) with(f *Issued, h *history, today int64) ClientStatus {
 	return x
 }
 
-// setBack forgets a newest issue that is in the future. A wrong clock caused it, and it
+// setBack discards a newest issue that is in the future. A wrong clock caused it, and it
 // would keep the service silent until its time.
 func (v *view) setBack(cutoff int64) {
 	v.mu.Lock()
@@ -298,11 +298,11 @@ func (v *view) setBack(cutoff int64) {
 	if v.cutoff <= cutoff+2*v.seconds() {
 		return
 	}
-	v.c.Log.Warn("the newest forecast is from the future, because the clock was wrong; forecasting anew", "cutoff", time.Unix(v.cutoff, 0).UTC())
+	v.c.Log.Warn("the newest forecast is from the future, because the clock was wrong; forecasts start again", "cutoff", time.Unix(v.cutoff, 0).UTC())
 	v.cutoff = 0
 }
 
-// fail remembers why forecasts cannot be made. Nil means that they can be made.
+// fail records the reason why forecasts cannot be made. Nil means that they can be made.
 func (v *view) fail(err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -16,7 +16,7 @@ const alarmFor = 14 * day
 type watch struct {
 	detector calibrate.Detector
 	judged   int64 // newest day that was judged
-	raised   int64 // when the newest alarm was raised, or 0
+	raised   int64 // time of the newest alarm, or 0
 	seen     int64 // time of the newest judgement
 	since    int64 // day on which the model was staged
 }
@@ -25,14 +25,14 @@ type watch struct {
 // most 28 days.
 const coverageDays = 14
 
-// anew returns the watch of a new model, for the same readings. It must be stored together
+// anew returns the watch of a new model for the same readings. It must be stored together
 // with the choice of the model. Otherwise an agent that was killed in between would judge
 // the new model with the old watch.
 func (w *watch) anew(now int64) *watch {
 	return &watch{judged: now / day, seen: w.seen, since: now / day}
 }
 
-// alarm reports whether an alarm is on.
+// alarm reports whether an alarm is active.
 func (w *watch) alarm() bool { return w.raised != 0 && w.seen-w.raised < alarmFor }
 
 func (w *watch) encode(x *stateformat.Writer) {
@@ -48,12 +48,12 @@ func (w *watch) decode(x *stateformat.Reader) {
 	state := x.Bytes()
 	w.judged, w.raised, w.seen, w.since = x.Int(), x.Int(), x.Int(), x.Int()
 	if err := w.detector.UnmarshalBinary(state); err != nil {
-		w.detector = calibrate.Detector{} // it learns anew what is usual
+		w.detector = calibrate.Detector{} // it learns again what is usual
 	}
 }
 
-// observeDrift passes the days that have ended to the watch, and checks a client's readings
-// after each of them.
+// observeDrift passes completed days to the watch, and checks a client's readings after
+// each of them.
 func (ch *chooser) observeDrift(m *member, now time.Time, snap *snapshot) error {
 	w := m.watch
 	today := snap.cutoff / day
@@ -87,7 +87,7 @@ func (ch *chooser) observeDrift(m *member, now time.Time, snap *snapshot) error 
 	from := max(yesterday-27, w.since+1)
 	if t := m.scores.total(from, yesterday, -1); raised == "" && t.N > 0 && m.champion.model != nil && yesterday-from+1 >= coverageDays {
 		nominal := ch.c.Levels[len(ch.c.Levels)-1] - ch.c.Levels[0]
-		// Issues overlap, so each load is the target of many.
+		// Issues overlap, so each load is the target of several issues.
 		targets := min(t.N, int((yesterday-from+1)*day/ch.seconds()))
 		raised = calibrate.CheckCoverage(float64(t.Hits)/float64(t.N), nominal, targets)
 	}
@@ -120,7 +120,7 @@ func (m *member) wantsRefit(now int64) bool {
 	return m.watch.alarm() && m.champion.model != nil && len(m.findings) == 0 && now-m.rec.Refit >= refitRest && !m.rec.Pinned
 }
 
-// codes returns the codes of findings, each once.
+// codes returns the codes of findings, without repetitions.
 func codes(f []Finding) []string {
 	var out []string
 	for _, x := range f {

@@ -48,8 +48,8 @@ func embeddedWith(t *testing.T, capabilities *broker.Capabilities) string {
 	return "mqtt://" + l.Address()
 }
 
-// journal is an intake that appends samples to a file. It stores when it is asked to, or
-// every so often.
+// journal is an intake that appends samples to a file. It stores on request or at
+// intervals.
 type journal struct {
 	mu      sync.Mutex
 	file    *os.File
@@ -183,7 +183,7 @@ func ready(t testing.TB, c *Client) {
 type peer struct {
 	*autopaho.ConnectionManager
 	mu       sync.Mutex
-	received map[string]*paho.Publish // newest by topic
+	received map[string]*paho.Publish // newest message by topic
 }
 
 func newPeer(t testing.TB, c Config, filters ...string) *peer {

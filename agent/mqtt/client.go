@@ -20,9 +20,8 @@ import (
 
 // Intake stores samples. [readings.Intake] is one.
 type Intake interface {
-	// Add takes samples and returns soon. It calls done once: with nil when the results
-	// of these and all earlier samples are on disk, or with an error if they cannot be
-	// stored.
+	// Add takes samples and returns soon. It calls done once, with nil when the results of
+	// these and all earlier samples are on disk, or with an error if they cannot be stored.
 	Add(samples []readings.Sample, done func(error))
 	// Flush requests that all added samples are stored, and does not wait.
 	Flush()
@@ -34,21 +33,21 @@ type Client struct {
 	intake    Intake
 	forecasts Forecasts
 
-	wake   chan struct{} // there is something to publish or to subscribe to
-	up     chan *link    // a connection came up
-	broken chan error    // samples could not be stored
+	wake   chan struct{} // signals that there is something to publish or to subscribe to
+	up     chan *link    // receives a new connection
+	broken chan error    // reports that samples could not be stored
 
 	mu      sync.Mutex
 	decoder *Decoder
-	topics  map[string]bool // that were subscribed to over the present connection
-	link    *link           // present connection, or nil
+	topics  map[string]bool // topics that were subscribed to over the current connection
+	link    *link           // current connection, or nil
 	dirty   map[string]bool // clients with forecasts to publish
-	gone    map[string]bool // levels of topics of clients that are no more
+	gone    map[string]bool // topic levels of clients that no longer exist
 	stray   map[string]bool // topics that no client has any more
 	status  Status
 	count   *counter
 	flow    flow
-	// announced has the clients whose sensors this connection has described.
+	// announced contains the clients whose sensors this connection has described.
 	announced map[string]bool
 }
 
@@ -64,8 +63,8 @@ type link struct {
 // Status describes the connection.
 type Status struct {
 	Connected bool
-	Since     time.Time // when the connection came up or broke
-	Problem   string    // why there is no connection
+	Since     time.Time // time at which the connection came up or broke
+	Problem   string    // reason why there is no connection
 	Messages  map[Outcome]uint64
 }
 
@@ -115,7 +114,7 @@ func (c *Client) SetSources(sources []Source) error {
 	return nil
 }
 
-// signal wakes the goroutine that talks to the broker.
+// signal wakes the goroutine that communicates with the broker.
 func (c *Client) signal() {
 	select {
 	case c.wake <- struct{}{}:
@@ -142,8 +141,8 @@ func loopback(host string) bool {
 }
 
 // connect runs one session of the library, which reconnects by itself. It returns when the
-// context ends, or if samples cannot be stored. Only a new connection makes the broker
-// send their messages again.
+// context ends, or if samples cannot be stored. Only a new connection makes the broker send
+// the messages of these samples again.
 func (c *Client) connect(ctx context.Context) error {
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -191,7 +190,7 @@ func (c *Client) connect(ctx context.Context) error {
 			c.leave(manager)
 			return nil
 		case err := <-c.broken:
-			c.config.Log.Error("readings could not be stored; connecting again so that the broker repeats the messages", "error", err)
+			c.config.Log.Error("readings could not be stored; reconnecting so that the broker repeats the messages", "error", err)
 			c.disconnect(manager)
 			select {
 			case <-ctx.Done():
@@ -235,7 +234,7 @@ func (c *Client) greet(p *paho.Connect, _ *url.URL) (*paho.Connect, error) {
 	receive, size, delay := uint16(window), uint32(maxPacket), uint32(10)
 	p.Properties.ReceiveMaximum, p.Properties.MaximumPacketSize = &receive, &size
 	p.WillMessage = &paho.WillMessage{Retain: true, QoS: 1, Topic: c.statusTopic(), Payload: []byte("offline")}
-	// The delay keeps sensors from becoming unavailable at every short loss of connection.
+	// The delay prevents sensors from becoming unavailable at every short loss of connection.
 	p.WillProperties = &paho.WillProperties{WillDelayInterval: &delay}
 	return p, nil
 }
@@ -281,7 +280,7 @@ func (c *Client) lost(err error) {
 	c.mu.Unlock()
 }
 
-// begin subscribes and finds out which messages were published before the connection.
+// begin subscribes and determines which messages were published before the connection.
 //
 // The broker first delivers the messages that it stored for an absent agent. After
 // subscribing, the agent sends itself a message. When this message arrives, all stored
@@ -291,7 +290,7 @@ func (c *Client) begin(ctx context.Context, l *link) {
 	if l.waiting(c) {
 		err := c.send(ctx, l, c.markTopic(), []byte(l.mark), false)
 		wait := time.Minute
-		if err != nil { // the broker does not let the agent publish
+		if err != nil { // the broker does not allow the agent to publish
 			wait = 5 * time.Second
 		}
 		time.AfterFunc(wait, func() { c.endBacklog(l) })
@@ -377,7 +376,7 @@ func (c *Client) leave(manager *autopaho.ConnectionManager) {
 func (c *Client) disconnect(manager *autopaho.ConnectionManager) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	_ = manager.Disconnect(ctx) // the connection may be broken already
+	_ = manager.Disconnect(ctx) // the connection may already be broken
 	c.mu.Lock()
 	c.link, c.status.Connected = nil, false
 	c.mu.Unlock()

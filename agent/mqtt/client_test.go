@@ -25,7 +25,7 @@ func dated(i int) (payload, line string) {
 }
 
 // TestAcknowledgedAfterStored checks that a message that was received but not stored is
-// delivered again to the next process, and that a stored one is not.
+// delivered again to the next process, and that a stored message is not.
 func TestAcknowledgedAfterStored(t *testing.T) {
 	c := newMosquitto(t, false).config
 	c.Sources = []Source{meter, {Client: "b", Topic: "meters/b", Unit: "kWh"}}
@@ -42,7 +42,7 @@ func TestAcknowledgedAfterStored(t *testing.T) {
 	p.publish(t, meterTopic, lost, false)
 	p.publish(t, "meters/b", "7.5", false)
 	testkit.Eventually(t, "two more messages", func() bool { return client.Status().Messages[Taken] == 3 })
-	stop() // nothing stored the two
+	stop() // neither message was stored
 
 	if got := lines(t, path); len(got) != 1 || !got[line] {
 		t.Fatalf("stored %v, want %s", got, line)
@@ -71,7 +71,8 @@ func TestAcknowledgedAfterStored(t *testing.T) {
 	}
 }
 
-// TestRetained checks that a message that the broker kept is taken only with its own time.
+// TestRetained checks that a message that the broker has retained is accepted only with its
+// own time.
 func TestRetained(t *testing.T) {
 	c := Config{Broker: embedded(t), Sources: []Source{meter, {Client: "b", Topic: "meters/b", Unit: "kWh"}}}
 	p := newPeer(t, c)
@@ -83,14 +84,14 @@ func TestRetained(t *testing.T) {
 	client, _ := start(t, c, j, noForecasts{})
 	testkit.Eventually(t, "both messages", func() bool { m := client.Status().Messages; return m[Taken] >= 1 && m[Undated] >= 1 })
 	testkit.Eventually(t, "the journal", func() bool { return lines(t, path)[line] })
-	// A message that is retained and new counts. QoS 1 may deliver the ones before again.
+	// A new message with the retained flag counts. QoS 1 may deliver earlier messages again.
 	p.publish(t, "meters/b", "8.5", true)
 	testkit.Eventually(t, "the new message", func() bool {
 		return slices.ContainsFunc(slices.Collect(maps.Keys(lines(t, path))), func(l string) bool { return strings.HasSuffix(l, " 8.500") })
 	})
 }
 
-// TestStoreFails checks that messages come again after they could not be stored.
+// TestStoreFails checks that messages are delivered again after they could not be stored.
 func TestStoreFails(t *testing.T) {
 	c := Config{Broker: embedded(t), Sources: []Source{meter}}
 	path := filepath.Join(t.TempDir(), "journal")
@@ -109,7 +110,7 @@ func TestStoreFails(t *testing.T) {
 	testkit.Eventually(t, "the journal", func() bool { return lines(t, path)[line] })
 }
 
-// TestSetSources checks that topics change while the connection stays.
+// TestSetSources checks that topics change without a new connection.
 func TestSetSources(t *testing.T) {
 	c := Config{Broker: embedded(t), Sources: []Source{meter}}
 	j := newJournal(t, filepath.Join(t.TempDir(), "journal"), 10*time.Millisecond)
@@ -133,11 +134,11 @@ func TestSetSources(t *testing.T) {
 	}
 }
 
-// TestBadBrokers checks what is said of brokers that cannot be used.
+// TestBadBrokers checks the errors for brokers that cannot be used.
 func TestBadBrokers(t *testing.T) {
 	for _, x := range []struct{ name, answer, want string }{
-		{"MQTT 3", "\x20\x02\x00\x01", "does not speak MQTT 5"},
-		{"a refusal of version 5", "\x20\x03\x00\x84\x00", "does not speak MQTT 5"},
+		{"MQTT 3", "\x20\x02\x00\x01", "does not support MQTT 5"},
+		{"a refusal of version 5", "\x20\x03\x00\x84\x00", "does not support MQTT 5"},
 		{"an end", "", "without an answer"},
 		{"a password", "\x20\x03\x00\x86\x00", "refused the user name or password"},
 		{"another reason", "\x20\x03\x00\x97\x00", "reason 0x97"},
@@ -188,7 +189,7 @@ func TestConfigMistakes(t *testing.T) {
 	}
 }
 
-// TestLimited checks the limit of packets for any cut of the stream.
+// TestLimited checks the limit on packets for every division of the stream.
 func TestLimited(t *testing.T) {
 	good := "\x20\x03\x00\x00\x00" + "\x30\x80\x01" + strings.Repeat("x", 128) + "\xd0\x00"
 	for size := 1; size < len(good); size++ {

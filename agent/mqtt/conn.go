@@ -16,7 +16,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-var errOldBroker = errors.New("the broker does not speak MQTT 5, which is needed; use one that does, such as Mosquitto from version 1.6 on")
+var errOldBroker = errors.New("the broker does not support MQTT 5, which is required; use one that does, such as Mosquitto 1.6 or newer")
 
 // dial connects to the broker.
 func (c *Config) dial(ctx context.Context) (net.Conn, error) {
@@ -40,7 +40,7 @@ func (c *Config) dial(ctx context.Context) (net.Conn, error) {
 		if c.CAFile != "" {
 			pem, err := os.ReadFile(c.CAFile)
 			if err != nil {
-				return nil, fmt.Errorf("cannot read the certificates that sign the broker's: %w", err)
+				return nil, fmt.Errorf("cannot read the certificate authorities of the broker: %w", err)
 			}
 			t.RootCAs = x509.NewCertPool()
 			if !t.RootCAs.AppendCertsFromPEM(pem) {
@@ -69,7 +69,7 @@ type limited struct {
 func (l *limited) Read(b []byte) (int, error) {
 	n, err := l.Conn.Read(b)
 	if !l.started && n == 0 && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)) {
-		return n, fmt.Errorf("the broker closed the connection without an answer; brokers without MQTT 5 do this, and MQTT 5 is needed (%w)", err)
+		return n, fmt.Errorf("the broker closed the connection without an answer; brokers without MQTT 5 do this, but MQTT 5 is required (%w)", err)
 	}
 	for data := b[:n]; len(data) > 0; {
 		if skip := min(l.left, len(data)); skip > 0 {
@@ -78,7 +78,7 @@ func (l *limited) Read(b []byte) (int, error) {
 		}
 		l.header = append(l.header, data[0])
 		data = data[1:]
-		k := len(l.header) - 1 // bytes of the length
+		k := len(l.header) - 1 // bytes of the length field
 		if k == 0 || l.header[k]&0x80 != 0 && k < 4 {
 			continue
 		}

@@ -25,19 +25,19 @@ type Message struct {
 	Retained, Late bool
 }
 
-// Outcome is what became of a message.
+// Outcome is the result of handling a message.
 type Outcome string
 
 // The outcomes.
 const (
-	Taken        Outcome = "taken"         // it led to samples
-	NoValue      Outcome = "no-value"      // it does not have the field
+	Taken        Outcome = "taken"         // the message led to samples
+	NoValue      Outcome = "no-value"      // the message does not have the field
 	Unavailable  Outcome = "unavailable"   // the value is not known at the moment
-	Undated      Outcome = "undated"       // it has no time, and its arrival says nothing
-	Malformed    Outcome = "malformed"     // it is not in the expected form
-	TooLarge     Outcome = "too-large"     // it is larger than any meter's
+	Undated      Outcome = "undated"       // the message has no time, and its arrival means nothing
+	Malformed    Outcome = "malformed"     // the message does not have the expected form
+	TooLarge     Outcome = "too-large"     // the message is larger than any meter's
 	UnknownTopic Outcome = "unknown-topic" // no client has that topic
-	Clock        Outcome = "clock"         // it has no time, and the clock is wrong
+	Clock        Outcome = "clock"         // the message has no time, and the clock is wrong
 )
 
 // Decoder turns messages into samples.
@@ -64,8 +64,8 @@ func NewDecoder(sources []Source) (*Decoder, error) {
 	return d, errors.Join(problems...)
 }
 
-// Decode returns a message's samples, at most one for each client of its topic. Without
-// a sample, the outcome says why.
+// Decode returns a message's samples, at most one for each client of its topic. If there is
+// no sample, the outcome is the reason.
 func (d *Decoder) Decode(m Message) ([]readings.Sample, Outcome) {
 	sources := d.sources[m.Topic]
 	switch {
@@ -122,7 +122,7 @@ func (s *source) decode(m Message, doc any) (sample readings.Sample, outcome Out
 	}
 	sample = readings.Sample{Client: s.client, Value: value, Kind: f.kind}
 	if f.kind == readings.Power && m.Retained {
-		return sample, Undated // an old value says nothing about the power now
+		return sample, Undated // an old value does not show the current power
 	}
 	switch at, state := s.at(doc); {
 	case state == Taken:
@@ -150,7 +150,7 @@ func (s *source) find(doc any) (field, float64, Outcome) {
 	for i, f := range s.fields {
 		x := lookup(doc, f.path)
 		if x == nil {
-			continue // absent or null: not a zero
+			continue // absent or null does not mean zero
 		}
 		if f.kind != readings.Counter && s.counter && i > 0 {
 			return f, 0, NoValue
@@ -237,7 +237,7 @@ func epoch(v float64) (time.Time, Outcome) {
 	return t, Taken
 }
 
-// number reads a decimal number, or a word that stands for an unknown value.
+// number reads a decimal number, or a word that represents an unknown value.
 func number(text string) (float64, Outcome) {
 	switch strings.ToLower(text) {
 	case "unknown", "unavailable", "none", "null", "nan", "":

@@ -11,7 +11,7 @@ import (
 
 var arrival = time.Date(2026, 11, 15, 14, 0, 7, 0, time.UTC)
 
-// TestDecode decodes payloads in the form that the devices' documentation states.
+// TestDecode decodes payloads in the formats of the devices' documentation.
 func TestDecode(t *testing.T) {
 	z2m := Source{Topic: "zigbee2mqtt/main-panel", Preset: "zigbee2mqtt"}
 	em1 := Source{Topic: "shellyproem50-a1/status/em1data:0", Preset: "shelly-gen2"}
@@ -43,7 +43,7 @@ func TestDecode(t *testing.T) {
 		want    Outcome
 		value   float64
 		kind    readings.Kind
-		at      time.Time // if it is not the arrival
+		at      time.Time // time of the value, if it differs from the arrival
 	}{
 		{name: "a plug", source: z2m, payload: `{"current":1.79,"energy":31.02,"linkquality":120,"power":412,"state":"ON","voltage":230}`, want: Taken, value: 31.02, kind: counter},
 		{name: "a plug without energy", source: z2m, payload: `{"linkquality":118,"power":412.5,"state":"ON"}`, want: Taken, value: 0.4125, kind: power},
@@ -127,8 +127,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestMixedKinds checks that power does not follow a counter: a message with only the
-// changed fields must not change the kind of a client.
+// TestMixedKinds checks that power after a counter is ignored, because a message with only
+// the changed fields must not change the kind of a client.
 func TestMixedKinds(t *testing.T) {
 	d, err := NewDecoder([]Source{{Client: "a", Topic: "zigbee2mqtt/a", Preset: "zigbee2mqtt"}})
 	if err != nil {
@@ -171,7 +171,7 @@ func TestSourceMistakes(t *testing.T) {
 	}{
 		{"no client", Source{Topic: "a"}, "has no client"},
 		{"no topic", Source{Client: "a"}, "there is no topic"},
-		{"a wildcard", Source{Client: "a", Topic: "zigbee2mqtt/+", Preset: "zigbee2mqtt"}, "contains a wildcard; give each client a topic of its own"},
+		{"a wildcard", Source{Client: "a", Topic: "zigbee2mqtt/+", Preset: "zigbee2mqtt"}, "contains a wildcard; give each client its own topic"},
 		{"all topics", Source{Client: "a", Topic: "#", Unit: "kWh"}, "contains a wildcard"},
 		{"the broker's topics", Source{Client: "a", Topic: "$SYS/uptime", Unit: "kWh"}, "belongs to the broker"},
 		{"a long topic", Source{Client: "a", Topic: strings.Repeat("t", 600), Unit: "kWh"}, "at most 512 bytes"},
@@ -179,7 +179,7 @@ func TestSourceMistakes(t *testing.T) {
 		{"no unit", Source{Client: "a", Topic: "t", Value: "x"}, `the unit is ""; use Wh, kWh`},
 		{"no unit in Home Assistant", Source{Client: "a", Topic: "p/sensor/x/state", Preset: "homeassistant"}, "add unit: kWh"},
 		{"a unit of power", Source{Client: "a", Topic: "t", Kind: "counter", Unit: "W"}, "cannot have the unit W"},
-		{"a preset with a unit", Source{Client: "a", Topic: "t/a", Preset: "zigbee2mqtt", Unit: "Wh"}, "knows the unit"},
+		{"a preset with a unit", Source{Client: "a", Topic: "t/a", Preset: "zigbee2mqtt", Unit: "Wh"}, "determines the unit"},
 		{"a wrong value", Source{Client: "a", Topic: "t/a", Preset: "zigbee2mqtt", Value: "enrgy"}, "its values are energy, power"},
 		{"a wrong kind", Source{Client: "a", Topic: "t/a", Preset: "tasmota", Kind: "interval"}, `of kind "interval"; its values are ENERGY.Total, ENERGY.Power`},
 		{"notifications", Source{Client: "a", Topic: "s/events/rpc", Preset: "shelly-gen2"}, "add value with the component"},
@@ -191,7 +191,7 @@ func TestSourceMistakes(t *testing.T) {
 		{"a deep path", Source{Client: "a", Topic: "t", Value: "a.b.c.d.e.f.g.h.i", Unit: "kWh"}, "at most 8 keys"},
 		{"an interval without a time", Source{Client: "a", Topic: "t", Value: "a", Kind: "interval", Unit: "kW"}, "needs the path of its time"},
 		{"a time of a bare number", Source{Client: "a", Topic: "t", Time: "a", Unit: "kWh"}, "none of the value"},
-		{"a time of a preset", Source{Client: "a", Topic: "t/a", Preset: "tasmota", Time: "Time"}, "knows where the time is"},
+		{"a time of a preset", Source{Client: "a", Topic: "t/a", Preset: "tasmota", Time: "Time"}, "determines the time"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			if _, err := NewDecoder([]Source{x.source}); err == nil || !strings.Contains(err.Error(), x.want) {
@@ -208,7 +208,7 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// FuzzDecode checks that no payload panics or leads to a sample that is not a number or has
+// FuzzDecode checks that no payload causes a panic or a sample that is not a number or has
 // an impossible time.
 func FuzzDecode(f *testing.F) {
 	sources := []Source{

@@ -12,10 +12,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestHomeAssistantExamples checks deploy/home-assistant: the files are YAML, they name only
-// sensors that discovery makes for a client main-panel, and only fields that forecasts have.
+// TestHomeAssistantExamples checks deploy/home-assistant. The files must be valid YAML and
+// refer only to sensors that discovery creates for a client main-panel, and to fields that
+// forecasts have.
 func TestHomeAssistantExamples(t *testing.T) {
-	// Home Assistant makes the ID of an entity from the names of device and sensor.
+	// Home Assistant derives the ID of an entity from the names of device and sensor.
 	slug := func(name string) string {
 		return strings.Trim(regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(name), "_"), "_")
 	}

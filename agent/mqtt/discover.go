@@ -35,7 +35,7 @@ const (
 	maxSeen  = 20000
 )
 
-// Check connects to the broker once and returns why it failed, or nil.
+// Check connects to the broker once and returns the reason for a failure, or nil.
 func Check(ctx context.Context, c Config) error {
 	if _, err := NewDecoder(c.Sources); err != nil {
 		return err
@@ -66,7 +66,7 @@ func Discover(ctx context.Context, c Config, listen time.Duration) ([]Found, err
 	err := c.visit(ctx, receive, func(m *autopaho.ConnectionManager) error {
 		ack, err := m.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: "#"}}})
 		if err != nil && ack != nil {
-			return errors.New("the broker does not let this user subscribe to all topics (#); allow it in the broker's access rules, or write the topics into agent.yaml by hand")
+			return errors.New("the broker does not allow this user to subscribe to all topics (#); allow it in the broker's access rules, or write the topics into agent.yaml by hand")
 		} else if err != nil {
 			return err
 		}
@@ -157,7 +157,7 @@ func (c Config) visit(ctx context.Context, receive func(paho.PublishReceived) (b
 	err = f(m)
 	end, stop := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer stop()
-	_ = m.Disconnect(end) // the connection may be broken already
+	_ = m.Disconnect(end) // the connection may already be broken
 	return err
 }
 
@@ -168,7 +168,7 @@ func recognize(topic string, payload []byte) []Found {
 		f := Found{Topic: topic}
 		for _, kind := range []string{"counter", "power"} {
 			if s.Kind = kind; s.Unit != "" {
-				s.Kind = "" // the unit tells it
+				s.Kind = "" // the unit determines it
 			}
 			d, err := NewDecoder([]Source{s})
 			if err != nil {
@@ -198,9 +198,9 @@ func recognize(topic string, payload []byte) []Found {
 
 // convention describes how one kind of device names its topics.
 type convention struct {
-	levels int // that a topic has at least
+	levels int // minimum number of levels of a topic
 	fits   func(topic) bool
-	// sources returns what to read from a matching topic. It may be empty.
+	// sources returns the values to read from a matching topic. It may be empty.
 	sources func(t topic, payload []byte) []Source
 }
 
@@ -218,7 +218,7 @@ var conventions = []convention{
 		return (t.back(3) == "emeter" || t.back(3) == "relay") && (t.back(1) == "total" || t.back(1) == "energy")
 	}, func(t topic, _ []byte) []Source {
 		if t.back(3) == "emeter" && t.back(1) == "energy" {
-			return nil // total has the same and survives a restart of the device
+			return nil // total has the same value and survives a restart of the device
 		}
 		client := t.back(4)
 		if t.back(2) != "0" {
@@ -310,7 +310,7 @@ func energyName(name string) bool {
 	return strings.Contains(name, "energy") || strings.Contains(name, "kwh") || strings.Contains(name, "consumption")
 }
 
-// clean turns a level of a topic into a client's name.
+// clean converts a level of a topic to a client's name.
 func clean(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r) {
@@ -357,7 +357,7 @@ func Print(w io.Writer, found []Found) error {
 	return err
 }
 
-// printable keeps control characters in topics from reaching a terminal.
+// printable prevents control characters in topics from reaching a terminal.
 func printable(topic string) string {
 	q := strconv.Quote(topic)
 	if q == `"`+topic+`"` {

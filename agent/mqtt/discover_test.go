@@ -9,8 +9,8 @@ import (
 	"loadstar/agent/config"
 )
 
-// TestDiscover listens at a broker whose user may only read. The lines that are printed
-// must be accepted as sources that decode the same messages.
+// TestDiscover listens at a broker with a user who may only read. The printed lines must be
+// accepted as sources that decode the same messages.
 func TestDiscover(t *testing.T) {
 	m := newMosquitto(t, true)
 	m.write(t, "acl", "user loadstar\ntopic read #\nuser writer\ntopic readwrite #\n", 0o600)
@@ -34,7 +34,7 @@ func TestDiscoverNothing(t *testing.T) {
 	}
 }
 
-// discovered checks what is found with one user of the messages of another.
+// discovered checks what one user finds among the messages of another.
 func discovered(t *testing.T, read, write Config) {
 	t.Helper()
 	p := newPeer(t, write)

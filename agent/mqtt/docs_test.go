@@ -9,8 +9,8 @@ import (
 	"loadstar/agent/config"
 )
 
-// TestDocumentedConfiguration checks that the configurations of docs/agent.md that use MQTT
-// are accepted, and that it names all presets.
+// TestDocumentedConfiguration checks that the configurations with MQTT in docs/agent.md are
+// accepted, and that the document names all presets.
 func TestDocumentedConfiguration(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "agent.md"))
 	if err != nil {

@@ -40,7 +40,7 @@ func (c *counter) full(limit int) bool {
 }
 
 // flow decides how many messages may wait for their acknowledgement before the intake is
-// asked to store them. Otherwise a broker with a full window would stop sending until the
+// asked to store them. Otherwise a broker with a full window would send nothing until the
 // next regular flush.
 //
 // Brokers do not state the size of this window. They state only their limit for messages
@@ -52,7 +52,7 @@ func (c *counter) full(limit int) bool {
 type flow struct {
 	stated  int
 	known   bool
-	wide    bool // the window is the agent's
+	wide    bool // the window is that of the agent
 	probing bool
 }
 
@@ -76,7 +76,8 @@ func (f *flow) flushAt() int {
 	}
 }
 
-// received notes the number of waiting messages. It reports whether to call probed after a while.
+// received records the number of waiting messages. It reports whether to call probed after a
+// while.
 func (f *flow) received(waiting int) bool {
 	if waiting > f.stated {
 		f.known, f.wide = true, true
@@ -88,8 +89,8 @@ func (f *flow) received(waiting int) bool {
 	return true
 }
 
-// probed notes the number of waiting messages some time after the stated window was
-// full. It reports whether the window is still full.
+// probed records the number of waiting messages some time after the stated window was full.
+// It reports whether the window is still full.
 func (f *flow) probed(waiting int) bool {
 	f.probing = false
 	if waiting < f.stated {

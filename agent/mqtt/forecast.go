@@ -108,7 +108,7 @@ func (v value) MarshalJSON() ([]byte, error) {
 		return []byte("null"), nil
 	}
 	if x == 0 {
-		x = 0 // no negative zero
+		x = 0 // avoids negative zero
 	}
 	return strconv.AppendFloat(nil, x, 'f', -1, 64), nil
 }
@@ -124,8 +124,8 @@ func (v exact) MarshalJSON() ([]byte, error) {
 	return []byte("null"), nil
 }
 
-// summary has the states of the sensors of a client. Energies are sums of means. The
-// bounds of energies and the peak are separate forecasts.
+// summary contains the states of a client's sensors. Energies are sums of means. The bounds
+// of energies and the peak are separate forecasts.
 type summary struct {
 	NextHour       exact         `json:"next_hour"`    // kW
 	EnergyToday    exact         `json:"energy_today"` // kWh
@@ -134,7 +134,7 @@ type summary struct {
 	EnergyTomorrow exact         `json:"energy_tomorrow"` // kWh
 	TomorrowP10    exact         `json:"energy_tomorrow_P10"`
 	TomorrowP90    exact         `json:"energy_tomorrow_P90"`
-	PeakPower      exact         `json:"peak_power"` // kW, the median
+	PeakPower      exact         `json:"peak_power"` // median in kW
 	PeakP10        exact         `json:"peak_power_P10"`
 	PeakP90        exact         `json:"peak_power_P90"`
 	PeakTime       *string       `json:"peak_time"`

@@ -21,8 +21,8 @@ import (
 	"loadstar/series/store"
 )
 
-// TestMain runs an agent's side of the connection if the environment says so, for tests
-// that kill it.
+// If the environment requests it, TestMain runs an agent's side of the connection, for
+// tests that kill it.
 func TestMain(m *testing.M) {
 	if path := os.Getenv("LOADSTAR_MQTT_STORE"); path != "" {
 		fmt.Fprintln(os.Stderr, agentProcess(path))
@@ -58,7 +58,7 @@ func agentProcess(path string) error {
 	return fmt.Errorf("%v, %v", err, s.Close())
 }
 
-// quarter is the step of the stored readings.
+// quarter is the interval of the stored readings.
 const quarter = 15 * time.Minute
 
 func realIntake(path string) (*store.Store, *readings.Intake, error) {
@@ -73,14 +73,14 @@ func realIntake(path string) (*store.Store, *readings.Intake, error) {
 }
 
 // TestAgentKilled kills the agent's process while a meter publishes a counter every minute
-// of two days. The stored readings must be those of an agent that was not killed.
+// of two days. The stored readings must equal those of an agent that was not killed.
 func TestAgentKilled(t *testing.T) {
 	m := newMosquitto(t, true)
 	begin := time.Now().Add(-47 * time.Hour).Truncate(quarter)
 	counter := 1000.0
 	values := []float64{counter}
 	for range 46 * 60 {
-		counter += 0.01 + 0.001*float64(rand.IntN(50)) // kWh in a minute
+		counter += 0.01 + 0.001*float64(rand.IntN(50)) // kWh per minute
 		values = append(values, math.Round(counter*1000)/1000)
 	}
 	message := func(i int) (payload, line string) {
@@ -101,7 +101,8 @@ func TestAgentKilled(t *testing.T) {
 		return child
 	}
 	child := launch()
-	// The session exists once the agent has subscribed. What is published before is nobody's.
+	// The session exists once the agent has subscribed. Messages that are published before
+	// that are lost.
 	testkit.Eventually(t, "the subscription", func() bool { return strings.Contains(m.log(), "gw 1 "+meterTopic) })
 	// The messages last for all kills.
 	stop := sender(t, m.config, message, len(values), testkit.Pick(500*time.Microsecond, 3*time.Millisecond))
@@ -129,7 +130,7 @@ func TestAgentKilled(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := intake.Run(ctx); err != nil { // stores what was added
+	if err := intake.Run(ctx); err != nil { // stores the added samples
 		t.Fatal(err)
 	}
 	// Steps after the last message may or may not be missing yet.
@@ -140,7 +141,7 @@ func TestAgentKilled(t *testing.T) {
 	}
 	defer func() { _ = reference.Close() }()
 
-	// Wait until the broker has nothing more for the agent.
+	// Wait until the broker has no more messages for the agent.
 	done := fmt.Sprintf("%d messages", sent)
 	testkit.Eventually(t, done, func() bool {
 		time.Sleep(500 * time.Millisecond)

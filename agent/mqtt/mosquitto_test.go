@@ -21,18 +21,18 @@ import (
 	"loadstar/internal/testkit"
 )
 
-// mosquitto is a Mosquitto broker in a process of its own.
+// mosquitto is a Mosquitto broker in a separate process.
 type mosquitto struct {
 	dir     string
 	address string
 	path    string
-	text    string // of the configuration
+	text    string // text of the configuration
 	child   *proc.Child
 	config  Config
 }
 
-// newMosquitto starts a broker that keeps its messages over a restart. With secure, it
-// demands TLS and a password. Lines are added to its configuration.
+// newMosquitto starts a broker that keeps its messages across restarts. If secure is set,
+// it requires TLS and a password. Lines are added to its configuration.
 func newMosquitto(t testing.TB, secure bool, lines ...string) *mosquitto {
 	t.Helper()
 	if testing.Short() {
@@ -40,7 +40,7 @@ func newMosquitto(t testing.TB, secure bool, lines ...string) *mosquitto {
 	}
 	path, err := exec.LookPath("mosquitto")
 	if err != nil {
-		path = "/usr/sbin/mosquitto" // often not in the path of users
+		path = "/usr/sbin/mosquitto" // often not on the PATH of users
 	}
 	if _, err := os.Stat(path); err != nil {
 		if os.Getenv("CI") != "" {
@@ -104,7 +104,7 @@ func (m *mosquitto) start(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = log.Close() }() // the child has its own
+	defer func() { _ = log.Close() }() // the child has its own descriptor
 	cmd.Stdout, cmd.Stderr = log, log
 	if m.child, err = proc.Start(cmd, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func (m *mosquitto) restart(t testing.TB, pause time.Duration) {
 	m.start(t)
 }
 
-// secure makes certificates for a name that is not the address, and a password.
+// secure creates certificates for a name that is not the address, and a password.
 func (m *mosquitto) secure(t testing.TB) {
 	t.Helper()
 	check := func(err error) {

@@ -23,9 +23,9 @@ type Config struct {
 	Broker       string
 	User         string
 	PasswordFile string // read at every connection
-	// CAFile has the certificates of the authorities that sign the broker's certificate. If
-	// it is empty, the system's authorities are used. ServerName is the name in the
-	// broker's certificate if it differs from the host.
+	// CAFile contains the certificates of the authorities that sign the broker's
+	// certificate. If it is empty, the system's authorities are used. ServerName is the
+	// name in the broker's certificate if it differs from the host.
 	CAFile     string
 	ServerName string
 	// Agent is the agent's name. It must be unique at the broker, because the client ID and
@@ -52,7 +52,7 @@ type Config struct {
 
 const (
 	keepAlive     = 30    // seconds
-	sessionExpiry = 86400 // seconds that the broker keeps messages for an absent agent
+	sessionExpiry = 86400 // number of seconds for which the broker keeps messages for an absent agent
 	// window is the number of messages that the broker may send without an acknowledgement.
 	// Together with maxPacket it bounds the memory of unacknowledged messages.
 	window = 256
@@ -68,7 +68,7 @@ func (c *Config) complete() error {
 		return fmt.Errorf("the broker is %q; write mqtt://HOST[:1883] or mqtts://HOST[:8883]", c.Broker)
 	}
 	if u.User != nil {
-		return errors.New("the broker's URL contains a user; give user and password file instead")
+		return errors.New("the broker's URL contains a user; set user and password_file instead")
 	}
 	if c.Agent == "" {
 		return errors.New("the agent has no name, which is needed for its topics")

@@ -56,10 +56,10 @@ func (c *Client) Publish(clients ...string) {
 	c.signal()
 }
 
-// publish sends all that is due. Failed messages are sent again with the next
+// publish sends all messages that are due. Failed messages are sent again with the next
 // issue or connection.
 func (c *Client) publish(ctx context.Context, l *link) {
-	names := map[string]bool{} // levels of the present clients
+	names := map[string]bool{} // topic levels of the current clients
 	for _, name := range c.forecasts.Clients() {
 		names[level(name)] = true
 	}
@@ -80,7 +80,7 @@ func (c *Client) publish(ctx context.Context, l *link) {
 	slices.Sort(gone)
 	for _, name := range gone {
 		if err := c.remove(ctx, l, name); err != nil {
-			c.failed(ctx, "cannot remove the forecasts of a client that is gone", name, err)
+			c.failed(ctx, "cannot remove the forecasts of a removed client", name, err)
 			c.mu.Lock()
 			c.gone[name] = true
 			c.mu.Unlock()
@@ -161,7 +161,7 @@ func (c *Client) publishOne(ctx context.Context, l *link, name string) error {
 type sensor struct {
 	object, name, class, unit, state string
 	options                          []string
-	attributes                       bool // it has the whole forecast as attributes
+	attributes                       bool // its attributes contain the whole forecast
 }
 
 // sensors are the sensors of each client. The energy of a day has no state class, because

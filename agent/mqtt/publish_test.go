@@ -15,7 +15,7 @@ import (
 	"loadstar/internal/testkit"
 )
 
-// board has forecasts to publish.
+// board contains forecasts to publish.
 type board struct {
 	mu  sync.Mutex
 	all map[string]Forecast
@@ -44,7 +44,7 @@ func (b *board) set(client string, f Forecast) {
 	b.all[client] = f
 }
 
-// ramp is a forecast from a cutoff on: P50 of step i is i kW, and its mean 2 i kW.
+// ramp is a forecast from a cutoff on. P50 of step i is i kW, and its mean is 2 i kW.
 func ramp(cutoff, issued time.Time, step time.Duration, h int, zone string) Forecast {
 	loc, err := time.LoadLocation(zone)
 	if err != nil {
@@ -74,7 +74,7 @@ func TestHourly(t *testing.T) {
 	cutoff := time.Date(2026, 11, 15, 14, 15, 0, 0, time.UTC)
 	f := ramp(cutoff, cutoff, 15*time.Minute, 192, "Europe/Berlin")
 	f.Rows[8].Source, f.Rows[8].Quality, f.Rows[8].Reason = issue.Week, issue.Estimated, issue.BeyondReach
-	f.Rows = slices.Delete(f.Rows, 20, 21) // a row of 19:15 is missing
+	f.Rows = slices.Delete(f.Rows, 20, 21) // the row of 19:15 is missing
 	rows := Hourly(f)
 	if len(rows) != 47 || rows[0].Time != cutoff.Add(45*time.Minute).Unix() || rows[46].Time != rows[0].Time+46*3600 {
 		t.Fatalf("%d rows from %v", len(rows), time.Unix(rows[0].Time, 0).UTC())
@@ -88,7 +88,7 @@ func TestHourly(t *testing.T) {
 	if !math.IsNaN(rows[4].Values[1]) || !math.IsNaN(rows[4].Mean) {
 		t.Errorf("the hour with a missing step has %v", rows[4].Values)
 	}
-	// The hours of a zone that is half an hour off begin between those of UTC.
+	// The hours of a zone with a half-hour offset begin between those of UTC.
 	f = ramp(cutoff, cutoff, 15*time.Minute, 192, "Asia/Kolkata")
 	if rows := Hourly(f); rows[0].Time != cutoff.Add(15*time.Minute).Unix() {
 		t.Errorf("first hour at %v", time.Unix(rows[0].Time, 0).UTC())
@@ -104,12 +104,12 @@ func TestSummary(t *testing.T) {
 		`"peak_power":95,"peak_power_P10":90,"peak_power_P90":101,"peak_time":"2026-11-16T13:15:00+01:00","quality":"OK"}`; err != nil || string(text) != want {
 		t.Errorf("%s, %v", text, err)
 	}
-	// Readings are two hours late: the next hour is not in the past.
+	// Readings are two hours late, but the next hour is not in the past.
 	f.Issued = f.Issued.Add(2 * time.Hour)
 	if s := summarize(f); s.NextHour != 19 || s.EnergyToday != 10 {
 		t.Errorf("%+v", s)
 	}
-	// The forecast is a day old: what was tomorrow is today.
+	// The forecast is a day old, so its tomorrow is today.
 	f.Issued = f.Issued.Add(24 * time.Hour)
 	if s := summarize(f); s.EnergyToday != 20 || !math.IsNaN(float64(s.EnergyTomorrow)) {
 		t.Errorf("%+v", s)
@@ -161,7 +161,7 @@ func TestMessage(t *testing.T) {
 		t.Errorf("the message has %d bytes", len(data))
 	}
 	t.Logf("%d bytes", len(data))
-	// The longest message, with long names, can still be recorded by Home Assistant.
+	// Home Assistant can still record the longest message, with long names.
 	f = ramp(cutoff, cutoff, time.Hour, 400, "America/Argentina/ComodRivadavia")
 	f.Levels = []float64{0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975}
 	for i := range f.Rows {
@@ -188,7 +188,8 @@ func TestLevel(t *testing.T) {
 	}
 }
 
-// TestPublish checks the life of a client at the broker, with Home Assistant's discovery.
+// TestPublish checks a client at the broker from its first to its last message, with Home
+// Assistant's discovery.
 func TestPublish(t *testing.T) {
 	c := Config{Broker: embedded(t), Agent: "gw 1", Discovery: "homeassistant", Version: "0.2.0"}
 	cutoff := time.Date(2026, 11, 15, 14, 0, 0, 0, time.UTC)
@@ -217,7 +218,7 @@ func TestPublish(t *testing.T) {
 	stop()
 	testkit.Eventually(t, "the end", func() bool { return p.got(status) == "offline" })
 
-	// After a restart with another configuration, the first client is gone.
+	// After a restart with another configuration, the first client is removed.
 	b.mu.Lock()
 	delete(b.all, "main-panel")
 	b.mu.Unlock()
@@ -230,7 +231,7 @@ func TestPublish(t *testing.T) {
 	if late.got(topic) != "" {
 		t.Error("the forecast of a client that is gone is retained")
 	}
-	// A client that goes while the agent runs.
+	// A client is removed while the agent is running.
 	b.mu.Lock()
 	clear(b.all)
 	b.mu.Unlock()

@@ -77,7 +77,7 @@ func (c *Client) receive(r paho.PublishReceived) (bool, error) {
 	return true, nil
 }
 
-// paused finds out whether the broker waits for acknowledgements.
+// paused determines whether the broker is waiting for acknowledgements.
 func (c *Client) paused(count *counter) {
 	c.mu.Lock()
 	full := c.flow.probed(len(count.order))
@@ -88,7 +88,7 @@ func (c *Client) paused(count *counter) {
 	}
 }
 
-// stored notes that a message was acknowledged. If the window is still nearly full, it
+// stored records that a message was acknowledged. If the window is still nearly full, it
 // asks the intake to store.
 func (c *Client) stored(count *counter, stored *bool) {
 	c.mu.Lock()

@@ -18,8 +18,8 @@ import (
 	"loadstar/internal/testkit"
 )
 
-// TestBrokerRestart restarts a broker with TLS and passwords while a meter publishes. All
-// that the broker acknowledged to the meter must be stored.
+// TestBrokerRestart restarts a broker with TLS and passwords while a meter publishes.
+// Everything that the broker acknowledged to the meter must be stored.
 func TestBrokerRestart(t *testing.T) {
 	m := newMosquitto(t, true)
 	c := m.config
@@ -38,8 +38,9 @@ func TestBrokerRestart(t *testing.T) {
 	t.Logf("%d messages; %v", sent, client.Status().Messages)
 }
 
-// sender publishes at most n messages until stop is called, which returns how many the
-// broker has acknowledged. stop waits until there are a hundred: a busy machine is slow.
+// sender publishes at most n messages until stop is called, which returns the number that
+// the broker has acknowledged. stop waits until there are a hundred, because a busy machine
+// is slow.
 func sender(t *testing.T, c Config, message func(i int) (payload, line string), n int, pause time.Duration) (stop func() int) {
 	t.Helper()
 	p := newPeer(t, c)
@@ -52,7 +53,7 @@ func sender(t *testing.T, c Config, message func(i int) (payload, line string), 
 			ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 			_, err := p.Publish(ctx, &paho.Publish{QoS: 1, Topic: meterTopic, Payload: []byte(payload)})
 			cancel()
-			if err != nil { // not acknowledged: send it again
+			if err != nil { // send it again, because it was not acknowledged
 				time.Sleep(5 * time.Millisecond)
 				continue
 			}
@@ -88,8 +89,8 @@ func complete(t *testing.T, path string, sent int) {
 	}
 }
 
-// TestWindow checks that messages flow although nothing but a full window makes the intake
-// store. Mosquitto states a small window, but sends as many messages as the agent allows.
+// TestWindow checks that messages flow even if only a full window makes the intake store.
+// Mosquitto states a small window, but sends as many messages as the agent allows.
 func TestWindow(t *testing.T) {
 	for _, x := range []struct {
 		name    string
@@ -101,7 +102,8 @@ func TestWindow(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			c := newMosquitto(t, false, x.lines...).config
-			// Messages without a value are acknowledged at once, but only after those before.
+			// Messages without a value are acknowledged immediately, but only after earlier
+			// ones.
 			c.Sources = []Source{meter}
 			path := filepath.Join(t.TempDir(), "journal")
 			j := newJournal(t, path, 0)
@@ -127,7 +129,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestRefusals checks what is said of a wrong password, a wrong certificate and a wrong
+// TestRefusals checks the errors for a wrong password, a wrong certificate and a wrong
 // name.
 func TestRefusals(t *testing.T) {
 	m := newMosquitto(t, true)
@@ -172,7 +174,7 @@ func TestSmallWindow(t *testing.T) {
 		for i := from; i < to; i++ {
 			payload, _ := dated(i)
 			if i%4 == 3 {
-				payload = `{"state":"ON"}` // it fills the window too
+				payload = `{"state":"ON"}` // this message also fills the window
 			}
 			p.publish(t, meterTopic, payload, false)
 		}
@@ -189,6 +191,6 @@ func TestSmallWindow(t *testing.T) {
 		t.Errorf("%+v", client.flow)
 	}
 	client.mu.Unlock()
-	time.Sleep(200 * time.Millisecond) // this broker drops what does not fit into the window
-	send(8, 14)                        // three quarters are enough from now on
+	time.Sleep(200 * time.Millisecond) // this broker drops messages that do not fit into the window
+	send(8, 14)                        // from now on, three quarters are enough
 }

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// The rules of Home Assistant for a discovery message of an MQTT sensor, written from its
-// documentation: the keys with their types, the units of each device class, the state
-// classes that a device class allows, and what an enum needs.
+// These are Home Assistant's rules for a discovery message of an MQTT sensor, taken from
+// its documentation: the keys with their types, the units of each device class, the state
+// classes that a device class allows, and the requirements of an enum.
 var (
 	sensorKeys = map[string]string{
 		"automatic_entity_registration": "bool", "availability": "list", "availability_mode": "string", "availability_template": "string",
@@ -34,7 +34,7 @@ var (
 	goodValue   = regexp.MustCompile(`^\{\{ value_json\.summary\.([a-zA-Z0-9_]+) \}\}$`)
 )
 
-// validate returns what Home Assistant would not accept or would warn about.
+// validate returns the parts that Home Assistant would not accept or would warn about.
 func validate(topic string, payload []byte) error {
 	var m map[string]any
 	d := json.NewDecoder(bytes.NewReader(payload))
@@ -80,7 +80,7 @@ func validate(topic string, payload []byte) error {
 			bad("%s is %v, which is no %s", key, v, kind)
 		}
 	}
-	for _, key := range []string{"state_topic", "unique_id", "device", "origin"} { // origin and a unique ID are needed for a device
+	for _, key := range []string{"state_topic", "unique_id", "device", "origin"} { // a device needs origin and a unique ID
 		if m[key] == nil {
 			bad("%s is missing", key)
 		}
@@ -129,8 +129,8 @@ func validate(topic string, payload []byte) error {
 	return nil
 }
 
-// TestDiscoverySchema validates the sensors of a client, also of one with a difficult name,
-// and checks that the states which the templates select fit the sensors.
+// TestDiscoverySchema validates the sensors of a client, including one with a difficult
+// name, and checks that the states that the templates select fit the sensors.
 func TestDiscoverySchema(t *testing.T) {
 	c, err := New(Config{Broker: "mqtt://b", Agent: "Gebäude 7", Discovery: "homeassistant", Version: "0.2.0"}, nil, noForecasts{})
 	if err != nil {
@@ -185,7 +185,7 @@ func TestDiscoverySchema(t *testing.T) {
 	}
 }
 
-// TestValidate checks that the rules find what Home Assistant refuses.
+// TestValidate checks that the rules detect what Home Assistant refuses.
 func TestValidate(t *testing.T) {
 	good := `"state_topic":"a/b","unique_id":"x","value_template":"{{ value_json.summary.x }}","device":{"identifiers":["x"]},"origin":{"name":"L"}`
 	for _, x := range []struct{ add, want string }{

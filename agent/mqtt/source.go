@@ -11,7 +11,7 @@ import (
 	"loadstar/agent/readings"
 )
 
-// Source says how the messages of a topic become samples of a client.
+// Source describes how the messages of a topic become samples of a client.
 type Source struct {
 	Client string
 	Topic  string
@@ -39,18 +39,18 @@ var Presets = []string{"zigbee2mqtt", "shelly-gen2", "shelly-gen1", "tasmota", "
 
 const (
 	maxPayload = 64 << 10
-	maxDepth   = 32   // of nested JSON
+	maxDepth   = 32   // levels of nested JSON
 	maxPath    = 8    // parts of a path
 	maxTopic   = 512  // bytes of a configured topic
-	maxSources = 1024 // of one agent
+	maxSources = 1024 // sources of one agent
 )
 
 // field is a value in a message.
 type field struct {
 	path  []string
 	kind  readings.Kind
-	scale float64 // to kWh or kW
-	sum   bool    // an array of numbers, one per phase, is added up
+	scale float64 // factor to kWh or kW
+	sum   bool    // the value is an array of numbers, one per phase, which are added up
 }
 
 // source is a Source that was checked.
@@ -60,10 +60,10 @@ type source struct {
 	fields []field
 	bare   bool     // the message is the number itself
 	time   []string // path of the time, or nil
-	naive  bool     // times without an offset are ignored instead of refused
-	inside []string // path of the object that has the fields, or nil
-	// counter means that a message had a counter. Later messages with only a power are
-	// then no samples, because the two must not be mixed.
+	naive  bool     // times without an offset are ignored, not refused
+	inside []string // path of the object that contains the fields, or nil
+	// counter means that a message contained a counter. Later messages that contain only a
+	// power are then not samples, because the two must not be mixed.
 	counter bool
 }
 
@@ -84,13 +84,13 @@ func (s *Source) check() (*source, error) {
 	case s.Topic == "":
 		return nil, errors.New("there is no topic; 'loadstar-agent discover' lists the topics of a broker")
 	case strings.ContainsAny(s.Topic, "+#"):
-		return nil, fmt.Errorf("the topic %s contains a wildcard; give each client a topic of its own ('loadstar-agent discover' prints the lines)", s.Topic)
+		return nil, fmt.Errorf("the topic %s contains a wildcard; give each client its own topic ('loadstar-agent discover' prints the lines)", s.Topic)
 	case len(s.Topic) > maxTopic || !utf8.ValidString(s.Topic) || strings.ContainsRune(s.Topic, 0):
-		return nil, fmt.Errorf("the topic %q is not valid: at most %d bytes of UTF-8", s.Topic, maxTopic)
+		return nil, fmt.Errorf("the topic %q is not valid; it must have at most %d bytes of UTF-8", s.Topic, maxTopic)
 	case strings.HasPrefix(s.Topic, "$"):
 		return nil, fmt.Errorf("the topic %s belongs to the broker", s.Topic)
 	case s.Time != "" && s.Preset != "" && s.Preset != "generic":
-		return nil, fmt.Errorf("the preset %s knows where the time is; remove time, or use the preset generic", s.Preset)
+		return nil, fmt.Errorf("the preset %s determines the time; remove time, or use the preset generic", s.Preset)
 	}
 	levels := strings.Split(s.Topic, "/")
 	switch s.Preset {
@@ -112,7 +112,7 @@ func (s *Source) check() (*source, error) {
 		return s.gen1(levels)
 	case "homeassistant":
 		if s.Unit == "" {
-			return nil, errors.New("the topics of Home Assistant do not say the unit; add unit: kWh, or the unit that Home Assistant shows")
+			return nil, errors.New("the topics of Home Assistant do not contain the unit; add unit: kWh, or the unit that Home Assistant shows")
 		}
 		if s.Value != "" {
 			return nil, errors.New("the messages of Home Assistant's topics are bare numbers; remove value")
@@ -125,7 +125,7 @@ func (s *Source) check() (*source, error) {
 // pick restricts a preset to the fields of the source's kind or path.
 func (s *Source) pick(c *source) (*source, error) {
 	if s.Unit != "" {
-		return nil, fmt.Errorf("the preset %s knows the unit; remove unit, or use the preset generic", s.Preset)
+		return nil, fmt.Errorf("the preset %s determines the unit; remove unit, or use the preset generic", s.Preset)
 	}
 	var names []string
 	fields := c.fields[:0:0]
@@ -175,13 +175,13 @@ func (s *Source) generic() (*source, error) {
 	case kind == "interval" && isEnergy && s.Interval > 0:
 		f.kind, f.scale = readings.Interval, e/s.Interval.Hours()
 	default:
-		return nil, fmt.Errorf("a value of kind %q cannot have the unit %s; a counter has a unit of energy, power one of power", s.Kind, s.Unit)
+		return nil, fmt.Errorf("a value of kind %q cannot have the unit %s; a counter needs a unit of energy, and power a unit of power", s.Kind, s.Unit)
 	}
 	if f.kind == readings.Interval && s.Time == "" {
 		return nil, errors.New("the value of an interval needs the path of its time; add time")
 	}
 	if s.Time != "" && c.bare {
-		return nil, errors.New("there is a path of the time, but none of the value; add value")
+		return nil, errors.New("the path of the time is set, but not the path of the value; add value")
 	}
 	var err error
 	if f.path, err = splitPath(s.Value); err != nil {
@@ -229,12 +229,12 @@ func (s *Source) gen2(levels []string) (*source, error) {
 	case "em":
 		c.fields = []field{{path: []string{"total_act_power"}, kind: readings.Power, scale: w}}
 	default:
-		return nil, fmt.Errorf("the component %q of a Shelly device is no meter; use em1data:N, emdata:N, switch:N, pm1:N, cover:N, light:N, em1:N or em:N", component)
+		return nil, fmt.Errorf("the component %q of a Shelly device is not a meter; use em1data:N, emdata:N, switch:N, pm1:N, cover:N, light:N, em1:N or em:N", component)
 	}
 	return picked.pick(c)
 }
 
-// gen1 decodes bare numbers. The last levels of the topic say what they mean.
+// gen1 decodes bare numbers. The last levels of the topic give their meaning.
 func (s *Source) gen1(levels []string) (*source, error) {
 	n := len(levels)
 	if n < 4 || s.Value != "" {

@@ -9,8 +9,8 @@ import (
 	"loadstar/series/store"
 )
 
-// TestBacklog takes in what a broker kept for half a day, with their times, in several
-// flushes. The steps must be those of samples that came in time.
+// TestBacklog ingests the messages that a broker kept for half a day, with their times, in
+// several flushes. The steps must equal those of samples that arrived in time.
 func TestBacklog(t *testing.T) {
 	now := time.Date(2026, 11, 15, 14, 0, 0, 0, time.UTC)
 	begin := now.Add(-12 * time.Hour)

@@ -14,12 +14,13 @@ import (
 
 // These constants derive a client's bound from its readings.
 const (
-	boundDays  = 365 // readings that say what a client has been
+	boundDays  = 365 // days of readings from which the bound is derived
 	boundHolds = time.Hour
 	daySeconds = 24 * 3600
 )
 
-// bounds has the largest possible load of each client in kW. All sources of readings share it.
+// bounds contains the largest possible load of each client in kW. All sources of readings
+// share it.
 type bounds struct {
 	i  *Intake
 	mu sync.Mutex
@@ -54,7 +55,7 @@ func (b *bounds) note(client string) (n boundNote, err error) {
 }
 
 func (n boundNote) encode() []byte {
-	data, _ := json.Marshal(n) // numbers that are finite
+	data, _ := json.Marshal(n) // the numbers are finite
 	return data
 }
 
@@ -75,7 +76,7 @@ func (b *bounds) get(client string, c Client, now time.Time) (float64, error) {
 
 // review recomputes a client's bound. Bad readings within the new bound become good. Readings
 // beyond the bound that arrived before it was known become bad; review returns their number. The
-// caller holds b.mu.
+// caller must hold b.mu.
 func (b *bounds) review(client string, c Client, now time.Time) (kw float64, bad int, err error) {
 	step := int64(b.i.c.Interval / time.Second)
 	to := now.Unix() / step * step
@@ -128,7 +129,7 @@ func (b *bounds) review(client string, c Client, now time.Time) (kw float64, bad
 }
 
 // judge marks readings beyond their clients' bounds as bad. It returns their indexes, and adds
-// to notes what must be stored with them.
+// the records to store with them to notes.
 func (b *bounds) judge(readings []store.Reading, clients map[string]Client, now time.Time, notes map[string][]byte) (bad []int, err error) {
 	for i := range readings {
 		r := &readings[i]
@@ -171,8 +172,8 @@ func (b *bounds) late(client string, c Client, now time.Time) (int, error) {
 	return bad, err
 }
 
-// AcceptScale derives a new scale from a client's bad readings of the last 28 days, because the
-// owner has confirmed them. It returns the number of accepted readings and the new bound in kW.
+// AcceptScale derives a new scale from a client's bad readings of the last 28 days, which the
+// owner has confirmed. It returns the number of accepted readings and the new bound in kW.
 // Without bad readings it returns an error.
 func (i *Intake) AcceptScale(client string) (n int, kw float64, err error) {
 	i.mu.Lock()
@@ -182,7 +183,7 @@ func (i *Intake) AcceptScale(client string) (n int, kw float64, err error) {
 	case !ok:
 		return 0, 0, fmt.Errorf("%w: %s", ErrClient, client)
 	case c.Limit > 0:
-		return 0, 0, fmt.Errorf("client %s has a limit of %g kW in the agent's configuration: change limit there", client, c.Limit)
+		return 0, 0, fmt.Errorf("client %s has a limit of %g kW in the agent's configuration; change limit there", client, c.Limit)
 	}
 	b := &i.bounds
 	b.mu.Lock()
@@ -198,7 +199,7 @@ func (i *Intake) AcceptScale(client string) (n int, kw float64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	var peaks []float64 // of days with such readings
+	var peaks []float64 // peaks of days with such readings
 	perDay := int(daySeconds / step)
 	for day := range slices.Chunk(values, perDay) {
 		most := 0.0
@@ -214,7 +215,7 @@ func (i *Intake) AcceptScale(client string) (n int, kw float64, err error) {
 		}
 	}
 	if n == 0 {
-		return 0, 0, fmt.Errorf("client %s has no readings of the last %d days that were marked as impossible", client, series.BoundSpan)
+		return 0, 0, fmt.Errorf("client %s has no readings from the last %d days that were marked as impossible", client, series.BoundSpan)
 	}
 	slices.Sort(peaks)
 	note.Accepted, note.At = 10*peaks[len(peaks)/2], to

@@ -12,7 +12,7 @@ import (
 	"loadstar/series/store"
 )
 
-// fillPast stores days of readings between 1 and 3 kW before the start.
+// fillPast stores some days of readings between 1 and 3 kW before the start.
 func fillPast(t *testing.T, s *store.Store, client string, days int) {
 	t.Helper()
 	for d := range days {
@@ -26,7 +26,7 @@ func fillPast(t *testing.T, s *store.Store, client string, days int) {
 	}
 }
 
-// rowsOf returns a CSV document of quarters from a time on.
+// rowsOf returns a CSV document of quarters from a given time on.
 func rowsOf(client string, from time.Time, kw ...float64) string {
 	var text strings.Builder
 	text.WriteString("unique_id,ds,y\n")
@@ -45,8 +45,8 @@ func qualities(t *testing.T, s *store.Store, client string, from time.Time, n in
 	return q
 }
 
-// TestBoundOnEveryWay checks that an impossible reading is kept and marked on each way in, and
-// said.
+// TestBoundOnEveryWay checks that an impossible reading is kept, marked and reported on each
+// way into the agent.
 func TestBoundOnEveryWay(t *testing.T) {
 	i, s, now := intake(t, nil)
 	fillPast(t, s, "a", 20)
@@ -93,7 +93,7 @@ func TestBoundOnEveryWay(t *testing.T) {
 	}
 }
 
-// TestBoundOfNewClient checks that garbage in the first document of a client is found.
+// TestBoundOfNewClient checks that garbage in the first document of a client is detected.
 func TestBoundOfNewClient(t *testing.T) {
 	i, s, _ := intake(t, nil)
 	var kw []float64
@@ -110,8 +110,8 @@ func TestBoundOfNewClient(t *testing.T) {
 	}
 }
 
-// TestScaleChanges checks that a new scale is accepted when its owner says so, without a restart,
-// and after half of 28 days otherwise.
+// TestScaleChanges checks that a new scale is accepted without a restart when its owner confirms
+// it, and otherwise after half of 28 days.
 func TestScaleChanges(t *testing.T) {
 	for _, owner := range []bool{true, false} {
 		i, s, now := intake(t, nil)
@@ -151,8 +151,8 @@ func TestScaleChanges(t *testing.T) {
 	}
 }
 
-// TestBoundKeepsWhatSendersMark checks that accepting a scale does not touch readings that their
-// sender marked as bad.
+// TestBoundKeepsWhatSendersMark checks that accepting a scale does not change readings that
+// their sender marked as bad.
 func TestBoundKeepsWhatSendersMark(t *testing.T) {
 	i, s, now := intake(t, func(c *Config) { c.Clients["fixed"] = Client{Limit: 4} })
 	fillPast(t, s, "a", 20)

@@ -12,7 +12,7 @@ import (
 
 // RefusedRow is a row of a document that was not stored.
 type RefusedRow struct {
-	Row    int    `json:"row"` // from 1, without the heading
+	Row    int    `json:"row"` // counted from 1, without the heading
 	Reason string `json:"reason"`
 }
 
@@ -54,7 +54,7 @@ type document struct {
 	source  string
 	now     time.Time
 	clients map[string]Client
-	once    map[string][]uint64 // the steps that a file has had, by client; nil for a stream
+	once    map[string][]uint64 // the steps that a file has contained, by client; nil for a stream
 	answer  Answer
 
 	readings []store.Reading
@@ -85,8 +85,8 @@ func (d *document) add(row int, r store.Reading, why string) error {
 	return nil
 }
 
-// first reports whether a file has had no row for a reading's step before. A file has no
-// order of arrival, so the first row of a step stays.
+// first reports whether a file has had no earlier row for a reading's step. A file has no
+// order of arrival, so the first row of a step is kept.
 func (d *document) first(r store.Reading) bool {
 	step := int64(d.i.c.Interval / time.Second)
 	begin := d.now.Add(-maxAge).Unix()/step - 1
@@ -190,7 +190,7 @@ func (i *Intake) takeWeather(source string, r io.Reader, asJSON bool) (Answer, e
 	return d.storeWeather(w)
 }
 
-// TakeHours stores the weather that a service answered.
+// TakeHours stores the weather in a service's answer.
 func (i *Intake) TakeHours(h *openmeteo.Hours) (Answer, error) {
 	if err := i.c.Clock(); err != nil {
 		return Answer{}, err

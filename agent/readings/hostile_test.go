@@ -21,8 +21,8 @@ func heap(do func()) uint64 {
 	return b.TotalAlloc - a.TotalAlloc
 }
 
-// A document of the allowed size with very short rows must not take many times its size in
-// memory: an agent has 40 MB.
+// A document of the allowed size with very short rows must not need many times its size in
+// memory, because an agent has only 40 MB.
 func TestManyShortRows(t *testing.T) {
 	const most = 24 << 20
 	for _, c := range []struct{ name, path, kind, body string }{
@@ -45,8 +45,8 @@ func TestManyShortRows(t *testing.T) {
 	}
 }
 
-// hostileWeather has documents of the allowed size that take long or much memory to decode
-// unless the decoder stops at the first member or element too many.
+// hostileWeather contains documents of the allowed size whose decoding takes a long time or
+// much memory, unless the decoder stops at the first excess member or element.
 func hostileWeather() map[string]string {
 	var keys strings.Builder
 	keys.WriteString(`[{"ds":"2026-03-10T11:00:00Z"`)
@@ -64,8 +64,8 @@ func hostileWeather() map[string]string {
 	}
 }
 
-// A hostile document takes about as long and as much memory as a harmless one of the same
-// size: one object with a long text.
+// A hostile document takes about as much time and memory as a harmless one of the same
+// size, which is one object with a long text.
 func TestHostileWeather(t *testing.T) {
 	i, _, _ := intake(t, nil)
 	took := func(body string) (time.Duration, uint64, int) {
@@ -111,7 +111,7 @@ func TestInboxWeatherBomb(t *testing.T) {
 	}
 }
 
-// A row that is not on the grid does not take the place of the row of its step.
+// A row that is not on the grid does not replace the row of its step.
 func TestInboxOffGridRow(t *testing.T) {
 	b, dir, s, _ := inbox(t)
 	write(t, filepath.Join(dir, "x.csv"), []byte("unique_id,ds,y\na,2026-03-10T11:00:30Z,9\na,2026-03-10T11:00:00Z,1\n"))
@@ -122,7 +122,7 @@ func TestInboxOffGridRow(t *testing.T) {
 }
 
 // A file that cannot be moved, for example because it belongs to another user and the
-// folder is sticky, does not keep others waiting. It is not stored again and again.
+// folder is sticky, does not delay other files. It is not stored repeatedly.
 func TestInboxFileThatStays(t *testing.T) {
 	b, dir, s, _ := inbox(t)
 	write(t, filepath.Join(dir, "a-stays.csv"), []byte(oneRow))
@@ -148,7 +148,7 @@ func TestInboxFileThatStays(t *testing.T) {
 	}
 }
 
-// A file that grows while it is read is taken again when it is complete.
+// A file that grows while it is read is read again when it is complete.
 func TestInboxFileThatGrows(t *testing.T) {
 	b, dir, s, _ := inbox(t)
 	path := filepath.Join(dir, "x.csv")
@@ -171,7 +171,7 @@ func TestInboxFileThatGrows(t *testing.T) {
 	}
 }
 
-// After the clock was wrong for some time, samples count again at once.
+// After the clock was wrong for some time, samples count again immediately.
 func TestSamplesAfterWrongClock(t *testing.T) {
 	i, s, now := intake(t, nil)
 	send := func(at time.Time, kwh float64) {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxBody is the size of the largest request.
+	// maxBody is the maximum size of a request.
 	maxBody = 4 << 20
 	// maxDocuments limits concurrent requests, because a document takes several times
 	// its size in memory.
@@ -32,9 +32,8 @@ func (i *Intake) Handler() http.Handler {
 	return mux
 }
 
-// TakeWeather stores the weather in a request's body. It accepts all forms of POST
-// /v1/weather. It writes an answer only if it fails, and reports whether it stored
-// weather.
+// TakeWeather stores the weather in a request's body. It accepts all formats of POST
+// /v1/weather. It writes an answer only if it fails, and reports whether it stored weather.
 func (i *Intake) TakeWeather(w http.ResponseWriter, r *http.Request) bool {
 	_, ok := i.read(w, r, i.takeWeather)
 	return ok
@@ -47,7 +46,7 @@ func (i *Intake) post(w http.ResponseWriter, r *http.Request, take func(string, 
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	_ = json.NewEncoder(w).Encode(answer) // the client has gone
+	_ = json.NewEncoder(w).Encode(answer) // the client has disconnected
 }
 
 // read stores the rows of a request, or answers with a problem.
@@ -60,7 +59,7 @@ func (i *Intake) read(w http.ResponseWriter, r *http.Request, take func(string, 
 	case i.documents <- struct{}{}:
 		defer func() { <-i.documents }()
 	case <-r.Context().Done():
-		return Answer{}, false // the sender has gone
+		return Answer{}, false // the sender has disconnected
 	}
 	body := bufio.NewReader(http.MaxBytesReader(w, r.Body, maxBody))
 	asJSON, err := isJSON(r, body)
@@ -96,7 +95,7 @@ func (i *Intake) read(w http.ResponseWriter, r *http.Request, take func(string, 
 		service.Problem(w, http.StatusBadRequest, "incomplete", "the request ended early", nil)
 	case errors.Is(err, errClock):
 		service.Problem(w, http.StatusServiceUnavailable, "clock", "nothing was stored, because the agent's clock is wrong; send it again later", nil)
-	default: // the log says what is wrong with the disk, and strangers need not know
+	default: // the log describes the disk's problem, which strangers need not know
 		i.c.Log("a request was not stored: %v", err)
 		service.Problem(w, http.StatusServiceUnavailable, "not-stored", "nothing was stored, because the agent's disk fails or is full; send it again later", nil)
 	}

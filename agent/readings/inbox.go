@@ -23,10 +23,10 @@ import (
 	"loadstar/series/store"
 )
 
-// How the inbox works.
+// Settings of the inbox.
 const (
-	settled      = 2 * time.Second  // a file that has not changed for this long is complete
-	lookEvery    = 30 * time.Second // network drives do not notify
+	settled      = 2 * time.Second  // a file that has not changed for this time is complete
+	lookEvery    = 30 * time.Second // network drives do not send notifications
 	keepDone     = 7 * 24 * time.Hour
 	keepRefused  = 30 * 24 * time.Hour
 	maxFile      = 32 << 20 // bytes, after decompression
@@ -38,19 +38,20 @@ const (
 // Inbox imports the files of a folder. Readings are in *.csv and *.csv.gz, with the columns
 // unique_id, ds, y and optionally quality and revision. Weather is in weather*.csv, with
 // ds, its own columns and optionally issued. Inbox moves a file to done/ when its rows are
-// on disk. It moves an unreadable file to refused/, with a text file that says why.
+// on disk. It moves an unreadable file to refused/, with a text file that gives the reason.
 type Inbox struct {
 	i    *Intake
 	dir  string
 	root *os.Root
 	seen map[string]look
-	// stuck has the files that are stored but cannot be moved, with their state at that time.
+	// stuck contains the files that are stored but cannot be moved, with their state at that
+	// time.
 	stuck map[string]look
-	// settled is how long a file must not change.
+	// settled is the time for which a file must not have changed.
 	settled time.Duration
 
-	rename func(from, to string) error // a test replaces it
-	stored func()                      // a test sets it; called before a file is moved
+	rename func(from, to string) error // replaced by a test
+	stored func()                      // set by a test; called before a file is moved
 }
 
 // look is the state of a file, and the time since which it has had that state.
@@ -84,7 +85,7 @@ func (b *Inbox) Run(ctx context.Context) error {
 	var failures <-chan error
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
-		defer func() { _ = watcher.Close() }() // nothing depends on it
+		defer func() { _ = watcher.Close() }() // nothing depends on the result
 		err = watcher.Add(b.dir)
 		events, failures = watcher.Events, watcher.Errors
 	}
@@ -101,9 +102,9 @@ func (b *Inbox) Run(ctx context.Context) error {
 			return nil
 		case err := <-failures:
 			b.i.c.Log("inbox: %v", err)
-			continue // the next look finds what was not notified
+			continue // the next look finds files without a notification
 		case <-events:
-			// While a file is being written, a look every second is enough.
+			// While a file is being written, one look per second is enough.
 			soon := looked.Add(time.Second)
 			if earliest := time.Now().Add(50 * time.Millisecond); soon.Before(earliest) {
 				soon = earliest
@@ -148,7 +149,7 @@ func (b *Inbox) look() (again bool) {
 		}
 		if err != nil {
 			b.i.c.Log("inbox: %q stays and is taken later: %v", name, err)
-			break // the disk is full: later files would fail too, and their order matters
+			break // the disk is full, so later files would also fail, and their order matters
 		}
 		delete(b.seen, name)
 	}
@@ -172,11 +173,11 @@ func (b *Inbox) ready() (files []string, again bool, err error) {
 	for _, e := range entries {
 		name := e.Name()
 		if strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".part") || strings.HasSuffix(name, ".tmp") || strings.HasSuffix(name, "~") {
-			continue // somebody is still writing it
+			continue // somebody is still writing the file
 		}
 		info, err := e.Info()
 		if err != nil || !info.Mode().IsRegular() {
-			continue // it has gone, or is a folder, a link or a device
+			continue // the file was removed, or is a folder, a link or a device
 		}
 		l, ok := b.seen[name]
 		if !ok || l.size != info.Size() || !l.mod.Equal(info.ModTime()) {
@@ -228,7 +229,7 @@ func (b *Inbox) take(name string) error {
 }
 
 // errStays means that a file cannot be moved, for example because it belongs to another
-// user and the folder is sticky. It must not keep other files waiting.
+// user and the folder is sticky. It must not delay other files.
 var errStays = errors.New("the file cannot be moved")
 
 // errGrew means that a file changed while Inbox read it.
@@ -261,7 +262,7 @@ func list(a Answer) []byte {
 	return text.Bytes()
 }
 
-// errUnreadable means that a file will never be read.
+// errUnreadable means that a file can never be read.
 var errUnreadable = errors.New("the file cannot be read")
 
 // store stores the rows of a file. It reads all rows once before it stores the first, so
@@ -309,8 +310,8 @@ func (b *Inbox) storeReadings(f *os.File, packed bool) (Answer, error) {
 	if err = in.explain(err); err != nil {
 		return Answer{}, err
 	}
-	// A crash may come between storing a file and moving it. The note says that the file is
-	// stored, so it does not replace later readings.
+	// A crash may come between storing a file and moving it. The note records that the file
+	// is stored, so it does not replace later readings.
 	id := hash.Sum(nil)
 	if note, err := b.i.c.Store.Note(inboxNote); err != nil || bytes.Equal(note, id) {
 		return Answer{}, err
@@ -339,7 +340,7 @@ func (b *Inbox) storeReadings(f *os.File, packed bool) (Answer, error) {
 type limited struct {
 	r    io.Reader
 	left int64
-	err  error // the first that was not io.EOF
+	err  error // the first error other than io.EOF
 }
 
 func unpack(f *os.File, packed bool) (*limited, error) {
@@ -389,7 +390,7 @@ func (b *Inbox) move(name, to string, why []byte) error {
 	if len(target) > maxInboxName {
 		target = filepath.Join(to, fmt.Sprintf("%x", sha256.Sum256([]byte(name))))
 	}
-	if _, err := b.root.Lstat(target); err == nil { // a name that was used before
+	if _, err := b.root.Lstat(target); err == nil { // the name was used before
 		ext := filepath.Ext(target)
 		target = strings.TrimSuffix(target, ext) + "." + b.i.c.Now().UTC().Format("20060102T150405.000") + ext
 	}
@@ -406,7 +407,7 @@ func (b *Inbox) move(name, to string, why []byte) error {
 		return err
 	}
 	now := time.Now()
-	_ = b.root.Chtimes(target, now, now) // counts from when it was taken; only tidying needs it
+	_ = b.root.Chtimes(target, now, now) // the time since the file was read; only tidying needs it
 	if to == "refused" {
 		b.i.c.Log("inbox: refused %q: %s", name, strings.SplitN(string(why), "\n", 2)[0])
 	}
@@ -417,7 +418,7 @@ func (b *Inbox) move(name, to string, why []byte) error {
 func (b *Inbox) tidy(sub string, keep time.Duration) {
 	dir, err := b.root.Open(sub)
 	if err != nil {
-		return // the next look tries again
+		return // the next look retries
 	}
 	defer dir.Close()
 	entries, err := dir.ReadDir(-1)
@@ -426,7 +427,7 @@ func (b *Inbox) tidy(sub string, keep time.Duration) {
 	}
 	for _, e := range entries {
 		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && time.Since(info.ModTime()) > keep {
-			_ = b.root.Remove(filepath.Join(sub, e.Name())) // the next look tries again
+			_ = b.root.Remove(filepath.Join(sub, e.Name())) // the next look retries
 		}
 	}
 }

@@ -47,7 +47,7 @@ func pack(t testing.TB, data []byte) []byte {
 	return b.Bytes()
 }
 
-// settle lets all files of an inbox be complete, and takes them.
+// settle makes all files of an inbox complete, and reads them.
 func settle(b *Inbox) {
 	b.look()
 	for name, l := range b.seen {
@@ -70,7 +70,7 @@ func TestInbox(t *testing.T) {
 	bomb := pack(t, make([]byte, maxFile+1))
 	files := map[string]struct {
 		data []byte
-		to   string // folder, or empty if it stays
+		to   string // destination folder, or empty if the file stays
 	}{
 		"plain.csv":          {[]byte(oneRow), "done"},
 		"packed.csv.gz":      {pack(t, []byte("unique_id,ds,y,revision\nb,2026-03-10T11:00:00Z,2,1\nb,2026-03-10T11:00:00Z,3,0\n")), "done"},
@@ -118,7 +118,7 @@ func TestInbox(t *testing.T) {
 		}
 	}
 	if got := fmt.Sprint(load(t, s, "a", start.Add(-2*time.Hour), 8)); got != "[NaN NaN NaN NaN 1 5 8 NaN]" {
-		t.Errorf("a has %s", got) // the first row of a file stays, and a bad file leaves nothing
+		t.Errorf("a has %s", got) // the first row of a file is kept, and a bad file leaves nothing
 	}
 	if got := load(t, s, "b", start.Add(-time.Hour), 1); got[0] != 2 {
 		t.Errorf("b has %v", got)
@@ -126,7 +126,7 @@ func TestInbox(t *testing.T) {
 	if w, _, err := s.Weather(start.Unix()-3600, start.Unix(), start.Unix()); err != nil || w.Column("temperature")[0] != 7 {
 		t.Errorf("weather %v: %v", w, err)
 	}
-	// Old files go, and a name may come again.
+	// Old files are deleted, and a name may be used again.
 	old := time.Now().Add(-keepDone - time.Hour)
 	if err := os.Chtimes(filepath.Join(dir, "done", "twice.csv"), old, old); err != nil {
 		t.Fatal(err)
@@ -141,8 +141,8 @@ func TestInbox(t *testing.T) {
 	}
 }
 
-// TestInboxAgain checks that a refused file is stored if it comes again when its client is
-// configured.
+// TestInboxAgain checks that a refused file is stored if it arrives again after its client
+// is configured.
 func TestInboxAgain(t *testing.T) {
 	b, dir, s, i := inbox(t)
 	row := []byte("unique_id,ds,y\nx,2026-03-10T11:00:00Z,3\na,2026-03-10T11:00:00Z,1\n")
@@ -157,7 +157,7 @@ func TestInboxAgain(t *testing.T) {
 }
 
 // TestInboxStored checks that a file that was stored, but not moved before a crash, does not
-// replace a correction that came after it.
+// replace a later correction.
 func TestInboxStored(t *testing.T) {
 	b, dir, s, i := inbox(t)
 	write(t, filepath.Join(dir, "x.csv"), []byte(oneRow))
@@ -183,7 +183,7 @@ func TestInboxFails(t *testing.T) {
 	}
 }
 
-// TestInboxNotices checks that a file is taken soon after it was renamed into the folder.
+// TestInboxNotices checks that a file is read soon after it was renamed into the folder.
 func TestInboxNotices(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it waits for seconds")

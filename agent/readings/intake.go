@@ -14,8 +14,8 @@ import (
 
 // Limits of the intake.
 const (
-	flushValues = 512  // samples that are stored without waiting for the next flush
-	maxWaiting  = 8192 // samples that wait if the disk is full
+	flushValues = 512  // number of samples that are stored without waiting for the next flush
+	maxWaiting  = 8192 // maximum number of samples that wait if the disk is full
 	maxAhead    = 5 * time.Minute
 	maxAge      = 45 * 24 * time.Hour
 )
@@ -53,10 +53,10 @@ type Intake struct {
 	// Only flush uses the following fields, one call at a time.
 	flushing sync.Mutex
 	tracks   map[string]track
-	arrived  map[string]time.Time // when a client's newest sample came
+	arrived  map[string]time.Time // arrival of a client's newest sample
 }
 
-// message has the samples of one call of Add.
+// message contains the samples of one call of Add.
 type message struct {
 	samples []Sample
 	done    func(error)
@@ -96,7 +96,7 @@ func (i *Intake) SetClients(clients map[string]Client) {
 	i.clients = clients
 }
 
-// Stats returns the counts of all that was ingested.
+// Stats returns the counts of everything that was ingested.
 func (i *Intake) Stats() *Stats { return &i.stats }
 
 // Err returns the error of the last flush, or nil if it stored everything.
@@ -107,11 +107,10 @@ func (i *Intake) Err() error {
 }
 
 // Add takes the samples of one message, in order of time for each client, and returns soon.
-// It calls done once: with nil when the changes of these and earlier samples are on disk,
+// It calls done once, with nil when the changes of these and earlier samples are on disk,
 // or with an error if the message must be sent again. A sample that cannot be used is
-// counted
-// and need not be sent again. Done may be called before Add returns. It must not call the
-// intake.
+// counted and need not be sent again. Done may be called before Add returns. It must not
+// call the intake.
 func (i *Intake) Add(samples []Sample, done func(error)) {
 	i.mu.Lock()
 	var err error
@@ -286,13 +285,13 @@ func (f *flushOf) tick() error {
 	return nil
 }
 
-// meterTime returns the present on a client's time scale, in milliseconds: the time of
-// its newest sample, plus the time since that sample arrived. A broker that delivers
-// stored messages sends old samples, and their steps must stay open until all have
+// meterTime returns the current time on a client's time scale, in milliseconds. It is the
+// time of the client's newest sample plus the time since that sample arrived. A broker that
+// delivers stored messages sends old samples, and their steps must stay open until all have
 // arrived.
 func (f *flushOf) meterTime(client string, newest int64) int64 {
 	at, ok := f.i.arrived[client]
-	if !ok { // after a start, samples may wait at a broker
+	if !ok { // after a start, a broker may still have samples
 		at = f.now
 		f.i.arrived[client] = at
 	}

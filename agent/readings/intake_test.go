@@ -42,7 +42,7 @@ func openStore(t testing.TB, path string) *store.Store {
 	return s
 }
 
-// intake returns an intake for clients a, b and roof, which has feed-in.
+// intake returns an intake for clients a and b, and for roof, which has feed-in.
 func intake(t testing.TB, change func(*Config)) (*Intake, *store.Store, *clock) {
 	t.Helper()
 	s := openStore(t, filepath.Join(t.TempDir(), "readings.db"))
@@ -101,7 +101,7 @@ func TestIntake(t *testing.T) {
 	if counts["samples accepted"] != 3 || counts["samples ignored"] != 3 {
 		t.Errorf("counts: %v", counts)
 	}
-	// A new intake goes on within the step.
+	// A new intake continues within the step.
 	j, err := NewIntake(i.c)
 	if err != nil {
 		t.Fatal(err)
@@ -197,8 +197,8 @@ func TestIntakeFails(t *testing.T) {
 	}
 }
 
-// TestClockChanges checks samples and rows on days of 23 and 25 hours: local days of 92 and
-// 100 quarters, all there, none twice.
+// TestClockChanges checks samples and rows on days of 23 and 25 hours, which are local days
+// of 92 and 100 quarters without gaps or repetitions.
 func TestClockChanges(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {

@@ -28,7 +28,7 @@ import (
 const (
 	childEnv = "LOADSTAR_READINGS_CHILD" // folder
 	nextEnv  = "LOADSTAR_READINGS_NEXT"  // the next sample, request and file, and the clock
-	limitEnv = "LOADSTAR_READINGS_LIMIT" // bytes of a file
+	limitEnv = "LOADSTAR_READINGS_LIMIT" // maximum bytes of a file
 )
 
 func TestMain(m *testing.M) {
@@ -42,12 +42,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// early is the first step that requests and files are about.
+// early is the first step of requests and files.
 var early = start.Add(-20 * 24 * time.Hour)
 
 const maxRows = 1900
 
-// stepPower is the power of a client in a step that samples, requests or files are about.
+// stepPower is the power of a client in a step of samples, requests or files.
 func stepPower(n int) float64 { return float64(1 + n%7) }
 
 // meter returns the value of a counter after n minutes.
@@ -59,7 +59,7 @@ func meter(n int) float64 {
 	return kwh + stepPower(n/15)*float64(n%15)/60
 }
 
-// child takes in samples, requests and files, from the numbers on that were not
+// child ingests samples, requests and files, starting with the first ones that were not
 // acknowledged. It prints each one that is acknowledged.
 func child(dir string) error {
 	var next [4]int
@@ -76,7 +76,7 @@ func child(dir string) error {
 		return err
 	}
 	var minute atomic.Int64
-	// A clock does not go back when a process starts again. Samples that were stored and not
+	// A clock does not go back when a process starts again. Samples that were stored but not
 	// acknowledged are later than the next one.
 	minute.Store(int64(max(next[0], next[3])))
 	i, err := NewIntake(Config{
@@ -161,7 +161,7 @@ func sendFiles(dir string, next int) error {
 	select {}
 }
 
-// run starts a child, kills it after a time, and raises next past what was acknowledged.
+// run starts a child, kills it after a time, and advances next beyond what was acknowledged.
 func run(t *testing.T, dir string, next *[4]int, after time.Duration, env ...string) int {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -174,7 +174,7 @@ func run(t *testing.T, dir string, next *[4]int, after time.Duration, env ...str
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	timer := time.AfterFunc(after, func() { cmd.Process.Kill() }) // fails if it has exited
+	timer := time.AfterFunc(after, func() { cmd.Process.Kill() }) // fails if the process has exited
 	defer timer.Stop()
 	in := bufio.NewReader(out)
 	for {
@@ -222,9 +222,9 @@ func check(t *testing.T, dir string, next [4]int) {
 	}
 }
 
-// TestKill kills a process that takes in samples, requests and files. Nothing that it
-// acknowledged may be lost, and no energy counted twice, although everything that it did not
-// acknowledge is sent again.
+// TestKill kills a process that ingests samples, requests and files. Nothing that it
+// acknowledged may be lost, and no energy may be counted twice, although everything else is
+// sent again.
 func TestKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts processes")

@@ -21,19 +21,19 @@ import (
 // Reasons to refuse a row, in addition to the store's.
 const (
 	badTime       = "time"             // not a time
-	noOffset      = "time-offset"      // the time has no offset, and the site no zone
+	noOffset      = "time-offset"      // the time has no offset, and the site has no zone
 	noSuchTime    = "nonexistent-time" // clocks skip it
-	ambiguousTime = "ambiguous-time"   // clocks repeat it, and no row says which of the two it is
+	ambiguousTime = "ambiguous-time"   // clocks repeat it, and no row shows which of the two is meant
 	unknownClient = "unknown-client"   // the agent has no such client
 	negative      = "negative"         // the client has no feed-in
 	badQuality    = "quality"          // not OK, ESTIMATED, MISSING or BAD
-	repeated      = "repeated"         // the file has a row for this step already
+	repeated      = "repeated"         // the file already has a row for this step
 )
 
 const maxLine = 16 << 10
 
 // maxDocumentRows limits the rows of weather and of readings over HTTP, because both are held
-// in memory as a whole. A very short row takes fifty times its size in memory.
+// in memory completely. A very short row needs fifty times its size in memory.
 const maxDocumentRows = 1 << 16
 
 // errRows means that a document has too many rows.
@@ -41,7 +41,7 @@ var errRows = fmt.Errorf("it has more than %d rows; send it in parts", maxDocume
 
 // syntaxError means that a whole document cannot be read.
 type syntaxError struct {
-	row int // from 1, without the heading; 0 if it is the heading
+	row int // counted from 1, without the heading; 0 for the heading
 	err error
 }
 
@@ -70,7 +70,7 @@ func lines(r io.Reader, do func(n int, line []byte) error) error {
 			continue
 		}
 		if err := do(n, line); err != nil {
-			return cmp.Or(source.err, err) // a line that was cut off is no fault of the sender
+			return cmp.Or(source.err, err) // a truncated line is not the sender's fault
 		}
 	}
 	if errors.Is(in.Err(), bufio.ErrTooLong) {
@@ -79,7 +79,7 @@ func lines(r io.Reader, do func(n int, line []byte) error) error {
 	return in.Err()
 }
 
-// failing remembers the error of a reader.
+// failing records the error of a reader.
 type failing struct {
 	r   io.Reader
 	err error
@@ -110,7 +110,7 @@ func split(line []byte, cells []string) ([]string, error) {
 	return append(cells, got...), err
 }
 
-// table calls row for each row of a CSV text. Known says whether a column's name may occur.
+// table calls row for each row of a CSV text. Known reports whether a column name is allowed.
 func table(r io.Reader, required []string, known func(string) bool, row func(n int, cell func(name string) string) error) error {
 	var head, cells []string
 	cell := func(name string) string {
@@ -133,7 +133,7 @@ func table(r io.Reader, required []string, known func(string) bool, row func(n i
 			return &syntaxError{rows, err}
 		}
 		if len(cells) != len(head) {
-			return &syntaxError{rows, fmt.Errorf("it has %d cells, the heading %d", len(cells), len(head))}
+			return &syntaxError{rows, fmt.Errorf("it has %d cells, but the heading has %d", len(cells), len(head))}
 		}
 		return row(rows, cell)
 	})
@@ -182,7 +182,7 @@ func (p *rowReader) reading(client, at string, kw float64, quality string, revis
 	}
 	name, ok := p.names[client]
 	if !ok {
-		name = strings.Clone(client) // not a part of the document
+		name = strings.Clone(client) // a copy that does not refer to the document
 		p.names[name] = name
 	}
 	r.Client = name
@@ -379,7 +379,7 @@ func objects[T any](r io.Reader, do func(n int, row *T) error) error {
 func array[T any](r io.Reader, do func(n int, row *T) error) error {
 	source := &failing{r: r}
 	fail := func(n int, err error) error {
-		if source.err != nil { // an array that was cut off is no fault of the sender
+		if source.err != nil { // a truncated array is not the sender's fault
 			return source.err
 		}
 		return &syntaxError{n, err}
@@ -404,7 +404,7 @@ func array[T any](r io.Reader, do func(n int, row *T) error) error {
 		return fail(0, err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return fail(0, errors.New("something follows the JSON value"))
+		return fail(0, errors.New("there is text after the JSON value"))
 	}
 	return nil
 }
@@ -427,7 +427,7 @@ func peek(in *bufio.Reader) (byte, error) {
 
 // strict decodes one JSON value and refuses unknown members.
 func strict(data []byte, to any) error {
-	if _, ok := to.(json.Unmarshaler); ok { // it decides about fields itself, and a decoder for each line takes memory
+	if _, ok := to.(json.Unmarshaler); ok { // the type checks fields itself, and a decoder for each line needs memory
 		return json.Unmarshal(data, to)
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -436,7 +436,7 @@ func strict(data []byte, to any) error {
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows the JSON value")
+		return errors.New("there is text after the JSON value")
 	}
 	return nil
 }

@@ -11,14 +11,14 @@ import (
 	"loadstar/series/store"
 )
 
-// Kind says what a sample's value measures.
+// Kind is the quantity that a sample's value measures.
 type Kind uint8
 
 // The kinds.
 const (
-	Counter  Kind = iota // energy since some time, kWh
-	Power                // power now, kW
-	Interval             // mean power of the step that starts at the sample's time, kW
+	Counter  Kind = iota // energy since some time, in kWh
+	Power                // current power, in kW
+	Interval             // mean power of the step that starts at the sample's time, in kW
 )
 
 // Sample is one value of a meter.
@@ -29,7 +29,7 @@ type Sample struct {
 	Kind   Kind
 }
 
-// Client says how to judge the readings of a client.
+// Client describes how to judge the readings of a client.
 type Client struct {
 	// Net means that negative power is feed-in. Otherwise a negative value is bad.
 	Net bool
@@ -50,8 +50,8 @@ type Config struct {
 	Flush time.Duration
 	// Now returns the time. If it is nil, time.Now is used.
 	Now func() time.Time
-	// Clock returns an error if the system's clock cannot be trusted. Nothing is ingested
-	// then. Clock may be nil.
+	// Clock returns an error if the system's clock cannot be trusted. In that case nothing
+	// is ingested. Clock may be nil.
 	Clock func() error
 	// Log receives errors that will be retried. It may be nil.
 	Log func(format string, args ...any)
@@ -75,7 +75,7 @@ func (s *Stats) add(source, outcome string, n int) {
 	s.n[[2]string{source, outcome}] += int64(n)
 }
 
-// result counts what a transaction did.
+// result counts the changes of a transaction.
 func (s *Stats) result(source string, r store.Result) {
 	s.add(source, "accepted", r.Accepted)
 	s.add(source, "corrected", r.Corrected)

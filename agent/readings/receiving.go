@@ -5,26 +5,26 @@ import (
 	"time"
 )
 
-// Receiving describes what a client's meter has sent since the agent started. A newly
+// Receiving describes the messages of a client's meter since the agent started. A newly
 // connected meter sends messages long before it has its first reading.
 type Receiving struct {
 	Messages int
-	Since    time.Time // when the first message arrived
+	Since    time.Time // arrival of the first message
 	// Complete is the end of the first step that can be measured for long enough.
 	Complete time.Time
 }
 
-// received is what an intake remembers about a client's messages.
+// received contains an intake's data about a client's messages.
 type received struct {
 	messages     int
 	since, first time.Time // arrival and own time of the first message
 }
 
-// storedWithin is the longest time from the end of a step until it is stored by default. It
-// covers a message on its way and the next flush.
+// storedWithin is the maximum time from the end of a step until it is stored, by default.
+// It covers a message on its way and the next flush.
 const storedWithin = 2 * time.Minute
 
-// Receiving returns what a client has sent, and false if it has sent nothing usable.
+// Receiving returns the description of a client's messages, and false if none was usable.
 func (i *Intake) Receiving(client string) (Receiving, bool) {
 	now := i.c.Now()
 	i.mu.Lock()
@@ -45,7 +45,7 @@ func (i *Intake) Receiving(client string) (Receiving, bool) {
 	return Receiving{Messages: r.messages, Since: r.since, Complete: time.UnixMilli(step + interval)}, true
 }
 
-// note counts a message for each client with a usable sample. The caller holds i.mu.
+// note counts a message for each client with a usable sample. The caller must hold i.mu.
 func (i *Intake) note(samples []Sample) {
 	now := i.c.Now()
 	for n, s := range samples {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A new meter sends for minutes before it has a reading.
+// A new meter sends messages for minutes before it has a reading.
 func TestReceiving(t *testing.T) {
 	i, _, now := intake(t, nil)
 	add := func(after time.Duration, samples ...Sample) {
@@ -34,8 +34,8 @@ func TestReceiving(t *testing.T) {
 	check("stranger", 0, 0)
 	add(8*time.Minute, Sample{Client: "b", Value: 5, Kind: Counter}) // less than half of the step is left
 	check("b", 1, 30*time.Minute)
-	now.set(start.Add(16 * time.Minute)) // it is being stored
+	now.set(start.Add(16 * time.Minute)) // the step is being stored
 	check("a", 2, 15*time.Minute)
-	now.set(start.Add(20 * time.Minute)) // it had gaps
+	now.set(start.Add(20 * time.Minute)) // the step had gaps
 	check("a", 2, 30*time.Minute)
 }

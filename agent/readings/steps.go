@@ -8,17 +8,17 @@ import (
 	"loadstar/series/store"
 )
 
-// How samples become steps.
+// Rules for converting samples to steps.
 const (
-	enough    = 0.9 // share of a step that must be measured for OK
-	half      = 0.5 // share of a step that must be covered for Estimated
+	enough    = 0.9 // share of a step that must be measured for the quality OK
+	half      = 0.5 // share of a step that must be covered for the quality Estimated
 	counterKW = 0.001
-	// A counter that falls and stays low this long was reset. If a broker repeats a
+	// A counter that falls and stays low for this time was reset. If a broker repeats a
 	// message after a newer one, the counter also seems to fall, but only for a moment.
 	resetAfter = 2 * time.Minute
-	// gapLimit is the longest pause of a counter that the mean bridges.
+	// gapLimit is the longest pause of a counter that is bridged by the mean.
 	gapLimit = time.Hour + 5*time.Minute
-	// A power sample holds for shortHold, or for three usual pauses up to longHold.
+	// A power sample applies for shortHold, or for three usual pauses up to longHold.
 	shortHold = 5 * time.Minute
 	longHold  = time.Hour
 	// negligible is the largest feed-in, in kW, that counts as zero for a client without
@@ -33,15 +33,15 @@ type track struct {
 	kind  Kind
 	any   bool    // there was a sample
 	since int64   // time of the last sample
-	value float64 // of the last sample
+	value float64 // value of the last sample
 	upTo  int64   // the time up to which energy is counted
 	pause float64 // usual time between samples, in milliseconds
 	// The first sample after a counter has fallen.
 	fallen    bool
 	fallAt    int64
 	fallValue float64
-	// The current step: its energy in kW·ms, and how long it was measured and
-	// estimated in ms.
+	// The current step, with its energy in kW·ms and its measured and estimated durations
+	// in ms.
 	step                        int64
 	energy, measured, estimated float64
 	reset                       bool
@@ -91,7 +91,7 @@ func decodeTrack(b []byte) (k track, err error) {
 	return k, r.Done()
 }
 
-// judge has the rules that a track needs to complete steps.
+// judge contains the rules that a track needs to complete steps.
 type judge struct {
 	interval int64 // ms
 	client   string
@@ -116,7 +116,7 @@ func (k *track) add(j *judge, s Sample) bool {
 	at := s.At.UnixMilli()
 	if k.any && s.Kind != k.kind {
 		if k.kind == Counter && at-k.since < gapLimit.Milliseconds() {
-			return false // a meter that sends both: its counter is exact
+			return false // a meter sends both, and its counter is exact
 		}
 		k.move(j, at)
 		*k = track{}
@@ -126,7 +126,7 @@ func (k *track) add(j *judge, s Sample) bool {
 		return true
 	}
 	if at <= k.since {
-		return false // it was counted already, or is too late to be counted
+		return false // the sample was already counted, or is too late to be counted
 	}
 	if k.kind == Power {
 		k.hold(j, at)
@@ -166,7 +166,7 @@ func (k *track) count(j *judge, at int64, value float64) bool {
 	return true
 }
 
-// hold counts the last power sample up to a time, as long as it holds.
+// hold counts the last power sample up to a time, for as long as it applies.
 func (k *track) hold(j *judge, to int64) {
 	hold := max(float64(shortHold.Milliseconds()), min(3*k.pause, float64(longHold.Milliseconds())))
 	if end := min(to, k.since+int64(hold)); end > k.upTo {
@@ -185,10 +185,10 @@ func (k *track) setPause(at int64) {
 	}
 }
 
-// spread counts power up to a time, step by step. Kind says which part of a step it adds
-// to.
+// spread counts power up to a time, step by step. Kind selects the part of a step to which
+// the power is added.
 func (k *track) spread(j *judge, to int64, kw float64, kind *float64) {
-	k.upTo = max(k.upTo, min(k.step, to)) // what is before the step at hand is complete
+	k.upTo = max(k.upTo, min(k.step, to)) // everything before the current step is complete
 	for k.upTo < to {
 		k.move(j, k.upTo)
 		end := min(to, k.step+j.interval)
@@ -200,7 +200,7 @@ func (k *track) spread(j *judge, to int64, kw float64, kind *float64) {
 	k.move(j, to)
 }
 
-// move goes on to the step that contains a time. It completes the step before.
+// move advances to the step that contains a time. It completes the previous step.
 func (k *track) move(j *judge, to int64) {
 	step := floor(to, j.interval)
 	if step <= k.step {
@@ -226,7 +226,7 @@ func (k *track) move(j *judge, to int64) {
 // possible. It reports whether the track changed.
 func (k *track) tick(j *judge, now int64) bool {
 	end := k.step + j.interval
-	const late = 5000 // ms, for samples on their way
+	const late = 5000 // ms allowed for samples on their way
 	if !k.any || now < end+late || k.measured+k.estimated == 0 && k.kind != Power {
 		return false
 	}
@@ -240,7 +240,7 @@ func (k *track) tick(j *judge, now int64) bool {
 		return true
 	case Counter:
 		if now-k.since <= max(gapLimit.Milliseconds(), j.interval*3/2) {
-			return false // the next sample will tell
+			return false // the next sample will decide
 		}
 		k.move(j, now)
 		return true
@@ -256,7 +256,7 @@ func floor(ms, interval int64) int64 {
 	return ms - n
 }
 
-// usable reports whether a sample's value can be right at all.
+// usable reports whether a sample's value is possible.
 func usable(s Sample) bool {
 	return !math.IsNaN(s.Value) && math.Abs(s.Value) < 1e12 && (s.Kind != Counter || s.Value >= 0) && s.Kind <= Interval
 }

@@ -21,7 +21,7 @@ const maxWeatherColumns = 16
 type weatherRows struct {
 	names []string
 	rows  []store.WeatherRow
-	// numbers has the row of the document for each of rows.
+	// numbers contains the row number in the document for each of rows.
 	numbers []int
 	refused []RefusedRow
 }
@@ -72,8 +72,8 @@ func (w *weatherRows) add(p *rowReader, n int, ds, issued string, now int64, val
 	w.numbers = append(w.numbers, n)
 }
 
-// readWeatherJSON reads weather as JSON lines or an array of objects with ds and numbers, or
-// as Open-Meteo answers.
+// readWeatherJSON reads weather as JSON lines, as an array of objects with ds and numbers,
+// or in Open-Meteo's format.
 func (p *rowReader) readWeatherJSON(r io.Reader, now int64) (*weatherRows, error) {
 	data, err := io.ReadAll(r)
 	if err != nil {
@@ -121,7 +121,7 @@ func filled(values []float32, n int) []float32 {
 }
 
 // shortObject is an object that is at most as long as a line may be. An object that fills a
-// document would take long to decode.
+// document would take a long time to decode.
 type shortObject map[string]json.RawMessage
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -177,7 +177,7 @@ func addValue(values []float32, name string, raw json.RawMessage, columns map[st
 
 var errColumns = fmt.Errorf("more than %d columns", maxWeatherColumns)
 
-// hoursOf returns the rows of an answer of Open-Meteo.
+// hoursOf returns the rows of an Open-Meteo answer.
 func hoursOf(h *openmeteo.Hours, now int64) *weatherRows {
 	out := &weatherRows{names: h.Names}
 	for i, t := range h.Times {

@@ -11,7 +11,7 @@ type Release struct {
 	Run     string
 	Version int
 	Role    Role
-	Plan    []byte    // YAML with all settings
+	Plan    []byte    // YAML text with all settings
 	Weights []float32 // the shared weights
 }
 
@@ -20,11 +20,11 @@ type Role string
 
 // The roles.
 const (
-	Personal Role = "personal" // with personal layers of each client
+	Personal Role = "personal" // with personal layers for each client
 	Generic  Role = "generic"  // all layers are shared
 )
 
-// Kept is what a client kept from training for a run.
+// Kept contains the results of a client's training for a run.
 type Kept struct {
 	Personal []float32 // personal weights
 	// Scaling is encoded by fed/serve. It is nil if an older version trained the weights.
@@ -32,11 +32,11 @@ type Kept struct {
 }
 
 // Host receives releases and returns reports. The agent calls it, and package live
-// implements it. Calls do not block for long.
+// implements it. Calls must not block for long.
 type Host interface {
 	// Has reports whether the host has a release, so that it need not be fetched.
 	Has(id string) bool
-	// Offer passes a release to the host. Load returns what a client kept from the
+	// Offer passes a release to the host. Load returns a client's results from the
 	// release's run, or false if the client did not take part.
 	Offer(r Release, load func(client string) (Kept, bool, error)) error
 	// Retain removes all releases that are not in the list.
@@ -46,19 +46,20 @@ type Host interface {
 	Reports() (reports []Report, sent func())
 }
 
-// Report is what a client tells the server about its forecasts. It contains neither
-// loads nor time series. Numbers have two decimals.
+// Report is a client's report to the server about its forecasts. It contains neither loads
+// nor time series. Numbers have two decimals.
 type Report struct {
 	Client  string
 	Day     int64 // Unix day of the Sunday that ends the week
 	Release string
-	// Shares has the share of rows by source.
+	// Shares contains the share of rows by source.
 	Shares      map[string]float64
-	RelativeMAE float64 // against last week, over 28 days; NaN if unknown
-	Coverage    float64 // of P10 to P90, over 28 days; NaN if unknown
+	RelativeMAE float64 // compared with last week, over 28 days; NaN if unknown
+	Coverage    float64 // coverage of P10 to P90, over 28 days; NaN if unknown
 	Findings    []string
 	Drift       bool
 	WantsRound  bool
-	// Interim means that the report is between two weekly ones and has only the current findings.
+	// Interim means that the report is between two weekly ones and contains only the current
+	// findings.
 	Interim bool
 }

@@ -9,29 +9,29 @@ import (
 	"loadstar/internal/boltfile"
 )
 
-// Chain is what an agent knows about the versions of a run's shared weights.
+// Chain is an agent's knowledge of the versions of a run's shared weights.
 type Chain struct {
-	// Version is the newest version that was accepted, and Weights has its weights.
+	// Version is the newest accepted version, and Weights contains its weights.
 	Version int64
 	Weights []float32
-	// Hashes identifies the weights that were accepted last, oldest first.
+	// Hashes identifies the most recently accepted weights, oldest first.
 	Hashes []string
 	Trail  Trail
 }
 
-// Trail has the heads of a run that an agent has seen. A head says which weights a version has,
-// and contains the previous head's hash.
+// Trail contains the heads of a run that an agent has seen. A head identifies the weights of a
+// version, and contains the previous head's hash.
 type Trail struct {
 	// Version and Hash describe the newest head. Hash is empty if there is none.
 	Version int64  `json:"version"`
 	Hash    []byte `json:"hash"`
-	// Known has the weights of the last versions, oldest first.
+	// Known contains the weights of the last versions, oldest first.
 	Known []KnownVersion `json:"known,omitempty"`
-	// Forked says how the server has contradicted itself, or is empty.
+	// Forked describes how the server has contradicted itself, or is empty.
 	Forked string `json:"forked,omitempty"`
 }
 
-// Weights returns the hash of the weights of a version, or nothing if it is not known.
+// Weights returns the hash of a version's weights, or an empty value if it is not known.
 func (t *Trail) Weights(version int64) string {
 	for _, k := range t.Known {
 		if k.Version == version {

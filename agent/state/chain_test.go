@@ -28,8 +28,8 @@ func accept(t *testing.T, s *Store, run string, version int64, hash string, weig
 	}
 }
 
-// TestChain checks that a chain outlasts a restart, has the weights of the newest version, and
-// is deleted with its run.
+// TestChain checks that a chain survives a restart, contains the weights of the newest
+// version, and is deleted with its run.
 func TestChain(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -39,7 +39,7 @@ func TestChain(t *testing.T) {
 	}
 	accept(t, s, "run", 0, "a", 1, 2)
 	accept(t, s, "run", 3, "b", 3, 4)
-	accept(t, s, "run", 2, "c", 5, 6) // an older version adds its hash only
+	accept(t, s, "run", 2, "c", 5, 6) // an older version adds only its hash
 	accept(t, s, "another run", 7, "d", 7)
 	s.Close()
 	s = open(t, dir)
@@ -77,7 +77,7 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// TestDamagedChain checks that a damaged chain is noticed and can begin again.
+// TestDamagedChain checks that a damaged chain is detected and can begin again.
 func TestDamagedChain(t *testing.T) {
 	s := open(t, t.TempDir())
 	accept(t, s, "run", 3, "a", 1, 2)
@@ -98,7 +98,7 @@ func TestDamagedChain(t *testing.T) {
 	chained(t, s, "run", 4, []float32{3, 4}, "a", "b")
 }
 
-// TestTrail checks that a trail outlasts a restart, does not go back, and keeps a fork.
+// TestTrail checks that a trail survives a restart, does not go back, and keeps a fork.
 func TestTrail(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)

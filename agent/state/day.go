@@ -15,14 +15,15 @@ import (
 // plansKey is the key of the planRecord in the bucket meta.
 var plansKey = []byte("plans")
 
-// planRecord has the plans that were trained recently, and the last day of each since 1970, UTC.
+// planRecord contains the plans that were trained recently, and the last day of each since
+// 1970, UTC.
 type planRecord struct {
 	Days map[string]int64 `json:"days"`
 }
 
 // CountPlan records that a plan is trained. It returns the number of different plans in seven
-// days, including this one. It does not record a plan that exceeds most. It writes once a day
-// for each plan, although every round calls it.
+// days, including this one. It does not record a plan if the number would exceed most. It
+// writes once a day for each plan, although every round calls it.
 func (s *Store) CountPlan(plan string, most int, now time.Time) (n int, err error) {
 	day := now.UTC().Unix() / (24 * 60 * 60)
 	noted := false

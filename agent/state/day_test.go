@@ -35,7 +35,7 @@ func TestCountPlan(t *testing.T) {
 		{6, "d", 4},
 		{7, "d", 3},
 		{7, "a", 4},
-		{10, "a", 2}, // seven days after day 3, only d is left
+		{10, "a", 2}, // seven days after day 3, only d remains
 	} {
 		if got := count(c.day, c.plan); got != c.want {
 			t.Errorf("day %d, plan %s: %d plans, want %d", c.day, c.plan, got, c.want)

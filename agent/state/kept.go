@@ -44,7 +44,7 @@ func (s *Store) Load(run, client string, dst []float32) (Kept, error) {
 			return err
 		}
 		if len(data) != 4*len(dst) {
-			return fmt.Errorf("%d bytes are stored, the plan needs %d", len(data), 4*len(dst))
+			return fmt.Errorf("%d bytes are stored, but the plan needs %d", len(data), 4*len(dst))
 		}
 		copy(raw(dst), data)
 		return release(tx)
@@ -118,8 +118,8 @@ type Staged struct {
 }
 
 // Stage writes the values that a client keeps if its result is counted. If the client has no
-// scaling yet, scaling is the one that it trained with. Otherwise scaling must be empty. If
-// no result ever refers to the values, the next Open removes them as garbage.
+// scaling yet, scaling is the one from its training. Otherwise scaling must be empty. If no
+// result ever refers to the values, the next Open removes them as garbage.
 func (s *Store) Stage(run, client string, kept []float32, scaling []byte) (Staged, error) {
 	if err := CheckName(client); err != nil {
 		return Staged{}, err

@@ -10,13 +10,13 @@ import (
 	"loadstar/internal/boltfile"
 )
 
-// Member is what the agent stores about its membership with a keeper.
+// Member is the agent's stored data about its membership with a keeper.
 type Member struct {
 	// Key is the member key of a day since 1970, UTC. Earlier keys cannot be computed from it.
 	Key [32]byte `json:"key"`
 	Day int64    `json:"day"`
-	// Since is when the keeper accepted the key, in Unix seconds, and Cell is the member's cell.
-	// Enrolled means that the keeper's receipt has arrived.
+	// Since is the time at which the keeper accepted the key, in Unix seconds, and Cell is the
+	// member's cell. Enrolled means that the keeper's receipt has arrived.
 	Since    int64 `json:"since,omitempty"`
 	Cell     int64 `json:"cell,omitempty"`
 	Enrolled bool  `json:"enrolled,omitempty"`
@@ -56,7 +56,7 @@ const maskedRounds = 4
 // run is masked, because the store could not tell a new run from a deleted one.
 const privateRuns = 1 << 14
 
-// maskedRecord has the context for which a round's results were masked.
+// maskedRecord contains the context for which a round's results were masked.
 type maskedRecord struct {
 	Round   int64    `json:"round"`
 	Context [32]byte `json:"context"`
@@ -68,8 +68,8 @@ type maskedRecord struct {
 // context, or one of the clients is already in a masked result of the round.
 var ErrMasked = errors.New("masking refused")
 
-// Mask returns the number of a round's next masked result, from 0, and the clients in earlier
-// ones. A round is masked in only one context, the first. The run must have begun.
+// Mask returns the number of a round's next masked result, counted from 0, and the clients in
+// earlier ones. A round is masked in only one context, the first. The run must have begun.
 func (s *Store) Mask(run string, round int64, context [32]byte) (part int64, clients []string, err error) {
 	err = s.view(func(tx *bolt.Tx) error {
 		_, r, err := maskedOf(tx, run, round, context)
@@ -103,7 +103,7 @@ func maskedOf(tx *bolt.Tx, run string, round int64, context [32]byte) (all runRe
 			return nil
 		})
 		if err == nil && runs >= privateRuns {
-			err = fmt.Errorf("%w: this agent has masked results of %d earlier runs, the most that it can tell apart", ErrMasked, runs)
+			err = fmt.Errorf("%w: this agent has masked results of %d earlier runs, which is the maximum that it can distinguish", ErrMasked, runs)
 		}
 		if err != nil {
 			return all, r, err

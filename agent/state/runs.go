@@ -11,18 +11,18 @@ import (
 	"loadstar/internal/boltfile"
 )
 
-// runRecord is the record of a run that clients train for, or of a deleted run.
+// runRecord is the record of a run for which clients train, or of a deleted run.
 type runRecord struct {
 	// Used orders runs by their last use; a higher number is more recent.
 	Used uint64 `json:"used"`
 	// Forgotten means that the values of the run are deleted.
 	Forgotten bool `json:"forgotten,omitempty"`
-	// Private means that the deleted run had masked results. Its record stays, because a run that
-	// began again would be masked a second time.
+	// Private means that the deleted run had masked results. Its record is kept, because
+	// otherwise a run that began again would be masked a second time.
 	Private bool `json:"private,omitempty"`
 	// Pinned means that the values of the run must not be deleted.
 	Pinned bool `json:"pinned,omitempty"`
-	// Tasks are the newest tasks that clients trained for, oldest first.
+	// Tasks are the newest tasks of the clients' training, oldest first.
 	Tasks []taskRecord `json:"tasks,omitempty"`
 	// Masked are the newest rounds with masked results, oldest first.
 	Masked []maskedRecord `json:"masked,omitempty"`

@@ -23,7 +23,7 @@ func putScaled(t *testing.T, s *Store, run string, round int64, client, scaling 
 	return r.ID
 }
 
-// The scaling of the first counted result stays, whatever later results bring.
+// The scaling of the first counted result is kept, whatever later results contain.
 func TestScaling(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -62,7 +62,7 @@ func TestScaling(t *testing.T) {
 	}
 }
 
-// Pinned runs are not forgotten, and do not count.
+// Pinned runs are not deleted, and do not count.
 func TestPin(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -86,12 +86,12 @@ func TestPin(t *testing.T) {
 	for i := range runsKept + 3 {
 		begin(i)
 	}
-	// Run 0 was pinned when it began; of the others, the newest are left.
+	// Run 0 was pinned when it began; of the others, the newest remain.
 	if !has(0) || has(1) || has(2) || !has(3) {
 		t.Errorf("%v %v %v %v", has(0), has(1), has(2), has(3))
 	}
 	s.Close()
-	s = open(t, dir) // before the server's list arrives, the pins of the file count
+	s = open(t, dir) // before the server's list arrives, the pins in the file count
 	begin(50)
 	if !has(0) || has(3) || !has(4) {
 		t.Errorf("%v %v %v", has(0), has(3), has(4))

@@ -35,7 +35,7 @@ func ReadSecret(path string) (secret [32]byte, err error) {
 	}
 	b, err := hex.DecodeString(string(bytes.TrimSpace(text)))
 	if err != nil || len(b) != len(secret) {
-		return secret, fmt.Errorf("%s: want %d hexadecimal digits; remove the file, and the agent creates another", path, 2*len(secret))
+		return secret, fmt.Errorf("%s: want %d hexadecimal digits; remove the file, so that the agent creates a new one", path, 2*len(secret))
 	}
 	return [32]byte(b), nil
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // TestSecret checks that the secret stays the same, that only its owner can read it, and that
-// a damaged one is not replaced in silence.
+// a damaged secret is not replaced silently.
 func TestSecret(t *testing.T) {
 	dir := t.TempDir()
 	first, err := Secret(dir)

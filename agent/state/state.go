@@ -1,6 +1,6 @@
-// Package state stores what an agent must not lose. Clients keep values from one
-// round to the next, such as personal layers. The store also has the results that
-// the server has not decided yet, and the accepted versions of the weights.
+// Package state stores data that an agent must not lose. Clients keep values from one round
+// to the next, such as personal layers. The store also contains the results that the server
+// has not decided yet, and the accepted versions of the weights.
 //
 // A client's values change only when the result that was trained with them is counted.
 // Training writes the new values next to the old ones ([Store.Stage]). A result is on
@@ -38,7 +38,7 @@ var (
 	ErrForgotten = errors.New("its personal layers were deleted to make room for newer runs")
 )
 
-// Limits on what the store holds.
+// Limits of the store.
 const (
 	// runsKept is the maximum number of runs whose values are stored.
 	runsKept = 8
@@ -82,7 +82,7 @@ type Store struct {
 	disk   func(step Step, what string) error // nil unless the fleet is simulated
 }
 
-// Step is a point at which a simulation can let a write fail.
+// Step is a point at which a simulation can make a write fail.
 type Step string
 
 // The steps of a write. After an error before the write, nothing is on disk.
@@ -94,8 +94,8 @@ const (
 // Open opens the store in a folder. It creates the folder and the file if necessary.
 func Open(dir string) (*Store, error) { return OpenWith(dir, nil) }
 
-// OpenWith is Open for a simulation of the fleet. The store calls disk at each step of a
-// write, with a text that identifies the write.
+// OpenWith is like Open, for a simulation of the fleet. The store calls disk at each step
+// of a write, with a text that identifies the write.
 func OpenWith(dir string, disk func(step Step, what string) error) (s *Store, err error) {
 	path := filepath.Join(dir, "agent.db")
 	defer func() {
@@ -295,7 +295,7 @@ func idKey(id uint64) []byte { return binary.BigEndian.AppendUint64(nil, id) }
 // is unique.
 func keptKey(run, client string) string { return run + "\x00" + client }
 
-// CheckName checks that a name can be the name of a run or client.
+// CheckName checks that a name is valid for a run or client.
 func CheckName(name string) error {
 	if name == "" || len(name) > maxName {
 		return fmt.Errorf("the name has %d bytes, want 1 to %d", len(name), maxName)

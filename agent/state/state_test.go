@@ -111,7 +111,7 @@ func TestFollowsTheCount(t *testing.T) {
 	}
 	keeps(t, s, "run", "a", 3, 10, 5)
 	keeps(t, s, "run", "b", 4, 30, 5)
-	if err := s.Decide([]uint64{r.ID, q.ID}, nil); err != nil { // has no effect the second time
+	if err := s.Decide([]uint64{r.ID, q.ID}, nil); err != nil { // the second call has no effect
 		t.Fatal(err)
 	}
 	keeps(t, s, "run", "a", 3, 10, 5)
@@ -388,7 +388,7 @@ func TestDamagedResult(t *testing.T) {
 	if at < 0 {
 		t.Fatal("the numbers are not in the file")
 	}
-	file[at+len(stored)-1] ^= 4 // beyond what is read below
+	file[at+len(stored)-1] ^= 4 // beyond the part that is read below
 	if err := os.WriteFile(path, file, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -478,7 +478,7 @@ func TestConcurrently(t *testing.T) {
 	wg.Wait()
 }
 
-// If the count of the day's rounds is damaged, no more are allowed that day.
+// If the count of the day's rounds is damaged, no more rounds are allowed that day.
 func TestDamagedDay(t *testing.T) {
 	s := open(t, t.TempDir())
 	now := time.Date(2026, 11, 17, 9, 0, 0, 0, time.UTC)

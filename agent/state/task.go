@@ -12,7 +12,7 @@ import (
 // With these and the secret, the client's updates can be computed again.
 const tasksKept = 10
 
-// taskRecord is a task that clients of the agent trained for.
+// taskRecord is a task for which clients of the agent trained.
 type taskRecord struct {
 	Round int64  `json:"round"`
 	Task  []byte `json:"task"`
@@ -45,7 +45,7 @@ func (s *Store) Remember(run string, round int64, task []byte) error {
 }
 
 // Tasks returns the stored tasks of a client's counted results and of its undecided one,
-// newest first. All belong to the run that the client trained for last. Pending reports
+// newest first. All belong to the run for which the client last trained. Pending reports
 // whether the first task's result is undecided.
 func (s *Store) Tasks(client string) (run string, tasks [][]byte, pending bool, err error) {
 	err = s.view(func(tx *bolt.Tx) error {

@@ -7,7 +7,7 @@ import (
 )
 
 // TestTasks checks that the tasks of a client's counted and undecided results are found, that
-// only the newest ones stay, and that they are deleted with their run.
+// only the newest ones are kept, and that they are deleted with their run.
 func TestTasks(t *testing.T) {
 	s := open(t, t.TempDir())
 	tasks := func(client, wantRun string, wantPending bool, want ...string) {

@@ -25,9 +25,9 @@ const (
 )
 
 // TestSmallDevice checks the agent's memory use on an emulated ARM v7. The agent joins a
-// server, takes tasks, trains bose2023 and then dense, and sends the results. In the long
-// form it hosts ten meters with a year of hourly readings each. The measured memory does
-// not include that of the emulator.
+// server, receives tasks, trains bose2023 and then dense, and sends the results. In the
+// long form it hosts ten meters with a year of hourly readings each. The measured memory
+// does not include that of the emulator.
 func TestSmallDevice(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server and an emulated agent")
@@ -112,8 +112,8 @@ func TestSmallDevice(t *testing.T) {
 	}
 }
 
-// TestSmallDeviceForecasts checks the memory of an emulated agent that forecasts at 15 minutes
-// with a model. The long form has ten meters and a model of a day.
+// TestSmallDeviceForecasts checks the memory of an emulated agent that makes forecasts every
+// 15 minutes with a model. The long form has ten meters and a model that forecasts a day.
 func TestSmallDeviceForecasts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts an emulated agent")
@@ -176,7 +176,7 @@ func TestSmallDeviceForecasts(t *testing.T) {
 	}
 }
 
-// TestSmallDeviceIssue measures the CPU time of the forecasts of ten meters on the device, in
+// TestSmallDeviceIssue measures the CPU time of forecasts for ten meters on the device, in
 // the long form only.
 func TestSmallDeviceIssue(t *testing.T) {
 	if !testkit.Long() {

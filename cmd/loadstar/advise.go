@@ -23,7 +23,7 @@ func newAdvise() *cobra.Command {
 	var o adviseOptions
 	cmd := &cobra.Command{
 		Use:   "advise",
-		Short: "Estimate what training together would bring your meters",
+		Short: "Estimate the benefit of training your meters together",
 		Long: `Estimate the benefit of a federation. The command trains the given meters alone
 and together, with 14, 28, 91 and 364 days of history if available, and tests
 all on the same last 28 days. Alone is the better of a short and a long
@@ -47,7 +47,7 @@ test split of the data, so do not tune a plan by its result.`,
 func (o *adviseOptions) add(f *pflag.FlagSet) {
 	f.StringVar(&o.data, "data", "", cli.DatasetUsage)
 	f.StringVar(&o.root, "root", "", cli.RootUsage)
-	f.StringVar(&o.a.Targets, "h", "24h", "how far to forecast: a time such as 24h")
+	f.StringVar(&o.a.Targets, "h", "24h", "how far to forecast, as a time such as 24h")
 	f.IntVar(&o.a.Rounds, "rounds", 120, "number of rounds")
 	f.StringVar(&o.a.Dir, "out", "", "folder for the runs (default runs/advise-NAME, with the dataset's name)")
 	f.IntVar(&o.a.Parallel, "parallel", runtime.NumCPU(), "number of runs in parallel")

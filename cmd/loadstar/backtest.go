@@ -25,7 +25,7 @@ var partNames = map[string]series.Part{"train": series.Train, "validation": seri
 
 // backtestOptions are the flags of the command.
 type backtestOptions struct {
-	baselines                   []string // the names of all
+	baselines                   []string // the names of all baselines
 	data, models                []string
 	root, part, out, reference  string
 	ahead                       string
@@ -52,13 +52,13 @@ scored on another split, by default the last 10 % (the test split). A window
 counts only if the load of the previous 168 hours is complete, so all baselines
 forecast the same windows.
 
-` + list.String() + `
-With --horizon L each forecast is a single value, L steps after the last known
-load. With --h H it covers all of the next H hours. The relative MAE is the mean
-absolute error divided by that of a reference forecast of the same targets; a
-value below 1 is better than the reference. The reference is the last known load
-for one step, one step ahead, and otherwise the load at the same time a week
-before; --reference chooses it. Errors are in kW.
+` + list.String() + ` With --horizon L each forecast is a single value, L steps
+after the last known load. With --h H it covers all of the next H hours. The
+relative MAE is the mean absolute error divided by that of a reference forecast
+of the same targets; a value below 1 is better than the reference. The reference
+is the last known load for forecasts of a single step, one step ahead, and
+otherwise the load at the same time a week before; --reference chooses it.
+Errors are in kW.
 
 If --model is the folder of a run, the forecasts that loadstar forecast would
 have issued are scored instead, one every 6 hours over the test split, with
@@ -93,7 +93,7 @@ func (o *backtestOptions) add(f *pflag.FlagSet) {
 	f.Uint64Var(&o.removed.Seed, "seed", 1, "seed for the readings to remove")
 	f.IntVar(&o.horizon, "horizon", 1, "forecast one value, `N` steps after the last known load")
 	f.StringVar(&o.ahead, "h", "", "forecast all of the next `H` hours, or a duration such as 30m or 2d")
-	f.IntVar(&o.stride, "stride", 0, "steps between scored origins (default 1, or those of 6 hours with --h)")
+	f.IntVar(&o.stride, "stride", 0, "steps between scored origins (default 1, or 6 hours with --h)")
 	f.StringVar(&o.part, "part", "test", "split to score: train, validation, test or all")
 	f.StringVar(&o.reference, "reference", string(forecast.Auto), "forecast to which the relative MAE refers: auto, last-value, last-day or last-week")
 	f.StringVar(&o.out, "out", "", "write every forecast to this .csv or .parquet file")

@@ -23,10 +23,10 @@ func newBackup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup",
 		Short: "Back up a running server to one file",
-		Long: `Back up a server's folder to one file. The server may be running. The file holds
-a consistent copy of the ledger, the weights that the ledger refers to, and the
-certificate authority with its private key. Protect the file as carefully as the
-folder.
+		Long: `Back up a server's folder to one file. The server may be running. The
+file contains a consistent copy of the ledger, the weights that the ledger refers
+to, and the certificate authority with its private key. Protect the file as
+carefully as the folder.
 
 After a restore, runs continue from the backup. Rounds that were completed after
 the backup are lost. Agents do not train them again, the server abandons them,

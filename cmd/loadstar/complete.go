@@ -9,8 +9,8 @@ import (
 	"loadstar/forecast"
 )
 
-// completeValues adds values to the completion of arguments and flags, by the names that
-// the commands give to them.
+// completeValues adds values to the completion of arguments and flags, based on the names
+// that the commands give them.
 func completeValues(root *cobra.Command) {
 	flags := map[string]cobra.CompletionFunc{
 		"config": yamlFiles, "agent": yamlFiles, "plan": planFiles,
@@ -24,7 +24,7 @@ func completeValues(root *cobra.Command) {
 	visit = func(cmd *cobra.Command) {
 		for name, f := range flags {
 			if cmd.Flags().Lookup(name) != nil {
-				_ = cmd.RegisterFlagCompletionFunc(name, f) // an error means that the command has its own
+				_ = cmd.RegisterFlagCompletionFunc(name, f) // an error means that the command has its own completion
 			}
 		}
 		if names := strings.Fields(cmd.Use)[1:]; len(names) > 0 && cmd.ValidArgsFunction == nil && cmd.Runnable() {
@@ -46,7 +46,7 @@ func completeValues(root *cobra.Command) {
 		}
 	}
 	if cmd, _, err := root.Find([]string{"plan", "init"}); err == nil {
-		_ = cmd.RegisterFlagCompletionFunc("model", models) // it has the flag
+		_ = cmd.RegisterFlagCompletionFunc("model", models) // the command has the flag
 	}
 }
 

@@ -89,10 +89,10 @@ func (o *checkOptions) add(f *pflag.FlagSet) {
 	f.StringVar(&o.root, "root", "", cli.RootUsage)
 	f.StringVar(&o.meter, "meter", "", "check only this meter, and print all details")
 	f.BoolVar(&o.all, "all", false, "print all meters, not only the worst")
-	f.StringVar(&o.planFile, "plan", "", "say what missing readings cost the training plan in `FILE`")
+	f.StringVar(&o.planFile, "plan", "", "print what missing readings cost the training plan in `FILE`")
 	f.IntVar(&o.plan.Lookback, "lookback", 12, "past steps in a window")
 	f.IntVar(&o.plan.Horizon, "horizon", 1, "steps from the last input to the forecast")
-	f.IntVar(&o.plan.MinDays, "min-days", 28, "minimum amount of training windows per meter, in days")
+	f.IntVar(&o.plan.MinDays, "min-days", 28, "minimum number of training windows per meter, in days")
 	f.BoolVar(&o.asJSON, "json", false, "print JSON")
 }
 
@@ -172,7 +172,7 @@ type checkResult struct {
 	Interval  float64               `json:"interval_seconds"`
 	Clock     string                `json:"clock"`
 	Plan      checkPlan             `json:"plan"`
-	Losses    *explain.Losses       `json:"losses,omitempty"` // of the plan in --plan
+	Losses    *explain.Losses       `json:"losses,omitempty"` // losses of the plan in --plan
 	Fleet     quality.FleetReport   `json:"fleet"`
 	Meters    []quality.MeterReport `json:"meters"`
 }

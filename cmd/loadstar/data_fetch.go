@@ -63,7 +63,7 @@ func sourceNames() []string {
 	return names
 }
 
-// sourceList returns the lines of the help text that name the sources.
+// sourceList returns the lines of the help text that list the sources.
 func sourceList() string {
 	var text strings.Builder
 	for _, s := range source.Sources() {
@@ -110,7 +110,7 @@ func fetch(ctx context.Context, w io.Writer, s source.Source, from, out string) 
 	return nil
 }
 
-// cannotFetch says what to download instead.
+// cannotFetch describes what to download instead.
 func cannotFetch(s source.Source, err error) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "cannot fetch %s: %v\n", s.Name, err)

@@ -34,9 +34,9 @@ synthetic year of weather, noise, gaps, outages, stuck meters and spikes. The
 same seed gives the same data on every machine.
 
 With --like, the data is one of the fixed sets of buildings that replace those of
-a paper: 42 buildings of bose2023 in California, Illinois or New
-York, or the 20 others of its table I, every 15 minutes of 2018. The datasets
-of the same names open them without a folder.
+a paper. These are 42 buildings of bose2023 in California, Illinois or New York,
+or the 20 others of its table I, every 15 minutes of 2018. The datasets of the
+same names open them without a folder.
 
 All output based on this dataset is labelled as synthetic. Use it for trials and
 for speed measurements, but not as evidence of forecast accuracy.`,
@@ -49,7 +49,7 @@ for speed measurements, but not as evidence of forecast accuracy.`,
 
 // add adds the flags.
 func (o *generateOptions) add(f *pflag.FlagSet) {
-	f.StringVarP(&o.out, "out", "o", "", "new folder for the dataset, or a .csv file in the form of an export")
+	f.StringVarP(&o.out, "out", "o", "", "new folder for the dataset, or a .csv file in the format of an export")
 	f.IntVar(&o.cfg.Meters, "meters", 42, "number of buildings")
 	f.Uint64Var(&o.cfg.Seed, "seed", 1, "random seed")
 	f.StringVar(&o.start, "start", "", "first day (default 2018-01-01)")

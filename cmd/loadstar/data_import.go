@@ -124,7 +124,7 @@ func (t *importTarget) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVarP(&t.out, "out", "o", "", "folder for the dataset; it must not already contain a dataset")
 	f.StringVar(&t.name, "name", "", "name of the dataset (default the name of the folder)")
-	f.StringVar(&t.country, "country", "", "country or region of public holidays, such as US or CA, or none (default that of the zone)")
+	f.StringVar(&t.country, "country", "", "country or region of public holidays, such as US or CA, or none (default: that of the zone)")
 	f.BoolVar(&t.asJSON, "json", false, "print JSON")
 }
 

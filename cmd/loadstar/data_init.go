@@ -53,7 +53,7 @@ and writes nothing if that fails.`,
 	f.StringToStringVar(&hints.Columns, "column", nil, "column name for meter, time, date, load or quality, such as load=Usage")
 	f.Lookup("column").DefValue = ""
 	f.StringSliceVar(&format.Ignore, "ignore", nil, "columns that are not meters, in a table with a column per meter")
-	f.StringVar(&format.Date, "date", "", "form of dates, such as dd.mm.yyyy")
+	f.StringVar(&format.Date, "date", "", "date format, such as dd.mm.yyyy")
 	f.StringVar(&format.Sheet, "sheet", "", "sheet of a spreadsheet (default the first that has dates)")
 	f.StringVar(&format.Decimal, "decimal", "", "decimal separator: . or ,")
 	f.StringVar(&format.Delimiter, "delimiter", "", "separator of fields: , ; | or tab")
@@ -62,7 +62,7 @@ and writes nothing if that fails.`,
 	f.StringSliceVar(&hints.Load, "load", nil, "load tables: files or patterns in PATH (default detected)")
 	f.StringSliceVar(&hints.Weather, "weather", nil, "weather tables (default detected)")
 	f.StringSliceVar(&hints.Meters, "meters", nil, "tables of meters (default detected)")
-	f.BoolVar(&o.setup.Ask.Defaults, "yes", false, "take the default answers; --zone has none")
+	f.BoolVar(&o.setup.Ask.Defaults, "yes", false, "use the default answers; --zone has none")
 	f.BoolVar(&o.setup.Replace, "force", false, "replace an existing description")
 	f.BoolVar(&o.asJSON, "json", false, "print JSON")
 	return cmd

@@ -23,13 +23,13 @@ import (
 // metrics are the names of metrics with the names and values of their labels.
 type metrics map[string]map[string][]string
 
-// builtin are labels and metrics that Prometheus itself adds.
+// builtin contains labels and metrics that Prometheus itself adds.
 var builtin = map[string]bool{"job": true, "instance": true, "le": true}
 
 // TestDashboardsAndAlerts checks deploy/grafana and deploy/prometheus against the metrics of
-// a real server and a real agent after a short run: a metric, a label or the value of a
-// label that does not exist is an error. It also checks that docs/reference/metrics.md
-// describes exactly the metrics that exist.
+// a real server and a real agent after a short run. A metric, a label or a label value that
+// does not exist is an error. It also checks that docs/reference/metrics.md describes
+// exactly the metrics that exist.
 func TestDashboardsAndAlerts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server and an agent")
@@ -44,7 +44,7 @@ func TestDashboardsAndAlerts(t *testing.T) {
 	root := filepath.Join("..", "..")
 	documented := documentedLabels(t, filepath.Join(root, "docs/reference/metrics.md"))
 	for name, labels := range known {
-		if labels == nil { // no sample after so short a time; package agent/api tests these rows
+		if labels == nil { // there may be no sample after such a short time; package agent/api tests these rows
 			known[name] = documented[name]
 		}
 	}
@@ -130,8 +130,8 @@ func checkAlerts(t *testing.T, root string, known metrics) {
 	checkSyntax(t, filepath.Join(root, "deploy/prometheus/alerts.yaml"))
 }
 
-// checkRunbooks checks that each runbook says what an alert means, how to see it, what to do
-// and when it is over.
+// checkRunbooks checks that each runbook explains what an alert means, how to see it, what
+// to do and when it is over.
 func checkRunbooks(t *testing.T, path string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -147,7 +147,7 @@ func checkRunbooks(t *testing.T, path string) {
 	}
 }
 
-// checkSyntax lets Prometheus's own program check the rules.
+// checkSyntax makes Prometheus's own program check the rules.
 func checkSyntax(t *testing.T, path string) {
 	t.Helper()
 	promtool, err := exec.LookPath("promtool")
@@ -155,7 +155,7 @@ func checkSyntax(t *testing.T, path string) {
 		if os.Getenv("CI") != "" {
 			t.Error(err)
 		}
-		return // the package prometheus has it
+		return // the package prometheus contains it
 	}
 	if out, err := exec.Command(promtool, "check", "rules", path).CombinedOutput(); err != nil {
 		t.Errorf("promtool: %v\n%s", err, out)
@@ -163,7 +163,7 @@ func checkSyntax(t *testing.T, path string) {
 }
 
 // checkCovered checks that an alert watches everything that a server limits, refuses or
-// drops because somebody may attack it.
+// drops because of a possible attack.
 func checkCovered(t *testing.T, expressions string, known metrics) {
 	t.Helper()
 	for name, label := range map[string]string{"loadstar_limited_total": "reason", "loadstar_gateway_declined_total": "code", "loadstar_gateway_refused_total": "reason"} {
@@ -242,7 +242,7 @@ func checkExpression(t *testing.T, where, text string, known metrics) {
 	}
 }
 
-// documentedLabels returns the labels and values of the page of metrics: `label` (`value`,
+// documentedLabels returns the labels and values on the page of metrics: `label` (`value`,
 // `value`).
 func documentedLabels(t *testing.T, path string) metrics {
 	page, err := os.ReadFile(path)
@@ -262,8 +262,8 @@ func documentedLabels(t *testing.T, path string) metrics {
 	return out
 }
 
-// checkReference compares the page of metrics with those that were seen. Metrics that only
-// regions, keepers or failures have need not have been seen.
+// checkReference compares the page of metrics with those that were seen. Metrics of
+// regions, keepers and failures need not have been seen.
 func checkReference(t *testing.T, path string, all ...metrics) {
 	page, err := os.ReadFile(path)
 	if err != nil {
@@ -412,8 +412,8 @@ func scrape(t *testing.T, address string) metrics {
 	return out
 }
 
-// TestCompose checks deploy/compose.yaml: the files that it mounts exist, the server takes its
-// command, and the agent its configuration. No container is started.
+// TestCompose checks deploy/compose.yaml. The files that it mounts must exist, the server must
+// accept its command, and the agent its configuration. No container is started.
 func TestCompose(t *testing.T) {
 	root := filepath.Join("..", "..", "deploy")
 	text, err := os.ReadFile(filepath.Join(root, "compose.yaml"))

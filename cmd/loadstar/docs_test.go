@@ -18,9 +18,9 @@ import (
 	"loadstar/internal/testkit"
 )
 
-// pages returns README.md and the pages of docs that have blocks to run, in order, in an
-// empty folder. Blocks marked sh are commands, and blocks marked python use the Python package. Other
-// blocks show output or are not meant to be run as they are.
+// pages returns README.md and the pages of docs with blocks to run, in order, each to be run in an
+// empty folder. Blocks marked sh are commands, and blocks marked python use the Python package.
+// Other blocks show output or are not meant to be run as they are.
 func pages(t *testing.T, root string) map[string]string {
 	out := map[string]string{}
 	add := func(path string) {
@@ -69,8 +69,8 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// TestOwnData runs the tutorial on own data with readings every 15 minutes. Its day is a day
-// of 96 steps then, all of them forecast by the model.
+// TestOwnData runs the tutorial on own data with readings every 15 minutes. Its day then has
+// 96 steps, all of which the model forecasts.
 func TestOwnData(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains a model")
@@ -104,8 +104,8 @@ func TestOwnData(t *testing.T) {
 	}
 }
 
-// endServices ends the processes whose numbers a page has written to files, and waits for
-// them, so that they do not write into a folder that is being removed.
+// endServices ends the processes whose IDs a page has written to files, and waits for them,
+// so that they do not write into a folder that is being removed.
 func endServices(dir string) {
 	files, _ := filepath.Glob(filepath.Join(dir, "*.pid")) // the pattern is valid
 	for _, f := range files {
@@ -120,11 +120,11 @@ func endServices(dir string) {
 		}
 		for range 100 {
 			if p.Signal(syscall.Signal(0)) != nil {
-				break // it has ended
+				break // the process has ended
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		_ = p.Kill() // fails if it has ended
+		_ = p.Kill() // fails if the process has ended
 	}
 }
 
@@ -132,7 +132,7 @@ func endServices(dir string) {
 func runBlocks(t *testing.T, root, text string) (dir string) {
 	dir = t.TempDir()
 	t.Cleanup(func() { endServices(dir) })
-	port, err := testkit.FreePort() // for a page that needs one
+	port, err := testkit.FreePort() // for pages that need one
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func runBlocks(t *testing.T, root, text string) (dir string) {
 		}
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), fmt.Sprintf("PORT=%d", port), "LOADSTAR="+program, "PYTHONPATH="+filepath.Join(root, "python"), "PYTHONDONTWRITEBYTECODE=1")
-		cmd.WaitDelay = time.Second // a service in the background may hold the output
+		cmd.WaitDelay = time.Second // a service in the background may keep the output open
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v\n%s\n%s", err, b.code, bytes.TrimSpace(out))
@@ -179,8 +179,8 @@ func runBlocks(t *testing.T, root, text string) (dir string) {
 
 type block struct{ language, code string }
 
-// blocks returns the fenced blocks of a page that are marked sh or python. Adjacent blocks
-// of Python are one program, so that a page can explain it part by part.
+// blocks returns the fenced blocks of a page that are marked sh or python. Adjacent Python
+// blocks form one program, so that a page can explain it part by part.
 func blocks(text string) (all []block) {
 	lines := strings.Split(text, "\n")
 	for i := 0; i < len(lines); i++ {

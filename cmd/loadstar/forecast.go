@@ -103,7 +103,8 @@ func (o *forecastOptions) run(cmd *cobra.Command, args []string) error {
 		return cli.NoData()
 	}
 	if os.Getenv("GOGC") == "" {
-		// Little memory stays in use for long, so collecting garbage less often costs little.
+		// Only little memory stays in use for long, so collecting garbage less often costs
+		// little.
 		debug.SetGCPercent(400)
 	}
 	d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), o.data, o.root)

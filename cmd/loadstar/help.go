@@ -10,7 +10,7 @@ import (
 	"loadstar/cmd/loadstar/cli"
 )
 
-// start is what loadstar prints without arguments.
+// start is the output of loadstar without arguments.
 const start = `Loadstar trains electricity-load forecasters without collecting readings.
   loadstar demo                      a federation on this machine, in a minute
   loadstar data init my.csv          forecasts from your own data
@@ -31,7 +31,7 @@ var groups = []struct {
 
 const fleetGroup = "A fleet:"
 
-// related has the entries under "See also" in a command's help.
+// related contains the entries under "See also" in a command's help.
 var related = map[string]string{
 	"advise":         "loadstar compare, docs/how-to/advise.md",
 	"agent":          "loadstar doctor --agent, docs/agent.md",

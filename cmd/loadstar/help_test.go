@@ -71,8 +71,8 @@ func TestHelpRelated(t *testing.T) {
 	}
 }
 
-// TestHelpGroups checks that the groups name commands that exist, so that a command that is
-// renamed does not move to the fleet's.
+// TestHelpGroups checks that the groups name existing commands, so that a renamed command
+// does not move to the fleet's group.
 func TestHelpGroups(t *testing.T) {
 	root := newRoot()
 	root.InitDefaultHelpCmd()
@@ -99,8 +99,8 @@ func TestHelpScreen(t *testing.T) {
 	}
 }
 
-// TestNames checks that no two commands beside each other differ by one letter, and that no
-// group of commands has a plural as its name.
+// TestNames checks that no two neighbouring commands differ by one letter, and that no
+// command group has a plural name.
 func TestNames(t *testing.T) {
 	each(newRoot(), func(cmd *cobra.Command) {
 		named := map[string]bool{}

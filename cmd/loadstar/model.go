@@ -160,10 +160,10 @@ func newModelExport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export RUN",
 		Short: "Write the trained models of a run as ONNX",
-		Long: `Write the trained models of a run as ONNX for other runtimes. The command writes
-one client's model to a file, or all clients' models to a folder. A model has
-the shared and the personal layers of the client and its scaling. It reads
-"inputs", a row for each example, and returns "forecast", a row for each step
+		Long: `Write the trained models of a run as ONNX for other runtimes. The
+command writes one client's model to a file, or all clients' models to a folder. A
+model includes the shared and the personal layers of the client and its scaling. It
+reads "inputs", a row for each example, and returns "forecast", a row for each step
 with the quantiles in kW. The names of the inputs and the quantiles are in its
 metadata.
 

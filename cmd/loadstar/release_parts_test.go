@@ -26,7 +26,7 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// town is a server with agents that forecast, each a process of its own.
+// town is a server with agents that forecast, each in its own process.
 type town struct {
 	*testing.T
 	dir    string
@@ -159,10 +159,10 @@ func (a *forecaster) kill() {
 	if err := a.cmd.Process.Signal(syscall.SIGKILL); err != nil {
 		a.fleet.Fatal(err)
 	}
-	a.cmd.Wait() // the error says that it was killed
+	a.cmd.Wait() // the error shows that it was killed
 }
 
-// stop stops the agent in good order.
+// stop stops the agent in an orderly way.
 func (a *forecaster) stop() {
 	a.fleet.Helper()
 	if err := a.cmd.Process.Signal(os.Interrupt); err != nil {
@@ -177,7 +177,7 @@ func (a *forecaster) status() string {
 	return a.fleet.loadstar("agent", "status", "--config", a.name+".yaml")
 }
 
-// answer asks the HTTP interface, and reports false if nobody listens yet.
+// answer calls the HTTP interface, and returns false if nobody listens yet.
 func (a *forecaster) answer(method, path string, into any) bool {
 	a.fleet.Helper()
 	r, err := http.NewRequestWithContext(a.fleet.Context(), method, "http://"+a.address+path, nil)
@@ -199,7 +199,7 @@ func (a *forecaster) answer(method, path string, into any) bool {
 	return true
 }
 
-// which are the clients that use and refuse a model.
+// which contains the clients that use and refuse a model.
 type which struct {
 	Release          string
 	Run              string
@@ -218,7 +218,7 @@ func (a *forecaster) model(name string) which {
 	return which{}
 }
 
-// said is a forecast of the HTTP interface.
+// said is a forecast from the HTTP interface.
 type said struct {
 	Cutoff string
 	Model  struct {
@@ -232,7 +232,7 @@ type said struct {
 	}
 }
 
-// forecast makes a forecast now.
+// forecast requests a forecast now.
 func (a *forecaster) forecast(client string) (s said) {
 	a.fleet.Helper()
 	if !a.answer(http.MethodPost, "/v1/forecasts/"+client, &s) {
@@ -241,7 +241,7 @@ func (a *forecaster) forecast(client string) (s said) {
 	return s
 }
 
-// all waits until the clients of agents use a model, and checks that their forecasts say so.
+// all waits until the clients of agents use a model, and checks that their forecasts name it.
 func (f *town) all(agents []*forecaster, release, run string) (out map[string]said) {
 	f.Helper()
 	out = map[string]said{}

@@ -21,8 +21,8 @@ client: {steps: 40}
 evaluate: {every: 2}
 `
 
-// train trains a model with all clients of the fleet, and returns the run and what runs
-// watch printed.
+// train trains a model with all clients of the fleet, and returns the run and the output of
+// run watch.
 func (f *town) train(rounds int) (run, watched string) {
 	f.Helper()
 	plan := strings.Replace(dayPlan, "ROUNDS", strconv.Itoa(rounds), 1)
@@ -41,7 +41,7 @@ func TestReleases(t *testing.T) {
 	}
 	f := newFleet(t, testkit.Pick(3, 6), testkit.Pick(70, 200))
 
-	// The watched run shows how the validation error falls, and the time left.
+	// The watched run shows the decreasing validation error and the remaining time.
 	run, watched := f.train(testkit.Pick(6, 20))
 	found := regexp.MustCompile(`(?m)^round (\d+) of \d+ merged: .*, relative MAE ([0-9.]+)`).FindAllStringSubmatch(watched, -1)
 	if len(found) < 3 {
@@ -60,7 +60,8 @@ func TestReleases(t *testing.T) {
 	}
 	t.Logf("run watch:\n%s", watched)
 
-	// All clients use the release, also those of an agent that is killed while it compares.
+	// All clients use the release, including those of an agent that is killed during the
+	// comparison.
 	victim := f.agents[len(f.agents)-1]
 	if got := f.loadstar("release", "create", run, "--name", "day"); got != "day@1" {
 		t.Errorf("released %q", got)
@@ -106,7 +107,7 @@ func TestReleases(t *testing.T) {
 		}
 	}
 
-	// An agent that is offline during a withdrawal uses the release until it is back.
+	// An agent that is offline during a withdrawal uses the release until it reconnects.
 	away, others := f.agents[0], f.agents[1:]
 	away.stop()
 	f.loadstar("release", "withdraw", "day@3")

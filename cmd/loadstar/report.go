@@ -56,9 +56,10 @@ The command backtests the baselines on the run's task once, and stores the
 results in the folder baselines of the run. This needs the run's dataset.
 Without it, the report has only existing results.
 
-With --forecasts the report has forecasts of other programs beside those of the
-run: a table of the scores on the forecasts that all of them have, as loadstar
-score prints it, and the curves of the first file instead of a baseline's.`,
+With --forecasts the report compares forecasts of other programs with those of
+the run. It contains a table of the scores on the forecasts that all of them
+have, as loadstar score prints it, and the curves of the first file instead of
+a baseline's.`,
 		Example: "  loadstar report runs/day-ahead --open\n" +
 			"  loadstar report runs/compare -o compare.html",
 		Args: cobra.MinimumNArgs(1),
@@ -73,7 +74,7 @@ func (o *reportOptions) add(f *pflag.FlagSet) {
 	f.StringVarP(&o.out, "out", "o", "", "file to write (default report.html in the first folder)")
 	f.StringVar(&o.title, "title", "", "title of the report (default the methods and datasets)")
 	f.StringSliceVar(&o.baselines, "baseline", backtest.Default, baselineUsage)
-	f.StringArrayVar(&o.files, "forecasts", nil, "`FILE=NAME`: forecasts of another program to score and draw beside the run, as in loadstar score; may be repeated")
+	f.StringArrayVar(&o.files, "forecasts", nil, "`FILE=NAME`: forecasts of another program to score and draw with the run, as in loadstar score; may be repeated")
 	f.StringVar(&o.root, "root", "", cli.RootUsage)
 	f.BoolVar(&o.open, "open", false, "open the report in the browser")
 }
@@ -148,7 +149,7 @@ func readRuns(r *report.Report, dirs []string) error {
 			return err
 		}
 		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("no run folder %s: name a folder that loadstar simulate or compare wrote, such as runs/day-ahead", dir)
+			return fmt.Errorf("there is no run folder %s; name a folder that loadstar simulate or compare wrote, such as runs/day-ahead", dir)
 		}
 		runs, baselines, err := report.ReadExperiment(dir)
 		if err != nil {
@@ -161,7 +162,7 @@ func readRuns(r *report.Report, dirs []string) error {
 
 // addBaselines backtests baselines for the best run of each task and dataset, unless its
 // folder has them. It reports whether it wrote any. If it cannot open a dataset, a notice
-// says why its baselines are missing.
+// gives the reason for the missing baselines.
 func addBaselines(ctx context.Context, notice io.Writer, runs []*report.Run, names []string, root string) (added bool) {
 	for _, r := range report.Representatives(runs) {
 		if r.HasBaselines(names) {
@@ -201,7 +202,7 @@ func besideRun(ctx context.Context, r *report.Run, names []string, root string) 
 // datasetOf opens the dataset of a run.
 func datasetOf(r *report.Run, root string) (*series.Dataset, io.Closer, error) {
 	if r.DataPath == "" {
-		return nil, nil, errors.New("the run does not say where its dataset is")
+		return nil, nil, errors.New("the run does not name its dataset")
 	}
 	d, closer, err := cli.OpenPlausible(io.Discard, r.DataPath, root)
 	if err != nil {
@@ -269,10 +270,10 @@ func openPage(notice io.Writer, path string) {
 		fmt.Fprintf(notice, "cannot open a browser (%v): open %s yourself\n", err, path)
 		return
 	}
-	go func() { _ = c.Wait() }() // how the browser ends does not matter
+	go func() { _ = c.Wait() }() // the browser's exit status does not matter
 }
 
-// reportHint returns the line that says how to make the report of a folder.
+// reportHint returns a line with the command that creates the report of a folder.
 func reportHint(dir string) string {
 	if strings.ContainsAny(dir, " \t") {
 		dir = "'" + dir + "'"

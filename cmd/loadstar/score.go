@@ -25,14 +25,15 @@ func newScore() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "score FILE...",
 		Short: "Score forecasts of other programs, together with those of a run",
-		Long: `Score forecasts that other programs made, in CSV or Parquet files with the columns
-unique_id, cutoff, ds, and one column for each forecast: what 'loadstar backtest
---out' and cross_validation of Nixtla's libraries write. Bounds of an interval
-are columns such as model-lo-80 and model-hi-80, or P10 and P90 in addition to P50.
+		Long: `Score forecasts of other programs, in CSV or Parquet files with the
+columns unique_id, cutoff, ds, and one column for each forecast. These are the
+columns that 'loadstar backtest --out' and cross_validation of Nixtla's libraries
+write. Bounds of an interval are columns such as model-lo-80 and model-hi-80, or P10
+and P90 in addition to P50.
 
 The loads are those of the dataset. A column y is only compared with them, to
-find files with wrong times. All methods are scored on the forecasts that every
-file has, with the same cutoff. With --beside the command also scores the
+detect files with wrong times. All methods are scored on the forecasts that
+every file has, with the same cutoff. With --beside the command also scores the
 forecasts that a run would have issued at the same cutoffs. They are in the
 run's test split.
 
@@ -55,7 +56,7 @@ a week before, or of the newest week that was known at the cutoff.`,
 func (o *scoreOptions) add(f *pflag.FlagSet) {
 	f.StringVar(&o.data, "data", "", cli.DatasetUsage)
 	f.StringVar(&o.root, "root", "", cli.RootUsage)
-	f.StringVar(&o.beside, "beside", "", "`folder` of a run whose forecasts are scored too")
+	f.StringVar(&o.beside, "beside", "", "`folder` of a run whose forecasts are also scored")
 	f.IntVar(&o.workers, "workers", runtime.NumCPU(), "number of clients that are forecast in parallel")
 	f.BoolVar(&o.asJSON, "json", false, "print JSON, with the scores of every client")
 }

@@ -64,8 +64,8 @@ Gateways share one issuer, so copy the rest of DIR/pki from the first one. The
 other roles need no certificates. See 'loadstar pki'. DIR/operator holds the
 credentials for operator commands on this machine.
 
-The server checks the settings that keep a counted update from being lost or
-counted twice, and does not start if one of them is wrong. See
+The server checks the settings that prevent counted updates from being lost
+or counted twice, and does not start if one of them is wrong. See
 docs/how-to/postgresql.md.`,
 		Example: "  loadstar serve --dir loadstar-data --host server.example.org\n" +
 			"  loadstar serve --roles coordinator --database postgres://… --blobs s3://HOST/BUCKET\n" +
@@ -75,7 +75,7 @@ docs/how-to/postgresql.md.`,
 	}
 	f := cmd.Flags()
 	o.given.add(f)
-	f.BoolVar(&o.print, "print-config", false, "print the configuration that these flags and files give, with the meaning of each key, and exit")
+	f.BoolVar(&o.print, "print-config", false, "print the configuration that results from these flags and files, with the meaning of each key, and exit")
 	d := config.Default()
 	for _, x := range serveFlags {
 		x.add(f, d)
@@ -124,7 +124,7 @@ func (x serveFlag) add(f *pflag.FlagSet, d config.Config) {
 	}
 }
 
-// serverSource says where the configuration of a server is.
+// serverSource describes where the configuration of a server is.
 type serverSource struct{ config.Source }
 
 func (s *serverSource) add(f *pflag.FlagSet) {
@@ -133,7 +133,7 @@ func (s *serverSource) add(f *pflag.FlagSet) {
 	f.StringArrayVar(&s.Set, "set", nil, "set a `KEY=VALUE` of server.yaml; may be repeated")
 }
 
-// read reads the configuration with the flags that were given.
+// read reads the configuration with the given flags.
 func (s *serverSource) read(f *pflag.FlagSet) (*config.Config, error) {
 	all := s.Source
 	all.Environ = os.Environ()
@@ -182,7 +182,7 @@ func runServer(cmd *cobra.Command, from *config.Config) (err error) {
 			return err
 		}
 		c.Data = terms.NewOwnData(d, k)
-		c.Log.Info("the coordinator has data of its own", "data", c.Data.Fingerprint())
+		c.Log.Info("the coordinator has its own data", "data", c.Data.Fingerprint())
 	}
 	page := ""
 	if c.Web, err = webConfig(from.Web); err != nil {

@@ -53,8 +53,8 @@ JSON lines, and a summary. The same plan, data and kernel set give the same
 bytes, with any number of workers.
 
 At the end, the command backtests last week's profile, the rolling median and
-ridge-rich on the same task and prints them with the run. --baseline none leaves
-them out, and so does --json.
+ridge-rich on the same task and prints them with the run. --baseline none and
+--json omit them.
 
 If a run is interrupted, by Ctrl-C or a crash, --resume continues it from the
 last checkpoint. The results are the same as without the interruption.`,
@@ -73,7 +73,7 @@ func (o *simulateOptions) add(f *pflag.FlagSet) {
 	f.StringVar(&o.replay.Run, "run", "", "repeat the `run` of a fleet whose agents all have the secret of --secret-file, for tests of the fleet")
 	f.StringVar(&o.secretFile, "secret-file", "", "`file` with the agents' secret, from an agent's folder")
 	f.BoolVar(&o.replay.Blocks, "whole-blocks", false, "with --run: assume that the agents' policy sets whole_blocks, which is the default")
-	f.StringVar(&o.serverData, "server-data", "", "the server's own `dataset`, as in a fleet; without it, the plan's share of the clients is the server's (server.clients)")
+	f.StringVar(&o.serverData, "server-data", "", "the server's own `dataset`, as in a fleet; without it, the plan's share of the clients belongs to the server (server.clients)")
 	f.StringVar(&o.root, "root", "", cli.RootUsage)
 	f.IntVar(&o.rounds, "rounds", 0, "number of rounds (default the plan's)")
 	f.StringVar(&o.out, "out", "", "folder for the run (default runs/NAME, with the plan's name)")
@@ -127,7 +127,7 @@ func (o *simulateOptions) run(cmd *cobra.Command, args []string) error {
 	cli.CollectOften()
 	s, err := sim.Run(cmd.Context(), o.c)
 	if errors.Is(err, run.ErrExists) {
-		return fmt.Errorf("%w: resume it with --resume, or choose another folder with --out", err)
+		return fmt.Errorf("%w; resume it with --resume, or choose another folder with --out", err)
 	} else if err != nil {
 		return err
 	}

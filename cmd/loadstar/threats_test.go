@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestThreatModel checks that the tests and attacks that docs/threat-model.md names exist, and
-// that it names every attack.
+// TestThreatModel checks that the tests and attacks in docs/threat-model.md exist, and that it
+// names every attack.
 func TestThreatModel(t *testing.T) {
 	root := filepath.Join("..", "..")
 	page, err := os.ReadFile(filepath.Join(root, "docs/threat-model.md"))
@@ -47,7 +47,7 @@ func TestThreatModel(t *testing.T) {
 	if len(attacks) < 30 || len(tests) < 300 {
 		t.Fatalf("only %d attacks and %d tests were found", len(attacks), len(tests))
 	}
-	// M10 and M12 are not carried out, as make attacks says.
+	// M10 and M12 are not carried out, as make attacks reports.
 	attacks["M10"], attacks["M12"] = true, true
 	named := map[string]bool{}
 	for _, m := range regexp.MustCompile(`\b((?:[CHMLNPSX]|SL)\d+[a-z]?)\b`).FindAllStringSubmatch(string(page), -1) {

@@ -39,9 +39,10 @@ more, all plans are first trained with a third of their rounds (or a ninth, or a
 27th), and only the best third continues with three times as many. The unchanged
 plan is always trained in full.
 
-The folder --out gets the best plan (best.yaml), the table (tune.csv) and the
-results of every training (results.json). Run the command again to continue an
-interrupted search, or with more values. Finished trainings are not repeated.`,
+The command writes the best plan (best.yaml), the table (tune.csv) and the
+results of every training (results.json) to the folder --out. Run the command
+again to continue an interrupted search, or with more values. Finished
+trainings are not repeated.`,
 		Example: "  loadstar tune plans/day-ahead.yaml --data datasets/sample \\\n" +
 			"      --set client.lr=0.002,0.005 --set rounds=160,320 --budget 20m",
 		Args: cobra.ExactArgs(1),

@@ -18,10 +18,10 @@ import (
 	"loadstar/series/openmeteo"
 )
 
-// archiveDelay is the time until an archive has a day.
+// archiveDelay is the time until an archive contains a day.
 const archiveDelay = 5 * 24 * time.Hour
 
-// weatherRequest says what weather to fetch.
+// weatherRequest describes the weather to fetch.
 type weatherRequest struct {
 	at, address, from, to string
 	days, past            int
@@ -133,7 +133,7 @@ func parsePlace(text string) (p openmeteo.Place, err error) {
 		}
 	}
 	if !ok || err != nil {
-		return p, fmt.Errorf("%q is not a place: want LATITUDE,LONGITUDE in degrees, such as 52.5,13.4", text)
+		return p, fmt.Errorf("%q is not a place; want LATITUDE,LONGITUDE in degrees, such as 52.5,13.4", text)
 	}
 	return p, p.Check()
 }
@@ -141,7 +141,7 @@ func parsePlace(text string) (p openmeteo.Place, err error) {
 // writeHours writes weather as CSV. Missing values are empty.
 func writeHours(w io.Writer, h *openmeteo.Hours) error {
 	out := csv.NewWriter(w)
-	_ = out.Write(append([]string{"ds"}, h.Names...)) // Error returns what failed
+	_ = out.Write(append([]string{"ds"}, h.Names...)) // Error returns the first failure
 	row := make([]string, 1+len(h.Names))
 	for i, at := range h.Times {
 		if at == nil {

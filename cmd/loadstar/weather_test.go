@@ -65,7 +65,7 @@ func TestWeatherFetch(t *testing.T) {
 	if out, err = run("data", "check", dir); err != nil || !strings.Contains(out, "temperature") {
 		t.Error(out, err)
 	}
-	// A failure leaves the file that is there.
+	// A failure does not change an existing file.
 	if out, err = run("data", "weather", "--at", "52.5234,13.4115", "--address", service.URL, "--from", "2020-01-01", "--to", "2020-01-02", "-o", at("weather.csv")); err == nil || !strings.Contains(err.Error(), "no such day") {
 		t.Error(out, err)
 	}

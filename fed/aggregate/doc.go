@@ -1,4 +1,4 @@
-// Package aggregate has the rules that combine the updates of a merge into one
+// Package aggregate contains the rules that combine the updates of a merge into one
 // displacement of the shared weights, one file per algorithm.
 //
 // Products are rounded before they are added. An explicit conversion keeps the compiler

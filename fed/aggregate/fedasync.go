@@ -18,9 +18,9 @@ var _ fed.Aggregator = Async{}
 // their loss. The server optimizer is plain descent at rate 1. Alpha is within (0, 1]. A
 // nil Discount is [Constant].
 //
-// Deviations: the paper merges each update on arrival. Here, one merge can have several
-// updates. They are mixed in the order of client IDs, not of arrival, and their
-// staleness is counted from the version before the merge.
+// Deviations: the paper merges each update on arrival. Here, one merge can contain several
+// updates. They are mixed in the order of client IDs, not of arrival, and their staleness
+// is counted from the version before the merge.
 type Async struct {
 	Alpha    float64
 	Discount Discount

@@ -143,7 +143,7 @@ func sameBits(a, b []float64) bool {
 	return slices.EqualFunc(a, b, func(x, y float64) bool { return math.Float64bits(x) == math.Float64bits(y) })
 }
 
-// drawn has the random updates of a merge, which can be added to it in any order.
+// drawn contains the random updates of a merge, which can be added in any order.
 type drawn struct {
 	shared  []float32
 	version int

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTrimmed leaves out a fifth at each end, rounded up, in each coordinate by itself, and
+// TestTrimmed omits a fifth at each end, rounded up, in each coordinate separately, and
 // ignores numbers of examples.
 func TestTrimmed(t *testing.T) {
 	shared := []float32{10, 20}
@@ -28,9 +28,9 @@ func TestTrimmed(t *testing.T) {
 		"one":   {of([2]float32{3, 4}), [2]float64{3, 4}},
 		"two":   {of([2]float32{3, 4}, [2]float32{5, 0}), [2]float64{4, 2}},
 		"three": {of([2]float32{3, 4}, [2]float32{15, 0}, [2]float32{5, -15}), [2]float64{5, 0}},
-		// One of five is left out at each end: 1, 2, 3 and 6, 7, 8 remain.
+		// One of five is omitted at each end: 1, 2, 3 and 6, 7, 8 remain.
 		"five": {of([2]float32{1, 6}, [2]float32{2, 7}, [2]float32{3, 8}, [2]float32{-15, 15}, [2]float32{15, 1}), [2]float64{2, 7}},
-		// Two of six.
+		// Two of six are omitted at each end.
 		"six": {of([2]float32{1, 0}, [2]float32{2, 0}, [2]float32{9, 0}, [2]float32{9, 0}, [2]float32{-9, 5}, [2]float32{-9, 5}), [2]float64{1.5, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -18,14 +18,14 @@ import (
 	"loadstar/series"
 )
 
-// Job has the parts of a plan that are the same for all its clients.
+// Job contains the parts of a plan that are the same for all its clients.
 type Job struct {
 	// Seed is the plan's seed. It selects examples of the server's own data.
 	Seed uint64
 	// Draws selects the clients' examples.
 	Draws fed.Draws
 	// Coarse means that the numbers sent with an update have two significant digits, and that
-	// the loss is of a random half of the examples. Agents send only such numbers.
+	// the loss covers a random half of the examples. Agents send only such numbers.
 	Coarse    bool
 	Model     *forecast.Model
 	Partition forecast.Partition
@@ -33,7 +33,7 @@ type Job struct {
 	Targets   int // targets of an example
 	Batch     int
 	Needs     fed.Needs
-	// Averaged means that tasks and updates have the moments of the shared weights after
+	// Averaged means that tasks and updates contain the moments of the shared weights after
 	// the weights.
 	Averaged bool
 	// Noise means that the trainer needs the noise of a client's load.
@@ -42,8 +42,8 @@ type Job struct {
 	// turn with them (bose2024, figure 4, lines 1 and 14). ScoreOwn means that it is also
 	// scored with them.
 	Own, ScoreOwn bool
-	// Copy, if not nil, sets how the stored shared weights follow from a turn. Without it,
-	// the client stores the weights after training.
+	// Copy, if not nil, determines the stored shared weights after a turn. Without it, the
+	// client stores the weights after training.
 	Copy *Copy
 }
 
@@ -123,9 +123,9 @@ func spans(layers []nn.Layer) []fed.Span {
 	return all
 }
 
-// Kept returns the number of floats that a client stores between rounds: its personal
-// weights, followed by its own shared weights if the plan lets it begin with them, followed
-// by its trainer's state.
+// Kept returns the number of floats that a client stores between rounds. They are its
+// personal weights, its own shared weights if it may begin with them, and its trainer's
+// state.
 func (w *Worker) Kept() int {
 	p := w.job.Partition
 	return p.PersonalLen() + w.job.ownLen() + w.trainer.Kept(len(w.turn.W), p.SharedLen())
@@ -167,7 +167,7 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 	turn := &w.turn
 	turn.Task, turn.First, turn.Control = t, c.First, u.Control
 	if w.job.Own && w.job.Copy != nil {
-		turn.Task.Shared = begin // what the server would send if it had a copy for each client
+		turn.Task.Shared = begin // the task that a server with a copy for each client would send
 	}
 	turn.Kept = trainers
 	if w.job.Noise {
@@ -266,7 +266,7 @@ func (w *Worker) Weights() []float32 { return w.turn.W }
 // time for gathering examples.
 func (w *Worker) Engine() time.Duration { return w.trained - w.objective.gathering }
 
-// loss returns the loss of the client's present weights over all training examples. If the
+// loss returns the loss of the client's current weights over all training examples. If the
 // loss leaves an agent, it covers a random half of the examples. Otherwise two losses whose
 // examples differ by one would reveal the loss of that example.
 func (w *Worker) loss(c *Client, t *fed.Task) float64 {

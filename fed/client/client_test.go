@@ -156,7 +156,7 @@ func TestSpans(t *testing.T) {
 		}
 		rapid.Check(t, func(t *rapid.T) {
 			list := rapid.SliceOfNDistinct(rapid.SampledFrom(names), 1, -1, rapid.ID).Filter(func(list []string) bool {
-				return !slices.Equal(list, []string{forecast.PartitionHead}) // the name of a partition
+				return !slices.Equal(list, []string{forecast.PartitionHead}) // a list of layers, not the name of a partition
 			}).Draw(t, "personal")
 			p, err := m.Partition(strings.Join(list, ","))
 			if err != nil {

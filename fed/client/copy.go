@@ -13,7 +13,7 @@ import "math"
 // providing a degree of personalization from the outset". Line 8 as printed sums over the
 // clients, which makes all copies equal; that is aggregate.PerClient, the default.
 //
-// A copy follows from the updates of its client alone. It is therefore stored at the client,
+// A copy depends only on the updates of its client. It is therefore stored at the client,
 // where it changes when the update is counted, and tasks are the same for all clients. The
 // server's shared weights still move by the mean over clients. New clients start from them,
 // and releases contain them.

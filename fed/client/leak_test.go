@@ -19,16 +19,16 @@ import (
 // The product promises that personal layers never leave a client. A client sends only a
 // fed.Update, so these tests check its contents.
 
-// TestUpdateFields fails when fed.Update gets a new field. Whoever adds one must consider
-// what it can reveal, test that here, and add the field to the list.
+// TestUpdateFields fails when fed.Update gets a new field. Anyone who adds one must
+// consider what it can reveal, test that here, and add the field to the list.
 func TestUpdateFields(t *testing.T) {
 	known := map[string]string{
 		"Client":      "fed.ClientID", // a name
-		"Version":     "int",          // from the task
+		"Version":     "int",          // copied from the task
 		"Examples":    "int",          // a count
 		"Claimed":     "int",          // a count
-		"Delta":       "[]float32",    // the tests below
-		"Control":     "[]float32",    // the tests below
+		"Delta":       "[]float32",    // checked by the tests below
+		"Control":     "[]float32",    // checked by the tests below
 		"Loss":        "float64",      // one number for the whole model, if needed
 		"TrainLoss":   "float64",      // one number for the whole model
 		"Steps":       "int",          // a count
@@ -138,7 +138,7 @@ func TestPersonalWeightsDoNotLeak(t *testing.T) {
 			if !slices.Equal(shared, wantShared) {
 				t.Fatalf("%s, %s: the wrong weights are shared", algorithm, text)
 			}
-			for round := range 2 { // the second round starts from stored state
+			for round := range 2 { // the second round starts from the stored state
 				u := x.train(t, client, x.task(round, shared))
 				if len(u.Delta) != len(wantShared) {
 					t.Fatalf("%s: the update has %d numbers, want %d shared weights", text, len(u.Delta), len(wantShared))

@@ -8,9 +8,9 @@ import (
 )
 
 // TestBeginOwn compares clients that begin with their own shared weights with a reference in
-// float64: the client continues from its last weights, the proximal term pulls it towards
-// the received ones, and it sends how far it moved. The received weights of each round are
-// chosen by the test, far from the client's.
+// float64. The client continues from its last weights, the proximal term pulls it towards
+// the received ones, and it sends the distance that it moved. The received weights of each
+// round are chosen by the test, far from the client's.
 func TestBeginOwn(t *testing.T) {
 	const rounds, steps = 3, 2
 	// A batch of all examples makes the steps independent of the sampling.
@@ -60,12 +60,12 @@ func TestBeginOwn(t *testing.T) {
 		near(t, "progress", u.Delta, moved, 2e-6)
 		near(t, "own weights", c.Kept[personal:], ends, 1e-5)
 		near(t, "personal weights", c.Kept[:personal], mine, 1e-5)
-		// The reference goes on from the same float32 weights, so that errors do not add up.
+		// The reference continues from the same float32 weights, so that errors do not add up.
 		p.Join(whole, c.Kept[personal:], c.Kept[:personal])
 	}
 }
 
-// TestScoreOwn checks which shared weights a client is scored and fine-tuned with.
+// TestScoreOwn checks with which shared weights a client is scored and fine-tuned.
 func TestScoreOwn(t *testing.T) {
 	for _, scored := range []string{"shared", "own"} {
 		x := newFixture(t, "{algorithm: fedadam, model: {name: fekri2023, lookback: 4, targets: 2}, partition: head, "+

@@ -13,8 +13,8 @@ import (
 
 var _ fed.ServerData = (*ServerData)(nil)
 
-// ServerData is data on the server, treated as a client whose updates are not counted. If
-// a plan has personal layers, the server trains its own copy of them, because the
+// ServerData is data on the server, which acts as a client whose updates are not counted.
+// If a plan has personal layers, the server trains its own copy of them, because the
 // gradient of the shared layers needs a complete model (song2021 has no personal layers).
 type ServerData struct {
 	worker *Worker
@@ -25,8 +25,8 @@ type ServerData struct {
 	update fed.Update
 }
 
-// NewServerData returns the server's data. personal has the initial personal weights, and
-// size is the number of examples per round.
+// NewServerData returns the server's data. personal contains the initial personal weights,
+// and size is the number of examples per round.
 func NewServerData(j *Job, k *kernel.Set, t fed.LocalTrainer, data []series.Examples, personal []float32, size int) (*ServerData, error) {
 	own := *j
 	own.Batch = max(j.Batch, size)

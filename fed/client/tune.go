@@ -14,7 +14,7 @@ import (
 // candidates by a score. Only one goroutine may use it at a time.
 type Tuner struct {
 	job *Job
-	// stored describes the state of clients, which differs from that of the worker if
+	// stored describes the state of clients, which differs from the worker's state if
 	// clients store their own shared weights.
 	stored Job
 	// worker fine-tunes. It is nil if the plan does not fine-tune.
@@ -31,7 +31,7 @@ type Tuner struct {
 func NewTuner(j *Job, k *kernel.Set, t fed.LocalTrainer, choose bool) *Tuner {
 	own := *j
 	own.Needs = fed.Needs{} // updates of fine-tuning are not aggregated
-	own.Own = false         // the task says where fine-tuning begins
+	own.Own = false         // the task determines where fine-tuning begins
 	n := j.Model.Net().Weights()
 	x := &Tuner{job: &own, stored: *j, choose: choose, before: make([]float32, n)}
 	if t != nil {
@@ -48,13 +48,14 @@ func NewTuner(j *Job, k *kernel.Set, t fed.LocalTrainer, choose bool) *Tuner {
 	return x
 }
 
-// shares are the points between the weights before fine-tuning and those after it at
-// which a tuner scores the weights.
+// shares are the positions between the weights before and after fine-tuning at which a
+// tuner scores the weights.
 var shares = []float32{0, 0.25, 0.5, 0.75, 1}
 
-// Tune returns the weights of a client, valid until the next call. The task has the shared
-// vector of the last version. c.Kept has the client's state after its last round, which
-// Tune does not change. Tune continues the moments that the trainer keeps between rounds.
+// Tune returns the weights of a client, valid until the next call. The task contains the
+// shared vector of the last version. c.Kept contains the client's state after its last
+// round, which Tune does not change. Tune continues the moments that the trainer keeps
+// between rounds.
 //
 // If the tuner chooses, the candidates are interpolations between the weights before and
 // after fine-tuning, the weights after half of the steps, and the weights in earlier. It
@@ -77,7 +78,7 @@ func (x *Tuner) Tune(ctx context.Context, c *Client, t fed.Task, earlier [][]flo
 		if state := c.Kept[least:]; len(state) == len(x.kept)-personal {
 			own.First = c.First
 			copy(x.kept[personal:], state)
-		} // otherwise it is the state of another optimizer, such as control variates, and of no use
+		} // otherwise it is the useless state of another optimizer, such as control variates
 		if err := x.worker.Train(ctx, &own, t, &x.update); err != nil {
 			return nil, err
 		}

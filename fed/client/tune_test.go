@@ -89,7 +89,7 @@ func TestTunerChooses(t *testing.T) {
 	}
 }
 
-// Moments that are kept between rounds go on in fine-tuning.
+// Moments that are kept between rounds continue in fine-tuning.
 func TestTunerContinuesMoments(t *testing.T) {
 	for _, moments := range []string{"reset", "kept", "averaged"} {
 		plan := fmt.Sprintf("{algorithm: fedavg, model: {name: fekri2023, lookback: 4, targets: 2}, partition: head, "+
@@ -112,7 +112,7 @@ func TestTunerContinuesMoments(t *testing.T) {
 		if !slices.Equal(tuned, x.worker.Weights()) {
 			t.Errorf("moments %s: fine-tuning differs from another round", moments)
 		}
-		// A client without moments takes other steps, unless they are reset.
+		// A client without moments takes different steps, unless they are reset.
 		fresh, _ := x.client(0, x.initial)
 		copy(fresh.Kept, personal)
 		clear(shared[x.problem.Partition.SharedLen():])

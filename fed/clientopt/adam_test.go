@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// moments has the results of this Python script for each of two weights with their own
+// moments contains the results of this Python script for each of two weights with their own
 // gradients:
 //
 //	w, m, v, u = 1.0, 0.0, 0.0, 0.0

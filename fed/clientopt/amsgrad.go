@@ -14,10 +14,10 @@ var _ fed.ClientOptimizer = (*AMSGrad)(nil)
 //	u = max(u, v/(1-β₂ᵏ))
 //	w -= rate · m/(1-β₁ᵏ) / (√u + ε)
 //
-// Deviations: those of Adam. The bias correction is bose2024's; Reddi et al. do not
-// correct the bias, and PyTorch corrects it after taking the maximum of v. Line 1 of
-// bose2024's figure 4 lets AdamAMS begin a turn with the client's own weights; that is
-// client.begin: own, and the default begins with the received ones.
+// Deviations: those of Adam. The bias correction is bose2024's; Reddi et al. do not correct
+// the bias, and PyTorch corrects it after taking the maximum of v. Line 1 of bose2024's
+// figure 4 makes AdamAMS begin a turn with the client's own weights; that is client.begin:
+// own, and the default begins with the received ones.
 type AMSGrad struct {
 	Kernel       *kernel.Set
 	Rate         Rate

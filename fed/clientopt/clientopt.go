@@ -1,4 +1,4 @@
-// Package clientopt has the optimizers for a client's local steps, one file each.
+// Package clientopt contains the optimizers for a client's local steps, one file each.
 //
 // The field Kernel of an optimizer must be set, because it runs the loops over the weights. No
 // optimizer allocates memory after its first turn unless a later model is larger. Only the

@@ -147,7 +147,7 @@ func TestPersonalWeightsAreIsolated(t *testing.T) {
 // three weights, must not affect.
 func sharedState(name string, kept []float32) []float32 {
 	switch name {
-	case "averaged": // only moments of personal weights
+	case "averaged": // moments of personal weights only
 		return nil
 	case "kept", "kept max":
 		var state []float32

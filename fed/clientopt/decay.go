@@ -13,7 +13,7 @@ var _ fed.ClientOptimizer = (*Decay)(nil)
 //	w *= 1 - rate · All                     (all weights)
 //	w *= 1 - rate · Correction · noise²     (matrices and biases of the correction)
 //
-// Noise is [fed.Turn.Noise]: a client whose load is hard to forecast has a weaker
+// Noise is [fed.Turn.Noise], so a client whose load is hard to forecast has a weaker
 // correction of the shared forecast than a client with a regular load.
 //
 // Deviations: the paper has one factor for all weights.

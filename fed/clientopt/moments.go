@@ -6,7 +6,7 @@ import (
 	"loadstar/fed"
 )
 
-// Moments says what happens to the moments of [Adam] and [AMSGrad] between rounds.
+// Moments determines what happens to the moments of [Adam] and [AMSGrad] between rounds.
 type Moments int
 
 // Reset starts every round with moments of zero. Keep stores the moments and the number of

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// next returns the turn after t of a client that received the weights and moments which it
+// next returns the turn after t of a client that received the weights and moments that it
 // sent in t.
 func next(t *fed.Turn) *fed.Turn {
 	n := *t

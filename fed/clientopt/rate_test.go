@@ -29,8 +29,8 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// Every optimizer uses the round's learning rate. The test leaves out Prox, which has no
-// rate of its own.
+// Every optimizer uses the round's learning rate. The test omits Prox, which has no rate of
+// its own.
 func TestRateDependsOnRound(t *testing.T) {
 	k, stairs := kernels(t), Rate{Base: 1, Factor: 0.25, Every: 2}
 	for name, o := range map[string]fed.ClientOptimizer{

@@ -63,7 +63,7 @@ var (
 	ErrShape  = errors.New("exact: lengths or scales differ")
 )
 
-// Sum is a weighted sum of vectors. It is not safe for concurrent use: give each worker
+// Sum is a weighted sum of vectors. It is not safe for concurrent use, so give each worker
 // its own sum and merge them.
 type Sum struct {
 	scale  Scale

@@ -57,7 +57,7 @@ func TestNewScale(t *testing.T) {
 	}
 }
 
-// TestAdd uses units of u = 2^-17: (1024, 2^17-1, 2^17-1) leaves 17 fractional bits.
+// TestAdd uses units of u = 2^-17, because (1024, 2^17-1, 2^17-1) leaves 17 fractional bits.
 //
 //	.5u and 1.5u lie halfway between two units and round to even: 0 and 2
 //	-.5u, -1.5u: 0 and -2
@@ -134,7 +134,7 @@ func TestFull(t *testing.T) {
 			t.Errorf("one update too many: %v", err)
 		}
 		saved, _ := s.MarshalBinary()
-		if err := NewSum(scale, 2).UnmarshalBinary(saved); err != nil { // valid: at the limit
+		if err := NewSum(scale, 2).UnmarshalBinary(saved); err != nil { // valid, because it is at the limit
 			t.Errorf("±%g: %v", bound, err)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 
 const (
 	// window is the number of updates that determine limits. They come from the newest
-	// merges that together have at least this many. With a buffer of one, a merge has one
-	// update, which must not set the limits alone.
+	// merges that together contain at least this many. With a buffer of one, a merge
+	// contains a single update, which must not set the limits alone.
 	window = 32
 	// least is the number of updates until which the first limits stay in force.
 	least = 8
@@ -29,8 +29,8 @@ type Tally struct {
 }
 
 // Add counts an update with its sizes within the limits, but with the number of examples that
-// its client claims. A few claims do not change the median, and limits that followed from
-// limited numbers would never grow.
+// its client claims. A few claims do not change the median, and limits based on limited
+// numbers would never grow.
 func (t *Tally) Add(u *fed.Update) {
 	t.updates++
 	t.norms.add(u.Norm)
@@ -40,7 +40,7 @@ func (t *Tally) Add(u *fed.Update) {
 }
 
 // Coarse tallies have few counters, because agents mask them. They have four for each power of
-// two from 2^-20 to 2^20. Numbers outside this range count as its ends.
+// two from 2^-20 to 2^20. Numbers outside this range count as its nearest bound.
 const (
 	perPower             = 4
 	powers               = 40
@@ -126,13 +126,13 @@ type histogram map[int]int64
 
 const (
 	bucketBits = 52 - 6
-	// Numbers outside of the range from 2^-60 to 2^60 count as its ends, so there are at
-	// most 7680 buckets.
+	// Numbers outside of the range from 2^-60 to 2^60 count as its nearest bound, so there
+	// are at most 7680 buckets.
 	smallest, largest = 0x1p-60, 0x1p60
 )
 
 // add counts a number. It skips 0, which an agent sends for withheld sizes, and numbers
-// that are no size.
+// that cannot be sizes.
 func (h *histogram) add(x float64) {
 	if !(x > 0) {
 		return
@@ -168,11 +168,11 @@ func (h histogram) median() float64 {
 	return 0
 }
 
-// History has the earlier updates that determine limits. The zero value has no limits.
+// History contains the earlier updates that determine limits. The zero value has no limits.
 type History struct {
 	// Factor times a median is the limit. 0 means no limits.
 	Factor float64
-	// First has the limits of the first versions.
+	// First contains the limits of the first versions.
 	First  fed.Limits
 	merges []Tally
 }
@@ -197,7 +197,7 @@ func (h *History) updates() (n int64) {
 	return n
 }
 
-// Limits returns the limits for updates that are trained from the present version.
+// Limits returns the limits for updates that are trained from the current version.
 func (h *History) Limits() fed.Limits {
 	if h.Factor == 0 || h.updates() < least {
 		return h.First

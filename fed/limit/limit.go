@@ -1,7 +1,7 @@
 // Package limit bounds what one client can contribute to a merge. Clients and the server
-// both apply the limits of a version ([Apply]). The limits of the next version follow from
-// the updates that were counted before ([History]), so the simulator and the fleet compute
-// the same ones.
+// both apply the limits of a version ([Apply]). The limits of the next version are derived
+// from the updates counted before ([History]), so the simulator and the fleet compute the
+// same limits.
 package limit
 
 import (
@@ -53,7 +53,7 @@ func clip(x []float32, bound float64) float64 {
 		// 1 to change a float32.
 		factor = min(bound/n, 1-0x1p-20)
 	}
-	clear(x) // the bound is smaller than the resolution of float32 allows
+	clear(x) // the bound is below the resolution of float32
 	return 0
 }
 

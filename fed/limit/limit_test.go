@@ -66,7 +66,8 @@ func TestClip(t *testing.T) {
 	}
 }
 
-// Clamped numbers are within the bound even if float32 cannot express it, and keep their sign.
+// Clamped numbers are within the bound even if float32 cannot represent it, and keep their
+// sign.
 func TestClamp(t *testing.T) {
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
 	x := []float32{0.5, -0.5, 3, -3, math.MaxFloat32, inf, -inf, nan, 0}
@@ -99,7 +100,7 @@ func TestApply(t *testing.T) {
 	}
 	// 30 is set to 4 before the norm is limited, so that one large number does not shrink the others.
 	u = fed.Update{Claimed: 1, Delta: []float32{30, -3}}
-	for range 2 { // the second time changes nothing
+	for range 2 { // the second pass changes nothing
 		if Apply(fed.Limits{Norm: 2.5, Coordinate: 4}, &u); !slices.Equal(u.Delta, []float32{2, -1.5}) || u.Norm != 2.5 {
 			t.Errorf("%+v", u)
 		}
@@ -119,8 +120,7 @@ func tallyOf(norms ...float64) (t Tally) {
 
 func repeated(norm float64, n int) Tally { return tallyOf(slices.Repeat([]float64{norm}, n)...) }
 
-// Limits follow from medians, so a few updates of any size do not change them by more than a
-// bucket.
+// Limits are based on medians, so a few updates of any size change them by at most a bucket.
 func TestHistory(t *testing.T) {
 	first := fed.Limits{Norm: 7, Control: 8, Examples: 1, Loss: 1000}
 	h := History{Factor: 3, First: first}
@@ -136,7 +136,7 @@ func TestHistory(t *testing.T) {
 	if h.Limits() != want {
 		t.Errorf("%+v, want %+v", h.Limits(), want)
 	}
-	// The merge of 7 is now too old, and the hostile ones are fewer than half.
+	// The merge of 7 is now too old, and the hostile updates are fewer than half.
 	last := repeated(2, 25)
 	hostile := tallyOf(1e300, 1e300, 1e-300, 0, math.NaN())
 	last.Merge(&hostile)
@@ -152,7 +152,7 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// What nobody tells, such as losses that must not leave, keeps its first limit.
+// A size that clients withhold, such as a loss that must not leave, keeps its first limit.
 func TestUntold(t *testing.T) {
 	h := History{Factor: 3, First: fed.Limits{Norm: 7, Control: 8, Examples: 1, Loss: 1000}}
 	var untold Tally
@@ -165,7 +165,8 @@ func TestUntold(t *testing.T) {
 	}
 }
 
-// One update a merge: the window has 32 of them, so one client does not set the limits.
+// With one update per merge, the window contains 32 of them, so one client does not set the
+// limits.
 func TestWindow(t *testing.T) {
 	h := History{Factor: 3}
 	for i := range 100 {
@@ -183,8 +184,8 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// The order of updates and of partial tallies does not matter, and the median is that of
-// sorting, to a bucket.
+// The order of updates and of partial tallies does not matter, and the median equals that
+// of sorting up to a bucket.
 func TestTally(t *testing.T) {
 	draw := rand.New(rand.NewPCG(3, 4))
 	var norms []float64
@@ -227,7 +228,7 @@ func TestHistoryState(t *testing.T) {
 	}
 }
 
-// TestRound checks the numbers that leave an agent: they have two digits, norms are rounded up
+// TestRound checks the numbers that leave an agent. They have two digits, norms are rounded up
 // within their limit, and rounding twice is the same as rounding once.
 func TestRound(t *testing.T) {
 	u := fed.Update{Claimed: 12_345, Loss: 0.01234, TrainLoss: 0.9951, Norm: 0.4301, ControlNorm: 0.43}

@@ -1,5 +1,5 @@
-// Package localtrain has the local training algorithms, one file each. They define what a
-// client does with its examples in a round.
+// Package localtrain contains the local training algorithms, one file each. They define
+// what a client does with its examples in a round.
 //
 // Personal weights are trained by the same rule as shared ones unless a trainer says
 // otherwise. A trainer returns personal weights only in [fed.Turn].

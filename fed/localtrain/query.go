@@ -60,7 +60,7 @@ func (p *pairs) next() (support, query []int) {
 	if batch == nil {
 		return nil, nil
 	}
-	again := p.begun && p.batches.work.ResampleRound // the batches of the step before
+	again := p.begun && p.batches.work.ResampleRound // the batches of the previous step
 	p.begun = true
 	if len(p.order) == 0 {
 		if !again {

@@ -17,7 +17,7 @@ func meta(t testing.TB, k *kernel.Set, w Work, q Query) map[string]fed.LocalTrai
 }
 
 // TestDividedExamples checks which examples each gradient uses if a share of them is the
-// query set: both sets are disjoint, the same in every turn, and complete.
+// query set. The two sets must be disjoint, the same in every turn, and complete.
 func TestDividedExamples(t *testing.T) {
 	const n = 20
 	each := map[string]int{"perfedavg": 2, "fedmeta": 4}
@@ -72,7 +72,8 @@ func TestDividedExamples(t *testing.T) {
 	}
 }
 
-// TestDividedSizes checks the sizes of the two sets, also of clients with few examples.
+// TestDividedSizes checks the sizes of the two sets, including those of clients with few
+// examples.
 func TestDividedSizes(t *testing.T) {
 	for _, c := range []struct {
 		share      float64
@@ -90,7 +91,7 @@ func TestDividedSizes(t *testing.T) {
 }
 
 // TestDividedNumbers checks a step by hand. The targets of the query set are 3 and those of
-// the support set 1, so that the two gradients of a step show which set they are of.
+// the support set 1, so that the two gradients of a step show their sets.
 func TestDividedNumbers(t *testing.T) {
 	const n = 10
 	d := &PerFedAvg{Work: Work{Batch: 16, Steps: 2}, Kernel: kernels(t), Inner: 0.5, Optimizer: sgd(t, 0.25), Query: Query{Share: 0.3}}

@@ -131,7 +131,7 @@ func (b *batches) drawFrom(dst []int, n int) []int {
 	for last := n - b.work.Batch; last < n; last++ {
 		x := b.rand.IntN(last + 1)
 		if !b.seen.add(x) {
-			x = last // cannot be in the batch yet, because all numbers there are below it
+			x = last // cannot be in the batch yet, because all numbers in it are smaller
 			b.seen.add(x)
 		}
 		dst = append(dst, x)
@@ -154,7 +154,8 @@ type intSet struct {
 	shift int
 }
 
-// empty removes all numbers and makes room for n, with at most half of the slots in use.
+// empty removes all numbers and makes room for n numbers, with at most half of the slots in
+// use.
 func (t *intSet) empty(n int) {
 	size := bits.Len(uint(2*n - 1))
 	if cap(t.slots) < 1<<size {

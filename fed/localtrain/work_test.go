@@ -167,7 +167,7 @@ func TestBadWork(t *testing.T) {
 	}
 }
 
-// The number of earlier steps must not overflow, also where an int has 32 bits.
+// The number of earlier steps must not overflow, even where an int has 32 bits.
 func TestEarlierSteps(t *testing.T) {
 	for _, x := range []struct{ version, steps, want int }{
 		{0, 8, 0}, {3, 8, 24}, {7, 0, 0}, {1 << 20, 1 << 9, 1 << 29}, {1<<31 - 1, 1, 1 << 30}, {1<<31 - 1, 1<<31 - 1, 1 << 30}, {2, 1 << 30, 1 << 30},

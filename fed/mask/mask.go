@@ -1,12 +1,13 @@
-// Package mask hides vectors of integers modulo 2^64 from whoever adds them up.
+// Package mask hides vectors of integers modulo 2^64 from the party that adds them up.
 //
 // An agent shares a member key with each keeper. The seed of a mask is a pseudo-random function
-// of that key, of what the agent believes about the round ([Context]), and of a nonce that is
-// fresh for each stored result. So a keeper that is told anything else computes another mask, and
+// of that key, of the agent's description of the round ([Context]), and of a nonce that is fresh
+// for each stored result. So a keeper with a different description computes another mask, and
 // the sum is noise. The agent adds the masks of all keepers to its vector. Each keeper adds up
 // its own masks of a round, and the server subtracts these sums.
 //
-// Masks are the same on all platforms. Nothing here allocates with the length of a vector.
+// Masks are the same on all platforms. No function in this package allocates memory in
+// proportion to a vector's length.
 package mask
 
 import (
@@ -24,8 +25,8 @@ import (
 // Key is the key that a member and a keeper share on one day.
 type Key [32]byte
 
-// Nonce makes the mask of a result unlike that of any other result, also if an agent trains the
-// same round twice.
+// Nonce makes the mask of a result different from that of any other result, even if an agent
+// trains the same round twice.
 type Nonce [16]byte
 
 // Seed is expanded to a mask or to random vectors.
@@ -43,7 +44,7 @@ func NewNonce() (n Nonce) {
 	return n
 }
 
-// Day returns the number of the day, in UTC, by which keys change.
+// Day returns the number of the day in UTC, which determines the key.
 func Day(t time.Time) int64 {
 	s := t.Unix()
 	day := s / 86400
@@ -53,7 +54,7 @@ func Day(t time.Time) int64 {
 	return day
 }
 
-// Next returns the key of the next day. The key of the day before cannot be computed from it.
+// Next returns the key of the next day. The previous day's key cannot be computed from it.
 func (k *Key) Next() (n Key) {
 	derive((*[32]byte)(&n), k, []byte("loadstar/v1/next"))
 	return n
@@ -73,30 +74,31 @@ func derive(out *[32]byte, k *Key, parts ...[]byte) {
 	h.Sum(out[:0])
 }
 
-// Context is what an agent masks a result for. Keeper and agent must agree on every field.
+// Context is the description of a round and a result for which an agent masks. Keeper and
+// agent must agree on every field.
 type Context struct {
 	Fleet, Run, Agent      string
 	Round, Version         int64
-	Plan, Weights, Control string // blobs: hexadecimal SHA-256; Control may be empty
+	Plan, Weights, Control string // hashes of blobs as hexadecimal SHA-256; Control may be empty
 	Part, Clients          int64
 	Length                 int64 // numbers in the vector
-	Day                    int64 // of the key
-	Homes                  int64 // clients in the run, by which numbers are scaled
+	Day                    int64 // day of the key
+	Homes                  int64 // number of clients in the run, by which numbers are scaled
 	Terms, Limits          [32]byte
 }
 
-// Terms are the promises that an agent relies on: the rules of a keeper's statement and the
-// privacy keys of the plan. Quorums are in thousandths.
+// Terms are the promises on which an agent relies: the rules of a keeper's statement and
+// the privacy keys of the plan. Quorums are in thousandths.
 type Terms struct {
 	Identity                 [32]byte // SHA-256 of the keeper's identity
 	Least, Quorum, Cell, Age int64    // rules of the keeper
 	Invited                  bool
 	PlanLeast, PlanQuorum    int64
 	Check, Robust            string
-	Keepers                  [][32]byte // of the whole run, ascending
+	Keepers                  [][32]byte // keepers of the whole run, ascending
 }
 
-// Clip are a task's limits, within which agents bring their clients' updates.
+// Clip contains a task's limits, to which agents limit their clients' updates.
 type Clip struct {
 	Norm, Control, Loss, Coordinate float64
 	Examples                        int64
@@ -106,7 +108,8 @@ type Clip struct {
 // each other and cover the vector.
 type Block struct{ Length, Limit int64 }
 
-// fields is a hash of fields. Each has its length in front, so different fields never look alike.
+// fields is a hash of a sequence of fields. Each field is preceded by its length, so
+// different sequences never look alike.
 type fields struct{ b []byte }
 
 func (f *fields) text(all ...string) {
@@ -141,9 +144,9 @@ func (t *Terms) Hash() [32]byte {
 	return sha256.Sum256(f.b)
 }
 
-// Limits returns the hash that goes into a context, of blocks and of the limits themselves: blocks
-// do not show all of these, and an agent that gets tighter limits than the others has a sum of one
-// opened.
+// Limits returns the hash of blocks and of the limits themselves, which goes into a context.
+// Blocks do not show all of the limits, and an agent with tighter limits than the others would
+// otherwise be in a sum that is opened.
 func Limits(c Clip, blocks []Block) [32]byte {
 	var f fields
 	f.text("loadstar/v1/limits")
@@ -193,7 +196,7 @@ var (
 func (s *Seed) expand(counter byte, length int, use func(at int, stream []byte)) {
 	block, err := aes.NewCipher(s[:])
 	if err != nil {
-		panic(err) // the length of the key is right
+		panic(err) // the length of the key is correct
 	}
 	var iv [aes.BlockSize]byte
 	iv[0] = counter
@@ -226,8 +229,8 @@ func (s *Seed) stream(v []uint64, sign int) {
 const Sketch = 32
 
 // Products returns the products of v with the random vectors of a seed, modulo 2^64. Half of the
-// numbers of these vectors are 0, the others are 1 or -1. The zeros matter: with 1 and -1 alone,
-// 2^63 in two places would vanish.
+// numbers of these vectors are 0, the others are 1 or -1. The zeros matter, because with only 1
+// and -1, 2^63 in two places would vanish.
 func (s *Seed) Products(v []uint64) (p [Sketch]uint64) {
 	// The signs of eight vectors fit into a byte. Adding x to the sum of its byte is one addition
 	// for eight vectors; the sums are then added up once.
@@ -258,12 +261,12 @@ func (s *Seed) Products(v []uint64) (p [Sketch]uint64) {
 }
 
 // Norm estimates the norm of a vector from its products, which are those of the masked vector
-// less those of the masks. It is off by an eighth on average.
+// minus those of the masks. The estimate is off by an eighth on average.
 func Norm(products *[Sketch]uint64) float64 {
 	var sum float64
 	for _, p := range products {
 		x := float64(int64(p))
-		sum += float64(x * x) // the conversion keeps compilers from fusing: same bits everywhere
+		sum += float64(x * x) // the conversion prevents fused operations, so the bits are the same everywhere
 	}
 	return math.Sqrt(2 * sum / Sketch)
 }

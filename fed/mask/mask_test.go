@@ -20,7 +20,7 @@ func known() (Key, Context) {
 	}
 }
 
-// TestKnown compares with answers that Python's hmac and hashlib and openssl enc computed.
+// TestKnown compares the results with those of Python's hmac and hashlib and of openssl enc.
 func TestKnown(t *testing.T) {
 	k, c := known()
 	s := k.Seed(&c, Nonce{7})
@@ -55,8 +55,8 @@ func TestKnown(t *testing.T) {
 	}
 }
 
-// TestContextMatters changes each field: the seed must change. Moving a character from one text to
-// the next is a change too.
+// TestContextMatters checks that a change of any field changes the seed. Moving a character from
+// one text to the next is also a change.
 func TestContextMatters(t *testing.T) {
 	k, c := known()
 	seen := map[Seed]string{k.Seed(&c, Nonce{7}): "as it is"}
@@ -94,7 +94,7 @@ func TestContextMatters(t *testing.T) {
 	}
 }
 
-// TestTermsMatter does the same for what the hash of terms covers.
+// TestTermsMatter checks the same for the content of the hash of terms.
 func TestTermsMatter(t *testing.T) {
 	seen := map[[32]byte]bool{}
 	for _, x := range []Terms{
@@ -142,7 +142,8 @@ func TestTermsMatter(t *testing.T) {
 	}
 }
 
-// TestProducts compares with products computed one by one, and adds up products of a sum.
+// TestProducts compares the results with products computed one by one, and adds up products of
+// a sum.
 func TestProducts(t *testing.T) {
 	s, rng := Seed{1}, rand.New(rand.NewPCG(1, 2))
 	a, b := make([]uint64, 10000), make([]uint64, 10000)
@@ -170,7 +171,8 @@ func TestProducts(t *testing.T) {
 	}
 }
 
-// TestNorm checks that the estimate is right on average, and as far off as it should be.
+// TestNorm checks that the estimate is correct on average, and that its error is as large as
+// expected.
 func TestNorm(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	var sum, squares float64

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Updates returns how many of a vector's first blocks have the numbers of updates. These are as
-// long as the first one: updates, and changes of control variates.
+// Updates returns the number of a vector's first blocks that contain numbers of updates. These
+// blocks are as long as the first one, and contain updates and changes of control variates.
 func Updates(blocks []Block) int {
 	n := 0
 	for n < len(blocks) && blocks[n].Length == blocks[0].Length {
@@ -16,9 +16,9 @@ func Updates(blocks []Block) int {
 	return n
 }
 
-// Nearest returns the places of the three quarters of the sketches that are nearest to the median
-// of all, number by number. The places are ascending. A sketch has products with random vectors, so
-// distances of sketches estimate those of the vectors.
+// Nearest returns the positions of the three quarters of the sketches that are nearest to the
+// coordinate-wise median of all. The positions are ascending. A sketch contains products with
+// random vectors, so distances of sketches estimate those of the vectors.
 func Nearest(sketches [][]float64) []int {
 	distance, order := distances(sketches), make([]int, len(sketches))
 	for i := range order {
@@ -30,7 +30,7 @@ func Nearest(sketches [][]float64) []int {
 	return order
 }
 
-// distances returns the distance of each sketch from the median of all, number by number.
+// distances returns the distance of each sketch from the coordinate-wise median of all.
 func distances(rows [][]float64) []float64 {
 	distance, column := make([]float64, len(rows)), make([]float64, len(rows))
 	if len(rows) == 0 {
@@ -45,7 +45,7 @@ func distances(rows [][]float64) []float64 {
 		median := (column[(n-1)/2] + column[n/2]) / 2
 		for i, r := range rows {
 			x := r[j] - median
-			distance[i] += float64(x * x) // the conversion keeps compilers from fusing
+			distance[i] += float64(x * x) // the conversion prevents fused operations
 		}
 	}
 	for i, x := range distance {

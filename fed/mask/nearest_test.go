@@ -14,7 +14,7 @@ func TestNearest(t *testing.T) {
 		{[][]float64{{7}}, []int{0}},
 		{[][]float64{{100, 0}, {1, 0}, {2, 0}, {3, 0}}, []int{1, 2, 3}},
 		{[][]float64{{0, 1}, {0, 2}, {0, -90}, {0, 3}}, []int{0, 1, 3}},
-		{[][]float64{{1}, {1}, {1}, {1}, {1}}, []int{0, 1, 2, 3}}, // equal ones in their order
+		{[][]float64{{1}, {1}, {1}, {1}, {1}}, []int{0, 1, 2, 3}}, // equal sketches in their order
 	} {
 		if got := Nearest(x.sketches); !slices.Equal(got, x.want) {
 			t.Errorf("of %v, %v are nearest, want %v", x.sketches, got, x.want)

@@ -1,7 +1,7 @@
-// Package member has what agents, servers and keepers tell each other about masks: the statement
-// that a keeper signs, the enrolment of a member, the answers of a keeper, and their bounds.
-// Statements and answers are signed by the keeper's identity, an Ed25519 key that agents and
-// servers pin by its SHA-256 ([Pin]). Everything decoded here is bounded and checked.
+// Package member contains the messages about masks between agents, servers and keepers, which
+// are the statement that a keeper signs, the enrolment of a member, the answers of a keeper, and
+// their bounds. Statements and answers are signed by the keeper's identity, an Ed25519 key that
+// agents and servers pin by its SHA-256 ([Pin]). Everything decoded here is bounded and checked.
 package member
 
 import (
@@ -26,21 +26,21 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// Bounds of what a keeper accepts and an agent believes.
+// Bounds on the values that a keeper accepts and an agent believes.
 const (
 	MaxName      = 128
 	MaxLength    = 1 << 20 // numbers in a vector
 	MaxBlocks    = 6
 	MaxKeepers   = 8
-	MaxResults   = 200_000 // in a release
-	MaxChecked   = 256     // in one call
+	MaxResults   = 200_000 // results in a release
+	MaxChecked   = 256     // results in one call
 	MaxEnrolled  = 64      // likewise
 	maxStatement = 8 << 10
 	maxPart      = 1 << 16
 	maxClients   = 1 << 20
 )
 
-// Pin identifies a keeper or a server: the SHA-256 of its Ed25519 key.
+// Pin identifies a keeper or a server by the SHA-256 of its Ed25519 key.
 type Pin [32]byte
 
 // PinOf returns the pin of a public key.
@@ -52,7 +52,7 @@ func (p Pin) String() string { return "sha256:" + hex.EncodeToString(p[:]) }
 // LogValue lets JSON logs have the same form.
 func (p Pin) LogValue() slog.Value { return slog.StringValue(p.String()) }
 
-// ParsePin reads what [Pin.String] has written.
+// ParsePin parses the output of [Pin.String].
 func ParsePin(s string) (p Pin, err error) {
 	text, found := strings.CutPrefix(strings.TrimSpace(s), "sha256:")
 	b, err := hex.DecodeString(text)
@@ -62,7 +62,7 @@ func ParsePin(s string) (p Pin, err error) {
 	return Pin(b), nil
 }
 
-// signed returns what a signature covers. Lengths make the parts unambiguous.
+// signed returns the bytes that a signature covers. Lengths make the parts unambiguous.
 func signed(purpose string, parts ...[]byte) []byte {
 	b := append([]byte("loadstar/v1/"), purpose...)
 	for _, p := range parts {
@@ -107,18 +107,19 @@ func ReadStatement(data []byte) (*v1.KeeperStatement, error) {
 	return &s, CheckRules(s.Rules)
 }
 
-// Valid returns an error if a statement is not that of the keeper or is over.
+// Valid returns an error if a statement is not that of the keeper or has expired.
 func Valid(s *v1.KeeperStatement, pin Pin, now time.Time) error {
 	if got := PinOf(s.Identity); got != pin {
 		return fmt.Errorf("the statement is of keeper %s, want %s", got, pin)
 	}
 	if end := time.Unix(s.NotAfter, 0); now.After(end) {
-		return fmt.Errorf("the keeper's statement is over since %s", end.UTC().Format(time.RFC3339))
+		return fmt.Errorf("the keeper's statement expired on %s", end.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
 
-// leastLeast is the smallest number of agents in a sum: the sum of one is its result.
+// leastLeast is the minimum number of agents in a sum, because the sum of one result is that
+// result.
 const leastLeast = 2
 
 // CheckRules returns an error for rules that no keeper should have.
@@ -174,8 +175,8 @@ func Clip(l *v1.Limits) mask.Clip {
 	return mask.Clip{Norm: l.GetNorm(), Control: l.GetControl(), Loss: l.GetLoss(), Coordinate: l.GetCoordinate(), Examples: l.GetExamples()}
 }
 
-// Context returns what a result of a round is masked for. Rounds and results must have been
-// checked ([CheckRound], [CheckResult]).
+// Context returns the description of a round for which results are masked. Rounds and
+// results must have been checked ([CheckRound], [CheckResult]).
 func Context(s *v1.KeeperStatement, q *v1.MaskedRound) *mask.Context {
 	terms := Terms(s, q.Terms)
 	return &mask.Context{
@@ -197,7 +198,7 @@ func CheckRound(q *v1.MaskedRound) error {
 	case q.Homes < 1 || q.Homes > math.MaxInt32:
 		return fmt.Errorf("a run of %d clients", q.Homes)
 	case q.Length < 1 || q.Length > MaxLength:
-		return fmt.Errorf("a vector of %d numbers: want 1 to %d", q.Length, MaxLength)
+		return fmt.Errorf("a vector has %d numbers; want 1 to %d", q.Length, MaxLength)
 	}
 	if err := checkTerms(q.Terms); err != nil {
 		return err
@@ -256,7 +257,7 @@ var (
 	codeText = base32.StdEncoding.WithPadding(base32.NoPadding)
 )
 
-// Code is an invitation. Its zero value is none.
+// Code is an invitation. The zero value means that there is none.
 type Code [15]byte
 
 // NewCode returns a random invitation.
@@ -355,7 +356,8 @@ func receipt(k *mask.Key, fleet, agent string, pin Pin, cell, since int64) [32]b
 	return k.MAC(signed("enrolled", []byte(fleet), []byte(agent), pin[:], numbers))
 }
 
-// NewReceipt returns the receipt of an enrolment. The key is that with which the agent enrolled.
+// NewReceipt returns the receipt of an enrolment. The key is the one with which the agent
+// enrolled.
 func NewReceipt(k *mask.Key, fleet, agent string, pin Pin, cell, since int64) *v1.Receipt {
 	mac := receipt(k, fleet, agent, pin, cell, since)
 	return &v1.Receipt{Keeper: pin[:], Cell: cell, Since: since, Mac: mac[:]}

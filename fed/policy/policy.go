@@ -1,9 +1,9 @@
-// Package policy says which plans an agent trains. The server writes the plans and sees each
-// update. It could compute readings from updates of few readings, or from many updates that
-// differ in few readings. So an agent declines plans that allow this.
+// Package policy determines which plans an agent trains. The server writes the plans and
+// sees each update. It could compute readings from updates of few readings, or from many
+// updates that differ in few readings. So an agent declines plans that allow this.
 //
 // Agents apply their own policy. The server and the command line know only the default
-// policy, and warn of plans that it declines.
+// policy, and warn about plans that it declines.
 package policy
 
 import (
@@ -19,7 +19,7 @@ import (
 	"loadstar/internal/config"
 )
 
-// Policy is what an agent demands of a plan. A limit of 0 demands nothing.
+// Policy contains an agent's requirements for a plan. A limit of 0 requires nothing.
 type Policy struct {
 	// LeastExamples is the smallest number of examples that an update may be trained on. It
 	// also applies to the examples that a client has, and to each reported score.
@@ -32,9 +32,9 @@ type Policy struct {
 	// false, a client needs
 	// eight times as many examples as a batch has.
 	FullPasses bool `yaml:"full_passes"`
-	// Optimizers are the client optimizers that the agent trains with; empty means all. A step
-	// of Adam or AMSGrad has the same size for every weight, so a weight that responds to few
-	// examples does not reveal their values.
+	// Optimizers are the client optimizers with which the agent trains; empty means all. A
+	// step of Adam or AMSGrad has the same size for every weight, so a weight that responds to
+	// few examples does not reveal their values.
 	Optimizers []string `yaml:"optimizers,flow"`
 	// MostEpsilon is the largest epsilon of these optimizers, because a large one makes them
 	// plain gradient descent; 0 means any.
@@ -58,8 +58,8 @@ type Policy struct {
 	// LeastLookback is the smallest number of steps of history in an example, or of hours for
 	// the model dense.
 	LeastLookback int `yaml:"least_lookback"`
-	// LeastCohort is the smallest number of clients that train at a time and, if the plan has
-	// a quorum, that a round may end with.
+	// LeastCohort is the smallest number of clients that train at the same time and, if the
+	// plan has a quorum, with which a round may end.
 	LeastCohort int `yaml:"least_cohort"`
 	// LeastMerge is the smallest number of updates that the plan may merge into one version
 	// of the weights. 1 allows fedasync, which merges each update alone, and fednorm, which
@@ -110,8 +110,9 @@ func Default() Policy {
 	}
 }
 
-// Trial returns a policy for small fleets with weeks of readings, for example for trials on
-// one's own or generated data, and for the papers' plans. It protects the readings less.
+// Trial returns a policy for small fleets with only weeks of readings, for example for
+// trials on one's own or generated data, and for the papers' plans. It protects the
+// readings less.
 func Trial() Policy {
 	return Policy{
 		LeastExamples: 64, LeastBatch: 32, LeastSteps: 2, LeastLookback: 4,
@@ -225,8 +226,8 @@ func (p Policy) String() string {
 		fmt.Sprintf("full_passes %t", p.FullPasses), fmt.Sprintf("whole_blocks %t", p.WholeBlocks), fmt.Sprintf("share_losses %t", p.ShareLosses)), ", ")
 }
 
-// Check returns the reasons to decline a plan, or nothing. The plan must be valid. Fleet is
-// the number of clients in the run; if it is 0, it is not known and not checked.
+// Check returns the reasons to decline a plan, or nil. The plan must be valid. Fleet is the
+// number of clients in the run; if it is 0, it is not known and not checked.
 func (p *Policy) Check(plan *fed.Plan, fleet int) (reasons []string) {
 	below := func(key, setting string, value, least int) {
 		if value < least {
@@ -278,7 +279,8 @@ func (p *Policy) Check(plan *fed.Plan, fleet int) (reasons []string) {
 	return reasons
 }
 
-// checkSteps returns the reasons to decline how a plan's clients take their steps.
+// checkSteps returns the reasons to decline the way in which a plan's clients take their
+// steps.
 func (p *Policy) checkSteps(plan *fed.Plan, d recipe.Draw) (reasons []string) {
 	if d.Steps == 0 && !p.FullPasses {
 		reasons = append(reasons, "an update passes over all examples of its client, so two updates can differ in one example (policy.full_passes)")
@@ -303,8 +305,8 @@ func (p *Policy) checkSteps(plan *fed.Plan, d recipe.Draw) (reasons []string) {
 	return reasons
 }
 
-// Warn returns one sentence that says why agents with the default policy decline a plan, or
-// nothing. The fleet's size is 0 if it is not known yet.
+// Warn returns a sentence with the reason why agents with the default policy decline a
+// plan, or an empty string. The fleet's size is 0 if it is not known yet.
 func Warn(plan *fed.Plan, fleet int) string {
 	usual := Default()
 	reasons := usual.Check(plan, fleet)
@@ -333,14 +335,14 @@ func together(plan *fed.Plan, fleet int) (cohort, merge int) {
 	case "periodic":
 		return cohort, 1
 	}
-	if s.Deadline > 0 && cohort > 0 { // without a quorum, one update is enough
+	if s.Deadline > 0 && cohort > 0 { // without a quorum, one update suffices
 		cohort = max(int(math.Ceil(float64(cohort)*s.Quorum-1e-9)), 1)
 	}
 	return cohort, cohort
 }
 
 // CheckKeeper returns the reason to decline a private plan with a keeper of the given identity and
-// rules, or nothing.
+// rules, or an empty string.
 func (p *Policy) CheckKeeper(pin member.Pin, least int64) string {
 	switch {
 	case len(p.Keepers) == 0:
@@ -353,8 +355,8 @@ func (p *Policy) CheckKeeper(pin member.Pin, least int64) string {
 	return ""
 }
 
-// CheckKeepers returns the reason to decline a private plan that is known before its keepers answer,
-// or otherwise what must be true of their rules. Both are empty if there is nothing to say.
+// CheckKeepers returns the reason to decline a private plan if it is known before the keepers
+// answer, or otherwise the condition that their rules must meet. Both may be empty.
 func (p *Policy) CheckKeepers(plan *fed.Plan) (reason, condition string) {
 	if !recipe.Private(plan) || p.Private == PrivateNever {
 		return "", ""
@@ -375,8 +377,8 @@ func (p *Policy) CheckKeepers(plan *fed.Plan) (reason, condition string) {
 	return "", condition + " (policy.least_members)"
 }
 
-// CheckClient returns the reason not to train a client that has the given number of training
-// examples, or nothing.
+// CheckClient returns the reason not to train a client with the given number of training
+// examples, or an empty string.
 func (p *Policy) CheckClient(plan *fed.Plan, examples int) string {
 	if examples < p.LeastClientExamples {
 		return fmt.Sprintf("it has %d training examples, the minimum is %d (policy.least_client_examples)", examples, p.LeastClientExamples)
@@ -391,9 +393,9 @@ func (p *Policy) CheckClient(plan *fed.Plan, examples int) string {
 	if d := recipe.DrawOf(plan); !p.FullPasses && n < undrawn*d.Batch {
 		return fmt.Sprintf("it has %d %s, fewer than %d batches of %d (policy.full_passes)", n, of, undrawn, d.Batch)
 	}
-	// The last batch of an epoch has the remaining examples. Among few batches its gradient
-	// would stand out. A server that knows the number of examples could choose a batch size
-	// that leaves one example.
+	// The last batch of an epoch contains the remaining examples. Among few batches its
+	// gradient would stand out. A server that knows the number of examples could choose a
+	// batch size that leaves one example.
 	if d := recipe.DrawOf(plan); d.Steps == 0 && d.Batch > 0 {
 		n := recipe.EpochOf(plan, examples)
 		if rest := n % d.Batch; 0 < rest && rest < p.LeastBatch && n/d.Batch < mixed {
@@ -406,6 +408,6 @@ func (p *Policy) CheckClient(plan *fed.Plan, examples int) string {
 // mixed is the minimum number of full batches that may accompany a smaller one.
 const mixed = 4
 
-// undrawn is the number of batches' examples that a client needs. With fewer, a batch has most
-// of the client's examples, and leaves out few at random.
+// undrawn is the number of batches' examples that a client needs. With fewer, a batch contains
+// most of the client's examples and omits only a few at random.
 const undrawn = 8

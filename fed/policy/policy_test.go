@@ -20,8 +20,8 @@ func read(t *testing.T, text string) *fed.Plan {
 	return p
 }
 
-// TestPlans checks that the policy for trials accepts all plans of the repository, in a fleet
-// of any size that they can have, and that the default policy accepts the product's own.
+// TestPlans checks that the trial policy accepts all plans of the repository, in a fleet of
+// any size that they can have, and that the default policy accepts the product's own.
 func TestPlans(t *testing.T) {
 	files, err := filepath.Glob("../../plans/*.yaml")
 	if err != nil || len(files) < 20 {
@@ -60,7 +60,7 @@ func keysOf(reasons []string) string {
 	return strings.Join(keys, " ")
 }
 
-// TestDefault checks what the default policy demands in addition to that for trials.
+// TestDefault checks the requirements of the default policy beyond those of the trial policy.
 func TestDefault(t *testing.T) {
 	usual := Default()
 	for plan, want := range map[string]string{
@@ -157,12 +157,12 @@ func TestCheckClient(t *testing.T) {
 	}{
 		{"algorithm: fedavg", 63, false},
 		{"algorithm: fedavg", 64, true},
-		{"algorithm: fedavg\nclient: {epochs: 1, batch: 64}", 65, false}, // the last batch has one example
+		{"algorithm: fedavg\nclient: {epochs: 1, batch: 64}", 65, false}, // the last batch contains one example
 		{"algorithm: fedavg\nclient: {epochs: 1, batch: 64}", 3*64 + 31, false},
 		{"algorithm: fedavg\nclient: {epochs: 1, batch: 64}", 3*64 + 32, true},
 		{"algorithm: fedavg\nclient: {epochs: 1, batch: 64}", 128, true},
-		{"algorithm: fedavg\nclient: {epochs: 1, batch: 64}", 4*64 + 1, true},            // one of five
-		{"algorithm: perfedavg\nclient: {query: 0.5, epochs: 1, batch: 64}", 130, false}, // an epoch has 65
+		{"algorithm: fedavg\nclient: {epochs: 1, batch: 64}", 4*64 + 1, true},            // one small batch among five
+		{"algorithm: perfedavg\nclient: {query: 0.5, epochs: 1, batch: 64}", 130, false}, // an epoch has 65 examples
 		{"algorithm: perfedavg\nclient: {query: 0.5, epochs: 1, batch: 65}", 130, true},
 		{"algorithm: fedsgd\nclient: {batch: 64}", 65, true}, // the batch only limits memory
 		{"algorithm: perfedavg\nclient: {query: 0.2}", 319, false},

@@ -45,7 +45,7 @@ func ScoresOwn(p *fed.Plan) bool { return StoresOwn(p) && p.Evaluate.Weights == 
 // updates move.
 func ClientStates(p *fed.Plan) bool { return p.Server.States == statesClient }
 
-// validateBegin checks what clients begin with.
+// validateBegin checks the weights with which clients begin.
 func validateBegin(p *fed.Plan, add report) {
 	if BeginsOwn(p) && Averaged(p) {
 		add("client.begin", "client.begin own does not work with client.moments averaged: the moments would be those of other weights")

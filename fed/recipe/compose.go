@@ -12,9 +12,9 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// Composition has the constructors and numbers of a plan's algorithm, for a given fleet
-// size. It has no state, so all runs and workers can use the same Composition and create
-// their own parts with it.
+// Composition contains the constructors and numbers of a plan's algorithm, for a given
+// fleet size. It has no state, so all runs and workers can use the same Composition and
+// create their own parts with it.
 type Composition struct {
 	// Federated reports that clients send updates to a server.
 	Federated bool

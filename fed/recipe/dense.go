@@ -37,7 +37,7 @@ var rowSettings = []setting{
 }
 
 // denseDefaults sets the defaults of the model dense, which differ from those of the
-// papers. A setting that the algorithm does not have is removed later.
+// papers. Settings that the algorithm does not have are removed later.
 func (a *algorithm) denseDefaults(p, chosen *fed.Plan) {
 	if a.partition == "" {
 		p.Partition = forecast.PartitionCorrection

@@ -5,7 +5,7 @@ import (
 	"loadstar/fed/localtrain"
 )
 
-// Draw says which of a client's examples one update is trained on.
+// Draw describes on which of a client's examples an update is trained.
 type Draw struct {
 	// Batch is the number of examples per gradient. 0 means all of the client's examples.
 	Batch int
@@ -14,11 +14,11 @@ type Draw struct {
 	// Examples is the largest number of different examples in all gradients together; 0
 	// means all of the client's.
 	Examples int
-	// Share is the smallest share of the client's examples that a gradient is drawn from.
+	// Share is the smallest share of the client's examples from which a gradient is drawn.
 	Share float64
 }
 
-// DrawOf returns the examples that an update of the plan is trained on.
+// DrawOf returns the description of the examples on which an update of the plan is trained.
 func DrawOf(p *fed.Plan) Draw {
 	c, a := &p.Client, find(p.Algorithm)
 	d := Draw{Batch: c.Batch, Steps: c.Steps, Share: 1}
@@ -30,7 +30,7 @@ func DrawOf(p *fed.Plan) Draw {
 	case c.Steps > 0:
 		d.Examples = c.Batch * c.Steps
 	}
-	if c.Query > 0 { // the meta-learners draw some gradients from the query set only
+	if c.Query > 0 { // the meta-learners draw some gradients only from the query set
 		d.Share = min(c.Query, 1-c.Query)
 	}
 	return d

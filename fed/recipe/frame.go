@@ -13,8 +13,8 @@ import (
 	"loadstar/series/feature"
 )
 
-// Problem is what a plan trains: the model and, once there is a dataset, its examples.
-// Simulator, agent and server all derive the same Problem from a plan.
+// Problem is the training problem of a plan: the model and, once there is a dataset, its
+// examples. Simulator, agent and server all derive the same Problem from a plan.
 type Problem struct {
 	// Framer is nil if there is no dataset.
 	Framer *series.Framer

@@ -49,9 +49,9 @@ func reach(p *fed.Plan, version int) (sum float64) {
 // usualCoordinate is the default of server.coordinate.
 const usualCoordinate = 1.5
 
-// StepLimit returns how much a weight may change from the given version to the next one if
-// the server follows the plan. If the plan promises no such limit, or one above
-// [usualCoordinate] times the learning rates of a round's steps, problem says why.
+// StepLimit returns the maximum change of a weight from the given version to the next one
+// if the server follows the plan. If the plan promises no such limit, or one above
+// [usualCoordinate] times the learning rates of a round's steps, problem is the reason.
 //
 // Each number of an update is limited ([CoordinateLimit]), and the server moves the weights by
 // at most a weighted mean of updates. Buffered updates and the server's momentum come from

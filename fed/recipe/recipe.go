@@ -68,8 +68,8 @@ type algorithm struct {
 	// partition is the only permitted partition, or empty if all are permitted.
 	partition string
 
-	// plain says why a plan cannot be private, as the end of a sentence that begins with the
-	// algorithm's name. It is empty if a plan can be private.
+	// plain is the reason why a plan cannot be private, in the form of the end of a sentence
+	// that begins with the algorithm's name. It is empty if a plan can be private.
 	plain string
 
 	// defaults changes the defaults of settings, optimizers and schedule. It runs both

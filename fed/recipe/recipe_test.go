@@ -67,7 +67,7 @@ func choicesOf(a *algorithm, path string) []string {
 	return nil
 }
 
-// private makes a plan private, and few one for a small fleet.
+// private makes a plan private, and few makes a plan for a small fleet private.
 const (
 	private = "privacy: {mode: private, keepers: [auditor]}\n"
 	few     = "privacy: {mode: private, keepers: [auditor], least: 2}\n"

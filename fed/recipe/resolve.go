@@ -17,7 +17,7 @@ func spanOf(p *fed.Plan, path string) *fed.Timespan {
 
 // Resolve returns the plan for readings that are step apart. Its spans count steps, and
 // model.interval is the step. Simulator, server and agents all resolve a plan before they
-// use it. It returns an error if the plan is for another step, or if a duration is no
+// use it. It returns an error if the plan is for another step, or if a duration is not a
 // multiple of it.
 func Resolve(p *fed.Plan, step time.Duration) (*fed.Plan, error) {
 	if i := time.Duration(p.Model.Interval); i != 0 && i != step {
@@ -36,22 +36,21 @@ func Resolve(p *fed.Plan, step time.Duration) (*fed.Plan, error) {
 	return &q, nil
 }
 
-// Stated resolves a plan by the step that it states. A plan without a step must not have
-// durations.
+// Stated resolves a plan by its own step. A plan without a step must not have durations.
 func Stated(p *fed.Plan) (*fed.Plan, error) {
 	if p.Model.Interval != 0 {
 		return Resolve(p, time.Duration(p.Model.Interval))
 	}
 	for _, path := range spanPaths {
 		if s := spanOf(p, path); s.Length() > 0 {
-			return nil, fmt.Errorf("%s is %s, but the plan does not say how far apart readings are; set model.interval", path, s)
+			return nil, fmt.Errorf("%s is %s, but the plan does not state the interval of the readings; set model.interval", path, s)
 		}
 	}
 	return p, nil
 }
 
-// Assume resolves a plan that has not met data. If it does not state the step, an hour is
-// assumed, or the longest shorter step that divides all its durations.
+// Assume resolves a plan without data. If it does not state the step, an hour is assumed,
+// or the longest shorter step that divides all its durations.
 func Assume(p *fed.Plan) (*fed.Plan, error) {
 	step := time.Duration(p.Model.Interval)
 	if step == 0 {
@@ -82,7 +81,7 @@ func CountsSteps(p *fed.Plan, step time.Duration) string {
 		p.Name, t.Steps(), Hours(time.Duration(t.Steps())*step), fed.Duration(meant), name)
 }
 
-// Hours spells a duration: 24 hours, 6.5 hours or 45 minutes.
+// Hours formats a duration, such as 24 hours, 6.5 hours or 45 minutes.
 func Hours(d time.Duration) string {
 	n, unit := d.Minutes(), "minute"
 	if d >= time.Hour {

@@ -9,10 +9,10 @@ import (
 // robustTrim is the value of server.robust for a trimmed mean.
 const robustTrim = "trim"
 
-// leastTrimmed is the minimum number of updates for a trimmed mean to leave out any.
+// leastTrimmed is the minimum number of updates with which a trimmed mean omits any.
 const leastTrimmed = 3
 
-// Trims reports whether the server's mean leaves out the largest and smallest numbers of each
+// Trims reports whether the server's mean omits the largest and smallest numbers of each
 // coordinate.
 func Trims(p *fed.Plan) bool { return p.Server.Robust == robustTrim }
 
@@ -30,7 +30,7 @@ func validateRobust(p *fed.Plan, add report) {
 // checkTrimmed returns an error if a round has too few clients for a trimmed mean.
 func checkTrimmed(p *fed.Plan, cohort int) error {
 	if Trims(p) && cohort < leastTrimmed {
-		return fmt.Errorf("server.robust is trim, but a round has %d clients; with fewer than %d there is nothing to leave out", cohort, leastTrimmed)
+		return fmt.Errorf("server.robust is trim, but a round has %d clients, and with fewer than %d a trimmed mean omits none", cohort, leastTrimmed)
 	}
 	return nil
 }

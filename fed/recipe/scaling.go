@@ -7,8 +7,8 @@ import (
 	"loadstar/series/feature"
 )
 
-// Scaling has the properties of a client's training split that scale its examples. It is
-// stored with the client's weights, because weights are useless with another scaling.
+// Scaling contains the properties of a client's training split that scale its examples. It
+// is stored with the client's weights, because weights are useless with another scaling.
 type Scaling struct {
 	// Ranges scale windows. They are nil if an example is a row of features.
 	Ranges series.Ranges
@@ -16,8 +16,8 @@ type Scaling struct {
 	Features *feature.Scaling
 }
 
-// Scaling returns the scaling of a meter's training split. Ranges belong to the meter or
-// the fleet, as the plan says. Rows of features do not need them.
+// Scaling returns the scaling of a meter's training split. Ranges belong to the meter or to
+// the fleet, depending on the plan. Rows of features do not need them.
 func (q *Problem) Scaling(m series.Meter, r series.Ranges) Scaling {
 	if q.rows != nil {
 		return q.ScalingOf(q.rows.Rows(m), nil)
@@ -38,7 +38,7 @@ func (q *Problem) ScalingOver(m series.Meter, from, to int) Scaling {
 	return Scaling{Features: q.rows.ScalingOver(m, from, to)}
 }
 
-// Frozen returns the examples of a meter with a scaling that was computed before.
+// Frozen returns the examples of a meter with a scaling that was computed earlier.
 func (q *Problem) Frozen(m series.Meter, s Scaling) series.Examples {
 	if q.rows != nil {
 		return q.rows.Frozen(m, s.Features)
@@ -62,7 +62,7 @@ func (q *Problem) Tail(cutoff int64, interval time.Duration) int64 {
 	return feature.Tail(cutoff, int64(interval/time.Second))
 }
 
-// Newest returns the examples of a meter with a scaling that was computed before, for
+// Newest returns the examples of a meter with a scaling that was computed earlier, for
 // forecasts from origins from the step since on. They need not have training examples.
 func (q *Problem) Newest(m series.Meter, s Scaling, since int) series.Examples {
 	if q.rows != nil {

@@ -34,7 +34,7 @@ var kinds = []kind{
 			{
 				path: "schedule.quorum", about: "share of the cohort below which a round is abandoned at its deadline", must: unitInterval,
 				adjust: func(p *fed.Plan, _ func(string) bool) {
-					if Private(p) { // keepers refuse the sum of fewer
+					if Private(p) { // keepers refuse sums of fewer clients
 						p.Schedule.Quorum = p.Privacy.Quorum
 					}
 				},
@@ -74,7 +74,7 @@ var (
 	cohort       = setting{
 		path: "schedule.cohort", about: "clients per round, or training at a time; 0 means the whole fleet, or 200 clients of more than 500 unless the plan is private", must: nonNegative,
 		adjust: func(p *fed.Plan, _ func(string) bool) {
-			if Private(p) { // keepers demand most members of each cell
+			if Private(p) { // keepers require most members of each cell
 				p.Schedule.Cohort = 0
 			}
 		},
@@ -108,7 +108,7 @@ const (
 // is large and the plan has no cohort, the returned plan has one, and chosen is true.
 func Sized(p *fed.Plan, fleet int) (sized *fed.Plan, chosen bool) {
 	a := find(p.Algorithm)
-	// The sum of a private plan has most members of each cell.
+	// The sum of a private plan includes most members of each cell.
 	if a == nil || a.noServer || Private(p) || p.Schedule.Cohort > 0 || fleet <= LargeFleet {
 		return p, false
 	}

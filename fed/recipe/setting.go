@@ -54,7 +54,7 @@ func (s setting) among(choices []string) setting {
 	return s
 }
 
-// only returns a copy of the setting that only plans that meet the given condition have.
+// only returns a copy of the setting that exists only in plans that meet the given condition.
 func (s setting) only(when func(p *fed.Plan) bool) setting {
 	s.when = when
 	return s
@@ -169,7 +169,7 @@ func position(path string) int {
 	return -1
 }
 
-// field returns the field of p that has the value of the setting at path.
+// field returns the field of p that contains the value of the setting at path.
 func field(p *fed.Plan, path string) reflect.Value {
 	return reflect.ValueOf(p).Elem().FieldByIndex(places[path].index)
 }

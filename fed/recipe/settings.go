@@ -191,11 +191,11 @@ var evaluateSettings = []setting{
 			e := &p.Evaluate
 			tunes := e.FineTune.Steps > 0 || e.FineTune.Epochs > 0
 			switch {
-			case p.Model.Split.Validation == 0: // nothing to choose by
+			case p.Model.Split.Validation == 0: // there are no scores for a choice
 				e.FineTune.Choose = "last"
 			case e.Keep == "best": // without a choice, the best weights would have no effect
 				e.FineTune.Choose = "validation"
-			case !tunes: // nothing to choose from
+			case !tunes: // there are no candidates for a choice
 				e.FineTune.Choose = "last"
 			}
 		},

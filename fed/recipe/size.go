@@ -23,7 +23,7 @@ func TrafficOf(q *Problem, n fed.Needs) Traffic {
 // StepsOf returns the number of gradients that a client with the given number of examples
 // computes in a turn. The client's trainer reports the same number in [fed.Trained].
 func StepsOf(p *fed.Plan, examples int) int {
-	examples = queryOf(p).Support(examples)                   // a pass goes over the support set
+	examples = queryOf(p).Support(examples)                   // a pass covers the support set
 	steps := (examples + p.Client.Batch - 1) / p.Client.Batch // batches per pass
 	switch {
 	case p.Client.Epochs > 0:

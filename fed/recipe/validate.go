@@ -100,7 +100,7 @@ func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 	return wrong
 }
 
-// validateRate checks the learning rate, what depends on it, and the moments.
+// validateRate checks the learning rate, the settings that depend on it, and the moments.
 func validateRate(p *fed.Plan, bad func(string) bool, add report) {
 	c := &p.Client
 	if c.RateEnd > 0 && c.Decay.Every > 0 {

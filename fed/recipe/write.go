@@ -56,7 +56,7 @@ func write(p *fed.Plan, comments bool) ([]byte, error) {
 	}
 	has := a.pathsOf(p)
 	omit := func(path string) { has = slices.DeleteFunc(has, func(h string) bool { return h == path }) }
-	// Either steps or epochs is 0. Leave that one out: Read infers it from the other.
+	// Either steps or epochs is 0. Omit that one, because Read infers it from the other.
 	if p.Client.Epochs == 0 {
 		omit("client.epochs")
 	}
@@ -133,7 +133,7 @@ func (s setting) comment() string {
 	return s.about + ": " + alternatives(s.choices)
 }
 
-// flowComments has the comments for sections that are written on one line.
+// flowComments contains the comments for sections that are written on one line.
 var flowComments = map[string]string{
 	"model.split":         "shares of each client's time span; the rest is for testing",
 	"client.decay":        "multiply the learning rate by factor after this number of rounds; 0 means no decay",

@@ -9,7 +9,7 @@ import (
 	"loadstar/fed/recipe"
 )
 
-// TestControlWeights computes SCAFFOLD's merge of three updates directly: by reddi2021's
+// TestControlWeights computes SCAFFOLD's merge of three updates directly. By reddi2021's
 // algorithm 6, both changes are weighted by the clients' shares of the examples; with
 // uniform weighting, neither is.
 func TestControlWeights(t *testing.T) {

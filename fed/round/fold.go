@@ -10,7 +10,7 @@ import (
 	"loadstar/fed/limit"
 )
 
-// Rules has the settings for summing updates.
+// Rules contains the settings for summing updates.
 type Rules struct {
 	Needs fed.Needs
 	// Scale is the scale for sums of weighted updates, and Control that for sums of

@@ -37,7 +37,7 @@ func drawUpdate(t *rapid.T, client int) *fed.Update {
 	}
 }
 
-// shown has the contents of a fold that an aggregator can read.
+// shown contains the parts of a fold that an aggregator can read.
 type shown struct {
 	versions []int
 	sums     []string // encoded

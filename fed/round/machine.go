@@ -20,7 +20,7 @@ type Assignment struct {
 	Version int `json:"version"`
 }
 
-// Verdict says whether a returned update counts.
+// Verdict is the decision whether a returned update counts.
 type Verdict int
 
 // Closed means that the round is over, or the client was not asked. Counted means that the
@@ -59,7 +59,7 @@ type Machine struct {
 	running   map[int]Assignment
 	waiting   map[int]Assignment
 	lost      map[int]Assignment // clients lost in this round
-	// away has the clients that Ask does not select. It is not part of the saved state.
+	// away contains the clients that Ask does not select. It is not part of the saved state.
 	away map[int]struct{}
 }
 
@@ -121,7 +121,7 @@ func (m *Machine) idle() int {
 	return m.fleet - len(m.running) - len(m.waiting) - len(m.lost) - len(m.away)
 }
 
-// SetAway replaces the set of clients that Ask does not select, because they are not
+// SetAway replaces the set of clients that Ask does not select because they are not
 // expected to answer. It ignores clients that take part in the current round.
 func (m *Machine) SetAway(clients []int) {
 	clear(m.away)
@@ -150,7 +150,8 @@ func (m *Machine) Postpone(now time.Duration) {
 	}
 }
 
-// Delay moves the deadline of the round, because the server could not count updates for a while.
+// Delay extends the deadline of the round because the server could not count updates for a
+// while.
 func (m *Machine) Delay(by time.Duration) { m.state.Opened += by }
 
 // Restart discards the current round and its updates. It opens the given round with the
@@ -234,7 +235,7 @@ func (m *Machine) Wake(now time.Duration) (time.Duration, bool) {
 // Close must be called once all events that happen at the same time are recorded. If the
 // scheduler decides so, Close closes the round and opens the next one. It also closes a
 // round that carries over, in which no client is training, no client can be asked and no
-// timer is set. If all clients are unavailable, the round stays open until one comes back.
+// timer is set. If all clients are unavailable, the round stays open until one returns.
 func (m *Machine) Close(now time.Duration) (Outcome, bool) {
 	decision := m.scheduler.Decide(m.Situation(now))
 	exhausted := len(m.running) == 0 && m.idle() == 0 && (len(m.away) == 0 || len(m.lost)+len(m.waiting) > 0)

@@ -89,7 +89,7 @@ func TestMachine(t *testing.T) {
 				if !ok {
 					return
 				}
-				for range rapid.IntRange(1, 2).Draw(t, "times") { // a repeated call must not matter
+				for range rapid.IntRange(1, 2).Draw(t, "times") { // a repeated call must have no effect
 					v := steady.Return(a)
 					equal("verdict", v, crashing.Return(a))
 					if v != Counted {
@@ -105,7 +105,7 @@ func TestMachine(t *testing.T) {
 				}
 				steady.Lose(a)
 				crashing.Lose(a)
-				steady.Lose(a) // a repeated call must not matter
+				steady.Lose(a) // a repeated call must have no effect
 				delete(busy, a.Client)
 				if a.Round == steady.Round() {
 					lost++

@@ -16,7 +16,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what happened into the scripts")
 
-// TestScripts runs the scripts under testdata: they show which clients are asked, when
+// TestScripts runs the scripts under testdata, which show which clients are asked, when
 // they return, and what the machine decides. A script is a list of commands, each followed
 // by its output, indented:
 //

@@ -31,8 +31,8 @@ func NewServer(a fed.Aggregator, o fed.ServerOptimizer, fleet int, shared []floa
 	return &Server{aggregator: a, optimizer: o, fleet: fleet, shared: shared, d: make([]float64, len(shared))}
 }
 
-// Limit makes the server limit updates to a multiple of the median of earlier updates.
-// first has the limits before there are enough of them. coordinate returns the limit of each
+// Limit makes the server limit updates to a multiple of the median of earlier updates. first
+// contains the limits before there are enough of them. coordinate returns the limit of each
 // number of an update that is trained from a version. It is nil if there is none.
 func (s *Server) Limit(factor float64, first fed.Limits, coordinate func(version int) float64) {
 	s.history = limit.History{Factor: factor, First: first}
@@ -50,9 +50,9 @@ func (s *Server) Limits() fed.Limits {
 }
 
 // Coordinate returns the limit of each number of an update that is trained from a version, or 0
-// if there is none. It follows from the plan, so it is not part of the saved state.
+// if there is none. It is derived from the plan, so it is not part of the saved state.
 func (s *Server) Coordinate(version int) float64 {
-	if s.coordinate == nil || s.history.Factor == 0 { // a run that began without limits goes on so
+	if s.coordinate == nil || s.history.Factor == 0 { // a run that began without limits continues without them
 		return 0
 	}
 	return s.coordinate(version)

@@ -11,9 +11,9 @@ import (
 	"loadstar/fed/mask"
 )
 
-// Vector is the layout of a private result. It encodes everything that an agent says about its
-// clients as integers modulo 2^64, so the sum of vectors is the vector of all their clients. Its
-// parts are the numbers of the exact sum; those of the control variates, if the rules need them;
+// Vector is the layout of a private result. It encodes all of an agent's data about its clients
+// as integers modulo 2^64, so the sum of vectors is the vector of all their clients. Its parts
+// are the numbers of the exact sum; those of the control variates, if the rules need them;
 // coarse tallies, if the server limits updates by them; the weight, if weights are not all 1;
 // and [Sizes]. The number of clients is not among them, because the server knows it.
 type Vector struct {
@@ -24,7 +24,7 @@ type Vector struct {
 // Vector returns the layout for the given number of shared weights.
 func (r Rules) Vector(shared int) Vector { return Vector{r, shared} }
 
-// Sizes are sums over clients that the server only displays.
+// Sizes contains sums over clients that the server only displays.
 type Sizes struct {
 	Examples, Steps int64
 	// TrainLoss is in units of 2^-20.
@@ -37,7 +37,7 @@ type Sizes struct {
 const (
 	sizes    = 5
 	lossUnit = 1 << 20
-	// The largest sizes of a client, and a bound of the norm of all five.
+	// The largest sizes of a client, and a bound on the norm of all five.
 	mostCount, mostLoss, mostError = 1 << 24, 1 << 30, 100e6
 	sizesLimit                     = 1 << 31
 )
@@ -46,7 +46,7 @@ func (s *Sizes) all() [sizes]*int64 {
 	return [sizes]*int64{&s.Examples, &s.Steps, &s.TrainLoss, &s.Evaluated, &s.RelativeMAE}
 }
 
-// Add adds the sizes of an update. Sizes beyond the largest count as these.
+// Add adds the sizes of an update. Sizes beyond the maximum count as the maximum.
 func (s *Sizes) Add(u *fed.Update) {
 	s.Examples += min(int64(u.Claimed), mostCount)
 	s.Steps += min(int64(u.Steps), mostCount)
@@ -107,7 +107,7 @@ func (v Vector) Len() int {
 func (v Vector) Encode(f *Fold, s *Sizes) ([]uint64, error) {
 	sums, _ := f.contents()
 	if len(sums) != 1 || sums[0].Delta.Len() != v.shared {
-		return nil, fmt.Errorf("round: a private result has the updates of one version, and %d shared weights", v.shared)
+		return nil, fmt.Errorf("round: a private result must have the updates of one version, and %d shared weights", v.shared)
 	}
 	x := sums[0].Delta.AppendNumbers(make([]uint64, 0, v.Len()))
 	if v.rules.Needs.Control {
@@ -126,7 +126,7 @@ func (v Vector) Encode(f *Fold, s *Sizes) ([]uint64, error) {
 }
 
 // Decode decodes a sum of vectors of the given number of clients. It returns an error if such
-// clients cannot have produced the sum, in particular if a mask is left in it.
+// clients cannot have produced the sum, in particular if it still contains a mask.
 func (v Vector) Decode(version int, clients int64, x []uint64) (*Fold, *Sizes, error) {
 	if len(x) != v.Len() {
 		return nil, nil, fmt.Errorf("the vector has %d numbers, want %d", len(x), v.Len())
@@ -169,7 +169,7 @@ func (v Vector) Decode(version int, clients int64, x []uint64) (*Fold, *Sizes, e
 	return f, s, nil
 }
 
-// AppendVector appends the encoding of a vector to b: little-endian.
+// AppendVector appends the little-endian encoding of a vector to b.
 func AppendVector(b []byte, x []uint64) []byte {
 	for _, n := range x {
 		b = binary.LittleEndian.AppendUint64(b, n)

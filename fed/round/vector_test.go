@@ -14,7 +14,7 @@ import (
 	"loadstar/fed/mask"
 )
 
-// vectorRules returns rules with every combination of what a vector can have.
+// vectorRules returns rules with every combination of parts that a vector can have.
 func vectorRules(t testing.TB) []Rules {
 	var all []Rules
 	for i := range 8 {
@@ -55,7 +55,7 @@ func vectorUpdate(rng *rand.Rand, r Rules, name string, shared int, l fed.Limits
 }
 
 // TestVector encodes results of agents with several clients each, masks them, adds them up in
-// random order and takes the masks away. What is decoded is what the fold of all updates has.
+// random order and removes the masks. The decoded result must equal the fold of all updates.
 func TestVector(t *testing.T) {
 	const shared = 50
 	for _, r := range vectorRules(t) {
@@ -100,7 +100,7 @@ func TestVector(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !r.Tallied { // the vector has no tallies, and nobody needs them
+		if !r.Tallied { // the vector has no tallies, and they are not needed
 			plain.tally, got.tally = limit.Tally{}, limit.Tally{}
 		}
 		want := plain.Sums()
@@ -133,7 +133,7 @@ func inBlocks(t *testing.T, blocks []mask.Block, x []uint64, clients int) {
 	}
 }
 
-// Numbers that nobody can have are moved to the bounds or refused.
+// Impossible numbers are moved to the bounds or refused.
 func TestVectorGarbage(t *testing.T) {
 	for _, r := range vectorRules(t) {
 		v := r.Vector(4)

@@ -19,23 +19,22 @@ const FitSteps = 200
 const (
 	// heldDays is the number of days that are held back to judge fitted layers.
 	heldDays = 14
-	// fitBatch is the size of batches of plans that do not have one.
+	// fitBatch is the batch size for plans that have none.
 	fitBatch = 64
 	// scoredOrigins limits the origins at which fitted layers are judged.
 	scoredOrigins = 128
 )
 
-// Fitted has the mean losses on held-back readings before and after fitting the personal
-// layers.
+// Fitted contains the mean losses on held-back readings before and after fitting the
+// personal layers.
 type Fitted struct{ Before, After float64 }
 
 // Better reports whether fitting lowered the loss on the held-back readings.
 func (f Fitted) Better() bool { return f.After < f.Before }
 
 // Fit fits personal layers for a meter on its own readings before a cutoff. The shared layers
-// do not change. The last 14 days are held back for the comparison. From has the personal
-// weights to begin with. Nil means the initial ones. The error is ErrShort if there are too
-// few
+// do not change. The last 14 days are held back for the comparison. From contains the initial
+// personal weights. Nil means the model's own. The error is ErrShort if there are too few
 // readings.
 func (m *Model) Fit(ctx context.Context, d *series.Dataset, meter int, cutoff int64, from []float32, steps int) (Client, Fitted, error) {
 	c, fitted, err := m.fit(ctx, d, meter, cutoff, from, steps)
@@ -48,7 +47,7 @@ func (m *Model) Fit(ctx context.Context, d *series.Dataset, meter int, cutoff in
 func (m *Model) fit(ctx context.Context, d *series.Dataset, meter int, cutoff int64, from []float32, steps int) (c Client, fitted Fitted, err error) {
 	part := m.Problem.Partition
 	if part.PersonalLen() == 0 || part.SharedLen() == 0 {
-		return c, fitted, fmt.Errorf("the model has no personal layers to fit, or no shared ones to fit them to")
+		return c, fitted, fmt.Errorf("the model has no personal layers to fit, or no shared layers to which they could be fitted")
 	}
 	own, err := one(d, meter, cutoff)
 	if err != nil {
@@ -94,7 +93,7 @@ func (m *Model) fit(ctx context.Context, d *series.Dataset, meter int, cutoff in
 }
 
 // FitTo fits a client's personal layers to examples without changing the shared layers. From
-// has the personal weights to begin with. FitTo returns the fitted ones.
+// contains the initial personal weights. FitTo returns the fitted weights.
 func FitTo(ctx context.Context, plan *fed.Plan, q *recipe.Problem, k *kernel.Set, shared []float32, data series.Examples, id fed.ClientID, from []float32, steps int) ([]float32, error) {
 	if steps < 1 {
 		return nil, errors.New("fitting needs at least 1 step")

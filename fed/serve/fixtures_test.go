@@ -92,8 +92,8 @@ func best(t testing.TB) *kernel.Set {
 	return k
 }
 
-// folder writes the folder of an untrained run and returns its path. Every client has other
-// personal weights.
+// folder writes the folder of an untrained run and returns its path. Every client has
+// different personal weights.
 func (x sample) folder(t testing.TB, d *series.Dataset) string {
 	t.Helper()
 	if x.plan == "" {
@@ -186,7 +186,7 @@ func newState(t testing.TB, d *series.Dataset, h int) *issue.State {
 	return s
 }
 
-// issueAt makes one issue of a client, with the state as it is.
+// issueAt makes one issue of a client, with the current state.
 func issueAt(t testing.TB, f *Folder, d *series.Dataset, s *issue.State, i int, cutoff int64) issue.Forecast {
 	t.Helper()
 	tails, err := NewTails(d, cutoff, 48)

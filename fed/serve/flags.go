@@ -15,10 +15,10 @@ const (
 	// flagOrigins is the number of origins at which flags are tried. They are 25 hours apart,
 	// so they fall on different hours and weekdays.
 	flagOrigins = 14
-	// flagRange is how many standard deviations of the client's scaling a forecast with a
-	// flag may be beyond the range of the readings and of the forecast without the flag.
-	// flagChange is how many it may differ from the forecast without the flag. Both were set
-	// after measuring honest models (decision 48).
+	// flagRange is the maximum distance, in standard deviations of the client's scaling, of
+	// a forecast with a flag from the range of the readings and of the forecast without the
+	// flag. flagChange is its maximum difference from the forecast without the flag. Both
+	// were set after measuring honest models (decision 48).
 	flagRange, flagChange = 1.5, 3.5
 )
 
@@ -45,9 +45,9 @@ func (f FlagTrial) String() string {
 }
 
 // TryFlags forecasts from a meter's last days before a cutoff with each calendar flag set, and
-// returns the worst of these forecasts. A flag is usually 0 in the days over which a release is
-// compared, so a comparison does not show how the model responds to it. Window models have no
-// flags.
+// returns the worst of these forecasts. During the days over which a release is compared, a
+// flag is usually 0, so a comparison does not show how the model responds to it. Window models
+// have no flags.
 func (m *Model) TryFlags(d *series.Dataset, meter int, c Client, cutoff int64) (worst FlagTrial, err error) {
 	if !recipe.Rows(m.Plan) {
 		return worst, nil
@@ -84,7 +84,8 @@ func (m *Model) TryFlags(d *series.Dataset, meter int, c Client, cutoff int64) (
 			for i, v := range out {
 				x := FlagTrial{
 					Flag: flag.Name, Forecast: v, Deviation: deviation,
-					// If the forecast is far off without the flag too, the flag is not to blame.
+					// If the forecast is also far off without the flag, the flag is not the
+					// cause.
 					Least: max(min(least, without[i])-flagRange*deviation, without[i]-flagChange*deviation),
 					Most:  min(max(most, without[i])+flagRange*deviation, without[i]+flagChange*deviation),
 				}
@@ -108,7 +109,7 @@ func rangeOf(load []float32) (least, most float64) {
 	return least, most
 }
 
-// flagged has the examples of a client with a flag set.
+// flagged contains the examples of a client with a flag set.
 type flagged struct {
 	series.Examples
 	flag feature.Flag

@@ -31,7 +31,7 @@ const (
 	TunedDir    = "tuned"
 )
 
-// maxPlan is the most bytes of a plan.
+// maxPlan is the maximum size of a plan in bytes.
 const maxPlan = 1 << 20
 
 // Folder is the folder of a model, such as that of a run. Files of clients are read when
@@ -60,7 +60,7 @@ type Folder struct {
 
 	template []float32 // the shared weights, and 0 for the personal ones
 	layout   atomic.Pointer[layout]
-	spare    sync.Pool // of *[]float32 with all weights of some client
+	spare    sync.Pool // of *[]float32 with all weights of one client
 }
 
 // WeightsFile returns the name of the file for a client's weights in the folder personal or
@@ -190,7 +190,7 @@ func (f *Folder) openScaling(p *fed.Plan, step *time.Duration) error {
 	for key, to := range map[string]*[]string{metaClients: &f.clients, metaInputs: &inputs, metaRanges: &f.ranges} {
 		if text, ok := meta[key]; ok || key != metaRanges {
 			if err := json.Unmarshal([]byte(text), to); err != nil {
-				return fmt.Errorf("metadata %s is no JSON list of names: %w", key, err)
+				return fmt.Errorf("metadata %s is not a JSON list of names: %w", key, err)
 			}
 		}
 	}
@@ -204,7 +204,7 @@ func (f *Folder) openScaling(p *fed.Plan, step *time.Duration) error {
 		f.rows[id] = i
 	}
 	if len(p.Model.Inputs) > 0 && !sameNames(p.Model.Inputs, inputs) {
-		return fmt.Errorf("it is for the inputs %v, the plan has %v", inputs, p.Model.Inputs)
+		return fmt.Errorf("it is for the inputs %v, but the plan has %v", inputs, p.Model.Inputs)
 	}
 	p.Model.Inputs = inputs
 	return nil
@@ -227,7 +227,7 @@ func (f *Folder) checkShapes() error {
 			want[t.Name] = t.Shape
 		}
 	} else if !slices.Equal(f.ranges, rangeNames(f.Model.Problem)) {
-		return fmt.Errorf("it has ranges of %v, the model needs %v", f.ranges, rangeNames(f.Model.Problem))
+		return fmt.Errorf("it has ranges of %v, but the model needs %v", f.ranges, rangeNames(f.Model.Problem))
 	}
 	for name, shape := range want {
 		if got, ok := f.scaling.Shape(name); !ok || !slices.Equal(got, shape) {

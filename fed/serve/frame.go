@@ -22,14 +22,14 @@ type Frame struct {
 	hours   *hourly // nil unless the model is a young one
 }
 
-// Frame returns a frame for tails. The error says what the tails lack.
+// Frame returns a frame for tails. The error describes what the tails lack.
 func (m *Model) Frame(t *Tails) (*Frame, error) {
 	d := t.frame
 	if m.young != nil {
 		return m.youngFrame(t)
 	}
 	if m.Step != 0 && m.Step != d.Interval {
-		return nil, fmt.Errorf("the model is for readings %s apart, those of %s are %s apart", m.Step, d.Name, d.Interval)
+		return nil, fmt.Errorf("the model is for readings %s apart, but those of %s are %s apart", m.Step, d.Name, d.Interval)
 	}
 	f := &Frame{model: m, tails: t}
 	q := *m.Problem // Open changes only what depends on the dataset
@@ -121,7 +121,7 @@ type forecaster struct {
 	meter    series.Meter
 	client   Client
 	examples series.Examples
-	// filled has the examples of a cutoff with missing loads replaced, or nil.
+	// filled contains the examples of a cutoff with missing loads replaced, or is nil.
 	filled   series.Examples
 	filledAt int64
 }
@@ -149,7 +149,7 @@ func (f *forecaster) Ready(cutoff int64) (series.Readiness, issue.Reason) {
 	}
 	last := f.last(cutoff)
 	if feature.Tail(cutoff, f.frame.tails.data.Seconds()) != f.meter.Start || last >= len(f.meter.Load) {
-		return series.Unready, issue.ModelFailed // the tails are those of another cutoff
+		return series.Unready, issue.ModelFailed // the tails are for another cutoff
 	}
 	ready := f.examples.Ready(last)
 	if x := f.fill(cutoff); ready == series.Unready && x != nil && x.Ready(last) == series.Complete {

@@ -18,8 +18,8 @@ const GenericName = "generic@1"
 //go:embed generic.yaml
 var plan []byte
 
-// weights has the shared layers as little-endian float16, which is half the size of float32.
-// All scores in the model card use these weights.
+// weights contains the shared layers as little-endian float16, which is half the size of
+// float32. All scores in the model card use these weights.
 //
 //go:embed generic.f16
 var weights []byte

@@ -169,7 +169,7 @@ func TestHostileClients(t *testing.T) {
 	}
 }
 
-// TestTunedWeights checks that weights of fine-tuning are used where there are some.
+// TestTunedWeights checks that fine-tuned weights are used if there are any.
 func TestTunedWeights(t *testing.T) {
 	x := sample{meters: 2, days: 60}
 	d := x.dataset(t)
@@ -249,8 +249,8 @@ func TestScalings(t *testing.T) {
 	}
 }
 
-// TestImpossibleScalings checks that no scaling is used with which forecasts would be
-// meaningless.
+// TestImpossibleScalings checks that a scaling that would make forecasts meaningless is not
+// used.
 func TestImpossibleScalings(t *testing.T) {
 	x := sample{meters: 1, days: 60}
 	d := x.dataset(t)
@@ -350,8 +350,8 @@ func FuzzStates(f *testing.F) {
 	})
 }
 
-// TestGolden checks that later versions of the program read the scalings and the states of
-// this one.
+// TestGolden checks that later versions of the program can read the scalings and the states
+// of this one.
 func TestGolden(t *testing.T) {
 	features := &feature.Scaling{Mean: 2, Deviation: 0.5, Temperature: feature.Moments{Mean: 9, Deviation: 3}, Wind: feature.Moments{Deviation: 1}}
 	features.Profile[7] = 1.5

@@ -7,14 +7,14 @@ import (
 	"loadstar/series"
 )
 
-// Inputs has a model's inputs at a cutoff, and the forecasts from them.
+// Inputs contains a model's inputs at a cutoff, and the forecasts from them.
 type Inputs struct {
-	// X has the inputs of each example, row-major. There is one example per step if the
-	// model forecasts each step by itself, otherwise a single one.
+	// X contains the inputs of each example, row-major. There is one example per step if
+	// the model forecasts each step separately, and otherwise a single example.
 	X        []float32
 	Examples int
-	// KW has the model's own forecasts: a row for each step, with a value for each level.
-	// They are not corrected by earlier errors.
+	// KW contains the model's own forecasts, with a row for each step and a value for each
+	// level. They are not corrected by earlier errors.
 	KW []float64
 }
 

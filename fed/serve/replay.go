@@ -13,9 +13,9 @@ import (
 // replayDays is the number of days before a cutoff at which a new state begins.
 const replayDays = 63
 
-// Replay repeats earlier recorded issues of clients. Afterwards a client's state is as if
-// the client had made these issues on time. It is safe for concurrent use. A copy may have
-// other callbacks.
+// Replay repeats earlier recorded issues of clients. Afterwards a client's state is the
+// same as if the client had made these issues on time. It is safe for concurrent use. A
+// copy may have other callbacks.
 type Replay struct {
 	// Each, if not nil, is called with every issue that is made.
 	Each func(issue.Forecast)
@@ -34,13 +34,13 @@ type Replay struct {
 	blocks       *blocks
 }
 
-// blocks has the blocks in memory. Copies of a replay share them.
+// blocks contains the blocks in memory. Copies of a replay share them.
 type blocks struct {
 	mu     sync.Mutex
-	byTail map[int64]*block // or by cutoff, with Weather
+	byTail map[int64]*block // by tail or, with Weather, by cutoff
 }
 
-// block has the data that all cutoffs with the same Tail share.
+// block contains the data that all cutoffs with the same Tail share.
 type block struct {
 	once         sync.Once
 	tails        *Tails
@@ -56,7 +56,7 @@ func NewReplay(d *series.Dataset, own, generic *Model) *Replay {
 
 // Advance repeats the recorded issues of meter i from the newest step that the state has
 // seen up to the cutoff. The caller makes the issue at the cutoff itself. A new state
-// begins 63 days before the cutoff. Own and generic are the meter's clients of the two
+// begins 63 days before the cutoff. Own and generic are the meter's clients for the two
 // models. Nil means that the meter cannot use the model, for example because it has no
 // personal layers.
 func (r *Replay) Advance(s *issue.State, i int, own, generic *Client, cutoff int64) error {
@@ -79,7 +79,7 @@ func (r *Replay) Advance(s *issue.State, i int, own, generic *Client, cutoff int
 	var (
 		meter  series.Meter
 		models issue.Models
-		end    int64 // of the block
+		end    int64 // end of the block
 	)
 	for at := from; at < cutoff; at += seconds {
 		recorded := (at-from)%every == 0
@@ -136,7 +136,7 @@ func (r *Replay) block(at int64) (*block, int64, error) {
 	return b, end, b.err
 }
 
-// open makes the frames of the block with the cutoffs from first to before end.
+// open creates the frames of the block for cutoffs from first to before end.
 func (r *Replay) open(b *block, first, end int64) (err error) {
 	ahead := 1
 	for _, m := range []*Model{r.own, r.generic} {

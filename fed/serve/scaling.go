@@ -16,11 +16,11 @@ import (
 	"loadstar/series/feature"
 )
 
-// knots is the most values that a distribution of loads has in a scaling.
+// knots is the maximum number of values in a scaling's distribution of loads.
 const knots = 256
 
-// checkScaling returns an error if a scaling is not one of the plan's model. Scalings come
-// from files and from stores, so they need not be.
+// checkScaling returns an error if a scaling does not fit the plan's model. Scalings come
+// from files and stores, so they may not fit.
 func (m *Model) checkScaling(s recipe.Scaling) error {
 	if recipe.Rows(m.Plan) {
 		if s.Features == nil {
@@ -49,7 +49,7 @@ func checkFeatures(s *feature.Scaling) error {
 	}
 	r := &s.Ranks
 	if len(r.Value) > knots || len(r.Below) != len(r.Value) || len(r.Upto) != len(r.Value) {
-		return fmt.Errorf("the scaling has a distribution of %d, %d and %d numbers; want three times as many, at most %d", len(r.Value), len(r.Below), len(r.Upto), knots)
+		return fmt.Errorf("the scaling has a distribution of %d, %d and %d numbers; want three equal counts of at most %d", len(r.Value), len(r.Below), len(r.Upto), knots)
 	}
 	for _, x := range [][]float32{s.Profile[:], r.Value, r.Below, r.Upto} {
 		for _, v := range x {
@@ -60,7 +60,7 @@ func checkFeatures(s *feature.Scaling) error {
 	}
 	for i := range r.Value {
 		if i > 0 && r.Value[i] <= r.Value[i-1] || r.Below[i] < 0 || r.Upto[i] > 1 || r.Below[i] > r.Upto[i] {
-			return fmt.Errorf("the scaling has a distribution that does not ascend")
+			return fmt.Errorf("the scaling has a distribution that is not ascending")
 		}
 	}
 	return nil
@@ -72,8 +72,8 @@ func finite(x ...float64) bool {
 
 var scalingFormat = stateformat.Format{Name: "scaling of a client", Magic: "LODSCALE", Version: 1}
 
-// EncodeScaling encodes the scaling of one client, for example to keep it with its personal
-// weights.
+// EncodeScaling encodes the scaling of one client, for example to store it with the
+// client's personal weights.
 func EncodeScaling(s recipe.Scaling) []byte {
 	var w stateformat.Writer
 	w.Bool(s.Features != nil)
@@ -92,7 +92,7 @@ func EncodeScaling(s recipe.Scaling) []byte {
 	return scalingFormat.Wrap(w.State())
 }
 
-// DecodeScaling decodes what EncodeScaling returned.
+// DecodeScaling decodes the result of EncodeScaling.
 func DecodeScaling(b []byte) (s recipe.Scaling, err error) {
 	_, b, err = scalingFormat.Unwrap(b)
 	if err != nil {
@@ -215,7 +215,7 @@ func rangeNames(q *recipe.Problem) []string {
 	return names
 }
 
-// featureColumns has the scaling of rows of features, stacked by client.
+// featureColumns contains the scaling of rows of features, stacked by client.
 type featureColumns struct {
 	mean, deviation, temperature, wind []float64
 	profile, value, below, upto        []float32

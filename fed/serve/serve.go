@@ -1,12 +1,13 @@
-// Package serve turns a trained plan into forecasts. It reads and writes a model's
-// folder, fits personal layers for clients that have none, and replays earlier issues.
+// Package serve makes forecasts from a trained plan. It reads and writes a model's folder,
+// fits personal layers for clients that have none, and replays earlier issues.
 //
-// A [Model] is a plan with its shared weights. [Tails] are the readings that forecasts at a
-// cutoff may use. [Model.Frame] combines the two, and its result has a forecaster for each client.
+// A [Model] is a plan with its shared weights. [Tails] are the readings that forecasts at a cutoff
+// may use. [Model.Frame] combines the two, and the resulting frame has a forecaster for each
+// client.
 //
-// [NewGeneric] returns a model that forecasts the next day of any meter with a day of readings or
-// more, without a run and without training. It was trained on public readings of buildings and on
-// simulated homes; generic.md in this folder is its card.
+// [NewGeneric] returns a model that forecasts the next day of any meter with at least a day of
+// readings, without a run and without training. It was trained on public readings of buildings
+// and on simulated homes; generic.md in this folder is its card.
 package serve
 
 import (
@@ -24,7 +25,7 @@ import (
 	"loadstar/series"
 )
 
-// The reasons why a client cannot be served.
+// The reasons why a client's model cannot forecast.
 var (
 	// ErrNoHead means that the client has no personal layers.
 	ErrNoHead = errors.New("the client has no personal layers")
@@ -40,7 +41,7 @@ type Model struct {
 	Name string
 	// Plan lists all inputs.
 	Plan    *fed.Plan
-	Problem *recipe.Problem // without a dataset
+	Problem *recipe.Problem // has no dataset
 	// Step is the interval of the readings, or 0 if it is not known.
 	Step time.Duration
 
@@ -49,7 +50,8 @@ type Model struct {
 	predictors sync.Pool // of *forecast.Predictor
 	levels     []float64
 	point      int
-	// fleet is the scaling of all clients, if the plan scales them alike and it is known.
+	// fleet is the scaling of all clients, if the plan scales them in the same way and it is
+	// known.
 	fleet *recipe.Scaling
 	// young is nil unless the model is one of newYoung.
 	young *young
@@ -63,7 +65,7 @@ func NewModel(name string, p *fed.Plan, shared []float32, k *kernel.Set) (*Model
 		return nil, fmt.Errorf("the plan does not list the inputs of its model")
 	}
 	if recipe.Rows(p) && p.Model.Interval == 0 {
-		return nil, fmt.Errorf("the plan does not say how far apart readings are; set model.interval")
+		return nil, fmt.Errorf("the plan does not state the interval of the readings; set model.interval")
 	}
 	p, err := recipe.Stated(p)
 	if err != nil {
@@ -74,7 +76,7 @@ func NewModel(name string, p *fed.Plan, shared []float32, k *kernel.Set) (*Model
 		return nil, err
 	}
 	if n := q.Partition.SharedLen(); len(shared) != n && len(shared) != q.SharedLen() {
-		return nil, fmt.Errorf("%d shared weights, want %d as in the plan", len(shared), n)
+		return nil, fmt.Errorf("there are %d shared weights, but the plan needs %d", len(shared), n)
 	}
 	shared = slices.Clone(q.SharedWeights(shared))
 	if nn.NotFinite(shared) >= 0 {
@@ -89,12 +91,12 @@ func NewModel(name string, p *fed.Plan, shared []float32, k *kernel.Set) (*Model
 // Shared returns the shared weights, without moments. The caller must not change them.
 func (m *Model) Shared() []float32 { return m.shared }
 
-// Client is what a client needs besides the plan.
+// Client contains a client's data in addition to the plan.
 type Client struct {
 	Weights []float32 // all weights of the model; the caller must not change them
 	Scaling recipe.Scaling
 
-	spare *[]float32 // the memory of Weights, if a folder can use it again
+	spare *[]float32 // the memory of Weights, if a folder can reuse it
 }
 
 // Client returns a client with the given personal weights, which may be nil if the model
@@ -114,7 +116,7 @@ func (m *Model) join(personal []float32) ([]float32, error) {
 	case len(personal) == 0 && n > 0:
 		return nil, ErrNoHead
 	case len(personal) != n:
-		return nil, fmt.Errorf("%d personal weights, want %d as in the plan", len(personal), n)
+		return nil, fmt.Errorf("there are %d personal weights, but the plan needs %d", len(personal), n)
 	case nn.NotFinite(personal) >= 0:
 		return nil, fmt.Errorf("a personal weight is not a finite number")
 	}
@@ -162,7 +164,7 @@ func (m *Model) scaling(d *series.Dataset, s fed.Split) (recipe.Scaling, error) 
 	}
 	meter := d.Meter(0)
 	if !slices.ContainsFunc(meter.Load, func(v float32) bool { return !series.Missing(v) }) {
-		return recipe.Scaling{}, fmt.Errorf("meter %s: %w: there is none", meter.ID, ErrShort)
+		return recipe.Scaling{}, fmt.Errorf("meter %s: %w: it has none", meter.ID, ErrShort)
 	}
 	var ranges series.Ranges
 	if !recipe.Rows(m.Plan) {
@@ -175,7 +177,7 @@ func (m *Model) scaling(d *series.Dataset, s fed.Split) (recipe.Scaling, error) 
 // split returns the problem of the plan with another split of a dataset.
 func (m *Model) split(d *series.Dataset, s fed.Split) (*recipe.Problem, error) {
 	if m.Step != 0 && m.Step != d.Interval {
-		return nil, fmt.Errorf("the model is for readings %s apart, those of %s are %s apart", m.Step, d.Name, d.Interval)
+		return nil, fmt.Errorf("the model is for readings %s apart, but those of %s are %s apart", m.Step, d.Name, d.Interval)
 	}
 	p := *m.Plan
 	p.Model.Split = s

@@ -46,7 +46,7 @@ func TestServe(t *testing.T) {
 }
 
 // TestNewestReadings compares the forecast from the newest step with the forecast that the
-// problem of training makes from the same step of the whole series.
+// training problem gives for the same step of the whole series.
 func TestTailEqualsWhole(t *testing.T) {
 	for _, x := range []sample{
 		{meters: 2, days: 130, weather: true, missing: 0.02, ahead: 3},
@@ -76,7 +76,7 @@ func TestTailEqualsWhole(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := issueAt(t, f, d, newState(t, d, 48), 1, cutoff)
-			if got := issueAt(t, f, part, newState(t, d, 48), 1, cutoff); fmt.Sprint(got) != fmt.Sprint(want) { // NaN is printed, but does not equal itself
+			if got := issueAt(t, f, part, newState(t, d, 48), 1, cutoff); fmt.Sprint(got) != fmt.Sprint(want) { // NaN is printed, but is not equal to itself
 				t.Errorf("%+v: another forecast with a series that starts %d days before the tail", x, earlier)
 			}
 			if want.Rows[0].Source != issue.Model {
@@ -240,7 +240,7 @@ func TestWeatherIsPersisted(t *testing.T) {
 	}
 }
 
-// TestWindowsAreFilled removes single loads from the window of a model of windows.
+// TestWindowsAreFilled removes single loads from the windows of a window model.
 func TestWindowsAreFilled(t *testing.T) {
 	x := sample{meters: 1, days: 100, plan: windowPlan}
 	d := x.dataset(t)
@@ -272,7 +272,7 @@ func TestWindowsAreFilled(t *testing.T) {
 	}
 }
 
-// TestFit fits personal layers, with which forecasts must be better.
+// TestFit fits personal layers, which must improve forecasts.
 func TestFit(t *testing.T) {
 	for _, x := range []sample{{meters: 1, days: 120}, {meters: 1, days: 120, plan: windowPlan}} {
 		d := x.dataset(t)
@@ -298,7 +298,7 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// TestConcurrent replays clients at the same time, with one replay and one folder.
+// TestConcurrent replays clients concurrently, with one replay and one folder.
 func TestConcurrent(t *testing.T) {
 	x := sample{meters: 6, days: 110, weather: true}
 	d := x.dataset(t)

@@ -8,12 +8,12 @@ import (
 	"loadstar/internal/stateformat"
 )
 
-// A file of states has the states of all clients, the wrapped index, and the length of the
-// index in 8 bytes. So it can be written in one pass, and a client's state can be read
+// A states file contains the states of all clients, the wrapped index, and the length of
+// the index in 8 bytes. So it can be written in one pass, and a client's state can be read
 // without the others. Every state has its own checksum.
 var statesFormat = stateformat.Format{Name: "states.bin", Magic: "LODSTATS", Version: 1}
 
-// maxState is the most bytes of the state of a client.
+// maxState is the maximum size of a client's state in bytes.
 const maxState = 64 << 20
 
 // WriteStates writes states.bin. At returns the encoded state of client i, or nil if it has
@@ -27,7 +27,7 @@ func WriteStates(w io.Writer, clients []string, at func(i int) ([]byte, error)) 
 			return err
 		}
 		if len(b) > maxState {
-			return fmt.Errorf("the state of %s has %d bytes; at most %d are possible", id, len(b), maxState)
+			return fmt.Errorf("the state of %s has %d bytes; the maximum is %d", id, len(b), maxState)
 		}
 		index.String(id)
 		index.Int(int64(len(b)))
@@ -41,10 +41,10 @@ func WriteStates(w io.Writer, clients []string, at func(i int) ([]byte, error)) 
 	return err
 }
 
-// place is where the state of a client is in states.bin.
+// place is the position of a client's state in states.bin.
 type place struct{ from, n int64 }
 
-// readIndex reads the index of a file of states with the given number of bytes.
+// readIndex reads the index of a states file with the given number of bytes.
 func readIndex(r io.ReaderAt, size int64) (map[string]place, error) {
 	var length [8]byte
 	if size < 8 {

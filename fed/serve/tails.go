@@ -17,9 +17,9 @@ const (
 	tailDays = feature.TailSeconds / daySeconds
 )
 
-// Tail returns the start of the readings that a forecast at a cutoff uses: at least 44 days
-// before, at a multiple of 7 days from 1970. Earlier readings have no effect, so a forecast
-// does not depend on the length of the history.
+// Tail returns the start of the readings that a forecast at a cutoff uses, which is at
+// least 44 days before it and at a multiple of 7 days since 1970. Earlier readings have no
+// effect, so a forecast does not depend on the length of the history.
 func Tail(cutoff int64) int64 { return feature.Tail(cutoff, 1) }
 
 func mod(a, b int64) int64 {
@@ -29,19 +29,19 @@ func mod(a, b int64) int64 {
 	return a
 }
 
-// Tails has the data that forecasts at a cutoff may use: the readings of all meters from
-// [Tail] to the cutoff, and the weather. It is safe for concurrent use.
+// Tails contains the data that forecasts at a cutoff may use: the readings of all meters
+// from [Tail] to the cutoff, and the weather. It is safe for concurrent use.
 type Tails struct {
 	Cutoff int64
-	// Weather says what the values of a weather column after the cutoff are if they are not
-	// a weather forecast. Before callers make a frame, they may add that the values are
-	// observed.
+	// Weather describes the origin of a weather column's values after the cutoff if they
+	// are not a weather forecast. Before callers create a frame, they may add that the
+	// values are observed.
 	Weather map[string]issue.Reason
 
 	data  *series.Dataset
 	start int64
 	n     int
-	// frame has the weather of the tails and a meter with their span, but no readings.
+	// frame contains the weather of the tails and a meter with their span, but no readings.
 	frame *series.Dataset
 }
 
@@ -54,7 +54,7 @@ func NewTails(d *series.Dataset, cutoff int64, ahead int) (*Tails, error) {
 }
 
 // newTails returns the tails for all cutoffs from the given one up to end, which must have
-// the same Tail. Change, if not nil, is what [Replay.Weather] is.
+// the same Tail. Change, if not nil, is like [Replay.Weather].
 func newTails(d *series.Dataset, cutoff, end int64, ahead int, change func(cutoff int64, name string, ahead []float32)) (*Tails, error) {
 	seconds := d.Seconds()
 	t := &Tails{Cutoff: cutoff, Weather: map[string]issue.Reason{}, data: d}
@@ -69,7 +69,7 @@ func newTails(d *series.Dataset, cutoff, end int64, ahead int, change func(cutof
 			column = slices.Clone(column)
 			change(cutoff, name, column[(cutoff-t.start)/seconds:])
 		}
-		if name != "holiday" { // the calendar has those that are missing
+		if name != "holiday" { // the calendar contains missing holidays
 			var reason issue.Reason
 			if column, reason = fill(column, t.n, d.StepsPerDay()); reason != "" {
 				t.Weather[name] = reason
@@ -95,7 +95,8 @@ func (t *Tails) Meter(i int) (series.Meter, error) {
 }
 
 // fill replaces missing values of a weather column after its newest one. If it replaces
-// values from step first on, the reason says how. The result may be the column itself.
+// values from step first on, it returns a reason that describes the replacement. The result
+// may be the column itself.
 func fill(column []float32, first, perDay int) (filled []float32, reason issue.Reason) {
 	known := len(column)
 	for known > 0 && series.Missing(column[known-1]) {

@@ -31,7 +31,7 @@ func (f *Folder) weights(q *recipe.Problem, name string, layers []nn.Layer) ([]f
 	return w, nil
 }
 
-// maxWeights returns the most bytes of a file with the given number of weights.
+// maxWeights returns the maximum size in bytes of a file with the given number of weights.
 func maxWeights(n int) int64 { return 4*int64(n) + 1<<20 }
 
 // clientWeights returns all weights of a client, and their memory if another client can use
@@ -59,13 +59,13 @@ func (f *Folder) clientWeights(id string) (w []float32, spare *[]float32, err er
 	return *spare, spare, nil
 }
 
-// buffers has memory for the files of clients.
+// buffers contains memory for the files of clients.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // personal reads the file of a client's personal weights and adds the shared weights. The
 // files of all clients have the same tensors. Their header is parsed only once, because
 // parsing takes longer than the rest of reading. The memory of a released client already
-// has the shared weights.
+// contains the shared weights.
 func (f *Folder) personal(name string) (*[]float32, error) {
 	q := f.Model.Problem
 	buffer := buffers.Get().(*[]byte)
@@ -84,7 +84,7 @@ func (f *Folder) personal(name string) (*[]float32, error) {
 	if l := f.layout.Load(); l != nil && l.read(w, text) {
 		for _, layer := range q.Partition.Personal() {
 			if nn.NotFinite(w[layer.Offset():layer.Offset()+layer.Len()]) >= 0 {
-				return nil, fmt.Errorf("%s: layer %s holds a number that is not finite", name, layer.Name)
+				return nil, fmt.Errorf("%s: layer %s contains a number that is not finite", name, layer.Name)
 			}
 		}
 		return spare, nil
@@ -98,16 +98,16 @@ func (f *Folder) personal(name string) (*[]float32, error) {
 	return spare, nil
 }
 
-// layout is the header of a file of weights, without its metadata, and where its tensors
-// belong.
+// layout is the header of a weight file, without its metadata, with the positions of its
+// tensors.
 type layout struct {
 	header []byte
 	size   int // bytes of numbers
 	parts  []part
 }
 
-// part is a tensor: the position of its first number in the file and in the weights, and
-// how many there are.
+// part is a tensor: the positions of its first number in the file and in the weights, and
+// its length.
 type part struct{ from, to, n int }
 
 // newLayout returns the layout of a valid file.
@@ -143,7 +143,7 @@ func (l *layout) read(w []float32, text []byte) bool {
 	}
 	for _, p := range l.parts {
 		from, to := data[p.from:p.from+4*p.n], w[p.to:p.to+p.n]
-		for len(to) >= 4 && len(from) >= 16 { // checks of bounds take most of the time
+		for len(to) >= 4 && len(from) >= 16 { // bounds checks would take most of the time
 			to[0] = math.Float32frombits(binary.LittleEndian.Uint32(from))
 			to[1] = math.Float32frombits(binary.LittleEndian.Uint32(from[4:]))
 			to[2] = math.Float32frombits(binary.LittleEndian.Uint32(from[8:]))
@@ -204,7 +204,7 @@ func readFile(path string, most int64, buffer []byte) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular() || info.Size() > most:
-		return nil, fmt.Errorf("%s has %d bytes or is not a regular file; at most %d bytes are read", filepath.Base(path), info.Size(), most)
+		return nil, fmt.Errorf("%s has %d bytes or is not a regular file; at most %d bytes are allowed", filepath.Base(path), info.Size(), most)
 	}
 	n := int(info.Size())
 	b := slices.Grow(buffer, n)[:n]

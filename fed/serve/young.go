@@ -16,23 +16,24 @@ import (
 )
 
 // A young model reads rows of features and forecasts a client with as little as a day of
-// readings. It knows nothing about the client. It has no personal layers, scales loads by
-// the last days before each forecast, and sets inputs without data to 0. It forecasts
-// hours. Shorter steps are averaged to hours that end at the cutoff, and the forecasts are
-// divided into steps again.
+// readings. It has no data about the client. It has no personal layers, scales loads by the
+// last days before each forecast, and sets inputs without data to 0. It forecasts hours.
+// Shorter steps are averaged to hours that end at the cutoff, and the forecasts are divided
+// into steps again.
 
 const (
 	// youngWindow is the number of hours before a forecast by which loads are scaled.
 	youngWindow = 30 * 24
-	// youngLeast is the minimum number of hours from the first reading to the cutoff for a young model: a day, whose first hours may be
-	// missing. The other two constants are the shares of these hours, up to a week, and of a day for which loads may be missing, as for other
-	// models.
+	// youngLeast is the minimum number of hours from the first reading to the cutoff for a young
+	// model. It is a day, whose first hours may be missing. The other two constants limit the
+	// share of missing loads, as for other models. One applies to these hours, up to a week, and
+	// the other is a share of a day at the origin.
 	youngLeast = 20
 	youngGaps  = 1. / 3
 	youngFill  = 24 / 4
 )
 
-// young has the additional fields of a young model.
+// young contains the additional fields of a young model.
 type young struct {
 	weights []float32 // all weights of the model
 	wider   func(days float64) float64
@@ -47,7 +48,7 @@ func newYoung(name string, p *fed.Plan, shared []float32, k *kernel.Set, wider f
 		return nil, err
 	}
 	if !recipe.Rows(p) || m.Step != time.Hour || m.levels == nil || m.Plan.Model.Horizon.Steps() != 1 {
-		return nil, fmt.Errorf("model %s: a young model has rows of features and forecasts quantiles of the next hours", name)
+		return nil, fmt.Errorf("model %s: a young model must have rows of features and forecast quantiles of the next hours", name)
 	}
 	w, err := m.join(make([]float32, m.Problem.Partition.PersonalLen()))
 	m.young = &young{w, wider}
@@ -72,7 +73,7 @@ func YoungProblem(q *recipe.Problem, d *series.Dataset) (*recipe.Problem, error)
 	if len(d.Weather.Columns) == 0 {
 		w.Start, _ = d.Span()
 	}
-	// The column holiday stands for a country.
+	// A column named holiday replaces a country.
 	for _, name := range []string{"temperature", "wind", "holiday"} {
 		column := d.Weather.Column(name)
 		if column == nil {
@@ -94,8 +95,8 @@ func YoungProblem(q *recipe.Problem, d *series.Dataset) (*recipe.Problem, error)
 }
 
 // YoungExamples returns the examples of a meter with hourly steps for a forecast after the step
-// last, and the days of readings that scale them. The examples are nil if the meter has no
-// reading.
+// last, and the number of days of readings that scale them. The examples are nil if the meter
+// has no reading.
 func YoungExamples(q *recipe.Problem, m series.Meter, last int) (series.Examples, float64) {
 	from := max(last+1-youngWindow, 0)
 	for from <= last && series.Missing(m.Load[from]) {
@@ -107,8 +108,8 @@ func YoungExamples(q *recipe.Problem, m series.Meter, last int) (series.Examples
 	return q.Newest(m, q.ScalingOver(m, from, last+1), last), float64(last+1-from) / 24
 }
 
-// hourly has the problems of a young model for tails, by the seconds from full hours to
-// cutoffs.
+// hourly contains the problems of a young model for tails, by the number of seconds from
+// full hours to cutoffs.
 type hourly struct {
 	mu      sync.Mutex
 	byPhase map[int64]*recipe.Problem
@@ -117,7 +118,7 @@ type hourly struct {
 // youngFrame returns the frame of a young model.
 func (m *Model) youngFrame(t *Tails) (*Frame, error) {
 	if !m.Suits(t.data.Interval) {
-		return nil, fmt.Errorf("model %s forecasts steps that divide an hour; the readings of %s are %s apart", m.Name, t.data.Name, t.data.Interval)
+		return nil, fmt.Errorf("model %s forecasts only steps that divide an hour, but the readings of %s are %s apart", m.Name, t.data.Name, t.data.Interval)
 	}
 	f := &Frame{model: m, tails: t, weather: m.worstWeather(t), hours: &hourly{byPhase: map[int64]*recipe.Problem{}}}
 	_, err := f.hours.at(f, t.Cutoff)
@@ -225,7 +226,7 @@ func (f *youngForecaster) Ready(cutoff int64) (series.Readiness, issue.Reason) {
 	first := slices.IndexFunc(load, func(v float32) bool { return !series.Missing(v) })
 	switch {
 	case load == nil:
-		return series.Unready, issue.ModelFailed // the tails are those of another cutoff
+		return series.Unready, issue.ModelFailed // the tails are for another cutoff
 	case first < 0:
 		return series.Unready, issue.NoReadings
 	case len(load)-first < youngLeast:
@@ -277,11 +278,11 @@ func (f *youngForecaster) Forecast(out []float64, cutoff int64) error {
 	return nil
 }
 
-// divide writes n steps for each hour. Hours has a row of values for each hour. Steps lie on a
-// line through the middle of the hour, so their mean is the hour's. The line is as steep as
-// the less steep of the lines to the neighbouring hours. It is level where these differ in
-// direction or where the lines of two quantiles would cross. So no step leaves the range of
-// the hours around it.
+// divide writes n steps for each hour. Hours contains a row of values for each hour. Steps lie
+// on a line through the middle of the hour, so their mean equals the hour's value. The line is
+// as steep as the less steep of the lines to the neighbouring hours. It is level where these
+// differ in direction or where the lines of two quantiles would cross. So no step leaves the
+// range of the hours around it.
 func divide(out, hours []float64, width, n int) {
 	if n == 1 {
 		copy(out, hours)

@@ -81,8 +81,8 @@ func youngIssue(t testing.TB, m *Model, d *series.Dataset, s *issue.State, cutof
 	return s.Issue(meter, issue.Models{Generic: frame.Forecaster(meter, m.Anyone())}, cutoff)
 }
 
-// TestYoung forecasts from one day on, with and without weather and country, and every 5, 15,
-// 30 and 60 minutes.
+// TestYoung makes forecasts from the first day on, with and without weather and country, for
+// steps of 5, 15, 30 and 60 minutes.
 func TestYoung(t *testing.T) {
 	m := youngModel(t)
 	for _, x := range []sample{
@@ -116,7 +116,7 @@ func TestYoung(t *testing.T) {
 func TestYoungGaps(t *testing.T) {
 	m := youngModel(t)
 	for _, x := range []struct {
-		hours, from, to int // hours of readings, and those of them that are missing
+		hours, from, to int // hours of readings, and the range of missing ones
 		want            issue.Source
 		reason          issue.Reason
 	}{
@@ -142,8 +142,8 @@ func TestYoungGaps(t *testing.T) {
 	}
 }
 
-// TestYoungNoFuture plants loads after the cutoff, and compares a state that was replayed over a
-// week of issues with one that made them one by one.
+// TestYoungNoFuture plants loads after the cutoff. It also compares a state that was replayed
+// over a week with one that made the issues one by one.
 func TestYoungNoFuture(t *testing.T) {
 	m := youngModel(t)
 	for _, step := range []time.Duration{time.Hour, 15 * time.Minute} {
@@ -185,8 +185,8 @@ func TestYoungNoFuture(t *testing.T) {
 	}
 }
 
-// TestYoungHours checks that forecasts of quarter hours add up to those of hours with the same
-// energy.
+// TestYoungHours checks that forecasts of quarter hours have the same energy as those of
+// hours.
 func TestYoungHours(t *testing.T) {
 	m := youngModel(t)
 	quarter := lastHours(t, sample{meters: 1, days: 60, interval: 15 * time.Minute}.dataset(t), 20*24)

@@ -22,8 +22,8 @@ type Rule func(v, square, beta2 float64) float64
 // SecondMoment selects the quantity whose squares the second moment accumulates.
 type SecondMoment int
 
-// The second moment is taken of the displacement, as in bose2023 and in other
-// frameworks, or of the momentum (the running mean of displacements), as printed in
+// The second moment is computed from the displacement, as in bose2023 and in other
+// frameworks, or from the momentum (the running mean of displacements), as printed in
 // reddi2021.
 const (
 	OfUpdate SecondMoment = iota

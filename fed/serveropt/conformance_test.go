@@ -56,7 +56,7 @@ func save(t interface{ Fatal(...any) }, o fed.ServerOptimizer) []byte {
 	return b
 }
 
-// TestConformance checks every optimizer against the contract: it does not change the
+// TestConformance checks every optimizer against the contract. It does not change the
 // displacement, the weights stay finite, it continues from a saved state bit for bit, and
 // it panics if the number of weights changes.
 func TestConformance(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package serveropt has the optimizers that move the shared weights by the displacement
-// from an aggregator, one file each.
+// Package serveropt contains the optimizers that move the shared weights by the
+// displacement from an aggregator, one file each.
 //
 // State and arithmetic are float64. A weight is rounded to float32 once per step. Products
 // are rounded before they are added. An explicit conversion keeps the compiler from

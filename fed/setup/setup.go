@@ -24,11 +24,11 @@ type Setup struct {
 	Fleet   int
 	Problem *recipe.Problem
 	Parts   *recipe.Composition
-	// Job has the parts of the plan that are the same for all clients.
+	// Job contains the parts of the plan that are the same for all clients.
 	Job client.Job
 	// Rules determines how updates are summed.
 	Rules round.Rules
-	// start has the shared weights of version 0, or is nil if they are random.
+	// start contains the shared weights of version 0, or is nil if they are random.
 	start []float32
 }
 
@@ -41,7 +41,7 @@ func (s *Setup) From(shared []float32) *Setup {
 }
 
 // New returns the setup of a plan and its problem for a fleet. [recipe.Compose] documents
-// which clients fleet counts.
+// the clients that count as the fleet.
 func New(p *fed.Plan, problem *recipe.Problem, fleet int) (*Setup, error) {
 	parts, err := recipe.Compose(p, fleet)
 	if err != nil {
@@ -69,7 +69,7 @@ func New(p *fed.Plan, problem *recipe.Problem, fleet int) (*Setup, error) {
 // examples. The numbers that leave it with an update are rounded.
 func (s *Setup) OfAgent(secret [32]byte) (*Setup, error) {
 	// The draws depend on all parts of the plan that affect training and scoring. A server
-	// settles inputs and interval, and has its own deadline.
+	// determines the inputs, the interval and the deadline itself.
 	plan := *s.Plan
 	plan.Schedule, plan.Simulate = fed.Schedule{}, fed.Simulate{}
 	plan.Model.Inputs, plan.Model.Interval = s.Problem.Names(), fed.Duration(s.Problem.Interval())
@@ -86,8 +86,8 @@ func (s *Setup) OfAgent(secret [32]byte) (*Setup, error) {
 	return &own, nil
 }
 
-// copyOf returns how a client's copy of the shared weights follows from its updates, or nil
-// if clients have no copies.
+// copyOf returns the rule for a client's copy of the shared weights, or nil if clients have
+// no copies.
 func copyOf(p *fed.Plan) *client.Copy {
 	if !recipe.ClientStates(p) {
 		return nil
@@ -153,8 +153,8 @@ func (s *Setup) NewTuner(k *kernel.Set) *client.Tuner {
 // KeepsBest reports whether the simulator keeps each client's best weights.
 func (s *Setup) KeepsBest() bool { return s.Plan.Evaluate.Keep == "best" }
 
-// Traffic returns the network traffic of one client in one round. A masked result has eight bytes
-// per number, and everything else that its agent says.
+// Traffic returns the network traffic of one client in one round. A masked result contains eight
+// bytes per number, and all other data of its agent.
 func (s *Setup) Traffic() recipe.Traffic {
 	if !s.Parts.Federated {
 		return recipe.Traffic{}

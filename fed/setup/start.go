@@ -18,7 +18,7 @@ import (
 // use server data for training an initial model"; it states neither the optimizer nor the
 // number of steps). A run starts from them with [Setup.From].
 //
-// The result depends on the plan and on the data alone, so the simulator and the fleet's
+// The result depends only on the plan and the data. The simulator and the fleet's
 // coordinator get the same bits if they pass the same examples in the same order, as
 // [Setup.ServerExamples] returns them. With many steps it takes minutes, so store the
 // result with the run instead of computing it again after a restart.
@@ -37,8 +37,8 @@ func (s *Setup) TrainStart(ctx context.Context, k *kernel.Set, data []series.Exa
 	shared, personal := s.InitialWeights()
 	c := client.Client{ID: "server", Data: data, Kept: make([]float32, w.Kept()), First: true}
 	copy(c.Kept, personal)
-	// Round -1 has its own random numbers. In FedSIM, the server's data is a client of the
-	// same name from round 0 on.
+	// Round -1 has its own random numbers. From round 0 on, FedSIM uses the server's data
+	// as a client of the same name.
 	task := fed.Task{Round: -1, Shared: s.Problem.SharedWeights(shared)}
 	var u fed.Update
 	if err := w.Train(ctx, &c, task, &u); err != nil {

@@ -36,27 +36,27 @@ const (
 // bounds moves the bounds of intervals.
 type bounds struct {
 	c     Config
-	fixed int // the index of the median, which is not moved, or -1
-	// hours has the mean absolute errors of the served point forecasts by hour.
+	fixed int // index of the median, which is not moved, or -1
+	// hours contains the mean absolute errors of the served point forecasts by hour.
 	hours [24]average
 	// Outcomes of the same block of consecutive leads are pooled. A block has as many leads
 	// as there are steps between recorded issues, so each block sees every step of the day.
-	leads  int // in a block
+	leads  int // number of leads in a block
 	blocks []block
 	// mostHour and mostBlock limit the numbers of outcomes over which averages are taken.
 	mostHour, mostBlock int
 }
 
-// block has the state of one block of leads.
+// block contains the state of one block of leads.
 type block struct {
-	n      int // outcomes, counted until the start is over
+	n      int // number of outcomes, counted until the start is over
 	levels []offset
 }
 
 // offset is the distance of one level's bound from the model's quantile.
 type offset struct {
 	theta float64
-	size  average   // of the distance between load and the model's quantile
+	size  average   // mean distance between load and the model's quantile
 	seen  []float32 // these distances since the start; nil after it
 }
 
@@ -135,8 +135,8 @@ func (b *bounds) move(step, target int, row []float64, kept []float32, nonnegati
 	slices.Sort(row) // levels are moved independently
 }
 
-// learn compares what move wrote to kept with the load of the step. Point is the served
-// point forecast.
+// learn compares the values that move wrote to kept with the load of the step. Point is the
+// served point forecast.
 func (b *bounds) learn(step, target int, point float64, kept []float32, load float64) {
 	k := &b.blocks[target/b.leads]
 	if s := b.scale(step, float64(kept[len(kept)-2]-kept[0])); s > 0 {
@@ -157,8 +157,9 @@ func (b *bounds) learnLevel(k *block, i int, distance, load, issued float64) {
 	if k.n <= startDays*b.c.StepsPerDay {
 		at, _ := slices.BinarySearch(o.seen, float32(distance))
 		o.seen = slices.Insert(o.seen, at, float32(distance))
-		// One more than the number of distances, because the next one is as likely to be in
-		// any of the gaps between them. Lower bounds are rounded down, and upper ones up.
+		// Add one to the number of distances, because the next one is equally likely to be
+		// in any of the gaps between them. Lower bounds are rounded down, and upper ones
+		// up.
 		rank := float64(level * float64(len(o.seen)+1))
 		if level < 0.5 {
 			rank = math.Floor(rank)

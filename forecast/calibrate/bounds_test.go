@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// plainBounds computes the served quantiles of a history without corrections, by going
-// through all outcomes before an issue anew.
+// plainBounds computes the served quantiles of a history without corrections by processing
+// all outcomes before each issue again.
 func plainBounds(h *history, every int, raw map[int][]float64, last int) []float64 {
 	c, width := h.c, len(h.c.Levels)
 	blocks := (c.Targets + every - 1) / every

@@ -71,12 +71,12 @@ type Tracker struct {
 	lowest    float64 // load that was observed, or infinity
 }
 
-// issue has the values of one issue that will be compared with loads.
+// issue contains the values of one issue that will be compared with loads.
 type issue struct {
 	last int
-	// Each row has the forecasts of one target: the model's point forecast, the shifted
-	// one, the reference, and the blended one; then for each level the blended quantile and
-	// the moved one.
+	// Each row contains the forecasts of one target: the model's point forecast, the
+	// shifted one, the reference, and the blended one, followed for each level by the
+	// blended quantile and the moved one.
 	rows []float32
 }
 
@@ -89,7 +89,7 @@ type shift struct {
 	by  float64
 }
 
-// errorSums has the sums of absolute errors over the targets of a day.
+// errorSums contains the sums of absolute errors over the targets of a day.
 type errorSums struct {
 	model, reference float64
 	n                int
@@ -103,7 +103,7 @@ func New(c Config) (*Tracker, error) {
 	}
 	t.errors.days = make([]errorSums, blendDays)
 	if c.Correct {
-		t.residuals.days = make([][]residual, blendDays+1) // one more for today
+		t.residuals.days = make([][]residual, blendDays+1) // one more for the current day
 		all := make([]residual, len(t.residuals.days)*c.StepsPerDay)
 		for i := range t.residuals.days {
 			t.residuals.days[i] = all[i*c.StepsPerDay:][:c.StepsPerDay:c.StepsPerDay]
@@ -123,7 +123,7 @@ func New(c Config) (*Tracker, error) {
 func (t *Tracker) columns() int { return 4 + 2*len(t.c.Levels) }
 
 // Observe compares earlier forecasts of a step with its load. Steps must ascend, and may be
-// left out. A load that is not a finite number is ignored.
+// omitted. A load that is not a finite number is ignored.
 func (t *Tracker) Observe(step int, load float64) {
 	known := !math.IsNaN(load) && !math.IsInf(load, 0)
 	if step < t.next {
@@ -194,9 +194,9 @@ func (t *Tracker) Weight() float64 {
 }
 
 // Issue corrects the forecasts that are made when step last is the newest known step, after
-// Observe was called for it. Forecasts has one row per target, with one ascending value per
-// level. References has one value per target, or NaN if the target has none. Issue changes
-// the forecasts in place, and records them to compare them with later loads.
+// Observe was called for it. Forecasts contains one row per target, with one ascending
+// value per level. References contains one value per target, or NaN if the target has none.
+// Issue changes the forecasts in place, and records them to compare them with later loads.
 func (t *Tracker) Issue(last int, forecasts, references []float64) {
 	is := t.newIssue(last)
 	t.serve(last, forecasts, references, is.rows)

@@ -69,7 +69,7 @@ func constant(v float64) func(int) float64 { return func(int) float64 { return v
 var dayAhead = Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 24, StepsPerDay: 24}
 
 // TestAgainstPlainComputation compares the tracker's point forecasts with a computation that
-// goes through all earlier forecasts anew for every origin.
+// processes all earlier forecasts again for every origin.
 func TestAgainstPlainComputation(t *testing.T) {
 	for _, c := range []struct {
 		Config
@@ -228,7 +228,7 @@ func TestLaterLoads(t *testing.T) {
 }
 
 // TestCoverage checks that intervals that are far too narrow or too wide contain about 80 %
-// of the loads after calibration, also after the noise has changed.
+// of the loads after calibration, even after the noise has changed.
 func TestCoverage(t *testing.T) {
 	for name, spread := range map[string]func(int) float64{
 		"narrow": constant(3), "wide": constant(0.2), "growing": func(at int) float64 { return 0.5 + float64(at)/10000 },
@@ -262,8 +262,8 @@ func TestCoverage(t *testing.T) {
 	}
 }
 
-// TestFirstDays checks that intervals stay as they are until one day is known, and points
-// until five days are known, when they are shifted.
+// TestFirstDays checks that intervals do not change until one day is known, and that points
+// do not change until five days are known and they are shifted.
 func TestFirstDays(t *testing.T) {
 	c := Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 1, StepsPerDay: 24, Correct: true}
 	h := newHistory(9, c, 30, 1, constant(5), constant(0.1))
@@ -328,8 +328,8 @@ func TestShift(t *testing.T) {
 	}
 }
 
-// TestOldErrorsAreForgotten checks that a model that was bad long ago, before a gap, has
-// its full weight again.
+// TestOldErrorsAreForgotten checks that a model that was bad long ago, before a gap,
+// regains its full weight.
 func TestOldErrorsAreForgotten(t *testing.T) {
 	tracker, err := New(Config{Horizon: 1, Targets: 1, StepsPerDay: 4, Correct: true})
 	if err != nil {
@@ -347,7 +347,7 @@ func TestOldErrorsAreForgotten(t *testing.T) {
 	if f := serve(200); f[0] > 5 {
 		t.Errorf("%v, although the reference is much better", f)
 	}
-	// The issue of step 200 is never compared: its target was left out.
+	// The issue of step 200 is never compared, because its target was omitted.
 	if f := serve(200 + 29*4); f[0] != 10 {
 		t.Errorf("%v after 29 days without loads; want the model's 10", f)
 	}
@@ -430,7 +430,7 @@ func TestNoNegativeBound(t *testing.T) {
 			t.Errorf("negative load %t: %v", feeds, f)
 		}
 	}
-	// A forecast that is negative itself stays as it is.
+	// A forecast that is itself negative does not change.
 	tracker, err := New(Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 1, StepsPerDay: 24})
 	if err != nil {
 		t.Fatal(err)

@@ -10,23 +10,23 @@ import (
 const (
 	// baselineDays is the number of days after staging that define the usual ratio.
 	baselineDays = 28
-	// slack is what each day's deviation must exceed to count, limit is the sum of excesses
-	// that raises an alarm, and clip is the largest deviation of a day. All are in units of
+	// slack is the minimum deviation of a day that counts, limit is the sum of excesses
+	// that raises an alarm, and clip is the maximum deviation of a day. All are in units of
 	// the usual deviation.
 	slack = 1
 	limit = 8
 	clip  = 4
-	// leastDeviation keeps a model whose ratio hardly varied from raising alarms for small
-	// changes.
+	// leastDeviation prevents a model whose ratio hardly varied from raising alarms for
+	// small changes.
 	leastDeviation = 0.05
 	// coverageOff is the distance of coverage from its goal that raises an alarm.
-	// leastTargets is the number of targets below which coverage is not judged: about two
+	// leastTargets is the number of targets below which coverage is not judged, about two
 	// weeks of hours.
 	coverageOff  = 0.1
 	leastTargets = 14 * 24
 )
 
-// Alarm says why somebody should check a client's model.
+// Alarm is the reason why somebody should check a client's model.
 type Alarm string
 
 // The alarms. The empty alarm means no alarm.
@@ -40,7 +40,7 @@ const (
 // Detector judges the days of a client since its model was staged. The zero value is ready
 // for a model that was just staged. A Detector is not safe for concurrent use.
 type Detector struct {
-	// baseline has the ratios of the first days. After that, usual and deviation are set.
+	// baseline contains the ratios of the first days. After that, usual and deviation are set.
 	baseline         []float64
 	usual, deviation float64
 	sum              float64 // CUSUM
@@ -48,7 +48,7 @@ type Detector struct {
 
 // Add judges a day, given the mean absolute errors of the model's own forecasts and of last
 // week's load on the same targets. Days must be added in order, each only once. A day without
-// errors is left out. After an alarm, the sum restarts at 0.
+// errors is skipped. After an alarm, the sum restarts at 0.
 func (d *Detector) Add(model, week float64) Alarm {
 	x := difference(model, week)
 	if math.IsNaN(x) {
@@ -71,7 +71,7 @@ func (d *Detector) Add(model, week float64) Alarm {
 // Ready reports whether the days after staging are over, so alarms are possible.
 func (d *Detector) Ready() bool { return d.deviation > 0 }
 
-// Sum returns the sum of excesses as a share of the limit at which there is an alarm.
+// Sum returns the sum of excesses as a share of the limit that raises an alarm.
 func (d *Detector) Sum() float64 { return d.sum / limit }
 
 // finish computes the usual ratio and its deviation, which is the median absolute deviation

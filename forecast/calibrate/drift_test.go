@@ -23,7 +23,7 @@ func run(d *Detector, rng *rand.Rand, days int, ratio float64) int {
 }
 
 // TestDetector checks that a model that becomes clearly worse raises an alarm within days,
-// and that one that stays the same, becomes better, or has a few bad days does not.
+// and that one that stays the same, improves, or has a few bad days does not.
 func TestDetector(t *testing.T) {
 	for _, c := range []struct {
 		ratio       float64
@@ -40,7 +40,7 @@ func TestDetector(t *testing.T) {
 		if day := run(&d, rng, 2, 3); day != 0 {
 			t.Fatalf("alarm after %d bad days", day)
 		}
-		run(&d, rng, 20, 0.6) // the sum returns to 0
+		run(&d, rng, 20, 0.6) // after these days the sum is 0 again
 		if day := run(&d, rng, 60, c.ratio); day < c.least || day > c.most {
 			t.Errorf("ratio %v: alarm on day %d, want %d to %d", c.ratio, day, c.least, c.most)
 		}

@@ -30,7 +30,7 @@ type trained struct {
 	dir     string
 }
 
-// train trains a plan's model, or takes a run from the folder LOADSTAR_RUNS.
+// train trains a plan's model, or uses a run from the folder LOADSTAR_RUNS.
 func train(t *testing.T, group, settings string) *trained {
 	t.Helper()
 	path, root := testkit.Dataset(t, group)
@@ -68,7 +68,7 @@ func (m *trained) weights(client string) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = shared.Close() }() // it was only read
+	defer func() { _ = shared.Close() }() // the file was only read
 	if _, err := m.problem.Model.ReadWeights(shared, w, m.problem.Partition.Shared()); err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (m *trained) weights(client string) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = personal.Close() }() // it was only read
+	defer func() { _ = personal.Close() }() // the file was only read
 	_, err = m.problem.Model.ReadWeights(personal, w, m.problem.Partition.Personal())
 	return w, err
 }
@@ -114,16 +114,16 @@ func multiply(by float32) change {
 	}
 }
 
-// result is what was served to one client in the test split.
+// result contains the forecasts served to one client in the test split.
 type result struct {
 	n, inside, pinball, load float64
 	served, model, week      float64 // sums of errors
-	alarm, falseAlarms       int     // alarm: days after the start of the test split, or 0
-	days                     int     // on which there could have been a false alarm
+	alarm, falseAlarms       int     // days from the start of the test split to the alarm, or 0
+	days                     int     // days on which a false alarm was possible
 }
 
-// serve forecasts a client every step from the start of the validation split, as an agent
-// does, and judges the test split.
+// serve makes forecasts for a client at every step from the start of the validation split,
+// as an agent does, and judges the test split.
 func (m *trained) serve(i int, c change) (r result, err error) {
 	meter := m.dataset.Meter(i)
 	w, err := m.weights(meter.ID)
@@ -139,7 +139,7 @@ func (m *trained) serve(i int, c change) (r result, err error) {
 	c(meter.Load, test, rand.New(rand.NewPCG(uint64(i), 7)))
 	for k := range truth {
 		if !series.Missing(meter.Load[k]) && meter.Load[k] != truth[k] {
-			truth = meter.Load // the change is what really happened
+			truth = meter.Load // the planted change is the real load
 			break
 		}
 	}
@@ -212,7 +212,7 @@ func (m *trained) split(meter series.Meter) (first, test int) {
 	return at(series.Validation), at(series.Test)
 }
 
-// sameTime returns the newest known load at the time of a step, a multiple of back before it.
+// sameTime returns the newest known load at the time of a step, a multiple of back earlier.
 func sameTime(load []float32, step, last, back int) float64 {
 	for at := step - back; at >= 0; at -= back {
 		if at <= last && !series.Missing(load[at]) {
@@ -233,7 +233,7 @@ func (r *result) judge(row []float64, point int, load float64) {
 	r.served += math.Abs(load - row[point])
 }
 
-// watch lets a detector judge the days, of which those from the given one on may differ.
+// watch makes a detector judge the days. The days from the given one on may differ.
 func (r *result) watch(days map[int]*[2]float64, first, changed int) {
 	var d calibrate.Detector
 	for day := first; len(days) > 0; day++ {
@@ -337,9 +337,9 @@ func TestRealCoverage(t *testing.T) {
 	}
 }
 
-// TestRealYear serves models that were trained on 30 % of the data, so that most of it is an
-// honest test, and checks that hardly a client is worse off than with the better of the model
-// and last week's load.
+// TestRealYear serves models that were trained on 30 % of the data, so that most of the data
+// is an honest test. It checks that hardly any client is worse off than with the better of
+// the model and last week's load.
 func TestRealYear(t *testing.T) {
 	if !testkit.Long() || os.Getenv("LOADSTAR_RUNS") != "" {
 		t.Skip("trains models for minutes: LOADSTAR_TEST_LONG=1, without LOADSTAR_RUNS")
@@ -357,7 +357,7 @@ func TestRealYear(t *testing.T) {
 }
 
 // TestRealDrift plants changes at the start of the test split and counts the days until an
-// alarm. A change of level need not raise one: many models follow it.
+// alarm. A change of level need not raise an alarm, because many models adapt to it.
 func TestRealDrift(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("trains models for minutes: LOADSTAR_TEST_LONG=1")

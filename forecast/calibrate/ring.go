@@ -1,9 +1,9 @@
 package calibrate
 
-// ring has a value for each of the newest days.
+// ring contains a value for each of the newest days.
 type ring[T any] struct {
 	days []T
-	// The ring has values for at most len(days) days up to newest, which is meaningful only
+	// It contains values for at most len(days) days up to newest, which is meaningful only
 	// if begun.
 	newest int
 	begun  bool
@@ -24,8 +24,8 @@ func (r *ring[T]) at(day int, reset func(*T)) *T {
 	return &r.days[day%n]
 }
 
-// each calls f with the values of the days until the given one, as far as the ring has
-// them and they are among as many days as the ring is long.
+// each calls f with the values of the days up to the given one that the ring contains and
+// that are within the ring's length.
 func (r *ring[T]) each(until int, f func(day int, v *T)) {
 	if !r.begun {
 		return

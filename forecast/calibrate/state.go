@@ -93,7 +93,7 @@ func (t *Tracker) writeConfig(w *stateformat.Writer) {
 // It fits into 32 bits for the agents on small devices.
 const maxStep = 1 << 30
 
-// stateReader reads numbers, and remembers whether all of them were possible.
+// stateReader reads numbers, and records whether all of them were possible.
 type stateReader struct {
 	*stateformat.Reader
 	invalid bool
@@ -151,7 +151,7 @@ func (t *Tracker) read(r *stateReader) {
 // NaN.
 func possible(rows []float32, n int) bool {
 	for ; len(rows) >= n; rows = rows[n:] {
-		wrong := float32(0) // stays 0 unless a number is not finite
+		wrong := float32(0) // remains 0 unless a number is not finite
 		for i, v := range rows[:n] {
 			if i != 2 {
 				wrong += v - v

@@ -13,7 +13,8 @@ import (
 )
 
 // TestStateContinues checks that a tracker that is stored and restored after every step
-// serves the same forecasts, and that Correct serves what Issue does without recording it.
+// serves the same forecasts, and that Correct serves the same as Issue without recording
+// it.
 func TestStateContinues(t *testing.T) {
 	for _, c := range []Config{
 		{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 24, StepsPerDay: 24, Correct: true},
@@ -26,7 +27,7 @@ func TestStateContinues(t *testing.T) {
 		}
 		stored, _ := New(c)
 		h := newHistory(3, c, 40, 1, constant(0.5), constant(1))
-		const origin = 480_000 // steps may be absolute
+		const origin = 480_000 // steps may be absolute numbers
 		for step, load := range h.loads {
 			if step%11 == 0 {
 				load = math.NaN()
@@ -125,7 +126,7 @@ func TestStateOfOtherForecasts(t *testing.T) {
 	}
 }
 
-// FuzzState checks that a tracker with any accepted state can go on.
+// FuzzState checks that a tracker with any accepted state can continue.
 func FuzzState(f *testing.F) {
 	for _, days := range []int{0, 2, 10} {
 		b, err := storedTracker(f, days).AppendBinary(nil)

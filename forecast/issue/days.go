@@ -18,7 +18,8 @@ type DayEnergy struct {
 	Mean, P10, P90 float64
 }
 
-// energyDays is the number of days, from that of the cutoff on, whose energies are tracked.
+// energyDays is the number of days, starting with the day of the cutoff, whose energies are
+// tracked.
 func (s *State) energyDays() int { return max(s.tracked()/s.perDay, 1) }
 
 func (s *State) energyConfig() calibrate.Config {
@@ -114,8 +115,8 @@ func energyRows(days []DayEnergy) (values, references []float64) {
 	return values, references
 }
 
-// boundEnergy returns days with the bounds that a tracker gives them, as far as it knows them.
-// The first of its targets is the given day, and skip is the number of targets before days[0].
+// boundEnergy returns days with the bounds from a tracker, as far as it knows them. The first
+// of its targets is the given day, and skip is the number of targets before days[0].
 func (s *State) boundEnergy(t *track, days []DayEnergy, first, skip int) []DayEnergy {
 	out := slices.Clone(days)
 	last := first - 1

@@ -11,8 +11,8 @@ import (
 
 var stateFormat = stateformat.Format{Name: "state of a client's forecasts", Magic: "LODISSUE", Version: 1}
 
-// ErrOtherConfig means that an encoded state belongs to forecasts with another step,
-// other levels or another fallback. A replay can make a new state.
+// ErrOtherConfig means that an encoded state belongs to forecasts with another step, other
+// levels or another fallback. A replay can create a new state.
 var ErrOtherConfig = errors.New("the state belongs to other forecasts")
 
 // maxStep limits the steps in a stored state, so that computing with them cannot overflow.
@@ -84,8 +84,8 @@ func (s *State) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
-// Decode returns an encoded state. If it belongs to another configuration, the error is
-// ErrOtherConfig. The state does not keep b.
+// Decode returns the decoded state. If it belongs to another configuration, the error is
+// ErrOtherConfig. The state does not retain b.
 func Decode(c Config, b []byte) (*State, error) { return decode(c, false, b) }
 
 func decode(c Config, group bool, b []byte) (*State, error) {
@@ -101,7 +101,7 @@ func decode(c Config, group bool, b []byte) (*State, error) {
 	var wrong error
 	err = stateFormat.Read(b, func(r *stateformat.Reader) { wrong = s.read(r) })
 	if wrong != nil {
-		return nil, wrong // it is the reason why fields are left
+		return nil, wrong // this error is the reason why fields remain
 	}
 	return s, err
 }

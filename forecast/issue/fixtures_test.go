@@ -27,7 +27,7 @@ type fake struct {
 	ready  series.Readiness
 	reason Reason
 	fail   error
-	add    float64 // to every forecast
+	add    float64 // added to every forecast
 	asked  int
 }
 
@@ -102,7 +102,8 @@ func state(t testing.TB, c Config) *State {
 	return s
 }
 
-// without returns a copy of a meter without the loads from hour from until before hour to.
+// without returns a copy of a meter without the loads from one hour up to, but not including,
+// another.
 func without(m series.Meter, from, to int) series.Meter {
 	m.Load = append([]float32(nil), m.Load...)
 	for i := max(from, 0); i < to; i++ {

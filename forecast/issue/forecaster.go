@@ -14,45 +14,45 @@ type Forecaster interface {
 	Name() string
 	// Step is the interval of the model's forecasts.
 	Step() time.Duration
-	// Span returns the first step after the cutoff that is forecast, counted from 1, and the
-	// number of steps.
+	// Span returns the first forecast step after the cutoff, counted from 1, and the number
+	// of steps.
 	Span() (first, n int)
 	// Levels returns the quantiles of each step in ascending order, or nil if the model
 	// forecasts only points. Point is the index of the point forecast.
 	Levels() (levels []float64, point int)
-	// Ready reports whether the model can forecast at a cutoff. The reason says why not, or
-	// which inputs it lacks.
+	// Ready reports whether the model can forecast at a cutoff. The reason explains why
+	// not, or which inputs it lacks.
 	Ready(cutoff int64) (series.Readiness, Reason)
 	// Forecast writes a row for each step of the span, with one value per level in kW, in
 	// ascending order. It must not use a load at or after the cutoff.
 	Forecast(out []float64, cutoff int64) error
 }
 
-// Models are the models to ask for a client's forecast.
+// Models are the models that may make a client's forecast.
 type Models struct {
 	// Own is the client's model, and Generic a model without personal layers. Both may be
 	// nil.
 	Own, Generic Forecaster
-	// Reason says why Own is nil: NoRelease, NoHead, Refused or StepDiffers. If it is empty, it is
-	// NoRelease.
+	// Reason explains why Own is nil: NoRelease, NoHead, Refused or StepDiffers. An empty Reason
+	// means NoRelease.
 	Reason Reason
 }
 
-// leastWeight is the weight of the model in the blend below which rows say so.
+// leastWeight is the weight of the model in the blend below which rows report it.
 const leastWeight = 0.2
 
-// answer is what a model forecast.
+// answer contains a model's forecast.
 type answer struct {
 	source   Source
 	first, n int
-	values   []float64 // a row per step, with a value for each of the state's levels
+	values   []float64 // one row per step, with a value for each of the state's levels
 	reason   Reason
 	quality  Quality
 	weight   float64
 }
 
-// ask lets the models forecast. It returns nil if no model can forecast, and the reason
-// why the client's own model cannot.
+// ask calls the models for a forecast. It returns nil if no model can forecast, and the
+// reason why the client's own model cannot.
 func (s *State) ask(models Models, cutoff int64, late bool) (*answer, Reason) {
 	why := models.Reason
 	if why == "" {
@@ -73,7 +73,7 @@ func (s *State) ask(models Models, cutoff int64, late bool) (*answer, Reason) {
 		if a, _ := s.try(models.Generic, &s.generic, cutoff, late); a != nil {
 			a.source = Generic
 			if a.quality = Estimated; a.reason == "" || why != NoRelease {
-				a.reason = why // that there is no model at all is the least that can be said
+				a.reason = why // the weakest reason is that there is no model at all
 			}
 			return a, why
 		}
@@ -81,7 +81,7 @@ func (s *State) ask(models Models, cutoff int64, late bool) (*answer, Reason) {
 	return nil, why
 }
 
-// try lets one model forecast, or returns why it cannot.
+// try calls one model for a forecast, or returns the reason why it cannot forecast.
 func (s *State) try(f Forecaster, to **track, cutoff int64, late bool) (*answer, Reason) {
 	first, n := f.Span()
 	switch {
@@ -121,7 +121,7 @@ func (s *State) try(f Forecaster, to **track, cutoff int64, late bool) (*answer,
 	return a, ""
 }
 
-// takeValues writes what a model forecasts to the work's raw values, and to its values for the
+// takeValues writes a model's forecast to the work's raw values, and to its values for the
 // state's levels. It returns false if the model fails or a value is not finite.
 func (s *State) takeValues(f Forecaster, cutoff int64) bool {
 	w := &s.work
@@ -144,7 +144,8 @@ func (s *State) takeValues(f Forecaster, cutoff int64) bool {
 	return true
 }
 
-// trackFor returns the track of forecasts with the given span: the present one, or a new one.
+// trackFor returns the track of forecasts with the given span, which is the current one or a
+// new one.
 func (s *State) trackFor(to **track, first, n int, late bool) (*track, error) {
 	if t := *to; t != nil && t.c.Horizon == first && t.c.Targets == n {
 		return t, nil
@@ -186,7 +187,7 @@ func (s *State) correct(t *track, values, references []float64) {
 	t.issue(last, values, references)
 }
 
-// due reports whether an issue is to be recorded.
+// due reports whether an issue must be recorded.
 func (s *State) due(t *track) bool {
 	return (s.work.last+1)%t.Every() == 0 && s.work.last > t.newest
 }

@@ -2,7 +2,7 @@ package issue
 
 import "time"
 
-// grid has the steps of a meter, which are counted from 1970.
+// grid contains the steps of a meter, which are counted from 1970.
 type grid struct {
 	interval time.Duration
 	seconds  int64
@@ -20,7 +20,7 @@ func (g *grid) step(at int64) int {
 	return int(n)
 }
 
-// start returns when a step starts, in Unix seconds.
+// start returns the start of a step in Unix seconds.
 func (g *grid) start(step int) int64 { return int64(step)*g.seconds + g.phase }
 
 // stepAfter returns the start of the first step that does not begin before a time.

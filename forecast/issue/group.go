@@ -24,7 +24,7 @@ func NewGroup(c Config) (*Group, error) {
 	return &Group{s}, s.addTracks()
 }
 
-// Next returns what that of a [State] does.
+// Next returns the same as that of a [State].
 func (g *Group) Next() int64 { return g.s.Next() }
 
 // Recorded reports whether an issue at a cutoff is recorded.

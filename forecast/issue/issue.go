@@ -1,5 +1,5 @@
 // Package issue makes the forecasts that people use. For every step of the next hours or
-// days they have quantiles of the load, the source of each value, and the reason why the
+// days they contain quantiles of the load, the source of each value, and the reason why the
 // source is not a better one. The package has no clock and does no I/O, so the same
 // readings give the same forecasts in a file and at a client.
 //
@@ -9,7 +9,7 @@
 // earlier issues.
 package issue
 
-// Source is what made a row of a forecast, from best to worst.
+// Source is the origin of a forecast row, listed from best to worst.
 type Source string
 
 // The ladder.
@@ -23,33 +23,33 @@ const (
 	None    Source = "none"    // there is no forecast
 )
 
-// Ladder has the sources from best to worst.
+// Ladder lists the sources from best to worst.
 var Ladder = []Source{Model, Generic, Median, Week, Day, Last, None}
 
-// Reason says why a row is not from a better source, or which inputs the source lacked.
+// Reason explains why a row is not from a better source, or which inputs the source lacked.
 type Reason string
 
 // The reasons.
 const (
 	NoRelease          Reason = "no-release"          // there is no model
 	NoHead             Reason = "no-head"             // the client has no personal layers yet
-	Refused            Reason = "refused"             // the client tried the newest model, and it would be worse
+	Refused            Reason = "refused"             // the client tried the newest model, which would be worse
 	Gap                Reason = "gap"                 // too many readings are missing
 	Flat               Reason = "flat"                // the readings have not changed for a day
 	WeatherMissing     Reason = "weather"             // the model needs weather that is not known
 	BeyondReach        Reason = "beyond-reach"        // the model does not forecast that far
 	StepDiffers        Reason = "step-differs"        // the model is for another interval
-	ShortHistory       Reason = "short-history"       // the readings do not go back far enough
+	ShortHistory       Reason = "short-history"       // the history of readings is too short
 	NoReadings         Reason = "no-readings"         // there is no recent reading
 	InputFilled        Reason = "input-filled"        // missing readings were replaced
-	WeatherObserved    Reason = "weather-observed"    // the weather is what happened, not a forecast
-	WeatherPersisted   Reason = "weather-persisted"   // the weather is that of the day before
+	WeatherObserved    Reason = "weather-observed"    // the weather is observed, not forecast
+	WeatherPersisted   Reason = "weather-persisted"   // the weather is that of the previous day
 	WeatherClimatology Reason = "weather-climatology" // the weather is the mean of month and hour
-	MostlyWeek         Reason = "mostly-week"         // the model has little weight against last week
+	MostlyWeek         Reason = "mostly-week"         // the model has little weight compared with last week
 	ModelFailed        Reason = "model-failed"        // the model's output was not a number
 )
 
-// Reasons has all reasons.
+// Reasons lists all reasons.
 var Reasons = []Reason{
 	NoRelease, NoHead, Refused, Gap, Flat, WeatherMissing, BeyondReach, StepDiffers, ShortHistory, NoReadings, InputFilled,
 	WeatherObserved, WeatherPersisted, WeatherClimatology, MostlyWeek, ModelFailed,
@@ -69,12 +69,12 @@ const (
 type Row struct {
 	Time   int64 // start of the step, Unix seconds
 	Values []float64
-	// Mean is the mean of the load, or NaN. Whatever is added up is added up from means.
+	// Mean is the mean of the load, or NaN. Everything that is added up uses means.
 	Mean    float64
 	Source  Source
 	Quality Quality
 	Reason  Reason // may be empty
-	// Paths has joint scenarios, or nothing unless [AddPaths] added them.
+	// Paths contains joint scenarios, or is nil unless [AddPaths] added them.
 	Paths []float64
 }
 
@@ -95,5 +95,5 @@ type Forecast struct {
 	Model  string
 	Weight float64
 
-	nonnegative bool // no load of the client ever was negative
+	nonnegative bool // the client never had a negative load
 }

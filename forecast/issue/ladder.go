@@ -8,7 +8,7 @@ import (
 	"loadstar/series"
 )
 
-// work has the buffers of one call of Issue. They are reused.
+// work contains the buffers of one call of Issue. They are reused.
 type work struct {
 	past
 	extreme int // the local day with the highest peak, or 0 if there is none
@@ -19,8 +19,8 @@ type work struct {
 	raw, values, fallbacks, simple []float64
 	sources                        []Source
 	reasons                        []Reason
-	days                           []int        // before the target from which a row is, or 0
-	quantiles                      [][3]float64 // of the rows, at meanLevels
+	days                           []int        // number of days before the target from which a row's load is, or 0
+	quantiles                      [][3]float64 // quantiles of the rows, at meanLevels
 }
 
 // Issue makes the forecast at a cutoff, which must be a multiple of the step. It advances
@@ -85,7 +85,7 @@ func (s *State) rows(a *answer, why Reason, cutoff int64) []Row {
 func (s *State) fill(row *Row, from []float64) {
 	if s.hasRead && !s.fedIn {
 		for i, v := range from {
-			from[i] = max(v, 0) // NaN stays NaN
+			from[i] = max(v, 0) // NaN remains NaN
 		}
 	}
 	slices.Sort(from)
@@ -97,8 +97,8 @@ func (s *State) fill(row *Row, from []float64) {
 	s.work.quantiles = append(s.work.quantiles, q)
 }
 
-// complete adds the rows to a forecast, given those of all tracked steps, and the values that
-// are computed from several rows.
+// complete adds to a forecast its rows, taken from those of all tracked steps, and the values
+// that are computed from several rows.
 func (s *State) complete(f *Forecast, rows []Row, late bool) {
 	f.Rows = rows[:s.c.H:s.c.H]
 	f.nonnegative = s.hasRead && !s.fedIn
@@ -188,7 +188,7 @@ func (s *State) correctKnown() {
 	each(math.NaN())
 }
 
-// unknown returns n references that are not known.
+// unknown returns n unknown references.
 func (s *State) unknown(n int) []float64 {
 	s.work.simple = resized(s.work.simple, n)
 	for i := range s.work.simple {
@@ -200,8 +200,8 @@ func (s *State) unknown(n int) []float64 {
 // lastHours is the maximum age of the newest load to serve as a forecast.
 const lastHours = 6
 
-// simpleAt returns the forecast of a target without a model, its source, and why the
-// source is not a better one. Days is the age in days of the repeated load, or 0.
+// simpleAt returns the forecast of a target without a model, its source, and the reason why
+// the source is not a better one. Days is the age in days of the repeated load, or 0.
 func (s *State) simpleAt(target int) (v float64, source Source, reason Reason, days int) {
 	w := &s.work
 	if w.extreme != 0 {

@@ -9,7 +9,7 @@ import (
 	"loadstar/series"
 )
 
-// TestLadder removes what each rung needs, one after the other.
+// TestLadder removes the requirements of each source, one after the other.
 func TestLadder(t *testing.T) {
 	m := meter(60, time.UTC)
 	n := len(m.Load)
@@ -81,7 +81,7 @@ func TestLadder(t *testing.T) {
 	}
 }
 
-// TestMostlyWeek lets the model be bad for weeks.
+// TestMostlyWeek makes the model perform badly for weeks.
 func TestMostlyWeek(t *testing.T) {
 	m := meter(60, time.UTC)
 	s, bad := state(t, Config{}), newFake(m, 24)
@@ -143,7 +143,7 @@ func TestExtremeDay(t *testing.T) {
 func TestClockChanges(t *testing.T) {
 	berlin := location(t, "Europe/Berlin")
 	m := meter(365, time.UTC)
-	for i := range m.Load { // the load tells the step, and days of a week differ more than weeks
+	for i := range m.Load { // the load encodes the step, and days of a week differ more than weeks
 		m.Load[i] = float32(i%168*1000 + i/168)
 	}
 	for _, change := range []time.Time{
@@ -188,7 +188,7 @@ func TestFeedIn(t *testing.T) {
 	}
 }
 
-// TestLevels asks for levels that the model does not have.
+// TestLevels requests levels that the model does not have.
 func TestLevels(t *testing.T) {
 	m := meter(60, time.UTC)
 	cutoff := m.Start + 60*day

@@ -18,14 +18,14 @@ const (
 	medianGain = 0.95
 )
 
-// medians takes the median of the loads at the same clock time for each step of the next 24
-// hours, and finds out whether the median or last week's load has forecast the last two
-// weeks better. Homes have irregular peaks, which last week's load
-// repeats at the wrong time. Buildings have workdays and weekends, which a median mixes.
+// medians computes the median of the loads at the same clock time for each step of the next
+// 24 hours, and determines whether the median or last week's load was the better forecast
+// in the last two weeks. Homes have irregular peaks, which last week's load repeats at the
+// wrong time. Buildings have workdays and weekends, which a median mixes.
 func (s *State) medians() {
 	w := &s.work
 	w.medians = resized(w.medians, s.perDay)
-	var loads [medianDays]float64 // the newest first
+	var loads [medianDays]float64 // newest first
 	var ofMedian, ofWeek float64
 	for i := range w.medians {
 		known := w.sorted[:0]

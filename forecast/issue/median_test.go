@@ -11,9 +11,9 @@ import (
 	"loadstar/series/read"
 )
 
-// TestMedian checks that the median of 28 days serves a home with irregular peaks, that last
-// week's load serves a building with workdays and weekends, and that a short history has no
-// median.
+// TestMedian checks that the median of 28 days is used for a home with irregular peaks, that
+// last week's load is used for a building with workdays and weekends, and that a short
+// history has no median.
 func TestMedian(t *testing.T) {
 	berlin := location(t, "Europe/Berlin")
 	r := rand.New(rand.NewPCG(1, 2))
@@ -58,14 +58,14 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// TestMedianOnRealMeters checks without a model what real meters get: homes the median, with
-// a lower error than last week's load has, and buildings mostly last week's
+// TestMedianOnRealMeters checks the forecasts of real meters without a model. Homes get the
+// median, with a lower error than last week's load, and buildings mostly get last week's
 // load.
 func TestMedianOnRealMeters(t *testing.T) {
 	for _, x := range []struct {
 		group       string
 		least, most float64 // share of medians
-		relative    float64 // most error relative to that of last week's load
+		relative    float64 // maximum error relative to that of last week's load
 	}{
 		{"sgsc-core19", 0.9, 1, 0.82},
 		{"resstock-ca-core42", 0.9, 1, 0.78},

@@ -26,8 +26,8 @@ func netMeter(days, mounted int) series.Meter {
 	return m
 }
 
-// TestNetLoad checks that no forecast of a home that feeds in is cut at 0: intervals, means,
-// energies and the blend work as for other loads, from soon after the panels were mounted on.
+// TestNetLoad checks that no forecast of a home that feeds in is cut off at 0. Soon after the
+// panels were mounted, intervals, means, energies and the blend work as for other loads.
 func TestNetLoad(t *testing.T) {
 	m := netMeter(200, 60)
 	s := state(t, Config{})

@@ -7,19 +7,19 @@ import (
 	"loadstar/series"
 )
 
-// past has the readings that a forecast at a cutoff may use.
+// past contains the readings that a forecast at a cutoff may use.
 type past struct {
 	*grid
-	load  []float32 // of the last reachDays days up to the cutoff, at most
+	load  []float32 // load of at most the last reachDays days before the cutoff
 	first int       // the step of load[0]
 	last  int       // the newest step before the cutoff
 	// oldest and newest are the first and the last step with a load, or oldest is after
 	// newest if there is none.
 	oldest, newest int
-	errors         map[int][]float64 // sorted errors of repeating a day, by days
+	errors         map[int][]float64 // sorted errors of repeating a day, by the number of days
 }
 
-// read takes the readings of a meter up to a cutoff.
+// read reads the readings of a meter up to a cutoff.
 func (p *past) read(g *grid, m series.Meter, cutoff int64) {
 	p.grid = g
 	first := p.step(m.Start)
@@ -67,12 +67,12 @@ func (p *past) newestDay(target, days int) (step, back int) {
 	}
 }
 
-// highest returns the highest load of the 24 hours from a step on, or NaN if a reading is
-// missing.
+// highest returns the highest load in the 24 hours starting at a step, or NaN if a reading
+// is missing.
 func (p *past) highest(from int) float64 {
 	top := math.Inf(-1)
 	for step := from; step < from+p.perDay; step++ {
-		top = max(top, p.at(step)) // NaN stays NaN
+		top = max(top, p.at(step)) // NaN remains NaN
 	}
 	return top
 }
@@ -101,9 +101,9 @@ func (p *past) extremeDay() int {
 	return p.clock.day(p.start(p.first + at))
 }
 
-// flat reports whether the meter has stood still for a day. All loads of the last 24 hours
-// must be equal, and the run must be at least twice as long as any earlier one. A meter
-// that often repeats values is not flat.
+// flat reports whether the meter's reading has not changed for a day. All loads of the last
+// 24 hours must be equal, and the run must be at least twice as long as any earlier one. A
+// meter that often repeats values is not flat.
 func (p *past) flat() bool {
 	run, longest, n := 0, 0, 0 // n is the length of a run before the newest one
 	newest := float32(math.NaN())
@@ -126,7 +126,7 @@ func (p *past) flat() bool {
 	return run >= p.perDay && longest > 0 && run >= 2*longest
 }
 
-// errorsOf returns the sorted errors of repeating the load some days before.
+// errorsOf returns the sorted errors of repeating the load of some days before.
 func (p *past) errorsOf(days int) []float64 {
 	if e, ok := p.errors[days]; ok {
 		return e

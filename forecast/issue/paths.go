@@ -9,13 +9,14 @@ import (
 // LeastShapes is the minimum number of earlier forecasts for joint scenarios.
 const LeastShapes = 10
 
-// AddPaths adds n joint scenarios to the rows of a forecast. Number k of all rows is one course
-// of the load. Each row's scenarios have the distribution of its quantiles, of which there must
-// be at least two. Earlier forecasts of the same client determine which values form a course. If
-// a load was the third highest relative to its forecasts at one step and the fifth highest at
-// the next, so is one of the scenarios. Load returns the measured load of the step that starts
-// at a time, or NaN. AddPaths uses the newest earlier forecasts, and repeats them if there are
-// fewer than n. AddPaths returns false, and adds nothing, if there are fewer than [LeastShapes].
+// AddPaths adds n joint scenarios to the rows of a forecast. Number k of all rows forms one
+// course of the load. Each row's scenarios have the distribution of its quantiles, of which
+// there must be at least two. Earlier forecasts of the same client determine which values form a
+// course. If a load was the third highest relative to its forecasts at one step and the fifth
+// highest at the next, so is one of the scenarios. Load returns the measured load of the step
+// that starts at a time, or NaN. AddPaths uses the newest earlier forecasts, and repeats them if
+// there are fewer than n. AddPaths returns false, and adds nothing, if there are fewer than
+// [LeastShapes].
 //
 // M. Clark et al., The Schaake shuffle, Journal of Hydrometeorology 5 (2004). We rank errors
 // in the units of their forecasts instead of observations, because forecasts differ by day.
@@ -46,8 +47,8 @@ func AddPaths(f *Forecast, earlier []Forecast, load func(at int64) float64, n in
 	return true
 }
 
-// scores returns the courses of the newest forecasts that are as long as f: for each row, how
-// many standard deviations the load was from the median.
+// scores returns the courses of the newest forecasts that are as long as f. For each row,
+// they contain the distance of the load from the median in standard deviations.
 func scores(f *Forecast, earlier []Forecast, load func(at int64) float64, n int) (shapes [][]float64) {
 	for _, e := range slices.Backward(earlier) {
 		if len(shapes) == n {

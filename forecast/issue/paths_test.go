@@ -20,10 +20,10 @@ func loadOf(m series.Meter) func(int64) float64 {
 }
 
 // TestPaths checks that the scenarios of a row have its quantiles, that they follow the errors
-// of earlier forecasts, and that they need some of them.
+// of earlier forecasts, and that they require a minimum number of them.
 func TestPaths(t *testing.T) {
-	// Loads are the forecast plus an error that is the same for all hours of a day, and one of
-	// its own for the last hour.
+	// Loads are the forecast plus an error that is the same for all hours of a day except the
+	// last, which has its own error.
 	random := rand.New(rand.NewPCG(1, 1))
 	levels := []float64{0.1, 0.5, 0.9}
 	const n, rows = 50, 4
@@ -65,7 +65,7 @@ func TestPaths(t *testing.T) {
 			t.Fatalf("row %d has %d scenarios from %g on", i, len(sorted), sorted[0])
 		}
 		for k, level := range levels {
-			// Between the ranks on both sides of the level.
+			// The level lies between the ranks on both sides.
 			at := int(level * n)
 			if low, high := sorted[at-1], sorted[at]; r.Values[k] < low-1e-9 || r.Values[k] > high+1e-9 {
 				t.Errorf("row %d: quantile %g of the scenarios is between %g and %g, want %g", i, level, low, high, r.Values[k])
@@ -106,7 +106,7 @@ func TestPaths(t *testing.T) {
 	if !slices.Equal(again.Rows[2].Paths, f.Rows[2].Paths) {
 		t.Error("the scenarios differ from call to call")
 	}
-	// Later loads, which are known here, have no effect.
+	// Later loads, which this test knows, have no effect.
 	past := issue(40)
 	AddPaths(&past, earlier[:40], load, n)
 	future := issue(40)
@@ -119,7 +119,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestPathsOfNetLoad checks that scenarios of a meter that feeds in are not cut at 0.
+// TestPathsOfNetLoad checks that scenarios of a meter that feeds in are not cut off at 0.
 func TestPathsOfNetLoad(t *testing.T) {
 	m := meter(120, time.UTC)
 	for i := range m.Load {

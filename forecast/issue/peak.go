@@ -19,7 +19,7 @@ type Peak struct {
 // deviations is the distance of P90 from the median of a normal distribution.
 const deviations = 1.2815515655446004
 
-// Above returns the chance that the peak is above a limit, or NaN. On each side of the
+// Above returns the probability that the peak is above a limit, or NaN. On each side of the
 // median, it uses a normal distribution through the quantiles.
 func (p Peak) Above(limit float64) float64 {
 	spread := p.P90 - p.P50
@@ -40,7 +40,7 @@ func (p Peak) Above(limit float64) float64 {
 // peakWeights are the weights of the inputs of peaks, for P10, P50 and P90. They result from
 // a quantile regression on the validation days of three groups of homes, scaled by client
 // (see docs/adr/0050-means-beside-medians.md). For clients with other habits, the tracker
-// blends the forecasts with the highest median, which is right for buildings.
+// blends the forecasts with the highest median, which is accurate for buildings.
 var peakWeights = [3][11]float64{
 	{0.46, -0.06, 0.56, -0.02, -0.02, -0.01, 0, -0.02, 0.07, 0.15, -0.03},
 	{0.18, 0.06, 0.56, -0.32, 0.09, -0.01, 0.03, 0, 0.35, 0.22, -0.02},
@@ -65,7 +65,7 @@ func (s *State) peakInputs(steps [][3]float64) (in [11]float64, ok bool) {
 			mean[k] += v / float64(len(steps))
 		}
 	}
-	peaks := make([]float64, peakDays) // the newest first
+	peaks := make([]float64, peakDays) // newest first
 	known, sum := 0, 0.0
 	for i := range peaks {
 		if peaks[i] = s.work.highest(s.work.last + 1 - (i+1)*s.perDay); !math.IsNaN(peaks[i]) {
@@ -90,7 +90,7 @@ func (s *State) peakInputs(steps [][3]float64) (in [11]float64, ok bool) {
 }
 
 // peak forecasts the highest load of the next 24 hours, and records the forecast if a recorded
-// issue is due. Steps has the quantiles of the rows.
+// issue is due. Steps contains the quantiles of the rows.
 func (s *State) peak(rows []Row, steps [][3]float64, late bool) Peak {
 	p := Peak{P10: math.NaN(), P50: math.NaN(), P90: math.NaN()}
 	if len(rows) < s.perDay {

@@ -14,7 +14,7 @@ import (
 )
 
 // TestPathsOfHomes sums the scenarios of real homes over 24 hours. P10 to P90 of the sums must
-// contain about 80 % of what was measured. Draws that are independent from hour to hour contain
+// contain about 80 % of the measured sums. Draws that are independent from hour to hour contain
 // far less, because their errors cancel.
 func TestPathsOfHomes(t *testing.T) {
 	path, root := testkit.Dataset(t, "sgsc-core19")

@@ -10,7 +10,7 @@ import (
 	"loadstar/series"
 )
 
-// Fallback is what takes the place of a model.
+// Fallback selects the forecast that is used without a model.
 type Fallback string
 
 // The fallbacks.
@@ -37,18 +37,18 @@ type Config struct {
 }
 
 const (
-	// maxLevels and maxDays limit what a configuration can ask for.
+	// maxLevels and maxDays limit a configuration.
 	maxLevels = 99
 	maxDays   = 14
 	// trackedDays is the minimum number of days for which the errors of fallbacks are
 	// tracked. So the state does not depend on H up to this limit.
 	trackedDays = 2
-	// reachDays is how far before the cutoff a forecast reads loads.
+	// reachDays is the number of days before the cutoff whose loads a forecast reads.
 	reachDays = 29
 )
 
-// State is what a client's forecasts have learned from earlier errors. It is
-// not safe for concurrent use.
+// State is the data that a client's forecasts have learned from earlier errors. It is not
+// safe for concurrent use.
 //
 // A state learns only from recorded issues, at cutoffs that are multiples of [State.Every]
 // in UTC. So a client that makes a forecast at every step has the same state
@@ -56,20 +56,20 @@ const (
 type State struct {
 	c Config
 	grid
-	// levels has the levels to forecast and those for means. pick has the place of each
-	// level to forecast in levels, and means the places of meanLevels.
+	// levels contains the levels to forecast and those for means. pick contains the
+	// position of each level to forecast in levels, and means the positions of meanLevels.
 	levels []float64
 	point  int
 	pick   []int
 	means  [len(meanLevels)]int
 
-	next int // the first step that was not seen yet, counted from 1970; 0 at first
+	next int // the first step that was not seen yet, counted from 1970; initially 0
 	// hasRead means that there was a load, and fedIn that a load was negative.
 	hasRead, fedIn bool
 	fallback       *track
 	own            *track   // nil before the first forecast
 	generic        *track   // nil before the first forecast
-	byDay          []*track // of the energies of days, by time of recorded issues
+	byDay          []*track // tracks of the energies of days, by the time of recorded issues
 	peaks          *track
 	group          bool // the state is that of a sum
 
@@ -102,7 +102,7 @@ func NewState(c Config) (*State, error) {
 	return s, s.addTracks()
 }
 
-// addTracks makes the tracks that every state has.
+// addTracks creates the tracks that every state has.
 func (s *State) addTracks() (err error) {
 	if s.fallback, err = s.newTrack(1, s.tracked(), false); err != nil {
 		return err
@@ -121,24 +121,24 @@ func (s *State) addTracks() (err error) {
 // newState returns a state without tracks.
 func newState(c Config) (*State, error) {
 	if c.Step < time.Second || c.Step%time.Second != 0 || 24*time.Hour%c.Step != 0 {
-		return nil, fmt.Errorf("a step of %s does not divide a day; want whole seconds that divide 24 hours", c.Step)
+		return nil, fmt.Errorf("an interval of %s does not divide a day; want whole seconds that divide 24 hours", c.Step)
 	}
 	if c.Clock == nil {
-		return nil, fmt.Errorf("forecasts need the clock of the meter")
+		return nil, fmt.Errorf("forecasts require the clock of the meter")
 	}
 	s := &State{c: c, grid: grid{interval: c.Step, seconds: int64(c.Step / time.Second), perDay: int(24 * time.Hour / c.Step), clock: clock{location: c.Clock}}}
 	if c.H < 1 || c.H > maxDays*s.perDay {
-		return nil, fmt.Errorf("%d steps to forecast; want 1 to %d, which is %d days", c.H, maxDays*s.perDay, maxDays)
+		return nil, fmt.Errorf("%d steps cannot be forecast; want 1 to %d, which is %d days", c.H, maxDays*s.perDay, maxDays)
 	}
 	if c.Levels == nil {
 		s.c.Levels = []float64{0.1, 0.5, 0.9}
 	}
 	if len(s.c.Levels) == 0 || len(s.c.Levels) > maxLevels {
-		return nil, fmt.Errorf("%d levels; want 1 to %d", len(s.c.Levels), maxLevels)
+		return nil, fmt.Errorf("%d levels are not possible; want 1 to %d", len(s.c.Levels), maxLevels)
 	}
 	for i, level := range s.c.Levels {
 		if !(level > 0 && level < 1) || i > 0 && level <= s.c.Levels[i-1] {
-			return nil, fmt.Errorf("levels %v; want ascending numbers between 0 and 1", s.c.Levels)
+			return nil, fmt.Errorf("levels %v are not possible; want ascending numbers between 0 and 1", s.c.Levels)
 		}
 	}
 	switch c.Fallback {
@@ -146,7 +146,7 @@ func newState(c Config) (*State, error) {
 		s.c.Fallback = LastWeek
 	case LastWeek, ExtremeDay:
 	default:
-		return nil, fmt.Errorf("no fallback %q; there are %s and %s", string(c.Fallback), string(LastWeek), string(ExtremeDay))
+		return nil, fmt.Errorf("there is no fallback %q; there are %s and %s", string(c.Fallback), string(LastWeek), string(ExtremeDay))
 	}
 	s.levels = slices.Clone(s.c.Levels)
 	for _, level := range meanLevels {
@@ -200,8 +200,8 @@ func (t *track) issue(last int, values, references []float64) {
 }
 
 // Every returns the number of steps between recorded issues: at most 6 hours, and less for
-// models that forecast less than a day. Targets has, for each model that the state has not seen
-// yet, the number of steps that it forecasts.
+// models that forecast less than a day. Targets contains, for each model that the state has not
+// seen yet, the number of steps that it forecasts.
 func (s *State) Every(targets ...int) int {
 	every := s.fallback.Every()
 	for _, t := range []*track{s.own, s.generic} {

@@ -59,7 +59,7 @@ func TestYear(t *testing.T) {
 	}
 }
 
-// equal compares forecasts; NaN equals NaN.
+// equal compares forecasts and treats NaN as equal to NaN.
 func equal(a, b Forecast) bool {
 	if len(a.Rows) != len(b.Rows) {
 		return false
@@ -79,7 +79,7 @@ func equal(a, b Forecast) bool {
 			return false
 		}
 	}
-	// NaN is printed, but does not equal itself.
+	// NaN is printed, but is not equal to itself.
 	if fmt.Sprint(a.Days, a.Peak, a.Weight) != fmt.Sprint(b.Days, b.Peak, b.Weight) {
 		return false
 	}
@@ -199,8 +199,8 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// TestGolden checks that later versions of the program read the states of this one. Long
-// steps make the state small.
+// TestGolden checks that later versions of the program can read the states of this one.
+// Long steps make the state small.
 func TestGolden(t *testing.T) {
 	config := Config{Step: 24 * time.Hour, H: 1, Levels: []float64{0.5}}
 	m := meter(20, time.UTC)

@@ -1,11 +1,11 @@
 package issue
 
-// Advice is a finding in plain words, and what to do.
+// Advice explains a finding in plain words, and what to do.
 type Advice struct{ Message, Advice string }
 
 const postWeather = "Give a weather forecast for the place of the meter, for example with weather.address in agent.yaml: docs/how-to/weather.md says how."
 
-// weatherCosts describe the loss of accuracy if a model's weather is unknown. The figures
+// weatherCosts describes the loss of accuracy if a model's weather is unknown. The figures
 // come from trained day-ahead models with the weather of the day before (see
 // docs/forecast.md).
 var weatherCosts = map[Reason]Advice{

@@ -5,7 +5,7 @@ import "math"
 // The intervals in this file serve the first days of a meter, before a tracker knows the
 // errors of earlier issues.
 
-// leastErrors is the number of known errors from which intervals can be made.
+// leastErrors is the number of known errors from which intervals can be computed.
 const leastErrors = 24
 
 // young writes an interval around the point forecast of a row that repeats the load some

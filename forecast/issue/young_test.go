@@ -6,8 +6,8 @@ import (
 )
 
 // TestGenericWidths checks that the intervals of a generic model are at least half as wide as its
-// own until its tracker knows every day of the week, and may be narrower after that. Those of a
-// client's own model may be from the start.
+// own until its tracker knows every day of the week, and may be narrower after that. The
+// intervals of a client's own model may be narrower from the start.
 func TestGenericWidths(t *testing.T) {
 	m := meter(40, time.UTC)
 	for i := range m.Load {

@@ -15,12 +15,13 @@ import (
 	"testing"
 )
 
-// floor is folders of the repository that may import those of lower floors, but not each other.
+// floor is a set of folders of the repository that may import those of lower floors, but not
+// each other.
 type floor struct {
 	folders, what string
 }
 
-// floors has the floors of the house, the highest first. docs/architecture.md has it as a table.
+// floors lists the floors, the highest first. docs/architecture.md contains it as a table.
 var floors = []floor{
 	{"rig", "a module of its own, which no release contains: `loadstar-lab` (papers, benchmarks), and the tests of the whole product, some of them programs (`chaos`, `attack`, `simulation`, `year`)"},
 	{"cmd", "the programs `loadstar` (`operate`: commands that call a server, and those of a keeper; `demo`, `doctor`; `cli`: what they share) and `loadstar-agent`"},
@@ -38,7 +39,7 @@ var floors = []floor{
 // sameFloor lists folders that are on the floor of the folder above them in floors.
 var sameFloor = []string{"keeper", "server", "lab"}
 
-// height returns the number of a package's floor, from above, and its folder.
+// height returns the number of a package's floor, counted from the top, and its folder.
 func height(path string) (n int, folder string, ok bool) {
 	folder, _, _ = strings.Cut(path, "/")
 	for _, f := range floors {
@@ -52,16 +53,16 @@ func height(path string) (n int, folder string, ok bool) {
 	return 0, folder, false
 }
 
-// pkg says what a package may import.
+// pkg lists the permitted imports of a package.
 type pkg struct {
-	may string // our packages; "..." means all of lower floors and of its own folder
+	may string // our packages; "..." means all of lower floors and of the package's own folder
 	// external lists the modules outside the standard library that it may
 	// import. Each of them becomes part of a binary that users deploy.
 	external string
 }
 
-// table is the table of packages. A package may import what its line lists: packages of lower
-// floors and of its own folder. docs/reference/packages.md is generated from it.
+// table is the table of packages. A package may import the packages in its line, which are on
+// lower floors or in its own folder. docs/reference/packages.md is generated from the table.
 var table = map[string]pkg{
 	"rig/paper":            {may: "internal/config internal/disk lab/experiment lab/report", external: "github.com/expr-lang/expr go.yaml.in/yaml/v3"},
 	"rig/year":             {may: "agent/live forecast/issue nn/kernel series series/store"},
@@ -285,7 +286,7 @@ func checkImport(from string, r pkg, to string) error {
 	return nil
 }
 
-// TestCheckImport checks that imports against the order are found.
+// TestCheckImport checks that forbidden imports are detected.
 func TestCheckImport(t *testing.T) {
 	everything := pkg{may: "..."}
 	for _, c := range []struct {
@@ -296,9 +297,9 @@ func TestCheckImport(t *testing.T) {
 		{"server/gateway", "server/ledger", true},
 		{"internal/mtls", "internal/atomicfile", true},
 		{"rig/chaos", "nn/nntest", true},
-		{"server/gateway", "agent", false},        // the same floor
+		{"server/gateway", "agent", false},        // both are on the same floor
 		{"internal/mtls", "series", false},        // upwards
-		{"cmd/loadstar", "rig/product", false},    // the product imports no rig
+		{"cmd/loadstar", "rig/product", false},    // the product must not import the rig
 		{"cmd/loadstar", "nn/nntest", false},      // only for tests
 		{"internal/testkit", "agent/live", false}, // upwards, in a package for tests
 	} {
@@ -321,7 +322,7 @@ func TestPackageComments(t *testing.T) {
 
 var rewrite = flag.Bool("rewrite", false, "regenerate docs/reference/packages.md and the table in docs/architecture.md")
 
-// TestReference checks that the documents are what floors, table and the package comments say.
+// TestReference checks that the documents match floors, table and the package comments.
 func TestReference(t *testing.T) {
 	docs := filepath.Join("..", "..", "docs")
 	same(t, filepath.Join(docs, "reference", "packages.md"), func(string) string { return reference(packages(t, "amd64")) })
@@ -336,7 +337,7 @@ func TestReference(t *testing.T) {
 	})
 }
 
-// same checks that a page is what want returns for it, or writes it.
+// same checks that a page equals the result of want for it, or writes it.
 func same(t *testing.T, path string, want func(page string) string) {
 	t.Helper()
 	page, err := os.ReadFile(path)
@@ -399,7 +400,8 @@ func reference(all []goPackage) string {
 	return b.String()
 }
 
-// purpose returns the first sentence of a package comment without the words that all of them begin with.
+// purpose returns the first sentence of a package comment without the words with which all of
+// them begin.
 func purpose(doc string) string {
 	words := strings.Fields(strings.TrimSuffix(doc, "."))
 	if len(words) > 2 && (words[0] == "Package" || words[0] == "Command") {

@@ -12,16 +12,18 @@ import (
 	"testing"
 )
 
-// A reader has to hold a type or a function in mind at once. Larger ones have a seam at which to divide them.
+// A reader has to keep a whole type or function in mind. Larger ones can be divided at a
+// seam.
 const (
-	maxMethods = 45 // of a type, exported and not
+	maxMethods = 45 // of a type, including unexported ones
 	maxLines   = 100
-	// A constructor of a command has its help and its flags; what the command does is a method.
+	// A constructor of a command contains its help and its flags, while the command's work is
+	// a method.
 	maxConstructor = 60
 	maxBranches    = 25 // if, for, case, && and ||, without those of nested function literals, which count on their own
 )
 
-// TestSizes holds the sizes of types and functions outside of tests and generated code.
+// TestSizes checks the sizes of types and functions outside of tests and generated code.
 func TestSizes(t *testing.T) {
 	root := filepath.Join("..", "..")
 	fset := token.NewFileSet()
@@ -176,7 +178,7 @@ func branches(function ast.Node) int {
 	return count
 }
 
-// TestBranches compares a count with one made by hand.
+// TestBranches compares a count with one that was made by hand.
 func TestBranches(t *testing.T) {
 	const text = `package p
 func f(a, b bool, c chan int) {

@@ -143,8 +143,8 @@ func (f *File) View(look func(tx *bolt.Tx) error) error {
 }
 
 // Update runs a write transaction. When it returns nil, the change is on disk. After a
-// failed write the content of the disk is unknown, so the next Update opens the file again.
-// It fails as long as opening fails.
+// failed write the content of the disk is unknown, so the next Update reopens the file. It
+// fails for as long as reopening fails.
 func (f *File) Update(change func(tx *bolt.Tx) error) error {
 	if err := f.reopen(); err != nil {
 		return f.named(err)
@@ -166,7 +166,7 @@ func (f *File) Update(change func(tx *bolt.Tx) error) error {
 	return f.named(err)
 }
 
-// reopen opens the file again if the last write failed.
+// reopen reopens the file if the last write failed.
 func (f *File) reopen() error {
 	f.mu.RLock()
 	failed := f.failed
@@ -184,7 +184,7 @@ func (f *File) reopen() error {
 	}
 	db, err := OpenDB(f.path)
 	if err != nil {
-		return fmt.Errorf("opening it again after a failed write (%w): %w", f.failed, err)
+		return fmt.Errorf("reopen after a failed write (%w): %w", f.failed, err)
 	}
 	f.db, f.failed = db, nil
 	return nil

@@ -62,7 +62,7 @@ func TestFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, second := bytes.Clone(whole), bytes.Clone(whole)
-	first[16+50] ^= 1 // in a meta page: bbolt takes the other one and forgets a transaction
+	first[16+50] ^= 1 // in a meta page; bbolt uses the other one and forgets a transaction
 	second[os.Getpagesize()+16+50] ^= 1
 	for _, data := range [][]byte{whole[:len(whole)/2], whole[:100], append(make([]byte, 8192), whole[8192:]...), first, second} {
 		if err := os.WriteFile(path, data, 0o600); err != nil {

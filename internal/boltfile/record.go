@@ -34,7 +34,7 @@ func Get(b *bolt.Bucket, key []byte, r any) (bool, error) {
 	return true, Decode(key, data, r)
 }
 
-// Decode decodes what Put has stored under a key.
+// Decode decodes a value that Put has stored under a key.
 func Decode(key, data []byte, r any) error {
 	n := len(data) - 4
 	if n < 0 || binary.LittleEndian.Uint32(data[n:]) != Checksum(key, data[:n]) {

@@ -60,7 +60,7 @@ func (d Duration) String() string {
 	return text
 }
 
-// setting is a key and how its value is written in one line.
+// setting is a key with its value as a single line.
 type setting struct {
 	path []string
 	kind reflect.Type

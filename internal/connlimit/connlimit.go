@@ -1,12 +1,12 @@
 // Package connlimit limits the connections to a listener, so that neither strangers nor a few
 // known callers can take them all.
 //
-// A connection is anonymous until a request arrives that proves who sends it: by a
-// certificate, a session or a token. Anonymous connections are limited by address and in
-// total. If there are too many, the listener accepts a new connection and closes the older of
-// two that are chosen at random. Connections that somebody holds open therefore make room for
-// new ones. If connections arrive faster than the server can answer, some still succeed. They
-// would all fail if the oldest one was always closed.
+// A connection is anonymous until a request arrives that proves its sender, by a certificate,
+// a session or a token. Anonymous connections are limited by address and in total. If there
+// are too many, the listener accepts a new connection and closes the older of two that are
+// chosen at random. Connections that somebody holds open therefore make room for new ones. If
+// connections arrive faster than the server can answer, some still succeed. They would all
+// fail if the oldest one was always closed.
 //
 // Known connections are limited by caller, not by address, because many agents may share an
 // address.
@@ -119,7 +119,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		k := &conn{Conn: c, limiter: l.limiter, group: who, address: who.Name, since: time.Now()}
 		victims, ok := l.limiter.enter(k)
 		for _, victim := range victims {
-			abort(victim.Conn) // its handler notices, and closes the rest
+			abort(victim.Conn) // its handler notices this and closes the rest
 		}
 		if !ok {
 			abort(c)
@@ -141,7 +141,7 @@ func (l *listener) Close() error {
 // its state for a minute.
 func abort(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok {
-		_ = t.SetLinger(0) // fails only if the connection is closed already
+		_ = t.SetLinger(0) // fails only if the connection is already closed
 	}
 	_ = c.Close() // nothing was written that could be lost
 }
@@ -208,8 +208,8 @@ func (l *Limiter) leave(k *conn) {
 	}
 }
 
-// know registers whose connection it is. It returns a connection of the same caller that
-// must be closed because the caller has too many, or nil.
+// know registers the caller of a connection. It returns a connection of the same caller
+// that must be closed because the caller has too many, or nil.
 func (l *Limiter) know(k *conn, who Caller) *conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -243,11 +243,11 @@ type conn struct {
 	address string
 	since   time.Time
 
-	// The limiter's mutex guards what follows.
+	// The limiter's mutex guards the following fields.
 	known, gone       bool
 	group             Caller
 	place, groupPlace int
-	calls             int // concurrent, while it is anonymous
+	calls             int // number of concurrent calls while the connection is anonymous
 }
 
 func (k *conn) Close() error {

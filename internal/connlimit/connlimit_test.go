@@ -55,7 +55,7 @@ func (f from) RemoteAddr() net.Addr {
 	return a
 }
 
-// room is a door with connections that have come through it.
+// room is a listener with connections that have come through it.
 type room struct {
 	*testing.T
 	*Limiter
@@ -63,7 +63,7 @@ type room struct {
 	l        net.Listener
 	accepted chan net.Conn
 	all      []net.Conn
-	limited  map[string]int // by reason and name; only Accept and know write it
+	limited  map[string]int // by reason and name; only Accept and know write to it
 }
 
 func newRoom(t *testing.T, c Config) *room {
@@ -119,8 +119,9 @@ func alive(c net.Conn) bool {
 	return err != io.EOF && err != io.ErrClosedPipe
 }
 
-// Strangers who hold connections do not keep others out: an old connection makes room for a
-// new one. This fails if new connections wait, or are refused, when there are too many.
+// Strangers who hold connections open do not block others, because an old connection makes
+// room for a new one. This fails if new connections wait, or are refused, when there are
+// too many.
 func TestStrangersMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t, Config{Connections: 1000, Anonymous: 100, OfAddress: 10, OfCaller: map[string]int{Agent: 2, User: 2}, Rate: 1000})
@@ -154,14 +155,15 @@ func TestStrangersMakeRoom(t *testing.T) {
 		if n := net64() + more(); n != 10 {
 			t.Errorf("one network has %d connections, want 10", n)
 		}
-		// A crowd of addresses makes the largest give way, not a newcomer.
+		// In a crowd of addresses, the largest one loses connections, not a newcomer.
 		for i := range 200 {
 			hold(fmt.Sprintf("198.51.100.%d:1", i), 1)
 		}
 		if n := len(r.anonymous.all); n != 100 {
 			t.Errorf("%d strangers, want 100", n)
 		}
-		// Who gives way is a matter of chance: of their 20, about 2 are left, and rarely 7.
+		// The closed connections are chosen at random; of their 20, about 2 remain, and rarely
+		// 7.
 		if n := one() + net64() + more(); n > 10 {
 			t.Errorf("two addresses still have %d connections of the 100", n)
 		}
@@ -271,7 +273,7 @@ func TestRate(t *testing.T) {
 	})
 }
 
-// A connection without a certificate serves one call, and few at a time.
+// A connection without a certificate serves one call, and only few concurrently.
 func TestAnonymousCall(t *testing.T) {
 	d := New(Config{Connections: 100, Anonymous: 100, OfAddress: 100, OfCaller: map[string]int{Agent: 10, User: 10}, Rate: 1000, Limited: func(string, Caller) {}, Who: named})
 	block := make(chan struct{})

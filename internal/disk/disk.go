@@ -14,9 +14,9 @@ import (
 // Space describes the file system of a folder.
 type Space struct {
 	Free     int64  // bytes that this user can still write
-	Files    int64  // files that can still be made; -1 if there is no limit or it is not known
+	Files    int64  // files that can still be created; -1 if there is no limit or it is not known
 	ReadOnly bool   // nothing can be written
-	Kind     string // such as ext4 or nfs; empty if it is not known
+	Kind     string // name such as ext4 or nfs; empty if it is not known
 }
 
 // Limits for findings.
@@ -33,7 +33,7 @@ func Room(l *finding.List, check, dir string) {
 	files := fmt.Sprintf("only %d more files can be made in %s", s.Files, dir)
 	switch {
 	case err != nil:
-		l.Warn(check, "check the disk", "cannot tell how much is free for %s: %v", dir, err)
+		l.Warn(check, "check the disk", "cannot determine the free space for %s: %v", dir, err)
 	case s.ReadOnly:
 		l.Fail(check, "look for errors of the disk in the kernel's log (dmesg), replace the disk or mount it for writing again", "%s is mounted read-only", dir)
 	case s.Free < failFree:
@@ -49,7 +49,7 @@ func Room(l *finding.List, check, dir string) {
 	}
 }
 
-// Writable makes and removes a file in a folder. Space reports only the mount flag of the
+// Writable creates and removes a file in a folder. Space reports only the mount flag of the
 // file system. Writable tests an actual write.
 func Writable(l *finding.List, check, dir string) {
 	f, err := os.CreateTemp(dir, ".probe.*")
@@ -70,14 +70,14 @@ func Writable(l *finding.List, check, dir string) {
 	l.OK(check, "a file was written to %s, synced and removed", filepath.Clean(dir))
 }
 
-// The kinds of file systems on which data does not survive what the server promises.
+// The kinds of file systems on which data does not survive as the server promises.
 var (
 	remote = map[string]bool{"nfs": true, "smb": true, "cifs": true, "afs": true, "ceph": true, "9p": true}
 	memory = map[string]bool{"tmpfs": true, "ramfs": true}
 )
 
-// Kind checks whether the file system of a folder keeps what a server has synced. strict is
-// set for a database, whose locks and shared memory need a local file system.
+// Kind checks whether the file system of a folder keeps data that a server has synced.
+// strict is set for a database, whose locks and shared memory need a local file system.
 func Kind(l *finding.List, check, dir string, strict bool) {
 	s, err := Of(dir)
 	kind(l, check, dir, s, err, strict)
@@ -86,15 +86,15 @@ func Kind(l *finding.List, check, dir string, strict bool) {
 func kind(l *finding.List, check, dir string, s Space, err error, strict bool) {
 	switch {
 	case err != nil:
-		l.Warn(check, "check the disk", "cannot tell the kind of file system of %s: %v", dir, err)
+		l.Warn(check, "check the disk", "cannot determine the kind of file system of %s: %v", dir, err)
 	case remote[s.Kind] && strict:
 		l.Fail(check, "use a folder on a local disk, or PostgreSQL (--database)", "%s is on the network file system %s, whose locks SQLite cannot trust: two processes can damage the ledger", dir, s.Kind)
 	case remote[s.Kind]:
-		l.Warn(check, "use a folder on a local disk, or an S3 store (--blobs)", "%s is on the network file system %s: what was synced can be lost if its server fails", dir, s.Kind)
+		l.Warn(check, "use a folder on a local disk, or an S3 store (--blobs)", "%s is on the network file system %s, so synced data can be lost if its server fails", dir, s.Kind)
 	case s.Kind == "fuse":
 		l.Warn(check, "use a folder on a local disk, unless you know that this one syncs", "%s is on a FUSE file system; whether a sync reaches a disk depends on the program behind it", dir)
 	case memory[s.Kind]:
-		l.Warn(check, "use a folder on a disk", "%s is in memory (%s): a restart of the machine loses everything", dir, s.Kind)
+		l.Warn(check, "use a folder on a disk", "%s is in memory (%s), so a restart of the machine loses everything", dir, s.Kind)
 	case s.Kind == "overlay":
 		l.Warn(check, "mount a volume there", "%s is in the file system of a container (overlay) and ends with the container", dir)
 	case s.Kind == "":

@@ -4,7 +4,7 @@ package finding
 
 import "fmt"
 
-// Level says how bad a finding is.
+// Level is the severity of a finding.
 type Level string
 
 // The levels of findings.
@@ -14,7 +14,7 @@ const (
 	Fail Level = "FAIL"
 )
 
-// Finding is what one check found.
+// Finding is the result of one check.
 type Finding struct {
 	Level Level  `json:"level"`
 	Check string `json:"check"`
@@ -25,17 +25,17 @@ type Finding struct {
 // List collects findings in the order of the checks.
 type List []Finding
 
-// OK adds a finding that needs nothing to be done.
+// OK adds a finding that requires no action.
 func (l *List) OK(check, format string, a ...any) {
 	*l = append(*l, Finding{OK, check, fmt.Sprintf(format, a...), ""})
 }
 
-// Warn adds a finding that should be looked at.
+// Warn adds a finding that somebody should examine.
 func (l *List) Warn(check, do, format string, a ...any) {
 	*l = append(*l, Finding{Warn, check, fmt.Sprintf(format, a...), do})
 }
 
-// Fail adds a finding that stops a server, or breaks what it promises.
+// Fail adds a finding that stops a server or breaks its guarantees.
 func (l *List) Fail(check, do, format string, a ...any) {
 	*l = append(*l, Finding{Fail, check, fmt.Sprintf(format, a...), do})
 }

@@ -1,7 +1,7 @@
-// Package head has a server's signed statements about the weights of a run's versions. Each
-// head contains the hash of the previous one. A server that shows two agents different weights
-// has to sign two contradictory heads. As soon as one of these agents sees the other's chain,
-// it has both.
+// Package head contains a server's signed statements about the weights of a run's versions.
+// Each head contains the hash of the previous one. A server that shows two agents different
+// weights has to sign two contradictory heads. As soon as one of these agents sees the other's
+// chain, it has both heads.
 package head
 
 import (
@@ -16,7 +16,7 @@ import (
 	"loadstar/internal/mtls"
 )
 
-// Head says which weights a version of a run has.
+// Head identifies the weights of a version of a run.
 type Head struct {
 	Run     string
 	Version int64

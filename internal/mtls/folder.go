@@ -10,8 +10,8 @@ import (
 	"loadstar/internal/disk"
 )
 
-// The names of the files in an operator's folder. Other programs can read their format
-// too.
+// The names of the files in an operator's folder. Other programs can also read their
+// format.
 const (
 	keyFile  = "key.pem"
 	certFile = "cert.pem"

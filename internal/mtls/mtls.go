@@ -146,10 +146,10 @@ func (c *Credentials) Roots() []*x509.Certificate {
 	return append([]*x509.Certificate{c.Root}, c.More...)
 }
 
-// maxRoots is the number of roots that fit in a file.
+// maxRoots is the maximum number of roots in a file.
 const maxRoots = 3
 
-// Trust replaces the roots with those that a server sent, in DER. It keeps the present ones if
+// Trust replaces the roots with those that a server sent, in DER. It keeps the current ones if
 // there are none.
 func (c *Credentials) Trust(ders [][]byte) error {
 	if len(ders) > maxRoots {

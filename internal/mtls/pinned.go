@@ -24,7 +24,7 @@ func Pinned(key ed25519.PrivateKey, allow func(sha [sha256.Size]byte) bool) (*tl
 		MinVersion:         tls.VersionTLS13,
 		Certificates:       []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
 		ClientAuth:         tls.RequireAnyClientCert,
-		InsecureSkipVerify: true, // VerifyConnection checks the key, and the handshake that the other has it
+		InsecureSkipVerify: true, // VerifyConnection checks the key, and the handshake proves that the other side has it
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) != 1 {
 				return errors.New("want one certificate")

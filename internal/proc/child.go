@@ -37,7 +37,7 @@ func Start(cmd *exec.Cmd, onDeath syscall.Signal) (*Child, error) {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // State has the result
+			_ = cmd.Wait() // State returns the result
 			close(c.ended)
 		}
 	}()

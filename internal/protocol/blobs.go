@@ -31,7 +31,7 @@ func FetchBlob(ctx context.Context, client *http.Client, server, hash string, mo
 		return nil, fmt.Errorf("blob %s: %w", hash, err)
 	}
 	if sum := sha256.Sum256(data.Bytes()); hex.EncodeToString(sum[:]) != hash {
-		return nil, fmt.Errorf("blob %s: the content has another hash", hash)
+		return nil, fmt.Errorf("blob %s: the content has a different hash", hash)
 	}
 	return data.Bytes(), nil
 }
@@ -56,7 +56,7 @@ func fetch(ctx context.Context, client *http.Client, server, hash string, data *
 	case r.StatusCode == http.StatusPartialContent && strings.HasPrefix(r.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", data.Len())):
 	default:
 		said, _ := io.ReadAll(io.LimitReader(r.Body, 256))
-		return fmt.Errorf("the server says %s: %s", r.Status, strings.TrimSpace(string(said)))
+		return fmt.Errorf("the server returned %s: %s", r.Status, strings.TrimSpace(string(said)))
 	}
 	left := most - int64(data.Len())
 	if n, err := io.Copy(data, io.LimitReader(r.Body, left+1)); err != nil {
@@ -76,15 +76,15 @@ func SendResult(ctx context.Context, service v1.AgentServiceClient, training []*
 	for i := range 16 + 2*(len(numbers)/chunk) {
 		q.Chunk = numbers[q.Offset:min(q.Offset+int64(chunk), q.Size)]
 		if i == 0 && len(numbers) > chunk {
-			q.Chunk = nil // the response says where to continue, or that the result is no longer wanted
+			q.Chunk = nil // the response contains the position to continue from, or a verdict that the result is no longer wanted
 		}
 		s, err := service.Exchange(ctx, &v1.ExchangeRequest{Training: training, Result: q})
 		if err != nil || s.GetReceived().GetOutcome() != v1.Outcome_OUTCOME_PART {
 			return s.GetReceived(), err
 		}
 		if q.Offset = s.Received.NextOffset; q.Offset < 0 || q.Offset > q.Size {
-			return nil, fmt.Errorf("the server asks for byte %d of a result of %d bytes", q.Offset, q.Size)
+			return nil, fmt.Errorf("the server requests byte %d of a result of %d bytes", q.Offset, q.Size)
 		}
 	}
-	return nil, errors.New("the server keeps asking for the same chunks")
+	return nil, errors.New("the server keeps requesting the same chunks")
 }

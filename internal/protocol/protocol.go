@@ -1,6 +1,7 @@
-// Package protocol has the version of the protocol between agents and servers. Both sides
-// send their version in a header of every call and answer. Each side decides which versions
-// of the other side it serves, so the newer program, which knows both versions, refuses.
+// Package protocol contains the version of the protocol between agents and servers. Both
+// sides send their version in a header of every call and answer. Each side decides which
+// versions of the other side it serves, so the newer program, which knows both versions,
+// refuses.
 //
 // A field that an older program can ignore needs no new version. A new version is for a
 // change that the other side must know about. Oldest is raised when a side cannot work
@@ -31,7 +32,7 @@ const (
 	// size would reveal whether a result has a score, or a report has findings. The server
 	// ignores it. It needs HTTP/1.1, which agents use, because HTTP/2 compresses headers.
 	Padding = "Loadstar-Padding"
-	// Version is the one that this program speaks.
+	// Version is the protocol version of this program.
 	Version = 1
 	// Oldest is the oldest version that this program answers.
 	Oldest = 1
@@ -74,8 +75,8 @@ func Client() connect.ClientOption {
 // too old.
 func Server() connect.Interceptor { return side{version: Version, oldest: Oldest} }
 
-// WrapUnary checks the agent's version before a call at the server, and the server's after a
-// call at the agent.
+// WrapUnary checks the agent's version before a call at the server, and the server's version
+// after a call at the agent.
 func (s side) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, q connect.AnyRequest) (connect.AnyResponse, error) {
 		mine := strconv.Itoa(s.version)
@@ -88,14 +89,14 @@ func (s side) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			// An error without a version need not come from the server.
 			if h := headerOf(r, err); h != nil && Of(h) < s.oldest && (err == nil || h.Get(Header) != "") {
 				// Do not use an answer that may have another meaning in the server's version.
-				return nil, fmt.Errorf("the server speaks version %d of the protocol, this agent needs %d or newer: upgrade the server", Of(h), s.oldest)
+				return nil, fmt.Errorf("the server uses version %d of the protocol, but this agent needs %d or newer; upgrade the server", Of(h), s.oldest)
 			}
 			return r, err
 		}
 		var r connect.AnyResponse
 		// An agent retries an unavailable server and keeps its results until then. Any other
 		// code could make it drop them.
-		err := error(connect.NewError(connect.CodeUnavailable, fmt.Errorf("this agent speaks version %d of the protocol, this server serves %d or newer: upgrade the agent", Of(q.Header()), s.oldest)))
+		err := error(connect.NewError(connect.CodeUnavailable, fmt.Errorf("this agent uses version %d of the protocol, but this server serves %d or newer; upgrade the agent", Of(q.Header()), s.oldest)))
 		if Of(q.Header()) >= s.oldest {
 			r, err = next(ctx, q)
 		}

@@ -28,7 +28,8 @@ func (s *server) Announce(context.Context, *v1.AnnounceRequest) (*v1.AnnounceRes
 	return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("no such clients"))
 }
 
-// TestVersions connects programs of the first version, of planted newer ones, and without one.
+// TestVersions connects programs of the first version, of planted newer versions, and without
+// a version.
 func TestVersions(t *testing.T) {
 	agent := func(version, oldest int) []connect.Interceptor {
 		return []connect.Interceptor{side{client: true, version: version, oldest: oldest}}
@@ -45,12 +46,12 @@ func TestVersions(t *testing.T) {
 		"equal":                     {agent(Version, Oldest), now, "", Version},
 		"newer agent":               {agent(9, 1), now, "", 9},
 		"newer server":              {agent(Version, Oldest), serving(9, 1), "", Version},
-		"agent without a version":   {nil, now, "this agent speaks version 0 of the protocol, this server serves 1 or newer: upgrade the agent", 0},
-		"server without a version":  {agent(Version, Oldest), nil, "the server speaks version 0 of the protocol, this agent needs 1 or newer: upgrade the server", Version},
-		"agent is too old":          {agent(Version, Oldest), serving(3, 2), "this agent speaks version 1 of the protocol, this server serves 2 or newer: upgrade the agent", 0},
-		"server is too old":         {agent(3, 2), now, "the server speaks version 1 of the protocol, this agent needs 2 or newer: upgrade the server", 3},
-		"a newer server is too old": {agent(9, 4), serving(3, 1), "the server speaks version 3 of the protocol, this agent needs 4 or newer: upgrade the server", 9},
-		"both refuse each other":    {agent(1, 3), serving(2, 2), "the server speaks version 2", 0},
+		"agent without a version":   {nil, now, "this agent uses version 0 of the protocol, but this server serves 1 or newer; upgrade the agent", 0},
+		"server without a version":  {agent(Version, Oldest), nil, "the server uses version 0 of the protocol, but this agent needs 1 or newer; upgrade the server", Version},
+		"agent is too old":          {agent(Version, Oldest), serving(3, 2), "this agent uses version 1 of the protocol, but this server serves 2 or newer; upgrade the agent", 0},
+		"server is too old":         {agent(3, 2), now, "the server uses version 1 of the protocol, but this agent needs 2 or newer; upgrade the server", 3},
+		"a newer server is too old": {agent(9, 4), serving(3, 1), "the server uses version 3 of the protocol, but this agent needs 4 or newer; upgrade the server", 9},
+		"both refuse each other":    {agent(1, 3), serving(2, 2), "the server uses version 2", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &server{}
@@ -65,7 +66,7 @@ func TestVersions(t *testing.T) {
 			if s.caller != c.caller {
 				t.Errorf("the server saw version %d, want %d", s.caller, c.caller)
 			}
-			// Errors carry the version too: an old server's error is not misread.
+			// Errors contain the version as well, so an old server's error is not misread.
 			_, err = a.Announce(t.Context(), &v1.AnnounceRequest{})
 			want := c.want
 			if c.server == nil {
@@ -90,7 +91,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// The padded size of a message says little about the message.
+// The padded size of a message reveals little about the message.
 func TestPadding(t *testing.T) {
 	for size, want := range map[int]int{0: 0, 1: 256, 255: 256, 256: 256, 257: 512, 4095: 4096, 4096: 4096, 4097: 5120, 90722: 91136, 90734: 91136} {
 		if got := size + len(Pad(size)); got != want {

@@ -11,7 +11,7 @@ import (
 // listening is the state of a listening socket in /proc/net/tcp.
 const listening = "0A"
 
-// holder looks the port up in the kernel's table of sockets, and the socket among the open
+// holder looks up the port in the kernel's table of sockets, and the socket among the open
 // files of all processes that this user may see.
 func holder(port int) string {
 	sockets := map[string]bool{}

@@ -6,7 +6,8 @@ import (
 	"log/slog"
 )
 
-// Logger returns the log of a long-running process in a format, text or json, from a level on.
+// Logger returns the log of a long-running process in a format (text or json) and with a
+// minimum level.
 func Logger(w io.Writer, format, name string) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(name)); err != nil {

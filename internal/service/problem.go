@@ -7,8 +7,8 @@ import (
 )
 
 // Problem answers a request with an error. Kind is the last part of the problem's type, a
-// stable name such as unknown-client. Detail says what is wrong and what to do. More has
-// further members and may be nil.
+// stable name such as unknown-client. Detail describes the problem and what to do. More
+// contains further members and may be nil.
 func Problem(w http.ResponseWriter, status int, kind, detail string, more map[string]any) {
 	body := map[string]any{}
 	maps.Copy(body, more)
@@ -17,12 +17,12 @@ func Problem(w http.ResponseWriter, status int, kind, detail string, more map[st
 	body["status"] = status
 	body["detail"] = detail
 	data, err := json.Marshal(body)
-	if err != nil { // more has a value that JSON lacks
+	if err != nil { // more contains a value that JSON does not support
 		data = []byte(`{"type":"about:blank","title":"Internal Server Error","status":500}`)
 		status = http.StatusInternalServerError
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(data, '\n')) // the client has gone
+	_, _ = w.Write(append(data, '\n')) // the client has disconnected
 }

@@ -1,4 +1,4 @@
-// Package service has the common parts of long-running services. They open ports, tell
+// Package service contains the common parts of long-running services. They open ports, tell
 // systemd that they are ready, answer errors of HTTP interfaces, and end with a context.
 package service
 
@@ -10,7 +10,7 @@ import (
 )
 
 // Serve calls serve, which must be a method of s such as s.Serve, and shuts s down when ctx
-// ends. Requests in progress may take the time of grace to finish; then they are cut off.
+// ends. Requests in progress have the time of grace to finish; then they are cut off.
 func Serve(ctx context.Context, s *http.Server, grace time.Duration, serve func() error) error {
 	failed := make(chan error, 1)
 	go func() { failed <- serve() }()

@@ -11,8 +11,8 @@ import (
 )
 
 // Ready tells systemd that the service has started, keeps its watchdog quiet until ctx
-// ends, and then says that the service is stopping. The watchdog detects a process that no
-// longer runs its goroutines. If a message cannot be sent, Ready only logs this, because
+// ends, and then reports that the service is stopping. The watchdog detects a process that
+// no longer runs its goroutines. If a message cannot be sent, Ready only logs this, because
 // a service must not fail just because nobody listens.
 func Ready(ctx context.Context, log *slog.Logger) {
 	socket := os.Getenv("NOTIFY_SOCKET")
@@ -44,7 +44,8 @@ func Ready(ctx context.Context, log *slog.Logger) {
 	}()
 }
 
-// send sends a message to a socket, which has a path or, after an @, an abstract name.
+// send sends a message to a socket, which is named by a path or, after an @, by an abstract
+// name.
 func send(socket, message string) error {
 	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: socket, Net: "unixgram"})
 	if err != nil {
@@ -60,7 +61,7 @@ func send(socket, message string) error {
 // systemd expects none.
 func watchdog() time.Duration {
 	if pid := os.Getenv("WATCHDOG_PID"); pid != "" && pid != strconv.Itoa(os.Getpid()) {
-		return 0 // the setting is that of a parent
+		return 0 // the setting belongs to a parent process
 	}
 	n, err := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64)
 	if err != nil || n < 2 {

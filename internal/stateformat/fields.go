@@ -69,7 +69,7 @@ type Reader struct {
 // NewReader returns a reader of an encoded state.
 func NewReader(state []byte) *Reader { return &Reader{b: state} }
 
-// Done returns the first error, or one that says that unread bytes are left.
+// Done returns the first error, or an error if unread bytes are left.
 func (r *Reader) Done() error {
 	if r.err == nil && len(r.b) > 0 {
 		r.err = fmt.Errorf("%w: %d bytes follow the last field", ErrDamaged, len(r.b))
@@ -130,7 +130,7 @@ func (r *Reader) String() string { return string(r.take(r.Count(1))) }
 // Bytes reads a part of the state that Writer.Bytes wrote.
 func (r *Reader) Bytes() []byte { return append([]byte(nil), r.take(r.Count(1))...) }
 
-// View reads what Bytes reads, but does not copy it.
+// View reads the same as Bytes, but does not copy it.
 func (r *Reader) View() []byte { return r.take(r.Count(1)) }
 
 // Float32s reads a vector.

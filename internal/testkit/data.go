@@ -8,7 +8,7 @@ import (
 )
 
 // requireData names the environment variable that makes tests fail instead of skip if their
-// data is missing. CI sets it where the data is.
+// data is missing. CI sets it on machines that have the data.
 const requireData = "LOADSTAR_DATA_REQUIRED"
 
 // rootPath returns the folder of the large groups: LOADSTAR_DATA, which may be relative to the

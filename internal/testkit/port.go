@@ -10,12 +10,12 @@ import (
 )
 
 // The ports lie below those that the system uses for outgoing connections and for port 0, so
-// a port is still free when a server listens on it later, or again after a restart.
+// a port is still free when a server listens on it later or after a restart.
 const first, ports = 10000, 20000
 
-var taken sync.Map // port to the listener that holds its name, or nil
+var taken sync.Map // maps a port to the listener that holds its name, or nil
 
-// FreePort returns a port of 127.0.0.1 at which nobody listens. No caller gets the port again
+// FreePort returns a port of 127.0.0.1 on which nobody listens. No caller gets the port again
 // while this process lives, neither here nor in another process.
 func FreePort() (int, error) {
 	last := errors.New("no free port")

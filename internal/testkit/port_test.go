@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestFreePort checks that no port is given twice, neither by this process nor by another one that
-// runs at the same time, and that somebody can listen on each.
+// TestFreePort checks that no port is given twice, either by this process or by a concurrent one,
+// and that a process can listen on each.
 func TestFreePort(t *testing.T) {
 	const n = 1500
 	if os.Getenv("LOADSTAR_TAKE") != "" {

@@ -1,5 +1,5 @@
-// Package testkit has helpers that tests of many packages share: waiting, lengths of tests, free
-// ports and real readings.
+// Package testkit contains helpers that tests of many packages share: waiting, lengths of tests,
+// free ports and real readings.
 package testkit
 
 import (
@@ -29,7 +29,7 @@ func Eventually(t testing.TB, what string, is func() bool) {
 	Within(t, patient, what, is)
 }
 
-// Within is Eventually with a limit.
+// Within is like Eventually, with a limit.
 func Within(t testing.TB, limit time.Duration, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(limit); !is(); time.Sleep(5 * time.Millisecond) {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// failing is a test that notes its failure.
+// failing is a test that records its failure.
 type failing struct {
 	testing.TB
 	said string
@@ -17,7 +17,7 @@ func (f *failing) Helper()                        {}
 func (f *failing) Fatal(a ...any)                 { f.said = fmt.Sprint(a...); panic(f) }
 func (f *failing) Fatalf(format string, a ...any) { f.Fatal(fmt.Sprintf(format, a...)) }
 
-// failure returns what ends a test in f.
+// failure returns the failure that ends a test in f.
 func failure(f func(t *failing)) (said string) {
 	t := &failing{}
 	defer func() {

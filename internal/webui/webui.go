@@ -1,4 +1,4 @@
-// Package webui has the built pages of servers and agents from web/dashboard.
+// Package webui contains the built pages of servers and agents from web/dashboard.
 package webui
 
 import (
@@ -29,7 +29,7 @@ func Server() http.Handler { return newPages(serverFiles, "server") }
 // Agent serves the page of an agent: the paths / and /ui/….
 func Agent() http.Handler { return newPages(agentFiles, "agent") }
 
-// policy lets a page load and call only its own origin.
+// policy allows a page to load and call only its own origin.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
 	"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
@@ -76,8 +76,8 @@ func newPages(from embed.FS, name string) pages {
 	return all
 }
 
-// Protect sets the headers that keep a browser from loading foreign content into an answer,
-// and from showing the answer inside a foreign page. The pages set them themselves.
+// Protect sets the headers that prevent a browser from loading foreign content into an
+// answer, and from showing the answer inside a foreign page. The pages set them themselves.
 func Protect(h http.Header) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("Referrer-Policy", "no-referrer")
@@ -99,7 +99,7 @@ func (p pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.Set("Content-Type", f.kind)
-	h.Set("Cache-Control", "no-cache") // ask each time: the answer is usually 304
+	h.Set("Cache-Control", "no-cache") // revalidate each time; the answer is usually 304
 	h.Set("Vary", "Accept-Encoding")
 	body, tag := f.plain, f.tag
 	if acceptsGzip(r.Header.Values("Accept-Encoding")) {

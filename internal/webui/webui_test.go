@@ -14,7 +14,8 @@ import (
 	"testing"
 )
 
-// mostGzipped is the largest page: its HTML, script and style together, gzipped.
+// mostGzipped is the maximum size of a page, which is its HTML, script and style together,
+// gzipped.
 const mostGzipped = 60_000
 
 func get(t *testing.T, h http.Handler, method, path string, header ...string) *http.Response {
@@ -133,7 +134,8 @@ func TestAcceptsGzip(t *testing.T) {
 	}
 }
 
-// TestNothingElsewhere checks that pages name no other host from which they would load.
+// TestNothingElsewhere checks that pages name no other host from which they would load
+// content.
 func TestNothingElsewhere(t *testing.T) {
 	loads := regexp.MustCompile(`(?i)(?:src|href)="(?:https?:)?//|url\((?:"|')?(?:https?:)?//|@import`)
 	forEach(t, func(t *testing.T, name string, h http.Handler) {

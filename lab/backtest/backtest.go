@@ -33,7 +33,7 @@ type Result struct {
 	Clients   []Client           `json:"clients"`
 }
 
-// Client has the scores of one client.
+// Client contains the scores of one client.
 type Client struct {
 	ID      string       `json:"id"`
 	Scores  metric.Point `json:"scores"`
@@ -114,7 +114,7 @@ func Print(w io.Writer, results []Result, byClients bool) error {
 // PrintMarkdown prints a Markdown table for each dataset, with the strongest model first.
 func PrintMarkdown(w io.Writer, results []Result) error {
 	results = slices.Clone(results)
-	var order []string // of the datasets
+	var order []string // names of the datasets
 	for _, r := range results {
 		order = append(order, r.Dataset)
 	}

@@ -90,7 +90,7 @@ func chosen(d *series.Dataset, clients []run.Client, curves []run.Curve) (indice
 	return indices, drawn
 }
 
-// profile has a client's absolute errors and loads by hour and by step.
+// profile contains a client's absolute errors and loads by hour and by step.
 type profile struct {
 	hours, steps []sums
 	load         sums

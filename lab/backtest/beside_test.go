@@ -131,7 +131,7 @@ func TestBeside(t *testing.T) {
 	if err != nil || again.Scores[0].Client != "read" {
 		t.Errorf("%v: the baselines were computed again: %+v", err, again.Scores[0])
 	}
-	// Another baseline is computed, and so is the first one.
+	// Another baseline is computed, and the first one is computed again.
 	both, err := Beside(t.Context(), d, p, dir, []string{"naive-week", "naive-day"}, 1)
 	if err != nil || len(both.Scores) != 6 || both.Scores[0].Client != "m000" || !reflect.DeepEqual(both.Scores[:3], b.Scores) {
 		t.Errorf("%v: %+v", err, both.Scores)

@@ -33,7 +33,7 @@ type Advising struct {
 	Progress func(done, of int)
 }
 
-// Advice is the answer.
+// Advice is the result of Advising.
 type Advice struct {
 	Dataset   string         `json:"dataset"`
 	Generated bool           `json:"generated"`
@@ -60,8 +60,8 @@ type AdviceOfDays struct {
 	Low  metric.Number `json:"gain_low"`
 	High metric.Number `json:"gain_high"`
 	Won  metric.Number `json:"clients_better"`
-	// Bytes and CPU are what the training costs a client, in both directions and in seconds
-	// of this machine.
+	// Bytes and CPU are a client's cost of the training: the bytes in both directions, and
+	// the seconds on this machine.
 	Bytes int64         `json:"bytes_per_client"`
 	CPU   metric.Number `json:"cpu_seconds_per_client"`
 }
@@ -90,7 +90,7 @@ func (a *Advising) Run(ctx context.Context) (*Advice, error) {
 		}
 	}
 	if len(contests) == 0 {
-		return nil, fmt.Errorf("%s has fewer than %d meters with readings of the last %d days: too few to tell what a federation brings; forecast with the built-in model (loadstar forecast --data), or collect more readings",
+		return nil, fmt.Errorf("%s has fewer than %d meters with readings of the last %d days, which is too few to estimate the benefit of a federation; forecast with the built-in model (loadstar forecast --data), or collect more readings",
 			a.Dataset.Name, adviceLeast, adviceDays[0]+adviceValidation+adviceTest)
 	}
 	e := &Experiment{Dir: a.Dir, Kernel: a.Kernel, Parallel: a.Parallel, Progress: a.Progress}
@@ -134,7 +134,7 @@ func (a *Advising) contest(days int) (*Contest, error) {
 	if len(meters) < adviceLeast {
 		return nil, nil
 	}
-	if n := len(meters); n > adviceMost { // evenly spaced ones
+	if n := len(meters); n > adviceMost { // choose evenly spaced meters
 		for i := range adviceMost {
 			meters[i] = meters[i*n/adviceMost]
 		}
@@ -268,7 +268,7 @@ func bootstrap(values []float64) (mid, low, high float64) {
 	return quantile(sorted, 0.5), quantile(medians, 0.025), quantile(medians, 0.975)
 }
 
-// verdict says in words what a row means.
+// verdict describes a row in words.
 func (h *AdviceOfDays) verdict() string {
 	switch {
 	case h.High < -0.02:

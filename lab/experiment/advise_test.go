@@ -17,7 +17,8 @@ func TestBootstrap(t *testing.T) {
 		wide = append(wide, 0.5+float64(i)/100)
 	}
 	mid, low, high := bootstrap(wide)
-	// The standard error of the median of n uniform values is about half their range by √n.
+	// The standard error of the median of n uniform values is about half their range divided
+	// by √n.
 	if se := 0.5 / math.Sqrt(101); math.Abs(mid-1) > 1e-9 || math.Abs(low-(1-1.96*se)) > 0.03 || math.Abs(high-(1+1.96*se)) > 0.03 {
 		t.Errorf("median %v with the interval %v to %v", mid, low, high)
 	}

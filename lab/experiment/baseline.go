@@ -14,12 +14,13 @@ import (
 	"loadstar/series"
 )
 
-// Scored has the scores of a baseline.
+// Scored contains the scores of a baseline.
 type Scored struct {
 	Method string
 	Fleet  metric.Fleet
 	errors []clientErrors
-	// mae has the errors by client. reference has the reference's errors on the same targets.
+	// mae contains the errors by client. reference contains the reference's errors on the same
+	// targets.
 	mae, reference map[string]float64
 }
 

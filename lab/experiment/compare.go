@@ -19,7 +19,7 @@ import (
 // Contest compares methods and baselines on one dataset. Its plans are resolved.
 type Contest struct {
 	Dataset *series.Dataset
-	// DataPath is where Dataset was read from, or "".
+	// DataPath is the path from which Dataset was read, or "".
 	DataPath string
 	// Question is the plan from which the baselines take horizon, targets and split.
 	Question  *fed.Plan
@@ -48,7 +48,7 @@ type Comparison struct {
 	Methods   []Compared         `json:"methods"`
 }
 
-// Compared has the scores of a baseline, or the mean scores of a method over its seeds.
+// Compared contains the scores of a baseline, or the mean scores of a method over its seeds.
 type Compared struct {
 	Method   string        `json:"method"`
 	Mean     metric.Number `json:"relative_mae_mean"`

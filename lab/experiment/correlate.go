@@ -51,7 +51,7 @@ func (p *Part) correlated(d *series.Dataset) []row {
 	return rows
 }
 
-// Correlation says how a column of a dataset varies with the load. It is Pearson's
+// Correlation describes how a column of a dataset varies with the load. It is Pearson's
 // coefficient, or NaN if the column or the load is constant.
 type Correlation struct {
 	Column string
@@ -61,7 +61,7 @@ type Correlation struct {
 // Correlations returns the correlations of all static values, then of all weather columns,
 // as table I of bose2023 has them. A static value is compared with the mean load of each
 // meter. A weather column is compared with the load of each meter over time, and the
-// coefficients are averaged over meters. Missing values are left out.
+// coefficients are averaged over meters. Missing values are omitted.
 func Correlations(d *series.Dataset) []Correlation {
 	statics := make([]moments, len(d.StaticNames))
 	sums, counts := make([]float64, len(d.Weather.Names)), make([]float64, len(d.Weather.Names))
@@ -98,7 +98,7 @@ func Correlations(d *series.Dataset) []Correlation {
 		out = append(out, Correlation{name, statics[j].correlation()})
 	}
 	for j, name := range d.Weather.Names {
-		out = append(out, Correlation{name, sums[j] / counts[j]}) // NaN if no meter has one
+		out = append(out, Correlation{name, sums[j] / counts[j]}) // NaN if no meter has a value
 	}
 	return slices.Clip(out)
 }

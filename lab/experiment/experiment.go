@@ -23,7 +23,7 @@ import (
 type Trial struct {
 	Plan    *fed.Plan
 	Dataset *series.Dataset
-	// DataPath is where Dataset was read from, or "".
+	// DataPath is the path from which Dataset was read, or "".
 	DataPath string
 	// Part is the name of the part of the experiment to which the trial belongs, which is
 	// also its folder, or "".
@@ -102,7 +102,7 @@ func (e *Experiment) Run(ctx context.Context) ([]*run.Summary, error) {
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return nil, context.Cause(ctx) // the first failure, or why ctx was cancelled
+		return nil, context.Cause(ctx) // the first failure, or the reason why ctx was cancelled
 	}
 	return summaries, nil
 }

@@ -11,7 +11,7 @@ func TestWithout(t *testing.T) {
 		missing        []string
 		instead        string
 		parts, removed []string
-		first          []string // datasets of the first part that is left
+		first          []string // datasets of the first part that remains
 	}{
 		{nil, "", []string{"rates", "fleet", "winners"}, nil, []string{"a", "b"}},
 		{[]string{"a"}, "", []string{"rates", "fleet", "winners"}, nil, []string{"b"}},
@@ -30,14 +30,15 @@ func TestWithout(t *testing.T) {
 		if slices.ContainsFunc(s.Datasets(), func(name string) bool { return slices.Contains(c.missing, name) }) {
 			t.Errorf("without %v: there are %v", c.missing, s.Datasets())
 		}
-		// The best rates on a dataset that the earlier part lacks are those on its first one.
+		// The best rates on a dataset that the earlier part lacks are those on that part's
+		// first dataset.
 		if len(parts) == 3 {
 			if from := s.Parts[2].method("FedAvg").tuned.part.Datasets; !slices.Equal(from, c.first) {
 				t.Errorf("without %v: rates are chosen on %v", c.missing, from)
 			}
 		}
 	}
-	// Without the rates there is no part that needs them, although its own data is there.
+	// Without the rates, no part remains that needs them, although its own data exists.
 	s := read(t, inherited, false)
 	removed, err := s.Without([]string{"a", "b"}, "")
 	if !errors.Is(err, ErrNoData) || !slices.Equal(removed, []string{"rates", "fleet", "winners"}) {

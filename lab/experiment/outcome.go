@@ -11,7 +11,7 @@ import (
 	"loadstar/metric"
 )
 
-// outcome has what the folder of one trial says about it.
+// outcome contains the data in the folder of one trial.
 type outcome struct {
 	*run.Summary // nil if a weight or a loss became infinite
 	plan         *fed.Plan
@@ -69,7 +69,7 @@ func (o *outcome) figures() map[string]float64 {
 	out["rounds"] = float64(o.Rounds)
 	trained := float64(o.Clients)
 	if recipe.Pooled(o.plan) {
-		trained = 1 // one model has the readings of all clients
+		trained = 1 // one model is trained on the readings of all clients
 	}
 	out["clients"] = float64(len(o.clients))
 	out["steps"] = float64(o.Steps)

@@ -60,7 +60,7 @@ func pairErrors(a, b []clientErrors) (Paired, error) {
 		}
 		c, err := metric.DieboldMariano(first.daily(), second.daily(), metric.Absolute)
 		switch {
-		case errors.Is(err, metric.ErrVariance): // too few days, or the same errors
+		case errors.Is(err, metric.ErrVariance): // there are too few days, or the errors are equal
 		case err != nil:
 			return Paired{}, fmt.Errorf("client %s: %w", first.client, err)
 		case c.Significant() && c.Statistic < 0:
@@ -115,7 +115,7 @@ func common(a, b clientErrors) (first, second clientErrors) {
 	return first, second
 }
 
-// clientErrors has the daily errors of one client, in chronological order.
+// clientErrors contains the daily errors of one client, in chronological order.
 type clientErrors struct {
 	client string
 	days   []run.Error

@@ -63,7 +63,7 @@ func TestPair(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The third client has the same errors in both runs, so nobody wins.
+	// The third client has the same errors in both runs, so neither wins.
 	want := Paired{Clients: 4, Ratio: 0.9, Won: 0.5, Better: 0.5, Worse: 0.25}
 	if p.Ratio = p.Ratio - want.Ratio; math.Abs(float64(p.Ratio)) > 1e-12 {
 		t.Errorf("the ratio is off by %v", p.Ratio)
@@ -114,9 +114,9 @@ func TestPairInCommon(t *testing.T) {
 		"another day before all of them": {func(e []run.Error) []run.Error { e[60].Day = "2020-12-31"; return e }, 4},
 	} {
 		other := errorsOf(2, 2, 2, 2)
-		other[7].MAE = 1000 // counts only if it should not
+		other[7].MAE = 1000 // must not count
 		p, err := pair(t, runOf(t, one), runOf(t, c.change(other)))
-		if name == "another day before all of them" { // this change leaves day 7 in place
+		if name == "another day before all of them" { // this change does not affect day 7
 			if p.Clients != c.clients {
 				t.Errorf("%s: %d clients", name, p.Clients)
 			}
@@ -134,7 +134,7 @@ func TestPairInCommon(t *testing.T) {
 	}
 }
 
-// rename gives another name to the first client.
+// rename gives the first client another name.
 func rename(e []run.Error, name string) []run.Error {
 	for i := range 60 {
 		e[i].Client = name

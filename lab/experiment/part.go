@@ -265,7 +265,7 @@ func (p *Part) choose(dataset string, earlier []Result) (map[string]point, error
 		}
 		least, by := math.Inf(1), "validation_loss"
 		if variants, err := from.plans(nil); err == nil && variants[0].plan.Evaluate.Keep == "best" {
-			by = "validation_loss_lowest" // that of the weights that are scored
+			by = "validation_loss_lowest" // the loss of the weights that are scored
 		}
 		for _, pt := range from.points() {
 			for _, r := range earlier {

@@ -18,7 +18,8 @@ import (
 	"loadstar/metric"
 )
 
-// peer has the test errors of a forecaster outside Loadstar on some of a dataset's clients.
+// peer contains the test errors of a forecaster outside Loadstar on some of a dataset's
+// clients.
 type peer struct {
 	method string
 	mae    map[string]float64 // by client
@@ -71,7 +72,7 @@ func readPeers(dir, dataset string, targets int, r forecast.Reference) (peers []
 }
 
 // comparePeer returns the scores of a peer, and those of the subject relative to it. Own
-// has the rows of the clients tables of the subject's runs, one table for each seed.
+// contains the rows of the clients tables of the subject's runs, one table for each seed.
 func comparePeer(p peer, reference map[string]float64, own [][]run.Client) (Compared, error) {
 	var clients []metric.Scores
 	for id, mae := range p.mae {
@@ -81,14 +82,14 @@ func comparePeer(p peer, reference map[string]float64, own [][]run.Client) (Comp
 	if len(own) > 0 {
 		var others []string
 		if c.Paired, others = pairPeer(p.mae, reference, own); len(others) > 0 {
-			return c, fmt.Errorf("the error of the reference for client %s is another one in the peer's table than in the run, so their targets differ: measure the peer again with loadstar-lab bench skill", others[0])
+			return c, fmt.Errorf("the error of the reference for client %s in the peer's table differs from the run's, so their targets differ; measure the peer again with loadstar-lab bench skill", others[0])
 		}
 	}
 	return c, nil
 }
 
-// sameTargets is how much a reference's errors on the same targets may differ, because tables
-// of peers have seven digits.
+// sameTargets is the maximum difference between a reference's errors on the same targets,
+// because tables of peers have seven digits.
 const sameTargets = 2e-6
 
 // pairPeer compares the subject with a peer of which only each client's MAE is known. A ratio

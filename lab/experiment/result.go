@@ -8,7 +8,7 @@ import (
 	"loadstar/metric"
 )
 
-// Figure has the values of a number, one for each seed in the order of the seeds. The
+// Figure contains the values of a number, one for each seed in the order of the seeds. The
 // value of a run that has no such number, for example because a weight became infinite, is
 // NaN.
 type Figure []float64
@@ -67,7 +67,7 @@ func (f Figure) String() string {
 	return fmt.Sprintf("%.4g", mean)
 }
 
-// Result has the scores of one method on one dataset.
+// Result contains the scores of one method on one dataset.
 type Result struct {
 	Part, Dataset string
 	Generated     bool
@@ -94,9 +94,9 @@ func (r Result) Diverged() int {
 const lateGain = 0.001
 
 // Improving returns how many of the runs were still improving when they ended: the last
-// evaluation had the lowest validation loss, by more than a thousandth, or there was no
-// evaluation to tell. Runs that diverged are not. Older results do not have the gain; there
-// the last loss only has to be the lowest.
+// evaluation had the lowest validation loss, by more than a thousandth, or the run was
+// never evaluated. Runs that diverged do not count. Older results lack the gain; there the
+// last loss only has to be the lowest.
 func (r Result) Improving() int {
 	n := 0
 	gains, rose, lost := r.Figures["late_gain"], r.Figures["rose"], r.Figures["diverged"]

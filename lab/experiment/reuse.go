@@ -20,7 +20,8 @@ var unshared = []string{"lock", "checkpoint", "kept.bin", "report.html"}
 
 // reuse looks for a finished run of the trial in the subfolders of e.Reuse. If there is one,
 // it copies the run to dir and returns its summary; otherwise the summary is nil. A run is
-// the same if its effective plan, which has the seed, its data and its kernel set are.
+// the same if its effective plan, including the seed, its data and its kernel set are the
+// same.
 func (e *Experiment) reuse(t Trial, dir string) (*run.Summary, error) {
 	if e.Reuse == "" {
 		return nil, nil

@@ -7,7 +7,8 @@ import (
 	"loadstar/lab/run"
 )
 
-// near is how far a method's error may lie above the lowest one of all to count as near it.
+// near is the maximum distance of a method's error from the lowest one at which the method
+// counts as near it.
 const near = 1.05
 
 // contest adds to each result of a part the numbers of clients for which the method is the
@@ -60,10 +61,10 @@ func (p *Part) rival(method string) bool {
 	return len(p.Rivals) == 0 || slices.Contains(p.Rivals, method)
 }
 
-// versus compares each method of a part with the method Than, seed by seed: in how many
-// clients the method's relative MAE is lower, and at which evaluation its validation loss
-// was first no higher than Than's last one, and the other way round. A round is NaN if it
-// never was.
+// versus compares each method of a part with the method Than, seed by seed: the number of
+// clients for which the method's relative MAE is lower, and the first evaluation at which
+// its validation loss was no higher than Than's last one, and vice versa. A round is NaN if
+// this never happened.
 func (p *Part) versus(rows []row, outcomes [][]*outcome) {
 	if p.Than == "" {
 		return

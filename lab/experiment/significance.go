@@ -9,7 +9,7 @@ import (
 	"loadstar/metric"
 )
 
-// forecastErrors has the errors of a run's test forecasts.
+// forecastErrors contains the errors of a run's test forecasts.
 type forecastErrors struct {
 	byClient map[string][]float64 // in chronological order
 	bias     float64              // mean of forecast minus actual load over all targets
@@ -104,8 +104,7 @@ func chance(runs []*forecastErrors) (f Figure) {
 	return f
 }
 
-// dieboldMariano counts the clients for which the errors in ours are significantly smaller
-// than those in theirs, significantly larger, or not significantly different.
+// even if the statistic is undefined
 func dieboldMariano(ours, theirs map[string][]float64) (better, worse, same float64) {
 	for client, e := range ours {
 		c, err := metric.DieboldMariano(e, theirs[client], metric.Squared)

@@ -43,7 +43,7 @@ type Part struct {
 	Clients   int      `yaml:"clients"`
 	Seeds     []uint64 `yaml:"seeds"`
 	Baselines []string `yaml:"baselines"`
-	// Plan has the settings that are the same for all methods.
+	// Plan contains the settings that are the same for all methods.
 	Plan    Fragment `yaml:"plan"`
 	Methods []Method `yaml:"methods"`
 	// Grid lists settings to vary. Every method runs with all combinations of their
@@ -51,7 +51,7 @@ type Part struct {
 	Grid []Axis `yaml:"grid"`
 	// Best lists earlier parts. A method of such a part runs with the point of that part's
 	// grid that had the lowest validation loss. Settings in the plan of this part override
-	// the chosen ones. If Methods is empty, this part has all methods of the earlier
+	// the chosen ones. If Methods is empty, this part uses all methods of the earlier
 	// parts.
 	Best []string `yaml:"best"`
 	// Against is the method whose forecasts are compared with each other method's, client
@@ -63,13 +63,13 @@ type Part struct {
 	// Than is the method with which each other one is compared client by client, by its
 	// relative MAE, and round by round, by its validation loss.
 	Than string `yaml:"than"`
-	// Quick has the changes that make the part small enough for a quick check.
+	// Quick contains the changes that make the part small enough for a quick check.
 	Quick Quick `yaml:"quick"`
 
 	small bool // Quick was applied
 }
 
-// smallCohort is the largest cohort of a quick check, because it may run on the sample, some
+// smallCohort is the maximum cohort of a quick check, because it may run on the sample, some
 // of whose few clients may be held out.
 const smallCohort = 4
 
@@ -78,7 +78,7 @@ const smallCohort = 4
 type Method struct {
 	Name string   `yaml:"name"`
 	Plan Fragment `yaml:"plan"`
-	// Quick has settings that override those of the part's quick plan.
+	// Quick contains settings that override those of the part's quick plan.
 	Quick Fragment `yaml:"quick"`
 
 	tuned *tuned // set if the method comes from a part in Best
@@ -116,8 +116,8 @@ type Quick struct {
 	Plan     Fragment `yaml:"plan"`
 }
 
-// Fragment has some of the settings of a plan, as decoded from YAML. A null removes the
-// setting that it overrides.
+// Fragment contains some of the settings of a plan, as decoded from YAML. A null removes
+// the setting that it overrides.
 type Fragment map[string]any
 
 // UnmarshalYAML accepts any mapping. The settings are validated later, when the complete
@@ -382,8 +382,8 @@ func (p *Part) plans(best map[string]point) ([]variant, error) {
 				return nil, fmt.Errorf("method %s: %w", v.name(), err)
 			}
 			if server, _ := set["server"].(map[string]any); server["clip"] == nil {
-				// Experiments compare algorithms as their papers have them, without limits
-				// against hostile clients.
+				// Experiments compare algorithms as described in their papers, without
+				// limits against hostile clients.
 				v.plan.Server.Clip = 0
 			}
 			if p.small {

@@ -209,8 +209,8 @@ func TestPapers(t *testing.T) {
 	}
 }
 
-// checkReference checks that errors in the experiments of a paper are relative to the last
-// value: the papers' MASE and our recorded figures are.
+// checkReference checks that errors in a paper's experiments are relative to the last
+// value, as the papers' MASE and our recorded figures are.
 func checkReference(t *testing.T, file string, p *Part) {
 	t.Helper()
 	variants, err := p.plans(nil)
@@ -226,7 +226,7 @@ func checkReference(t *testing.T, file string, p *Part) {
 	}
 }
 
-// Experiments train without limits on updates, unless they ask for them.
+// Experiments train without limits on updates, unless they set them.
 func TestExperimentsHaveNoLimits(t *testing.T) {
 	for clip, plan := range map[float64]Fragment{
 		0: {"algorithm": "fedavg", "server": map[string]any{"lr": 1}},

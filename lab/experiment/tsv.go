@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// Meta is the part name of rows that are not results: which datasets are generated, and
-// how much the runs cost.
+// Meta is the part name of rows that are not results: the list of generated datasets, and
+// the cost of the runs.
 const Meta = "meta"
 
 const header = "part\tdataset\tmethod\tat\tmetric\tvalues"

@@ -51,7 +51,7 @@ type Tuned struct {
 	Clients   int    `json:"clients"`
 	// Keys are the settings that vary.
 	Keys []string `json:"keys"`
-	// Stages has the share of a plan's rounds in each stage of the search.
+	// Stages contains the share of a plan's rounds in each stage of the search.
 	Stages []float64 `json:"stages"`
 	Seeds  []uint64  `json:"seeds"`
 	// Candidates are the plans in the order of their rank: those of later stages first, then
@@ -67,8 +67,8 @@ type Candidate struct {
 	// Values are the values of the varied settings, or nil for the unchanged plan.
 	Values []string `json:"values"`
 	Given  bool     `json:"given"`
-	Stage  int      `json:"stage"`  // the last stage that it reached
-	Rounds int      `json:"rounds"` // of that stage
+	Stage  int      `json:"stage"`  // the last stage that the plan reached
+	Rounds int      `json:"rounds"` // rounds of that stage
 	// Loss is the mean loss over clients. It is infinite if training diverged.
 	Loss metric.Number `json:"loss"`
 	// Change is the loss relative to the unchanged plan's, minus 1, or NaN before the last
@@ -77,7 +77,7 @@ type Candidate struct {
 	Lower  metric.Number `json:"clients_lower"`
 	Mean   metric.Number `json:"relative_mae_mean"`
 	Median metric.Number `json:"relative_mae_median"`
-	CPU    metric.Number `json:"cpu_seconds"` // of all its stages
+	CPU    metric.Number `json:"cpu_seconds"` // CPU time of all its stages
 
 	set     Fragment
 	plan    *fed.Plan // resolved
@@ -85,9 +85,9 @@ type Candidate struct {
 }
 
 const (
-	thin      = 3 // a stage passes one of this many plans on, and the next has as many times the rounds
-	maxStages = 3 // before the last one
-	minRounds = 8 // of a plan in the first stage
+	thin      = 3 // a stage promotes one in this many plans, and multiplies the rounds by this number
+	maxStages = 3 // maximum number of stages before the last one
+	minRounds = 8 // minimum rounds of a plan in the first stage
 )
 
 // Run searches the grid.
@@ -140,7 +140,7 @@ func (t *Tuning) Run(ctx context.Context) (*Tuned, error) {
 		}
 		c.Change = c.Loss/first.Loss - 1
 		if len(c.clients) != len(first.clients) {
-			continue // another lookback may leave out other clients
+			continue // another lookback may exclude other clients
 		}
 		n, of := 0.0, 0.0
 		for k, loss := range c.clients {
@@ -197,19 +197,19 @@ func (t *Tuning) candidates() ([]Candidate, error) {
 		}
 		if known := slices.IndexFunc(texts, func(k []byte) bool { return bytes.Equal(k, text) }); known >= 0 {
 			if known == 0 {
-				all[0].Values = pt.at // the grid has the plan as it is
+				all[0].Values = pt.at // the grid contains the unchanged plan
 			}
 			continue
 		}
 		all, texts = append(all, c), append(texts, text)
 	}
 	if len(all) == 1 {
-		return nil, errors.New("the grid has no plan but the given one: give other values")
+		return nil, errors.New("the grid has no plan other than the given one; give other values")
 	}
 	return all, nil
 }
 
-// sameTask returns an error if the validation losses of two plans are not of the same task.
+// sameTask returns an error if the validation losses of two plans belong to different tasks.
 func sameTask(a, b *fed.Plan) error {
 	type task struct {
 		Horizon, Targets    fed.Timespan
@@ -256,7 +256,7 @@ func (c *Candidate) rounds(stage, early int) int {
 	return n
 }
 
-// plan returns the smallest number of stages before the last with which the search probably
+// plan returns the minimum number of stages before the last with which the search probably
 // stays within the budget.
 func (t *Tuning) plan(given Candidate, rest []Candidate) (early int, err error) {
 	whole, err := t.work(&given)
@@ -352,7 +352,7 @@ func (t *Tuning) stage(ctx context.Context, results *trials, of []Candidate, sta
 		})
 	}
 	if err := g.Wait(); outer.Err() != nil {
-		return outer.Err() // that of the simulator names a flag that this search does not have
+		return outer.Err() // the simulator's error names a flag that this search does not have
 	} else if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func tuning(t *testing.T, dir string, sets ...string) *Tuning {
 	return u
 }
 
-// timeless removes what a clock has measured.
+// timeless removes measured times.
 func timeless(r *Tuned) *Tuned {
 	r.CPU = 0
 	for i := range r.Candidates {
@@ -99,7 +99,7 @@ func TestTune(t *testing.T) {
 		t.Errorf("%d finished trainings left their state", len(left))
 	}
 
-	// Interrupted after each training, the search has the same results.
+	// A search that is interrupted after each training has the same results.
 	dir = t.TempDir()
 	var (
 		stops int
@@ -158,7 +158,7 @@ func TestTuneBudget(t *testing.T) {
 		t.Errorf("a budget that is too small: %v", err)
 	}
 
-	// A short stage passes a third of the plans on.
+	// A short stage promotes a third of the plans.
 	u.Budget = 0
 	results, err := openTrials(u.Dir, u.Dataset.Fingerprint(), u.Kernel.Name())
 	if err != nil {
@@ -181,7 +181,7 @@ func TestTuneRefuses(t *testing.T) {
 		"model.targets=2,4": "cannot be compared",
 		"seed=1,2":          "cannot be compared",
 		"client.rate=0.1":   "client.rate",
-		"client.steps=3":    "no plan but the given one",
+		"client.steps=3":    "no plan other than the given one",
 	} {
 		_, err := tuning(t, t.TempDir(), set).Run(t.Context())
 		if err == nil || !strings.Contains(err.Error(), want) {

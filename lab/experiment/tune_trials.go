@@ -21,7 +21,7 @@ import (
 	"loadstar/metric"
 )
 
-// trialResult has the validation scores of one training, by client.
+// trialResult contains the validation scores of one training, by client.
 type trialResult struct {
 	Loss     []metric.Number `json:"loss"`
 	Relative []metric.Number `json:"relative_mae"`
@@ -72,7 +72,7 @@ func (t *Tuning) trial(ctx context.Context, results *trials, p *fed.Plan) (trial
 		r.Loss, r.Relative = append(r.Loss, metric.Number(row.Loss)), append(r.Relative, metric.Number(row.RelativeMAE))
 	}
 	if !known && !r.Diverged {
-		return r, errors.New("no client has a complete validation window: use more readings, or enlarge the validation split with model.split in the plan")
+		return r, errors.New("no client has a complete validation window; use more readings, or enlarge the validation split with model.split in the plan")
 	}
 	if err := results.put(key, r); err != nil {
 		return r, err
@@ -80,7 +80,7 @@ func (t *Tuning) trial(ctx context.Context, results *trials, p *fed.Plan) (trial
 	return r, os.RemoveAll(c.Dir)
 }
 
-// trials has the results of finished trainings, in a file.
+// trials contains the results of finished trainings, in a file.
 type trials struct {
 	path string
 	mu   sync.Mutex

@@ -18,7 +18,7 @@ import (
 	"loadstar/series"
 )
 
-// Explanation has the predictions for a plan. Unknown numbers are zero.
+// Explanation contains the predictions for a plan. Unknown numbers are zero.
 type Explanation struct {
 	File      string `json:"file"` // set by the caller
 	Name      string `json:"name"`
@@ -31,11 +31,11 @@ type Explanation struct {
 	Lookback   int      `json:"lookback"`
 	Horizon    int      `json:"horizon"`
 	Targets    int      `json:"targets"`
-	Ahead      string   `json:"ahead"`                  // what is forecast, in words
+	Ahead      string   `json:"ahead"`                  // description of the forecast in words
 	Step       float64  `json:"step_seconds,omitempty"` // between readings
 	Outputs    int      `json:"outputs"`
 	Inputs     []string `json:"inputs"`
-	Features   int      `json:"features,omitempty"` // of a row, in the groups that Inputs lists
+	Features   int      `json:"features,omitempty"` // number of features of a row, in the groups that Inputs lists
 	Missing    []string `json:"inputs_not_in_dataset,omitempty"`
 	Loss       string   `json:"loss"`
 	Scaling    string   `json:"scaling"`
@@ -46,7 +46,7 @@ type Explanation struct {
 
 	Data *Data `json:"data,omitempty"`
 
-	Alone bool `json:"alone"` // clients send nothing
+	Alone bool `json:"alone"` // whether clients send nothing
 	// Turns is the number of updates in all rounds. It is an upper bound if a round may
 	// close early.
 	Turns      int64 `json:"turns,omitempty"`
@@ -83,7 +83,7 @@ type Explanation struct {
 	Seconds   float64 `json:"seconds,omitempty"`
 }
 
-// Layer describes a layer of the model, and says whether it is shared.
+// Layer describes a layer of the model, including whether it is shared.
 type Layer struct {
 	Name       string `json:"name"`
 	Parameters int    `json:"parameters"`
@@ -199,7 +199,7 @@ func explain(p *fed.Plan, q *recipe.Problem, data *Data) (*Explanation, error) {
 	e.Seconds = float64(e.Steps) / e.StepsPerS / float64(e.Workers)
 	e.KeptBytes = 4 * int64(e.Personal+c.NewTrainer(k).Kept(e.Parameters, e.Shared))
 	switch {
-	case recipe.ClientStates(p): // the client's copy of the shared weights and its second moment
+	case recipe.ClientStates(p): // the client's copy of the shared weights and the copy's second moment
 		e.KeptBytes += 8 * int64(e.Shared)
 	case recipe.BeginsOwn(p):
 		e.KeptBytes += 4 * int64(e.Shared)
@@ -254,8 +254,8 @@ func (e *Explanation) describe(p *fed.Plan, q *recipe.Problem) {
 	}
 }
 
-// ahead records what the plan forecasts. Without data, the plan may say only how long that
-// is, and not how many steps.
+// ahead records what the plan forecasts. Without data, the plan may give only the duration,
+// and not the number of steps.
 func (e *Explanation) ahead(p *fed.Plan) {
 	horizon, targets, step := p.Model.Horizon, p.Model.Targets, time.Duration(p.Model.Interval)
 	switch {
@@ -281,8 +281,8 @@ func (e *Explanation) ahead(p *fed.Plan) {
 // one returns "hour" for "1 hour".
 func one(s string) string { return strings.TrimPrefix(s, "1 ") }
 
-// traffic records how many clients train in a round, how much they send and what the
-// server learns about them.
+// traffic records the number of clients that train in a round, the size of what they send,
+// and what the server learns about them.
 func (e *Explanation) traffic(s *setup.Setup, fleet int) {
 	p, c := s.Plan, s.Parts
 	if !e.Alone {
@@ -306,7 +306,7 @@ func (e *Explanation) traffic(s *setup.Setup, fleet int) {
 	e.Traffic = e.Turns * (e.Down + e.Up)
 }
 
-// work records how many gradients the clients compute.
+// work records the number of gradients that the clients compute.
 func (e *Explanation) work(p *fed.Plan) {
 	if x := e.Data; x != nil && x.Examples > 0 {
 		mean := int(x.Examples) / x.Clients

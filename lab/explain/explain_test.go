@@ -47,7 +47,7 @@ func TestFleet(t *testing.T) {
 			return e.Control && e.Up == 2*4*all && strings.Contains(strings.Join(e.Needs, ", "), "control variates")
 		}},
 		"masks": {"algorithm: fedavg\npartition: head\nprivacy: {mode: private, keepers: [a]}", 50, func(e *Explanation) bool {
-			return e.Down == 4*shared && e.Up == 8*(shared+640+1+5) // tallies, the weight and sizes, too
+			return e.Down == 4*shared && e.Up == 8*(shared+640+1+5) // tallies, the weight and sizes are included
 		}},
 		"moments kept": {"algorithm: fedavg\npartition: head\nclient: {moments: kept}", 10, func(e *Explanation) bool {
 			return e.Up == 4*shared && e.Down == 4*shared && !e.Averaged && e.KeptBytes == 4*(all-shared+2*all+1)

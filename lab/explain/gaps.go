@@ -10,9 +10,9 @@ import (
 	"loadstar/series"
 )
 
-// Losses has the training examples and forecasts that a plan loses because of missing
+// Losses contains the training examples and forecasts that a plan loses because of missing
 // readings. A forecast is due for every 6 hours of a meter's span. It is lost if too many
-// inputs are missing for the model.
+// inputs of the model are missing.
 type Losses struct {
 	// Examples and Forecasts are the numbers without gaps.
 	Examples      int64 `json:"examples"`

@@ -11,7 +11,7 @@ import (
 )
 
 // TestGaps removes 0.4 % of the readings at random. If the 168 hours before a forecast must
-// be complete, each of them is there with probability 0.996, so 49 % of the forecasts are
+// be complete, each of them is present with probability 0.996, so 49 % of the forecasts are
 // lost. A plan that allows gaps loses hardly any.
 func TestGaps(t *testing.T) {
 	const days = 2000

@@ -18,7 +18,7 @@ import (
 	"loadstar/series"
 )
 
-// Removal says which readings are removed before a backtest, to show the effect of gaps.
+// Removal describes which readings are removed before a backtest, to show the effect of gaps.
 type Removal struct {
 	// Share is the share of the readings to remove.
 	Share float64 `json:"share"`
@@ -27,7 +27,7 @@ type Removal struct {
 	Seed  uint64 `json:"seed"`
 }
 
-// Backtest describes a backtest. It replays recorded issues over the test part of every
+// Backtest describes a backtest. It replays recorded issues over the test split of every
 // meter, which was not used for training, and compares them with the readings.
 type Backtest struct {
 	Model   *Model
@@ -36,12 +36,13 @@ type Backtest struct {
 	Weather WeatherError
 	// H is the number of steps that are scored; 0 means those that the model forecasts.
 	H int
-	// From is the first cutoff that is scored, if it is later than the start of the test part.
+	// From is the first cutoff that is scored, if it is later than the start of the test
+	// split.
 	From    int64
 	Workers int
 }
 
-// Scores are the results of a backtest.
+// Scores contains the results of a backtest.
 type Scores struct {
 	Dataset   string       `json:"dataset"`
 	Generated bool         `json:"generated"`
@@ -52,10 +53,10 @@ type Scores struct {
 	H         int          `json:"h"`
 	Issues    int          `json:"issues"`
 	// Rows is the number of forecast steps that could be compared with a reading, and
-	// Sources has their number by source.
+	// Sources contains their number by source.
 	Rows    int     `json:"rows"`
 	Sources []Count `json:"sources"`
-	// Reasons has the number of rows that are not the model's by reason.
+	// Reasons contains the number of rows that did not come from the model, by reason.
 	Reasons []Count       `json:"reasons,omitempty"`
 	Clients []ClientScore `json:"clients"`
 	// MAE and RelativeMAE are means and medians over clients. Errors are relative to those of
@@ -67,13 +68,13 @@ type Scores struct {
 	Coverage float64 `json:"coverage"`
 	Within   float64 `json:"within_75_to_85"`
 	// Energy and Peak score a day's energy and its highest step, as medians over clients.
-	// Sum is the score of the sum of all clients by step, in the time in which
-	// all are scored. All are of the issues at midnight, for the next 24 hours, and nil if
+	// Sum is the score of the sum of all clients by step, in the period in which all are
+	// scored. All of these are for the issues at midnight and the next 24 hours, and nil if
 	// nothing can be scored.
 	Energy *SumScore `json:"energy,omitempty"`
 	Sum    *SumScore `json:"sum,omitempty"`
 	Peak   *SumScore `json:"peak,omitempty"`
-	// SumDays are the cutoffs of the issues that Sum is of.
+	// SumDays are the cutoffs of the issues that Sum includes.
 	SumDays []int64 `json:"-"`
 }
 
@@ -84,29 +85,31 @@ type ClientScore struct {
 	MAE         float64 `json:"mae_kw"`
 	RelativeMAE float64 `json:"relative_mae"`
 	Coverage    float64 `json:"coverage"`
-	Model       float64 `json:"model_share"` // of the rows
+	Model       float64 `json:"model_share"` // share of the rows from the model
 	// Energy and Peak are the scores of the energy and of the highest step of days.
 	Energy *SumScore `json:"energy,omitempty"`
 	Peak   *SumScore `json:"peak,omitempty"`
-	// Days are the cutoffs of the issues that both are of.
+	// Days are the cutoffs of the issues that both include.
 	Days []int64 `json:"-"`
 
 	meter           series.Meter // with all readings
 	number          int          // of the meter
 	frame           *series.Framer
 	h               int
-	first, newest   int64 // cutoffs: of the first issue to score, and of the newest one scored
+	first, newest   int64 // cutoffs of the first issue to score and of the newest one scored
 	issues          int
-	sum, week, both float64 // absolute errors; both has those of the forecast where week has one
+	sum, week, both float64 // absolute errors; both contains those of the forecast for which week has one
 	inside          int
 	sources         map[issue.Source]int
 	reasons         map[issue.Reason]int
-	// issued has the means of all issues by cutoff. The others have errors of days.
+	// issued contains the means of all issues by cutoff. The other fields contain errors of
+	// days.
 	issued       map[int64][]float64
 	energy, peak errorSums
 }
 
-// WeatherError describes how the weather that forecasts use differs from the measured weather.
+// WeatherError describes the difference between the weather that forecasts use and the
+// measured weather.
 type WeatherError struct {
 	// Degrees is the standard deviation of the error of the temperature 24 hours ahead. An hour
 	// ahead it is half as large. Errors of successive hours have a correlation of 0.95.
@@ -157,7 +160,7 @@ func ParseWeatherError(s string) (w WeatherError, err error) {
 	return w, nil
 }
 
-// Scorer scores forecasts that anybody issued over the test part.
+// Scorer scores forecasts that somebody else issued over the test split.
 type Scorer struct {
 	b     Backtest
 	known *series.Dataset
@@ -203,9 +206,9 @@ func (s *Scorer) First() (first int64) {
 	return first
 }
 
-// Add scores a forecast of P10, P50 and P90. Recorded says whether all clients record the
-// forecast. Of all other forecasts, only those at midnight count. The forecasts of a meter must
-// be in ascending order. Forecasts of different meters may be added concurrently.
+// Add scores a forecast of P10, P50 and P90. Recorded means that all clients record the
+// forecast. Among all other forecasts, only those at midnight count. The forecasts of a meter
+// must be in ascending order. Forecasts of different meters may be added concurrently.
 func (s *Scorer) Add(f issue.Forecast, recorded bool) {
 	at, ok := slices.BinarySearchFunc(s.all, f.Client, func(c *ClientScore, id string) int { return strings.Compare(c.ID, id) })
 	if !ok {
@@ -234,7 +237,7 @@ func (s *Scorer) Scores() (*Scores, error) {
 	}
 	out.summarize(all)
 	if len(out.Clients) == 0 {
-		return nil, fmt.Errorf("dataset %s: no meter can be scored: none took part in the run and has readings in the test part", s.b.Dataset.Name)
+		return nil, fmt.Errorf("dataset %s: no meter can be scored, because none took part in the run and has readings in the test split", s.b.Dataset.Name)
 	}
 	var err error
 	out.Sum, out.SumDays, err = s.b.sum(s.known, all)
@@ -253,7 +256,7 @@ func (b Backtest) Run(ctx context.Context) (*Scores, error) {
 	return s.Scores()
 }
 
-// Issue replays the issues and calls do with each of them, and with issues at other cutoffs
+// Issue replays the issues and calls do with each of them, and with issues at further cutoffs
 // that also selects. It calls do concurrently for different meters, and in ascending order for
 // each meter.
 func (b Backtest) Issue(ctx context.Context, also func(cutoff int64) bool, do func(issue.Forecast)) error {
@@ -264,7 +267,7 @@ func (b Backtest) Issue(ctx context.Context, also func(cutoff int64) bool, do fu
 	return s.replay(ctx, also, func(f issue.Forecast, _ bool) { do(f) })
 }
 
-// replay calls do with every issue, and whether clients record it.
+// replay calls do with every issue, and with whether clients record it.
 func (s *Scorer) replay(ctx context.Context, also func(cutoff int64) bool, do func(f issue.Forecast, recorded bool)) error {
 	b := s.b
 	replay := serve.NewReplay(s.known, b.Model.folder.Model, nil)
@@ -297,14 +300,14 @@ func (b Backtest) client(ctx context.Context, c *ClientScore, replay *serve.Repl
 	if err != nil {
 		return err
 	}
-	// Errors before the test part set intervals and corrections.
+	// Errors before the test split set intervals and corrections.
 	if err := replay.Advance(state, c.number, client, nil, c.first); err != nil {
 		return err
 	}
 	return replay.Advance(state, c.number, client, nil, end)
 }
 
-// add compares a forecast with the readings of the meter, if it is in the test part. Its
+// add compares a forecast with the readings of the meter, if it is in the test split. Its
 // levels are P10, P50 and P90.
 func (c *ClientScore) add(f issue.Forecast, seconds int64) {
 	if f.Cutoff < c.first || f.Cutoff <= c.newest {
@@ -387,8 +390,8 @@ func (r Removal) apply(d *series.Dataset) (*series.Dataset, error) {
 		m := d.Meter(i)
 		m.Load = slices.Clone(m.Load)
 		random := rand.New(rand.NewPCG(r.Seed, uint64(i)))
-		// Blocks start anywhere and may overlap. A step stays if none of the block steps up to
-		// it is the start of a block.
+		// Blocks start anywhere and may overlap. A step is kept if none of the block steps up
+		// to it is the start of a block.
 		block := max(r.Block, 1)
 		start := 1 - math.Pow(1-r.Share, 1/float64(block))
 		until := 0

@@ -10,8 +10,8 @@ import (
 )
 
 // dayTable is a CSV table with the energy of each local day in kWh, and the highest step of
-// the first 24 hours in kW. ds is the start of the day, or of the
-// step that is most likely the highest, in UTC.
+// the first 24 hours in kW. ds is the start of the day or, for peaks, of the step that is
+// most likely the highest, in UTC.
 type dayTable struct{ b []byte }
 
 func newDayTable() *dayTable {

@@ -14,8 +14,8 @@ import (
 const maxInputs = 10_000
 
 // Inputs collects the model's inputs at each meter's cutoff, and its own forecasts, for
-// users who compute forecasts themselves. Meters that the model cannot forecast are
-// left out.
+// users who compute forecasts themselves. Meters for which the model cannot forecast are
+// omitted.
 type Inputs struct {
 	clients []string
 	cutoffs []int64
@@ -37,7 +37,7 @@ func (in *Inputs) add(client string, cutoff int64, x *serve.Inputs) error {
 // "forecast" in kW by meter, step and level.
 func (in *Inputs) Write(path string, m *Model) error {
 	if len(in.all) == 0 {
-		return fmt.Errorf("the model cannot forecast any meter, so there are no inputs")
+		return fmt.Errorf("the model cannot forecast for any meter, so there are no inputs")
 	}
 	model, first := m.folder.Model, in.all[0]
 	levels := model.Plan.Model.Quantiles

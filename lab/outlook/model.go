@@ -20,15 +20,15 @@ import (
 
 const sharedName = "shared.safetensors"
 
-// Model is a trained model with what its folder has of the clients.
+// Model is a trained model with the data of the clients in its folder.
 type Model struct {
 	folder *serve.Folder
 	// version is the version of the shared weights, or empty.
 	version string
 	data    *series.Dataset
-	// trained is the problem of the run, if the folder does not have the scaling of its
-	// clients and the data is that of the run. fleet has the ranges of all its meters, if
-	// the plan scales them alike.
+	// trained is the problem of the run, if the folder lacks the scaling of its clients and
+	// the data is that of the run. fleet contains the ranges of all its meters, if the plan
+	// scales them in the same way.
 	trained *recipe.Problem
 	fleet   series.Ranges
 
@@ -60,7 +60,7 @@ func Open(path string, d *series.Dataset, k *kernel.Set) (*Model, error) {
 		dir = filepath.Dir(path)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "plan.yaml")); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s has no plan.yaml: name the folder of a finished run, or put the plan of the weights there", dir)
+		return nil, fmt.Errorf("%s has no plan.yaml; name the folder of a finished run, or put the plan of the weights there", dir)
 	}
 	err := sameData(dir, d)
 	if err != nil {
@@ -75,7 +75,7 @@ func Open(path string, d *series.Dataset, k *kernel.Set) (*Model, error) {
 	}
 	if step := m.folder.Model.Step; step != 0 && step != d.Interval {
 		_ = m.folder.Close() // the other error is more important
-		return nil, fmt.Errorf("%s forecasts steps of %s, and the readings of %s are %s apart; train a model with such readings", path, length(step), d.Name, length(d.Interval))
+		return nil, fmt.Errorf("%s forecasts steps of %s, but the readings of %s are %s apart; train a model with such readings", path, length(step), d.Name, length(d.Interval))
 	}
 	if m.version, err = serve.Version(dir); err == nil {
 		err = m.findScaling(dir)
@@ -95,12 +95,12 @@ func sameData(dir string, d *series.Dataset) error {
 	}
 	s, err := run.ReadSummary(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // there are only weights; every meter is new
+		return nil // there are only weights, so every meter is new
 	} else if err != nil {
 		return err
 	}
 	if s.Data != d.Fingerprint() {
-		return fmt.Errorf("%s has no %s, which says how the clients' inputs were scaled: it was written by an older version of loadstar; give the data of the run (%s), or train it again", dir, serve.ScalingName, s.Data)
+		return fmt.Errorf("%s has no %s, which contains the scaling of the clients' inputs, because an older version of loadstar wrote it; give the data of the run (%s), or train it again", dir, serve.ScalingName, s.Data)
 	}
 	return nil
 }
@@ -112,7 +112,7 @@ func (m *Model) findScaling(dir string) error {
 		return nil
 	}
 	if _, err := run.ReadSummary(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil // there are only weights; every meter is new
+		return nil // there are only weights, so every meter is new
 	} else if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (m *Model) findScaling(dir string) error {
 }
 
 // Close closes the model.
-func (m *Model) Close() { _ = m.folder.Close() } // it was only read
+func (m *Model) Close() { _ = m.folder.Close() } // the folder was only read
 
 // Name returns the name of the model, and the version of its shared weights or "".
 func (m *Model) Name() (name, version string) { return m.folder.Model.Name, m.version }
@@ -176,7 +176,7 @@ func (m *Model) client(ctx context.Context, i int, cutoff int64, fitSteps int) (
 }
 
 // fit fits personal layers to meter i. It returns nil if there are too few readings, or if
-// fitting did not help on those that were held back.
+// fitting did not improve the forecasts of the held-back readings.
 func (m *Model) fit(ctx context.Context, i int, cutoff int64, steps int) (*serve.Client, error) {
 	m.mu.Lock()
 	f, ok := m.fitted[i]

@@ -22,12 +22,12 @@ func ExportONNX(run, client, to string, k *kernel.Set) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // the folder was only read
 	clients := []string{client}
 	if client == "" {
 		clients = f.Clients()
 		if len(clients) == 0 {
-			return 0, fmt.Errorf("%s has no %s, so its clients are not known: train the run again", run, serve.ScalingName)
+			return 0, fmt.Errorf("%s has no %s, so its clients are not known; train the run again", run, serve.ScalingName)
 		}
 		if err := os.MkdirAll(to, 0o755); err != nil {
 			return 0, err

@@ -12,7 +12,7 @@ import (
 	"loadstar/nn"
 )
 
-// ONNXOutput says what becomes of a network's outputs.
+// ONNXOutput describes the conversion of a network's outputs.
 type ONNXOutput struct {
 	// Levels is the number of outputs of a target. They are sorted, as the quantiles of a
 	// forecast are.
@@ -23,7 +23,7 @@ type ONNXOutput struct {
 	Scale, Shift float64
 }
 
-// These are numbers of the ONNX format.
+// Numbers of the ONNX format.
 const (
 	irVersion    = 7
 	opsetVersion = 13
@@ -64,7 +64,7 @@ type graph struct {
 	net          *nn.Net
 	w            []float32
 	at           map[string]string // values by the name of the block that computes them
-	last         string            // the value of the block before
+	last         string            // the value of the previous block
 	nodes        []byte
 	initializers []byte
 }
@@ -115,7 +115,7 @@ func (g *graph) block(i int, b nn.Block) error {
 }
 
 // lstm adds a stack of LSTM layers. ONNX has the steps first and the gates in the order input,
-// output, forget, cell; ours are input, forget, cell, output.
+// output, forget, cell. Our order is input, forget, cell, output.
 func (g *graph) lstm(b nn.LSTM) {
 	steps, name := g.net.Lookback(), b.Name
 	g.node("Reshape", []string{g.last, g.ints(name+".window", -1, int64(steps), int64(g.net.Inputs()))}, name+".windows")

@@ -46,11 +46,11 @@ type Config struct {
 	// Paths is the number of joint scenarios of each forecast.
 	Paths   int
 	Workers int
-	// Now is the current time. Weather before it has been observed.
+	// Now is the current time. Weather before it is taken as observed.
 	Now time.Time
 	// Days, if not empty, is the CSV file for the energies of days and the peaks.
 	Days string
-	// Inputs, if not nil, collects what the model reads.
+	// Inputs, if not nil, collects the inputs that the model reads.
 	Inputs *Inputs
 	// Progress, if not nil, is called after every meter.
 	Progress func(done, total int)
@@ -64,7 +64,7 @@ func (c *Config) own() *serve.Model {
 	return c.Model.folder.Model
 }
 
-// name returns the name and the version of the model that is asked first.
+// name returns the name and the version of the model that is tried first.
 func (c *Config) name() (name, version string) {
 	if c.Model == nil {
 		return c.Generic.Name, ""
@@ -170,7 +170,7 @@ func Run(ctx context.Context, c Config, each func(issue.Forecast) error) (*Summa
 	return summary, nil
 }
 
-// chosen returns the numbers of the named meters, or of all, in the order of their names.
+// chosen returns the indexes of the named meters, or of all, in the order of their names.
 func chosen(d *series.Dataset, names []string) ([]int, error) {
 	type meter struct {
 		id     string

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The forms of a time without an offset.
+// The formats of a time without an offset.
 var naive = []string{"2006-01-02", "2006-01-02 15:04", "2006-01-02T15:04", "2006-01-02 15:04:05", "2006-01-02T15:04:05"}
 
 // ParseTime parses a time such as 2026-11-15T14:00:00Z or 2026-11-15 14:00. A time without
@@ -53,8 +53,8 @@ func onClock(s string, local time.Time, clock *time.Location) (time.Time, error)
 	return found[0], nil
 }
 
-// ParseFit returns the number of steps in which personal layers are fitted: auto, never or a
-// number.
+// ParseFit returns the number of steps for fitting personal layers, given as auto, never or
+// a number.
 func ParseFit(s string, usual int) (int, error) {
 	switch s {
 	case "auto":
@@ -74,7 +74,7 @@ func ParseLevels(s string) (levels []float64, err error) {
 	for text := range strings.SplitSeq(s, ",") {
 		v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 		if err != nil || !(v > 0 && v < 1) || len(levels) > 0 && v <= levels[len(levels)-1] {
-			return nil, fmt.Errorf("%q are no quantiles; write ascending numbers between 0 and 1, such as 0.1,0.5,0.9", s)
+			return nil, fmt.Errorf("%q are not quantiles; write ascending numbers between 0 and 1, such as 0.1,0.5,0.9", s)
 		}
 		levels = append(levels, v)
 	}
@@ -101,7 +101,7 @@ func ParseShare(s string) (float64, error) {
 		v /= 100
 	}
 	if err != nil || !(v >= 0 && v < 1) {
-		return 0, fmt.Errorf("%q is no share; write one such as 2%%, less than 100%%", s)
+		return 0, fmt.Errorf("%q is not a share; write one such as 2%%, less than 100%%", s)
 	}
 	return v, nil
 }

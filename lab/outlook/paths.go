@@ -11,17 +11,17 @@ import (
 const (
 	// mostPaths limits the scenarios of a forecast.
 	mostPaths = 500
-	// shapeDays is the number of days whose forecasts make the scenarios. learnDays is the
-	// number of days before them whose forecasts set intervals.
+	// shapeDays is the number of days whose forecasts provide the scenarios. learnDays is
+	// the number of earlier days whose forecasts set intervals.
 	learnDays, shapeDays = 14, 50
 )
 
 func (c *Config) checkPaths() error {
 	switch {
 	case c.Paths < 0 || c.Paths > mostPaths:
-		return fmt.Errorf("%d scenarios; want 0 to %d", c.Paths, mostPaths)
+		return fmt.Errorf("%d scenarios are not possible; want 0 to %d", c.Paths, mostPaths)
 	case c.Paths > 0 && len(c.Levels) == 1:
-		return fmt.Errorf("scenarios need at least two quantiles; there is one")
+		return fmt.Errorf("scenarios need at least two quantiles, but there is only one")
 	}
 	return nil
 }
@@ -35,8 +35,8 @@ func (a About) pathNames() (names []string) {
 }
 
 // addPaths adds scenarios to the forecast of meter i. Their courses come from the forecasts that
-// the client would have made at the same time on the days before. The state of the forecast
-// itself does not change, so its other numbers do not depend on scenarios.
+// the client would have made at the same time on earlier days. The state of the forecast itself
+// does not change, so its other numbers do not depend on scenarios.
 func (p *producer) addPaths(f *issue.Forecast, i int, client, anyone *serve.Client, isNew bool) (shapeless bool, err error) {
 	s, err := issue.NewState(p.states)
 	if err != nil {
@@ -45,7 +45,7 @@ func (p *producer) addPaths(f *issue.Forecast, i int, client, anyone *serve.Clie
 	meter, seconds := p.c.Dataset.Meter(i), p.c.Dataset.Seconds()
 	days := int64(learnDays + shapeDays)
 	if isNew {
-		days = heldDays // the layers were fitted to the readings before
+		days = heldDays // the layers were fitted to the earlier readings
 	}
 	if from := f.Cutoff - days*daySeconds; from > meter.Start {
 		s.Advance(meter, from)

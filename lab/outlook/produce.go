@@ -12,7 +12,7 @@ import (
 )
 
 // heldDays is the number of days before the cutoff that are not used to fit personal layers.
-// Only they can show how good the fitted layers are.
+// Only they can show the quality of the fitted layers.
 const heldDays = 14
 
 const daySeconds = 86400
@@ -21,9 +21,9 @@ const daySeconds = 86400
 type made struct {
 	forecast issue.Forecast
 	fitted   bool
-	// shapeless means that scenarios are wanted, but there are too few earlier forecasts.
+	// shapeless means that scenarios were requested, but there are too few earlier forecasts.
 	shapeless bool
-	inputs    *serve.Inputs // nil unless they are wanted and the model can forecast
+	inputs    *serve.Inputs // nil unless they were requested and the model can forecast
 }
 
 // producer makes forecasts. It is safe for concurrent use.
@@ -36,7 +36,7 @@ type producer struct {
 	frames map[int64]*frame // by cutoff
 }
 
-// frame has what all meters with the same cutoff share.
+// frame contains the data that all meters with the same cutoff share.
 type frame struct {
 	once  sync.Once
 	tails *serve.Tails
@@ -126,7 +126,7 @@ func endOf(d *series.Dataset, m series.Meter) int64 {
 	return m.Start + int64(n)*d.Seconds()
 }
 
-// Span says how far the readings of a dataset reach.
+// Span returns the period that the readings of a dataset cover.
 func Span(d *series.Dataset) string {
 	var first, end int64
 	for i := range d.Len() {
@@ -145,7 +145,7 @@ func Span(d *series.Dataset) string {
 	return fmt.Sprintf("the readings of %s reach from %s to %s", d.Name, at(first), at(end))
 }
 
-// buffers has memory for encoded states.
+// buffers contains memory for encoded states.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // state returns the state from which the forecast of a meter continues.
@@ -177,8 +177,8 @@ func (p *producer) state(meter series.Meter, cutoff int64, isNew bool) (*issue.S
 		return issue.NewState(p.states)
 	}
 	*buffer = encoded
-	// If a state is damaged, belongs to another version or other forecasts, or knows
-	// readings after the cutoff, a replay makes a new one.
+	// If a state is damaged, belongs to another version or other forecasts, or contains
+	// readings after the cutoff, a replay creates a new one.
 	s, err := issue.Decode(p.states, encoded)
 	if err != nil || s.Next() > cutoff {
 		return issue.NewState(p.states)

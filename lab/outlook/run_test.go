@@ -82,7 +82,7 @@ func rows(t testing.TB, dir string, k *kernel.Set, c Config) (string, *Summary) 
 }
 
 // TestNoFuture plants impossible loads after the cutoff. No byte of the forecasts may change,
-// although the states in the run's folder know what was there.
+// although the states in the run's folder contain what happened after it.
 func TestNoFuture(t *testing.T) {
 	d := buildings(t, 4, 70)
 	dir, k := trained(t, d)
@@ -186,8 +186,9 @@ func TestBacktest(t *testing.T) {
 			t.Errorf("%s: %+v", name, x)
 		}
 	}
-	// Last week's loads are the reference, so as a rival they are as good as themselves. They are
-	// right about the hour of peaks as often as the readings of the test say.
+	// Last week's loads are the reference, so as a rival they have the same errors as the
+	// reference. Their share of correct hours of peaks must be the one computed from the test's
+	// readings.
 	week := func(client string, cutoff int64) []float64 {
 		for _, c := range s.Clients {
 			if c.ID == client {
@@ -230,7 +231,8 @@ func TestBacktest(t *testing.T) {
 	}
 }
 
-// TestWeatherError checks the size of errors of temperatures, and that they reach the forecasts.
+// TestWeatherError checks the size of the temperature errors, and that they affect the
+// forecasts.
 func TestWeatherError(t *testing.T) {
 	d := buildings(t, 1, 90)
 	change := WeatherError{Degrees: 2}.replay(d)
@@ -276,7 +278,7 @@ func TestWeatherError(t *testing.T) {
 		}
 		maes = append(maes, s.MAE)
 	}
-	// Every cutoff has its own frame if the weather changes. That alone must not matter.
+	// Every cutoff has its own frame if the weather changes. This alone must have no effect.
 	if math.Abs(maes[1]/maes[0]-1) > 1e-6 || maes[2] == maes[1] || maes[3] == maes[1] {
 		t.Errorf("errors %v", maes)
 	}
@@ -306,7 +308,7 @@ func TestRemoval(t *testing.T) {
 	}
 }
 
-// BenchmarkForecast measures forecasts of 48 hours with states at hand.
+// BenchmarkForecast measures forecasts of 48 hours with stored states.
 func BenchmarkForecast(b *testing.B) {
 	d := buildings(b, 20, 120)
 	dir, k := trained(b, d)

@@ -27,9 +27,9 @@ type Summary struct {
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
 	Rows int       `json:"rows"`
-	// Sources has the number of rows by source, best first.
+	// Sources contains the number of rows by source, best first.
 	Sources []Count `json:"sources"`
-	// Reasons has the number of rows that are not the model's by reason.
+	// Reasons contains the number of rows that did not come from the model, by reason.
 	Reasons []Count `json:"reasons,omitempty"`
 	// LeftOut lists the meters without any forecast, up to 20 of them, and Without is their
 	// number.
@@ -44,12 +44,12 @@ type Summary struct {
 	// which most of them have one.
 	Sum *Sum `json:"sum,omitempty"`
 
-	asked issue.Source // what a row should be from
+	asked issue.Source // the expected source of a row
 	clock *time.Location
 	sums  map[int64]sumAt
 	bySrc map[issue.Source]int
 	byWhy map[issue.Reason]int
-	cold  map[issue.Reason]int // rows whose model does without weather
+	cold  map[issue.Reason]int // rows whose model works without weather
 }
 
 // Count is a number of rows.
@@ -122,7 +122,7 @@ func (s *Summary) add(m made) {
 	}
 	empty := true
 	s.Rows += len(f.Rows)
-	begin := 0 // of the rows with the same source and reason
+	begin := 0 // start of the rows with the same source and reason
 	for i, r := range f.Rows {
 		if i+1 == len(f.Rows) || f.Rows[i+1].Source != r.Source || f.Rows[i+1].Reason != r.Reason {
 			s.bySrc[r.Source] += i + 1 - begin
@@ -148,13 +148,13 @@ func (s *Summary) add(m made) {
 	}
 }
 
-// finish computes what depends on all forecasts.
+// finish computes the values that depend on all forecasts.
 func (s *Summary) finish() {
 	s.Sources = counts(s.bySrc, s.Rows)
 	s.Reasons = why(s.byWhy, s.Rows)
 	if cold := why(s.cold, s.Rows); len(cold) > 0 {
 		reason := issue.Reason(cold[0].Name)
-		a, _ := reason.WeatherCost() // others are not counted
+		a, _ := reason.WeatherCost() // other rows are not counted
 		s.Weather = &WeatherCost{Reason: reason, Rows: cold[0].Rows, Message: a.Message, Advice: a.Advice}
 	}
 	most := 0

@@ -11,9 +11,9 @@ import (
 	"loadstar/series"
 )
 
-// SumScore is the score of a quantity that is made of several steps or several clients.
+// SumScore is the score of a quantity that combines several steps or several clients.
 type SumScore struct {
-	N int `json:"n"` // of the forecasts that were scored
+	N int `json:"n"` // number of the scored forecasts
 	// Clients is the number of clients.
 	Clients int `json:"clients"`
 	// MAE is in kWh for energies and in kW otherwise. RelativeMAE is relative to the error of
@@ -21,13 +21,13 @@ type SumScore struct {
 	MAE         float64 `json:"mae"`
 	RelativeMAE float64 `json:"relative_mae"`
 	Bias        float64 `json:"bias"`
-	Coverage    float64 `json:"coverage"` // of P10 to P90, or 0 without them
-	// RelativeMean is the mean over clients of the relative MAE, whose median RelativeMAE is.
+	Coverage    float64 `json:"coverage"` // share between P10 and P90, or 0 without them
+	// RelativeMean is the mean over clients of the relative MAE; RelativeMAE is its median.
 	RelativeMean float64 `json:"relative_mae_mean"`
-	// Above is the share of what happened that is above P90.
+	// Above is the share of actual values above P90.
 	Above float64 `json:"above_p90"`
 	// Hit and Near are the shares of days whose highest step is the forecast one, or at most
-	// an hour from it. They are 0 for anything but peaks.
+	// an hour from it. They are 0 for quantities other than peaks.
 	Hit  float64 `json:"peak_hit,omitempty"`
 	Near float64 `json:"peak_within_hour,omitempty"`
 }
@@ -100,8 +100,8 @@ func (e *errorSums) score() *SumScore {
 	}
 }
 
-// medianScore returns the medians over clients, but the means of their shares of days, because
-// few days give a coarse share of each.
+// medianScore returns the medians over clients. Shares of days are means, because with few
+// days each client's share is coarse.
 func medianScore(all []*ClientScore, of func(*ClientScore) *SumScore) *SumScore {
 	var mae, relative, bias []float64
 	out := &SumScore{}
@@ -134,8 +134,8 @@ func isMidnight(at int64, clock *time.Location) bool {
 	return t.Hour() == 0 && t.Minute() == 0 && t.Second() == 0
 }
 
-// day returns the loads of the steps of a day from a cutoff on, and those at the same clock
-// time a week before. A load that is missing is NaN.
+// day returns the loads of a day's steps from a cutoff on, and those at the same clock time
+// a week before. A load that is missing is NaN.
 func (c *ClientScore) day(cutoff int64, d *series.Dataset) (loads, week []float64) {
 	from := int((cutoff - c.meter.Start) / d.Seconds())
 	at := func(i int) float64 {
@@ -165,7 +165,7 @@ func (c *ClientScore) keep(f issue.Forecast) {
 }
 
 // addDay scores the next 24 hours of a forecast that was issued at midnight, if they are in
-// the test part.
+// the test split.
 func (c *ClientScore) addDay(f issue.Forecast, d *series.Dataset) {
 	c.keep(f)
 	if f.Cutoff < c.first || len(f.Days) == 0 || f.Days[0].Start != f.Cutoff || f.Days[0].End != f.Cutoff+daySeconds {
@@ -186,7 +186,7 @@ func (c *ClientScore) addDay(f issue.Forecast, d *series.Dataset) {
 	}
 }
 
-// Rival is another forecast of what a run's forecasts say about days.
+// Rival is another forecaster of the daily values and sums in a run's forecasts.
 type Rival struct {
 	// Day returns the energy and the highest load of a client's 24 hours after a cutoff, in kWh
 	// and kW, and the step of the highest load. An energy or a load that it does not forecast is
@@ -231,7 +231,7 @@ func (s *Scores) Rival(d *series.Dataset, r Rival) (energy, sum, peak *SumScore)
 	return medianScore(all, func(c *ClientScore) *SumScore { return c.Energy }), sum, medianScore(all, func(c *ClientScore) *SumScore { return c.Peak })
 }
 
-// sumDay returns the sums of what [ClientScore.day] returns.
+// sumDay returns the sums of the results of [ClientScore.day].
 func sumDay(all []*ClientScore, cutoff int64, d *series.Dataset) (loads, week []float64) {
 	loads, week = make([]float64, d.StepsPerDay()), make([]float64, d.StepsPerDay())
 	for _, c := range all {
@@ -262,7 +262,7 @@ func top(x []float64) (highest float64, at int) {
 		if v > highest {
 			at = i
 		}
-		highest = max(highest, v) // NaN stays NaN
+		highest = max(highest, v) // NaN remains NaN
 	}
 	return highest, at
 }
@@ -274,8 +274,9 @@ func total(x []float64) (sum float64) {
 	return sum
 }
 
-// sum scores the sum of all clients by step: that of a group with all of them as members, in
-// the time in which all are scored. It returns nil if there is no such time.
+// sum scores the sum of all clients by step, which is that of a group with all of them as
+// members, in the period in which all are scored. It returns nil if there is no such
+// period.
 func (b Backtest) sum(known *series.Dataset, all []*ClientScore) (s *SumScore, days []int64, err error) {
 	if len(all) < 2 {
 		return nil, nil, nil

@@ -31,7 +31,7 @@ type Writer interface {
 	Discard()
 }
 
-// About is what all rows of a file have in common.
+// About contains the values that all rows of a file share.
 type About struct {
 	Levels    []float64
 	Version   string
@@ -73,10 +73,9 @@ func Create(path string, stdout io.Writer, a About) (Writer, error) {
 	return w, nil
 }
 
-// Write forecasts as [Run] does and writes the rows to a file, unless path is empty. If a
+// Write forecasts as [Run] does, and writes the rows to a file unless path is empty. If a
 // forecast fails, Write leaves no file. It also returns the forecast of the meter with the
-// given
-// name.
+// given name.
 func Write(ctx context.Context, c Config, path string, stdout io.Writer, name string) (*Summary, issue.Forecast, error) {
 	var w Writer
 	var wanted issue.Forecast
@@ -150,8 +149,8 @@ func (w *file) Close() error {
 }
 
 func (w *file) Discard() {
-	_ = w.f.Close()           // the file is not wanted
-	_ = os.Remove(w.f.Name()) // at worst, a temporary file stays
+	_ = w.f.Close()           // the file is discarded
+	_ = os.Remove(w.f.Name()) // at worst, a temporary file remains
 }
 
 // levelNames returns the names of the columns of quantiles.
@@ -169,7 +168,7 @@ type csvFile struct {
 	w   *bufio.Writer
 	a   About
 	row []byte
-	// times has the steps of the last forecast. Most meters have the same.
+	// times contains the steps of the last forecast. Most meters have the same steps.
 	times []timeText
 }
 
@@ -285,7 +284,7 @@ func (w *jsonFile) Write(f issue.Forecast) error {
 	return nil
 }
 
-// jsonNumber returns one of some values as JSON, or null if there is none.
+// jsonNumber returns one of several values as JSON, or null if there is none.
 func jsonNumber(values []float64, i int) []byte {
 	if i < len(values) {
 		if b := issue.AppendNumber(nil, values[i]); len(b) > 0 {
@@ -306,12 +305,12 @@ func (w *jsonFile) Close() error {
 	return w.w.Flush()
 }
 
-// parquetFile writes Parquet. Its columns are in alphabetical order, because Parquet groups
-// of columns whose names are known only at run time are.
+// parquetFile writes Parquet. Its columns are in alphabetical order, because Parquet sorts
+// groups of columns whose names are known only at run time.
 type parquetFile struct {
 	w     *parquet.GenericWriter[any]
 	a     About
-	names []string // of the columns
+	names []string // names of the columns
 	level []int    // for each column, the index of its quantile, of the mean after them, of a scenario after it, or -1
 	rows  []parquet.Row
 }

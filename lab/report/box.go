@@ -12,7 +12,7 @@ import (
 // logarithmic axis.
 type BoxChart struct {
 	Title, Note string
-	Of          string // what a box is of, such as "building"
+	Of          string // the subject of a box, such as "building"
 	Value, Unit string // name and unit of the value, such as "load" and "kW"
 	Boxes       []Box
 	Generated   bool
@@ -42,7 +42,7 @@ func (c BoxChart) figure() figure {
 	boxes := slices.Clone(c.Boxes)
 	slices.SortStableFunc(boxes, func(a, b Box) int { return cmp.Compare(b.Quantiles[2], a.Quantiles[2]) })
 	var (
-		rows       = []row{} // not null in the page, even if no box can be drawn
+		rows       = []row{} // must not be null in the page, even if no box can be drawn
 		names      []string
 		lo, hi     = math.Inf(1), 0.0
 		least, top = none, none

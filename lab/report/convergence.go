@@ -215,7 +215,7 @@ func (s *dataset) convergence() (figure, bool) {
 		t.Rows = append(t.Rows, row)
 		said = append(said, fmt.Sprintf("%s: median %s, quartiles %s to %s", m.name, short(final[2]), short(final[1]), short(final[3])))
 	}
-	// A few boxes, or many small charts, say less than the lines of the medians.
+	// Fewer boxes, or many small charts, are less informative than the lines of the medians.
 	if first >= last || len(panels) > mostPanels || slices.ContainsFunc(panels, func(p panel) bool { return len(p.Round) < fewestPanels }) {
 		return figure{}, false
 	}

@@ -31,7 +31,7 @@ type lead struct {
 	low, high []float64
 }
 
-// curveExcerpts returns the curves of all clients that a run has curves of.
+// curveExcerpts returns the curves of all clients for which a run has stored them.
 func (r *Run) curveExcerpts(rows []run.Curve) []excerpt {
 	leads := run.Leads{Targets: max(r.setting("model.targets"), 1), Stride: r.setting("evaluate.stride")}
 	var to []excerpt
@@ -70,7 +70,7 @@ func (r *Run) curveExcerpts(rows []run.Curve) []excerpt {
 
 const (
 	excerptLength = 14 * 24 * time.Hour
-	excerptPoints = 1400 // more points than a chart has pixels across
+	excerptPoints = 1400 // more points than the width of a chart in pixels
 	shownClients  = 6
 )
 
@@ -106,8 +106,8 @@ func cut(rows []run.Forecast) excerpt {
 		times = append(times, r.Time.Unix())
 		cutoffs = append(cutoffs, r.Cutoff.Unix())
 		distances[r.Time.Unix()-r.Cutoff.Unix()] = true
-		// Ignore the error: the means omit values that cannot be scored, but the chart
-		// shows them.
+		// Ignore the error, because the means omit values that cannot be scored, but the
+		// chart shows them.
 		_ = errs.Add(r.Forecast, r.Actual, math.NaN())
 		if !math.IsNaN(r.LastWeek) {
 			_ = week.Add(r.LastWeek, r.Actual, math.NaN())
@@ -134,8 +134,8 @@ func cut(rows []run.Forecast) excerpt {
 		return to
 	}
 	s.actual, s.before = gaps(), gaps()
-	// Show only the forecasts for the first and the last step. If forecasts are made every
-	// few steps only, show as many steps of each forecast, so that no time lacks one.
+	// Show only the forecasts for the first and the last step. If forecasts are made only
+	// every few steps, show as many steps of each forecast, so that no time lacks one.
 	all := make([]int64, 0, len(distances))
 	for d := range distances {
 		all = append(all, d)

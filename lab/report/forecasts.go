@@ -29,7 +29,7 @@ type fanClient struct {
 	Before level   `json:"w"`
 }
 
-// fanLead has the curves of a method for one choice of leads, by client.
+// fanLead contains the curves of a method for one choice of leads, by client.
 type fanLead struct {
 	Values []level `json:"f"`
 	Low    []level `json:"l,omitempty"`
@@ -183,7 +183,7 @@ func (s *dataset) drawnMethods() []*method {
 	return to
 }
 
-// baseCurve has the curves of a baseline by client and time.
+// baseCurve contains the curves of a baseline by client and time.
 type baseCurve struct {
 	Name string
 	at   map[string]map[int64][2]float64

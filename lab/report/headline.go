@@ -13,12 +13,12 @@ import (
 // headline is the first screen's text about a dataset. It gives the errors and compares
 // them with the reference and with the strongest baseline.
 type headline struct {
-	Verdict string // a few words
+	Verdict string // short text
 	Class   string // CSS class of the verdict
 	Text    string
 	Tiles   []tile
-	Note    string // what a reader must know to compare the tiles
-	Foot    string // what the errors are
+	Note    string // note that readers need to compare the tiles
+	Foot    string // definition of the errors
 }
 
 // ErrorNote defines the errors in per cent in reports and in the output of simulate.
@@ -27,7 +27,7 @@ const ErrorNote = "Error of the mean load: a client's mean absolute error divide
 // tile is a number with its meaning.
 type tile struct{ Value, Label, Note string }
 
-// comparison compares a method with another one client by client.
+// comparison compares two methods client by client.
 type comparison struct {
 	ratio   float64 // median over clients of the ratio of errors
 	won     float64 // share of clients with a lower error
@@ -49,7 +49,7 @@ func compare(ours, theirs map[string]float64) comparison {
 	return comparison{ratio: float64(spread.Median), won: float64(won) / float64(len(ratios)), clients: spread.Count}
 }
 
-// differs says by how much an error differs, such as "12 % lower than".
+// differs formats the difference of an error, such as "12 % lower than".
 func (c comparison) differs() string {
 	switch p := percentOf(c.ratio - 1); {
 	case p == "0":
@@ -118,7 +118,7 @@ func (s *dataset) referenceName() string {
 	return "repeating the last load"
 }
 
-// repeats reports whether a baseline is the same forecast as the reference.
+// repeats reports whether a baseline makes the same forecast as the reference.
 func (s *dataset) repeats(baseline string) bool {
 	return s.reference == "last-week" && baseline == "naive-week" || s.reference == "last-day" && baseline == "naive-day" ||
 		s.reference == "last-value" && baseline == "persistence"
@@ -182,8 +182,8 @@ func (m *method) scored() int {
 	return n
 }
 
-// correction says that the method's forecasts are corrected by their latest errors and
-// the baseline's are not. It is empty if they are not corrected.
+// correction returns a note that the method's forecasts are corrected by their latest
+// errors and the baseline's are not. It is empty if they are not corrected.
 func (m *method) correction(baseline string) string {
 	if m.runs[0].settings["evaluate.correct"] != "true" {
 		return ""
@@ -205,7 +205,7 @@ func (m *method) correction(baseline string) string {
 	return text + "."
 }
 
-// verdict says in a few words how the method compares.
+// verdict describes the method's comparison in a few words.
 func (s *dataset) verdict(reference, baseline comparison, b *method) (text, class string) {
 	better := func(c comparison) bool { return c.ratio < 1 && percentOf(c.ratio-1) != "0" }
 	worse := func(c comparison) bool { return c.ratio > 1 && percentOf(c.ratio-1) != "0" }
@@ -224,7 +224,7 @@ func (s *dataset) verdict(reference, baseline comparison, b *method) (text, clas
 	return "Level with the strongest baseline", "partly"
 }
 
-// tooHigh says how much forecasts are too high or too low, relative to the load.
+// tooHigh describes the bias of forecasts relative to the load.
 func tooHigh(bias float64) string {
 	switch p := percentOf(bias); {
 	case p == "0":
@@ -236,8 +236,9 @@ func tooHigh(bias float64) string {
 	}
 }
 
-// peakErrors has the error and the bias at daily peaks relative to the mean peak load, and
-// the bias of all forecasts relative to the mean load. All are means over clients and seeds.
+// peakErrors contains the error and the bias at daily peaks relative to the mean peak load,
+// and the bias of all forecasts relative to the mean load. All are means over clients and
+// seeds.
 type peakErrors struct{ mae, bias, all float64 }
 
 func (m *method) peakErrors() peakErrors {
@@ -261,7 +262,7 @@ func (m *method) peakErrors() peakErrors {
 	return peakErrors{mean(mae), mean(bias), mean(all)}
 }
 
-// task says what a run forecasts, such as "the next 24 hours".
+// task describes the forecasts of a run, such as "the next 24 hours".
 func (r *Run) task() string {
 	if r.interval == 0 {
 		return "the test period"
@@ -313,8 +314,8 @@ func Closing(dir string) (sentence string, rows [][]string, err error) {
 	return sentence, rows, nil
 }
 
-// closing has a column with the ratios of the sentence, because the quotient of two medians
-// in the table can be far from the median of the clients' quotients.
+// closing includes a column with the ratios of the sentence, because the quotient of two
+// medians in the table can differ greatly from the median of the clients' quotients.
 func (s *dataset) closing() (sentence string, rows [][]string) {
 	best := s.best()
 	rows = append(rows, []string{"METHOD", "CLIENTS", "MAE kW", "OF MEAN LOAD", "REL. MAE (" + s.reference + ")", "BELOW 1", "RATIO"})

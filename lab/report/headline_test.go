@@ -14,15 +14,15 @@ import (
 	"loadstar/lab/run"
 )
 
-// besideRun returns a run of five clients with day-ahead forecasts, whose errors are the
-// given share of last week's, and of which ridge-rich has the other share.
+// besideRun returns a run of five clients with day-ahead forecasts. Their errors are the
+// given share of last week's, and those of ridge-rich the other share.
 func besideRun(ours, ridge float64) *Run {
 	r := &Run{
 		Dataset: "d", Method: "day", Algorithm: "fedavg", Seed: 1, Reference: "last-week", zone: "Europe/Berlin", interval: 3600, trained: 5, bytes: 10e6,
 		settings: map[string]string{"name": "day", "model.horizon": "1", "model.targets": "24", "evaluate.stride": "6"},
 	}
 	for i, name := range []string{"a", "b", "c", "d", "e"} {
-		// Mean loads from 10 to 50 kW; last week's error is a fifth of it.
+		// The mean loads are 10 to 50 kW, and last week's error is a fifth of them.
 		load := 10 * float64(i+1)
 		relative := ours * (0.8 + 0.1*float64(i))
 		r.Clients = append(r.Clients, run.Client{
@@ -89,7 +89,7 @@ func TestHeadline(t *testing.T) {
 	for i := range r.Clients {
 		r.Clients[i].ModelRelativeMAE = r.Clients[i].RelativeMAE + 0.1
 	}
-	r.beside.Scores = r.beside.Scores[:8] // of four of the five clients
+	r.beside.Scores = r.beside.Scores[:8] // scores of four of the five clients
 	h = groupRuns([]*Run{r}, nil)[0].headline()
 	if want := "The forecasts of day are corrected by their latest errors, and those of ridge-rich are not; without the correction, the median relative MAE is 0.700 instead of 0.600."; h.Note != want {
 		t.Errorf("note %q, want %q", h.Note, want)
@@ -104,8 +104,8 @@ func TestHeadline(t *testing.T) {
 	}
 }
 
-// TestClosing checks that the sentence states the ratios of the table, also where the quotient
-// of the medians would say the opposite.
+// TestClosing checks that the sentence states the ratios of the table, even where the quotient
+// of the medians would suggest the opposite.
 func TestClosing(t *testing.T) {
 	r := besideRun(0.6, 0.8)
 	for i, relative := range []float64{0.2, 0.3, 0.7, 0.8, 0.9} { // median 0.7
@@ -162,8 +162,8 @@ func TestOnePage(t *testing.T) {
 	}
 }
 
-// TestCurves checks that the load stays where only the forecast is missing, and that the
-// clock is that of the dataset.
+// TestCurves checks that the load is still shown where only the forecast is missing, and
+// that the clock is that of the dataset.
 func TestCurves(t *testing.T) {
 	r := besideRun(0.6, 0.8)
 	start := time.Date(2021, 3, 20, 0, 0, 0, 0, time.UTC) // the clock changes on 28 March
@@ -237,7 +237,8 @@ func TestCurves(t *testing.T) {
 	}
 }
 
-// TestLarge checks the size of the page of a large fleet: it must open in any browser.
+// TestLarge checks the size of the page for a large fleet, because it must open in any
+// browser.
 func TestLarge(t *testing.T) {
 	r := besideRun(0.6, 0.8)
 	c := r.Clients[0]

@@ -17,7 +17,7 @@ func (b *browser) axe(t *testing.T, at string) {
 		return
 	}
 	var loaded bool
-	b.eval(string(code)+"\n;true", &loaded) // by the debugger, which the page's policy does not concern
+	b.eval(string(code)+"\n;true", &loaded) // by the debugger, to which the page's policy does not apply
 	var found []string
 	b.eval(`axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}).then(r => r.violations.map(v => v.id + ": " + v.nodes.length + " such as " + v.nodes[0].html.slice(0, 200)))`, &found)
 	for _, v := range found {

@@ -12,7 +12,7 @@ import (
 	"loadstar/lab/run"
 )
 
-// dataset has all methods, trained or baselines, that were scored on one dataset, with
+// dataset contains all methods, trained or baselines, that were scored on one dataset, with
 // errors relative to the same reference.
 type dataset struct {
 	name      string
@@ -23,13 +23,13 @@ type dataset struct {
 	beside    *run.Beside // curves and profiles of baselines, or nil
 }
 
-// method has the runs of one plan with different seeds, or the scores of a baseline.
+// method contains the runs of one plan with different seeds, or the scores of a baseline.
 type method struct {
 	name     string
 	look     int // index of colour and symbol, the same for all datasets; -1 for baselines
 	baseline bool
 	runs     []*Run
-	scores   []Baseline // only for baselines
+	scores   []Baseline // only set for baselines
 }
 
 // label returns the name of the method in tables, with a mark if a run diverged.
@@ -56,9 +56,9 @@ func divergence(methods []*method) string {
 	return " † Training diverged: the validation loss ended at ten times its lowest value or more in " + strings.Join(lost, ", ") + "."
 }
 
-// groupRuns groups runs by dataset, reference and plan. Duplicate runs are ignored, also if
-// their plans differ only in their names. The baselines beside a run join those of its
-// dataset.
+// groupRuns groups runs by dataset, reference and plan. Duplicate runs are ignored, even if
+// their plans differ in their names. The baselines in the folder of a run are added to
+// those of its dataset.
 func groupRuns(runs []*Run, baselines []Baseline) []*dataset {
 	var sets []*dataset
 	byName := map[string]*dataset{}
@@ -304,7 +304,8 @@ func rates(all []*method, key string) []string {
 	return to
 }
 
-// perRun returns one number per run: of, applied to the values of its clients.
+// perRun returns one number per run, which is the result of applying of to the values of the
+// run's clients.
 func (m *method) perRun(of func([]float64) float64, value func(run.Client) float64) []float64 {
 	var to []float64
 	for _, r := range m.runs {
@@ -444,8 +445,8 @@ func (s *dataset) seeds() int {
 	return n
 }
 
-// Representatives returns the best run of each dataset and task. Its baselines serve for
-// the other runs of the task too.
+// Representatives returns the best run of each dataset and task. Its baselines are also
+// used for the other runs of the task.
 func Representatives(runs []*Run) []*Run {
 	var to []*Run
 	at := map[string]int{}
@@ -459,7 +460,7 @@ func Representatives(runs []*Run) []*Run {
 		case !ok:
 			at[key] = len(to)
 			to = append(to, r)
-		case len(to[i].beside.Scores) > 0: // it has been chosen before
+		case len(to[i].beside.Scores) > 0: // it was chosen before
 		case len(r.beside.Scores) > 0 || byError(r.median(), to[i].median()) < 0:
 			to[i] = r
 		}

@@ -2,7 +2,7 @@ package report
 
 import "loadstar/lab/run"
 
-// Others are forecasts of other programs beside a run.
+// Others contains forecasts of other programs for comparison with a run.
 type Others struct {
 	// Table compares them with the run on the forecasts that all of them have.
 	Table Table
@@ -11,12 +11,12 @@ type Others struct {
 	Curves []run.BaselineCurve
 }
 
-// Leads says which forecasts the curves of the run show.
+// Leads describes which forecasts the curves of the run show.
 func (r *Run) Leads() run.Leads {
 	return run.Leads{Targets: r.setting("model.targets"), Stride: r.setting("evaluate.stride")}
 }
 
-// Drawn returns the clients whose curves the report has.
+// Drawn returns the clients whose curves the report shows.
 func (r *Run) Drawn() map[string]bool {
 	drawn := map[string]bool{}
 	for _, x := range r.excerpts {

@@ -77,7 +77,7 @@ func (s *dataset) profile(by string, name func(int) string) (figure, bool) {
 		t.Rows = append(t.Rows, []string{name(x)})
 		at = append(at, name(x))
 	}
-	least, greatest, lowest := math.Inf(1), 0.0, math.Inf(1) // lowest: the largest error of the best method
+	least, greatest, lowest := math.Inf(1), 0.0, math.Inf(1) // lowest is the largest error of the best method
 	add := func(l line, value func(x int) float64) {
 		worst, where := 0.0, 0
 		for i, x := range xs {
@@ -132,7 +132,7 @@ func (s *dataset) profile(by string, name func(int) string) (figure, bool) {
 	return f, true
 }
 
-// baselineProfile has the errors of a baseline in per cent, by hour or by step.
+// baselineProfile contains the errors of a baseline in per cent, by hour or by step.
 type baselineProfile struct {
 	name string
 	look int

@@ -15,7 +15,7 @@ import (
 	"loadstar/lab/run"
 )
 
-// Run has the data of a finished run that a report needs.
+// Run contains the data of a finished run that a report needs.
 type Run struct {
 	Dataset   string
 	Generated bool
@@ -29,8 +29,8 @@ type Run struct {
 	// "".
 	Dir, Data, DataPath string
 
-	zone        string            // of the dataset's clock, "" in runs of older versions
-	interval    int64             // seconds of a step, 0 in runs of older versions
+	zone        string            // zone of the dataset's clock; "" in runs of older versions
+	interval    int64             // seconds of a step; 0 in runs of older versions
 	summary     *run.Summary      // nil in tests
 	plan        string            // the effective plan
 	peaks       []run.Peak        // by client
@@ -59,7 +59,7 @@ type evaluation struct {
 	spread [5]float64 // minimum, quartiles, maximum
 }
 
-// Baseline has the scores of a baseline for one client.
+// Baseline contains the scores of a baseline for one client.
 type Baseline struct {
 	Dataset string
 	run.Baseline
@@ -128,7 +128,7 @@ func ReadRun(dir string) (*Run, error) {
 
 // setting returns a number in the plan, or 0.
 func (r *Run) setting(key string) int {
-	n, _ := strconv.Atoi(r.settings[key]) // 0 if the plan has none
+	n, _ := strconv.Atoi(r.settings[key]) // 0 if the plan has no such number
 	return n
 }
 
@@ -204,7 +204,7 @@ func ReadExperiment(dir string) ([]*Run, []Baseline, error) {
 		case !d.IsDir():
 			return nil
 		case path != dir && strings.HasPrefix(d.Name(), "."):
-			return fs.SkipDir // a copy that was interrupted
+			return fs.SkipDir // the remains of an interrupted copy
 		}
 		r, err := ReadRun(path)
 		switch {

@@ -121,7 +121,7 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// TestCutWithStride checks that forecasts that are made every 6 hours cover every hour.
+// TestCutWithStride checks that forecasts made every 6 hours cover every hour.
 func TestCutWithStride(t *testing.T) {
 	var rows []run.Forecast
 	start := time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -146,8 +146,8 @@ func TestCutWithStride(t *testing.T) {
 	}
 }
 
-// TestDiverged checks that a method of which a run diverged is marked in the tables, with
-// a note.
+// TestDiverged checks that a method with a diverged run is marked in the tables, with a
+// note.
 func TestDiverged(t *testing.T) {
 	one := func(method string, diverged bool) *Run {
 		clients := []run.Client{{Client: "a", RelativeMAE: 0.5}, {Client: "b", RelativeMAE: 0.6}}

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// planText is the plan of a method and how to repeat its runs.
+// planText contains the plan of a method, and the command that repeats its runs.
 type planText struct {
 	Name, Plan, Command string
 	Facts               Table
 }
 
-// shownPlans is the largest number of plans that a page contains.
+// shownPlans is the maximum number of plans on a page.
 const shownPlans = 12
 
 // plans returns the plan of each method, with the hashes of its runs and the command that
@@ -51,7 +51,7 @@ func plans(sets []*dataset) []planText {
 	return to
 }
 
-// quoted returns a path as a shell takes it.
+// quoted returns a path quoted for a shell.
 func quoted(path string) string {
 	if strings.ContainsFunc(path, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+@", r))

@@ -104,8 +104,8 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"nu
 type page struct {
 	*Report
 	Policy    string // content security policy: allows only the page's own script
-	Generated string // names of the synthetic datasets, if no headline says it
-	Verdicts  string // how many claims hold
+	Generated string // names of the synthetic datasets, unless a headline lists them
+	Verdicts  string // the number of claims with each verdict
 	Marked    bool   // whether all tables use synthetic data
 	Boxed     []figure
 	Extra     []figure
@@ -138,7 +138,7 @@ type figure struct {
 	ID, Kind, Title, Caption string
 	Alt                      string // text alternative of the chart
 	Generated                bool   // whether it uses synthetic data
-	Marked                   bool   // whether its own title says so, because its section does not
+	Marked                   bool   // whether its own title is marked, because its section is not
 	Layout                   string // "wide": tables below the chart; "narrow": small tables beside it
 	Tables                   []Table
 
@@ -168,7 +168,7 @@ func (r *Report) Write(w io.Writer) error {
 	}
 	if p.Marked = len(r.Tables) > 0 && !slices.ContainsFunc(r.Tables, func(t Table) bool { return !t.Generated }); p.Marked {
 		for i := range whole.Tables {
-			whole.Tables[i].Generated = false // the heading of the section says it
+			whole.Tables[i].Generated = false // the heading of the section is already marked
 		}
 	}
 	for i, c := range r.Boxes {
@@ -224,7 +224,7 @@ func (p page) Single() bool {
 	return len(p.Groups) == 1 && len(p.Claims) == 0 && p.Groups[0].Headline.Text != ""
 }
 
-// verdicts says how many claims have each verdict.
+// verdicts returns the number of claims with each verdict, as text.
 func verdicts(claims []Claim) string {
 	var parts []string
 	for _, v := range []Verdict{Holds, HoldsPartly, DoesNotHold, NotTrained, NotTested} {

@@ -134,7 +134,7 @@ func everything(t *testing.T) []byte {
 		t.Fatal(err)
 	}
 	for _, one := range runs {
-		one.Dir = filepath.Join("runs", filepath.Base(one.Dir)) // not the folder of this test
+		one.Dir = filepath.Join("runs", filepath.Base(one.Dir)) // not in the folder of this test
 	}
 	r := &Report{
 		Title: "Everything <b>&</b>", About: "One.\nTwo.", Tool: "loadstar test", Runs: runs, Baselines: baselines,
@@ -263,7 +263,7 @@ func TestPage(t *testing.T) {
 			t.Errorf("no figure of kind %s", kind)
 		}
 	}
-	// The part about synthetic data says so once, and its charts know it, for saved files.
+	// The part about synthetic data is marked once, and its charts are marked for saved files.
 	madeAt, realAt := strings.Index(page, `<section id="data-1" class="group">`), strings.Index(page, `<section id="data-2" class="group">`)
 	made, real := page[madeAt:realAt], page[realAt:strings.Index(page, `<section id="runs">`)]
 	if f, m := strings.Count(made, "<figure "), strings.Count(made, " data-generated "); f == 0 || f != m {

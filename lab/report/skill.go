@@ -78,7 +78,7 @@ type boxes struct {
 	rows           []boxRow
 	drawn          []*method // of the rows
 	names          []string  // clients that are dots
-	said           []string  // the rows in words
+	said           []string  // the rows described in words
 	lo, hi, lowest float64   // the axis, and the lowest median
 }
 
@@ -207,7 +207,7 @@ func (s *dataset) cost() (figure, bool) {
 		said = append(said, fmt.Sprintf("%s: %s MB, median relative MAE %s", m.name, short(mb), short(m.median())))
 	}
 	if len(s.trained()) < 2 || len(dots) > 2*shownMethods {
-		return figure{}, false // the table of traffic says it all
+		return figure{}, false // the traffic table already shows it
 	}
 	t.Note = strings.TrimSpace(divergence(s.methods))
 	caption := "Data sent and received by an average client in the whole training; lower left is better. Local training sends no data."

@@ -73,7 +73,7 @@ func Losses(rows []Evaluation) (all []Loss) {
 }
 
 // Lowest returns the index of the lowest loss, the first one if there are several. Losses
-// that are not a number do not count; if there are no others, it is 0.
+// that are not numbers do not count; if there are no others, the result is 0.
 func Lowest(losses []Loss) int {
 	at := 0
 	for i, l := range losses {
@@ -128,7 +128,7 @@ func course(rounds []Round, losses []Loss) Course {
 	return c
 }
 
-// print says that training diverged, if it did.
+// print reports that training diverged, if it did.
 func (c *Course) print(w io.Writer) {
 	switch {
 	case c == nil || !c.Diverged:

@@ -10,31 +10,31 @@ import (
 	"time"
 )
 
-// Peak is a row of the peaks table: the bias of a client's test forecasts, and their errors
-// at the highest load of each day of the dataset's clock. Loads and errors are in kW. Days
-// with less than three quarters of their readings do not count.
+// Peak is a row of the peaks table. It contains the bias of a client's test forecasts, and
+// their errors at the highest load of each day of the dataset's clock. Loads and errors are
+// in kW. Days with less than three quarters of their readings do not count.
 type Peak struct {
 	Client string `parquet:"unique_id,dict"`
 	// Bias is the mean of forecast minus load. It is positive if forecasts are too high.
 	Bias     float64 `parquet:"bias"`
-	Targets  int     `parquet:"peak_targets"` // forecasts of daily peaks
+	Targets  int     `parquet:"peak_targets"` // number of forecasts of daily peaks
 	Load     float64 `parquet:"peak_kw"`      // mean load at these peaks
 	PeakMAE  float64 `parquet:"peak_mae"`
 	PeakBias float64 `parquet:"peak_bias"`
 }
 
-// Use is a row of the uses table: the score of what people do with forecasts, issued at midnight
-// for the next 24 hours. The quantity is the energy of a day, the sum of all clients by step, or
-// the highest step of a day. Energies and peaks have medians over clients.
+// Use is a row of the uses table, which is the score of a common use of forecasts, issued at
+// midnight for the next 24 hours. The quantity is the energy of a day, the sum of all clients by
+// step, or the highest step of a day. Energies and peaks are medians over clients.
 type Use struct {
 	Dataset      string  `parquet:"dataset,dict"`
 	Quantity     string  `parquet:"quantity,dict"` // energy, sum or peak
 	Clients      int     `parquet:"clients"`
 	N            int     `parquet:"forecasts"`
 	MAE          float64 `parquet:"mae"`
-	RelativeMAE  float64 `parquet:"relative_mae"` // to last week's loads
+	RelativeMAE  float64 `parquet:"relative_mae"` // relative to last week's loads
 	RelativeMean float64 `parquet:"relative_mae_mean"`
-	Bias         float64 `parquet:"bias"` // relative to the mean of what happened
+	Bias         float64 `parquet:"bias"` // relative to the mean of the actual values
 	Coverage     float64 `parquet:"coverage"`
 }
 
@@ -43,8 +43,8 @@ func WriteUses(dir string, rows []Use) error {
 	return writeTable(filepath.Join(dir, "uses"), slices.Values(rows))
 }
 
-// Calibration is a row of the calibration table: the share of loads at one hour of the day
-// that are not above a quantile, after calibration, as a mean over clients.
+// Calibration is a row of the calibration table. It contains the share of loads at one hour
+// of the day that are not above a quantile, after calibration, as a mean over clients.
 type Calibration struct {
 	Hour    int     `parquet:"hour"`
 	Level   string  `parquet:"level,dict"` // such as P10
@@ -55,7 +55,7 @@ type Calibration struct {
 // Curve is a row of the curves table: one step of the test split of a client, whether or not
 // it was forecast, with gaps as NaN. Near is the forecast with the shortest lead and Far that
 // with the longest, each with its interval from P10 to P90. Far is NaN if the model forecasts
-// one target.
+// a single target.
 type Curve struct {
 	Client   string    `parquet:"unique_id,dict"`
 	Time     time.Time `parquet:"ds,timestamp(millisecond)"`
@@ -88,7 +88,7 @@ type BaselineCurve struct {
 	Far    float64   `parquet:"far"`
 }
 
-// Beside has the tables of baselines that are scored on the task of a run.
+// Beside contains the tables of baselines that are scored on the task of a run.
 type Beside struct {
 	Scores  []Baseline
 	Profile []BaselineProfile
@@ -127,7 +127,7 @@ func (b Beside) Write(dir string) error {
 	return WriteBaselines(at, b.Scores)
 }
 
-// Missing is the number that a table has no value for.
+// Missing is the number that stands for a missing value in a table.
 var Missing = math.NaN()
 
 // Rounded returns a number with five digits, which is more than a chart shows, so that
@@ -136,26 +136,26 @@ func Rounded(v float64) float64 {
 	if math.IsNaN(v) {
 		return v
 	}
-	v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', 5, 64), 64) // always a number
+	v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', 5, 64), 64) // this text is always a number
 	return v
 }
 
-// Leads says which forecasts of a run its curves show. Targets is the number of steps that a
-// forecast has, and Stride that between two forecasts.
+// Leads describes which forecasts of a run its curves show. Targets is the number of steps
+// of a forecast, and Stride the number of steps between two forecasts.
 type Leads struct{ Targets, Stride int }
 
-// Near and Far report whether the curve of the shortest or the longest leads has the forecast
-// of the given step, from 1. As many steps of each forecast are shown as lie between two
-// forecasts, so that no time lacks one.
+// Near and Far report whether the curve of the shortest or the longest leads includes the
+// forecast of the given step, counted from 1. As many steps of each forecast are shown as lie
+// between two forecasts, so that no time lacks one.
 func (l Leads) Near(step int) bool { return step <= max(l.Stride, 1) }
 
-// Far reports whether the curve of the longest leads has the forecast of the step.
+// Far reports whether the curve of the longest leads includes the forecast of the step.
 func (l Leads) Far(step int) bool { return l.HasFar() && step > l.Targets-max(l.Stride, 1) }
 
 // HasFar reports whether there is a curve of the longest leads.
 func (l Leads) HasFar() bool { return l.Targets > max(l.Stride, 1) }
 
-// The largest number of rows of the curves table, and of clients in it. A client has at
+// The maximum number of rows of the curves table, and of clients in it. Each client has at
 // least a week.
 const (
 	curveRows    = 40000

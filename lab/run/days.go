@@ -10,7 +10,7 @@ import (
 // targets. The zero value is ready to use.
 type Days struct{ days []dayErrors }
 
-// dayErrors has the absolute errors of the targets on one day of the dataset's clock.
+// dayErrors contains the absolute errors of the targets on one day of the dataset's clock.
 type dayErrors struct {
 	date int32 // days since 1970
 	n    int32

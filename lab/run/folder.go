@@ -121,11 +121,11 @@ type Forecast struct {
 	Time     time.Time `parquet:"ds,timestamp(millisecond)"`
 	Actual   float64   `parquet:"y"`
 	Forecast float64   `parquet:"forecast"`
-	LastWeek float64   `parquet:"last_week"` // the load at the same clock time a week before
+	LastWeek float64   `parquet:"last_week"` // load at the same clock time a week before
 	P10      float64   `parquet:"P10"`
 	P50      float64   `parquet:"P50"`
 	P90      float64   `parquet:"P90"`
-	// Levels has the other quantiles of [Results].Levels, in ascending order.
+	// Levels contains the other quantiles of [Results].Levels, in ascending order.
 	Levels []float64 `parquet:"-"`
 }
 
@@ -139,7 +139,7 @@ type Error struct {
 	MAE     float64 `parquet:"mae"`
 }
 
-// Results has the tables that are written at the end of a run.
+// Results contains the tables that are written at the end of a run.
 type Results struct {
 	// Levels are the quantiles that the model forecasts, in ascending order, or nil if it
 	// forecasts only points.
@@ -190,7 +190,7 @@ func WriteBaselines(dir string, rows []Baseline) error {
 	return writeTable(filepath.Join(dir, "baselines"), slices.Values(rows))
 }
 
-// Offsets has the lengths of the tables at a checkpoint, in bytes.
+// Offsets contains the lengths of the tables at a checkpoint, in bytes.
 type Offsets struct{ Rounds, Evaluations int64 }
 
 // Folder is the open folder of a run. Only one process can open it at a time.
@@ -233,8 +233,8 @@ func Create(dir string, plan []byte) (*Folder, error) {
 }
 
 // Reopen opens the folder of an existing run, which must have the given plan. Unless
-// upgrade is nil, it returns a plan of an older version of the program as this version
-// writes it. The caller then calls OpenTables with the offsets in the checkpoint.
+// upgrade is nil, it converts a plan of an older version of the program to the form that
+// this version writes. The caller then calls OpenTables with the offsets in the checkpoint.
 func Reopen(dir string, plan []byte, upgrade func(plan []byte) ([]byte, error)) (*Folder, error) {
 	before, err := os.ReadFile(filepath.Join(dir, "plan.yaml"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -310,7 +310,7 @@ func (f *Folder) Flush() (at Offsets, err error) {
 	return at, err
 }
 
-// Settle waits until the flushed rows are on disk. Callers may append rows meanwhile.
+// Settle waits until the flushed rows are on disk. Callers may append rows in the meantime.
 func (f *Folder) Settle() error { return errors.Join(f.Rounds.f.Sync(), f.Evaluations.f.Sync()) }
 
 func (f *Folder) path(name string) string { return filepath.Join(f.Dir, name) }
@@ -318,8 +318,8 @@ func (f *Folder) path(name string) string { return filepath.Join(f.Dir, name) }
 // Kept returns the path of the file for client state between rounds.
 func (f *Folder) Kept() string { return f.path("kept.bin") }
 
-// Event appends a line to events.jsonl. The message should be constant, and v has the data
-// of the event.
+// Event appends a line to events.jsonl. The message should be constant, and v contains the
+// data of the event.
 func (f *Folder) Event(message string, v any) error {
 	line, err := json.Marshal(struct {
 		Time  time.Time `json:"time"`
@@ -403,8 +403,7 @@ func (f *Folder) Tuned(client string) (path string, err error) {
 // Scaling returns the path of the file for the scaling of all clients.
 func (f *Folder) Scaling() string { return f.path("scaling.safetensors") }
 
-// States returns the path of the file for what clients learned from the errors of their
-// forecasts.
+// States returns the path of the file for the clients' states of forecasts.
 func (f *Folder) States() string { return f.path("states.bin") }
 
 // Close closes and unlocks the folder.

@@ -14,8 +14,8 @@ func writeText(t *testing.T, path, text string) {
 	}
 }
 
-// TestOtherTable checks that a table with the columns of another version is refused with what
-// to do.
+// TestOtherTable checks that a table with the columns of another version is refused with
+// advice.
 func TestOtherTable(t *testing.T) {
 	dir := t.TempDir()
 	writeText(t, filepath.Join(dir, "clients.csv"), "unique_id,mean_kw,std_kw,train_examples,targets,loss,mae,rmse,nmae,mape,smape,mase\n")

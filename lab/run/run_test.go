@@ -62,7 +62,7 @@ func readAll[T any](t interface{ Fatal(...any) }, path string) []T {
 
 func drawRows(t *rapid.T) []row {
 	odd := rapid.OneOf(
-		rapid.StringOf(rapid.RuneFrom([]rune(`ab ,;"'é#\/`))), // occur in meter names
+		rapid.StringOf(rapid.RuneFrom([]rune(`ab ,;"'é#\/`))), // these occur in meter names
 		rapid.SampledFrom([]string{"", " ", `"`, `""`, `a"b`, " a", "a ", "x,y", "two\nlines", `\.`, "#1", "NaN"}),
 	)
 	number := rapid.OneOf(rapid.Float64(), rapid.SampledFrom([]float64{
@@ -258,7 +258,7 @@ func TestFolderLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := again.Close(); err != nil { // works although its tables are not open
+	if err := again.Close(); err != nil { // Close works although its tables are not open
 		t.Error(err)
 	}
 }

@@ -11,29 +11,29 @@ import (
 
 const summaryName = "summary.json"
 
-// LastRound has mean scores over clients of the weights of the last round.
+// LastRound contains mean scores over clients for the weights of the last round.
 type LastRound struct {
 	MAE         metric.Number `json:"mae"`
 	RelativeMAE metric.Number `json:"relative_mae"`
 }
 
-// Summary has the main results of a finished run. Seconds and the rates per second
+// Summary contains the main results of a finished run. Seconds and the rates per second
 // describe only the process that finished the run.
 type Summary struct {
 	Plan      string `json:"plan"`
 	Algorithm string `json:"algorithm"`
 	Dataset   string `json:"dataset"`
 	Generated bool   `json:"generated"`
-	// Data is the fingerprint of the dataset's content, and DataPath where the dataset was
-	// read from, or "" if it is not known.
+	// Data is the fingerprint of the dataset's content, and DataPath the path from which
+	// the dataset was read, or "" if it is not known.
 	Data     string `json:"data"`
 	DataPath string `json:"data_path,omitempty"`
 	// Start is the SHA-256 of the weights from which the run started, if the plan names any.
 	Start   string `json:"start,omitempty"`
 	Kernel  string `json:"kernel"`
 	Clients int    `json:"clients"`
-	// Zone is the time zone of the dataset's clock, and Interval the seconds of a step. Older
-	// versions did not write them.
+	// Zone is the time zone of the dataset's clock, and Interval the length of a step in
+	// seconds. Older versions did not write them.
 	Zone     string `json:"zone,omitempty"`
 	Interval int64  `json:"interval_seconds,omitempty"`
 	// LeftOut lists the meters that the run left out because they have no complete
@@ -62,16 +62,17 @@ type Summary struct {
 	} `json:"relative_mae"`
 	// Corrected means that the scored forecasts are corrected by their latest errors.
 	Corrected bool `json:"corrected"`
-	// Coverage has the mean share of loads in the widest central interval over clients,
-	// before and after calibration. It is nil if the model forecasts only points.
+	// Coverage contains the mean share of loads in the widest central interval over
+	// clients, before and after calibration. It is nil if the model forecasts only points.
 	Coverage *Coverage     `json:"coverage,omitempty"`
 	MAE      metric.Number `json:"mae"`
-	// Last has the scores of the last round's weights, if the plan could choose earlier ones.
+	// Last contains the scores of the last round's weights, if the plan could choose earlier
+	// ones.
 	Last *LastRound `json:"last_round,omitempty"`
-	// Course says how the losses changed in training. Older versions did not write it;
+	// Course describes how the losses changed in training. Older versions did not write it;
 	// ReadSummary then computes it from the run's tables.
 	Course *Course `json:"course,omitempty"`
-	// Fleet has the distribution of every metric over clients.
+	// Fleet contains the distribution of every metric over clients.
 	Fleet metric.Fleet `json:"fleet,omitempty"`
 	// Down and Up are the bytes that one client receives and sends in a round.
 	Down    int64 `json:"bytes_down_per_turn"`

@@ -25,9 +25,9 @@ import (
 )
 
 // Table is a CSV file to which rows of type T are appended. T is a struct of strings,
-// integers, floats and times. Its parquet tags have the names of the columns. NaN becomes
-// an empty field. A last field of type []float64 has the values of columns whose names
-// differ from run to run, such as those of quantiles.
+// integers, floats and times. Its parquet tags contain the names of the columns. NaN
+// becomes an empty field. A last field of type []float64 contains the values of columns
+// whose names differ from run to run, such as those of quantiles.
 type Table[T any] struct {
 	f      *os.File
 	w      *bufio.Writer
@@ -37,7 +37,7 @@ type Table[T any] struct {
 }
 
 // openTable opens a table and truncates it to the offset. If the offset is 0, it creates
-// the table. More has the names of the columns whose values are in the last field.
+// the table. More contains the names of the columns whose values are in the last field.
 func openTable[T any](path string, offset int64, more ...string) (*Table[T], error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -191,7 +191,7 @@ func readTable[T any](path string, begin func(more []string), each func(T) error
 		own = head[:min(len(want), len(head))]
 	}
 	if !slices.Equal(own, want) {
-		return fmt.Errorf("%s has the columns %s, not %s: it was written by another version of loadstar; run it again with this version", path, strings.Join(head, ","), strings.Join(want, ","))
+		return fmt.Errorf("%s has the columns %s, not %s; it was written by another version of loadstar; run it again with this version", path, strings.Join(head, ","), strings.Join(want, ","))
 	}
 	if begin != nil {
 		begin(slices.Clone(head[len(want):]))
@@ -315,7 +315,7 @@ func newWideWriter(to io.Writer, t reflect.Type, more []string, options []parque
 	return &wideWriter{w: parquet.NewGenericWriter[any](to, append(slices.Clip(options), schema)...), schema: schema, row: row.Elem()}
 }
 
-// write writes a row, whose last field has the values of the last columns.
+// write writes a row whose last field contains the values of the last columns.
 func (w *wideWriter) write(row reflect.Value) error {
 	last := row.NumField() - 1
 	for i := range last {

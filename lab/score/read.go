@@ -18,7 +18,8 @@ import (
 	"loadstar/series/table"
 )
 
-// maxRows bounds the memory for forecasts: 16 bytes a row and 8 for each of its values.
+// maxRows bounds the memory for forecasts, which is 16 bytes per row and 8 for each of its
+// values.
 const maxRows = 50_000_000
 
 // key identifies a forecast by its target and its cutoff.
@@ -28,13 +29,13 @@ func (k key) compare(o key) int {
 	return cmp.Or(cmp.Compare(k.cutoff, o.cutoff), cmp.Compare(k.at, o.at))
 }
 
-// rows are the forecasts of a client. Row i has the values[i*columns:][:columns].
+// rows are the forecasts of a client. The values of row i are values[i*columns:][:columns].
 type rows struct {
 	keys   []key
 	values []float64
 }
 
-// method is a forecast with a name: a column, and those of its interval or -1.
+// method is a forecast with a name. It consists of a column, and those of its interval or -1.
 type method struct {
 	name             string
 	point, low, high int
@@ -47,19 +48,20 @@ type Forecasts struct {
 	methods []method
 	columns int
 	clients map[string]*rows
-	y       int // column of the loads as the file has them, or -1
-	// ends says that cutoffs are the ends of the newest known intervals. Otherwise they were
-	// their starts, as in the files of Nixtla's libraries, and were moved.
+	y       int // column of the loads in the file, or -1
+	// ends means that cutoffs are the ends of the newest known intervals. Otherwise they
+	// were the starts of these intervals, as in the files of Nixtla's libraries, and were
+	// moved.
 	ends bool
-	zone bool // times had no offset, and are taken as local
+	zone bool // times had no offset, and are taken as local times
 }
 
 // interval matches the names of interval bounds: model-lo-80, model-hi-80, model-P10.
 var interval = regexp.MustCompile(`^(.*?)[-_]?(?:(lo|hi)-([0-9.]+)|P([0-9.]+))$`)
 
 // Read reads a CSV or Parquet file with the columns unique_id, cutoff, ds, and one or several
-// forecasts. A column y has the loads as the file's author knew them. The names of the bounds of
-// intervals end with -lo-80 and -hi-80, or with P10 and P90; P50 is then the forecast. Times
+// forecasts. A column y contains the loads that the file's author used. The names of the bounds
+// of intervals end with -lo-80 and -hi-80, or with P10 and P90; P50 is then the forecast. Times
 // without an offset are in the dataset's zone.
 func Read(path string, d *series.Dataset) (*Forecasts, error) {
 	file, err := os.Open(path)
@@ -97,8 +99,8 @@ func Read(path string, d *series.Dataset) (*Forecasts, error) {
 	return f, nil
 }
 
-// header finds the columns. It returns the numbers of those to read: the client, the cutoff, the
-// time, then the values.
+// header finds the columns. It returns the indexes of those to read: the client, the cutoff, the
+// time, and then the values.
 func (f *Forecasts) header(names []string) ([]int, error) {
 	wanted := []int{-1, -1, -1}
 	for i, name := range names {
@@ -161,7 +163,7 @@ func (f *Forecasts) header(names []string) ([]int, error) {
 		}
 	}
 	if len(f.methods) == 0 {
-		return nil, errors.New("there is no column with a forecast beside unique_id, cutoff, ds and y")
+		return nil, errors.New("there is no column with a forecast in addition to unique_id, cutoff, ds and y")
 	}
 	return wanted, nil
 }
@@ -219,7 +221,7 @@ func (f *Forecasts) settle(step int64) error {
 		}
 	}
 	if leaks > 0 {
-		return fmt.Errorf("%d rows forecast what was known already: their cutoff is after ds (%s); remove them, or correct the columns", leaks, first)
+		return fmt.Errorf("%d rows forecast loads that were already known, because their cutoff is after ds (%s); remove them, or correct the columns", leaks, first)
 	}
 	if f.ends = least < step; !f.ends {
 		for _, r := range f.clients {

@@ -11,18 +11,18 @@ import (
 	"loadstar/series"
 )
 
-// Rename sets the name of the file's method. A file with several methods keeps theirs.
+// Rename sets the name of the file's method. A file with several methods keeps its names.
 func (f *Forecasts) Rename(name string) error {
 	if len(f.methods) != 1 {
-		return fmt.Errorf("it has %d forecasts, which keep their own names: leave out =%s", len(f.methods), name)
+		return fmt.Errorf("it has %d forecasts, which keep their own names; omit =%s", len(f.methods), name)
 	}
 	f.name, f.methods[0].name = name, name
 	return nil
 }
 
-// Curves returns the forecasts of the file's first method for the drawn clients, as a report
-// draws them: of each time the forecast with the shortest lead, and that with the longest
-// lead that a run has too.
+// Curves returns the forecasts of the file's first method for the drawn clients, in the form
+// of a report. For each time it returns the forecast with the shortest lead, and the one
+// with the longest lead that the run also has.
 func (f *Forecasts) Curves(d *series.Dataset, leads run.Leads, drawn map[string]bool) (name string, all []run.BaselineCurve) {
 	m := f.methods[0]
 	for i := range d.Len() {

@@ -1,5 +1,5 @@
-// Package score scores forecasts that other programs made, together with those of a run: the same clients
-// and hours for all, with the loads of the dataset.
+// Package score scores forecasts of other programs together with those of a run, for the same
+// clients and hours, with the loads of the dataset.
 package score
 
 import (
@@ -19,20 +19,20 @@ import (
 	"loadstar/series"
 )
 
-// Result has the scores of all methods.
+// Result contains the scores of all methods.
 type Result struct {
 	Dataset   string `json:"dataset"`
 	Generated bool   `json:"generated"`
-	// Targets is the number of forecasts that were scored: those that all methods have.
+	// Targets is the number of scored forecasts, which are those that all methods have.
 	Targets int      `json:"targets"`
-	Found   []string `json:"found"` // what a reader should know
+	Found   []string `json:"found"` // notes for the reader
 	Methods []Method `json:"methods"`
 }
 
-// Method has the scores of one method.
+// Method contains the scores of one method.
 type Method struct {
 	Name string `json:"name"`
-	// Clients has the scores by client.
+	// Clients contains the scores by client.
 	Clients []Client `json:"clients"`
 	// MAE and Bias are means over clients, in kW. RelativeMAE is the median over clients of the
 	// error relative to that of last week's load, and RelativeMean the mean.
@@ -40,8 +40,8 @@ type Method struct {
 	RelativeMAE  float64 `json:"relative_mae"`
 	RelativeMean float64 `json:"relative_mae_mean"`
 	Bias         float64 `json:"bias_kw"`
-	// Coverage is the median over clients of the share of loads in the interval, and Level what
-	// it should be. They are nil without an interval.
+	// Coverage is the median over clients of the share of loads in the interval, and Level the
+	// intended share. They are nil without an interval.
 	Coverage *float64 `json:"coverage,omitempty"`
 	Level    *float64 `json:"level,omitempty"`
 	// Better and Worse count the clients for which the method is significantly better or worse
@@ -50,7 +50,7 @@ type Method struct {
 	Worse  int `json:"worse"`
 }
 
-// Client has the scores of one client.
+// Client contains the scores of one client.
 type Client struct {
 	ID          string   `json:"id"`
 	Targets     int      `json:"targets"`
@@ -90,7 +90,7 @@ func OfRun(ctx context.Context, b outlook.Backtest, name string, others []*Forec
 			return
 		}
 		if n := len(r.keys); n > 0 && r.keys[n-1].cutoff == x.Cutoff {
-			return // it is one of both kinds
+			return // it is an issue of both kinds
 		}
 		for _, row := range x.Rows {
 			r.keys = append(r.keys, key{x.Cutoff, row.Time})
@@ -169,10 +169,10 @@ type scorer struct {
 	example                                          string
 }
 
-// forecasts are what the methods forecast for one target.
+// forecasts contains the methods' forecasts for one target.
 type forecasts struct{ values, lows, highs []float64 }
 
-// outcome says what becomes of a target.
+// outcome is the result of scoring a target.
 type outcome int
 
 const (
@@ -181,7 +181,7 @@ const (
 	partial         // a file has no value for it
 )
 
-// at reads what all methods forecast for a target.
+// at reads the forecasts of all methods for a target.
 func (s *scorer) at(m series.Meter, k key, x *forecasts) outcome {
 	what := scored
 	for i, e := range s.all {
@@ -282,7 +282,7 @@ func (s *scorer) addClient(id string, n int, points []metric.Point, inside []int
 	}
 }
 
-// reference returns the load at the same clock time of the newest week that was known.
+// reference returns the load at the same clock time in the newest week that was known.
 func (s *scorer) reference(m series.Meter, step int, cutoff int64) float64 {
 	newest := int((cutoff - m.Start) / s.d.Seconds())
 	for days := 7; days <= 28; days += 7 {
@@ -293,8 +293,8 @@ func (s *scorer) reference(m series.Meter, step int, cutoff int64) float64 {
 	return math.NaN()
 }
 
-// compareLoads checks the loads that files have against those of the dataset, and those of the
-// neighbouring steps, because files often have times of another clock.
+// compareLoads compares the loads in files with those of the dataset and of the neighbouring
+// steps, because times in files often follow another clock.
 func (s *scorer) compareLoads(m series.Meter, k key, step int) {
 	if s.shifted == nil {
 		s.shifted = map[int]int{}

@@ -30,10 +30,10 @@ func sample(t *testing.T) *series.Dataset {
 	return d
 }
 
-// TestForeign scores forecasts of other programs, and compares the scores with those that pandas
-// computes.
+// TestForeign scores forecasts of other programs, and compares the scores with those computed by
+// pandas.
 func TestForeign(t *testing.T) {
-	const python = "/usr/bin/python3" // Debian's, which has the packages
+	const python = "/usr/bin/python3" // Debian's interpreter, which has the packages
 	if err := exec.Command(python, "-c", "import pandas, sklearn").Run(); err != nil {
 		t.Skipf("needs Debian's python3-pandas and python3-sklearn: %v", err)
 	}
@@ -57,7 +57,7 @@ func TestForeign(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), python, "-W", "ignore", "-c", foreign, loads.Name(), dir)
-	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1") // threads that wait burn what others need
+	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1") // waiting threads would use CPU time that others need
 	said, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, said)
@@ -108,7 +108,7 @@ func TestForeign(t *testing.T) {
 	if strings.Contains(notes, "differ from the dataset") {
 		t.Errorf("loads that agree differ:\n%s", notes)
 	}
-	if _, err := Read(filepath.Join(dir, "leak.csv"), d); err == nil || !strings.Contains(err.Error(), "1 rows forecast what was known already") {
+	if _, err := Read(filepath.Join(dir, "leak.csv"), d); err == nil || !strings.Contains(err.Error(), "1 rows forecast loads that were already known") {
 		t.Errorf("a leak: %v", err)
 	}
 	late, err := Read(filepath.Join(dir, "late.csv"), d)

@@ -1,8 +1,9 @@
 package score
 
-// foreign makes forecasts as other programs do, and scores them by itself: a seasonal naive
-// forecast in the form of Nixtla's libraries, with local times and an interval; gradient boosting
-// of scikit-learn with times in UTC; a file with a leak; and one whose times are an hour late.
+// foreign makes forecasts as other programs do, and scores them itself. They are a seasonal naive
+// forecast in the format of Nixtla's libraries, with local times and an interval; gradient
+// boosting of scikit-learn with times in UTC; a file with a leak; and one whose times are an hour
+// late.
 const foreign = `
 import json, sys
 import numpy as np, pandas as pd

@@ -34,8 +34,8 @@ func (s *simulation) best(kept []float32) (weights []float32, err *float32) {
 }
 
 // keepBest stores the weights in w.w if their error is lower than that of the best weights
-// so far. w.kept must have the state of client i. A client that has not trained keeps
-// nothing.
+// so far. w.kept must contain the state of client i. For a client that has not trained it
+// stores nothing.
 func (s *simulation) keepBest(w *worker, i int, first bool, err float64) error {
 	weights, lowest := s.best(w.kept)
 	if first || !(float32(err) < *lowest) {
@@ -79,7 +79,7 @@ func (s *simulation) keepTail(client int, kept []float32) error {
 }
 
 // earlier returns the client's best weights so far, if the plan keeps them and there are
-// any. w.kept must have the client's state.
+// any. w.kept must contain the client's state.
 func (s *simulation) earlier(w *worker) [][]float32 {
 	if s.tail() == 0 || len(s.fleet.holdout) > 0 {
 		return nil
@@ -92,7 +92,7 @@ func (s *simulation) earlier(w *worker) [][]float32 {
 }
 
 // evaluated returns the number of clients whose forecasts are evaluated, and the number of
-// those that are in the table of evaluations.
+// those in the table of evaluations.
 func (s *simulation) evaluated() (all, listed int) {
 	listed = min(s.Plan.Evaluate.Clients, len(s.fleet.clients))
 	if s.setup.KeepsBest() {

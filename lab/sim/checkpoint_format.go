@@ -20,7 +20,7 @@ type checkpoint struct {
 	Dataset, Kernel string
 	Machine, Server []byte
 	Own             []float32 // the server's own personal layers
-	Kept            []byte    // snapshot of the clients' weights, of a [Kept]
+	Kept            []byte    // snapshot of the clients' weights, from a [Kept]
 	Now             time.Duration
 	Agenda          []event
 	Tasks           map[round.Assignment]int // index into Received

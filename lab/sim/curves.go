@@ -85,7 +85,8 @@ func (d *detail) lastWeek(step int) float64 {
 	return math.NaN()
 }
 
-// beginCurves keeps the curves of the client, with a row for each step of its test split.
+// beginCurves starts storing the curves of the client, with a row for each step of its test
+// split.
 func (d *detail) beginCurves(stride int) {
 	d.leads = run.Leads{Targets: d.frame.Layout().Targets, Stride: stride}
 	d.curves = make([]run.Curve, len(d.peaks.at))
@@ -99,7 +100,7 @@ func (d *detail) beginCurves(stride int) {
 }
 
 // draw adds the forecast of a step of the meter to its curves, if they are kept. Lead is the
-// number of the forecast's step, from 1.
+// number of the forecast's step, counted from 1.
 func (d *detail) draw(step, lead int, forecast, low, high float64) {
 	i := step - d.peaks.from
 	if i < 0 || i >= len(d.curves) {
@@ -128,7 +129,7 @@ func (s *ending) drawExtremes(ctx context.Context, scored []member, rows []run.C
 		if err := s.final(ctx, w, i); err != nil {
 			return err
 		}
-		var again detail // the errors of the client are counted already
+		var again detail // the errors of the client are already counted
 		m := &scored[i]
 		again.begin(s.setup.Problem.Framer, s.Dataset.Interval, m.meter, w.scorer.Levels(), false)
 		again.beginCurves(s.Plan.Evaluate.Stride.Steps())

@@ -26,7 +26,7 @@ func twoWeeks(t *testing.T) (*series.Framer, series.Meter) {
 			load[i] = float32(math.NaN())
 		}
 	}
-	load[11*24+23] = 0 // so that the peak of this day is at 22:00
+	load[11*24+23] = 0 // moves the peak of this day to 22:00
 	m := series.Meter{ID: "m", Start: time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC).Unix(), Load: load}
 	f, err := series.NewFramer(dataset(t, m), series.Layout{Lookback: 4, Horizon: 1, Targets: 3, Inputs: []series.Input{{Name: "load"}}}, series.Split{Train: 5. / 7, Validation: 0})
 	if err != nil {
@@ -35,8 +35,8 @@ func twoWeeks(t *testing.T) (*series.Framer, series.Meter) {
 	return f, m
 }
 
-// TestDetailByHand compares the tables of peaks, calibration and curves with values that are
-// computed by hand.
+// TestDetailByHand compares the tables of peaks, calibration and curves with values computed
+// by hand.
 func TestDetailByHand(t *testing.T) {
 	f, m := twoWeeks(t)
 	levels := []float64{0.1, 0.5, 0.9}
@@ -60,8 +60,8 @@ func TestDetailByHand(t *testing.T) {
 	// and 24 kW at step 335.
 	add(263, 1, 20, 18, 25)   // 4 kW too low; below P90
 	add(263, 3, 27, 24, 30)   // 3 kW too high; not above P10, P50, P90
-	add(286, 2, 24, 22, 26)   // 1 kW too high; below P50, P90
-	add(287, 1, 1, 0.5, 2)    // not a peak: the load is 0; below all
+	add(286, 2, 24, 22, 26)   // not a peak, because the load is 0; below all
+	add(287, 1, 1, 0.5, 2)    // the last reading, 10 kW, of a day without a peak; below P50
 	add(297, 1, 10.5, 9, 9.5) // the last reading, 10 kW, of a day that has no peak; below P50
 	d.peaks.bias = 0.5
 	var r run.Results
@@ -122,9 +122,9 @@ func TestDetailByHand(t *testing.T) {
 }
 
 // TestCurvesOfManyClients simulates more clients than the curves table has. The best, the
-// median and the worst client are in it nevertheless, and are scored again for that: their
-// curves must be the forecasts of the first time. The files are identical with any number of
-// workers and after interruptions near the end, while clients are scored and files written.
+// median and the worst client are in it anyway, and are scored again for that. Their curves
+// must equal the forecasts of the first scoring. The files are identical with any number of
+// workers, and after interruptions near the end, during scoring and writing.
 func TestCurvesOfManyClients(t *testing.T) {
 	if testing.Short() {
 		t.Skip("simulates 300 clients several times")
@@ -176,7 +176,7 @@ func TestCurvesOfManyClients(t *testing.T) {
 		t.Errorf("curves of %d clients, of which %d scored again; want 100 and at least one more", len(drawn), again)
 	}
 
-	// The forecasts table has the same forecasts, with all digits.
+	// The forecasts table contains the same forecasts, with all digits.
 	type key struct {
 		client, time string
 		lead         int

@@ -38,7 +38,7 @@ func seasons(t testing.TB, n int) *series.Dataset {
 }
 
 // TestDenseWorkers checks that plans of dense write the same files with 1, 2 and 3 workers,
-// with much and with little memory, and after interruptions: with the default settings of
+// with much and little memory, and after interruptions. It uses the default settings of
 // training, fine-tuning and the choice of final weights.
 func TestDenseWorkers(t *testing.T) {
 	d, b := seasons(t, 5), newRunner(t)
@@ -73,7 +73,7 @@ func TestDenseWorkers(t *testing.T) {
 			}
 			c := Config{Plan: s.plan(t), Dataset: d, Dir: b.folder(), Kernel: kernels(t), Workers: 2, Memory: 1 << 20}
 			stops := 0
-			for left := int64(30); ; left += 30 { // each attempt comes further than the last one
+			for left := int64(30); ; left += 30 { // each attempt gets further than the previous one
 				if _, err := Run(newCountdown(left), c); err == nil {
 					break
 				} else if !errors.Is(err, context.Canceled) {

@@ -28,7 +28,7 @@ type detail struct {
 	peaks         peaks
 	below         [24][]uint32 // loads not above each quantile, by hour
 	leads         run.Leads
-	curves        []run.Curve // nil unless the client's curves are kept
+	curves        []run.Curve // nil unless the client's curves are stored
 }
 
 type mean struct {
@@ -43,8 +43,8 @@ func (m *mean) add(v float64) {
 
 func (m mean) value() float64 { return m.sum / float64(m.n) }
 
-// sampled reports whether the run's folder gets the forecasts of client i of n. The sample
-// has at most keep clients, evenly spaced.
+// sampled reports whether the run's folder contains the forecasts of client i of n. The
+// sample has at most keep clients, evenly spaced.
 func sampled(i, n, keep int) bool {
 	keep = min(keep, n)
 	return keep > 0 && (i == 0 || i*keep/n > (i-1)*keep/n)
@@ -125,7 +125,7 @@ func addQuantiles(row *run.Client, s *forecast.ClientScore) metric.Scores {
 		if q == nil {
 			return math.NaN(), math.NaN()
 		}
-		coverage, _ = q.Scores().Get("coverage") // always has it
+		coverage, _ = q.Scores().Get("coverage") // Scores always has it
 		return coverage, q.Loss()
 	}
 	row.Coverage, row.Pinball = of(s.Quantiles)

@@ -37,7 +37,7 @@ func (s *ending) finish(ctx context.Context) error {
 	s.summary.Last = last
 	fleet := make([]metric.Scores, len(scored))
 	details := make([]detail, len(scored))
-	shown := 0 // clients whose curves are kept
+	shown := 0 // number of clients whose curves are stored
 	if s.Plan.Evaluate.Forecasts > 0 {
 		first := scored[0].meter
 		shown = run.CurveClients(len(first.Load) - s.setup.Problem.Framer.BeforeTest(first))
@@ -94,8 +94,8 @@ func (s *ending) finish(ctx context.Context) error {
 }
 
 // scoreLast scores all clients with the weights of the last round, if the plan chooses
-// between them and earlier ones without fine-tuning. Otherwise it returns nil: these are the
-// weights that are scored anyway, or no client would use them.
+// between them and earlier ones without fine-tuning. Otherwise it returns nil, because these
+// weights are scored anyway or no client would use them.
 func (s *ending) scoreLast(ctx context.Context) (*run.LastRound, error) {
 	tune := s.Plan.Evaluate.FineTune
 	if !s.setup.KeepsBest() || len(s.fleet.holdout) > 0 || tune.Steps > 0 || tune.Epochs > 0 {
@@ -114,8 +114,8 @@ func (s *ending) scoreLast(ctx context.Context) (*run.LastRound, error) {
 	return &run.LastRound{MAE: metric.NewSpread(mae).Mean, RelativeMAE: metric.NewSpread(relative).Mean}, err
 }
 
-// final writes the weights with which a client is scored to w.w, and to a file if the run's
-// folder has no other with them.
+// final writes the weights with which a client is scored to w.w, and to a file if no other
+// file in the run's folder contains them.
 func (s *ending) final(ctx context.Context, w *worker, i int) error {
 	if err := s.tuned(ctx, w, i); err != nil {
 		return err

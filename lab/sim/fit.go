@@ -10,13 +10,13 @@ import (
 	"loadstar/series"
 )
 
-// fitUnasked fits the personal layers of clients that no round has asked, to their training
-// examples and with the shared weights of the last round, and stores them as if the clients
-// had trained. Otherwise every forecast would fit them again. Layers that do not lower the
-// loss on validation examples are not stored.
+// fitUnasked fits the personal layers of clients that no round has asked, using their
+// training examples and the shared weights of the last round. It stores them as if the
+// clients had trained. Otherwise every forecast would fit them again. Layers that do not
+// lower the loss on validation examples are not stored.
 //
 // Runs with fine-tuning do this for every client anyway, and clients with own shared
-// weights have none before their first turn. A replayed run must have only the fleet's
+// weights have none before their first turn. A replayed run must contain only the fleet's
 // weights.
 func (s *ending) fitUnasked(ctx context.Context) error {
 	p := s.setup.Problem.Partition
@@ -52,8 +52,8 @@ func (s *ending) fitUnasked(ctx context.Context) error {
 	return s.folder.Event("fitted", map[string]any{"clients": len(unasked), "better": better.Load()})
 }
 
-// fit fits the personal layers of a client, and stores them if they are better than initial
-// ones.
+// fit fits the personal layers of a client, and stores them if they are better than the
+// initial ones.
 func (s *ending) fit(ctx context.Context, w *worker, i int) (better bool, err error) {
 	p, shared := s.setup.Problem.Partition, s.sharedWeights()
 	m := &s.fleet.clients[i]
@@ -68,7 +68,7 @@ func (s *ending) fit(ctx context.Context, w *worker, i int) (better bool, err er
 	}
 	personal, err := serve.FitTo(ctx, s.Plan, s.setup.Problem, s.Kernel, shared, m.windows, m.id, s.personal, serve.FitSteps)
 	if err != nil {
-		return false, fmt.Errorf("fitting personal layers of client %s: %w", m.id, err)
+		return false, fmt.Errorf("fit personal layers of client %s: %w", m.id, err)
 	}
 	after, err := loss(personal)
 	if err != nil || !(after < before) {

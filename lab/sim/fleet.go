@@ -15,7 +15,7 @@ import (
 
 // member is one meter of the fleet, with its examples.
 type member struct {
-	number  int // in the dataset
+	number  int // index in the dataset
 	id      fed.ClientID
 	meter   series.Meter
 	windows series.Examples
@@ -23,11 +23,12 @@ type member struct {
 
 // fleet lists the meters of a dataset by their role in a run. Each list is sorted by name.
 type fleet struct {
-	clients []member // take part in training
-	holdout []member // do not train, but are scored
-	own     []member // provide the server's own data
-	leftOut []string // have no complete training example
-	// ranges are the ranges of all meters if the plan scales them alike, and otherwise nil.
+	clients []member // these take part in training
+	holdout []member // these do not train, but are scored
+	own     []member // these provide the server's own data
+	leftOut []string // these have no complete training example
+	// ranges are the ranges of all meters if the plan scales them in the same way, and
+	// otherwise nil.
 	ranges series.Ranges
 }
 
@@ -77,7 +78,7 @@ func newFleet(p *fed.Plan, problem *recipe.Problem, d *series.Dataset, deal bool
 		f.own = f.take(p.Seed, "server clients", p.Server.Clients)
 	}
 	if len(f.clients) == 0 {
-		return nil, errors.New("no client has a complete training example: see loadstar data check")
+		return nil, errors.New("no client has a complete training example; see loadstar data check")
 	}
 	return f, nil
 }

@@ -16,22 +16,23 @@ import (
 	"loadstar/series/read"
 )
 
-// garbage is a run in which five clients have readings that cannot be right.
+// garbage is a run in which five clients have impossible readings.
 type garbage struct {
 	Data string
-	Kind string // clean, kept: garbage is trained on, or left-out: Dataset.Plausible leaves it out
+	Kind string // clean; kept, which trains on garbage; or left-out, where Dataset.Plausible removes it
 	Seed int
-	// Rounds of the plan day-ahead.
+	// number of rounds of the plan day-ahead
 	Rounds int
 }
 
-// dirtied has the mean NMAE on test data, which is clean, of the five clients and of the others.
+// dirtied contains the mean NMAE of the five clients and of the others on test data, which is
+// clean.
 type dirtied struct{ Five, Others float64 }
 
 const dirtyClients, garbageShare = 5, 0.03
 
-// plant replaces 3 % of the readings: half of them one by one, the others for whole days. The test
-// split and the five weeks before it stay clean, so that errors are comparable.
+// plant replaces 3 % of the readings, half of them individually and the others for whole days. The
+// test split and the five weeks before it stay clean, so that errors are comparable.
 func plant(load []float32, perDay int, draw *rand.Rand) {
 	n := len(load)*9/10 - 35*perDay
 	spoil := func(first, length, kind int) {
@@ -122,8 +123,8 @@ func (g garbage) run(t *testing.T, b *runner) dirtied {
 	return dirtied{average(of[0]), average(of[1])}
 }
 
-// TestGarbage measures what 3 % of impossible readings in five of 42 clients do to all, before
-// and after they are left out. It prints the table of decision 56.
+// TestGarbage measures the effect of 3 % of impossible readings in five of 42 clients on all
+// clients, with and without their removal. It prints the table of decision 56.
 func TestGarbage(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("trains for half an hour")

@@ -27,9 +27,9 @@ import (
 // padded to whole pages, so a write that a crash interrupts cannot damage a neighbouring
 // slot.
 //
-// [Kept.Commit] records a state of all clients and returns a snapshot, which lists the
-// slot of each client. The caller saves the snapshot with its checkpoint. The file has the
-// states of the last commit and of the one before until [Kept.Release], so a slow disk
+// [Kept.Commit] records a state of all clients and returns a snapshot, which lists the slot
+// of each client. The caller saves the snapshot with its checkpoint. The file contains the
+// states of the last commit and of the previous one until [Kept.Release], so a slow disk
 // cannot leave it without a complete state. A store that was just opened has the initial
 // values until [Kept.Restore].
 type Kept struct {
@@ -52,7 +52,7 @@ type Kept struct {
 	memory []float32 // memory for the values of room clients
 }
 
-// entry has the values of one client and their place in the file.
+// entry contains the values of one client and their place in the file.
 type entry struct {
 	mu    sync.Mutex
 	value []float32 // nil if it is not in memory or was never stored

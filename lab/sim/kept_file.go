@@ -72,7 +72,7 @@ func (s *Kept) check() error {
 	case binary.LittleEndian.Uint32(h[44:]) != crc32.Checksum(h[:44], castagnoli):
 		return fmt.Errorf("%s: the header is damaged", s.path)
 	case clients != uint64(len(s.clients)) || floats != uint64(s.floats):
-		return fmt.Errorf("%s holds %d floats for each of %d clients, not %d for %d", s.path, floats, clients, s.floats, len(s.clients))
+		return fmt.Errorf("%s contains %d floats for each of %d clients, not %d for %d", s.path, floats, clients, s.floats, len(s.clients))
 	case binary.LittleEndian.Uint32(h[40:]) != crc32.Checksum(raw(s.initial), castagnoli):
 		return fmt.Errorf("%s was created with different initial weights", s.path)
 	case info.Size() != s.size():

@@ -56,7 +56,7 @@ func (s *Kept) flush() error {
 }
 
 // Sync waits until the last commit is on disk. Other goroutines may load and store values
-// meanwhile.
+// in the meantime.
 func (s *Kept) Sync() error {
 	if s.wrote.Swap(false) {
 		if err := s.file.Sync(); err != nil {
@@ -77,7 +77,7 @@ func (s *Kept) Release() {
 }
 
 // Restore returns to the state of a commit and discards everything stored after it. It
-// reads and checks all values of that state. If the file no longer has them, Restore
+// reads and checks all values of that state. If the file no longer contains them, Restore
 // returns an error and changes nothing.
 func (s *Kept) Restore(encoded []byte) error {
 	s.all.Lock()
@@ -104,7 +104,7 @@ func (s *Kept) Restore(encoded []byte) error {
 		seen.add(i, slot, sums[i])
 	}
 	if seen.sum != b.sum {
-		return fmt.Errorf("%s no longer holds the values of this checkpoint: later commits have overwritten them", s.path)
+		return fmt.Errorf("%s no longer contains the values of this checkpoint, because later commits have overwritten them", s.path)
 	}
 	for i, slot := range b.slots {
 		c := &s.clients[i]

@@ -25,7 +25,7 @@ func newStore(t testing.TB, path string, clients int, initial []float32, memory 
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.Close() }) // may be closed already
+	t.Cleanup(func() { s.Close() }) // may already be closed
 	return s
 }
 
@@ -174,8 +174,8 @@ func TestStoreBits(t *testing.T) {
 func TestStoreRefuses(t *testing.T) {
 	const clients, floats = 5, 2000
 	initial := fill(floats, 0)
-	// prepare writes a file that has values of clients 1 and 2, closes it, and returns its
-	// path and its snapshot.
+	// prepare writes a file with values of clients 1 and 2, closes it, and returns its path
+	// and its snapshot.
 	prepare := func(t *testing.T) (path string, snapshot []byte) {
 		path = filepath.Join(t.TempDir(), "kept.bin")
 		s := newStore(t, path, clients, initial, 1<<20)

@@ -18,7 +18,7 @@ import (
 	"loadstar/series"
 )
 
-// check is rapid.Check with fewer cases, because each case simulates several runs. Use
+// check is like rapid.Check with fewer cases, because each case simulates several runs. Use
 // -rapid.checks for more.
 func check(t *testing.T, n int, law func(*rapid.T)) {
 	t.Helper()
@@ -268,7 +268,7 @@ func (x *direct) train(t tester, r int) {
 	if err := x.worker.Train(ctx, &x.client, fed.Task{Round: r, Shared: x.shared}, &x.update); err != nil {
 		t.Fatal(err)
 	}
-	if len(x.shared) > 0 { // then all layers are shared
+	if len(x.shared) > 0 { // otherwise all layers are personal
 		x.shared = slices.Clone(x.worker.Weights())
 	}
 }
@@ -451,7 +451,7 @@ func TestFedNormWithoutNaN(t *testing.T) {
 		s["server.peak"] = rapid.SampledFrom([]string{"1", "max-lambda"}).Draw(t, "peak")
 		s["schedule.cohort"] = rapid.IntRange(1, 4).Draw(t, "cohort")
 		s["client.lr"] = math.Pow(10, rapid.Float64Range(-12, 12).Draw(t, "rate"))
-		delete(s, "client.lr_end") // cannot be above the rate
+		delete(s, "client.lr_end") // must not be above the rate
 		s["client.weight_decay.all"] = 0
 		s["server.bound"] = rapid.SampledFrom([]float64{1, 16, 1 << 20}).Draw(t, "bound")
 		s["server.max_examples"] = 1024

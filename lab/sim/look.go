@@ -11,7 +11,7 @@ import (
 	"loadstar/lab/run"
 )
 
-// State says whether a folder has a run, and whether the run is finished.
+// State describes whether a folder contains a run, and whether the run is finished.
 type State int
 
 // The states of a folder: it has no run, an unfinished run, or a finished run.
@@ -47,7 +47,7 @@ func Look(c Config) (*run.Summary, State, error) {
 		return nil, Begun, err
 	}
 	if now := c.Dataset.Fingerprint(); s.Data != now || s.Kernel != c.Kernel.Name() {
-		return nil, Begun, fmt.Errorf("%s contains a finished run of %s with the %s kernels, not of %s with %s: choose another folder", c.Dir, s.Data, s.Kernel, now, c.Kernel.Name())
+		return nil, Begun, fmt.Errorf("%s contains a finished run of %s with the %s kernels, not of %s with %s; choose another folder", c.Dir, s.Data, s.Kernel, now, c.Kernel.Name())
 	}
 	return s, Finished, nil
 }

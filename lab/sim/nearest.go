@@ -10,11 +10,12 @@ import (
 	"loadstar/fed/round"
 )
 
-// choice trains rounds of plans whose keepers choose the results that count. Each client is an
-// agent of its own, so a fleet has the same weights if its agents have one client each.
+// choice trains rounds of plans whose keepers choose the results that count. Each client is a
+// separate agent, so a fleet has the same weights if its agents have one client each.
 type choice struct{ *simulation }
 
-// train trains the clients of a round in parallel, and counts what the keeper chooses.
+// train trains the clients of a round in parallel, and counts the results that the keeper
+// chooses.
 func (s choice) train(ctx context.Context, o round.Outcome, task fed.Task, results []result) error {
 	updates, sketches := make([]fed.Update, len(o.Counted)), make([][]float64, len(o.Counted))
 	directions := s.directions()
@@ -22,7 +23,7 @@ func (s choice) train(ctx context.Context, o round.Outcome, task fed.Task, resul
 		if err := s.trainInPlace(ctx, w, o.Counted[i].Client, task); err != nil {
 			return err
 		}
-		if s.hostile != nil { // nobody limits an update that nobody sees
+		if s.hostile != nil { // masked updates are not limited
 			s.hostile(task, &w.update)
 		}
 		results[i] = result{w.update.TrainLoss, w.update.Steps}
@@ -64,8 +65,8 @@ func (s choice) sketch(f *round.Fold, u *fed.Update, task fed.Task, directions *
 	return sketch, nil
 }
 
-// directions returns the seed of the keeper's random vectors. A simulated keeper's follow from the
-// plan's seed.
+// directions returns the seed of the keeper's random vectors. A simulated keeper derives it from
+// the plan's seed.
 func (s choice) directions() mask.Seed {
 	if s.Replay != nil && s.Replay.Directions != (mask.Seed{}) {
 		return s.Replay.Directions

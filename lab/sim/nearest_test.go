@@ -14,15 +14,15 @@ import (
 	"loadstar/series"
 )
 
-// besieged is a private run in which a fifth of the clients is hostile, or none.
+// besieged is a private run in which a fifth of the clients, or none, is hostile.
 type besieged struct {
 	robust string
 	attack string // flipped, 100 times, alie, or empty
 	seed   uint64
 }
 
-// crowd has the updates of honest clients of two rounds. Those of the last one show a hostile client
-// how much updates differ.
+// crowd contains the updates of honest clients of two rounds. Those of the last round show a
+// hostile client how much updates differ.
 type crowd struct {
 	mu    sync.Mutex
 	round int
@@ -37,8 +37,8 @@ func (c *crowd) at(round int) {
 	}
 }
 
-// alie replaces a hostile update by the mean of the last round's honest updates, less z standard
-// deviations of each number: a little is enough (Baruch et al. 2019).
+// alie replaces a hostile update by the mean of the last round's honest updates minus z standard
+// deviations of each number, because a small change is enough (Baruch et al. 2019).
 func (c *crowd) alie(u *fed.Update, n, hostile int) {
 	if len(c.last) == 0 {
 		return
@@ -62,7 +62,7 @@ func (c *crowd) alie(u *fed.Update, n, hostile int) {
 	copy(u.Delta, c.lie)
 }
 
-// hostile returns what a fifth of the clients sends, in the order of their names.
+// hostile returns the updates that a fifth of the clients sends, in the order of their names.
 func (x besieged) hostile(names []string, bound float32) func(fed.Task, *fed.Update) {
 	slices.Sort(names)
 	bad := map[string]bool{}
@@ -90,7 +90,7 @@ func (x besieged) hostile(names []string, bound float32) func(fed.Task, *fed.Upd
 		case "alie":
 			c.alie(u, len(names), len(bad))
 		}
-		clamp(u.Delta, bound) // a server rejects what is beyond
+		clamp(u.Delta, bound) // a server rejects numbers beyond the bound
 	}
 }
 
@@ -120,10 +120,10 @@ func (x besieged) run(t *testing.T, b *runner, d *series.Dataset, s settings) fl
 	return finalError(t, b, p, d, x.hostile(names, float32(p.Server.Bound)))
 }
 
-// TestRobustPrivate checks that a fifth of hostile clients raises the error of a private plan with
-// robust nearest by at most a tenth, if they flip their updates. The long form also prints ALIE, and
-// what nearest costs without hostile clients. With checked norms alone the simulator scales a
-// longer update down to its limit. A keeper refuses it.
+// TestRobustPrivate checks that a fifth of hostile clients that flip their updates increases the
+// error of a private plan with robust nearest by at most a tenth. The long form also prints ALIE,
+// and the cost of nearest without hostile clients. With only checked norms, the simulator scales
+// a longer update down to its limit. A keeper would refuse it.
 func TestRobustPrivate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains for more than a second")

@@ -22,19 +22,20 @@ import (
 )
 
 // poisoning is a run of the plan hour-ahead in which some clients attack within the limits of
-// norms: they put all that an update may be into few weights.
+// norms, by putting the whole permitted update into a few weights.
 type poisoning struct {
 	Data, Attack string
-	// Share is the share of the training clients that are hostile. The least is one.
+	// Share is the share of the training clients that are hostile. At least one client is
+	// hostile.
 	Share float64
-	// Defence is none, bound, trim or both. All have limits of norms.
+	// Defence is none, bound, trim or both. All of them have limits of norms.
 	Defence string
 	Seed    int
 	Rounds  int
-	// Holdout is the share of clients that only fine-tune. If it is 0, all train, and all are
-	// scored.
+	// Holdout is the share of clients that only fine-tune. If it is 0, all clients train and
+	// are scored.
 	Holdout float64
-	// From and To cut the dataset, or are empty.
+	// From and To restrict the dataset, or are empty.
 	From, To string
 }
 
@@ -45,10 +46,10 @@ type poisoned struct {
 	Hostile, Trained   int
 }
 
-// model has the places of a plan's weights that attacks need.
+// model contains the positions of a plan's weights that attacks need.
 type model struct {
 	inputs []string
-	weight nn.Tensor // of the head
+	weight nn.Tensor // weight of the head
 	bias   nn.Tensor
 }
 
@@ -82,7 +83,7 @@ var poisons = map[string]func(m *model, u *fed.Update){
 		m.lower(u.Delta, false, "hour.17", "hour.18", "hour.19", "hour.20", "hour.21")
 	},
 	"flipped": func(_ *model, u *fed.Update) { scale(u, -100); clamp(u.Delta, 16) },
-	// The data of a bomb's run has no year-end, so no honest client moves this weight.
+	// The data of a bomb's run contains no year-end, so no honest client moves this weight.
 	"bomb": func(m *model, u *fed.Update) { m.lower(u.Delta, false, "yearend") },
 }
 
@@ -150,7 +151,7 @@ func (p poisoning) run(t *testing.T, b *runner) poisoned {
 		c.hostile = func(task fed.Task, u *fed.Update) {
 			lock.Lock()
 			defer lock.Unlock()
-			if task.Round == 0 { // all train in every round, and the first one shows who they are
+			if task.Round == 0 { // all clients train in every round, and the first round shows who they are
 				trained = append(trained, string(u.Client))
 				return
 			}
@@ -180,8 +181,8 @@ func (p poisoning) run(t *testing.T, b *runner) poisoned {
 	}
 }
 
-// results has the finished runs. If LOADSTAR_RESULTS names a file, they are stored there, so
-// that an interrupted measurement goes on.
+// results contains the finished runs. If LOADSTAR_RESULTS names a file, they are stored
+// there, so that an interrupted measurement can continue.
 type results struct {
 	file *os.File
 	of   map[poisoning]poisoned
@@ -239,8 +240,8 @@ func (r *results) get(t *testing.T, b *runner, p poisoning) poisoned {
 	return x
 }
 
-// row is a line of the table: an attack by a share of the clients, and by how much it may raise
-// the error if both defences are on.
+// row is a line of the table. It is an attack by a share of the clients, and the permitted
+// increase of the error if both defences are on.
 type row struct {
 	attack string
 	share  float64
@@ -272,9 +273,10 @@ func (r row) name() string {
 
 var defences = []string{"none", "bound", "trim", "both"}
 
-// TestPoison measures what hostile clients can do within the limits of norms, on real homes and
-// buildings. The error is that of clients that did not train and take one step of fine-tuning:
-// personal layers hide the harm from members. It prints the tables of decision 48.
+// TestPoison measures the possible harm by hostile clients within the limits of norms, on real
+// homes and buildings. The error is that of clients that did not train and take one step of
+// fine-tuning, because personal layers hide the harm from members. It prints the tables of
+// decision 48.
 func TestPoison(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("trains for hours")
@@ -334,8 +336,8 @@ func TestPlantedWeight(t *testing.T) {
 	}
 }
 
-// TestHonestCost measures what the defences cost without hostile clients. All clients train and
-// are scored.
+// TestHonestCost measures the cost of the defences without hostile clients. All clients train
+// and are scored.
 func TestHonestCost(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("trains for hours")

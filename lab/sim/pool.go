@@ -14,7 +14,7 @@ import (
 	"loadstar/internal/proc"
 )
 
-// worker has the buffers of one goroutine that trains and scores clients.
+// worker contains the buffers of one goroutine that trains and scores clients.
 type worker struct {
 	client *client.Worker
 	tuner  *client.Tuner // nil if the weights of the last round are the final ones
@@ -29,8 +29,8 @@ type worker struct {
 }
 
 // measure returns a function that adds the CPU time since the call to w.cpu. It must be
-// called before anybody learns that the work is done, because they may then read w.cpu.
-// Wall-clock time would depend on the other work of the machine.
+// called before another goroutine learns that the work is done, because that goroutine may
+// then read w.cpu. Wall-clock time would depend on the other work of the machine.
 func (w *worker) measure() (stop func()) {
 	runtime.LockOSThread()
 	start := proc.ThreadTime()

@@ -176,8 +176,8 @@ func with(c Config) Config {
 	return c
 }
 
-// The error of an interrupted run says from which round it will continue. Resuming a run
-// with a different plan, with different data or from a damaged checkpoint is an error.
+// The error of an interrupted run names the round from which it will continue. Resuming a
+// run with a different plan, with different data or from a damaged checkpoint is an error.
 func TestInterruption(t *testing.T) {
 	b := newRunner(t)
 	s := small("fedavg").with(settings{"rounds": 50})

@@ -17,17 +17,18 @@ import (
 type attack struct {
 	name  string
 	alter func(u *fed.Update, draw *rand.Rand)
-	// most is the largest permitted error, relative to that without hostile clients. scaffold
-	// is that of scaffold if it is larger: the sum of limited changes of control variates has no
-	// limit itself (decision 33).
+	// most is the maximum error, relative to that without hostile clients. scaffold is the
+	// maximum for the algorithm scaffold if it is larger, because the sum of limited changes of
+	// control variates has no limit itself (decision 33).
 	most, scaffold float64
-	// only is the algorithm against which the attack is, or empty.
+	// only is the algorithm that the attack targets, or empty.
 	only string
 	// destroys means that the attack destroys a model of fedavg without limits.
 	destroys bool
 }
 
-// Hostile clients claim as many examples as they can, and no loss, so that nothing shows.
+// Hostile clients claim as many examples as possible, and no loss, so that they are not
+// conspicuous.
 var attacks = []attack{
 	{"sign-flipped", func(u *fed.Update, _ *rand.Rand) { scale(u, -1); boast(u, 0) }, 1.25, 0, "", true},
 	{"100-fold", func(u *fed.Update, _ *rand.Rand) { scale(u, 100); boast(u, 0) }, 1.25, 0, "", false},
@@ -35,15 +36,15 @@ var attacks = []attack{
 		each(u, func(float32) float32 { return float32(draw.NormFloat64()) })
 		boast(u, 0)
 	}, 1.25, 0, "", true},
-	// This uses the limit in full, in the direction that harms most. Limits alone do not hold
-	// it within a quarter.
+	// This uses the full limit, in the most harmful direction. Limits alone do not keep the
+	// error within a quarter.
 	{"flipped 100-fold", func(u *fed.Update, _ *rand.Rand) { scale(u, -100); boast(u, 0) }, 1.5, 2, "", true},
 	{"control variates", func(u *fed.Update, _ *rand.Rand) {
 		for i := range u.Control {
 			u.Control[i] *= -1000
 		}
 	}, 1.25, 1.5, "scaffold", false},
-	// Weights of fednorm follow from losses.
+	// The weights of fednorm depend on losses.
 	{"losses", func(u *fed.Update, _ *rand.Rand) { scale(u, -1); boast(u, 1e99) }, 1.25, 0, "fednorm", false},
 }
 
@@ -65,11 +66,11 @@ func clamp(x []float32, bound float32) {
 
 func boast(u *fed.Update, loss float64) { u.Claimed, u.Loss, u.TrainLoss = math.MaxInt, loss, loss }
 
-// robustness trains a plan in which a fifth of the clients is hostile, or none if there is no
-// attack. It returns the median relative validation MAE over all clients at the end. It is
+// robustness trains a plan in which a fifth of the clients, or none without an attack, is
+// hostile. It returns the median relative validation MAE over all clients at the end. It is
 // infinite if the run diverges. The run is long enough for the error to settle without
-// hostile clients: before, it would show how fast a model learns and not how good it becomes.
-// A clip below 0 is that of plans that do not set it.
+// hostile clients. Earlier errors would show how fast a model learns, not how good it
+// becomes. A clip below 0 means the clip of plans that do not set it.
 func robustness(t *testing.T, b *runner, algorithm string, seed uint64, clip float64, a *attack) float64 {
 	const meters, rounds, controlBound = 20, 160, 1 << 12
 	s := settling(algorithm, meters, rounds)
@@ -81,7 +82,7 @@ func robustness(t *testing.T, b *runner, algorithm string, seed uint64, clip flo
 	case "fedadam":
 		s["server.beta1"], s["server.beta2"] = 0.9, 0.99
 	case "scaffold":
-		// With 0.5 it diverges if control variates are 100-fold: decision 33, Open.
+		// With 0.5 it diverges if control variates are multiplied by 100 (decision 33, Open).
 		s["client.lr"], s["client.lr_end"] = 0.2, 0.02
 	case "fedbuff":
 		s["rounds"], s["schedule.buffer"] = 2*rounds, meters/2
@@ -102,7 +103,7 @@ func robustness(t *testing.T, b *runner, algorithm string, seed uint64, clip flo
 			h := fnv.New64a()
 			fmt.Fprint(h, u.Client, task.Round)
 			a.alter(u, rand.New(rand.NewPCG(seed, h.Sum64())))
-			// A server rejects what is beyond these bounds.
+			// A server rejects numbers beyond these bounds.
 			clamp(u.Delta, float32(p.Server.Bound))
 			clamp(u.Control, controlBound)
 		}
@@ -133,10 +134,10 @@ func finalError(t *testing.T, b *runner, p *fed.Plan, d *series.Dataset, hostile
 	return last
 }
 
-// A fifth of the clients is hostile. With the limits that plans have by default, the
-// validation error stays near that without hostile clients. Without limits, the same clients
-// destroy the model. The short form shows that for one attack on fedavg. The long form
-// measures three seeds of all algorithms. Percentages are relative to no hostile clients.
+// A fifth of the clients is hostile. With the default limits of plans, the validation error
+// stays near that without hostile clients. Without limits, the same clients destroy the
+// model. The short form shows this for one attack on fedavg. The long form measures three
+// seeds of all algorithms. Percentages are relative to runs without hostile clients.
 func TestRobust(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains for more than a second")

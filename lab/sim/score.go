@@ -112,7 +112,7 @@ func (s *simulation) scored() []member {
 }
 
 // tuned writes the weights with which a client is scored to w.w. It fine-tunes them and
-// chooses among candidates if the plan says so. A client that never trained starts from
+// chooses among candidates, depending on the plan. A client that never trained starts from
 // the initial personal weights.
 func (s *simulation) tuned(ctx context.Context, w *worker, i int) error {
 	p := s.setup.Problem.Partition

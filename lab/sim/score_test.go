@@ -93,8 +93,8 @@ func TestScoresOfPoints(t *testing.T) {
 	}
 }
 
-// TestPatience ends a run as many rounds after its lowest validation loss as the plan says,
-// and not before.
+// TestPatience checks that a run ends exactly as many rounds after its lowest validation
+// loss as the plan's patience.
 func TestPatience(t *testing.T) {
 	b := newRunner(t)
 	d := dataset(t, houses(t, 4)...)

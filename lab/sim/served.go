@@ -15,9 +15,9 @@ import (
 	"loadstar/series"
 )
 
-// This file writes the files that forecasts of new readings need in addition to the
-// trained weights: the scaling of each client, its fine-tuned weights, and what it learned
-// from its forecasts' errors.
+// This file writes the files that forecasts of new readings need in addition to the trained
+// weights: the scaling of each client, its fine-tuned weights, and the state that it
+// learned from its forecasts' errors.
 
 // servedHours is the reach of the forecasts from whose errors clients learn.
 const servedHours = 48
@@ -61,13 +61,13 @@ func (s *ending) writeStates(ctx context.Context, scored []member) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = folder.Close() }() // it was only read
+	defer func() { _ = folder.Close() }() // the folder was only read
 	replay := serve.NewReplay(s.Dataset, folder.Model, nil)
 	names := make([]string, len(scored))
 	for i, m := range scored {
 		names[i] = string(m.id)
 	}
-	// States are computed in parallel, but not many are in memory.
+	// States are computed in parallel, but only a few are in memory.
 	chunk := make([][]byte, 16*len(s.pool.workers))
 	return disk.Write(s.folder.States(), func(to *os.File) error {
 		return serve.WriteStates(to, names, func(i int) ([]byte, error) {
@@ -106,6 +106,6 @@ func (s *ending) stateOf(folder *serve.Folder, replay *serve.Replay, m *member) 
 	if err := replay.Advance(state, m.number, &client, nil, cutoff); err != nil {
 		return nil, err
 	}
-	state.Advance(m.meter, cutoff) // so that a forecast there has nothing to replay
+	state.Advance(m.meter, cutoff) // a later forecast then has nothing to replay
 	return state.AppendBinary(nil)
 }

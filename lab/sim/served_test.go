@@ -13,9 +13,9 @@ import (
 	"loadstar/series"
 )
 
-// TestFolderServes checks that a run's folder has all that forecasts need: the scaling of the
-// run, the weights with which clients were scored, and their states at the end of their
-// readings.
+// TestFolderServes checks that a run's folder contains everything that forecasts need: the
+// scaling of the run, the weights with which clients were scored, and their states at the end
+// of their readings.
 func TestFolderServes(t *testing.T) {
 	d, b := seasons(t, 5), newRunner(t)
 	day := settings{

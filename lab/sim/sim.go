@@ -2,7 +2,7 @@
 // local training of the product, driven by a virtual clock. Each client has its own
 // simulated speed, bandwidth, delays and failures. Only the computation takes real time.
 //
-// The order of events depends on the plan alone, never on real time. A run therefore
+// The order of events depends only on the plan, never on real time. A run therefore
 // produces identical bytes with any number of workers and after any number of
 // interruptions.
 package sim
@@ -32,7 +32,7 @@ import (
 type Config struct {
 	Plan    *fed.Plan
 	Dataset *series.Dataset
-	// DataPath is where Dataset was read from, for the summary, or "".
+	// DataPath is the path from which Dataset was read, for the summary, or "".
 	DataPath string
 	// ServerData, if not nil, is the server's data, as in a fleet. Then the plan's
 	// server.clients has no effect, and all clients of Dataset train.
@@ -50,14 +50,14 @@ type Config struct {
 	Save time.Duration
 	// Progress, if not nil, is called before the first round and after every round.
 	Progress func(Progress)
-	// Note, if not nil, is told what the run does that the plan does not say.
+	// Note, if not nil, is called with actions of the run that the plan does not mention.
 	Note func(string)
-	// Replay, if not nil, is the run of a fleet that the simulation repeats.
+	// Replay, if not nil, is the fleet's run that the simulation repeats.
 	Replay *Replay
-	// OnlyTraining does not fit clients that no round asked. Benchmarks set it, because with
-	// 10,000 clients fitting takes longer than the measured rounds.
+	// If OnlyTraining is set, clients that no round asked are not fitted. Benchmarks set it,
+	// because with 10,000 clients fitting takes longer than the measured rounds.
 	OnlyTraining bool
-	// hostile, if not nil, replaces what a client sends. Tests set it.
+	// hostile, if not nil, replaces a client's update. Only tests set it.
 	hostile func(fed.Task, *fed.Update)
 }
 
@@ -68,12 +68,12 @@ func (c *Config) note(format string, args ...any) {
 	}
 }
 
-// Replay has the inputs of a fleet's run in addition to the plan and the data.
+// Replay contains the inputs of a fleet's run in addition to the plan and the data.
 type Replay struct {
 	Run string // name of the run
 	// Secret is the secret of all agents, from which they draw their clients' examples.
 	Secret [32]byte
-	// Blocks means that the agents' policy has whole_blocks.
+	// Blocks means that the agents' policy sets whole_blocks.
 	Blocks bool
 	// Directions is the seed of the random vectors with which the keeper of a private run has
 	// compared results.
@@ -85,8 +85,8 @@ type Progress struct {
 	Round, Rounds int
 	Loss          float64 // training loss of the last round
 	RelativeMAE   float64 // median over clients at the last evaluation, or NaN
-	// Fitted of Unasked clients, which no round asked, have fitted personal layers. Unasked is 0
-	// before the last round.
+	// Fitted is the number of clients, among the Unasked ones that no round asked, with fitted
+	// personal layers. Unasked is 0 before the last round.
 	Fitted, Unasked int
 }
 
@@ -140,13 +140,13 @@ func trained(ctx context.Context, c Config) (s *simulation, err error) {
 	return s, s.saving.wait()
 }
 
-// simulation has the state of a run in progress.
+// simulation contains the state of a run in progress.
 type simulation struct {
 	Config
 	setup *setup.Setup
 	fleet *fleet
-	// trainees has the clients that can train, in the order of their numbers in the round
-	// machine.
+	// trainees contains the clients that can train, in the order of their numbers in the
+	// round machine.
 	trainees []trainee
 	chosen   bool // the plan has no cohort, and the fleet is large
 	timing   timing
@@ -161,7 +161,7 @@ type simulation struct {
 
 	now    time.Duration
 	events eventQueue
-	// flights has the trainings in progress, if clients may return after their round.
+	// flights contains the trainings in progress, if clients may return after their round.
 	flights map[round.Assignment]*flight
 	fold    *round.Fold
 
@@ -397,7 +397,7 @@ func (s *simulation) advance() error {
 		if e.Lost {
 			s.machine.Lose(e.For)
 		} else {
-			s.machine.Return(e.For) // ignore the verdict: only a real client must know it
+			s.machine.Return(e.For) // ignore the verdict, which only a real client needs
 		}
 	}
 	return nil
@@ -435,7 +435,7 @@ func (s *simulation) trainInPlace(ctx context.Context, w *worker, i int, task fe
 	return s.trainWith(ctx, w, i, task, kept, first, &w.update)
 }
 
-// result has one client's contribution to a row of the rounds table.
+// result contains one client's contribution to a row of the rounds table.
 type result struct {
 	loss  float64
 	steps int

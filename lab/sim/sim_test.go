@@ -73,7 +73,7 @@ func copyAs(m series.Meter, id string) series.Meter {
 	return m
 }
 
-// settings has a plan's settings by dotted key, such as client.lr.
+// settings contains a plan's settings by dotted key, such as client.lr.
 type settings map[string]any
 
 // small returns a plan that runs in milliseconds. The name is the same for all algorithms
@@ -158,7 +158,7 @@ type runner struct {
 	n   atomic.Int64
 }
 
-// newRunner uses a folder in memory if there is one, because a small run mostly waits for
+// newRunner uses an in-memory folder if there is one, because a small run mostly waits for
 // the disk.
 func newRunner(t testing.TB) *runner {
 	t.Helper()
@@ -178,7 +178,7 @@ type outcome struct {
 	files    map[string]string // as returned by comparable
 	shared   []float32
 	personal map[string][]float32 // by client
-	rounds   []map[string]string  // rows of the table, by column
+	rounds   []map[string]string  // rows of the table, as maps by column
 }
 
 func (b *runner) try(t tester, c Config) (*outcome, error) {

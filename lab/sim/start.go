@@ -62,9 +62,9 @@ func (s *simulation) startFrom(file []byte) error {
 	return nil
 }
 
-// prepareStart trains the weights at the start on the server's data, if the plan says so and
-// the folder of a resumed run does not have them yet. It stores the weights from which the
-// run starts in its folder.
+// prepareStart trains the initial weights on the server's data, if the plan requires this
+// and the folder of a resumed run does not contain them yet. It stores the weights from
+// which the run starts in its folder.
 func (s *simulation) prepareStart(ctx context.Context) error {
 	if !recipe.StartsOnServerData(s.Plan) {
 		return s.keepStart()

@@ -56,7 +56,7 @@ func TestStart(t *testing.T) {
 		t.Error("the folder of a run and its file of shared weights give different runs")
 	}
 
-	// An interrupted run does not need the original any more.
+	// An interrupted run no longer needs the original.
 	content, err := os.ReadFile(shared)
 	if err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ func weightsIn(t *testing.T, c Config, path string) []float32 {
 }
 
 // TestStartOnServerData checks the weights that are trained on the server's data before the
-// first round: they equal those of pooled training on the same clients, the run equals one
+// first round. They equal those of pooled training on the same clients, the run equals one
 // that starts from their file with the other clients, and a resumed run does not train them
 // again.
 func TestStartOnServerData(t *testing.T) {
@@ -96,7 +96,7 @@ func TestStartOnServerData(t *testing.T) {
 		t.Errorf("a run from the file of the start differs: %v", err)
 	}
 
-	// The start is trained again only if its file is not there yet.
+	// The start is trained again only if its file does not exist yet.
 	other := config(plain.with(settings{"seed": 9, "rounds": 1}), dataset(t, others...))
 	if _, err := Run(ctx, other); err != nil {
 		t.Fatal(err)

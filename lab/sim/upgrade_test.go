@@ -10,7 +10,7 @@ import (
 )
 
 // TestUpgradePlan checks that the plan of an older version, which has no reference, becomes
-// the plan that a user has to write to resume its run.
+// the plan that a user must write to resume its run.
 func TestUpgradePlan(t *testing.T) {
 	hourly := Config{Dataset: &series.Dataset{Interval: time.Hour}}
 	for _, c := range []struct{ model, reference string }{

@@ -37,7 +37,7 @@ func open(r io.ReaderAt, size int64) (*File, error) {
 	}
 	n := binary.LittleEndian.Uint64(length[:])
 	if n < 2 || n > uint64(min(size-8, longestHeader)) {
-		return nil, fmt.Errorf("header of %d bytes in a file of %d: not a .safetensors file, or one that ends early", n, size)
+		return nil, fmt.Errorf("the header is %d bytes long in a file of %d bytes; this is not a .safetensors file, or it is truncated", n, size)
 	}
 	text := make([]byte, n)
 	if _, err := r.ReadAt(text, 8); err != nil {
@@ -54,7 +54,7 @@ func open(r io.ReaderAt, size int64) (*File, error) {
 		end = e.Offsets[1]
 	}
 	if f.data+end != size {
-		return nil, fmt.Errorf("%d bytes of numbers, but the header names %d", size-f.data, end)
+		return nil, fmt.Errorf("the file has %d bytes of numbers, but the header names %d", size-f.data, end)
 	}
 	return f, nil
 }
@@ -118,7 +118,7 @@ func (f *File) read(name, dtype string, from, n int) ([]byte, error) {
 	}
 	b := make([]byte, int64(n)*size)
 	if n == 0 {
-		return b, nil // a reader may say that its end is reached
+		return b, nil // a reader may return io.EOF with the last bytes
 	}
 	if _, err := f.r.ReadAt(b, f.data+t.Offsets[0]+int64(from)*size); err != nil {
 		return nil, fmt.Errorf("safetensors: %s: %w", name, err)

@@ -26,8 +26,8 @@ type Tensor struct {
 	Name  string
 	Shape []int
 	Data  []float32
-	// Float64 and Int32 have the numbers of a tensor of another type. At most one of the
-	// three is not nil.
+	// Float64 and Int32 contain the numbers of tensors of these types. At most one of the
+	// three slices is not nil.
 	Float64 []float64
 	Int32   []int32
 }
@@ -39,7 +39,7 @@ const (
 	typeInt32   = "I32"
 )
 
-// kind returns the type of the tensor's numbers, and how many there are.
+// kind returns the type and the count of the tensor's numbers.
 func (t *Tensor) kind() (dtype string, n int, err error) {
 	switch {
 	case t.Float64 != nil && t.Int32 == nil && t.Data == nil:
@@ -49,7 +49,7 @@ func (t *Tensor) kind() (dtype string, n int, err error) {
 	case t.Float64 == nil && t.Int32 == nil:
 		return typeFloat32, len(t.Data), nil
 	}
-	return "", 0, errors.New("numbers of several types")
+	return "", 0, errors.New("the tensor has numbers of several types")
 }
 
 // width returns the number of bytes of a number, or 0 if the type is unknown.
@@ -176,7 +176,7 @@ func read(r io.Reader, limit int) ([]Tensor, map[string]string, error) {
 		return nil, nil, err
 	}
 	if length < 2 || length > maxHeader {
-		return nil, nil, fmt.Errorf("header of %d bytes: not a .safetensors file, or one with over %d bytes of names", length, maxHeader)
+		return nil, nil, fmt.Errorf("the header is %d bytes long; this is not a .safetensors file, or it has over %d bytes of names", length, maxHeader)
 	}
 	text := make([]byte, length)
 	if _, err := io.ReadFull(r, text); err != nil {
@@ -192,7 +192,7 @@ func read(r io.Reader, limit int) ([]Tensor, map[string]string, error) {
 		case e.DType != typeFloat32:
 			return nil, nil, fmt.Errorf("%s holds %s; only F32 is read", e.name, e.DType)
 		case e.Offsets[1] > 4*int64(limit):
-			return nil, nil, fmt.Errorf("over %d numbers, more than are wanted", limit)
+			return nil, nil, fmt.Errorf("the file has over %d numbers, which is more than expected", limit)
 		}
 		tensors = append(tensors, Tensor{Name: e.name, Shape: e.Shape})
 	}
@@ -210,7 +210,7 @@ func read(r io.Reader, limit int) ([]Tensor, map[string]string, error) {
 	}
 	switch _, err := io.ReadFull(r, make([]byte, 1)); {
 	case err == nil:
-		return nil, nil, errors.New("more bytes than the header names")
+		return nil, nil, errors.New("the file has more bytes than the header names")
 	case !errors.Is(err, io.EOF):
 		return nil, nil, err
 	}
@@ -286,7 +286,7 @@ func object(text []byte) ([]field, error) {
 		}
 		f := field{key: t.(string)}
 		if seen[f.key] {
-			return nil, fmt.Errorf("%s comes twice", f.key)
+			return nil, fmt.Errorf("%s occurs twice", f.key)
 		}
 		seen[f.key] = true
 		if err := dec.Decode(&f.value); err != nil {
@@ -298,7 +298,7 @@ func object(text []byte) ([]field, error) {
 		return nil, err
 	}
 	if rest := text[dec.InputOffset():]; len(bytes.TrimRight(rest, " ")) > 0 {
-		return nil, errors.New("text behind the object")
+		return nil, errors.New("there is text after the object")
 	}
 	return fields, nil
 }
@@ -327,7 +327,7 @@ func parseEntry(name string, text []byte) (named, error) {
 		}
 	}
 	if len(fields) != 3 || e.Shape == nil || len(offsets) != 2 {
-		return e, errors.New("dtype, shape and two data_offsets are wanted")
+		return e, errors.New("want dtype, shape and two data_offsets")
 	}
 	e.Offsets = [2]int64(offsets)
 	return e, nil

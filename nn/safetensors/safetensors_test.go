@@ -67,11 +67,11 @@ func TestReadRefuses(t *testing.T) {
 		{"no JSON", file("{]", ""), "header"},
 		{"no object", file("null", ""), "not a JSON object"},
 		{"a space first", file(" "+one, "\x00\x00\x00\x00"), "not a JSON object"},
-		{"text behind", file(one+"{}", "\x00\x00\x00\x00"), "behind"},
+		{"text behind", file(one+"{}", "\x00\x00\x00\x00"), "after the object"},
 		{"a tensor twice", file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, "\x00\x00\x00\x00"), "twice"},
-		{"no shape", file(`{"a":{"dtype":"F32","data_offsets":[0,4]}}`, "\x00\x00\x00\x00"), "are wanted"},
-		{"a null shape", file(`{"a":{"dtype":"F32","shape":null,"data_offsets":[0,4]}}`, "\x00\x00\x00\x00"), "are wanted"},
-		{"three offsets", file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4,8]}}`, "\x00\x00\x00\x00"), "are wanted"},
+		{"no shape", file(`{"a":{"dtype":"F32","data_offsets":[0,4]}}`, "\x00\x00\x00\x00"), "two data_offsets"},
+		{"a null shape", file(`{"a":{"dtype":"F32","shape":null,"data_offsets":[0,4]}}`, "\x00\x00\x00\x00"), "two data_offsets"},
+		{"three offsets", file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4,8]}}`, "\x00\x00\x00\x00"), "two data_offsets"},
 		{"a field in capitals", file(`{"a":{"DTYPE":"F32","shape":[1],"data_offsets":[0,4]}}`, "\x00\x00\x00\x00"), "unknown field"},
 		{"bad UTF-8", file("{\"\xff\":0}", ""), "not a JSON object"},
 		{"half precision", file(`{"a":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}}`, "\x00\x00"), "only F32"},
@@ -80,7 +80,7 @@ func TestReadRefuses(t *testing.T) {
 		{"a wrong shape", file(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, "\x00\x00\x00\x00"), "does not fit"},
 		{"a negative shape", file(`{"a":{"dtype":"F32","shape":[-1,-1],"data_offsets":[0,4]}}`, "\x00\x00\x00\x00"), "shape"},
 		{"an overflowing shape", file(`{"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}}`, ""), "shape"},
-		{"too many numbers", file(`{"a":{"dtype":"F32","shape":[101],"data_offsets":[0,404]}}`, ""), "more than are wanted"},
+		{"too many numbers", file(`{"a":{"dtype":"F32","shape":[101],"data_offsets":[0,404]}}`, ""), "more than expected"},
 	} {
 		_, _, err := Read(strings.NewReader(c.in), 100)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

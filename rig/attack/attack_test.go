@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Every entry of the reviews, and every lie in a private run, has an attack or a reason why it has none.
+// Every entry of the reviews, and every lie in a private run, needs an attack or a reason why
+// it has none.
 func TestComplete(t *testing.T) {
 	known := map[string]bool{}
 	for id := range unattempted {
@@ -26,15 +27,15 @@ func TestComplete(t *testing.T) {
 	}{{"C", 3}, {"H", 11}, {"M", 12}, {"L", 4}, {"S", 11}, {"SL", 9}, {"N", 5}, {"P", 11}} {
 		for i := range class.entries {
 			id := fmt.Sprintf("%s%d", class.letter, i+1)
-			if !known[id] && id != "H11" { // it was against the queue, which is gone
+			if !known[id] && id != "H11" { // the attack was against the queue, which no longer exists
 				t.Errorf("no attack carries out %s", id)
 			}
 		}
 	}
 }
 
-// The quotients of a layer's changes are the example if it is trained on one, and no common
-// numbers if it is trained on two.
+// If a layer is trained on one example, the quotients of its changes are that example. If
+// it is trained on two, they have no common values.
 func TestReconstruct(t *testing.T) {
 	const n = spyGates*(spyInputs+spyHidden) + 2*spyGates
 	trained := func(examples ...float64) []float32 {
@@ -59,8 +60,8 @@ func TestReconstruct(t *testing.T) {
 	}
 }
 
-// An attack that turns callers away every other time succeeds. One that is slow twice, on a busy
-// machine, does not.
+// An attack that makes the server turn callers away every other time succeeds. An attack that
+// is slow twice, on a busy machine, does not succeed.
 func TestVerdict(t *testing.T) {
 	for outcomes, want := range map[string]bool{"rr": true, "hh": false, "hrh": false, "rhh": false, "hrr": true, "rhr": true, "sss": false, "ssr": true, "srr": true, "shs": false, "ssh": false, "hsr": true} {
 		var all []Result

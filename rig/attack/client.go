@@ -22,19 +22,19 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// Agent is a client of the protocol that does what an attack needs. It holds an identity
+// Agent is a client of the protocol with the calls that attacks need. Its identity comes
 // from Join.
 type Agent struct {
 	v1.AgentServiceClient
 	ID   string
-	TLS  *tls.Config // with the agent's certificate, for connections of its own
+	TLS  *tls.Config // with the agent's certificate, for additional connections
 	Key  *ecdsa.PrivateKey
 	Leaf *x509.Certificate
 	HTTP *http.Client
 	Base string // URL of the server
 }
 
-// callFor limits a call of the fixture.
+// callFor is the time limit of a call by the test bed.
 const callFor = 20 * time.Second
 
 // Roots returns the roots that the server's operators trust.
@@ -45,23 +45,23 @@ func (s *Server) Roots() (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
-		return nil, errors.New("the operator's ca.pem has no certificate")
+		return nil, errors.New("the operator's ca.pem contains no certificate")
 	}
 	return pool, nil
 }
 
-// Anonymous returns the configuration of a stranger, who knows the server's root only.
+// Anonymous returns the configuration of a stranger, who knows only the server's root.
 func (s *Server) Anonymous() (*tls.Config, error) {
 	roots, err := s.Roots()
 	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, err
 }
 
-// Operators returns a client with the operator's credentials of the server's folder.
+// Operators returns a client with the operator's credentials from the server's folder.
 func (s *Server) Operators() (v1.OperatorServiceClient, error) {
 	return s.operatorsFrom(filepath.Join(s.Dir, "operator"))
 }
 
-// operatorsFrom returns a client with the operator's credentials in a folder.
+// operatorsFrom returns a client with the operator's credentials from a folder.
 func (s *Server) operatorsFrom(dir string) (v1.OperatorServiceClient, error) {
 	config, err := s.Anonymous()
 	if err != nil {
@@ -75,7 +75,7 @@ func (s *Server) operatorsFrom(dir string) (v1.OperatorServiceClient, error) {
 	return v1.NewOperatorServiceClient(mtls.Client(mtls.Transport(config)), "https://"+s.Operator), nil
 }
 
-// present makes a client show its certificate whatever root the server asks for.
+// present makes a client show its certificate regardless of the root that the server requests.
 func present(config *tls.Config, pair tls.Certificate) {
 	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 }
@@ -90,7 +90,7 @@ func (s *Server) Token(ctx context.Context, uses int64) (mtls.JoinToken, error) 
 	defer cancel()
 	t, err := o.CreateToken(ctx, &v1.CreateTokenRequest{Uses: uses, TtlSeconds: 3600, Note: "attack"})
 	if err != nil {
-		return mtls.JoinToken{}, fmt.Errorf("creating a token: %w", err)
+		return mtls.JoinToken{}, fmt.Errorf("create a token: %w", err)
 	}
 	return mtls.ParseJoinToken(t.Token)
 }
@@ -125,7 +125,7 @@ func (s *Server) Join(ctx context.Context, t mtls.JoinToken, name string) (*Agen
 	return s.agent(r.Agent, key, r.Certificates)
 }
 
-// request makes a key and a request for a certificate.
+// request creates a key and a request for a certificate.
 func request() (*ecdsa.PrivateKey, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -135,8 +135,8 @@ func request() (*ecdsa.PrivateKey, []byte, error) {
 	return key, csr, err
 }
 
-// agent returns an agent with the certificates that Join or Renew returned: its own, then its
-// issuers up to the root, which is not sent.
+// agent returns an agent with the certificates that Join or Renew returned. These are its own
+// and those of its issuers up to the root, which is not sent.
 func (s *Server) agent(id string, key *ecdsa.PrivateKey, certificates [][]byte) (*Agent, error) {
 	if len(certificates) < 2 {
 		return nil, fmt.Errorf("the server returned %d certificates", len(certificates))
@@ -156,7 +156,7 @@ func (s *Server) agent(id string, key *ecdsa.PrivateKey, certificates [][]byte) 
 	return a, nil
 }
 
-// push sends a result and returns what became of it.
+// push sends a result and returns its verdict.
 func (a *Agent) push(ctx context.Context, q *v1.Result) (*v1.Received, error) {
 	r, err := a.Exchange(ctx, &v1.ExchangeRequest{Result: q})
 	return r.GetReceived(), err
@@ -180,7 +180,7 @@ func (a *Agent) post(ctx context.Context, procedure string, body []byte, headers
 	return r, errors.Join(err, r.Body.Close())
 }
 
-// Host announces clients with hourly readings, and these inputs.
+// Host announces clients with hourly readings and the given inputs.
 func (a *Agent) Host(ctx context.Context, inputs []string, clients ...string) (refused []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callFor)
 	defer cancel()
@@ -208,7 +208,7 @@ func (s *Server) joinWith(ctx context.Context, q *v1.CreateTokenRequest, name st
 	}
 	t, err := o.CreateToken(ctx, q)
 	if err != nil {
-		return nil, fmt.Errorf("creating a token: %w", err)
+		return nil, fmt.Errorf("create a token: %w", err)
 	}
 	token, err := mtls.ParseJoinToken(t.Token)
 	if err != nil {

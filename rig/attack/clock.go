@@ -19,8 +19,8 @@ func clocks() []Attack {
 }
 
 // wrongClock succeeds if a lease ends by the clock of the server's machine, which is an hour
-// behind that of its database: processes with different clocks then withdraw each other's
-// leases. The database's clock is moved by functions that hide PostgreSQL's own.
+// behind its database's clock. Processes with different clocks would then withdraw each
+// other's leases. Functions that hide PostgreSQL's own change the database's clock.
 func wrongClock(ctx context.Context, f *Fleet) (Result, error) {
 	const database = "loadstar"
 	if err := os.Mkdir(f.path("postgres"), 0o755); err != nil {
@@ -38,7 +38,7 @@ func wrongClock(ctx context.Context, f *Fleet) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // the database ends next
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // the database stops next
 	for _, name := range []string{"now", "clock_timestamp", "transaction_timestamp", "statement_timestamp"} {
 		hide := "CREATE FUNCTION public.%[1]s() RETURNS timestamptz LANGUAGE sql AS $f$ SELECT pg_catalog.%[1]s() + interval '1 hour' $f$"
 		if _, err := conn.Exec(ctx, fmt.Sprintf(hide, name)); err != nil {

@@ -11,7 +11,7 @@ import (
 	"loadstar/rig/product"
 )
 
-// crowds lists the attacks by which one agent stops or bends the runs of all.
+// crowds lists the attacks by which one agent stops or distorts everyone's runs.
 func crowds() []Attack {
 	return []Attack{
 		{ID: "C3a", Name: "made-up clients of one agent, which goes silent, stop all training", Run: ghosts},
@@ -22,8 +22,8 @@ func crowds() []Attack {
 	}
 }
 
-// ghosts succeeds if no round of a run with a cohort of 10 is merged: twelve clients are
-// honest, and an agent with 9,000 others says nothing after it has announced them.
+// ghosts succeeds if no round of a run with a cohort of 10 is merged. Twelve clients are
+// honest, and an agent with 9,000 other clients does nothing after it has announced them.
 func ghosts(ctx context.Context, f *Fleet) (Result, error) {
 	flags := []string{"--set", "rounds.lease=2s"}
 	const seen = 4 * time.Second
@@ -66,7 +66,7 @@ func ghosts(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("3 rounds merged; %d clients in the run", r.Run.Clients), nil
 }
 
-// announced waits until so many clients are known.
+// announced waits until the given number of clients is known.
 func (s *Server) announced(ctx context.Context, clients int64) error {
 	o, err := s.Operators()
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *Server) announced(ctx context.Context, clients int64) error {
 }
 
 // manyNames succeeds if an agent that joined with a token for twelve clients named meter-*
-// announces more or others.
+// can announce more clients or other names.
 func manyNames(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -96,7 +96,7 @@ func manyNames(ctx context.Context, f *Fleet) (Result, error) {
 	const asked = 9999
 	held := func(prefix string) (int, error) {
 		refused, err := a.Host(ctx, nil, names(prefix, asked)...)
-		if err != nil && strings.Contains(err.Error(), "clients") { // refused as a whole
+		if err != nil && strings.Contains(err.Error(), "clients") { // the server refused the whole call
 			return 0, nil
 		}
 		return asked - len(refused), err
@@ -115,8 +115,8 @@ func manyNames(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%d clients with other names, %d in all", others, others+many), nil
 }
 
-// holdOpen succeeds if a round stays open after many leases, because an agent says again and
-// again that it trains. The other nine of ten clients answer at once.
+// holdOpen succeeds if a round stays open for the length of many leases, because an agent
+// keeps reporting that it trains. The other nine of ten clients answer at once.
 func holdOpen(ctx context.Context, f *Fleet) (Result, error) {
 	flags := []string{"--set", "rounds.lease=2s"}
 	if f.knows("rounds.longest_turn") {
@@ -148,8 +148,8 @@ func holdOpen(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("round 1 closed after %.0f s with %d counted", time.Since(begun).Seconds(), rounds(r)[0].Counted), nil
 }
 
-// hold begins a run with nine clients that answer, and one that only ever says that it
-// trains, whose agent it returns. The function that it returns ends both.
+// hold begins a run with nine clients that answer and one that only ever reports that it
+// trains. It returns the agent of that client. The returned function ends both.
 func (s *Server) hold(ctx context.Context) (run string, holder *Agent, end func() error, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	honest, err := s.JoinOne(ctx, "honest")
@@ -186,7 +186,7 @@ func (s *Server) hold(ctx context.Context) (run string, holder *Agent, end func(
 	return run, holder, end, err
 }
 
-// stall says of every task that it is in training.
+// stall reports every task as being in training.
 func (a *Agent) stall(ctx context.Context) error {
 	var held []*v1.Turns
 	for ctx.Err() == nil {
@@ -200,7 +200,7 @@ func (a *Agent) stall(ctx context.Context) error {
 		for _, t := range r.Tasks {
 			held = append(held, &v1.Turns{Run: t.Run, Round: t.Round, Clients: t.Clients})
 		}
-		_ = product.Sleep(ctx, 500*time.Millisecond) // the loop ends with the context
+		_ = product.Sleep(ctx, 500*time.Millisecond) // the loop ends when the context does
 	}
 	return nil
 }
@@ -235,7 +235,7 @@ func stripInputs(ctx context.Context, f *Fleet) (Result, error) {
 		return err == nil && r.Run.State != "waiting", err
 	})
 	if err != nil || !ok {
-		return Result{}, fmt.Errorf("the run did not begin: %v %v", r.GetRun(), err)
+		return Result{}, fmt.Errorf("the run did not start: %v %v", r.GetRun(), err)
 	}
 	if !strings.Contains(r.Plan, "temperature") {
 		return succeeded("the plan of the run has no weather"), nil
@@ -243,8 +243,8 @@ func stripInputs(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("the plan has the weather; %d clients in the run: %s", r.Run.Clients, r.Run.Reason), nil
 }
 
-// hideCounted succeeds if operators see nobody counted in a round in which nine of ten
-// clients are, because the tenth still trains.
+// hideCounted succeeds if operators see no counted client in a round in which nine of ten
+// clients are counted, because the tenth still trains.
 func hideCounted(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {

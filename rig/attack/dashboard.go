@@ -38,7 +38,7 @@ func dashboards() []Attack {
 	}
 }
 
-// dashboard is a server's dashboard, seen from an address of this machine.
+// dashboard is a server's dashboard as seen from one address of this machine.
 type dashboard struct {
 	*Server
 	host string // address
@@ -105,13 +105,13 @@ func (d *dashboard) signIn(ctx context.Context, user, role string) (string, erro
 	}
 	status, cookie, answer, err := d.ask(ctx, http.MethodPost, "/api/login", "", fmt.Sprintf(`{"code":%q}`, strings.Fields(code)[0]))
 	if err != nil || status != http.StatusOK {
-		return "", fmt.Errorf("signing in: %d %s: %w", status, answer, err)
+		return "", fmt.Errorf("sign in: %d %s: %w", status, answer, err)
 	}
 	return cookie, nil
 }
 
-// hold opens connections to an address that send one request and stay open, and returns when
-// each has been answered or closed, or a second has passed.
+// hold opens connections to an address that send one request and stay open. It returns when
+// each has been answered or closed, or after a second.
 func (f *Fleet) hold(address string, n int, request string) error {
 	var all []net.Conn
 	f.later(func() error {
@@ -123,7 +123,7 @@ func (f *Fleet) hold(address string, n int, request string) error {
 	for range n {
 		c, err := net.DialTimeout("tcp", address, 2*time.Second)
 		if err != nil {
-			break // there is no room for more
+			break // no more connections are accepted
 		}
 		all = append(all, c)
 		if _, err := io.WriteString(c, request); err != nil && len(all) == 1 {
@@ -158,7 +158,8 @@ func holdDashboard(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("five requests took %d ms", time.Since(begun).Milliseconds()), nil
 }
 
-// blockSignIn succeeds if attempts from another address are refused because of a stranger's.
+// blockSignIn succeeds if a stranger's attempts to sign in cause attempts from another address
+// to be refused.
 func blockSignIn(ctx context.Context, f *Fleet) (Result, error) {
 	d, err := f.dashboard(ctx)
 	if err != nil {
@@ -185,7 +186,7 @@ func blockSignIn(ctx context.Context, f *Fleet) (Result, error) {
 	select {
 	case <-full:
 	case <-time.After(20 * time.Second):
-		return Result{}, errors.New("the flood never reaches the limit")
+		return Result{}, errors.New("the flood does not reach the limit")
 	}
 	refused := 0
 	const tries = 20
@@ -210,8 +211,8 @@ func blockSignIn(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("none of %d honest attempts was refused", tries), nil
 }
 
-// outliveLogout succeeds if whoever has a copy of a session can use the dashboard after its
-// user has logged out.
+// outliveLogout succeeds if a copy of a session still gives access to the dashboard after
+// its user has logged out.
 func outliveLogout(ctx context.Context, f *Fleet) (Result, error) {
 	d, err := f.dashboard(ctx)
 	if err != nil {
@@ -245,8 +246,8 @@ func outliveLogout(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("the link is refused with %d", status), nil
 }
 
-// unverifiedEmail succeeds if a real provider's user with the address of an admin, which the
-// provider has not verified, becomes admin.
+// unverifiedEmail succeeds if a user of a real provider becomes admin because of an admin's
+// address that the provider has not verified.
 func unverifiedEmail(ctx context.Context, f *Fleet) (Result, error) {
 	p, err := mockoidc.Run()
 	if err != nil {
@@ -298,8 +299,8 @@ func unverifiedEmail(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%s", strings.TrimSpace(who)), nil
 }
 
-// emptyHouse succeeds if a viewer learns from lists and pages which client reported a finding
-// that an empty house has, or its exact scores.
+// emptyHouse succeeds if lists and pages tell a viewer which client reported a finding that
+// an empty house causes, or the client's exact scores.
 func emptyHouse(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -326,7 +327,7 @@ func emptyHouse(ctx context.Context, f *Fleet) (Result, error) {
 	for _, args := range [][]string{{"client", "list", "--json"}, {"client", "show", "home-1", "--json"}, {"client", "list", "--finding", "flat", "--json"}} {
 		text, err := s.Command(ctx, args...)
 		if err != nil {
-			continue // a flag that is gone
+			continue // a flag that no longer exists
 		}
 		for _, detail := range []string{"flat", "0.123456", "0.987654", "drift"} {
 			if strings.Contains(text, detail) {
@@ -337,7 +338,7 @@ func emptyHouse(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("findings are counted by fleet and agent"), nil
 }
 
-// formulas succeeds if a cell of a CSV begins as a formula does.
+// formulas succeeds if a cell of a CSV file begins like a formula.
 func formulas(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -409,7 +410,7 @@ func takeTopics(ctx context.Context, f *Fleet) (Result, error) {
 	var last string
 	for i := range 24 {
 		var topics []string
-		for k := range min(8, 1+7*max(0, 9-i)) { // single ones take what is left at last
+		for k := range min(8, 1+7*max(0, 9-i)) { // single streams take the remaining places at the end
 			topics = append(topics, fmt.Sprintf("run:none%d-%d", i, k))
 		}
 		if last, err = stream(viewer, strings.Join(topics, ",")); err != nil {
@@ -426,8 +427,8 @@ func takeTopics(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("the viewer gets %s, the admin %s", last, line), nil
 }
 
-// plainHTTP succeeds if the page, seen through a proxy with HTTPS, does not tell browsers to use
-// HTTPS only.
+// plainHTTP succeeds if the page, requested through a proxy with HTTPS, does not tell browsers
+// to use only HTTPS.
 func plainHTTP(ctx context.Context, f *Fleet) (Result, error) {
 	d, err := f.dashboard(ctx, "--set", "web.behind_proxy=true")
 	if err != nil {

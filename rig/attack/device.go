@@ -37,7 +37,8 @@ func devices() []Attack {
 	}
 }
 
-// probes lists attacks that no review has carried out and that no known version falls to.
+// probes lists attacks that no review has carried out and to which no known version is
+// vulnerable.
 func probes() []Attack {
 	return []Attack{
 		{ID: "X1", Name: "calls of an agent succeed after its revocation, in a race", Run: revocationRace},
@@ -84,12 +85,12 @@ func (f *Fleet) forecaster(ctx context.Context, token string) (*forecaster, erro
 		return err == nil && status == http.StatusOK, nil
 	})
 	if err == nil && !ok {
-		err = errors.New("the agent does not answer")
+		err = errors.New("the agent does not respond")
 	}
 	return a, err
 }
 
-// send makes a request on a connection of its own and returns the status.
+// send makes a request on a separate connection and returns the status.
 func (a *forecaster) send(ctx context.Context, method, path, body string, within time.Duration) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -109,8 +110,8 @@ func (a *forecaster) send(ctx context.Context, method, path, body string, within
 	return answer.StatusCode, errors.Join(err, answer.Body.Close())
 }
 
-// memory returns the current or the highest resident memory of the process in MB, by the name
-// of /proc: VmRSS or VmHWM.
+// memory returns the current or the highest resident memory of the process in MB. The name is
+// VmRSS or VmHWM, as in /proc.
 func memory(p *product.Process, name string) (int, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid()))
 	if err != nil {
@@ -126,8 +127,8 @@ func memory(p *product.Process, name string) (int, error) {
 
 const reading = `[{"unique_id":"home","ds":"2026-11-17T08:00:00Z","y":1}]`
 
-// stopIntake succeeds if the agent does not take a reading within 30 s while five objects with
-// 300,000 keys each are posted as weather.
+// stopIntake succeeds if the agent does not accept a reading within 30 s while five objects
+// with 300,000 keys each are posted as weather.
 func stopIntake(ctx context.Context, f *Fleet) (Result, error) {
 	a, err := f.forecaster(ctx, "")
 	if err != nil {
@@ -160,8 +161,8 @@ func stopIntake(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("a reading is answered with %d after %.1f s", status, time.Since(begun).Seconds()), nil
 }
 
-// fillMemory succeeds if answers of a weather service with 820,000 empty times, four at once,
-// raise the agent's memory by more than the half of what its unit has.
+// fillMemory succeeds if four simultaneous answers of a weather service with 820,000 empty
+// times raise the agent's memory by more than half of its unit's limit.
 func fillMemory(ctx context.Context, f *Fleet) (Result, error) {
 	const most = 32 // MB
 	a, err := f.forecaster(ctx, "")
@@ -238,7 +239,8 @@ func largePages(ctx context.Context, f *Fleet) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	// The rusage of a child begins with the memory of its parent, so look at the process itself.
+	// The rusage of a child includes the memory of its parent, so read the memory of the
+	// process itself.
 	p, err := f.start("data-init", "data", "init", f.path("bomb"), "--zone", "UTC", "--yes")
 	if err != nil {
 		return Result{}, err
@@ -251,13 +253,13 @@ func largePages(ctx context.Context, f *Fleet) (Result, error) {
 		case <-ctx.Done():
 			return Result{}, ctx.Err()
 		case <-time.After(2 * time.Millisecond):
-			if n, err := memory(p, "VmHWM"); err == nil { // it may have ended
+			if n, err := memory(p, "VmHWM"); err == nil { // the process may have ended
 				used = max(used, n)
 			}
 		}
 	}
-	if used == 0 && !strings.Contains(p.Log(), "smaller pages") { // a refusal can be too quick to be seen
-		return Result{}, errors.New("data init ended before its memory was seen")
+	if used == 0 && !strings.Contains(p.Log(), "smaller pages") { // a refusal can be too fast for the measurement
+		return Result{}, errors.New("data init ended before its memory was measured")
 	}
 	if used > 150 {
 		return succeeded("%d kB take %d MB", info.Size()>>10, used), nil
@@ -265,7 +267,8 @@ func largePages(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%d kB take %d MB: %s", info.Size()>>10, used, product.LastLine(p.Log())), nil
 }
 
-// readableReadings succeeds if data prepare writes a file that others than its owner can read.
+// readableReadings succeeds if data prepare writes a file that users other than its owner can
+// read.
 func readableReadings(_ context.Context, f *Fleet) (Result, error) {
 	info, err := os.Stat(f.data)
 	if err != nil {
@@ -277,8 +280,8 @@ func readableReadings(_ context.Context, f *Fleet) (Result, error) {
 	return repelled("the file is private"), nil
 }
 
-// revocationRace succeeds if a call that an agent begins after its revocation was answered is
-// served, while the agent calls on eight connections without a pause.
+// revocationRace succeeds if the server serves a call that an agent begins after the answer
+// to its revocation. The agent calls on eight connections without a pause.
 func revocationRace(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -374,9 +377,9 @@ func rebind(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("Chromium gets a refusal from both under the foreign name"), nil
 }
 
-// smuggle succeeds if the dashboard behind Debian's nginx, with our example of a configuration,
-// answers a request that was hidden in the body of another one. The hidden request goes to a path
-// that nginx does not pass on by itself in this test.
+// smuggle succeeds if the dashboard behind Debian's nginx, with our example configuration,
+// answers a request that was hidden in the body of another one. The hidden request uses a path
+// that nginx itself does not forward in this test.
 func smuggle(ctx context.Context, f *Fleet) (Result, error) {
 	nginx, err := exec.LookPath("nginx")
 	if err != nil {
@@ -396,7 +399,8 @@ func smuggle(ctx context.Context, f *Fleet) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	// The same settings without TLS, and with a path that only the proxy refuses.
+	// The configuration is the example's without TLS, and with a path that only the proxy
+	// refuses.
 	var kept []string
 	for l := range strings.Lines(string(example)) {
 		if !strings.Contains(l, "ssl_") {
@@ -424,7 +428,7 @@ func smuggle(ctx context.Context, f *Fleet) (Result, error) {
 		if _, err := io.WriteString(c, request); err != nil {
 			return "", err
 		}
-		text, _ := io.ReadAll(c) // until the other side closes or the time is over
+		text, _ := io.ReadAll(c) // until the other side closes the connection or the time is up
 		return string(text), nil
 	}
 	ok, err := product.Eventually(ctx, 20*time.Second, func() (bool, error) {
@@ -432,14 +436,14 @@ func smuggle(ctx context.Context, f *Fleet) (Result, error) {
 		return err == nil && strings.Contains(text, " 200 "), nil
 	})
 	if err != nil || !ok {
-		return Result{}, fmt.Errorf("nginx does not pass requests on: %w", err)
+		return Result{}, fmt.Errorf("nginx does not forward requests: %w", err)
 	}
-	// Without nginx the path is answered, with nginx it is refused.
+	// Without nginx the path is answered; with nginx it is refused.
 	if _, _, own, err := d.ask(ctx, http.MethodGet, "/api/info", "", ""); err != nil || !strings.Contains(own, "signed_in") {
-		return Result{}, fmt.Errorf("the dashboard does not answer: %s: %w", own, err)
+		return Result{}, fmt.Errorf("the dashboard does not respond: %s: %w", own, err)
 	}
 	if text, err := exchange("GET /api/info HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); err != nil || !strings.Contains(text, " 403 ") {
-		return Result{}, fmt.Errorf("nginx passes the path on: %s: %w", text, err)
+		return Result{}, fmt.Errorf("nginx forwards the path: %s: %w", text, err)
 	}
 	const hidden = "GET /api/info HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 	chunked := "0\r\n\r\n" + hidden

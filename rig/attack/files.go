@@ -16,7 +16,7 @@ import (
 	"loadstar/rig/product"
 )
 
-// modelFiles lists the attacks by files of a model that somebody else has made.
+// modelFiles lists the attacks by model files from somebody else.
 func modelFiles() []Attack {
 	return []Attack{{ID: "X8", Name: "hostile weights or checkpoints break the program that opens them, or are used", Run: hostileFiles}}
 }
@@ -27,8 +27,8 @@ func tensors(header string, numbers []byte) []byte {
 	return append(append(b, header...), numbers...)
 }
 
-// hostileFiles succeeds if a command that opens a hostile file of a run crashes, takes 400 MB or a
-// minute, or succeeds.
+// hostileFiles succeeds if a command that opens a hostile file of a run crashes, needs 400 MB or a
+// minute, or accepts the file.
 func hostileFiles(ctx context.Context, f *Fleet) (Result, error) {
 	plan, err := f.write("plan.yaml", "name: run\nmodel: {name: dense, targets: 1h}\nalgorithm: fedavg\nrounds: 2\nclient: {steps: 2}\nevaluate: {every: 0}\n")
 	if err != nil {
@@ -97,7 +97,7 @@ func hostileFiles(ctx context.Context, f *Fleet) (Result, error) {
 			return Result{}, err
 		}
 		if bytes.Equal(honest, x.content) {
-			return Result{}, fmt.Errorf("%s: the file is the honest one", x.what)
+			return Result{}, fmt.Errorf("%s: the file is the same as the honest one", x.what)
 		}
 		if err := os.WriteFile(path, x.content, 0o600); err != nil {
 			return Result{}, err
@@ -115,12 +115,12 @@ func hostileFiles(ctx context.Context, f *Fleet) (Result, error) {
 		}
 	}
 	if _, err := run(ctx, f.bin, nil, forecast...); err != nil {
-		return Result{}, fmt.Errorf("the honest file after all: %w", err)
+		return Result{}, fmt.Errorf("the honest file after all hostile ones: %w", err)
 	}
 	return repelled("%d hostile files are refused, with at most %d MB", len(files), most), nil
 }
 
-// interrupted begins a run and kills it after a checkpoint. It returns the command that resumes it,
+// interrupted starts a run and kills it after a checkpoint. It returns the command that resumes it,
 // and the checkpoint.
 func (f *Fleet) interrupted(ctx context.Context) (resume []string, checkpoint []byte, err error) {
 	plan, err := f.write("interrupted.yaml", "name: interrupted\nmodel: {name: dense, targets: 1h}\nalgorithm: fedavg\nrounds: 100000\nclient: {steps: 2}\nevaluate: {every: 0}\n")
@@ -144,7 +144,7 @@ func (f *Fleet) interrupted(ctx context.Context) (resume []string, checkpoint []
 	return append(begin, "--resume"), checkpoint, err
 }
 
-// overlapping lets the second tensor of a header begin where the first does.
+// overlapping makes the second tensor of a header start where the first one does.
 func overlapping(header string) string {
 	const key = `"data_offsets":[`
 	first := strings.Index(header, key)
@@ -154,8 +154,8 @@ func overlapping(header string) string {
 	return header[:start] + "0" + header[end:]
 }
 
-// open runs a command on a hostile file, and returns what is wrong with how it ends, or nothing, and
-// the memory that it took, in MB.
+// open runs a command on a hostile file. It returns what is wrong with the outcome, or an empty
+// string, and the memory used in MB.
 func (f *Fleet) open(ctx context.Context, name string, args []string) (problem string, used int, err error) {
 	p, err := f.start(name, args...)
 	if err != nil {
@@ -178,7 +178,7 @@ func (f *Fleet) open(ctx context.Context, name string, args []string) (problem s
 		case <-ctx.Done():
 			return "", used, ctx.Err()
 		case <-time.After(2 * time.Millisecond):
-			if n, err := memory(p, "VmHWM"); err == nil { // it may have ended
+			if n, err := memory(p, "VmHWM"); err == nil { // the process may have ended
 				if used = max(used, n); used > 400 {
 					return fmt.Sprintf("the program takes %d MB", used), used, errors.Join(p.Kill())
 				}

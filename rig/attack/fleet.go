@@ -16,12 +16,12 @@ import (
 	"loadstar/rig/product"
 )
 
-// ground has what all attacks share.
+// ground has the data that all attacks share.
 type ground struct {
 	bin, dir string
 	postgres bool   // for the servers of the floods
 	data     string // prepared dataset of generated meters
-	help     string // help text of serve, by which the flags of the binary are known
+	help     string // help text of serve, which shows the flags of the binary
 }
 
 // The fleet of the review: twelve generated meters with 60 days of readings.
@@ -47,7 +47,8 @@ func prepare(ctx context.Context, bin, dir string) (*ground, error) {
 	return g, err
 }
 
-// attack carries out an attack in a folder of its own and ends all that it has started.
+// attack carries out an attack in a separate folder and ends all processes that it has
+// started.
 func (g *ground) attack(ctx context.Context, a Attack, folder string) (r Result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -59,8 +60,9 @@ func (g *ground) attack(ctx context.Context, a Attack, folder string) (r Result,
 	return a.Run(ctx, f)
 }
 
-// Fleet is what an attack is carried out against: servers and honest agents of the binary
-// under attack, each a process, with all files in one folder. All processes end with the attack.
+// Fleet is the target of an attack. It consists of servers and honest agents of the binary under
+// attack, each in its own process, with all files in one folder. All processes end with the
+// attack.
 type Fleet struct {
 	*ground
 	dir string
@@ -83,7 +85,7 @@ func (f *Fleet) close() error {
 	return errors.Join(all...)
 }
 
-// later calls a function when the attack is over.
+// later registers a function that is called after the attack.
 func (f *Fleet) later(end func() error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,7 +101,7 @@ func (f *Fleet) write(name, text string) (string, error) {
 }
 
 // flags are the flags of serve that older binaries have for keys of server.yaml. An attack that
-// succeeded once must be shown to succeed on them still.
+// once succeeded must be shown to still succeed on them.
 var flags = map[string]string{
 	"agents.certificates": "--certificates", "agents.poll": "--poll", "agents.seen": "--fleet-seen", "operators": "--operators", "rounds.lease": "--lease",
 	"rounds.longest_turn": "--longest-turn", "store.keep_receipts": "--keep-receipts", "store.revocations": "--revocations", "web.oidc.claim": "--oidc-claim",
@@ -112,7 +114,7 @@ func (g *ground) knows(key string) bool {
 	return strings.Contains(g.help, "--set ") || strings.Contains(g.help, flags[key]+" ")
 }
 
-// serveArgs returns the arguments of serve in the form that the binary has.
+// serveArgs returns the arguments of serve in the form that the binary accepts.
 func (g *ground) serveArgs(args []string) []string {
 	if strings.Contains(g.help, "--set ") {
 		return args
@@ -132,7 +134,7 @@ func (g *ground) serveArgs(args []string) []string {
 	return old
 }
 
-// commandArgs returns the arguments of a command in the form that the binary has.
+// commandArgs returns the arguments of a command in the form that the binary accepts.
 func (g *ground) commandArgs(args []string) []string {
 	formerly, ok := map[string]string{"client": "clients", "fleet": "agents", "run": "runs", "user": "users"}[args[0]]
 	if !ok || strings.Contains(g.help, "--set ") {
@@ -173,13 +175,13 @@ type Server struct {
 	Watch    string // address of /metrics
 }
 
-// Serve starts a server with all roles, and waits until it is ready. The arguments come after
-// the fixture's own, so they win.
+// Serve starts a server with all roles, and waits until it is ready. The arguments follow the
+// test bed's own arguments and override them.
 func (f *Fleet) Serve(ctx context.Context, more ...string) (*Server, error) {
 	return f.serveAs(ctx, "server", more...)
 }
 
-// serveAs starts a server in a folder of the given name, which may be there from an earlier
+// serveAs starts a server in a folder of the given name, which may exist from an earlier
 // server.
 func (f *Fleet) serveAs(ctx context.Context, name string, more ...string) (*Server, error) {
 	s := &Server{fleet: f, Dir: f.path(name)}
@@ -224,8 +226,8 @@ func (f *Fleet) StartAgent(ctx context.Context, s *Server, name, part string, fl
 	return f.startAgain(ctx, name, part, flags...)
 }
 
-// startAgain starts an agent that has joined. The fleet is smaller than agents demand by
-// default. Binaries of before that default have no policy for it, and need none.
+// startAgain starts an agent that has joined. The fleet is smaller than the agents' default
+// minimum. Binaries from before that default have no policy for it, and need none.
 func (f *Fleet) startAgain(ctx context.Context, name, part string, flags ...string) (*product.Process, error) {
 	help, err := run(ctx, f.bin, nil, "agent", "run", "--help")
 	if err != nil {
@@ -238,7 +240,7 @@ func (f *Fleet) startAgain(ctx context.Context, name, part string, flags ...stri
 	return f.start(name, append(args, flags...)...)
 }
 
-// run runs a command to its end and returns what it printed.
+// run runs a command to its end and returns its output.
 func run(ctx context.Context, bin string, env []string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

@@ -15,18 +15,18 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// flood is a way to take the server's time, memory or connections.
+// flood is a way to exhaust the server's time, memory or connections.
 type flood struct {
 	id, name string
 	// begin starts the flood and returns when it is at full strength. It ends with the
 	// context. who lists the agents or the addresses that the server should name, and done
-	// says what the flood has done.
+	// describes what the flood did.
 	begin func(ctx context.Context, s *Server) (who []string, done func() string, err error)
-	// joins and writes mean that honest joins or writes must be served, too.
+	// joins and writes mean that honest joins or writes must be served as well.
 	joins, writes bool
 }
 
-// allFloods lists the floods of the review and those that its mends could be open to.
+// allFloods lists the floods of the review, and floods to which the fixes could be vulnerable.
 func allFloods() []flood {
 	return []flood{
 		{id: "H2", name: "one agent announces 10,000 clients in a loop", begin: announcing, writes: true},
@@ -39,15 +39,15 @@ func allFloods() []flood {
 	}
 }
 
-// Times of a flood in make attacks, where all attacks together must be quick, and of the
+// Durations of a flood in make attacks, where all attacks together must be fast, and of the
 // measurement before it.
 const (
 	floodFor   = 8 * time.Second
 	controlFor = 2 * time.Second
 )
 
-// floods lists the attacks that take the server's time or its connections. Such an attack is
-// repelled if honest callers are served (see service) and the server names the attacker.
+// floods lists the attacks that exhaust the server's time or its connections. Such an attack
+// is repelled if honest callers are served (see service) and the server names the attacker.
 func floods() (all []Attack) {
 	for _, f := range allFloods() {
 		all = append(all, Attack{ID: f.id, Name: f.name, Alone: true, Run: func(ctx context.Context, fleet *Fleet) (Result, error) {
@@ -66,7 +66,7 @@ func floods() (all []Attack) {
 	return all
 }
 
-// measured is what honest callers got during a flood.
+// measured is the service for honest callers during a flood.
 type measured struct {
 	flood
 	*honest
@@ -104,7 +104,7 @@ func (m *measured) String() string {
 	return text + "; " + m.did
 }
 
-// measure starts a server, floods it, and measures what honest callers get.
+// measure starts a server, floods it, and measures the service for honest callers.
 func (f flood) measure(ctx context.Context, fleet *Fleet, d time.Duration) (*measured, error) {
 	var flags []string
 	if fleet.postgres {
@@ -129,7 +129,7 @@ func (f flood) measure(ctx context.Context, fleet *Fleet, d time.Duration) (*mea
 	if err != nil {
 		return nil, err
 	}
-	// All agents call once, so that those that keep a connection have one.
+	// All agents call once, so that those that keep a connection open have one.
 	for _, call := range h.agents {
 		if err := call(ctx); err != nil {
 			return nil, err
@@ -201,8 +201,8 @@ func (w *writers) write(ctx context.Context, d time.Duration, into *service) {
 	}
 }
 
-// naming reports whether the page for operators, or a line of the log about limits, names one
-// of the callers.
+// naming reports whether the operators' page, or a log line about limits, names one of the
+// callers.
 func naming(s *Server, who []string) bool {
 	var text strings.Builder
 	for line := range strings.Lines(s.Log()) {
@@ -211,7 +211,7 @@ func naming(s *Server, who []string) bool {
 		}
 	}
 	if r, err := http.Get("http://" + s.Watch + "/limited"); err == nil {
-		page, _ := io.ReadAll(io.LimitReader(r.Body, 1<<20)) // what was read counts
+		page, _ := io.ReadAll(io.LimitReader(r.Body, 1<<20)) // the part that was read counts
 		r.Body.Close()
 		text.Write(page)
 	}

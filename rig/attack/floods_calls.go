@@ -16,8 +16,8 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// loop calls a function again and again, several at a time, until the context ends. It counts
-// the calls that succeed and those that fail.
+// loop calls a function repeatedly, several calls at a time, until the context ends. It
+// counts the calls that succeed and those that fail.
 func loop(ctx context.Context, atOnce int, call func(ctx context.Context, worker int) error) (done func() string) {
 	var ok, failed atomic.Int64
 	for i := range atOnce {
@@ -28,7 +28,7 @@ func loop(ctx context.Context, atOnce int, call func(ctx context.Context, worker
 					continue
 				}
 				failed.Add(1)
-				select { // as fast as a refusal allows, but without using up the attacker's own CPU
+				select { // as fast as refusals allow, but without exhausting the attacker's own CPU
 				case <-ctx.Done():
 				case <-time.After(20 * time.Millisecond):
 				}
@@ -40,8 +40,8 @@ func loop(ctx context.Context, atOnce int, call func(ctx context.Context, worker
 	}
 }
 
-// announcing is an agent that announces its 10,000 clients, 8 at a time. The inputs change
-// from call to call, so that every announcement changes all rows.
+// announcing is an agent that announces its 10,000 clients, in 8 concurrent calls. The
+// inputs change from call to call, so that every announcement changes all rows.
 func announcing(ctx context.Context, s *Server) ([]string, func() string, error) {
 	all, who, err := hosts(ctx, s, 1)
 	if err != nil {
@@ -57,7 +57,8 @@ func announcing(ctx context.Context, s *Server) ([]string, func() string, error)
 	return who, done, nil
 }
 
-// checkingIn is 16 agents that name as many turns as they may in each check-in, 16 at a time.
+// checkingIn is 16 agents that name the maximum number of turns in each check-in, in 16
+// concurrent calls.
 func checkingIn(ctx context.Context, s *Server) ([]string, func() string, error) {
 	all, who, err := hosts(ctx, s, 16)
 	if err != nil {
@@ -69,7 +70,7 @@ func checkingIn(ctx context.Context, s *Server) ([]string, func() string, error)
 		q.Pushed = append(q.Pushed, &v1.Turns{Run: fmt.Sprint("run", i), Round: 1, Clients: list})
 		q.Training = append(q.Training, &v1.Turns{Run: fmt.Sprint("run", i), Round: 1, Clients: list})
 	}
-	body, err := proto.Marshal(q) // once: the attacker's own CPU time must not hide the server's
+	body, err := proto.Marshal(q) // once, because the attacker's own CPU time must not hide the server's
 	if err != nil {
 		return nil, nil, err
 	}
@@ -84,7 +85,7 @@ func checkingIn(ctx context.Context, s *Server) ([]string, func() string, error)
 	return who, done, nil
 }
 
-// wrongTokens is a stranger who guesses tokens, 64 at a time.
+// wrongTokens is a stranger who guesses tokens, in 64 concurrent calls.
 func wrongTokens(ctx context.Context, s *Server) ([]string, func() string, error) {
 	config, err := s.Anonymous()
 	if err != nil {
@@ -105,8 +106,8 @@ func wrongTokens(ctx context.Context, s *Server) ([]string, func() string, error
 	return []string{attackersFrom}, done, nil
 }
 
-// trickling is 16 agents with two messages each of which 8 MB are announced and a byte is
-// sent every two seconds.
+// trickling is 16 agents with two messages each. The messages announce 8 MB and then send a
+// byte every two seconds.
 func trickling(ctx context.Context, s *Server) ([]string, func() string, error) {
 	all, who, err := hosts(ctx, s, 16)
 	if err != nil {
@@ -114,7 +115,7 @@ func trickling(ctx context.Context, s *Server) ([]string, func() string, error) 
 	}
 	h := newHolder(ctx, s)
 	for _, a := range all {
-		for range 12 { // of which the server reads eight at a time
+		for range 12 { // the server reads eight of these at a time
 			h.hold(a.TLS, func(c io.ReadWriter) error {
 				return slowly(ctx, c, v1.AgentServiceExchangeProcedure, 8<<20, 1)
 			})
@@ -123,7 +124,7 @@ func trickling(ctx context.Context, s *Server) ([]string, func() string, error) 
 	return who, h.done, h.wait(2 * len(all))
 }
 
-// slowJoins is strangers who post a join and send it slowly.
+// slowJoins is strangers who post a join request and send it slowly.
 func slowJoins(ctx context.Context, s *Server) ([]string, func() string, error) {
 	config, err := s.Anonymous()
 	if err != nil {
@@ -138,8 +139,8 @@ func slowJoins(ctx context.Context, s *Server) ([]string, func() string, error) 
 	return []string{attackersFrom}, h.done, h.wait(64)
 }
 
-// slowly posts a message of which it sends some bytes at once and then a byte every two
-// seconds. It returns when the server has answered or closed the connection.
+// slowly posts a message, sending some bytes at once and then a byte every two seconds. It
+// returns when the server has answered or closed the connection.
 func slowly(ctx context.Context, c io.ReadWriter, procedure string, length, first int) error {
 	if _, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/proto\r\nConnect-Protocol-Version: 1\r\nContent-Length: %d\r\n\r\n", procedure, length); err != nil {
 		return err

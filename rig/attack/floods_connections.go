@@ -14,10 +14,11 @@ import (
 	"time"
 )
 
-// attackersFrom is the address of strangers. Half of the honest agents have it too.
+// attackersFrom is the address of the strangers. Half of the honest agents have the same
+// address.
 const attackersFrom = "127.0.0.1"
 
-// holder holds connections. It opens those that the server closes again.
+// holder holds connections open. It reopens those that the server closes.
 type holder struct {
 	ctx                  context.Context
 	server               *Server
@@ -29,8 +30,8 @@ func newHolder(ctx context.Context, s *Server) *holder {
 	return &holder{ctx: ctx, server: s, dialing: make(chan struct{}, 64)}
 }
 
-// hold keeps a connection. use is called with each one, and returns when it is of no use any
-// more. Without a configuration the connection has no TLS.
+// hold keeps a connection open. use is called with each connection, and returns when the
+// connection is no longer useful. Without a configuration the connection has no TLS.
 func (h *holder) hold(config *tls.Config, use func(io.ReadWriter) error) {
 	go func() {
 		for h.ctx.Err() == nil {
@@ -39,7 +40,7 @@ func (h *holder) hold(config *tls.Config, use func(io.ReadWriter) error) {
 				h.open.Add(1)
 				h.opened.Add(1)
 				stop := context.AfterFunc(h.ctx, func() { c.Close() })
-				_ = use(c) // however it ended, the next one begins
+				_ = use(c) // however it ended, the next connection follows
 				stop()
 				c.Close()
 				h.open.Add(-1)
@@ -74,8 +75,8 @@ func (h *holder) dial(config *tls.Config) (net.Conn, error) {
 	return t, nil
 }
 
-// wait returns when the given number of connections is open, or the server does not let the
-// holder have more.
+// wait returns when the given number of connections is open, or when the server accepts no
+// more from the holder.
 func (h *holder) wait(n int) error {
 	var before int64
 	for still := 0; still < 6; {
@@ -106,7 +107,7 @@ func (h *holder) done() string {
 // manyConnections is more than the limit of the server.
 const manyConnections = 17_000
 
-// enoughFiles returns an error if the process cannot hold the connections.
+// enoughFiles returns an error if the process cannot open enough files for the connections.
 func enoughFiles() error {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
@@ -118,8 +119,8 @@ func enoughFiles() error {
 	return nil
 }
 
-// anonymousCalls is strangers who keep a connection and ask for a page that does not exist
-// every 40 seconds, before an idle connection would be closed.
+// anonymousCalls is strangers who keep a connection open and request a page that does not
+// exist every 40 seconds, before the server would close an idle connection.
 func anonymousCalls(ctx context.Context, s *Server) ([]string, func() string, error) {
 	config, err := s.Anonymous()
 	if err != nil {

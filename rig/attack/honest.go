@@ -14,21 +14,21 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// The honest agents during a flood. Half of them keep a connection and have the attackers'
-// address, as behind the same router. The others open a connection for every check-in, as
-// agents do that check in rarely, and have another address.
+// The honest agents during a flood. Half of them keep a connection open and share the
+// attackers' address, as behind the same router. The others have another address and open a
+// connection for every check-in, as agents do that check in rarely.
 const (
 	honestAgents = 16
 	honestEvery  = 250 * time.Millisecond
 	honestFrom   = "127.0.0.2"
-	// A check-in must be answered in the time after which agents give up connecting.
+	// A check-in must be answered within the time after which agents stop trying to connect.
 	honestFor = 15 * time.Second
 )
 
-// service is what honest callers got.
+// service measures the answers to honest callers.
 type service struct {
 	mu     sync.Mutex
-	times  []time.Duration // of answered calls
+	times  []time.Duration // of the answered calls
 	failed int
 	last   error
 }
@@ -60,8 +60,8 @@ func (s *service) quantile(q float64) time.Duration {
 }
 
 // served reports whether at least 99 % of the calls were answered, and 99 % of the answers
-// took at most a second more than check-ins without a flood, which take milliseconds unless
-// the machine is busy.
+// took at most a second longer than check-ins without a flood. Those take milliseconds
+// unless the machine is busy.
 func (s *service) served(before *service) bool {
 	return s.answered() >= 0.99 && s.quantile(0.99) <= time.Second+min(before.quantile(0.99), 2*time.Second)
 }
@@ -83,7 +83,7 @@ type honest struct {
 	checkIns, joins, operators service
 }
 
-// newHonest joins the honest agents and connects them.
+// newHonest makes the honest agents join and connect.
 func newHonest(ctx context.Context, s *Server) (*honest, error) {
 	h := &honest{server: s}
 	t, err := s.Token(ctx, honestAgents+1000)
@@ -130,7 +130,7 @@ func anew(t *http.Transport) *http.Transport {
 	return t
 }
 
-// measure lets the honest agents work for a time.
+// measure runs the honest agents for a time.
 func (h *honest) measure(ctx context.Context, d time.Duration) error {
 	operators, err := h.server.Operators()
 	if err != nil {

@@ -43,7 +43,7 @@ func identities() []Attack {
 // lapsed succeeds if an agent that is started again after its certificate has expired cannot
 // announce its clients within 20 s.
 func lapsed(ctx context.Context, f *Fleet) (Result, error) {
-	const valid = time.Minute // the least that serve accepts
+	const valid = time.Minute // the minimum that serve accepts
 	s, err := f.killedAgent(ctx, "away", "--set", "agents.certificates="+valid.String())
 	if err != nil {
 		return Result{}, err
@@ -85,8 +85,8 @@ func (f *Fleet) killedAgent(ctx context.Context, name string, flags ...string) (
 	return s, p.Kill()
 }
 
-// joinsAgain succeeds if the clients of an agent that joins again, in its old folder and as the
-// program tells, are not seen within 15 s.
+// joinsAgain succeeds if an agent that follows the program's advice to join again in its old
+// folder does not bring its clients back within 15 s.
 func joinsAgain(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.killedAgent(ctx, "again")
 	if err != nil {
@@ -125,7 +125,7 @@ func joinsAgain(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("its clients are seen again"), nil
 }
 
-// obey does what a message says: "remove PATH" or "rename PATH to NAME".
+// obey follows the advice of a message, which is "remove PATH" or "rename PATH to NAME".
 func obey(message string) error {
 	words := strings.Fields(strings.NewReplacer(",", " ", ";", " ").Replace(message))
 	for i, w := range words {
@@ -136,10 +136,10 @@ func obey(message string) error {
 			return os.Rename(words[i+1], filepath.Join(filepath.Dir(words[i+1]), filepath.Base(words[i+3])))
 		}
 	}
-	return fmt.Errorf("no advice in: %s", message)
+	return fmt.Errorf("no advice in %s", message)
 }
 
-// seenSince waits until the server has seen the agent of a client after a time.
+// seenSince waits until the server has seen the agent of a client after the given time.
 func (s *Server) seenSince(ctx context.Context, client string, since time.Time, within time.Duration) (bool, error) {
 	o, err := s.Operators()
 	if err != nil {
@@ -159,8 +159,9 @@ func (s *Server) seenSince(ctx context.Context, client string, since time.Time, 
 	})
 }
 
-// stolenOperator succeeds if a copy of the operator's folder still creates tokens after the
-// operator has made new credentials and revoked the old ones, as far as the server can.
+// stolenOperator succeeds if a copy of the operator's folder can still create tokens after
+// the operator has created new credentials and revoked the old ones, as far as the server
+// supports that.
 func stolenOperator(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -174,7 +175,7 @@ func stolenOperator(ctx context.Context, f *Fleet) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	// A server writes new credentials if it finds none when it starts.
+	// A server writes new credentials at its start if it finds none.
 	if err := errors.Join(s.Kill(), os.RemoveAll(own)); err != nil {
 		return Result{}, err
 	}
@@ -216,7 +217,7 @@ func firstCertificate(path string) (*x509.Certificate, error) {
 }
 
 // leakedToken succeeds if an agent can still join with a token that the operator has revoked,
-// or if the server does not say who joined with it.
+// or if the server does not name the agents that joined with it.
 func leakedToken(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -258,8 +259,8 @@ func leakedToken(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("second join: %v; origin of the first is known", err), nil
 }
 
-// visibleToken succeeds if an agent cannot join without its token in the arguments, which all
-// users of a machine can read, or if the token is found in what the process shows or stores.
+// visibleToken succeeds if an agent can join only with its token in the arguments, which all
+// users of a machine can read, or if the token appears in what the process shows or stores.
 func visibleToken(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -305,7 +306,7 @@ func visibleToken(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("the agent joined, and the token is neither in its arguments nor in its output or files"), nil
 }
 
-// takeOver succeeds if another agent gets the clients of a revoked one.
+// takeOver succeeds if another agent gets the clients of a revoked agent.
 func takeOver(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -389,7 +390,8 @@ func copiedIdentity(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%s", seen), nil
 }
 
-// renew requests a new certificate for an agent and its present key, and returns the agent with it.
+// renew requests a new certificate for an agent and its current key, and returns the agent
+// with it.
 func (s *Server) renew(ctx context.Context, a *Agent) (*Agent, error) {
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, a.Key)
 	if err != nil {
@@ -402,9 +404,9 @@ func (s *Server) renew(ctx context.Context, a *Agent) (*Agent, error) {
 	return s.agent(a.ID, a.Key, r.Certificates)
 }
 
-// unknownProtocol succeeds if the server does not say which version of the protocol it speaks,
-// serves an agent whose version is older than any, or does not tell operators the versions of
-// their agents.
+// unknownProtocol succeeds if the server does not report its version of the protocol, serves
+// an agent whose version is older than any existing one, or does not show operators the
+// versions of their agents.
 func unknownProtocol(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -430,7 +432,7 @@ func unknownProtocol(ctx context.Context, f *Fleet) (Result, error) {
 	}
 	announced, err := call(v1.AgentServiceAnnounceProcedure, fmt.Sprint(mine), &v1.AnnounceRequest{Clients: []string{"meter"}, StepSeconds: 3600})
 	if err != nil || announced != http.StatusOK {
-		return Result{}, fmt.Errorf("announcing: status %d: %w", announced, err)
+		return Result{}, fmt.Errorf("announce: status %d: %w", announced, err)
 	}
 	if theirs == "" {
 		return succeeded("the server does not say its version"), nil
@@ -455,7 +457,7 @@ func unknownProtocol(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%s", seen), nil
 }
 
-// holdsKey reports whether a PEM file has the private key of a public key.
+// holdsKey reports whether a PEM file contains the private key of a public key.
 func holdsKey(text []byte, public any) bool {
 	for {
 		block, rest := pem.Decode(text)

@@ -13,12 +13,12 @@ import (
 	"loadstar/rig/leak"
 )
 
-// leaks lists the attacks of the second review, and of the trial of its fixes, on readings. They
-// call the agent's code in this process: many rounds of a fleet take too long. Each is carried out
-// three times: against a client without defences, where it must succeed; against an agent with the
-// default policy, which must decline the plan; and against such an agent with the plan that is the
-// best one for the attacker among those that the policy accepts. It succeeds if the correlation of
-// reconstructed and true readings is above 0.2 in one of the latter.
+// leaks lists the attacks on readings from the second review and from the trial of its fixes. They
+// call the agent's code in this process, because many rounds of a fleet take too long. Each attack
+// is carried out three times. It must succeed against a client without defences. The second time,
+// an agent with the default policy must decline its plan. The third time, such an agent gets the
+// best plan for the attacker that the policy accepts. The attack succeeds if the correlation of
+// reconstructed and true readings is above 0.2 the second or the third time.
 func leaks() []Attack {
 	return []Attack{
 		{ID: "S1", Name: "losses of rounds with known batches give each hour", Run: leaking(s1)},
@@ -32,24 +32,24 @@ func leaks() []Attack {
 	}
 }
 
-// The correlation with which an attack has learned something, and the one that it must have
-// without defences.
+// The correlation above which an attack has succeeded, and the correlation that it must
+// reach without defences.
 const learned, solved = 0.2, 0.8
 
 // leaker is an attack on readings.
 type leaker struct {
-	// before is the attack as the review carried it out, on a home with few readings.
+	// before is the attack of the review, on a home with few readings.
 	before func(ctx context.Context, t *leak.Target) (float64, error)
-	// after is the same within the default policy, on a home with many readings.
+	// after is the same attack within the default policy, on a home with many readings.
 	after func(ctx context.Context, t *leak.Target) (float64, error)
-	// note says what else is to be known of after.
+	// note is additional information about after.
 	note string
 }
 
-// Days of readings of the homes under attack.
+// Days of readings of the attacked homes.
 const fewDays, manyDays = 45, 200
 
-// leaking carries an attack on readings out.
+// leaking carries out an attack on readings.
 func leaking(prepare func() leaker) func(context.Context, *Fleet) (Result, error) {
 	return func(ctx context.Context, _ *Fleet) (Result, error) {
 		k, err := kernel.Default()
@@ -67,7 +67,7 @@ func leaking(prepare func() leaker) func(context.Context, *Fleet) (Result, error
 			return Result{}, err
 		}
 		if math.Abs(before) < solved {
-			return Result{}, fmt.Errorf("without defences the correlation is %.3f, so this attack shows nothing", before)
+			return Result{}, fmt.Errorf("without defences the correlation is %.3f, so this attack proves nothing", before)
 		}
 		t.Open = leak.Defended(few, k, policy.Default())
 		same, err := l.before(ctx, t)
@@ -114,8 +114,8 @@ func declinedBy(err error) string {
 	return strings.Join(keys, ", ")
 }
 
-// mean returns the mean correlation of several homes. A hundred hours give up to 0.2 by chance, which
-// several homes average out.
+// mean returns the mean correlation of several homes. With a hundred hours, a correlation of up to
+// 0.2 occurs by chance, which the mean over several homes avoids.
 func mean(all []float64, err error) (float64, error) {
 	sum := 0.0
 	for _, c := range all {

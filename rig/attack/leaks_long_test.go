@@ -45,9 +45,9 @@ func yearOfHomes(t *testing.T) *series.Dataset {
 	return d
 }
 
-// TestLeaks carries the attacks on readings out against agents with all defaults and a year of real
-// readings, with the best plans that the default policy accepts, and prints what they learn. Single
-// hours must stay hidden; means by hour do not.
+// TestLeaks carries out the attacks on readings against agents with all defaults and a year of real
+// readings, using the best plans that the default policy accepts, and prints the results. Single
+// hours must stay hidden, but means by hour need not.
 func TestLeaks(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("takes half an hour: make leaks")
@@ -126,8 +126,8 @@ func figures(all []float64) string {
 	return strings.Join(text, ", ")
 }
 
-// TestWhatRemains prints what the same agents do reveal: means, and what weights that are made for
-// it single out.
+// TestWhatRemains prints what the same agents still reveal, which is means and the examples that
+// suitably chosen weights single out.
 func TestWhatRemains(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("takes minutes: make leaks")

@@ -1,15 +1,16 @@
 // Command attack carries out the attacks of the security reviews against a built server, and
-// says of each whether it was repelled.
+// reports for each whether it was repelled.
 //
 //	go -C rig run ./attack -bin ../bin/loadstar
 //	go -C rig run ./attack -bin ../bin/loadstar -only C1,H3
 //
-// Every attack starts a server of its own from the binary. Its criterion is in the doc
-// comment of its function. The last line of the output is the result. The exit code is 1 if
-// an attack succeeds. With -before COMMIT, only the attacks that the commit lacks defences
-// against are carried out, and the exit code is 1 if one is repelled: the binary of that commit
-// must fall to each of them, otherwise the attack proves nothing. The attacks on readings (leaks.go)
-// call the agent's code in this process, first without its defences: there they must succeed in every run.
+// Every attack starts its own server from the binary. Its criterion is in the doc comment of its
+// function. The last line of the output is the result. The exit code is 1 if an attack succeeds.
+// With -before COMMIT, it carries out only the attacks against which the commit lacks defences, and
+// the exit code is 1 if one of them is repelled. The binary of that commit must be vulnerable to
+// each of them, because otherwise the attack proves nothing. The attacks on readings (leaks.go)
+// call the agent's code in this process, first without its defences, where they must succeed in
+// every run.
 package main
 
 import (
@@ -34,27 +35,27 @@ import (
 
 // Attack is one way to read, break or stall a fleet.
 type Attack struct {
-	ID   string // in the review, with a letter if the review has several in one entry
+	ID   string // ID in the review, with a letter if one entry contains several attacks
 	Name string
-	// Alone runs the attack while no other one runs, because it measures times. It is carried out
-	// up to three times. It succeeds if callers were turned away twice, because an attack that
-	// works every other time is one that works, or if they were not served in time three times:
-	// on a machine that others use too, a pause of a second is not the server's fault.
+	// Alone runs the attack while no other attack runs, because it measures times. It is carried
+	// out up to three times. It succeeds if callers were turned away twice, because an attack
+	// that works every other time works. It also succeeds if callers were not served in time
+	// three times. A single pause of a second on a shared machine is not the server's fault.
 	Alone bool
-	// Long begins the attack before the others, because it waits for more than half a minute.
+	// Long starts the attack before the others, because it waits for more than half a minute.
 	Long bool
-	// Beats is the newest commit that falls to the attack; empty if none is known.
+	// Beats is the newest commit that is vulnerable to the attack, or empty if none is known.
 	Beats string
-	// Run carries the attack out. An error means that the attack could not be carried out,
-	// which is neither success nor defence.
+	// Run carries out the attack. An error means that the attack could not be carried out,
+	// so it neither succeeded nor was repelled.
 	Run func(ctx context.Context, f *Fleet) (Result, error)
 }
 
-// Result says what came of an attack.
+// Result is the outcome of an attack.
 type Result struct {
 	Repelled bool
-	Detail   string // what was observed, in a few words
-	// Slow means that the attack has succeeded only because answers took long.
+	Detail   string // a short description of what was observed
+	// Slow means that the attack succeeded only because answers were slow.
 	Slow bool
 }
 
@@ -88,7 +89,7 @@ func beating(commit string, lists ...[]Attack) []Attack {
 }
 
 // unattempted lists the entries of the review, or parts of them, that no program here carries
-// out, with the reason.
+// out, and the reasons.
 var unattempted = map[string]string{
 	"M10": "needs a failover of PostgreSQL between machines; docs/how-to/backup.md says which replication loses no counts, and make failover tests it",
 	"M12": "is about names and losses by client, which are stored for operators on purpose; docs/privacy.md says which",
@@ -107,10 +108,10 @@ type options struct {
 	parallel       int
 }
 
-// limit is the longest time of one attack.
+// limit is the maximum duration of an attack.
 const limit = 3 * time.Minute
 
-// attempts is how often an attack that measures times is carried out at most.
+// attempts is the maximum number of attempts of an attack that measures times.
 const attempts = 3
 
 func main() {
@@ -121,7 +122,7 @@ func main() {
 	flag.StringVar(&o.before, "before", "", "the binary is of this `commit`, which lacks defences: expect every attack on it to succeed")
 	flag.BoolVar(&o.postgres, "postgres", false, "let the servers of the floods use PostgreSQL instead of SQLite")
 	flag.BoolVar(&o.keep, "keep", false, "keep the working folder")
-	flag.IntVar(&o.parallel, "parallel", 3, "number of attacks at a time, except those that measure times")
+	flag.IntVar(&o.parallel, "parallel", 3, "number of concurrent attacks, except those that measure times")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -197,7 +198,8 @@ func selected(only, before string) (list []Attack) {
 	return list
 }
 
-// carryOut runs first the attacks that may run side by side, then the others one by one.
+// carryOut first runs the attacks that may run concurrently, then the others one after the
+// other.
 func carryOut(ctx context.Context, o options, s *ground, list []Attack) []row {
 	rows := make([]row, len(list))
 	one := func(i int) {
@@ -226,7 +228,7 @@ func carryOut(ctx context.Context, o options, s *ground, list []Attack) []row {
 			}
 		}
 	}
-	_ = side.Wait() // the rows have the errors
+	_ = side.Wait() // the rows contain the errors
 	for i, a := range list {
 		if a.Alone && ctx.Err() == nil {
 			one(i)
@@ -276,7 +278,7 @@ func (r *row) word() string {
 	}
 }
 
-// judge prints the table and returns an error if the outcome is not the wanted one.
+// judge prints the table and returns an error if the outcome is not the expected one.
 func judge(o options, rows []row, out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "attack\toutcome\twhat\tobserved")

@@ -12,7 +12,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// models lists the attacks of one client on the model.
+// models lists the attacks of a single client on the model.
 func models() []Attack {
 	return []Attack{
 		{ID: "C2a", Name: "one client of 13 sends the largest update in fedavg", Run: poisonAverage},
@@ -30,7 +30,8 @@ const (
 	largestControl = 1 << 20
 )
 
-// poison answers with the largest update. It claims the most examples and a small loss.
+// poison answers with the largest possible update. It claims the most examples and a small
+// loss.
 func poison(t *v1.Task, weights []float32) ([]float32, *v1.Share) {
 	n := numbers(t, weights)
 	for i := range n {
@@ -46,8 +47,8 @@ func poison(t *v1.Task, weights []float32) ([]float32, *v1.Share) {
 	return n, &v1.Share{Examples: math.MaxInt64, Steps: 4, TrainLoss: 0.01, Loss: 0.01}
 }
 
-// poisoned runs a plan with twelve honest clients and one that answers otherwise, and returns
-// the run after its end.
+// poisoned runs a plan with twelve honest clients and a client that answers differently, and
+// returns the run after its end.
 func poisoned(ctx context.Context, f *Fleet, plan string, by answer) (*Server, *v1.GetRunResponse, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -79,7 +80,7 @@ func poisoned(ctx context.Context, f *Fleet, plan string, by answer) (*Server, *
 	return s, r, err
 }
 
-// weather lists the inputs of the generated meters.
+// weather lists the weather inputs of the generated meters.
 var weather = []string{"temperature", "wind", "floor_area", "wall_area", "window_area"}
 
 // poisonAverage succeeds if the loss of the honest clients rises.
@@ -91,8 +92,8 @@ func poisonAverage(ctx context.Context, f *Fleet) (Result, error) {
 	return spoilt(r)
 }
 
-// poisonDense succeeds if the validation error of the honest clients, which the attacker does not
-// report, rises by a quarter. Without limits on updates it must.
+// poisonDense succeeds if the validation error of the honest clients, which does not include the
+// attacker's, increases by a quarter. Without limits on updates it must increase by that much.
 func poisonDense(ctx context.Context, f *Fleet) (Result, error) {
 	const plan = "name: dense\nalgorithm: fedavg\nrounds: 5\nmodel: {name: dense, inputs: [recent, lags, calendar]}\nserver: {%s}\nevaluate: {every: 1}\n"
 	within := func(t *v1.Task, weights []float32) ([]float32, *v1.Share) {
@@ -119,12 +120,12 @@ func poisonDense(ctx context.Context, f *Fleet) (Result, error) {
 		}
 		errors[i] = [2]float64{all[0].RelativeMae, all[len(all)-1].RelativeMae}
 		if all[len(all)-1].Evaluated == 0 {
-			errors[i][1] = math.Inf(1) // forecasts are not finite
+			errors[i][1] = math.Inf(1) // the forecasts are not finite
 		}
 	}
 	seen := fmt.Sprintf("relative MAE of the honest from %.2f to %.2f without limits, from %.2f to %.2f with them", errors[0][0], errors[0][1], errors[1][0], errors[1][1])
 	if errors[0][1] < 2*errors[0][0] {
-		return Result{}, fmt.Errorf("the attack shows nothing: %s", seen)
+		return Result{}, fmt.Errorf("the attack proves nothing: %s", seen)
 	}
 	if !(errors[1][1] <= 1.25*errors[1][0]) {
 		return succeeded("%s", seen), nil
@@ -132,7 +133,7 @@ func poisonDense(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%s", seen), nil
 }
 
-// poisonControl succeeds if honest clients drop out or their loss rises.
+// poisonControl succeeds if honest clients drop out or their loss increases.
 func poisonControl(ctx context.Context, f *Fleet) (Result, error) {
 	_, r, err := poisoned(ctx, f, "name: control\nalgorithm: scaffold\nrounds: 5\n", poison)
 	if err != nil {
@@ -141,9 +142,9 @@ func poisonControl(ctx context.Context, f *Fleet) (Result, error) {
 	return spoilt(r)
 }
 
-// spoilt decides on a run with one attacker by the first and the last round: the attack
-// succeeds if less than three quarters of the honest clients are counted in the end, if the
-// loss has risen by a quarter or is no number, or if the run did not finish.
+// spoilt judges a run with one attacker by its first and last rounds. The attack succeeds
+// if fewer than three quarters of the honest clients are counted at the end, if the loss
+// increased by a quarter or is not a number, or if the run did not finish.
 func spoilt(r *v1.GetRunResponse) (Result, error) {
 	all := rounds(r)
 	if len(all) == 0 {
@@ -157,8 +158,8 @@ func spoilt(r *v1.GetRunResponse) (Result, error) {
 	return repelled("%s", seen), nil
 }
 
-// poisonWeight succeeds if the model moves by more than a quarter of the attacker's update,
-// where an equal weight would be a thirteenth.
+// poisonWeight succeeds if the model moves by more than a quarter of the attacker's update.
+// With equal weights, it would move by a thirteenth.
 func poisonWeight(ctx context.Context, f *Fleet) (Result, error) {
 	s, r, err := poisoned(ctx, f, "name: weight\nalgorithm: fednorm\nrounds: 2\nserver: {weighting: examples}\nschedule: {kind: synchronous, cohort: 13}\n", poison)
 	if err != nil {
@@ -188,8 +189,8 @@ func poisonWeight(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("the weights are %.3f times the attacker's update", along), nil
 }
 
-// scripted starts a run of clients that the attack plays itself: nine harmless ones and one
-// that answers otherwise. It returns the run after its end.
+// scripted starts a run in which the attack plays all clients, nine harmless ones and one
+// that answers differently. It returns the run after its end.
 func scripted(ctx context.Context, f *Fleet, count int, by answer) (*Server, *v1.GetRunResponse, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -199,7 +200,7 @@ func scripted(ctx context.Context, f *Fleet, count int, by answer) (*Server, *v1
 	return s, r, err
 }
 
-// play is scripted on a server that runs.
+// play is like scripted, but uses a server that already runs.
 func (s *Server) play(ctx context.Context, count int, by answer) (*v1.GetRunResponse, error) {
 	const honest = 9
 	ctx, cancel := context.WithCancel(ctx)
@@ -233,7 +234,8 @@ func (s *Server) play(ctx context.Context, count int, by answer) (*v1.GetRunResp
 	return r, err
 }
 
-// noWayBack succeeds if an operator cannot make the weights before the attack the newest ones.
+// noWayBack succeeds if an operator cannot make the weights from before the attack the newest
+// ones.
 func noWayBack(ctx context.Context, f *Fleet) (Result, error) {
 	s, r, err := scripted(ctx, f, 4, poison)
 	if err != nil {
@@ -268,7 +270,7 @@ func noWayBack(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%d versions stored; version %d restored as %d", len(all.Versions), first.Version, back.Version), nil
 }
 
-// noCulprit succeeds if operators cannot tell from the turns of a round which client sent the
+// noCulprit succeeds if the turns of a round do not show operators which client sent the
 // largest update.
 func noCulprit(ctx context.Context, f *Fleet) (Result, error) {
 	s, r, err := scripted(ctx, f, 2, poison)
@@ -298,8 +300,8 @@ func noCulprit(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%s is listed with the largest norm %.3g, clipped %v", worst.Client, worst.Norm, worst.Clipped), nil
 }
 
-// falseLoss succeeds if the shown loss of a round is more than ten times what the honest nine
-// of ten clients claim, or negative.
+// falseLoss succeeds if the displayed loss of a round is negative or more than ten times the
+// loss that the nine honest clients report.
 func falseLoss(ctx context.Context, f *Fleet) (Result, error) {
 	var seen []float64
 	for i, claim := range []float64{1e99, -1e6} {

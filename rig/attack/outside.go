@@ -21,8 +21,8 @@ import (
 	"loadstar/rig/product"
 )
 
-// outsiders lists attacks on and from the stores that a server uses. They set the stores up as
-// docs/how-to/stores.md says.
+// outsiders lists attacks on the stores that a server uses, and attacks that start from there.
+// They set up the stores as docs/how-to/stores.md describes.
 func outsiders() []Attack {
 	return []Attack{
 		{ID: "X5", Name: "another role of the same PostgreSQL reaches the ledger, or the server's role other databases", Run: databaseRights},
@@ -30,7 +30,7 @@ func outsiders() []Attack {
 	}
 }
 
-// documented returns a block of code of docs/how-to/stores.md that contains a word.
+// documented returns a code block of docs/how-to/stores.md that contains a word.
 func documented(word string) (string, error) {
 	page, err := os.ReadFile("../docs/how-to/stores.md") // make attacks runs in rig
 	if err != nil {
@@ -41,12 +41,13 @@ func documented(word string) (string, error) {
 			return m[1], nil
 		}
 	}
-	return "", fmt.Errorf("stores.md has no block with %s", word)
+	return "", fmt.Errorf("stores.md has no code block with %s", word)
 }
 
-// databaseRights succeeds if a role of another program in the same PostgreSQL reads, changes or
-// blocks the ledger, or if the server's role can do so with that program's database, or reads files
-// or starts programs of the database's machine. The ledger is created as stores.md says.
+// databaseRights succeeds if the role of another program in the same PostgreSQL can read, change or
+// block the ledger. It also succeeds if the server's role can do that to the program's database, or
+// can read files or start programs on the database's machine. The ledger is created as stores.md
+// describes.
 func databaseRights(ctx context.Context, f *Fleet) (Result, error) {
 	statements, err := documented("CREATE ROLE")
 	if err != nil {
@@ -95,7 +96,8 @@ func databaseRights(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("10 statements of both roles are refused, and the server works"), nil
 }
 
-// try executes statements, and returns the reason if the database refuses one or the connection.
+// try executes statements. If the database refuses one of them or the connection, try returns
+// the reason.
 func try(ctx context.Context, url string, statements ...string) (refused, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callFor)
 	defer cancel()
@@ -117,8 +119,8 @@ func try(ctx context.Context, url string, statements ...string) (refused, err er
 	return err, nil
 }
 
-// swapBlob succeeds if an agent gets other weights than those of the run after they were swapped in
-// the S3 store, or if the run ends with them.
+// swapBlob succeeds if an agent gets other weights than the run's after they were swapped in the S3
+// store, or if the run ends with those weights.
 func swapBlob(ctx context.Context, f *Fleet) (Result, error) {
 	const bucket = "weights"
 	memory := s3mem.New()
@@ -128,7 +130,7 @@ func swapBlob(ctx context.Context, f *Fleet) (Result, error) {
 	store := httptest.NewServer(gofakes3.New(memory).Server())
 	f.later(func() error { store.Close(); return nil })
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
-		if err := os.Setenv(name, "attack"); err != nil { // for the server, which has our environment
+		if err := os.Setenv(name, "attack"); err != nil { // for the server, which inherits our environment
 			return Result{}, err
 		}
 	}
@@ -146,7 +148,7 @@ func swapBlob(ctx context.Context, f *Fleet) (Result, error) {
 		r, err = s.look(ctx, run)
 		return err == nil && r.Run.Weights != "", err
 	}); err != nil || !ok {
-		return Result{}, fmt.Errorf("the run does not begin: %w", err)
+		return Result{}, fmt.Errorf("the run does not start: %w", err)
 	}
 	before, err := holder.weights(ctx, r.Run.Weights)
 	if err != nil {
@@ -160,7 +162,7 @@ func swapBlob(ctx context.Context, f *Fleet) (Result, error) {
 	if _, err := memory.PutObject(bucket, r.Run.Weights, map[string]string{}, io.NopCloser(bytes.NewReader(other)), o.Size, nil); err != nil {
 		return Result{}, err
 	}
-	// The server may have the weights in memory: another one with the same ledger has not.
+	// The server may have cached the weights, so start another server with the same ledger.
 	if err := s.Kill(); err != nil {
 		return Result{}, err
 	}
@@ -175,7 +177,7 @@ func swapBlob(ctx context.Context, f *Fleet) (Result, error) {
 		return succeeded("the agent gets weights that somebody has put into the store"), nil
 	}
 	if err == nil {
-		return Result{}, errors.New("the weights are the former ones, so the swap did not work")
+		return Result{}, errors.New("the weights did not change, so the swap did not work")
 	}
 	why := line(again.Log(), "is corrupt")
 	if why == "" {

@@ -28,8 +28,8 @@ import (
 )
 
 // privates lists the attacks on private runs. The keeper is a process of the binary. A server that
-// lies to it, and one that lies to agents of this tree, are in this process, because the binary's
-// server does not lie. Members that lie call the binary's server.
+// lies to the keeper, and one that lies to agents of this tree, run in this process, because the
+// binary's server does not lie. Members that lie call the binary's server.
 func privates() []Attack {
 	return []Attack{
 		{ID: "P1", Name: "a server asks the keeper twice for one round", Run: askTwice},
@@ -46,15 +46,15 @@ func privates() []Attack {
 	}
 }
 
-// keptFleet is the fleet of the keepers, and their rules as the attacks need them.
+// keptFleet is the fleet of the keepers, with the rules that the attacks need.
 const (
 	keptFleet  = "fleet"
 	keptLeast  = 5
 	keptQuorum = 0.7
 )
 
-// vault is a running keeper of the binary. If key is the one by which it knows its server, the
-// embedded client is a server that can lie.
+// vault is a running keeper of the binary. If key is the key by which the keeper recognises
+// its server, the embedded client can act as a lying server.
 type vault struct {
 	*product.Process
 	v1.KeeperServiceClient
@@ -67,21 +67,21 @@ type vault struct {
 	members []*insider
 }
 
-// insider is a member whose key the attack knows, so that it can check what was opened.
+// insider is a member whose key the attack knows, so that it can check the opened sums.
 type insider struct {
 	name string
 	key  mask.Key
-	day  int64 // of the key
+	day  int64 // the day of the key
 }
 
-// hidden is a masked result and what it hides.
+// hidden is a masked result together with the numbers that it hides.
 type hidden struct {
 	*v1.MaskedResult
 	x, y []uint64
 }
 
-// lyingVault starts a keeper that knows our server, with members that have invitations. Settings are
-// lines that replace those of keeper.yaml.
+// lyingVault starts a keeper that accepts our server, with members that have invitations. Settings
+// are lines that replace those of keeper.yaml.
 func (f *Fleet) lyingVault(ctx context.Context, name string, members int, settings ...string) (*vault, error) {
 	public, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -108,7 +108,7 @@ func (f *Fleet) lyingVault(ctx context.Context, name string, members int, settin
 	return v, nil
 }
 
-// vault makes the folder of a keeper and starts it.
+// vault creates the folder of a keeper and starts the keeper.
 func (f *Fleet) vault(ctx context.Context, name string, settings ...string) (*vault, error) {
 	v := &vault{fleet: f, name: name}
 	var err error
@@ -129,7 +129,7 @@ func (f *Fleet) vault(ctx context.Context, name string, settings ...string) (*va
 	return v, v.start(ctx)
 }
 
-// set replaces lines of the keeper's settings.
+// set replaces lines in the keeper's settings.
 func (v *vault) set(settings ...string) error {
 	path := filepath.Join(v.fleet.path(v.name), "keeper.yaml")
 	text, err := os.ReadFile(path)
@@ -148,7 +148,7 @@ func (v *vault) set(settings ...string) error {
 	return os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600)
 }
 
-// start starts the keeper, also after a kill, and waits until it answers.
+// start starts the keeper, even after a kill, and waits until it responds.
 func (v *vault) start(ctx context.Context) (err error) {
 	if v.Process, err = v.fleet.start(v.name, "keeper", "run", "--dir", v.fleet.path(v.name)); err != nil {
 		return err
@@ -166,7 +166,7 @@ func (v *vault) start(ctx context.Context) (err error) {
 		if err := c.Close(); err != nil || v.KeeperServiceClient == nil {
 			return err == nil, err
 		}
-		_, err = v.State(ctx, &v1.KeeperStateRequest{}) // the former connection may still be in use
+		_, err = v.State(ctx, &v1.KeeperStateRequest{}) // the previous connection may still be in use
 		return err == nil, nil
 	})
 	if err == nil && !ok {
@@ -175,7 +175,7 @@ func (v *vault) start(ctx context.Context) (err error) {
 	return err
 }
 
-// again kills the keeper and starts it.
+// again kills the keeper and restarts it.
 func (v *vault) again(ctx context.Context) error {
 	if err := v.Kill(); err != nil {
 		return err
@@ -195,7 +195,7 @@ func (v *vault) know(ctx context.Context, key ed25519.PrivateKey) error {
 	v.KeeperServiceClient = v1.NewKeeperServiceClient(mtls.Client(transport), "https://"+v.at)
 	a, err := v.State(ctx, &v1.KeeperStateRequest{})
 	if err != nil {
-		return fmt.Errorf("asking the keeper for its statement: %w", err)
+		return fmt.Errorf("request the keeper's statement: %w", err)
 	}
 	text, err := proto.Marshal(a.Statement)
 	if err == nil {
@@ -204,8 +204,8 @@ func (v *vault) know(ctx context.Context, key ed25519.PrivateKey) error {
 	return err
 }
 
-// copied starts another keeper on a copy of the folder. It has no record of what the first one
-// releases from now on, as a keeper without the rule once would have none.
+// copied starts another keeper on a copy of the folder. It does not know what the first one
+// releases from now on, like a keeper without the rule that it releases only once.
 func (v *vault) copied(ctx context.Context, name string) (*vault, error) {
 	if err := v.Kill(); err != nil {
 		return nil, err
@@ -243,7 +243,7 @@ func (v *vault) copied(ctx context.Context, name string) (*vault, error) {
 	return &c, c.know(ctx, v.key)
 }
 
-// people runs a command of the keeper's people.
+// people runs a command as the keeper's administrators do.
 func (v *vault) people(ctx context.Context, args ...string) (string, error) {
 	return run(ctx, v.fleet.bin, nil, append(append([]string{"keeper"}, args...), "--dir", v.fleet.path(v.name))...)
 }
@@ -256,7 +256,7 @@ func (v *vault) invite(ctx context.Context, uses int) (code member.Code, err err
 	return member.ParseCode(text)
 }
 
-// enrol seals a member's key and passes it on. A refusal is an error with its rule.
+// enrol seals a member's key and forwards it. A refusal is an error that contains its rule.
 func (v *vault) enrol(ctx context.Context, in *insider, code member.Code) error {
 	sealed, err := member.Seal(v.says, in.name, &in.key, in.day, code)
 	if err != nil {
@@ -265,7 +265,7 @@ func (v *vault) enrol(ctx context.Context, in *insider, code member.Code) error 
 	return v.pass(ctx, in.name, sealed)
 }
 
-// pass passes a seal on under a name.
+// pass forwards a seal under a name.
 func (v *vault) pass(ctx context.Context, name string, sealed []byte) error {
 	a, err := v.Enrol(ctx, &v1.KeeperEnrolRequest{Fleet: keptFleet, Enrolments: []*v1.KeeperEnrolment{{Agent: name, Sealed: sealed}}})
 	if err != nil {
@@ -291,7 +291,7 @@ func refusedReceipt(r *v1.Receipt) error {
 	return &refusal{rule, reason}
 }
 
-// ruleOf returns the rule by which a keeper has refused, or an empty string.
+// ruleOf returns the rule by which a keeper refused a call, or an empty string.
 func ruleOf(err error) string {
 	if r := (*refusal)(nil); errors.As(err, &r) {
 		return r.rule
@@ -316,8 +316,8 @@ type attempt struct {
 	call       func() error
 }
 
-// refusals makes attempts. The first that is not refused is the result. A refusal by another rule is an
-// error, because then the attempt does not show what it is for.
+// refusals carries out attempts. The result is the first attempt that is not refused. A refusal by
+// another rule is an error, because the attempt then does not test its own rule.
 func refusals(all []attempt) (broken *Result, err error) {
 	for _, a := range all {
 		err := a.call()
@@ -332,7 +332,7 @@ func refusals(all []attempt) (broken *Result, err error) {
 	return nil, nil
 }
 
-// rulesOf lists the rules of attempts, each once.
+// rulesOf lists the rules of attempts without repetitions.
 func rulesOf(all []attempt) string {
 	var rules []string
 	for _, a := range all {
@@ -343,7 +343,8 @@ func rulesOf(all []attempt) string {
 	return strings.Join(rules, ", ")
 }
 
-// round is what the server says that results are masked for. The limits are above the norms of hide.
+// round is the description for which, according to the server, results are masked. The limits
+// are above the norms of hide.
 func (v *vault) round(run string, number int64, check string) *v1.MaskedRound {
 	const length, limit = 64, 1 << 24
 	return &v1.MaskedRound{
@@ -362,7 +363,7 @@ func (in *insider) seed(c *mask.Context, day int64, nonce mask.Nonce) mask.Seed 
 	return key.Seed(c, nonce)
 }
 
-// hide masks random numbers as an agent does that believes what the server says.
+// hide masks random numbers, as an agent does that believes the server.
 func (v *vault) hide(in *insider, q *v1.MaskedRound, part int64) *hidden {
 	nonce := mask.NewNonce()
 	h := &hidden{MaskedResult: &v1.MaskedResult{Agent: in.name, Part: part, Clients: 1, Nonce: nonce[:]}}
@@ -377,7 +378,7 @@ func (v *vault) hide(in *insider, q *v1.MaskedRound, part int64) *hidden {
 	return h
 }
 
-// hideAll returns a result of each of some members.
+// hideAll returns a result from each of the given members.
 func (v *vault) hideAll(members []*insider, q *v1.MaskedRound) (all []*hidden) {
 	for _, in := range members {
 		all = append(all, v.hide(in, q, 0))
@@ -385,7 +386,8 @@ func (v *vault) hideAll(members []*insider, q *v1.MaskedRound) (all []*hidden) {
 	return all
 }
 
-// open asks the keeper for the masks of results, and takes them from the sum of these.
+// open requests the masks of results from the keeper, and subtracts them from the results'
+// sum.
 func (v *vault) open(ctx context.Context, q *v1.MaskedRound, all []*hidden) ([]uint64, error) {
 	r := &v1.KeeperReleaseRequest{Round: q}
 	sum := make([]uint64, q.Length)
@@ -411,7 +413,7 @@ func (v *vault) open(ctx context.Context, q *v1.MaskedRound, all []*hidden) ([]u
 	return sum, nil
 }
 
-// opens is open without the sum, for attempts.
+// opens is like open, but without the sum; it is used for attempts.
 func (v *vault) opens(ctx context.Context, q *v1.MaskedRound, all []*hidden) func() error {
 	return func() error { _, err := v.open(ctx, q, all); return err }
 }
@@ -438,7 +440,7 @@ func (v *vault) judge(ctx context.Context, q *v1.MaskedRound, all []*hidden) ([]
 	return a.GetAccepted(), err
 }
 
-// plainSum returns what open must find.
+// plainSum returns the sum that open must find.
 func plainSum(all []*hidden) []uint64 {
 	sum := make([]uint64, len(all[0].x))
 	for _, h := range all {

@@ -31,20 +31,20 @@ import (
 	"loadstar/server/terms"
 )
 
-// caller is one of the lying server's agents: an agent of this tree in this process, and what the
-// server has for it.
+// caller is one of the lying server's agents. It is an agent of this tree in this process,
+// together with the server's data for it.
 type caller struct {
 	v1.UnimplementedAgentServiceHandler
 	name      string
 	v         *vault
 	statement []byte
-	blobs     map[string][]byte // of all agents
+	blobs     map[string][]byte // the blobs of all agents
 	clients   []string
 
 	mu       sync.Mutex
-	receipt  bool     // it was sent a receipt
-	enrolled bool     // it has called again since then
-	task     *v1.Task // nil if it is answered
+	receipt  bool     // the agent was sent a receipt
+	enrolled bool     // the agent has called again since then
+	task     *v1.Task // nil once it is answered
 	result   *v1.Result
 	reason   string
 }
@@ -54,7 +54,7 @@ func (c *caller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.mu.Lock()
 		data := c.blobs[hash]
 		c.mu.Unlock()
-		_, _ = w.Write(data) // an agent that has gone away needs no answer
+		_, _ = w.Write(data) // the agent has disconnected and needs no answer
 		return
 	}
 	_, h := v1.NewAgentServiceHandler(c, connect.WithInterceptors(protocol.Server()))
@@ -66,7 +66,7 @@ func (c *caller) Announce(context.Context, *v1.AnnounceRequest) (*v1.AnnounceRes
 	return &v1.AnnounceResponse{Statements: [][]byte{c.statement}}, nil
 }
 
-// Exchange forwards enrolments, and returns the task until there is a result or a reason.
+// Exchange forwards enrolments. It returns the task until there is a result or a reason.
 func (c *caller) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.ExchangeResponse, error) {
 	a := &v1.ExchangeResponse{NextContactMs: 20}
 	for _, e := range r.Enrolments {
@@ -100,7 +100,8 @@ func (c *caller) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.Excha
 	return a, nil
 }
 
-// train gives the agent a task, and returns its result or the reason why it declines.
+// train gives the agent a task. It returns the agent's result, or the reason for which the
+// agent declines.
 func (c *caller) train(ctx context.Context, t *v1.Task) (result *v1.Result, reason string, err error) {
 	t = proto.CloneOf(t)
 	t.Clients = c.clients
@@ -119,7 +120,8 @@ func (c *caller) train(ctx context.Context, t *v1.Task) (result *v1.Result, reas
 	return result, reason, err
 }
 
-// callers are three agents of a lying server, members of a keeper that would release the sum of two.
+// callers are three agents of a lying server. They are members of a keeper that would release
+// the sum of two results.
 type callers struct {
 	v         *vault
 	statement []byte
@@ -182,7 +184,7 @@ func (f *Fleet) callers(ctx context.Context) (*callers, error) {
 		server := httptest.NewServer(c)
 		f.later(func() error { server.Close(); return nil })
 		group.Go(func() {
-			_ = agent.Run(running, agent.Config{ // if it ends, it does not answer
+			_ = agent.Run(running, agent.Config{ // if it ends, it does not respond
 				Dir: f.path(c.name), Server: server.URL, Client: server.Client(), Dataset: d, Kernel: k, Policy: &allow, Chunk: 4 << 20, Name: c.name, Invitations: file,
 			})
 		})
@@ -200,7 +202,7 @@ func (f *Fleet) callers(ctx context.Context) (*callers, error) {
 		return true, nil
 	})
 	if err == nil && !ok {
-		err = errors.New("the agents do not enrol")
+		err = errors.New("the agents did not enrol")
 	}
 	return cs, err
 }
@@ -246,8 +248,9 @@ func (cs *callers) begin(run, check string) (*terms.Terms, *v1.Task, error) {
 	}, nil
 }
 
-// isolate gives the first agent a task and the others a changed one, and then opens the sum as if all had
-// had the first. It reports whether the sum was opened, and why not. Without a change all have the same task.
+// isolate gives the first agent one task and the others a changed one. It then opens the sum as if
+// all had received the first task. It reports whether the sum was opened, and otherwise the
+// reason. Without a change, all agents get the same task.
 func (cs *callers) isolate(ctx context.Context, run, check string, change func(*v1.Task)) (opened bool, why error, err error) {
 	t, task, err := cs.begin(run, check)
 	if err != nil {
@@ -260,7 +263,7 @@ func (cs *callers) isolate(ctx context.Context, run, check string, change func(*
 	other := proto.CloneOf(task)
 	if change != nil {
 		if change(other); proto.Equal(other, task) {
-			return false, nil, errors.New("nothing is changed")
+			return false, nil, errors.New("the task was not changed")
 		}
 	}
 	var all []*hidden
@@ -285,7 +288,7 @@ func (cs *callers) isolate(ctx context.Context, run, check string, change func(*
 			return false, nil, err
 		}
 		if !accepted[0] {
-			return false, nil, errors.New("the result of an agent that was told the truth is not accepted")
+			return false, nil, errors.New("the result of the agent that received the true task is not accepted")
 		}
 		if change != nil && slices.Contains(accepted[1:], true) {
 			return true, nil, nil
@@ -302,7 +305,7 @@ func (cs *callers) isolate(ctx context.Context, run, check string, change func(*
 	return err == nil, err, nil
 }
 
-// lieToOthers tries changed tasks. The sum of an unchanged one must be opened.
+// lieToOthers tries several changed tasks. With an unchanged task, the sum must be opened.
 func lieToOthers(ctx context.Context, cs *callers, changes map[string]func(*v1.Task)) (*Result, error) {
 	for _, check := range []string{"norm", "none"} {
 		if opened, why, err := cs.isolate(ctx, "honest "+check, check, nil); err != nil || !opened {
@@ -327,9 +330,9 @@ func lieToOthers(ctx context.Context, cs *callers, changes map[string]func(*v1.T
 	return nil, nil
 }
 
-// otherWeights succeeds if the sum of a round is opened in which all agents but one had other weights, for
-// example such that their updates are 0, or if an agent that has masked a round masks it again for
-// other weights.
+// otherWeights succeeds if a sum is opened although all agents but one received other weights, for
+// example weights with which their updates are 0. It also succeeds if an agent that has masked a
+// round masks it again for other weights.
 func otherWeights(ctx context.Context, f *Fleet) (Result, error) {
 	cs, err := f.callers(ctx)
 	if err != nil {
@@ -361,8 +364,8 @@ func otherWeights(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("with other weights, version or plan for the others the sum is noise, and with check: norm it is refused by rule check; an agent declines a second task for a round"), nil
 }
 
-// otherLimits succeeds if the sum of a round is opened in which all agents but one had limits of nearly 0, or were
-// told of a larger fleet, by which their numbers are smaller.
+// otherLimits succeeds if a sum is opened although all agents but one received limits of nearly 0,
+// or a larger size of the fleet, which makes their numbers smaller.
 func otherLimits(ctx context.Context, f *Fleet) (Result, error) {
 	cs, err := f.callers(ctx)
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 	"loadstar/server/terms"
 )
 
-// forger is a keeper that answers as an attack wants. All its members have one key.
+// forger is a keeper whose answers the attack chooses. All its members have one key.
 type forger struct {
 	v1.UnimplementedKeeperServiceHandler
 	identity ed25519.PrivateKey
@@ -34,7 +34,7 @@ type forger struct {
 
 	mu       sync.Mutex
 	lie      func(q *v1.KeeperReleaseRequest, honest *v1.KeeperReleaseResponse) *v1.KeeperReleaseResponse // nil: honest
-	answered *v1.KeeperReleaseResponse                                                                    // the last honest answer
+	answered *v1.KeeperReleaseResponse                                                                    // the latest honest answer
 }
 
 func (f *Fleet) forger() (*forger, error) {
@@ -65,7 +65,7 @@ func (f *Fleet) forger() (*forger, error) {
 	return k, nil
 }
 
-// State says that every plan is approved.
+// State reports that every plan is approved.
 func (k *forger) State(_ context.Context, q *v1.KeeperStateRequest) (*v1.KeeperStateResponse, error) {
 	text, err := member.SignStatement(k.says, k.identity)
 	if err != nil {
@@ -79,7 +79,7 @@ func (k *forger) State(_ context.Context, q *v1.KeeperStateRequest) (*v1.KeeperS
 	return a, nil
 }
 
-// Release returns the sum of the masks, or what the attack makes of it.
+// Release returns the sum of the masks, or the attack's falsification of it.
 func (k *forger) Release(_ context.Context, q *v1.KeeperReleaseRequest) (*v1.KeeperReleaseResponse, error) {
 	if err := member.CheckRound(q.Round); err != nil {
 		return nil, connect.NewError(connect.CodeInvalidArgument, err)
@@ -116,7 +116,7 @@ func (k *forger) signed(q *v1.KeeperReleaseRequest, a *v1.KeeperReleaseResponse)
 	return a
 }
 
-// lies makes the keeper answer with a lie from now on, or honestly if it is nil.
+// lies makes the keeper answer with the given lie from now on, or honestly if it is nil.
 func (k *forger) lies(lie func(*v1.KeeperReleaseRequest, *v1.KeeperReleaseResponse) *v1.KeeperReleaseResponse) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -126,12 +126,14 @@ func (k *forger) lies(lie func(*v1.KeeperReleaseRequest, *v1.KeeperReleaseRespon
 // falseSum is a wrong answer of a keeper.
 type falseSum struct {
 	what, reason string
-	// waits means that the server asks again and the round goes on; otherwise it abandons the round.
+	// waits means that the server asks again and the round continues. Otherwise the server
+	// abandons the round.
 	waits bool
 	lie   func(*v1.KeeperReleaseRequest, *v1.KeeperReleaseResponse) *v1.KeeperReleaseResponse
 }
 
-// falseSums returns the lies. The keeper of the attack signs each, unless the lie is about the signature.
+// falseSums returns the lies. The attack's keeper signs each of them, unless the lie is about
+// the signature.
 func (k *forger) falseSums() []falseSum {
 	return []falseSum{
 		{"noise", terms.ErrSum.Error(), false, func(q *v1.KeeperReleaseRequest, a *v1.KeeperReleaseResponse) *v1.KeeperReleaseResponse {
@@ -163,8 +165,8 @@ func (k *forger) falseSums() []falseSum {
 	}
 }
 
-// wrongSums succeeds if a sum with wrong masks changes the weights, or if the round that follows it is not merged. With
-// right masks, each round must be.
+// wrongSums succeeds if a sum with wrong masks changes the weights, or if the following round is
+// not merged. With correct masks, every round must be merged.
 func wrongSums(ctx context.Context, f *Fleet) (Result, error) {
 	k, err := f.forger()
 	if err != nil {
@@ -195,7 +197,7 @@ func wrongSums(ctx context.Context, f *Fleet) (Result, error) {
 		r, err := c.result(ctx, run, number)
 		number, version = number+1, version+1
 		if err == nil && r.Version != version {
-			err = fmt.Errorf("a round with right masks is not merged: %s", r.Reason)
+			err = fmt.Errorf("a round with correct masks is not merged: %s", r.Reason)
 		}
 		return err
 	}
@@ -214,11 +216,11 @@ func wrongSums(ctx context.Context, f *Fleet) (Result, error) {
 		if said.Version != version {
 			return succeeded("%s: the round is merged", l.what), nil
 		}
-		if l.waits { // the keeper's right answer ends the wait
+		if l.waits { // the keeper's correct answer ends the wait
 			k.lies(nil)
 			r, err := c.result(ctx, run, number)
 			if err != nil || r.Version != version+1 {
-				return Result{}, errors.Join(fmt.Errorf("%s: the round is not merged after the right answer", l.what), err)
+				return Result{}, errors.Join(fmt.Errorf("%s: the round is not merged after the correct answer", l.what), err)
 			}
 			number, version = number+1, version+1
 			continue
@@ -231,8 +233,8 @@ func wrongSums(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%d wrong answers change no weights: the round is abandoned because its sum is impossible, or waits because the keeper's signature or length is wrong; rounds with right masks are merged", len(lies)), nil
 }
 
-// says waits until the run is after a round, or shows the reason why it waits, and returns it as it is then. If the
-// round is abandoned, it must be for the lie's reason.
+// says waits until the run is past a round, or shows the reason for its wait, and returns its state
+// at that time. If the round is abandoned, the reason must be the lie's.
 func (c *club) says(ctx context.Context, run string, number, version int64, l falseSum) (*v1.Run, error) {
 	var r *v1.GetRunResponse
 	ok, err := product.Eventually(ctx, 30*time.Second, func() (bool, error) {
@@ -243,7 +245,7 @@ func (c *club) says(ctx context.Context, run string, number, version int64, l fa
 		return r.Run.Round > number || l.waits && strings.Contains(r.Run.Waits, l.reason), nil
 	})
 	if err != nil || !ok {
-		return nil, errors.Join(fmt.Errorf("the run does not say that %q: %s %s", l.reason, r.GetRun().GetWaits(), r.GetRun().GetReason()), err)
+		return nil, errors.Join(fmt.Errorf("the run does not show the reason %q: %s %s", l.reason, r.GetRun().GetWaits(), r.GetRun().GetReason()), err)
 	}
 	if r.Run.Round > number && r.Run.Version == version && !strings.Contains(r.Run.Reason, l.reason) {
 		return nil, fmt.Errorf("the round is abandoned for another reason: %s", r.Run.Reason)

@@ -22,8 +22,8 @@ import (
 	"loadstar/server/terms"
 )
 
-// masker is a member of a private fleet: an agent of the protocol with a member key. With several clients
-// it sends one result for each.
+// masker is a member of a private fleet, which is an agent of the protocol with a member key. If
+// it has several clients, it sends one result for each.
 type masker struct {
 	*Agent
 	insider
@@ -31,7 +31,7 @@ type masker struct {
 	seal    []byte // its first enrolment
 }
 
-// club is the binary's server with a keeper, and members that mask.
+// club is the binary's server with a keeper and with members that mask.
 type club struct {
 	*Server
 	v         *vault // nil if the keeper is in this process
@@ -58,7 +58,7 @@ func (f *Fleet) serveKept(ctx context.Context, at string, pin member.Pin) (*club
 	return &club{Server: s, pin: pin}, nil
 }
 
-// identity returns the identity by which keepers know the server.
+// identity returns the identity by which keepers recognise the server.
 func (c *club) identity() (string, error) {
 	text := line(c.Log(), "keepers know this server by its identity")
 	at := strings.Index(text, "sha256:")
@@ -68,8 +68,8 @@ func (c *club) identity() (string, error) {
 	return text[at : at+71], nil
 }
 
-// club starts a keeper and a server, and has honest members enrol, and one that is hostile and has
-// as many clients as the attack needs.
+// club starts a keeper and a server, and enrols honest members and a hostile one with as many
+// clients as the attack needs.
 func (f *Fleet) club(ctx context.Context, hostile int) (*club, error) {
 	v, err := f.vault(ctx, "keeper", "least: 2", "quorum: 0")
 	if err != nil {
@@ -112,7 +112,7 @@ func (f *Fleet) club(ctx context.Context, hostile int) (*club, error) {
 	return c, nil
 }
 
-// joinClub joins an agent, which waits until the server knows its keeper.
+// joinClub joins an agent, which waits until the server knows the agent's keeper.
 func (c *club) joinClub(ctx context.Context, name string, clients int) (*masker, error) {
 	a, err := c.JoinOne(ctx, name)
 	if err != nil {
@@ -134,7 +134,8 @@ func (c *club) joinClub(ctx context.Context, name string, clients int) (*masker,
 	return m, nil
 }
 
-// enrolWith sends a seal to the keeper, through the server. A refusal is an error with its rule.
+// enrolWith sends a seal to the keeper, through the server. A refusal is an error that
+// contains its rule.
 func (m *masker) enrolWith(ctx context.Context, pin member.Pin, sealed []byte) error {
 	r, err := m.checkIn(ctx, &v1.ExchangeRequest{Enrolments: []*v1.Enrolment{{Keeper: pin[:], Sealed: sealed}}})
 	if err != nil {
@@ -146,7 +147,8 @@ func (m *masker) enrolWith(ctx context.Context, pin member.Pin, sealed []byte) e
 	return refusedReceipt(r.Receipts[0])
 }
 
-// privateRun begins a private run of all members, with a result of its first round for each client.
+// privateRun starts a private run with all members, and returns one result of its first round
+// for each client.
 func (c *club) privateRun(ctx context.Context, rounds int, check string) (run string, err error) {
 	clients := 0
 	for _, m := range c.members {
@@ -167,7 +169,7 @@ func (c *club) tasked(ctx context.Context, m *masker, run string, number int64) 
 		return task != nil, err
 	})
 	if err != nil || !ok {
-		return nil, nil, errors.Join(fmt.Errorf("%s gets no task", m.ID), err)
+		return nil, nil, errors.Join(fmt.Errorf("%s receives no task", m.ID), err)
 	}
 	r, err := c.look(ctx, run)
 	if err != nil {
@@ -177,8 +179,8 @@ func (c *club) tasked(ctx context.Context, m *masker, run string, number int64) 
 	return task, t, err
 }
 
-// masked returns a result of some clients, each of whose updates is as long as the limits of the round allow. Change
-// may change the vector before it is masked, and key is that of the mask.
+// masked returns a result of some clients. Each of their updates is as large as the limits of the
+// round allow. Change may change the vector before it is masked, and key is the key of the mask.
 func (m *masker) masked(c *club, t *terms.Terms, task *v1.Task, part int64, key mask.Key, clients []string, change func(x []uint64, blocks []mask.Block)) (*v1.Result, error) {
 	limits := terms.LimitsOf(task.Limits)
 	if limits.Norm == 0 {
@@ -224,7 +226,8 @@ func (m *masker) masked(c *club, t *terms.Terms, task *v1.Task, part int64, key 
 	return r, nil
 }
 
-// pushed sends a result until it is decided, and returns whether it was counted, and why not.
+// pushed sends a result until it is decided. It returns whether the result was counted, and
+// otherwise the reason.
 func (m *masker) pushed(ctx context.Context, r *v1.Result) (counted bool, reason string, err error) {
 	var p *v1.Received
 	ok, err := product.Eventually(ctx, 30*time.Second, func() (bool, error) {
@@ -238,7 +241,8 @@ func (m *masker) pushed(ctx context.Context, r *v1.Result) (counted bool, reason
 	return p.GetOutcome() == v1.Outcome_OUTCOME_COUNTED, p.GetReason(), nil
 }
 
-// honestly sends honest results of all members but the hostile ones, which must be counted.
+// honestly sends honest results of all members but the hostile ones; all of these must be
+// counted.
 func (c *club) honestly(ctx context.Context, run string, number int64, hostile ...*masker) error {
 	for _, m := range c.members {
 		if slices.Contains(hostile, m) {
@@ -280,8 +284,9 @@ type hostileResult struct {
 	change func(x []uint64, blocks []mask.Block)
 }
 
-// hostileRound has a member send false results, each of one client, and then the others honest ones. It returns
-// which of the false ones were counted, and why the others were not.
+// hostileRound makes a member send false results of one client each, and then the others send
+// honest ones. It returns which of the false results were counted, and why the others were
+// not.
 func (c *club) hostileRound(ctx context.Context, run string, all []hostileResult) (counted, reasons []string, err error) {
 	m := c.members[len(c.members)-1]
 	task, t, err := c.tasked(ctx, m, run, 0)
@@ -310,8 +315,8 @@ func (c *club) hostileRound(ctx context.Context, run string, all []hostileResult
 	return counted, reasons, c.honestly(ctx, run, 0, m)
 }
 
-// hostileMember plays a round with false results, with check: norm, where none may be counted and the others must be
-// merged. Without the check, all must be counted.
+// hostileMember plays a round with false results and check: norm. No false result may be counted,
+// and the others must be merged. Without the check, all results must be counted.
 func (f *Fleet) hostileMember(ctx context.Context, all []hostileResult) (broken *Result, spoiled string, err error) {
 	c, err := f.club(ctx, len(all))
 	if err != nil {
@@ -326,7 +331,7 @@ func (f *Fleet) hostileMember(ctx context.Context, all []hostileResult) (broken 
 		return nil, "", err
 	}
 	if len(counted) < len(all) {
-		return nil, "", fmt.Errorf("without the check only %v are counted, so this attack shows nothing: %v", counted, reasons)
+		return nil, "", fmt.Errorf("without the check only %v are counted, so this attack proves nothing: %v", counted, reasons)
 	}
 	r, err := c.result(ctx, open, 0)
 	if err != nil {
@@ -361,14 +366,15 @@ func (f *Fleet) hostileMember(ctx context.Context, all []hostileResult) (broken 
 	return nil, spoiled, nil
 }
 
-// garbageMask succeeds if a result that is random, or has the mask of another key, is counted with check: norm, or
-// if the honest results of its round are not merged. With check: none it must be counted and spoil the round.
+// garbageMask succeeds if a result that is random, or masked with another key, is counted with
+// check: norm, or if the honest results of its round are not merged. With check: none it must be
+// counted and spoil the round.
 func garbageMask(ctx context.Context, f *Fleet) (Result, error) {
 	noise := func(x []uint64, _ []mask.Block) {
 		b := make([]byte, 8*len(x))
 		_, _ = rand.Read(b) // never fails
 		clear(x)
-		_ = round.AddVector(x, b) // the length is right
+		_ = round.AddVector(x, b) // the length is correct
 	}
 	broken, spoiled, err := f.hostileMember(ctx, []hostileResult{
 		{what: "random numbers", change: noise},
@@ -379,13 +385,14 @@ func garbageMask(ctx context.Context, f *Fleet) (Result, error) {
 		return orSucceeded(broken), err
 	}
 	if !strings.Contains(spoiled, terms.ErrSum.Error()) {
-		return Result{}, fmt.Errorf("without the check the round is not spoiled, so this attack shows nothing: %s", spoiled)
+		return Result{}, fmt.Errorf("without the check the round is not spoiled, so this attack proves nothing: %s", spoiled)
 	}
 	return repelled("3 forms are rejected by the check of the keeper, and the honest results are merged; with check: none the round is abandoned"), nil
 }
 
-// tripleNorm succeeds if an update of three times the limit, however it is spread, is counted with check: norm. With
-// check: none it must be. Honest updates at the limit must be counted.
+// tripleNorm succeeds if an update of three times the limit is counted with check: norm, regardless
+// of how the excess is distributed. With check: none it must be counted. Honest updates at the
+// limit must be counted.
 func tripleNorm(ctx context.Context, f *Fleet) (Result, error) {
 	const times = 3
 	broken, _, err := f.hostileMember(ctx, []hostileResult{
@@ -409,8 +416,9 @@ func tripleNorm(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("3 forms are rejected by the check of the keeper, and honest updates at the limit are merged; with check: none all are counted"), nil
 }
 
-// replayEnrolment succeeds if a seal that was sent before makes a member: that of another agent, or an agent's own after
-// the keeper's people have reset or revoked it. A repeated seal of a member must change nothing.
+// replayEnrolment succeeds if a seal that was sent before creates a member. It may be another
+// agent's seal, or an agent's own after the keeper's administrators have reset or revoked the
+// agent. A repeated seal of an existing member must change nothing.
 func replayEnrolment(ctx context.Context, f *Fleet) (Result, error) {
 	open, err := f.lyingVault(ctx, "open", 1, "members: server")
 	if err != nil {
@@ -421,7 +429,7 @@ func replayEnrolment(ctx context.Context, f *Fleet) (Result, error) {
 		return Result{}, err
 	}
 	if err := open.enrol(ctx, again, member.Code{}); err != nil {
-		return Result{}, fmt.Errorf("without invitations a replayed enrolment makes no member, so this attack shows nothing: %w", err)
+		return Result{}, fmt.Errorf("without invitations a replayed enrolment makes no member, so this attack proves nothing: %w", err)
 	}
 	c, err := f.club(ctx, 1)
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// askTwice succeeds if the keeper releases a round to a second request that is unlike the first, also after
-// it was killed, or an earlier round. A copy of the keeper from before the release must answer the
-// second request, and the difference of both sums must be the update of one agent, otherwise the attack
-// shows nothing.
+// askTwice succeeds if the keeper releases a round to a second request that differs from the first,
+// even after it was killed, or if it releases an earlier round. A copy of the keeper from before
+// the release must answer the second request, and the difference of the two sums must be the update
+// of one agent. Otherwise the attack proves nothing.
 func askTwice(ctx context.Context, f *Fleet) (Result, error) {
 	v, err := f.lyingVault(ctx, "keeper", 8)
 	if err != nil {
@@ -35,7 +35,7 @@ func askTwice(ctx context.Context, f *Fleet) (Result, error) {
 	}
 	fewer, err := forgetful.open(ctx, q, all[1:])
 	if err != nil || !slices.Equal(minus(sum, fewer), all[0].x) {
-		return Result{}, errors.Join(errors.New("a keeper that forgets its release does not give an update away, so this attack shows nothing"), err)
+		return Result{}, errors.Join(errors.New("a keeper that forgets its release does not reveal an update, so this attack proves nothing"), err)
 	}
 	changed := func(change func(q *v1.MaskedRound)) *v1.MaskedRound {
 		c := proto.CloneOf(q)
@@ -57,7 +57,7 @@ func askTwice(ctx context.Context, f *Fleet) (Result, error) {
 			return orSucceeded(broken), err
 		}
 		if repeated, err := v.open(ctx, q, all); err != nil || !slices.Equal(repeated, sum) {
-			return Result{}, errors.Join(errors.New("the same request has another answer"), err)
+			return Result{}, errors.Join(errors.New("the same request gets a different answer"), err)
 		}
 		if err := v.again(ctx); err != nil {
 			return Result{}, err
@@ -66,7 +66,7 @@ func askTwice(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%d second requests are refused by rule once, also after a kill; a copy of the keeper without the release answers one, and gives an update away", len(attempts)), nil
 }
 
-// orSucceeded returns the result of an attack that was not refused, if there is one.
+// orSucceeded returns the result of an attempt that was not refused, if there is one.
 func orSucceeded(broken *Result) Result {
 	if broken == nil {
 		return Result{}
@@ -74,18 +74,18 @@ func orSucceeded(broken *Result) Result {
 	return *broken
 }
 
-// askForFewer succeeds if the keeper releases the sum of less agents than its rules say, of parts of a
-// cell, or of one result that is counted twice. A keeper whose rules are as low as they can be must
-// give an update away.
+// askForFewer succeeds if the keeper releases the sum of fewer agents than its rules require, of
+// parts of a cell, or of one result that is counted twice. A keeper with the lowest possible rules
+// must reveal an update.
 func askForFewer(ctx context.Context, f *Fleet) (Result, error) {
 	low, err := f.lyingVault(ctx, "low", 6, "least: 2", "quorum: 0")
 	if err != nil {
 		return Result{}, err
 	}
 	q := low.round("run", 0, "none")
-	pair := low.hideAll(low.members[:2], q) // the second one is the server's own
+	pair := low.hideAll(low.members[:2], q) // the second member belongs to the server
 	if sum, err := low.open(ctx, q, pair); err != nil || !slices.Equal(minus(sum, pair[1].x), pair[0].x) {
-		return Result{}, errors.Join(errors.New("a keeper with low rules does not give an update away, so this attack shows nothing"), err)
+		return Result{}, errors.Join(errors.New("a keeper with low rules does not reveal an update, so this attack proves nothing"), err)
 	}
 	v, err := f.lyingVault(ctx, "keeper", 12, "cell: 6")
 	if err != nil {
@@ -116,7 +116,8 @@ func askForFewer(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%d requests are refused by rules %s; a keeper with least 2 and no quorum gives an update away", len(attempts), rulesOf(attempts)), nil
 }
 
-// partOfCell returns all members but those of the largest cell, and one less of it than its quorum.
+// partOfCell returns all members outside the largest cell, and one member of that cell fewer
+// than its quorum.
 func (v *vault) partOfCell(ctx context.Context) (part []*insider, err error) {
 	a, err := v.State(ctx, &v1.KeeperStateRequest{Fleet: keptFleet})
 	if err != nil {
@@ -147,9 +148,11 @@ func (v *vault) partOfCell(ctx context.Context) (part []*insider, err error) {
 	return part, nil
 }
 
-// askForOthers succeeds if the keeper releases a sum with a result that it has not judged, with one of
-// somebody who is no member, or a round of eight agents and then the same round with a ninth in the place of one of them.
-// A copy of the keeper must answer that, and the difference with the sum of the first must be the ninth agent's update.
+// askForOthers succeeds if the keeper releases a sum with a result that it has not judged, or with
+// a result of somebody who is not a member. It also succeeds if the keeper releases a round of
+// eight agents, and then the same round with a ninth agent in place of one of them. A copy of the
+// keeper must answer the last request, and the difference from the first sum must be the ninth
+// agent's update.
 func askForOthers(ctx context.Context, f *Fleet) (Result, error) {
 	v, err := f.lyingVault(ctx, "keeper", 10)
 	if err != nil {
@@ -196,7 +199,7 @@ func askForOthers(ctx context.Context, f *Fleet) (Result, error) {
 	}
 	second, err := forgetful.open(ctx, plain, nine[1:])
 	if got := minus(second, first); err != nil || !slices.Equal(minus(got, minus(nine[8].x, nine[0].x)), make([]uint64, len(got))) {
-		return Result{}, errors.Join(errors.New("a keeper that forgets its release does not give the update of "+victim.name+" away, so this attack shows nothing"), err)
+		return Result{}, errors.Join(errors.New("a keeper that forgets its release does not reveal the update of "+victim.name+", so this attack proves nothing"), err)
 	}
 	if _, err := v.open(ctx, q, all[:8]); err != nil {
 		return Result{}, fmt.Errorf("a judged round is not opened: %w", err)
@@ -212,8 +215,8 @@ func askForOthers(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%d requests are refused by rules %s; a copy of the keeper without the release answers one, and gives an update away", len(attempts), rulesOf(attempts)), nil
 }
 
-// askInSecondRun succeeds if results that were masked for one run are opened in another, or pass the
-// check there. In their own run they must be opened.
+// askInSecondRun succeeds if results that were masked for one run are opened in another run, or
+// pass the check there. In their own run they must be opened.
 func askInSecondRun(ctx context.Context, f *Fleet) (Result, error) {
 	v, err := f.lyingVault(ctx, "keeper", 8)
 	if err != nil {
@@ -249,7 +252,8 @@ func askInSecondRun(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("in a second run the same results give noise, and with check: norm they are refused by rule check; in their own run they are opened"), nil
 }
 
-// short counts the numbers that are as short as those of hide. One in a billion of noise is.
+// short counts the numbers that are as small as the numbers of hide. One in a billion random
+// numbers is.
 func short(sum []uint64) (n int) {
 	const bits = 30
 	for _, x := range sum {
@@ -260,9 +264,10 @@ func short(sum []uint64) (n int) {
 	return n
 }
 
-// inventMembers succeeds if a keeper takes a member without an invitation or with one that is used, gives the place
-// of a member to another key, or opens a sum with members of the same day. A keeper that takes whoever the
-// server names must give the update of the only real member away.
+// inventMembers succeeds if a keeper accepts a member without an invitation or with a used one,
+// gives a member's place to another key, or opens a sum with members that enrolled on the same day.
+// A keeper that accepts everyone whom the server names must reveal the update of the only real
+// member.
 func inventMembers(ctx context.Context, f *Fleet) (Result, error) {
 	credulous, err := f.lyingVault(ctx, "credulous", 1, "members: server")
 	if err != nil {
@@ -280,7 +285,7 @@ func inventMembers(ctx context.Context, f *Fleet) (Result, error) {
 	q := credulous.round("run", 0, "none")
 	h := credulous.hideAll(all, q)
 	if sum, err := credulous.open(ctx, q, h); err != nil || !slices.Equal(minus(sum, plainSum(h[1:])), h[0].x) {
-		return Result{}, errors.Join(errors.New("a keeper without invitations does not give an update away, so this attack shows nothing"), err)
+		return Result{}, errors.Join(errors.New("a keeper without invitations does not reveal an update, so this attack proves nothing"), err)
 	}
 	v, err := f.lyingVault(ctx, "keeper", 2)
 	if err != nil {

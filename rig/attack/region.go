@@ -26,13 +26,13 @@ func regions() []Attack {
 // lie is a sum with a false claim.
 type lie struct {
 	what    string
-	clients []string // the clients that the sum is said to be of
-	updates int      // how many updates are in the sum
+	clients []string // the clients that the sum claims to contain
+	updates int      // the number of updates in the sum
 }
 
-// lyingRegion succeeds if the hub counts a sum that is said to be of another agent's client, which
-// still trains, that names a client twice, or that has more updates than clients. An honest sum of
-// the same clients must be counted afterwards.
+// lyingRegion succeeds if the hub counts a sum that claims to contain another agent's client,
+// which still trains, that names a client twice, or that contains more updates than clients. An
+// honest sum of the same clients must be counted afterwards.
 func lyingRegion(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -98,7 +98,7 @@ func lyingRegion(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("none of %d false sums is counted, an honest one is", len(lies)), nil
 }
 
-// claim pushes a sum and returns how many clients the hub then has counted in the round.
+// claim pushes a sum and returns how many clients the hub has counted in the round afterwards.
 func (a *Agent) claim(ctx context.Context, s *Server, run string, t *v1.Task, l lie) (int64, error) {
 	r, err := s.look(ctx, run)
 	if err != nil {
@@ -125,7 +125,7 @@ func (a *Agent) claim(ctx context.Context, s *Server, run string, t *v1.Task, l 
 		examples = min(examples, most)
 	}
 	fold := round.NewFold(parts.Rules)
-	if l.updates == 0 { // the sum of nothing has the form of a sum, too
+	if l.updates == 0 { // an empty sum still has the form of a sum
 		if err := fold.Add(&fed.Update{Version: int(t.Version), Examples: 1, Delta: make([]float32, len(weights))}, weights); err != nil {
 			return 0, err
 		}
@@ -148,7 +148,7 @@ func (a *Agent) claim(ctx context.Context, s *Server, run string, t *v1.Task, l 
 		q.Chunk = rest[:min(len(rest), 1<<20)]
 		p, err := a.push(ctx, q)
 		if err != nil {
-			return 0, nil // refused as a call
+			return 0, nil // the server refused the call
 		}
 		rest = rest[len(q.Chunk):]
 		q.Offset += int64(len(q.Chunk))
@@ -159,7 +159,7 @@ func (a *Agent) claim(ctx context.Context, s *Server, run string, t *v1.Task, l 
 			break
 		}
 	}
-	// What the gateway accepts is decided behind the queue: the verdict comes with a check-in.
+	// The verdict on a result that the gateway accepts comes with a later check-in.
 	var counted int64
 	pushed := []*v1.Turns{{Run: t.Run, Round: t.Round, Clients: l.clients}}
 	_, err = product.Eventually(ctx, 10*time.Second, func() (bool, error) {

@@ -16,8 +16,8 @@ func retentions() []Attack {
 	return []Attack{{ID: "M8a", Name: "receipts of ended runs are kept forever", Run: endlessReceipts}}
 }
 
-// endlessReceipts succeeds if the receipts of a finished run are there after the server was
-// told to keep them for a second only.
+// endlessReceipts succeeds if the receipts of a finished run still exist after the server
+// was told to keep them for only a second.
 func endlessReceipts(ctx context.Context, f *Fleet) (Result, error) {
 	s, r, err := scripted(ctx, f, 2, harmless)
 	if err != nil {

@@ -18,7 +18,7 @@ func rotations() []Attack {
 }
 
 // oneKeyForEver succeeds if the root of a running server cannot be replaced, or if an agent
-// that joined before cannot go on after it has renewed its certificate.
+// that joined before cannot continue after it has renewed its certificate.
 func oneKeyForEver(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -39,8 +39,8 @@ func oneKeyForEver(ctx context.Context, f *Fleet) (Result, error) {
 		first, _, _ := strings.Cut(err.Error(), "\n")
 		return succeeded("%s", first), nil
 	}
-	// The server takes the new issuer up by itself; until then agents get certificates of
-	// the former one.
+	// The server detects the new issuer by itself. Until then, agents get certificates of
+	// the previous one.
 	var last error
 	ok, err := product.Eventually(ctx, 40*time.Second, func() (bool, error) {
 		if err := product.Sleep(ctx, 2*time.Second); err != nil { // an agent may renew 20 times a minute

@@ -14,16 +14,17 @@ import (
 	"loadstar/series"
 )
 
-// eavesdroppers lists the attacks of somebody who sees an agent's connection, but cannot decrypt it.
+// eavesdroppers lists the attacks of somebody who observes an agent's connection but cannot
+// decrypt it.
 func eavesdroppers() []Attack {
 	return []Attack{{ID: "X9", Name: "the sizes of an agent's messages tell whether the house is empty", Run: sizesOfResults}}
 }
 
-// wire passes connections on and notes the size of each message that the agent sends.
+// wire forwards connections and records the size of each message that the agent sends.
 type wire struct {
 	address string
 	mu      sync.Mutex
-	sizes   []*int // of messages, which end when the server answers on their connection
+	sizes   []*int // sizes of messages; a message ends when the server answers on its connection
 }
 
 // tap returns a wire to a server.
@@ -42,7 +43,7 @@ func (f *Fleet) tap(to string) (*wire, error) {
 			}
 			server, err := net.Dial("tcp", to)
 			if err != nil {
-				_ = agent.Close() // the agent tries again
+				_ = agent.Close() // the agent retries
 				continue
 			}
 			var open *int // bytes of the current message
@@ -86,8 +87,8 @@ func (w *wire) results() (all []int) {
 	return all
 }
 
-// sizesOfResults succeeds if the results of two homes, one of which is empty for a month, have
-// different sizes on the network in a run with scores.
+// sizesOfResults succeeds if the results of two homes differ in size on the network in a run
+// with scores, when one of the homes is empty for a month.
 func sizesOfResults(ctx context.Context, f *Fleet) (Result, error) {
 	homes, err := leak.Homes(2, 60)
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 	"loadstar/series"
 )
 
-// spies lists the attacks of an operator on the readings.
+// spies lists an operator's attacks on readings.
 func spies() []Attack {
 	return []Attack{{ID: "C1", Name: "an operator's plan reads a reading out of one update", Run: readReading}}
 }
 
 // denseSpies lists the same attacks on the model dense, which the reviewed versions did not have.
-// Each is carried out twice in one run: without the defence it must succeed.
+// Each attack is carried out twice in one run. Without the defence it must succeed.
 func denseSpies() []Attack {
 	return []Attack{
 		{ID: "C1b", Name: "a plan of dense reads an example out of one update", Run: readDense},
@@ -28,7 +28,7 @@ func denseSpies() []Attack {
 	}
 }
 
-// spyPlan trains one client on one example in one step, from one reading. The first layer's
+// spyPlan trains one client for one step on one example from one reading. The first layer's
 // gradient is then the example times the bias's gradient. The run with a learning rate of
 // almost 0 gives the weights before the step.
 const spyPlan = `name: spy
@@ -39,17 +39,17 @@ client: {optimizer: sgd, lr: %s, batch: 1, steps: 1}
 schedule: {cohort: 1}
 `
 
-// firstLayer has the shape of a model's first layer, whose weights come first, and where the biases
-// begin.
+// firstLayer describes the first layer of a model, whose weights come first, and the position of
+// its biases.
 type firstLayer struct{ units, inputs, bias int }
 
-// In bose2023 it is weight_ih, weight_hh, bias_ih, bias_hh.
+// In bose2023 the weights are weight_ih, weight_hh, bias_ih, bias_hh.
 const spyHidden, spyGates, spyInputs = 20, 4 * 20, 8
 
 var spyLayer = firstLayer{spyGates, spyInputs, spyGates * (spyInputs + spyHidden)}
 
-// readReading succeeds if the example that follows from two downloads of weights is a reading
-// of a meter, at the hour and the day of the week that the example says.
+// readReading succeeds if the example reconstructed from two downloads of weights is a
+// reading of a meter, at the example's hour and day of the week.
 func readReading(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -84,8 +84,8 @@ func readReading(ctx context.Context, f *Fleet) (Result, error) {
 	return succeeded("%s, from %d gates", found, gates), nil
 }
 
-// spy runs a plan twice, with a learning rate of almost 0 and of 1, and returns the weights of both
-// and the plan, or why the agent or the server declines it.
+// spy runs a plan twice, with learning rates of almost 0 and of 1. It returns the weights of both
+// and the plan, or the reason for which the agent or the server declines it.
 func (s *Server) spy(ctx context.Context, agent *product.Process, reader *Agent, plan string) (versions [2][]float32, settled, declined string, err error) {
 	for i, lr := range []string{"1e-12", "1"} {
 		run, err := s.begin(ctx, fmt.Sprintf(plan, lr), meters)
@@ -114,7 +114,7 @@ func (s *Server) spy(ctx context.Context, agent *product.Process, reader *Agent,
 	return versions, settled, "", nil
 }
 
-// densePlan is the same as spyPlan with dense, whose first layer is fully connected.
+// densePlan is like spyPlan, but for dense, whose first layer is fully connected.
 const densePlan = `name: spy
 algorithm: fedavg
 rounds: 1
@@ -125,8 +125,8 @@ schedule: {cohort: 1}
 evaluate: {every: 0}
 `
 
-// readDense succeeds if an agent trains the plan and the example that follows from two downloads is
-// one of a meter. An agent without a policy must fall to it.
+// readDense succeeds if an agent trains the plan and the example reconstructed from two downloads
+// belongs to a meter. An agent without a policy must be vulnerable to it.
 func readDense(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -149,7 +149,7 @@ func readDense(ctx context.Context, f *Fleet) (Result, error) {
 		return Result{}, err
 	}
 	if found == "" {
-		return Result{}, errors.New("without a policy no example is found, so this attack shows nothing")
+		return Result{}, errors.New("without a policy no example is found, so this attack proves nothing")
 	}
 	if err := careless.Kill(); err != nil {
 		return Result{}, err
@@ -171,8 +171,8 @@ func readDense(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("the update gives no example"), nil
 }
 
-// denseExample looks for an example that a plan's weights before and after a step give, and returns
-// an empty text if it is none of the meters'.
+// denseExample reconstructs an example from a plan's weights before and after a step. It returns an
+// empty text if the example belongs to none of the meters.
 func (g *ground) denseExample(plan string, versions [2][]float32) (string, error) {
 	d, closer, err := series.OpenPrepared(g.data)
 	if err != nil {
@@ -229,13 +229,13 @@ func line(text, word string) string {
 	return ""
 }
 
-// reconstruct divides the change of each unit's input weights by the change of its bias, and returns
-// the quotients on which most units agree, with the number of these units.
+// reconstruct divides the change of each unit's input weights by the change of its bias. It returns
+// the quotients on which most units agree, and the number of these units.
 func reconstruct(before, after []float32, l firstLayer) (example []float64, gates int) {
 	var all [][]float64
 	for g := range l.units {
 		db := float64(after[l.bias+g]) - float64(before[l.bias+g])
-		if math.Abs(db) < 1e-4 { // rounding would spoil the quotients
+		if math.Abs(db) < 1e-4 { // rounding errors would dominate the quotients
 			continue
 		}
 		x := make([]float64, l.inputs)
@@ -267,15 +267,16 @@ func alike(x, y []float64) bool {
 	return true
 }
 
-// reading looks for the reading of an example: load scaled by the range of the client's
-// training data, hour / 23, day of the week / 6. It returns an empty text if there is none.
+// reading looks up the reading of an example, whose values are the load scaled by the range
+// of the client's training data, hour / 23, and day of the week / 6. It returns an empty
+// text if there is no such reading.
 func (g *ground) reading(example []float64) (string, error) {
 	d, closer, err := series.OpenPrepared(g.data)
 	if err != nil {
 		return "", err
 	}
 	defer closer.Close()
-	zone, err := time.LoadLocation("America/Chicago") // where data generate puts the meters
+	zone, err := time.LoadLocation("America/Chicago") // the zone of the meters that data generate creates
 	if err != nil {
 		return "", err
 	}

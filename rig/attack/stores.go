@@ -21,7 +21,7 @@ import (
 	"loadstar/rig/product"
 )
 
-// stores lists the attacks on what a server keeps in files and databases.
+// stores lists the attacks on a server's files and databases.
 func stores() []Attack {
 	return []Attack{
 		{ID: "H7a", Name: "a server cannot run without the root key in a plain file", Run: rootKeyOnline},
@@ -35,8 +35,8 @@ func stores() []Attack {
 	}
 }
 
-// rootKeyOnline succeeds if a server cannot enrol agents of its fleet after the private key of
-// the root has been taken from its folder.
+// rootKeyOnline succeeds if a server cannot enrol agents of its fleet after the root's private
+// key was removed from its folder.
 func rootKeyOnline(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -74,7 +74,7 @@ func rootKeyOnline(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("the server enrols agents without %s", strings.Join(moved, ", ")), nil
 }
 
-// silentRoot succeeds if a server starts on a ledger with agents while its pki folder is
+// silentRoot succeeds if a server starts on a ledger with agents although its pki folder is
 // empty.
 func silentRoot(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
@@ -90,8 +90,8 @@ func silentRoot(ctx context.Context, f *Fleet) (Result, error) {
 	return f.mustNotServe(ctx, "the server starts with a new root")
 }
 
-// mustNotServe starts a server on the folder of the last one. The attack has succeeded, as the
-// text says, if it serves.
+// mustNotServe starts a server on the folder of the previous one. If it serves, the attack has
+// succeeded, with the given text as its result.
 func (f *Fleet) mustNotServe(ctx context.Context, text string) (Result, error) {
 	_, err := f.Serve(ctx)
 	if errors.Is(err, product.ErrEnded) {
@@ -100,8 +100,9 @@ func (f *Fleet) mustNotServe(ctx context.Context, text string) (Result, error) {
 	return succeeded("%s", text), err
 }
 
-// restoreRevoked succeeds if an agent that was revoked after a backup is served after the
-// backup has been restored, with the list of revocations if the server keeps one.
+// restoreRevoked succeeds if an agent that was revoked after a backup is served once the
+// backup has been restored. The list of revocations is restored too if the server keeps
+// one.
 func restoreRevoked(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -155,7 +156,7 @@ func restoreRevoked(ctx context.Context, f *Fleet) (Result, error) {
 	if err == nil {
 		return succeeded("the revoked agent is served by %s", filepath.Base(back.Dir)), nil
 	}
-	// The restored server must serve others, otherwise the refusal says nothing.
+	// The restored server must serve others, because otherwise the refusal proves nothing.
 	if _, e := back.JoinOne(ctx, "other"); e != nil {
 		return Result{}, e
 	}
@@ -170,8 +171,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// restoreUnknown succeeds if an agent that joined after the backup has ended 10 s after the
-// restored server began.
+// restoreUnknown succeeds if an agent that joined after the backup ends within 10 s of the
+// restored server's start.
 func restoreUnknown(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -209,7 +210,7 @@ func restoreUnknown(ctx context.Context, f *Fleet) (Result, error) {
 	}
 }
 
-// newerSchema succeeds if a server starts on a ledger whose schema is of a later version.
+// newerSchema succeeds if a server starts on a ledger with the schema of a later version.
 func newerSchema(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -229,8 +230,8 @@ func newerSchema(ctx context.Context, f *Fleet) (Result, error) {
 	return f.mustNotServe(ctx, "the server starts on schema 1000")
 }
 
-// readableBackup succeeds if a file of the backup is for others than its owner to read once
-// it is unpacked.
+// readableBackup succeeds if users other than the owner can read a file of the unpacked
+// backup.
 func readableBackup(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -264,8 +265,8 @@ func readableBackup(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("all %d entries are private", n), nil
 }
 
-// readableFiles succeeds if other users can read a file of the server that is not only
-// certificates, in a folder that already existed with mode 0755.
+// readableFiles succeeds if other users can read a file of the server that contains more
+// than certificates, in a folder that already existed with mode 0755.
 func readableFiles(ctx context.Context, f *Fleet) (Result, error) {
 	dir := f.path("server")
 	for _, d := range []string{dir, filepath.Join(dir, "blobs")} {
@@ -309,13 +310,13 @@ func readableFiles(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("all of %d files are private, except certificates", n), nil
 }
 
-// onlyCertificates reports whether a file has certificates and no key.
+// onlyCertificates reports whether a file contains certificates and no key.
 func onlyCertificates(path string) bool {
 	text, err := os.ReadFile(path)
 	return err == nil && strings.Contains(string(text), "BEGIN CERTIFICATE") && !strings.Contains(string(text), "PRIVATE KEY")
 }
 
-// reachable reports whether all folders between a folder and a path may be entered by others.
+// reachable reports whether other users may enter all folders between a folder and a path.
 func reachable(dir, path string) bool {
 	for p := filepath.Dir(path); p != dir && len(p) > len(dir); p = filepath.Dir(p) {
 		info, err := os.Stat(p)
@@ -326,8 +327,8 @@ func reachable(dir, path string) bool {
 	return true
 }
 
-// auditCursor succeeds if a program that reads the audit log in pages from its beginning does
-// not get each of its events once, in order.
+// auditCursor succeeds if a program that reads the audit log in pages from its start does not
+// get each event exactly once, in order.
 func auditCursor(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -343,7 +344,7 @@ func auditCursor(ctx context.Context, f *Fleet) (Result, error) {
 			return Result{}, err
 		}
 	}
-	// The export holds events back until no older one can appear, so the last ones come late.
+	// The export withholds events until no older one can appear, so the last ones are late.
 	seen, last := 0, "0"
 	_, err = product.Eventually(ctx, 40*time.Second, func() (bool, error) {
 		r, err := o.ListAudit(ctx, &v1.ListAuditRequest{Limit: 7, After: last})
@@ -372,10 +373,11 @@ func auditCursor(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%d events were read in pages of 7, each once", seen), nil
 }
 
-var errRepeated = errors.New("pages do not go on where the last one ended")
+var errRepeated = errors.New("a page does not start where the previous one ended")
 
-// moveKeys moves all files with the private key of a public key from one folder to another,
-// and returns their names. Of files that have certificates too, it leaves these in place.
+// moveKeys moves all files that contain the private key of a public key from one folder to
+// another, and returns their names. If a file also contains certificates, moveKeys leaves
+// these in place.
 func moveKeys(from, to string, public any) (moved []string, err error) {
 	if err := os.MkdirAll(to, 0o700); err != nil {
 		return nil, err

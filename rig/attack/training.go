@@ -15,11 +15,12 @@ import (
 	"loadstar/rig/product"
 )
 
-// answer computes a client's result of a task: its numbers (the change of the weights, then
-// of the control variate if the task has one) and its share.
+// answer computes a client's result for a task, which consists of its share and its
+// numbers. The numbers are the change of the weights, followed by that of the control
+// variate if the task has one.
 type answer func(t *v1.Task, weights []float32) ([]float32, *v1.Share)
 
-// harmless answers with a small change that points to no weights in particular.
+// harmless answers with a small change in no particular direction.
 func harmless(t *v1.Task, weights []float32) ([]float32, *v1.Share) {
 	n := numbers(t, weights)
 	for i := range n {
@@ -65,7 +66,7 @@ func (a *Agent) Serve(ctx context.Context, by answer) error {
 				pushed = append(pushed, &v1.Turns{Run: t.Run, Round: t.Round, Clients: done})
 			}
 		}
-		_ = product.Sleep(ctx, 100*time.Millisecond) // the loop ends with the context
+		_ = product.Sleep(ctx, 100*time.Millisecond) // the loop ends when the context does
 	}
 	return nil
 }
@@ -99,12 +100,13 @@ func (a *Agent) checkIn(ctx context.Context, q *v1.ExchangeRequest) (*v1.Exchang
 	defer cancel()
 	r, err := a.Exchange(ctx, q)
 	if err != nil {
-		return nil, fmt.Errorf("checking in: %w", err)
+		return nil, fmt.Errorf("check in: %w", err)
 	}
 	return r, nil
 }
 
-// answer pushes an update for each client of a task and returns those that the server keeps.
+// answer pushes an update for each client of a task and returns the updates that the server
+// accepts.
 func (a *Agent) answer(ctx context.Context, t *v1.Task, by answer) (kept []string, err error) {
 	weights, err := a.weights(ctx, t.Weights)
 	if err != nil {
@@ -144,7 +146,7 @@ func (a *Agent) weights(ctx context.Context, blob string) ([]float32, error) {
 	defer r.Body.Close()
 	b, err := io.ReadAll(r.Body)
 	if err != nil || r.StatusCode != http.StatusOK {
-		return nil, errors.Join(fmt.Errorf("fetching weights: %s", r.Status), err)
+		return nil, errors.Join(fmt.Errorf("fetch weights: %s", r.Status), err)
 	}
 	w := make([]float32, len(b)/4)
 	for i := range w {
@@ -153,7 +155,7 @@ func (a *Agent) weights(ctx context.Context, blob string) ([]float32, error) {
 	return w, nil
 }
 
-// begin starts a run when so many clients are announced.
+// begin starts a run once the given number of clients is announced.
 func (s *Server) begin(ctx context.Context, plan string, clients int64) (string, error) {
 	o, err := s.Operators()
 	if err != nil {
@@ -163,7 +165,7 @@ func (s *Server) begin(ctx context.Context, plan string, clients int64) (string,
 	defer cancel()
 	r, err := o.StartRun(ctx, &v1.StartRunRequest{Plan: plan, Clients: clients})
 	if err != nil {
-		return "", fmt.Errorf("starting a run: %w", err)
+		return "", fmt.Errorf("start a run: %w", err)
 	}
 	return r.Run, nil
 }
@@ -179,7 +181,7 @@ func (s *Server) look(ctx context.Context, run string) (*v1.GetRunResponse, erro
 	return o.GetRun(ctx, &v1.GetRunRequest{Run: run, Rounds: 100})
 }
 
-// follow returns the run once it has ended, or as it is when the time is over.
+// follow returns the run once it has ended, or its current state when the time is up.
 func (s *Server) follow(ctx context.Context, run string, within time.Duration) (*v1.GetRunResponse, error) {
 	var r *v1.GetRunResponse
 	_, err := product.Eventually(ctx, within, func() (bool, error) {

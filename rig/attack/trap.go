@@ -29,19 +29,19 @@ import (
 	"loadstar/series"
 )
 
-// traps lists the attacks of a server that lies about the weights. They run an agent of this
-// tree in this process, because the server under attack is not the one that lies.
+// traps lists the attacks of a server that sends false weights. They run an agent of this
+// tree in this process, because the server under attack does not lie.
 func traps() []Attack {
 	return []Attack{{ID: "S3", Name: "a lying server's weights read a home's profile out of one update", Run: setTrap}}
 }
 
-// liar is a server that sends one task and takes what comes back.
+// liar is a server that sends one task and records the answer.
 type liar struct {
 	v1.UnimplementedAgentServiceHandler
 	blobs map[string][]byte
 
 	mu     sync.Mutex
-	task   *v1.Task // nil if it is answered
+	task   *v1.Task // nil once it is answered
 	pushed []byte
 	reason string
 	done   chan struct{}
@@ -56,7 +56,7 @@ func (l *liar) put(data []byte) string {
 
 func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if hash, ok := strings.CutPrefix(r.URL.Path, "/v1/blobs/"); ok {
-		_, _ = w.Write(l.blobs[hash]) // an agent that has gone away needs no answer
+		_, _ = w.Write(l.blobs[hash]) // the agent has disconnected and needs no answer
 		return
 	}
 	_, h := v1.NewAgentServiceHandler(l, connect.WithInterceptors(protocol.Server()))
@@ -96,15 +96,15 @@ func (l *liar) answered(update []byte, reason string) {
 	}
 }
 
-// bait is a plan with the weights that a liar sends.
+// bait is a plan together with the weights that a liar sends.
 type bait struct {
 	plan    string
 	version int64
 	weights func(*setup.Setup) ([]float32, error)
 }
 
-// offer sends weights to an agent with a policy. It returns the update, or the reason why the
-// agent declines.
+// offer sends weights to an agent with a policy. It returns the update, or the reason for
+// which the agent declines.
 func offer(ctx context.Context, d *series.Dataset, allow policy.Policy, s *setup.Setup, b bait) (update []float32, reason string, err error) {
 	k, err := kernel.Default()
 	if err != nil {
@@ -142,7 +142,7 @@ func offer(ctx context.Context, d *series.Dataset, allow policy.Policy, s *setup
 }
 
 // trapHome returns a home whose mean load by hour has no pattern that an attacker could guess,
-// and these means.
+// together with these means.
 func trapHome() (*series.Dataset, []float64, error) {
 	const days = 300
 	r := rand.New(rand.NewPCG(5, 6))
@@ -178,7 +178,7 @@ func trapSetup(plan string, d *series.Dataset) (*setup.Setup, error) {
 	return setup.New(p, q, 40)
 }
 
-// tensorAt returns where a tensor begins among the shared weights.
+// tensorAt returns the position of a tensor among the shared weights.
 func tensorAt(s *setup.Setup, name string) (at int, shape []int, err error) {
 	for _, l := range s.Problem.Partition.Shared() {
 		for _, x := range l.Tensors {
@@ -191,12 +191,12 @@ func tensorAt(s *setup.Setup, name string) (at int, shape []int, err error) {
 	return 0, nil, fmt.Errorf("the model has no %s", name)
 }
 
-// trapped returns weights with which unit h of the first layer passes on the examples of hour h
-// alone, and all forecasts are far too low, so that the loss has the same slope everywhere.
+// trapped returns weights with which unit h of the first layer passes on only the examples of
+// hour h. All forecasts are far too low, so that the loss has the same slope everywhere.
 func trapped(s *setup.Setup) ([]float32, error) {
 	const sharp, weight, low = 2, 8, -3000
 	shared, _ := s.InitialWeights()
-	clear(shared) // also slopes: units are dead outside of their hour
+	clear(shared) // also clears slopes, so units are inactive outside of their hour
 	names := s.Problem.InputNames()
 	first, shape, err := tensorAt(s, "trunk.0.weight")
 	if err != nil {
@@ -231,8 +231,8 @@ func trapped(s *setup.Setup) ([]float32, error) {
 	return shared, nil
 }
 
-// profile reads the mean load by hour out of an update of trapped weights: the change of a row
-// is the sum of its examples, and that of the bias their number.
+// profile derives the mean load by hour from an update of trapped weights. The change of a row
+// is the sum of its examples, and the change of the bias is their number.
 func profile(s *setup.Setup, update []float32) ([]float64, error) {
 	first, shape, err := tensorAt(s, "trunk.0.weight")
 	if err != nil {
@@ -276,11 +276,12 @@ func alikeness(x, y []float64) float64 {
 	return xy / math.Sqrt(max(xx*yy, math.SmallestNonzeroFloat64))
 }
 
-// setTrap sends weights of a lying server to an agent. Without a policy, one update must give the
-// home's mean load by hour, otherwise the attack shows nothing. It is repelled if an agent with
-// the default policy declines this plan, and the weights with a plan that the policy accepts, as
-// version 0, as the next version and as one of a run that the agent meets late; the same weights
-// must be trained if only the check of weights is off.
+// setTrap sends weights of a lying server to an agent. Without a policy, one update must reveal
+// the home's mean load by hour. Otherwise the attack proves nothing. The attack is repelled if
+// an agent with the default policy declines both this plan and the weights with a plan that the
+// policy accepts. It must decline the weights as version 0, as the next version, and as a
+// version of a run that it enters late. If only the check of weights is off, it must train the
+// same weights.
 func setTrap(ctx context.Context, _ *Fleet) (Result, error) {
 	const solved = 0.9
 	d, means, err := trapHome()
@@ -302,7 +303,7 @@ func setTrap(ctx context.Context, _ *Fleet) (Result, error) {
 	}
 	before := alikeness(found, means)
 	if !(before > solved) {
-		return Result{}, fmt.Errorf("without a policy the correlation is %.3f, so this attack shows nothing", before)
+		return Result{}, fmt.Errorf("without a policy the correlation is %.3f, so this attack proves nothing", before)
 	}
 	if _, reason, err = offer(ctx, d, policy.Default(), s, b); err != nil {
 		return Result{}, err

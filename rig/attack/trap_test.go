@@ -2,7 +2,7 @@ package main
 
 import "testing"
 
-// TestTrap carries S3 out, which needs no binary.
+// TestTrap carries out attack S3, which needs no binary.
 func TestTrap(t *testing.T) {
 	r, err := setTrap(t.Context(), nil)
 	if err != nil || !r.Repelled {

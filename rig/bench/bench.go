@@ -21,8 +21,8 @@ const (
 	Batch = 64
 )
 
-// Progress is called as a benchmark advances: done of total steps, and a note to show
-// next to them.
+// Progress is called as a benchmark advances, with the number of completed and total steps
+// and a note to show next to them.
 type Progress func(done, total int, note string)
 
 // Workload trains one model with one kernel set. It is not safe for concurrent use.
@@ -75,9 +75,9 @@ func NewWorkload(k *kernel.Set, name string) (*Workload, error) {
 	}, nil
 }
 
-// fresh is the number of steps after which a workload starts again from its initial
-// weights. After thousands of steps on one batch, numbers become so small that CPUs compute
-// with them at half the speed, which does not happen in training on changing batches.
+// fresh is the number of steps after which a workload restarts from its initial weights.
+// After thousands of steps on one batch, numbers become so small that CPUs compute with
+// them at half the speed. This does not happen in training, where the batches change.
 const fresh = 1000
 
 // Train runs one training step: forward pass, backward pass and Adam.
@@ -118,7 +118,7 @@ func RandomFleet(meters int) (*series.Dataset, error) {
 	}, all)
 }
 
-// Median returns the median of at least one number.
+// Median returns the median of a non-empty list of numbers.
 func Median(x []float64) float64 {
 	s := slices.Sorted(slices.Values(x))
 	if n := len(s); n%2 == 0 {

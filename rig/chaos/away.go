@@ -13,7 +13,8 @@ import (
 )
 
 // newKeeperAway returns an injector that stops the keeper in the middle of a run and starts it
-// again after a while. While it is away, the run must say for which keeper it waits, and since when.
+// again after a while. While the keeper is down, the run must report which keeper it waits for, and
+// since when.
 func newKeeperAway(t *trial, log io.Writer) injector {
 	r := newRepeated(t, log, kindKeeper)
 	r.once = func(ctx context.Context, i int) error {
@@ -23,13 +24,13 @@ func newKeeperAway(t *trial, log io.Writer) injector {
 			return err
 		}
 		err := r.without(ctx, begun)
-		r.watcher.killed(kindKeeper) // measure from the keeper's return
+		r.watcher.killed(kindKeeper) // measure from the keeper's restart
 		return errors.Join(err, p.Start())
 	}
 	return r
 }
 
-// without checks what the run says while the keeper is away.
+// without checks what the run reports while the keeper is down.
 func (r *repeated) without(ctx context.Context, since time.Time) error {
 	first, err := r.system.auditor.waits(ctx, since, r.away+time.Minute)
 	if err != nil {
@@ -44,8 +45,8 @@ func (r *repeated) without(ctx context.Context, since time.Time) error {
 	return err
 }
 
-// waits returns what a running run says about the keeper that was stopped at a time. It checks
-// that this names the keeper and a time near that one.
+// waits returns what a running run reports about the keeper that was stopped at a given time.
+// It checks that the report names the keeper and a time close to the given one.
 func (a *auditor) waits(ctx context.Context, since time.Time, within time.Duration) (text string, err error) {
 	told, err := product.Eventually(ctx, within, func() (bool, error) {
 		all, err := a.ledger.runs(ctx, "")
@@ -74,15 +75,16 @@ func (a *auditor) waits(ctx context.Context, since time.Time, within time.Durati
 	const form = "2006-01-02 15:04:05 MST"
 	rest, named := strings.CutPrefix(text, "keeper "+keeperName+" has not answered since ")
 	if !told || !named {
-		return "", fmt.Errorf("the keeper was stopped, and the run says that it waits: %q", text)
+		return "", fmt.Errorf("the keeper was stopped, but the run reports that it waits: %q", text)
 	}
 	at, err := time.Parse(form, rest[:min(len(form), len(rest))])
 	if err != nil {
 		return "", err
 	}
-	// Whoever needs the keeper notices at once, and a coordinator that waits for checked results within 10 s.
+	// A part of the server that needs the keeper notices immediately, and a coordinator that
+	// waits for checked results notices within 10 s.
 	if late := at.Sub(since.Truncate(time.Second)); late < 0 || late > 30*time.Second {
-		return "", fmt.Errorf("the keeper was stopped at %s, and the run says %q", since.UTC().Format(form), text)
+		return "", fmt.Errorf("the keeper was stopped at %s, but the run reports %q", since.UTC().Format(form), text)
 	}
 	return text, nil
 }

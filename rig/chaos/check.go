@@ -13,11 +13,12 @@ import (
 // findings are the results of comparing the ledger with the agents' logs.
 type findings struct {
 	runs, rounds, receipts int
-	// lost is the number of turns that clients were asked for but that were never counted,
-	// plus the number of turns that an agent logged as counted but that are not in the
-	// ledger. twice is the number of turns that were counted more than once.
+	// lost is the number of requested turns that were never counted, plus the number of
+	// turns that an agent logged as counted but that are not in the ledger. twice is the
+	// number of turns that were counted more than once.
 	lost, twice int
-	// released is the number of rounds that the keeper has released, and again that of repetitions.
+	// released is the number of rounds that the keeper has released, and again is the number
+	// of repeated releases.
 	released, again int
 	faults          []string
 }
@@ -59,7 +60,7 @@ func (s *system) settle(ctx context.Context, limit time.Duration) error {
 }
 
 // check compares the ledger with the agents' logs after all runs have ended. A round of a
-// synchronous run must count a result of every client that it has asked. A round of an
+// synchronous run must count a result of every client that it asked. A round of an
 // asynchronous run counts the updates that arrive, and is abandoned if there are none.
 func (s *system) check(ctx context.Context, asynchronous map[string]bool) (*findings, error) {
 	f := &findings{}
@@ -105,7 +106,7 @@ func (f *findings) addRounds(runs []run, rounds []closed, counted map[turn]int, 
 	for _, r := range rounds {
 		f.rounds++
 		merged[r.run] += r.counted
-		// All clients of a round that evaluates do, and each counts once.
+		// In a round that evaluates, all clients evaluate, and each counts once.
 		if r.evaluated != 0 && r.evaluated != r.counted {
 			f.fault("round %d of %s: counted %d clients and evaluated %d", r.round, r.run, r.counted, r.evaluated)
 		}
@@ -131,7 +132,7 @@ func (f *findings) addRounds(runs []run, rounds []closed, counted map[turn]int, 
 	}
 }
 
-// addHeard compares what agents heard with the receipts.
+// addHeard compares the verdicts that agents received with the receipts.
 func (f *findings) addHeard(heard map[turn]bool, counted map[turn]int, revoked map[string]bool) {
 	for t := range heard {
 		if counted[t] == 0 {

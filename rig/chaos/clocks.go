@@ -16,10 +16,10 @@ import (
 	"loadstar/rig/product"
 )
 
-// testClock is added to Go's package time when the binary under test is built. The time of
-// day then has an offset in seconds, which the process reads from a file that the test
-// changes. The monotonic clock stays, as when an operator or NTP sets a machine's clock.
-// Tools that replace the C library's clock do not reach Go programs.
+// testClock is added to Go's package time in the build of the binary under test. The time
+// of day then has an offset in seconds, which the process reads from a file that the test
+// changes. The monotonic clock is unaffected, as when an operator or NTP sets a machine's
+// clock. Tools that replace the C library's clock have no effect on Go programs.
 const testClock = `package time
 
 import (
@@ -71,7 +71,7 @@ func buildWithClock(ctx context.Context, dir string) (string, error) {
 	const call = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"
 	changed := strings.Replace(string(text), call, call+"\tsec += offset()\n", 1)
 	if changed == string(text) {
-		return "", errors.New("this version of Go has another time.Now")
+		return "", errors.New("this version of Go has a different time.Now")
 	}
 	overlay := map[string]string{now: filepath.Join(dir, "time.go.txt"), filepath.Join(filepath.Dir(now), "offset.go"): filepath.Join(dir, "offset.go.txt")}
 	list, err := json.Marshal(map[string]any{"Replace": overlay})
@@ -87,7 +87,7 @@ func buildWithClock(ctx context.Context, dir string) (string, error) {
 	return path, product.Build(ctx, path, "-overlay", filepath.Join(dir, "overlay.json"))
 }
 
-// These are the machines whose clocks jump.
+// The machines whose clocks jump.
 const (
 	clockServers  = "servers"
 	clockAgents   = "agents"
@@ -97,10 +97,10 @@ const (
 // clockFile returns the file with the offset of a clock. Processes map it into memory.
 func (s *system) clockFile(whose string) string { return filepath.Join(s.dir, "clock-"+whose) }
 
-// setClock moves a clock away from the time of day.
+// setClock sets a clock to an offset from the time of day.
 func (s *system) setClock(whose string, by time.Duration) error {
 	if whose == clockDatabase {
-		// faketime reads the file again at every call.
+		// faketime rereads the file at every call.
 		return os.WriteFile(s.clockFile(whose), fmt.Appendf(nil, "%+ds\n", int64(by/time.Second)), 0o644)
 	}
 	f, err := os.OpenFile(s.clockFile(whose), os.O_WRONLY|os.O_CREATE, 0o644)
@@ -111,7 +111,7 @@ func (s *system) setClock(whose string, by time.Duration) error {
 	return errors.Join(err, f.Close())
 }
 
-// clockEnv returns the variables of a process's environment that lead to its clock.
+// clockEnv returns the environment variables that point a process to its clock.
 func (s *system) clockEnv(kind string) []string {
 	if !s.clocks {
 		return nil
@@ -138,7 +138,7 @@ func (s *system) startClocks() error {
 	return errors.Join(all...)
 }
 
-// jump is one jump of a clock, and back.
+// jump is a jump of a clock and the jump back.
 type jump struct {
 	whose string
 	by    time.Duration
@@ -149,7 +149,8 @@ func (j jump) name() string {
 	return j.whose + ", " + text[j.by]
 }
 
-// Servers measure the database's clock every 30 seconds, so a jump of it must last longer.
+// Servers measure the database's clock every 30 seconds, so a jump of that clock must last
+// longer.
 const (
 	year        = 365 * 24 * time.Hour
 	jumpLasts   = 6 * time.Second
@@ -178,7 +179,7 @@ func newJumps(t *trial, log io.Writer) injector {
 		if err := t.system.setClock(j.whose, j.by); err != nil {
 			return err
 		}
-		_ = product.Sleep(ctx, lasts) // what follows ends with the context too
+		_ = product.Sleep(ctx, lasts) // the loop below ends with the context too
 		return t.system.setClock(j.whose, 0)
 	}
 	return r

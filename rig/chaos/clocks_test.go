@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The clock's source becomes a part of package time, which can import little. Only make clocks
-// compiles it.
+// The clock's source becomes a part of package time, which can import only few packages. Only
+// make clocks compiles it.
 func TestClockImports(t *testing.T) {
 	f, err := parser.ParseFile(token.NewFileSet(), "offset.go", testClock, parser.ImportsOnly)
 	if err != nil {

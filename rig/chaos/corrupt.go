@@ -24,9 +24,10 @@ type stored struct {
 	// read reads everything in a copy of the folder as the product does, and returns its
 	// parts by name.
 	read func(ctx context.Context, dir string) (map[string]string, error)
-	// names are words of which an error must have one, so that a person knows what is damaged.
+	// names are words of which an error must contain one, so that a person knows what is
+	// damaged.
 	names []string
-	// share is the number of damaged files of a hundred.
+	// share is the number of damaged files out of a hundred.
 	share int
 
 	whole                map[string]string
@@ -41,9 +42,9 @@ const (
 	silent   = "SILENT"
 )
 
-// corruption damages files of a stopped fleet, reads everything in them, and compares it
-// with what was in the files before. One in six files is cut short, in the others a bit is
-// flipped.
+// corruption damages files of a stopped fleet, reads all of them, and compares their
+// contents with those before the damage. One in six files is truncated, and a bit is
+// flipped in the others.
 func corruption(ctx context.Context, o options, out io.Writer) error {
 	begun := time.Now()
 	all, err := fixture(ctx, o)
@@ -82,7 +83,7 @@ func corruption(ctx context.Context, o options, out io.Writer) error {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t\n", k.name, k.flips, k.cuts, k.harmless, k.found, k.bad)
 		sum.flips, sum.cuts, sum.harmless, sum.found, sum.bad = sum.flips+k.flips, sum.cuts+k.cuts, sum.harmless+k.harmless, sum.found+k.found, sum.bad+k.bad
 	}
-	_ = w.Flush() // nothing reads this output but people
+	_ = w.Flush() // only people read this output
 	fmt.Fprintf(out, "%.0f s\n", time.Since(begun).Seconds())
 	fmt.Fprintf(out, "flips %d, truncations %d, harmless %d, detected %d, silent %d\n", sum.flips, sum.cuts, sum.harmless, sum.found, sum.bad)
 	if len(problems) > 0 {
@@ -136,8 +137,8 @@ func (k *stored) copied(dir string) (string, error) {
 	return to, copyTree(k.dir, to)
 }
 
-// damage damages one file of a copy and returns what reading the copy shows. what describes
-// the damage and the error.
+// damage damages one file of a copy and returns the effect on reading the copy. what
+// describes the damage and the error.
 func (k *stored) damage(ctx context.Context, dir string, cut bool, rng *rand.Rand) (verdict, what string, err error) {
 	to, err := k.copied(dir)
 	if err != nil {
@@ -194,7 +195,7 @@ func (k *stored) compare(got map[string]string) string {
 	return verdict
 }
 
-// difference names what differs.
+// difference names the parts that differ.
 func (k *stored) difference(got map[string]string) string {
 	var all []string
 	for name, want := range k.whole {
@@ -228,8 +229,8 @@ func (k *stored) spot(dir string, rng *rand.Rand) (path string, off int64, err e
 	if err != nil || len(all) == 0 {
 		return "", 0, errors.Join(err, errors.New("there is no file to damage"))
 	}
-	// Half of the damages hit any file, and the others any byte, so that small files are
-	// damaged too.
+	// Half of the damages choose a file at random and the other half a byte, so that small
+	// files are damaged too.
 	f := all[rng.IntN(len(all))]
 	if rng.IntN(2) == 0 {
 		sum := int64(0)
@@ -261,7 +262,7 @@ func flip(path string, off int64, bit int) error {
 	return errors.Join(err, f.Close())
 }
 
-// copyTree copies a folder with owners and rights, without sockets.
+// copyTree copies a folder with owners and permissions, without sockets.
 func copyTree(from, to string) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 
 const database = "loadstar"
 
-// postgres is the part of the system that runs PostgreSQL.
+// postgres is a part of the system that runs PostgreSQL.
 type postgres struct {
 	mu     sync.Mutex
 	server *pgtest.Server

@@ -12,7 +12,8 @@ import (
 	"loadstar/rig/product"
 )
 
-// replicated starts PostgreSQL on three machines under Patroni, and returns the address of all.
+// replicated starts PostgreSQL on three machines under Patroni, and returns an address that
+// names all of them.
 func (s *system) replicated() (string, error) {
 	dir := filepath.Join(s.dir, "pg")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -27,7 +28,7 @@ func (s *system) replicated() (string, error) {
 	return all.URL(database), all.Create(database)
 }
 
-// machinesPart is the part that ends all machines of a database.
+// machinesPart is a part that ends all machines of a database.
 type machinesPart struct{ *patroni.Cluster }
 
 func (p machinesPart) Kind() string { return kindPostgres }
@@ -49,18 +50,18 @@ const (
 var failures = []string{postgresKilled, patroniKilled, machineKilled, machinePaused, machineCut, etcdKilled}
 
 const (
-	// awayLeast and awayMost limit how long a machine stays broken. Another one takes over after
-	// about 20 seconds, so some come back before.
+	// awayLeast and awayMost limit the time for which a machine stays broken. Another machine
+	// takes over after about 20 seconds, so some machines return before that.
 	awayLeast, awayMost = 5 * time.Second, 45 * time.Second
-	// wholeAgain is how long a cluster may take until it has all standbys.
+	// wholeAgain is the maximum time until a cluster has all standbys again.
 	wholeAgain = 5 * time.Minute
 )
 
-// failover breaks the primary of a PostgreSQL cluster, or the etcd that decides which it is.
+// failover breaks the primary of a PostgreSQL cluster, or the etcd that elects it.
 type failover struct {
 	*repeated
-	changes int             // how often another machine became the primary
-	whole   []time.Duration // from the fault until all standbys follow
+	changes int             // number of times that another machine became the primary
+	whole   []time.Duration // times from the fault until all standbys follow
 }
 
 func newFailover(t *trial, log io.Writer) *failover {
@@ -82,7 +83,7 @@ func (f *failover) fail(ctx context.Context, i int) error {
 	}
 	away := awayLeast + time.Duration(f.rng.Int64N(int64(awayMost-awayLeast)))
 	if f.rng.IntN(3) == 0 {
-		away = 2 * awayMost // until another machine has taken over in any case
+		away = 2 * awayMost // long enough for another machine to take over
 	}
 	f.begin(kind, "on %s for %d s", hit, int(away.Seconds()))
 	begun := time.Now()
@@ -92,10 +93,10 @@ func (f *failover) fail(ctx context.Context, i int) error {
 	if err := strike(hit); err != nil {
 		return err
 	}
-	if kind != postgresKilled { // Patroni starts it again
-		_ = product.Sleep(ctx, away) // what follows ends with the context too
+	if kind != postgresKilled { // Patroni restarts it
+		_ = product.Sleep(ctx, away) // the code below ends with the context too
 	}
-	if err := all.Repair(hit); err != nil { // also if the test ends: it looks at the database
+	if err := all.Repair(hit); err != nil { // even if the test ends, because it examines the database afterwards
 		return err
 	}
 	if err := all.Whole(context.WithoutCancel(ctx), wholeAgain); err != nil {
@@ -108,7 +109,6 @@ func (f *failover) fail(ctx context.Context, i int) error {
 	return nil
 }
 
-// print implements injector.
 func (f *failover) print(out io.Writer) {
 	f.note("another machine became the primary %d times; all standbys followed again after a median of %.0f s (max %.0f s)",
 		f.changes, quantile(f.whole, 0.5).Seconds(), quantile(f.whole, 1).Seconds())

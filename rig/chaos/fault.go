@@ -16,12 +16,13 @@ import (
 
 // injector injects faults into a system while it trains.
 type injector interface {
-	// run injects n faults, or fewer if ctx ends. It returns when the system is whole
-	// again.
+	// run injects n faults, or fewer if ctx ends. It returns when the system is fully
+	// repaired.
 	run(ctx context.Context, n int)
 	// count returns the number of faults so far.
 	count() int
-	// problems lists what must not happen while the injector breaks or repairs parts.
+	// problems lists the events that must not happen while the injector breaks or repairs
+	// parts.
 	problems() []string
 	// print writes a table of the faults and of the times until the system recovered.
 	print(out io.Writer)
@@ -32,18 +33,18 @@ type fault struct {
 	about string
 	// plural is the word for the faults in the last line of the output.
 	plural string
-	// cluster means that the fault needs the form cluster.
+	// cluster means that the fault requires the layout cluster.
 	cluster bool
-	// keeper means that the fault needs a keeper.
+	// keeper means that the fault requires a keeper.
 	keeper bool
 	// disks means that each process has a disk that can fail.
 	disks bool
 	// available returns why the fault cannot be injected on this machine. It may be nil.
 	available func() error
-	// alone is a test of its own, without injector. It may be nil.
+	// alone is a complete test that needs no injector. It may be nil.
 	alone func(ctx context.Context, o options, out io.Writer) error
-	// explains reports whether the fault is why a process ended by itself. If it is nil, no
-	// process may end by itself.
+	// explains reports whether the fault explains why a process ended by itself. If it is
+	// nil, no process may end by itself.
 	explains func(exit string) bool
 	// arrange changes the layout before the system starts. It may be nil.
 	arrange func(*layout)
@@ -94,8 +95,8 @@ var faults = map[string]fault{
 	"clocks": {
 		about: "set the clocks of servers, agents and PostgreSQL by an hour and a year, and back", plural: "jumps", cluster: true,
 		// A jump of the database's clock ends leases, and agents count as silent until they
-		// check in again. Both times are longer than a year here, so that the weights stay
-		// those of the simulator.
+		// check in again. Here both times are longer than a year, so that the weights equal
+		// the simulator's.
 		arrange: func(l *layout) {
 			l.clocks, l.serve = true, []string{"--set", "rounds.lease=20000h", "--set", "agents.seen=20000h"}
 		},
@@ -106,7 +107,7 @@ var faults = map[string]fault{
 	"failover-etcd3":        replicated(", with the third interface of etcd, with which Patroni before 3.0.3 loses updates", patroni.Options{V3: true}),
 }
 
-// replicated is the fault that breaks a PostgreSQL that replicates.
+// replicated is the fault that breaks a replicating PostgreSQL.
 func replicated(how string, o patroni.Options) fault {
 	return fault{
 		about: "break the primary of PostgreSQL under Patroni: kill, pause and cut off PostgreSQL, Patroni, machines and etcd" + how, plural: "failovers", cluster: true, available: patroni.Available,

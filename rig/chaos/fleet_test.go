@@ -16,7 +16,7 @@ import (
 	"loadstar/rig/product"
 )
 
-// patient is the time without progress after which a test fails. It is long, since the
+// patient is the time without progress after which a test fails. It is long, because the
 // machine may be busy.
 const patient = 2 * time.Minute
 
@@ -63,7 +63,7 @@ type bench struct {
 	*testing.T
 	*system
 	token string
-	runs  map[string]reference // by the plan's name
+	runs  map[string]reference // by the name of the plan
 }
 
 // newBench starts a system without agents.
@@ -108,7 +108,7 @@ func newBench(t *testing.T, l layout, meters int) *bench {
 	return b
 }
 
-// host makes the agents with numbers from from up to to join, and starts them.
+// host makes the agents with the numbers from up to to join, and starts them.
 func (b *bench) host(from, to int) {
 	b.Helper()
 	for i := from; i < to; i++ {
@@ -151,7 +151,7 @@ func (b *bench) identical(name string) {
 	}
 }
 
-// right stops all processes and checks the ledger against the agents' logs.
+// right stops all processes and compares the ledger with the agents' logs.
 func (b *bench) right(asynchronous map[string]bool) {
 	b.Helper()
 	if err := b.settle(b.Context(), patient); err != nil {
@@ -173,8 +173,8 @@ func (b *bench) right(asynchronous map[string]bool) {
 	b.Logf("%d runs, %d rounds, %d receipts, lost %d, twice %d", f.runs, f.rounds, f.receipts, f.lost, f.twice)
 }
 
-// fleetSize returns the number of clients and agents of a test, and the number of clients
-// that a round asks. In the long form, these are the same as in make chaos.
+// fleetSize returns the number of clients and agents of a test, and the size of a round's
+// cohort. In the long form, these are the same as in make chaos.
 func fleetSize() (clients, hosts, asked int) {
 	return testkit.Pick(50, meters), testkit.Pick(5, agents), testkit.Pick(10, cohort)
 }

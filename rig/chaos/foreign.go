@@ -17,24 +17,23 @@ import (
 	"loadstar/rig/product"
 )
 
-// foreignCase is what another program, or a person, does to the ledger of a server that was
-// killed.
+// foreignCase is an action of another program or a person on the ledger of a killed server.
 type foreignCase struct {
 	name string
-	// sqlite is the input of Debian's sqlite3, python a program whose variable c is a
-	// connection, and shell a script whose first argument is the ledger.
+	// sqlite is the input of Debian's sqlite3. python is a program whose variable c is a
+	// connection. shell is a script whose first argument is the ledger.
 	sqlite, python, shell string
-	running               bool // it is done while the server runs, which is killed afterwards
-	// refused is what the server must say if it must not start. The ledger is then put back as
-	// it was. either means that it may start too, and then counts right.
+	running               bool // the action takes place while the server runs, which is killed afterwards
+	// refused is a part of the server's message if it must not start. The ledger is then
+	// restored. either means that the server may also start, and must then count correctly.
 	refused string
 	either  bool
 }
 
-// die ends sqlite3 so that it cannot clean up.
+// die ends sqlite3 without giving it a chance to clean up.
 const die = "\n.shell kill -9 $PPID\n"
 
-// spill makes sqlite3 write pages of a transaction to the log before it is committed.
+// spill makes sqlite3 write pages of a transaction to the log before the commit.
 const spill = "PRAGMA cache_size = 5; BEGIN; CREATE TABLE other (b BLOB); WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 99) INSERT INTO other SELECT zeroblob(5000) FROM n;"
 
 // replace is the end of a script that replaces the ledger with the file next to it.
@@ -60,16 +59,17 @@ var foreignCases = []foreignCase{
 	{name: "journal_mode = DELETE", sqlite: "PRAGMA journal_mode = DELETE;"},
 	{name: "page size and auto_vacuum", sqlite: "PRAGMA journal_mode = DELETE; PRAGMA page_size = 8192; PRAGMA auto_vacuum = INCREMENTAL; VACUUM;"},
 	{name: "the index of the log is removed", shell: `rm "$1-shm"`},
-	// If nothing was counted since SQLite last moved the log into the file, nothing that was counted is lost.
+	// If nothing was counted since SQLite last moved the log into the file, no counted update
+	// is lost.
 	{name: "it is copied without its log", shell: `cp "$1" "$1.new"` + replace, refused: "lacks updates that were counted", either: true},
-	{name: "a receipt is deleted", sqlite: "DELETE FROM receipts WHERE rowid = (SELECT max(rowid) FROM receipts);", refused: "receipts are stored: the others were deleted or lost"},
+	{name: "a receipt is deleted", sqlite: "DELETE FROM receipts WHERE rowid = (SELECT max(rowid) FROM receipts);", refused: "receipts are stored; the others were deleted or lost"},
 	{name: "a run is changed", sqlite: "UPDATE runs SET batch = batch - 1;", refused: "table runs, row "},
 	{name: "a version is changed", sqlite: "UPDATE versions SET weights = control WHERE version = (SELECT max(version) FROM versions);", refused: "table versions, row "},
 	{name: "sqlite3 and Python read it while the server runs", running: true, sqlite: "SELECT count(*) FROM receipts; PRAGMA wal_checkpoint;", python: "c.execute('SELECT count(*) FROM agents').fetchall()"},
 	{name: "sqlite3 copies it while the server runs", running: true, shell: `sqlite3 -bail "$1" "VACUUM INTO '$1.copy'" && rm "$1.copy"`},
 }
 
-// foreign is the injector of what other programs do.
+// foreign is the injector of the actions of other programs.
 type foreign struct {
 	*repeated
 	right, cases int
@@ -81,14 +81,14 @@ func newForeign(t *trial, log io.Writer) *foreign {
 	return f
 }
 
-// run implements injector. Each case is used once.
+// Each case is used once.
 func (f *foreign) run(ctx context.Context, n int) {
 	f.cases = min(n, len(foreignCases))
 	f.repeated.run(ctx, f.cases)
 }
 
-// line returns the last line of the output. If the fleet has counted wrong, it is not known
-// after which case.
+// line returns the last line of the output. If the fleet has counted wrongly, the case that
+// caused it is not known.
 func (f *foreign) line() string {
 	if x := f.findings; x != nil && x.lost+x.twice+len(f.differ) > 0 {
 		return fmt.Sprintf("foreign %d cases, 0 right: the fleet has counted wrong", f.cases)
@@ -96,14 +96,14 @@ func (f *foreign) line() string {
 	return fmt.Sprintf("foreign %d cases, %d right", f.cases, f.right)
 }
 
-// refusesLedger reports whether a server ended because it refused its ledger. Whether it was
-// right is decided by use.
+// refusesLedger reports whether a server ended because it refused its ledger. Whether the
+// refusal was correct is decided by use.
 func refusesLedger(exit string) bool {
 	return strings.Contains(exit, "ended by itself") && strings.Contains(exit, "the database")
 }
 
 // use kills the server, lets another program use the ledger, and starts the server again. If
-// it does not start, use puts the ledger back, so that the other cases can be tried.
+// the server does not start, use restores the ledger, so that the other cases can be tried.
 func (f *foreign) use(ctx context.Context, i int) error {
 	x, server, path := foreignCases[i], f.system.servers[0].(*process), f.system.ledger.path
 	if x.running {
@@ -157,8 +157,8 @@ func (f *foreign) wrong(format string, args ...any) {
 	f.found = append(f.found, fmt.Sprintf(format, args...))
 }
 
-// restart starts the server, and waits until it is ready or has ended by itself. It returns
-// what the server said in the latter case.
+// restart starts the server, and waits until it is ready or has ended by itself. If it
+// ended, restart returns the server's message.
 func (f *foreign) restart(ctx context.Context, server *process) (refusal string, err error) {
 	before := len(server.Exits())
 	if err := server.Start(); err != nil {
@@ -180,10 +180,10 @@ func (f *foreign) restart(ctx context.Context, server *process) (refusal string,
 			return "", ctx.Err()
 		}
 	}
-	return "", fmt.Errorf("the server neither starts nor ends within %s: %s", f.patience, server.Log(500))
+	return "", fmt.Errorf("the server neither became ready nor ended within %s: %s", f.patience, server.Log(500))
 }
 
-// copyLedger copies a ledger with its log. It removes what the target had.
+// copyLedger copies a ledger with its log. It first removes the target's files.
 func copyLedger(from, to string) error {
 	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
 		if err := os.RemoveAll(to + suffix); err != nil {
@@ -196,7 +196,7 @@ func copyLedger(from, to string) error {
 	return nil
 }
 
-// act does to a ledger what the case says.
+// act carries out the case on a ledger.
 func (x *foreignCase) act(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

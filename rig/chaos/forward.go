@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// forwarder is a minimal load balancer: it forwards each connection to a server that
-// accepts it. It can also be a bad link.
+// forwarder is a minimal load balancer, which forwards each connection to a server that
+// accepts it. It can also simulate a bad link.
 type forwarder struct {
 	listener net.Listener
 	to       []string
@@ -20,13 +20,13 @@ type forwarder struct {
 	count int // connections that were cut or became dead
 }
 
-// line says how fast a link is. The zero value has no limits.
+// line is the speed of a link. The zero value has no limits.
 type line struct {
 	rate          int // bytes per second and direction of a connection
 	delay, jitter time.Duration
 }
 
-// direction is that of the data on a connection. Requests go up, answers down.
+// direction is the direction of data on a connection. Requests go up, and answers go down.
 type direction int
 
 const (
@@ -38,7 +38,7 @@ const (
 type carried struct {
 	ends [2]net.Conn // the client's and the server's
 	mu   sync.Mutex
-	dead [2]bool // by direction: the data is lost, but the connection stays open
+	dead [2]bool // by direction: the data is discarded, but the connection stays open
 	left [2]int  // by direction: bytes until the connection is cut, or -1
 }
 
@@ -65,7 +65,7 @@ func (f *forwarder) accept() {
 	}
 }
 
-// set changes how fast the link is.
+// set changes the speed of the link.
 func (f *forwarder) set(l line) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -96,10 +96,11 @@ func (f *forwarder) each(do func(*carried)) {
 	}
 }
 
-// kill makes one direction of all open connections dead for good. New connections work.
+// kill makes one direction of all open connections permanently dead. New connections are not
+// affected.
 func (f *forwarder) kill(d direction) { f.each(func(c *carried) { c.dead[d] = true }) }
 
-// cut cuts all open connections after some more bytes in a direction, up to most.
+// cut cuts all open connections after some more bytes in a direction, at most most.
 func (f *forwarder) cut(d direction, most int) {
 	f.each(func(c *carried) { c.left[d] = rand.IntN(most) })
 }
@@ -151,7 +152,7 @@ func (f *forwarder) copy(c *carried, d direction) {
 	from, to := c.ends[d], c.ends[1-d]
 	defer func() {
 		from.Close()
-		if !c.silent() { // the other end of a dead connection never hears of its end
+		if !c.silent() { // the other end of a dead connection does not see its end
 			to.Close()
 		}
 	}()
@@ -184,8 +185,8 @@ func (f *forwarder) copy(c *carried, d direction) {
 	}
 }
 
-// take reports whether n bytes in a direction are lost, or how many of them pass before the
-// connection is cut.
+// take reports whether n bytes in a direction are discarded, or how many of them pass
+// before the connection is cut.
 func (c *carried) take(d direction, n int) (dead bool, part int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,7 +209,7 @@ func (c *carried) silent() bool {
 func (c *carried) reset() {
 	for _, x := range c.ends {
 		if t, ok := x.(*net.TCPConn); ok {
-			_ = t.SetLinger(0) // without it the end is orderly
+			_ = t.SetLinger(0) // without this the connection ends in an orderly way
 		}
 		x.Close()
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 // fullDisks is the fault of disks that are full, or that the system has made read-only
-// because of errors. After a while they have room again. Processes that end in between are
-// started again by their supervisor.
+// because of errors. After a while there is space again. A supervisor restarts processes
+// that ended in the meantime.
 type fullDisks struct{}
 
 const (
@@ -21,7 +21,7 @@ const (
 	fullLongest                     = 4 * time.Second
 )
 
-// storeShare is the share of each kind of part: most faults hit the disks of stores.
+// storeShare is the share of each kind of part; most faults hit the disks of stores.
 var storeShare = map[string]int{
 	kindServer: 30, kindGateway: 5, kindCoordinator: 5, kindPostgres: 35, kindAgent: 25,
 	kindShared: 8, kindSite: 8,
@@ -69,7 +69,7 @@ func (t *target) set(f faultfs.Fault) error {
 	return nil
 }
 
-// revive starts PostgreSQL again if it has ended, as a supervisor does with other processes.
+// revive restarts PostgreSQL if it has ended, as a supervisor does with other processes.
 func (s *system) revive(p part) error {
 	for range 3 {
 		if _, err := s.ledger.number(context.Background(), "SELECT 1"); err == nil {
@@ -80,7 +80,7 @@ func (s *system) revive(p part) error {
 	return errors.Join(p.Kill(), p.Start())
 }
 
-// saysFull reports whether a process that ended by itself said that it could not write.
+// saysFull reports whether a process that ended by itself reported that it could not write.
 func saysFull(exit string) bool {
 	lower := strings.ToLower(exit)
 	return strings.Contains(lower, "no space left on device") ||

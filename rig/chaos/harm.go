@@ -7,20 +7,21 @@ import (
 	"time"
 )
 
-// harm is what a killer does to parts of a system.
+// harm is the action of a killer on parts of a system.
 type harm interface {
-	// hows lists what begin can return, which are the columns of the table of results.
+	// hows lists the possible results of begin, which are the columns of the table of results.
 	hows() []string
-	// targets returns what can be hit.
+	// targets returns the targets that can be hit.
 	targets(s *system) []*target
-	// begin harms a target, and end ends that.
+	// begin starts the harm to a target, and end stops it.
 	begin(t *target, seed uint64) (how, detail string, err error)
 	end(t *target) error
-	// longest is the longest time between begin and end.
+	// longest is the maximum time between begin and end.
 	longest() time.Duration
 }
 
-// target is what one fault hits: usually one part, sometimes several at the same time.
+// target is the target of one fault, usually one part and sometimes several parts at the same
+// time.
 type target struct {
 	system *system
 	kind   string
@@ -34,7 +35,7 @@ func (t *target) name() string {
 	return t.kind
 }
 
-// each calls do for all parts at the same time.
+// each calls do for all parts concurrently.
 func (t *target) each(do func(part) error) error {
 	var wg sync.WaitGroup
 	all := make([]error, len(t.parts))
@@ -45,7 +46,7 @@ func (t *target) each(do func(part) error) error {
 	return errors.Join(all...)
 }
 
-// start starts all parts again, stores before the servers that use them.
+// start restarts all parts, stores before the servers that use them.
 func (t *target) start() error {
 	for _, p := range t.parts {
 		if err := p.Start(); err != nil {
@@ -66,10 +67,10 @@ func singles(s *system) (all []*target) {
 	return all
 }
 
-// kills is the fault of a process that is killed, or told to end.
+// kills is the fault of a process that is killed or asked to end.
 type kills struct{}
 
-// toldShare is the share of SIGTERM: one in toldShare kills uses it instead of SIGKILL.
+// toldShare is the share of SIGTERM, which one in toldShare kills uses instead of SIGKILL.
 const toldShare = 5
 
 func (kills) hows() []string              { return []string{"SIGKILL", "SIGTERM"} }
@@ -84,8 +85,8 @@ func (kills) begin(t *target, seed uint64) (how, detail string, err error) {
 	return "SIGKILL", "", t.each(part.Kill)
 }
 
-// cuts is the fault of machines that lose their power: their processes are killed, and their
-// disks lose what was not synced.
+// cuts is the fault of machines that lose power. Their processes are killed, and their disks
+// lose all data that was not synced.
 type cuts struct{}
 
 func (cuts) hows() []string         { return []string{"cut"} }

@@ -28,15 +28,15 @@ const (
 	downMost  = 2 * time.Second
 )
 
-// killer lets faults happen to parts of a system at random: it kills them and starts them
-// again, or whatever else its fault is.
+// killer causes faults in parts of a system at random. It kills them and restarts them, or
+// carries out another harm.
 type killer struct {
 	system  *system
 	watcher *watcher
 	harm    harm
 	rng     *rand.Rand // used only by the goroutine of run
 	share   map[string]int
-	most    int  // kills that may hit the same round before the killer waits for its end
+	most    int  // maximum number of kills in the same round before the killer waits for the round's end
 	aim     bool // every other kill waits for a merge
 	log     io.Writer
 	seen    int64 // number of merged rounds at the latest check
@@ -46,7 +46,7 @@ type killer struct {
 	down   map[part]bool
 	counts map[string]map[string]int // number of faults by what happened and by kind
 	rounds int64                     // number of rounds merged before the last kill
-	merges int                       // kills after which a closed round was without its new version
+	merges int                       // kills after which a closed round did not have its new version yet
 	faults []string
 	wg     sync.WaitGroup
 }
@@ -58,7 +58,6 @@ func newKiller(s *system, w *watcher, h harm, seed uint64, log io.Writer) *kille
 	}
 }
 
-// count implements injector.
 func (k *killer) count() (n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -116,7 +115,7 @@ func (k *killer) breathe(ctx context.Context) {
 	}
 }
 
-// awaitMerge waits until a round is being merged, but not long.
+// awaitMerge waits for a short time until a round is being merged.
 func (k *killer) awaitMerge(ctx context.Context) {
 	const limit = 5 * time.Second
 	for end := time.Now().Add(limit); time.Now().Before(end) && !k.merging(ctx); {
@@ -188,7 +187,7 @@ func (k *killer) strike(ctx context.Context, t *target) {
 			k.merges++
 			k.mu.Unlock()
 		}
-		_ = product.Sleep(ctx, rest) // what follows ends with the context too
+		_ = product.Sleep(ctx, rest) // the code below ends with the context too
 		k.note(k.harm.end(t))
 		k.mu.Lock()
 		defer k.mu.Unlock()
@@ -207,14 +206,12 @@ func (k *killer) note(err error) {
 	k.faults = append(k.faults, err.Error())
 }
 
-// problems implements injector.
 func (k *killer) problems() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.faults
 }
 
-// print implements injector.
 func (k *killer) print(out io.Writer) {
 	fmt.Fprintf(out, "%d rounds before the last one\n", k.rounds)
 	if k.aim {
@@ -234,5 +231,5 @@ func (k *killer) print(out io.Writer) {
 		k.watcher.recoveries(w, kind)
 		fmt.Fprintln(w)
 	}
-	_ = w.Flush() // nothing reads this output but people
+	_ = w.Flush() // only people read this output
 }

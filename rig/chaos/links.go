@@ -10,7 +10,7 @@ import (
 	"loadstar/rig/product"
 )
 
-// These are the links that can be bad.
+// The links that can be bad.
 const (
 	linkAgents   = "agents"
 	linkPostgres = "postgres"
@@ -35,19 +35,19 @@ func (s *system) via(name, to string) (string, error) {
 	return loopback(port), nil
 }
 
-// badLink is one way in which a link can be bad.
+// badLink is a fault of a link.
 type badLink struct {
 	kind, link string
 	lasts      time.Duration
-	// begin makes the link bad, again every every, and end makes it good.
+	// begin makes the link bad, repeatedly at the interval every, and end repairs it.
 	begin func(*forwarder)
 	every time.Duration
 }
 
-// badLinks lists the ways, those that take longest at the end. A cut hits connections in
-// the middle of a request or of an answer; agents and servers then repeat what the other
-// side may already have done. A connection that dies stays open and carries nothing more
-// in one direction, so only time limits notice it.
+// badLinks lists the faults; those that take longest are at the end. A cut hits connections
+// in the middle of a request or of an answer. Agents and servers then repeat requests that
+// the other side may already have carried out. A connection that dies stays open and
+// carries no more data in one direction, so only timeouts detect it.
 func badLinks() []badLink {
 	all := []badLink{
 		{kind: "64 kbit/s", link: linkAgents, lasts: 15 * time.Second, begin: func(f *forwarder) { f.set(line{rate: 8000}) }},
@@ -73,7 +73,7 @@ func badLinks() []badLink {
 
 func (b badLink) name() string { return b.link + ", " + b.kind }
 
-// newBadLinks returns an injector that makes one link bad after the other.
+// newBadLinks returns an injector that makes the links bad one after the other.
 func newBadLinks(t *trial, log io.Writer) injector {
 	all := badLinks()
 	var names []string
@@ -85,7 +85,7 @@ func newBadLinks(t *trial, log io.Writer) injector {
 		b := all[i%len(all)]
 		links := t.system.bad[b.link]
 		if len(links) == 0 {
-			return fmt.Errorf("there are no links to %s", b.link)
+			return fmt.Errorf("there is no link to %s", b.link)
 		}
 		r.begin(b.name(), "for %s", b.lasts)
 		for end := time.Now().Add(b.lasts); ; {
@@ -109,7 +109,7 @@ func newBadLinks(t *trial, log io.Writer) injector {
 	return &linkReport{r}
 }
 
-// linkReport prints the number of connections that were hit, besides the usual table.
+// linkReport prints the number of connections that were hit, in addition to the usual table.
 type linkReport struct{ *repeated }
 
 func (l *linkReport) print(out io.Writer) {

@@ -1,18 +1,18 @@
-// Command chaos is the chaos test: it checks that no result is lost or counted twice,
+// Command chaos is the chaos test. It checks that no result is lost or counted twice,
 // whichever process crashes. It runs a real fleet of the built binary on this machine,
 // kills its processes at random and restarts them. Then it compares the trained weights
 // with the simulator's, byte by byte, and the verdicts in the agents' logs with the ledger.
 //
 //	go -C rig run ./chaos -form cluster -kills 200 -seed 7
 //
-// With -fedsim the coordinator computes with data of its own, and only the coordinator is
+// With -fedsim the coordinator computes with its own data, and only the coordinator is
 // killed.
 //
 //	go -C rig run ./chaos -fedsim -kills 100
 //
 // With -fault it injects another kind of fault instead of kills; -help lists them.
 //
-// With -old it tests upgrades instead: runs that an older binary has started must end with
+// With -old it tests upgrades instead. Runs that an older binary has started must end with
 // the same bytes when the new binary continues them.
 //
 //	go -C rig run ./chaos -old path/to/old/loadstar
@@ -105,7 +105,8 @@ func main() {
 	}
 }
 
-// check checks the flags. It returns in missing why the fault cannot be injected on this machine.
+// check checks the flags. It returns in missing the reason why the fault cannot be injected on
+// this machine.
 func (o *options) check() (missing, err error) {
 	if flag.NArg() > 0 || o.kills < 0 || o.rounds < 1 || !slices.Contains([]string{"one", "cluster", "private", "private-one"}, o.form) || o.fedsim && o.private() {
 		return nil, errors.New("invalid flags or arguments; see -help")
@@ -119,7 +120,7 @@ func (o *options) check() (missing, err error) {
 	case f.keeper && !o.private():
 		return nil, fmt.Errorf("the fault %s needs -form private", o.fault)
 	case f.disks && o.private():
-		return nil, fmt.Errorf("the fault %s needs another form: a keeper has no disk that can fail", o.fault)
+		return nil, fmt.Errorf("the fault %s needs another form, because a keeper has no disk that can fail", o.fault)
 	case f.available != nil:
 		return f.available(), nil
 	}
@@ -143,7 +144,7 @@ func execute(ctx context.Context, o options, out io.Writer) (err error) {
 	if err := os.MkdirAll(o.dir, 0o755); err != nil {
 		return err
 	}
-	if err := os.Chmod(o.dir, 0o755); err != nil { // PostgreSQL runs as another user
+	if err := os.Chmod(o.dir, 0o755); err != nil { // PostgreSQL runs as a different user
 		return err
 	}
 	if o.dir, err = filepath.Abs(o.dir); err != nil {
@@ -162,7 +163,7 @@ func execute(ctx context.Context, o options, out io.Writer) (err error) {
 		return err
 	}
 	if o.fault == "keeper" {
-		o.patience += o.away // rounds wait for it
+		o.patience += o.away // rounds wait for the outage to end
 	}
 	if o.old != "" {
 		err = upgrade(ctx, o, out)
@@ -191,8 +192,8 @@ func build(ctx context.Context, dir string) (string, error) {
 
 // planOf returns the plan of run i. The plans alternate between algorithms that need sums,
 // individual updates and control variates. All have limits. Those of the last kind clip
-// about half of the updates, so the weights show if a kill changes a limit. An earlier
-// version does not know its setting, so upgrades use the other kinds.
+// about half of the updates, so the weights show if a kill changes a limit. Earlier
+// versions do not know this setting, so upgrades use the other kinds.
 func planOf(i int, seed uint64, rounds, cohort int) plan {
 	kinds := []string{
 		"algorithm: fedadam\npartition: head\n",
@@ -209,9 +210,9 @@ func planOf(i int, seed uint64, rounds, cohort int) plan {
 		name, seed+uint64(i), text, rounds, cohort)}
 }
 
-// fedsimOf returns the plan of run i with data on the server, in turn without personal
-// layers, with personal layers, and with moments that clients and server keep. The server's
-// batch is so large that a good part of the kills hits a merge.
+// fedsimOf returns the plan of run i with data on the server. The plans alternate between
+// no personal layers, personal layers, and moments that clients and server keep. The
+// server's batch is so large that many kills hit a merge.
 func fedsimOf(i int, seed uint64, rounds, cohort int) plan {
 	kinds := []string{
 		"client: {steps: 1, batch: 16}\n",
@@ -289,7 +290,7 @@ type trial struct {
 func (t *trial) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// If the call is retried, an earlier attempt may have created a token too. This does no
+	// If the call is retried, an earlier attempt may have created a token too. It does no
 	// harm.
 	token, err := t.system.insist(ctx, t.patience, "token", "create", "--uses", "1000")
 	if err != nil {
@@ -372,7 +373,7 @@ func (t *trial) one(ctx context.Context, i int) error {
 	return nil
 }
 
-// judge stops all processes and checks ledger, logs and weights.
+// judge stops all processes and checks the ledger, the logs and the weights.
 func (t *trial) judge(ctx context.Context) error {
 	stopped := t.system.stop(t.patience)
 	f, err := t.system.check(ctx, nil)

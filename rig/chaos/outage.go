@@ -24,7 +24,7 @@ func newOutage(t *trial, log io.Writer) injector {
 			if err := p.Kill(); err != nil {
 				return err
 			}
-			_ = product.Sleep(ctx, t.away) // what follows ends with the context too
+			_ = product.Sleep(ctx, t.away) // the code below ends with the context too
 			r.watcher.killed(kindPostgres) // measure from the end of the outage
 			begun := time.Now()
 			if err := p.Start(); err != nil {
@@ -37,8 +37,8 @@ func newOutage(t *trial, log io.Writer) injector {
 	return r
 }
 
-// told checks that agents with a result got an answer that says what to do, and did not
-// wait for nothing until they gave up.
+// told checks that agents with a result got an answer that tells them what to do, and did
+// not wait in vain until they gave up.
 func (r *repeated) told() error {
 	clear := 0
 	for _, p := range r.system.hosts {
@@ -53,7 +53,7 @@ func (r *repeated) told() error {
 			case strings.Contains(line, "cannot send to the server") && strings.Contains(line, "unavailable: "):
 				clear++
 			case strings.Contains(line, "timeout awaiting response") || strings.Contains(line, "deadline_exceeded"):
-				return fmt.Errorf("%s got no answer: %s", p.name, line)
+				return fmt.Errorf("%s received no answer: %s", p.name, line)
 			}
 		}
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // TestPowerAfterRestore cuts the power after a backup was restored, with different losses.
-// Everything must be there.
+// No data may be missing.
 func TestPowerAfterRestore(t *testing.T) {
 	if err := faultfs.Available(); err != nil {
 		t.Skip("skipped:", err)

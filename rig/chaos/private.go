@@ -20,7 +20,7 @@ import (
 	serverledger "loadstar/server/ledger"
 )
 
-// keeperName is what plans call the keeper.
+// keeperName is the name of the keeper in plans.
 const keeperName = "auditor"
 
 // auditor is the keeper of a system.
@@ -31,8 +31,8 @@ type auditor struct {
 	pin    member.Pin
 }
 
-// startKeeper makes and starts a keeper that the server with a database may call. It returns the
-// arguments with which servers know it.
+// startKeeper creates and starts a keeper for the server with the given database. It returns the
+// arguments that tell servers about the keeper.
 func startKeeper(ctx context.Context, s *system, database string) (args []string, err error) {
 	a := &auditor{system: s, folder: s.serverDir("keeper")}
 	l, err := serverledger.Open(ctx, database)
@@ -68,7 +68,7 @@ func startKeeper(ctx context.Context, s *system, database string) (args []string
 
 func (a *auditor) invitations() string { return filepath.Join(a.dir, "invitations.txt") }
 
-// trusted returns the arguments of an agent that trains private plans alone.
+// trusted returns the arguments for an agent that trains only private plans.
 func (a *auditor) trusted() []string {
 	return []string{
 		"--invitations", a.invitations(), "--policy", "private=require", "--policy", "keepers=[" + a.pin.String() + "]", "--policy", "least_members=2",
@@ -76,7 +76,7 @@ func (a *auditor) trusted() []string {
 }
 
 // privateOf returns the private plan of run i. The plans alternate between results whose norm the
-// keeper checks, and results that it does not check. The seed decides with which one they begin.
+// keeper checks, and results that it does not check. The seed decides which kind comes first.
 func privateOf(i int, seed uint64, rounds, cohort int) plan {
 	kinds := []string{
 		"algorithm: fedadam\npartition: head\nclient: {steps: 1, batch: 16}\nprivacy: {mode: private, keepers: [auditor], least: 2, check: none}\n",
@@ -101,12 +101,12 @@ func (a *auditor) enrolled(ctx context.Context, limit time.Duration) error {
 	}
 	all, err := product.Eventually(ctx, limit, func() (bool, error) { return has() == len(a.hosts), nil })
 	if err == nil && !all {
-		err = fmt.Errorf("%d of %d agents have enrolled with the keeper within %s", has(), len(a.hosts), limit)
+		err = fmt.Errorf("%d of %d agents enrolled with the keeper within %s", has(), len(a.hosts), limit)
 	}
 	return err
 }
 
-// said returns how many lines of a log contain a text.
+// said returns the number of lines of a log that contain a text.
 func said(log, text string) (n int) {
 	f, err := os.Open(log)
 	if err != nil {
@@ -122,8 +122,8 @@ func said(log, text string) (n int) {
 }
 
 // addReleases compares the releases in the log of a stopped keeper with the rounds that were
-// merged: it must have released each round once, and no other one. It has no reason to refuse
-// what honest servers ask, whatever was killed.
+// merged. The keeper must have released each of these rounds once, and no others. Whatever
+// was killed, it has no reason to refuse requests of honest servers.
 func (a *auditor) addReleases(ctx context.Context, f *findings) error {
 	out, err := a.command(ctx, "keeper", "log", "--dir", a.folder, "--last", "100000", "--json")
 	if err != nil {

@@ -43,7 +43,7 @@ type process struct {
 }
 
 const (
-	// stopFor is longer than the time that the server gives open calls at shutdown.
+	// stopFor is longer than the server's time limit for open calls at shutdown.
 	stopFor   = 30 * time.Second
 	respawnIn = 500 * time.Millisecond
 )
@@ -51,7 +51,6 @@ const (
 func (p *process) Kind() string { return p.kind }
 func (p *process) Name() string { return p.name }
 
-// Start implements part.
 func (p *process) Start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

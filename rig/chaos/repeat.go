@@ -11,8 +11,8 @@ import (
 	"loadstar/rig/product"
 )
 
-// repeated injects one fault after the other, each with its own repair, and waits for a
-// merged round in between.
+// repeated injects faults one after the other, each with its own repair, and waits for a
+// merged round between them.
 type repeated struct {
 	*trial
 	rng  *rand.Rand
@@ -32,7 +32,6 @@ func newRepeated(t *trial, log io.Writer, kinds ...string) *repeated {
 	return &repeated{trial: t, rng: rand.New(rand.NewPCG(t.seed, 1)), log: log, kinds: kinds, times: map[string]int{}}
 }
 
-// run implements injector.
 func (r *repeated) run(ctx context.Context, n int) {
 	select {
 	case <-r.watcher.training:
@@ -84,7 +83,6 @@ func (r *repeated) note(format string, args ...any) {
 	r.notes = append(r.notes, fmt.Sprintf(format, args...))
 }
 
-// count implements injector.
 func (r *repeated) count() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,14 +92,12 @@ func (r *repeated) count() (n int) {
 	return n
 }
 
-// problems implements injector.
 func (r *repeated) problems() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.found
 }
 
-// print implements injector.
 func (r *repeated) print(out io.Writer) {
 	for _, x := range r.notes {
 		fmt.Fprintln(out, x)
@@ -115,5 +111,5 @@ func (r *repeated) print(out io.Writer) {
 		r.watcher.recoveries(w, kind)
 		fmt.Fprintln(w)
 	}
-	_ = w.Flush() // nothing reads this output but people
+	_ = w.Flush() // only people read this output
 }

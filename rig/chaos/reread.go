@@ -71,15 +71,15 @@ func names(ctx context.Context, db *sql.DB, text string) (all []string, err erro
 	return all, rows.Err()
 }
 
-// readLedger opens a ledger as a server does, reads all of its tables, and verifies it as a
-// backup is verified.
+// readLedger opens a ledger as a server does, reads all of its tables, and verifies it like
+// a backup.
 func readLedger(ctx context.Context, dir string) (map[string]string, error) {
 	path := filepath.Join(dir, "ledger.db")
 	l, err := serverledger.Open(ctx, "sqlite:"+path)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = l.Close() }() // the copy is thrown away
+	defer func() { _ = l.Close() }() // the copy is discarded
 	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?mode=ro")
 	if err != nil {
 		return nil, err
@@ -198,7 +198,7 @@ func readState(run string, clients []string) func(context.Context, string) (map[
 	}
 }
 
-// readBackup restores a backup and reads what it restored, as a server does that starts.
+// readBackup restores a backup and reads the result like a server that starts.
 func readBackup(ctx context.Context, dir string) (map[string]string, error) {
 	f, err := os.Open(filepath.Join(dir, "backup.tar"))
 	if err != nil {
@@ -249,9 +249,9 @@ func readPostgres(ctx context.Context, dir string) (all map[string]string, err e
 	}
 	all = map[string]string{}
 	return all, withDB(p, func(db *sql.DB) error {
-		// The checksums of PostgreSQL do not show that pages are missing at the end of a
-		// table. Reading through an index does, and so do the product's queries of counted
-		// updates and sums.
+		// PostgreSQL's checksums do not detect missing pages at the end of a table. Reading
+		// through an index does, and so do the product's queries of counted updates and
+		// sums.
 		db.SetMaxOpenConns(1)
 		if _, err := db.ExecContext(ctx, "SET enable_seqscan = off"); err != nil {
 			return err

@@ -18,18 +18,18 @@ import (
 	"loadstar/series"
 )
 
-// The fleet of TestRotation. The first agents are never away, so the run of their clients
-// must have the simulator's weights.
+// The sizes of TestRotation's fleet. The first agents never disconnect, so their clients'
+// run must have the simulator's weights.
 const (
 	rotationHosts  = 20
 	rotationSteady = 16
-	rotationAway   = 3 // the agents after the steady ones; the last agent is revoked
+	rotationAway   = 3 // the agents after those that never disconnect; the last agent is revoked
 )
 
-// rotation is a fleet whose certificate authority is replaced while runs go on.
+// rotation is a fleet whose certificate authority is replaced during runs.
 type rotation struct {
 	*bench
-	ids    []string // of the agents
+	ids    []string // IDs of the agents
 	stop   chan struct{}
 	loop   sync.WaitGroup // trains runs with the whole fleet, one after the other
 	merged int64          // rounds at the end of the previous phase
@@ -37,8 +37,8 @@ type rotation struct {
 }
 
 // TestRotation replaces the issuer and the root of a running fleet of 20 agents, lets the
-// certificates of some agents expire, and revokes an agent. No round may be lost: one run
-// trains with agents that are never away and must have the simulator's weights, and further
+// certificates of some agents expire, and revokes an agent. No round may be lost. One run
+// trains with agents that never disconnect and must have the simulator's weights. Further
 // runs train with the whole fleet and must merge all rounds.
 func TestRotation(t *testing.T) {
 	clients := rotationHosts * testkit.Pick(4, 10)
@@ -48,7 +48,8 @@ func TestRotation(t *testing.T) {
 	r := &rotation{bench: b, stop: make(chan struct{}), begun: time.Now()}
 
 	r.host(0, rotationSteady)
-	// The server opens ten rounds a second at most, and all phases take 65 seconds or more.
+	// The server opens at most ten rounds a second, and all phases together take at least 65
+	// seconds.
 	steady := small("fedadam", testkit.Pick(1100, 3000), "partition: head\nschedule: {cohort: 16}\nclient: {steps: 1, batch: 2}\n")
 	b.runs[steady.name] = reference{steady, b.bin, r.part(rotationSteady), ""}
 	if err := b.submit(t.Context(), b.dir, steady, clients*rotationSteady/rotationHosts, patient); err != nil {
@@ -148,7 +149,7 @@ func TestRotation(t *testing.T) {
 	r.judge()
 }
 
-// end ends the training with the whole fleet, after the run that goes on.
+// end ends the training with the whole fleet once the current run is over.
 func (r *rotation) end() {
 	select {
 	case <-r.stop:
@@ -183,7 +184,7 @@ func (r *rotation) part(hosts int) string {
 }
 
 // trainAll trains runs with all agents until the test ends them. A round does not wait for
-// agents that are away.
+// disconnected agents.
 func (r *rotation) trainAll() {
 	for i := 0; ; i++ {
 		select {
@@ -218,7 +219,7 @@ func (r *rotation) pki(args ...string) string {
 
 func (r *rotation) show() string { return r.pki("show", "--json") }
 
-// t logs how long something takes.
+// t logs the duration of something.
 func (r *rotation) t(what string, do func()) {
 	r.Helper()
 	begun := time.Now()
@@ -258,8 +259,7 @@ func (r *rotation) follow(agents int64) {
 	})
 }
 
-// takePart waits until results of a number of agents were counted that were not counted when
-// it was called.
+// takePart waits until new results of the given number of agents were counted.
 func (r *rotation) takePart(agents int64) {
 	r.Helper()
 	since := time.Now().UnixMilli()
@@ -268,7 +268,7 @@ func (r *rotation) takePart(agents int64) {
 	})
 }
 
-// phase logs the end of a phase. Rounds must have been merged in it.
+// phase logs the end of a phase. Rounds must have been merged during the phase.
 func (r *rotation) phase(what string) {
 	r.Helper()
 	n := r.number("SELECT count(*) FROM rounds WHERE state = 'merged'")
@@ -286,7 +286,7 @@ func (r *rotation) roots(i int) int {
 	if err != nil {
 		r.Fatal(err)
 	}
-	return r.certificates(path) - 1 // without the agent's own
+	return r.certificates(path) - 1 // without the agent's own certificate
 }
 
 // certificates returns the number of certificates in a file.
@@ -309,7 +309,7 @@ func (r *rotation) addUser(name string) {
 	}
 }
 
-// as runs a command as a user, which must succeed.
+// as runs a command as a user; the command must succeed.
 func (r *rotation) as(name string) {
 	r.Helper()
 	if _, err := r.command(r.Context(), "whoami", "--operator", filepath.Join(r.dir, name)); err != nil {
@@ -317,7 +317,8 @@ func (r *rotation) as(name string) {
 	}
 }
 
-// refusesToRetire checks that the former issuer cannot be retired, for reasons.
+// refusesToRetire checks that the previous issuer cannot be retired, and that the reasons are
+// given.
 func (r *rotation) refusesToRetire(reasons ...string) {
 	r.Helper()
 	_, err := r.command(r.Context(), "pki", "retire", "--dir", filepath.Dir(r.operator))
@@ -372,7 +373,7 @@ func (r *rotation) revoke(i int) {
 		r.Error(err)
 	}
 	p.mu.Lock()
-	p.exits = nil // it ended because it was refused
+	p.exits = nil // it ended because the server refused it
 	p.mu.Unlock()
 
 	token, err := r.command(r.Context(), "token", "create")
@@ -399,8 +400,8 @@ func (r *rotation) revoke(i int) {
 	}
 }
 
-// judge checks that no round was lost, that every result was counted once, and that all turns
-// which were lost belong to agents that were away or revoked.
+// judge checks that no round was lost, that every result was counted once, and that all lost
+// turns belong to agents that were disconnected or revoked.
 func (r *rotation) judge() {
 	r.Helper()
 	ctx := context.WithoutCancel(r.Context())

@@ -19,11 +19,11 @@ import (
 	"loadstar/rig/product"
 )
 
-// badStore is an S3 store that can be bad.
+// badStore is an S3 store that can fail.
 type badStore struct {
 	good http.Handler
 	mu   sync.Mutex
-	how  string         // the fault that calls meet now, or empty
+	how  string         // the fault that calls meet at present, or empty
 	hit  map[string]int // number of calls that met a fault
 	n    int            // calls so far
 }
@@ -70,7 +70,7 @@ type closer func()
 
 func (c closer) Close() error { c(); return nil }
 
-// set makes the store bad, or good if how is empty.
+// set makes the store fail, or work if how is empty.
 func (b *badStore) set(how string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,7 +84,7 @@ func (b *badStore) hits(how string) int {
 	return b.hit[how]
 }
 
-// meet returns the fault that a call meets. Three of four calls do, so that retries of the
+// meet returns the fault of a call. Three of four calls have one, so that retries of the
 // same call meet it several times.
 func (b *badStore) meet() string {
 	b.mu.Lock()
@@ -115,15 +115,15 @@ func (b *badStore) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			b.good.ServeHTTP(w, r)
 		}
 	case s3Away:
-		_ = product.Sleep(r.Context(), time.Minute) // what follows ends with the context too
+		_ = product.Sleep(r.Context(), time.Minute) // the code below ends with the context too
 		abort(w)
 	default:
 		b.good.ServeHTTP(w, r)
 	}
 }
 
-// half does what the call asks for and sends half of the answer. The answer then ends with
-// a reset, or in good order with the length of what was sent.
+// half carries out the call and sends half of the answer. The answer then ends with a
+// reset, or regularly with the length of the part that was sent.
 func (b *badStore) half(w http.ResponseWriter, r *http.Request, orderly bool) {
 	whole := httptest.NewRecorder()
 	b.good.ServeHTTP(whole, r)
@@ -133,7 +133,7 @@ func (b *badStore) half(w http.ResponseWriter, r *http.Request, orderly bool) {
 		w.Header().Set("Content-Length", fmt.Sprint(len(body)/2))
 	}
 	w.WriteHeader(whole.Code)
-	_, _ = w.Write(body[:len(body)/2]) // the client may be gone
+	_, _ = w.Write(body[:len(body)/2]) // the client may have disconnected
 	if !orderly {
 		if f, ok := w.(http.Flusher); ok {
 			f.Flush()
@@ -153,12 +153,12 @@ func abort(w http.ResponseWriter) {
 		panic(http.ErrAbortHandler)
 	}
 	if t, ok := c.(*net.TCPConn); ok {
-		_ = t.SetLinger(0) // without it the end is orderly
+		_ = t.SetLinger(0) // without this the connection ends in an orderly way
 	}
 	c.Close()
 }
 
-// newBadStore returns an injector that lets the S3 store fail.
+// newBadStore returns an injector that makes the S3 store fail.
 func newBadStore(t *trial, log io.Writer) injector {
 	r := newRepeated(t, log, s3Faults...)
 	r.once = func(ctx context.Context, i int) error {
@@ -176,7 +176,7 @@ func newBadStore(t *trial, log io.Writer) injector {
 	return &storeReport{r}
 }
 
-// storeReport prints the number of calls that met each fault, besides the usual table.
+// storeReport prints the number of calls that met each fault, in addition to the usual table.
 type storeReport struct{ *repeated }
 
 func (s *storeReport) print(out io.Writer) {

@@ -19,7 +19,7 @@ import (
 )
 
 // fixture trains with a fleet, kills it in the middle of a round, and returns the files that
-// it leaves.
+// remain.
 func fixture(ctx context.Context, o options) ([]*stored, error) {
 	const meters, hosts = 50, 5
 	data, err := generate(ctx, o.bin, o.dir, meters)
@@ -56,10 +56,10 @@ func fixture(ctx context.Context, o options) ([]*stored, error) {
 	if err := backUp(ctx, home, backup); err != nil {
 		return nil, err
 	}
-	if err := s.servers[0].Kill(); err != nil { // the agents cannot send what they compute now
+	if err := s.servers[0].Kill(); err != nil { // the agents cannot send the results that they compute now
 		return nil, err
 	}
-	_ = product.Sleep(ctx, time.Second) // what follows ends with the context too
+	_ = product.Sleep(ctx, time.Second) // the code below ends with the context too
 	clients, err := hosted(s, 0)
 	if err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func fixture(ctx context.Context, o options) ([]*stored, error) {
 			return nil, err
 		}
 	}
-	// Without its log, every page of the database file counts.
+	// Without its log, every page of the database file matters.
 	closed := filepath.Join(o.dir, "closed")
 	if err := copyTree(base, closed); err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 	"loadstar/rig/product"
 )
 
-// These are the kinds of parts of a system.
+// The kinds of parts of a system.
 const (
 	kindServer      = "server" // with all roles
 	kindGateway     = "gateway"
@@ -26,7 +26,7 @@ const (
 	kindAgent       = "agent"
 	kindKeeper      = "keeper"
 
-	// These are parts that a fault hits at the same time.
+	// Parts that a fault hits at the same time.
 	kindShared = "shared disk" // the blobs, and all processes that write them
 	kindSite   = "site"        // all servers, with their stores; with a single server the agents too
 )
@@ -37,25 +37,26 @@ type layout struct {
 	// process. Otherwise one server does everything.
 	cluster bool
 	agents  int
-	// private adds a keeper, and makes agents train private plans alone.
+	// private adds a keeper, and makes agents train only private plans.
 	private bool
 	// data is the prepared dataset. Its meters are divided among the agents.
 	data string
 	// own is the prepared dataset of the coordinators, or empty.
 	own string
-	// standbys means that PostgreSQL runs on three machines, which replicate as replication says.
+	// standbys means that PostgreSQL runs on three machines, which replicate as the field
+	// replication describes.
 	standbys    bool
 	replication patroni.Options
 	// clocks means that the clocks of servers, agents and PostgreSQL can be set. The binary
 	// must be built with buildWithClock.
 	clocks bool
-	// s3 means that blobs are in an S3 store that can be bad, instead of a folder.
+	// s3 means that blobs are in an S3 store that can fail, instead of a folder.
 	s3 bool
 	// links means that servers reach PostgreSQL over a link that can be bad.
 	links bool
-	// serve has further arguments of the servers. They replace the usual ones.
+	// serve contains further arguments of the servers. They replace the usual ones.
 	serve []string
-	// faulty gives each process a disk of its own that can fail.
+	// faulty gives each process a separate disk that can fail.
 	faulty bool
 }
 
@@ -70,13 +71,13 @@ type system struct {
 	ledger   *ledger
 	servers  []part
 	hosts    []*process // the agents
-	// revoked holds the numbers of agents that were revoked, and their clients. They cannot
-	// hear of what was counted.
+	// revoked contains the numbers of agents that were revoked, and their clients. They are
+	// not told which results were counted.
 	revoked        map[int]bool
 	revokedClients map[string]bool
 	machines       *patroni.Cluster        // with standbys
 	store          *badStore               // with s3
-	bad            map[string][]*forwarder // links that can be bad, by what they lead to
+	bad            map[string][]*forwarder // links that can be bad, by the name of their destination
 	closers        []io.Closer
 	disks          *faultfs.Server // nil if disks do not fail
 }
@@ -143,7 +144,7 @@ func (s *system) serverDir(name string) string { return filepath.Join(s.dir, "se
 func (s *system) blobs() string                { return filepath.Join(s.dir, "blobs") }
 func (s *system) database() string             { return filepath.Join(s.dir, "pg") }
 
-// disk makes a folder a disk of its own, if disks can fail.
+// disk makes a folder a separate disk, if disks can fail.
 func (s *system) disk(at string) error {
 	if s.disks == nil {
 		return nil
@@ -155,7 +156,7 @@ func (s *system) disk(at string) error {
 	return s.disks.New(filepath.Join(s.dir, "disks", strings.ReplaceAll(name, "/", "-")), at)
 }
 
-// synced makes everything on a disk durable, for what the test itself has written.
+// synced makes everything on a disk durable, for files that the test itself has written.
 func (s *system) synced(at string) error {
 	if s.disks == nil {
 		return nil
@@ -163,7 +164,7 @@ func (s *system) synced(at string) error {
 	return s.disks.Settle(at)
 }
 
-// serve returns a server process, which it does not start, and the address of its health
+// serve returns a server process that is not started yet, and the address of its health
 // checks.
 func (s *system) serve(kind, name string, args ...string) (p *process, watch string, err error) {
 	port, err := testkit.FreePort()

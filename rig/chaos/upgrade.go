@@ -81,9 +81,9 @@ func upgrade(ctx context.Context, o options, out io.Writer) (err error) {
 	return nil
 }
 
-// upgradeSimulation compares two simulations: one that the old binary runs to its end, and
-// one that the old binary starts and the new binary ends. It returns the last round that
-// the old binary saved in the second simulation.
+// upgradeSimulation compares two simulations. The old binary runs one to its end. It also
+// starts the other one, which the new binary ends. It returns the last round that the old
+// binary saved in the second simulation.
 func upgradeSimulation(ctx context.Context, o options, data string, p plan) (round int, err error) {
 	path, err := p.write(o.dir)
 	if err != nil {
@@ -111,7 +111,7 @@ func upgradeSimulation(ctx context.Context, o options, data string, p plan) (rou
 		return 0, err
 	}
 	if _, err := os.Stat(filepath.Join(broken, "summary.json")); err == nil || len(old.Exits()) > 0 {
-		return 0, errors.New("the run ended before it could be killed: give it more rounds")
+		return 0, errors.New("the run ended before it could be killed; give it more rounds")
 	}
 	if _, err := command(ctx, o.bin, nil, o.patience, append(args(broken), "--resume")...); err != nil {
 		return 0, err
@@ -255,10 +255,10 @@ func (s *system) replaceBinaries(ctx context.Context, o options, plans int64, se
 		}
 	}
 	if n, err := s.ledger.number(ctx, "SELECT count(*) FROM runs WHERE state = 'running'"); err != nil || n < plans {
-		return errors.Join(fmt.Errorf("only %d of %d runs were left to continue: give them more rounds", n, plans), err)
+		return errors.Join(fmt.Errorf("only %d of %d runs were left to continue; give them more rounds", n, plans), err)
 	}
 	if server {
-		s.bin = o.bin // the operator's commands use it too
+		s.bin = o.bin // the operator's commands also use the new binary
 	}
 	for _, p := range s.parts() {
 		if p := p.(*process); p.kind == kindAgent && agents || p.kind != kindAgent && server {
@@ -278,7 +278,7 @@ func (s *system) replaceBinaries(ctx context.Context, o options, plans int64, se
 			return n == upgradeAgents, err
 		})
 		if err != nil {
-			return fmt.Errorf("not all agents announced that they speak version %d: %w", oldest, err)
+			return fmt.Errorf("not all agents announced version %d: %w", oldest, err)
 		}
 	}
 	return nil

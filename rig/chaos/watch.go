@@ -22,7 +22,7 @@ type watcher struct {
 	times   map[string]*times // by kind of part
 }
 
-// wait is a kill and the progress in the ledger directly after the kill.
+// wait is a kill, together with the progress in the ledger directly after it.
 type wait struct {
 	kind     string
 	at       time.Time

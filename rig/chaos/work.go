@@ -25,7 +25,7 @@ func generate(ctx context.Context, bin, dir string, meters int) (string, error) 
 	return prepared, err
 }
 
-// generateOwn writes a prepared file with the data of the server, whose meters are not those
+// generateOwn writes a prepared file with the server's data, whose meters differ from those
 // of the fleet.
 func generateOwn(ctx context.Context, bin, dir string) (string, error) {
 	raw, prepared := filepath.Join(dir, "own"), filepath.Join(dir, "own.prepared")
@@ -48,7 +48,8 @@ func (p plan) write(dir string) (path string, err error) {
 	return path, os.WriteFile(path, []byte(p.text), 0o644)
 }
 
-// reference is what the simulator repeats a run with. own is the server's data, or empty.
+// reference contains the inputs with which the simulator repeats a run. own is the server's
+// data, or empty.
 type reference struct {
 	plan
 	bin, data, own string
@@ -73,8 +74,8 @@ func (s *system) simulate(ctx context.Context, r run, ref reference) (string, er
 // secret is the file with the secret of all agents.
 func (s *system) secret() string { return filepath.Join(s.dir, state.SecretFile) }
 
-// shareSecret gives an agent the secret of all agents before it joins, so that the simulator
-// can repeat what it trains.
+// shareSecret gives an agent the common secret of all agents before it joins, so that the
+// simulator can repeat its training.
 func (s *system) shareSecret(i int) error {
 	if _, err := state.Secret(s.dir); err != nil { // creates it
 		return err
@@ -90,8 +91,8 @@ func (s *system) shareSecret(i int) error {
 }
 
 // submit starts a run and retries if servers are down. The run may exist although the
-// response was lost, so submit looks for it in the ledger before it retries. If this
-// nevertheless creates two runs, both are checked.
+// response was lost, so submit looks for it in the ledger before it retries. If two runs
+// are created anyway, both are checked.
 func (s *system) submit(ctx context.Context, dir string, p plan, clients int, limit time.Duration) error {
 	path, err := p.write(dir)
 	if err != nil {

@@ -32,10 +32,10 @@ import (
 	"loadstar/rig/product"
 )
 
-// patience is how long the test waits for one thing. A busy machine takes its time.
+// patience is the time limit of each wait. A busy machine is slow.
 const patience = 6 * time.Minute
 
-// service is a service of the file.
+// service is a service in the Compose file.
 type service struct {
 	Image               string
 	Command, Entrypoint []string
@@ -48,13 +48,13 @@ type service struct {
 type world struct {
 	*testing.T
 	repository, dir, programs string
-	text                      string // of the file
+	text                      string // content of the Compose file
 	services                  map[string]service
 	secrets                   map[string]string // files by name, relative to the file
 	variables                 map[string]string
-	ports                     map[string]int // of this machine, by SERVICE:PORT
+	ports                     map[string]int // ports of this machine, by SERVICE:PORT
 	running                   map[string]*product.Process
-	last                      time.Time // of a step
+	last                      time.Time // time of the latest step
 }
 
 func open(t *testing.T) *world {
@@ -102,7 +102,7 @@ func (w *world) address(service, port string) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(w.ports[key]))
 }
 
-// root is the folder that has the paths of a service's container.
+// root is the folder that contains the paths of a service's container.
 func (w *world) root(name string) string { return filepath.Join(w.dir, name) }
 
 var (
@@ -110,7 +110,7 @@ var (
 	listens  = regexp.MustCompile(`(^|[="])(?:0\.0\.0\.0)?:(\d{4,5})\b`)
 )
 
-// here turns a text of a service's container into one for this machine.
+// here converts text for a service's container to text for this machine.
 func (w *world) here(name, text string) string {
 	text = variable.ReplaceAllStringFunc(text, func(v string) string {
 		m := variable.FindStringSubmatch(v)
@@ -135,7 +135,7 @@ func (w *world) here(name, text string) string {
 	return text
 }
 
-// paths returns the paths in a service's container at which there are volumes and secrets.
+// paths returns the paths of volumes and secrets in a service's container.
 func (w *world) paths(name string) (all []string) {
 	for _, v := range w.services[name].Volumes {
 		all = append(all, strings.Split(v, ":")[1])
@@ -143,8 +143,8 @@ func (w *world) paths(name string) (all []string) {
 	return append(all, "/run/secrets")
 }
 
-// furnish makes the folders of a service's container, with its files. change replaces texts in
-// them; each must be there.
+// furnish creates the folders of a service's container, with their files. change replaces
+// texts in them, each of which must exist.
 func (w *world) furnish(name string, change map[string]string) {
 	deploy := filepath.Join(w.repository, "deploy")
 	for _, v := range w.services[name].Volumes {
@@ -205,7 +205,7 @@ func (w *world) command(ctx context.Context, name, program string, args ...strin
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = w.root(name)
-	// In the container, the server is at the address that commands take without a flag.
+	// In the container, the server has the address that commands use by default.
 	cmd.Env = append(os.Environ(), "LOADSTAR_SERVER=https://"+w.address("server", "7443"), "LOADSTAR_SERVE_LISTEN="+w.address("server", "7443"))
 	for key, value := range w.services[name].Environment {
 		cmd.Env = append(cmd.Env, key+"="+w.here(name, value))
@@ -218,7 +218,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// start runs a service's program until the test ends. image has the arguments that the image adds.
+// start runs a service's program until the test ends. image contains the arguments that the
+// image adds.
 func (w *world) start(name, program string, image ...string) {
 	cmd := w.command(context.Background(), name, program, append(slices.Clone(w.services[name].Command), image...)...)
 	p, err := product.Start(cmd, filepath.Join(w.dir, name+".log"))
@@ -234,7 +235,7 @@ func (w *world) start(name, program string, image ...string) {
 	})
 }
 
-// step prints what has been reached, and how long it took.
+// step prints the completed step and its duration.
 func (w *world) step(what string) {
 	w.Helper()
 	w.Logf("%5.1f s  %s", time.Since(w.last).Seconds(), what)
@@ -276,7 +277,7 @@ func (w *world) get(address string) ([]byte, error) {
 	return data, err
 }
 
-// startDatabase runs PostgreSQL with the user and the database that the service's environment names.
+// startDatabase runs PostgreSQL with the user and the database in the service's environment.
 func (w *world) startDatabase() {
 	s := pgtest.Single(w)
 	_, port, err := net.SplitHostPort(s.Addr())
@@ -307,12 +308,12 @@ func (w *world) startStore() {
 	l, err := net.Listen("tcp", w.address("store", "9000"))
 	must(w, err)
 	server := &http.Server{Handler: gofakes3.New(memory).Server(), ReadHeaderTimeout: time.Minute}
-	go func() { _ = server.Serve(l) }() // it ends with the test
+	go func() { _ = server.Serve(l) }() // the server ends with the test
 	w.Cleanup(func() { _ = server.Close() })
 }
 
-// TestCompose starts all services, joins the agent with a token file, trains a run, and asks
-// Prometheus for what the dashboards of Grafana ask.
+// TestCompose starts all services, joins the agent with a token file, trains a run, and
+// sends the queries of Grafana's dashboards to Prometheus.
 func TestCompose(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the programs and starts six services")
@@ -344,7 +345,7 @@ func TestCompose(t *testing.T) {
 	w.furnish("prometheus", map[string]string{"scrape_interval: 15s": "scrape_interval: 1s"})
 	w.start("prometheus", "prometheus", "--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/prometheus", "--web.listen-address="+w.address("prometheus", "9090"))
 
-	// The token, with the command in the file's comment.
+	// Create the token with the command in the file's comment.
 	m := regexp.MustCompile(`(?m)^#.* exec (\w+) (\w+) (.*) >deploy/(\S+)$`).FindStringSubmatch(w.text)
 	if m == nil {
 		t.Fatal("the comment of the file has no command that creates the token")
@@ -355,7 +356,7 @@ func TestCompose(t *testing.T) {
 	}
 	w.secret("./"+m[4], string(token))
 
-	// The policy of agents declines rounds that may end with fewer than ten clients. The plan ends a
+	// The agents' policy declines rounds that may end with fewer than ten clients. The plan ends a
 	// round with half of its clients.
 	var names []string
 	for i := range 20 {
@@ -366,7 +367,8 @@ func TestCompose(t *testing.T) {
 	w.history(names, end.Add(-time.Hour))
 	w.step("the agent has readings")
 	w.start("agent", "loadstar-agent")
-	// Prometheus must see counters before they rise: rates of what happened before are not numbers.
+	// Prometheus must read counters before they increase, because rates of earlier events are
+	// not numbers.
 	w.soon("both targets are scraped", func() error {
 		n, err := ask(w, "http://"+w.address("prometheus", "9090"), "sum(up) == 2")
 		if err == nil && n != 1 {
@@ -414,7 +416,7 @@ func rows(names []string, end time.Time, hours int) string {
 	return text.String()
 }
 
-// history gives the agent the readings of four months, as docs/agent.md says.
+// history gives the agent the readings of four months, as docs/agent.md describes.
 func (w *world) history(names []string, end time.Time) {
 	dir := w.TempDir()
 	must(w, os.WriteFile(filepath.Join(dir, "readings.csv"), []byte(rows(names, end, 120*24)), 0o600))
@@ -448,7 +450,8 @@ func (w *world) push(rows, token string) error {
 	return err
 }
 
-// without are metrics that have no data in the first minutes of a fleet without faults, and why.
+// without lists metrics that have no data in the first minutes of a fleet without faults, with
+// the reasons.
 var without = map[string]string{
 	"loadstar_finding":                  "the panel shows findings, and there are none",
 	"loadstar_backup_timestamp_seconds": "the server backs up SQLite, and PostgreSQL has programs of its own",
@@ -456,8 +459,8 @@ var without = map[string]string{
 	"loadstar_drift_alarms_total":       "drift is looked for in scores",
 }
 
-// dashboards asks Prometheus for the variables and the panels of all dashboards that Grafana is
-// given, at the address of its data source.
+// dashboards queries Prometheus for the variables and the panels of all of Grafana's
+// dashboards, at the address of Grafana's data source.
 func (w *world) dashboards() {
 	w.furnish("grafana", nil)
 	var sources struct {
@@ -483,7 +486,7 @@ func (w *world) dashboards() {
 	base := sources.Datasources[0].URL
 	var report strings.Builder
 	answered, empty := 0, 0
-	patience := patience // for the first query; what comes later has had time
+	patience := patience // for the first query; later queries have had time
 	for _, path := range boards {
 		var board struct {
 			Title      string
@@ -539,7 +542,7 @@ func (w *world) dashboards() {
 	w.Logf("%d queries of %d dashboards have data, %d have none yet:\n%s", answered, len(boards), empty, report.String())
 }
 
-// ask returns the number of series with a value that Prometheus answers.
+// ask returns the number of series with a value in Prometheus's answer.
 func ask(w *world, base, query string) (int, error) {
 	data, err := w.get(base + "/api/v1/query?query=" + url.QueryEscape(query))
 	if err != nil {

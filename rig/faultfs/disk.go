@@ -1,11 +1,11 @@
 //go:build linux
 
 // Package faultfs is a file system with the faults of real disks, for tests. It shows a
-// folder at another place and can lose what was not synced, as a machine does that loses its
-// power; it can be full, read-only or slow.
+// folder at another path and can lose data that was not synced, like a machine that loses
+// power. It can also be full, read-only or slow.
 //
-// The folder always has what programs see. Beside it, the file system keeps what it would
-// need to undo every change that was not synced. A power cut undoes some of these changes.
+// The folder always has the content that programs see. The file system also stores what it
+// needs to undo every change that was not synced. A power cut undoes some of these changes.
 package faultfs
 
 import (
@@ -25,38 +25,38 @@ import (
 
 // Disk is a file system. It is safe for concurrent use.
 //
-// A process must not map files of a disk that it serves itself into its memory: a page fault
-// stops the thread until the disk answers, and the garbage collector waits for that thread.
-// So tests serve disks in a process of their own, see Serve.
+// A process must not map files of a disk that it serves itself. A page fault stops the
+// thread until the disk answers, and the garbage collector waits for that thread. So tests
+// serve disks in a separate process, see Serve.
 type Disk struct {
-	at   string // where programs see it
+	at   string // path at which programs see it
 	live string // folder with the files
 	dead string // folder with deleted files whose deletion may be undone
 
 	mu     sync.Mutex
-	server *fuse.Server // nil while it is not mounted
+	server *fuse.Server // nil while the disk is not mounted
 	files  map[uint64]*unsynced
 	names  []*change
 	buried int // number of files that were ever moved to dead
 	fault  Fault
-	lost   Loss // by the last cut
+	lost   Loss // the loss of the last cut
 }
 
 // Fault is the state of a disk. The zero value is a disk without faults.
 type Fault struct {
-	// Full limits what can still be written to Room bytes.
+	// Full limits further writes to Room bytes.
 	Full bool  `json:"full,omitempty"`
 	Room int64 `json:"room,omitempty"`
 	// ReadOnly refuses all changes, as after a remount because of errors.
 	ReadOnly bool `json:"read_only,omitempty"`
-	// Slow is the time that each write and each sync takes.
+	// Slow is the duration of each write and each sync.
 	Slow time.Duration `json:"slow,omitempty"`
 }
 
-// Loss says what a power cut undid.
+// Loss describes what a power cut undid.
 type Loss struct {
 	Kind   string `json:"kind"`   // all, prefix or torn
-	Strict bool   `json:"strict"` // only synced folders kept their names
+	Strict bool   `json:"strict"` // only names in synced folders survived
 	Writes int    `json:"writes"` // number of writes
 	Names  int    `json:"names"`  // number of created, renamed and deleted files and folders
 }
@@ -73,13 +73,13 @@ func (l Loss) String() string {
 func Available() error {
 	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if err != nil {
-		return fmt.Errorf("there is no FUSE on this machine: %w", err)
+		return fmt.Errorf("this machine has no FUSE: %w", err)
 	}
 	return f.Close()
 }
 
-// New creates a disk with its files in a folder and mounts it at another one. It creates
-// both.
+// New creates a disk with its files in one folder and mounts it at another. It creates both
+// folders.
 func New(folder, at string) (*Disk, error) {
 	d := &Disk{at: at, live: filepath.Join(folder, "live"), dead: filepath.Join(folder, "dead"), files: map[uint64]*unsynced{}}
 	for _, dir := range []string{d.live, d.dead, at} {
@@ -90,7 +90,7 @@ func New(folder, at string) (*Disk, error) {
 	return d, d.Mount()
 }
 
-// Mount shows the files again after Unmount.
+// Mount mounts the disk again after Unmount.
 func (d *Disk) Mount() error {
 	root := &node{disk: d}
 	base := &fs.LoopbackRoot{Path: d.live, RootNode: root}
@@ -102,13 +102,13 @@ func (d *Disk) Mount() error {
 	root.RootData = base
 	second := time.Second
 	server, err := fs.Mount(d.at, root, &fs.Options{
-		// Every change comes through this mount, so the kernel may cache names.
+		// Every change passes through this mount, so the kernel may cache names.
 		EntryTimeout: &second, AttrTimeout: &second, NullPermissions: true,
-		// PostgreSQL runs as another user than the test.
+		// PostgreSQL runs as a different user than the test.
 		MountOptions: fuse.MountOptions{AllowOther: true, DirectMountStrict: true, FsName: "faultfs", Name: "faultfs", MaxWrite: 1 << 20, Options: []string{"default_permissions"}},
 	})
 	if err != nil {
-		return fmt.Errorf("mounting %s: %w", d.at, err)
+		return fmt.Errorf("mount %s: %w", d.at, err)
 	}
 	d.mu.Lock()
 	d.server = server
@@ -116,7 +116,7 @@ func (d *Disk) Mount() error {
 	return nil
 }
 
-// Unmount hides the files. It waits some seconds for programs that still use them.
+// Unmount hides the files. It waits a few seconds for programs that still use them.
 func (d *Disk) Unmount() error {
 	d.mu.Lock()
 	server := d.server
@@ -130,13 +130,13 @@ func (d *Disk) Unmount() error {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("unmounting %s: %w", d.at, err), unix.Unmount(d.at, unix.MNT_DETACH))
+		return errors.Join(fmt.Errorf("unmount %s: %w", d.at, err), unix.Unmount(d.at, unix.MNT_DETACH))
 	}
 	server.Wait()
 	return nil
 }
 
-// Close unmounts the disk and forgets what could be undone.
+// Close unmounts the disk and discards the records for undoing changes.
 func (d *Disk) Close() error {
 	err := d.Unmount()
 	d.Settle()
@@ -150,7 +150,7 @@ func (d *Disk) Set(f Fault) {
 	d.fault = f
 }
 
-// take takes room for bytes. The caller must hold the lock.
+// take reserves space for bytes. The caller must hold the lock.
 func (d *Disk) take(bytes int64) syscall.Errno {
 	if !d.fault.Full || bytes == 0 {
 		return 0
@@ -175,10 +175,10 @@ func (d *Disk) Settle() {
 	d.names = nil
 }
 
-// Cut is a loss of power. All programs that use the disk must have ended. It undoes changes
-// that were not synced: all of them, those after a random moment, or random pages. Names
-// follow the order of a journal, as in ext4 by default, or are lost in every folder that was
-// not synced. The seed decides.
+// Cut simulates a loss of power. All programs that use the disk must have ended. It undoes
+// all changes that were not synced, those after a random moment, or random pages. Names are
+// undone in the order of a journal, as in ext4 by default, or are lost in every folder that
+// was not synced. The seed decides.
 func (d *Disk) Cut(seed uint64) (Loss, error) {
 	if err := d.Unmount(); err != nil {
 		return Loss{}, err
@@ -196,7 +196,7 @@ func (d *Disk) Cut(seed uint64) (Loss, error) {
 	return lost, errors.Join(err, d.Mount())
 }
 
-// choose decides what kind of loss a cut is.
+// choose selects the kind of loss of a cut.
 func (d *Disk) choose(seed uint64) *rand.Rand {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	d.lost = Loss{Kind: []string{"all", "prefix", "torn"}[rng.IntN(3)], Strict: rng.IntN(2) == 0}

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// disk returns a server with one disk, and where it is mounted.
+// disk returns a server with one disk, and the disk's mount point.
 func disk(t *testing.T) (*Server, string) {
 	t.Helper()
 	if testing.Short() {
@@ -76,7 +76,7 @@ func syncDir(t *testing.T, path string) {
 	testkit.Must(t, d.Close())
 }
 
-// cut cuts the power with the first seed whose loss is as wanted.
+// cut cuts the power with the first seed that causes the wanted kind of loss.
 func cut(t *testing.T, s *Server, at, kind string, strict bool) {
 	t.Helper()
 	for seed := uint64(0); ; seed++ {
@@ -98,8 +98,8 @@ func has(path string) string {
 	return string(text)
 }
 
-// TestForgotten checks that a program that syncs keeps what it wrote, and that one which
-// forgets a sync loses it.
+// TestForgotten checks that a program that syncs keeps its data, and that a program that
+// omits a sync loses data.
 func TestForgotten(t *testing.T) {
 	s, at := disk(t)
 	name := func(n string) string { return filepath.Join(at, n) }
@@ -260,7 +260,7 @@ func TestEngines(t *testing.T) {
 				return k.Put(fmt.Append(nil, seed, i), blob)
 			}))
 		}
-		// The files are closed with everything synced, except what closing itself writes.
+		// All data of the closed files is synced, except for writes during closing.
 		testkit.Must(t, db.Close())
 		testkit.Must(t, b.Close())
 		loss, err := s.Cut(at, seed)

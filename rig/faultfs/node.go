@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// node is a file or folder. It passes everything to the folder below and records changes.
+// node is a file or folder. It forwards every operation to the folder below and records
+// changes.
 type node struct {
 	fs.LoopbackNode
 	disk *Disk
@@ -26,8 +27,8 @@ func (n *node) WrapChild(context.Context, fs.InodeEmbedder) fs.InodeEmbedder {
 func (n *node) child(name string) string { return filepath.Join(n.Path(n.Root()), name) }
 func (n *node) ino() uint64              { return n.StableAttr().Ino }
 
-// changing waits as long as the disk is slow, locks it, and returns an error if it refuses a
-// change that needs more bytes. The caller must unlock it.
+// changing waits for as long as the disk is slow, locks the disk, and returns an error if
+// the disk refuses a change that needs more bytes. The caller must unlock it.
 func (n *node) changing(bytes int64) syscall.Errno {
 	n.disk.mu.Lock()
 	if slow := n.disk.fault.Slow; slow > 0 {
@@ -41,7 +42,7 @@ func (n *node) changing(bytes int64) syscall.Errno {
 	return n.disk.take(bytes)
 }
 
-// newName is the room that a new file or folder takes.
+// newName is the space that a new file or folder needs.
 const newName = page
 
 func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
@@ -58,7 +59,8 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 	return inode, wrap(inode.Operations().(*node), h), more, 0
 }
 
-// readable makes a file that is opened for writing readable, for what it had before.
+// readable makes a file that is opened for writing also readable, because its old content must
+// be recorded.
 func readable(flags uint32) uint32 {
 	if flags&syscall.O_ACCMODE == syscall.O_WRONLY {
 		flags = flags&^syscall.O_ACCMODE | syscall.O_RDWR
@@ -99,7 +101,7 @@ func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.En
 	return n.add(name, &change{kind: "mkdir"}, func() (*fs.Inode, syscall.Errno) { return n.LoopbackNode.Mkdir(ctx, name, mode, out) })
 }
 
-// add makes an entry of the folder and notes it.
+// add creates an entry of the folder and records it.
 func (n *node) add(name string, c *change, do func() (*fs.Inode, syscall.Errno)) (*fs.Inode, syscall.Errno) {
 	errno := n.changing(newName)
 	defer n.disk.mu.Unlock()
@@ -211,7 +213,7 @@ func (n *node) CopyFileRange(context.Context, fs.FileHandle, uint64, *fs.Inode, 
 	return 0, syscall.ENOSYS
 }
 
-// Statfs says that a full disk has no free blocks.
+// Statfs reports that a full disk has no free blocks.
 func (n *node) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
 	errno := n.LoopbackNode.Statfs(ctx, out)
 	n.disk.mu.Lock()
@@ -238,7 +240,7 @@ func (n *node) Fsync(_ context.Context, _ fs.FileHandle, _ uint32) syscall.Errno
 	return 0
 }
 
-// entries are the methods of an open folder that are passed on.
+// entries are the methods of an open folder that are forwarded.
 type entries interface {
 	fs.FileReaddirenter
 	fs.FileReleasedirer
@@ -281,7 +283,7 @@ func (f *file) Flush(context.Context) syscall.Errno { return 0 }
 
 func (f *file) Write(_ context.Context, data []byte, off int64) (n uint32, errno syscall.Errno) {
 	errno = f.change(func(st *syscall.Stat_t) syscall.Errno {
-		// A disk that becomes full writes what still fits.
+		// A disk that becomes full writes as many bytes as fit.
 		grow := max(off+int64(len(data))-st.Size, 0)
 		if room := f.node.disk.fault.Room; f.node.disk.fault.Full && room > 0 && grow > room && grow-room < int64(len(data)) {
 			data, grow = data[:int64(len(data))-(grow-room)], room
@@ -299,7 +301,8 @@ func (f *file) Write(_ context.Context, data []byte, off int64) (n uint32, errno
 	return n, errno
 }
 
-// Allocate makes a file longer. Other ways of allocating are refused, and callers work without them.
+// Allocate makes a file longer. Other kinds of allocation are refused, and callers work
+// without them.
 func (f *file) Allocate(_ context.Context, off, size uint64, mode uint32) syscall.Errno {
 	if mode != 0 {
 		return syscall.EOPNOTSUPP
@@ -318,19 +321,19 @@ func (f *file) Allocate(_ context.Context, off, size uint64, mode uint32) syscal
 
 // resize changes the file's length. The caller must hold the lock.
 func (f *file) resize(st *syscall.Stat_t, size int64) syscall.Errno {
-	// The bytes behind a shorter end are what the change takes away.
+	// If the file becomes shorter, the change removes the bytes after its new end.
 	if err := f.node.disk.noteWrite(f.fd, st, write{off: min(size, st.Size), n: max(st.Size, size) - min(st.Size, size)}); err != nil {
 		return fs.ToErrno(err)
 	}
 	return fs.ToErrno(unix.Ftruncate(f.fd, size))
 }
 
-// truncate changes the file's length. A longer file gets a hole, which takes no room.
+// truncate changes the file's length. A longer file gets a hole, which takes no space.
 func (f *file) truncate(size int64) syscall.Errno {
 	return f.change(func(st *syscall.Stat_t) syscall.Errno { return f.resize(st, size) })
 }
 
-// change makes a change while the disk is locked.
+// change carries out a change while the disk is locked.
 func (f *file) change(do func(st *syscall.Stat_t) syscall.Errno) syscall.Errno {
 	errno := f.node.changing(0)
 	defer f.node.disk.mu.Unlock()

@@ -33,8 +33,8 @@ type answer struct {
 	Loss  Loss   `json:"loss,omitzero"`
 }
 
-// Serve serves disks to the Server that has started this process, until its input ends. Then
-// it unmounts them.
+// Serve serves disks for the Server that has started this process, until the input ends.
+// Then it unmounts them.
 func Serve(in io.Reader, out io.Writer) error {
 	disks := map[string]*Disk{}
 	lines, answers := json.NewDecoder(bufio.NewReader(in)), json.NewEncoder(out)
@@ -108,7 +108,7 @@ func Start() (*Server, error) {
 	}
 	defer written.Close() // the child has its own descriptor
 	cmd.Stdout, cmd.Stderr = written, os.Stderr
-	// The end of its input makes the child unmount its disks; a signal would leave them.
+	// The child unmounts its disks when its input ends; a signal would leave them mounted.
 	child, err := proc.Start(cmd, syscall.Signal(0))
 	if err != nil {
 		read.Close()
@@ -122,7 +122,7 @@ func (s *Server) Close() error {
 	err := s.in.Close()
 	<-s.child.Done()
 	if code := s.child.State().ExitCode(); code != 0 {
-		err = errors.Join(err, fmt.Errorf("the process that served the disks ended with %d", code))
+		err = errors.Join(err, fmt.Errorf("the process that served the disks ended with code %d", code))
 	}
 	return err
 }
@@ -132,7 +132,7 @@ func (s *Server) call(q request) (Loss, error) {
 	defer s.mu.Unlock()
 	var a answer
 	if err := errors.Join(s.write.Encode(q), s.answers.Decode(&a)); err != nil {
-		return Loss{}, fmt.Errorf("the process that serves the disks does not answer: %w", err)
+		return Loss{}, fmt.Errorf("the process that serves the disks does not respond: %w", err)
 	}
 	if a.Error != "" {
 		return Loss{}, errors.New(a.Error)

@@ -16,15 +16,15 @@ import (
 
 const (
 	page = 4096
-	// A kernel writes unsynced data to disk in time. mostBytes of a file and mostNames of a
-	// disk can be undone; older changes become durable.
+	// A kernel eventually writes unsynced data to disk. mostBytes of a file and mostNames
+	// of a disk can be undone; older changes become durable.
 	mostBytes = 32 << 20
 	mostNames = 2000
 )
 
-// unsynced has the changes of a file's content since it was last synced.
+// unsynced contains the changes of a file's content since its last sync.
 type unsynced struct {
-	fd     int // keeps the file, even if it is deleted
+	fd     int // keeps the file open, even if it is deleted
 	writes []write
 	bytes  int
 }
@@ -37,24 +37,25 @@ type write struct {
 	size int64  // the file's size before
 }
 
-// change is a change of names.
+// change is a created, renamed or deleted name.
 type change struct {
 	kind     string // create, mkdir, unlink, rmdir, rename
-	path, to string // relative to the root; to is for rename only
-	ino      uint64 // of a created file
+	path, to string // relative to the root; to is only for rename
+	ino      uint64 // inode of a created file
 	folders  [2]uint64
-	grave    string // where the deleted or replaced file is
+	grave    string // path of the deleted or replaced file
 	stat     syscall.Stat_t
-	// ordered means that a journal has it, strict that its folder was synced.
+	// ordered means that the change is in the journal, and strict that its folder was synced.
 	ordered, strict bool
 }
 
-// touches reports whether the change concerns a name.
+// touches reports whether the change affects a name.
 func (c *change) touches(path string) bool {
 	return c.path == path || c.kind == "rename" && c.to == path
 }
 
-// noteWrite records a change of a file before it is made. The caller must hold the lock.
+// noteWrite records a change of a file before it is carried out. The caller must hold the
+// lock.
 func (d *Disk) noteWrite(fd int, st *syscall.Stat_t, w write) error {
 	u := d.files[st.Ino]
 	if u == nil {
@@ -130,7 +131,7 @@ type piece struct {
 	data []byte
 }
 
-// pages returns the present content of all pages that were written.
+// pages returns the current content of all pages that were written.
 func (u *unsynced) pages() (all []piece, err error) {
 	seen := map[int64]bool{}
 	for _, w := range u.writes {
@@ -152,14 +153,14 @@ func (u *unsynced) pages() (all []piece, err error) {
 	return all, nil
 }
 
-// bury keeps a file that is about to be deleted or replaced. The caller must hold the lock.
+// bury keeps a file that will be deleted or replaced. The caller must hold the lock.
 func (d *Disk) bury(path string) (grave string, err error) {
 	d.buried++
 	grave = filepath.Join(d.dead, fmt.Sprint(d.buried))
 	return grave, os.Link(filepath.Join(d.live, path), grave)
 }
 
-// noteName records a change of names after it was made. The caller must hold the lock.
+// noteName records a change of names after it was carried out. The caller must hold the lock.
 func (d *Disk) noteName(c *change) {
 	d.names = append(d.names, c)
 	if len(d.names) > mostNames {
@@ -177,13 +178,13 @@ func (d *Disk) forget(c *change) {
 	}
 	var st syscall.Stat_t
 	if syscall.Lstat(c.grave, &st) == nil && st.Nlink == 1 {
-		d.drop(st.Ino) // nobody can see its content after a cut
+		d.drop(st.Ino) // the content is not reachable after a cut
 	}
 	os.Remove(c.grave)
 }
 
-// syncNames makes names durable: all for a disk with a journal, and those that match for a
-// strict one. The caller must hold the lock.
+// syncNames makes names durable. These are all names of a disk with a journal, and the
+// matching names of a strict one. The caller must hold the lock.
 func (d *Disk) syncNames(match func(*change) bool) {
 	d.names = slices.DeleteFunc(d.names, func(c *change) bool {
 		c.ordered = true
@@ -206,7 +207,7 @@ func (d *Disk) syncFile(ino uint64) {
 	d.syncNames(func(c *change) bool { return name != "" && c.touches(name) })
 }
 
-// undoNames undoes changes of names, the newest first. The caller must hold the lock.
+// undoNames undoes changes of names, starting with the newest. The caller must hold the lock.
 func (d *Disk) undoNames(rng *rand.Rand) error {
 	var open []*change
 	for _, c := range d.names {
@@ -221,12 +222,13 @@ func (d *Disk) undoNames(rng *rand.Rand) error {
 	for _, c := range slices.Backward(open[keep:]) {
 		d.lost.Names++
 		err := d.undo(c)
-		// Without a journal, a folder or name that a change needs may be gone, or used again.
+		// Without a journal, a folder or name that a change needs may no longer exist, or may
+		// be in use again.
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrExist) || errors.Is(err, syscall.ENOTEMPTY) {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("undoing %s %s: %w", c.kind, c.path, err)
+			return fmt.Errorf("undo %s %s: %w", c.kind, c.path, err)
 		}
 	}
 	return nil

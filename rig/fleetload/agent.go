@@ -20,30 +20,29 @@ import (
 type agent struct {
 	fleet     *Fleet
 	no        int
-	id        string                   // by which server and keepers know it
-	keys      map[member.Pin]memberKey // of the keepers that it is enrolled with
+	id        string                   // ID by which server and keepers know the agent
+	keys      map[member.Pin]memberKey // keys of the keepers with which the agent is enrolled
 	clients   []string
 	line      line
 	announced bool
 	reported  bool
 	present   bool
-	session   string // of the last response
+	session   string // session of the latest response
 	todo      []pendingTurn
 	pushed    []pendingPush
 	pushes    uint32
 	told      []Told
-	have      [][]byte // hashes of the blobs that it has recently received
+	have      [][]byte // hashes of the blobs that the agent has recently received
 }
 
-// pendingTurn is a client of a task whose result is not sent yet.
+// pendingTurn is a client of a task whose result has not been sent yet.
 type pendingTurn struct {
 	*v1.Task
 	client string
 	size   int
 }
 
-// pendingPush is a result that the server has accepted, but on which there is no final
-// verdict yet.
+// pendingPush is a result that the server has accepted without a final verdict yet.
 type pendingPush struct {
 	run    string
 	round  int64
@@ -55,10 +54,10 @@ const (
 	soonest = 5 * time.Millisecond
 	// retry is the delay before the next call after a failed one.
 	retry = time.Second
-	// hold is how long the server may hold a call. Real agents let it take longer; but when the
-	// fleet rests, it waits for held calls.
+	// hold is the maximum time for which the server may delay the answer to a call. Real agents
+	// allow a longer time, but a fleet that rests must wait for delayed calls.
 	hold = 10 * time.Second
-	// maxHave limits the blobs that an agent has.
+	// maxHave is the maximum number of blobs that an agent remembers.
 	maxHave = 4
 )
 
@@ -103,7 +102,7 @@ func (a *agent) contact(ctx context.Context) time.Duration {
 	case err != nil:
 		if sending != nil {
 			a.told = append(a.told, Told{sending.Run, sending.Round, sending.client, v1.Outcome_OUTCOME_UNSPECIFIED})
-			a.todo = a.todo[1:] // the server assigns it again, or has counted it
+			a.todo = a.todo[1:] // the server assigns the turn again, or has counted it
 		}
 		c.failed(ctx, "exchange", err)
 		return retry
@@ -138,7 +137,7 @@ func (a *agent) contact(ctx context.Context) time.Duration {
 	return max(next, soonest)
 }
 
-// addTurn adds a turn to a list that is in the order of rounds.
+// addTurn adds a turn to a list in ascending order of rounds.
 func addTurn(all []*v1.Turns, run string, round int64, client string) []*v1.Turns {
 	if n := len(all); n == 0 || all[n-1].Run != run || all[n-1].Round != round {
 		all = append(all, &v1.Turns{Run: run, Round: round})
@@ -148,7 +147,7 @@ func addTurn(all []*v1.Turns, run string, round int64, client string) []*v1.Turn
 	return all
 }
 
-// add adds the tasks of a response, after it has got their weights.
+// add adds the tasks of a response after fetching their weights.
 func (a *agent) add(ctx context.Context, r *v1.ExchangeResponse) error {
 	sizes := map[string]int{}
 	for _, b := range r.Blobs {
@@ -173,7 +172,7 @@ func (a *agent) add(ctx context.Context, r *v1.ExchangeResponse) error {
 	return nil
 }
 
-// keep notes that the agent has a blob.
+// keep records that the agent has a blob.
 func (a *agent) keep(sum []byte) {
 	a.have = append(a.have, sum)
 	a.have = a.have[max(0, len(a.have)-maxHave):]
@@ -183,7 +182,7 @@ func (a *agent) has(hash string) bool {
 	return slices.ContainsFunc(a.have, func(sum []byte) bool { return hex.EncodeToString(sum) == hash })
 }
 
-// answered notes what became of a result.
+// answered records the verdict on a result.
 func (a *agent) answered(t *pendingTurn, r *v1.Received, start time.Time) {
 	c := &a.fleet.counts
 	a.told = append(a.told, Told{t.Run, t.Round, t.client, r.GetOutcome()})
@@ -194,7 +193,7 @@ func (a *agent) answered(t *pendingTurn, r *v1.Received, start time.Time) {
 	case v1.Outcome_OUTCOME_COUNTED:
 		c.accepted.Add(1)
 		c.heard.add(time.Since(start))
-	case v1.Outcome_OUTCOME_CLOSED: // it came too late
+	case v1.Outcome_OUTCOME_CLOSED: // the result was too late
 		c.closed.Add(1)
 	default:
 		c.reject(r.GetOutcome().String() + " " + r.GetReason())
@@ -218,7 +217,7 @@ func (a *agent) handle(v *v1.Verdict, client string, now time.Time) {
 		c.closed.Add(1)
 	case v1.Outcome_OUTCOME_REJECTED:
 		c.reject(v.Reason)
-	case v1.Outcome_OUTCOME_UNKNOWN: // drop it: the server assigns its task again
+	case v1.Outcome_OUTCOME_UNKNOWN: // drop it, because the server assigns its task again
 		c.unknown.Add(1)
 	default:
 		return
@@ -240,7 +239,7 @@ func (a *agent) fetch(ctx context.Context, hash string) (int, error) {
 		case http.StatusNotFound:
 			gone = true
 		default:
-			err = fmt.Errorf("the server says %d", code)
+			err = fmt.Errorf("the server returned %d", code)
 		}
 		return err
 	})
@@ -259,7 +258,7 @@ func (a *agent) fetch(ctx context.Context, hash string) (int, error) {
 }
 
 // errGone means that a task's round closed before the agent started it.
-var errGone = errors.New("the weights are gone")
+var errGone = errors.New("the weights no longer exist")
 
 // maxBlob is the maximum size of a blob in bytes.
 const maxBlob = 64 << 20

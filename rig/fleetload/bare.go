@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Bare is a set of connections to a server that does nothing but answer, to measure what the
-// connections and the bytes of a fleet cost by themselves.
+// Bare is a set of connections to a server that only answers, to measure the cost of the
+// connections and bytes of a fleet.
 type Bare struct {
 	lines []*line
 	short bool
 	bytes atomic.Int64
 }
 
-// Dial opens the connections. With short they are opened for each call instead.
+// Dial opens the connections. If short is set, a connection is opened for each call instead.
 func Dial(ctx context.Context, server string, config *tls.Config, connections int, short bool) (*Bare, error) {
 	at, err := url.Parse(server)
 	if err != nil {
@@ -43,8 +43,8 @@ func Dial(ctx context.Context, server string, config *tls.Config, connections in
 	return b, group.Wait()
 }
 
-// Call calls the server over all connections in turn for the duration d, with messages of the
-// given size both ways, and returns the number of calls.
+// Call calls the server over all connections in turn for the duration d. Messages have the
+// given size in both directions. Call returns the number of calls.
 func (b *Bare) Call(ctx context.Context, size int, d time.Duration) (int64, error) {
 	var calls atomic.Int64
 	end := time.Now().Add(d)
@@ -90,7 +90,7 @@ func (l *line) echo(ctx context.Context, message []byte) error {
 	return l.exchange(ctx, r.Bytes(), func(code int, body io.Reader) error {
 		n, err := io.Copy(io.Discard, limited(body))
 		if err == nil && (code != http.StatusOK || n != int64(len(message))) {
-			err = fmt.Errorf("the bare server says %d with %d bytes, want %d bytes", code, n, len(message))
+			err = fmt.Errorf("the bare server returned %d with %d bytes, want %d bytes", code, n, len(message))
 		}
 		return err
 	})

@@ -1,4 +1,4 @@
-// Package fleetload is a load generator: it runs thousands of agents in one process. The
+// Package fleetload is a load generator that runs thousands of agents in one process. The
 // agents do not train, but each looks like a real agent to the server. It has its own key,
 // certificate and connection, calls on schedule, gets the weights of every task, and
 // returns random numbers that the server accepts as an update.
@@ -33,18 +33,18 @@ type Config struct {
 	Server string
 	Root   *x509.Certificate
 	Token  mtls.JoinToken
-	// Agents is the number of agents, and Clients the number of clients of each: one if it
-	// is 0.
+	// Agents is the number of agents, and Clients the number of clients per agent, where 0
+	// means one.
 	Agents, Clients int
 	// Prefix is the prefix of the clients' names; empty means "virtual".
 	Prefix string
 	// Inputs are the inputs that agents announce in addition to load and calendar features.
 	Inputs []string
-	// Lively agents also send what a dashboard shows: they evaluate in every round, and
-	// report once a day. All values are invented.
+	// Lively agents also send the data that a dashboard shows. They evaluate in every round
+	// and report once a day. All values are invented.
 	Lively bool
-	// Short means that an agent closes its connection after each contact, as agents do that
-	// have long to wait.
+	// Short means that an agent closes its connection after each contact, as agents do when
+	// their next contact is much later.
 	Short bool
 }
 
@@ -200,15 +200,16 @@ func (f *Fleet) Connect(ctx context.Context) error {
 // Present returns the number of agents that have checked in since Connect.
 func (f *Fleet) Present() int { return int(f.counts.present.Load()) }
 
-// Told is what an agent knows about one of its turns: what it pushed, and what it was told.
+// Told is an agent's knowledge about one of its turns, which consists of the pushed result and
+// the received verdict.
 type Told struct {
 	Run     string
 	Round   int64
 	Client  string
-	Outcome v1.Outcome // ACCEPTED as long as there is no verdict; UNSPECIFIED if the answer was lost
+	Outcome v1.Outcome // ACCEPTED while there is no verdict; UNSPECIFIED if the answer was lost
 }
 
-// Told returns what the agents know about the turns for which they pushed results since
+// Told returns the agents' knowledge about the turns for which they pushed results since
 // Connect, by agent in the order of time. Later entries of a turn replace earlier ones. The
 // fleet must rest.
 func (f *Fleet) Told(each func(Told)) {

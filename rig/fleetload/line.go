@@ -29,7 +29,7 @@ type line struct {
 	server *url.URL
 	config *tls.Config
 	from   net.Addr      // nil if the system chooses
-	bytes  *atomic.Int64 // what connections have carried
+	bytes  *atomic.Int64 // number of bytes that connections have transferred
 	conn   *tls.Conn     // nil while there is no connection
 }
 
@@ -43,7 +43,7 @@ func source(server *url.URL, agent int) net.Addr {
 	return &net.TCPAddr{IP: net.IPv4(127, 77, 0, byte(1+agent%addresses))}
 }
 
-// countedConn adds up what a connection carries.
+// countedConn counts the bytes of a connection.
 type countedConn struct {
 	net.Conn
 	bytes *atomic.Int64
@@ -87,7 +87,7 @@ func (l *line) call(ctx context.Context, procedure string, in, out proto.Message
 		return err
 	}
 	b.Write(whole)
-	var said error // the server's error, after which the connection stays usable
+	var said error // the server's error, which leaves the connection usable
 	err = l.exchange(ctx, b.Bytes(), func(code int, body io.Reader) error {
 		text, err := io.ReadAll(limited(body))
 		switch {
@@ -96,7 +96,7 @@ func (l *line) call(ctx context.Context, procedure string, in, out proto.Message
 		case code == http.StatusTooManyRequests:
 			said = busyError(text)
 		case code != http.StatusOK:
-			said = fmt.Errorf("the server says %d: %.200s", code, text)
+			said = fmt.Errorf("the server returned %d: %.200s", code, text)
 		default:
 			return proto.Unmarshal(text, out)
 		}
@@ -146,7 +146,7 @@ func (l *line) try(ctx context.Context, request []byte, take func(code int, body
 		}
 		t := tls.Client(countedConn{c, l.bytes}, l.config)
 		if err := t.HandshakeContext(ctx); err != nil {
-			_ = c.Close() // it has failed
+			_ = c.Close() // the connection has failed
 			return false, err
 		}
 		l.conn = t
@@ -185,7 +185,7 @@ func (l *line) try(ctx context.Context, request []byte, take func(code int, body
 
 func (l *line) close() {
 	if l.conn != nil {
-		_ = l.conn.Close() // calls on it have returned
+		_ = l.conn.Close() // calls on the connection have returned
 		l.conn = nil
 	}
 }

@@ -7,7 +7,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// loss returns the training loss that the agent claims.
+// loss returns the agent's invented training loss.
 func (a *agent) loss(round int64) float64 {
 	if !a.fleet.Lively {
 		return 0.1
@@ -15,8 +15,8 @@ func (a *agent) loss(round int64) float64 {
 	return 0.004 + 0.02/math.Sqrt(float64(round+1)) + 0.0004*a.wobble(round)
 }
 
-// evaluation returns the validation error that a lively agent claims: worse than the
-// reference at first, and better after some rounds.
+// evaluation returns the invented validation error of a lively agent, which is worse than
+// the reference at first and better after some rounds.
 func (a *agent) evaluation(round int64) *v1.Evaluation {
 	if !a.fleet.Lively {
 		return nil
@@ -29,7 +29,8 @@ func (a *agent) wobble(round int64) float64 {
 	return math.Sin(float64(a.no)*12.9898 + float64(round)*7.233)
 }
 
-// report returns what a lively agent says about its first client, until the server has it.
+// report returns a lively agent's report about its first client, until the server has received
+// it.
 func (a *agent) report() []*v1.ClientReport {
 	if !a.fleet.Lively || a.reported {
 		return nil

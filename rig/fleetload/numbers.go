@@ -67,9 +67,9 @@ func (n *numbers) of(size int) []byte {
 
 func (n *numbers) put(b *[]byte) { n.spare.Put(b) }
 
-// received returns the hash of a blob, as text and as bytes. It computes the hash of a blob once
-// for all agents, because hashing would take CPU time from the server under test: blobs that
-// begin and end alike and have the same length are taken for equal.
+// received returns the hash of a blob as text and as bytes. It computes the hash of a blob once
+// for all agents, because hashing would take CPU time from the server under test. Blobs of the
+// same length with the same beginning and end are treated as equal.
 func (n *numbers) received(b []byte) (hash string, sum []byte) {
 	key := fmt.Sprintf("%d %x %x", len(b), b[:min(len(b), 32)], b[max(0, len(b)-32):])
 	n.mu.Lock()
@@ -122,7 +122,7 @@ func (n *numbers) check(name string, r io.Reader) (int, error) {
 		return 0, err
 	}
 	if sum := sha256.Sum256(b.Bytes()); hex.EncodeToString(sum[:]) != name {
-		return 0, fmt.Errorf("blob %s has another hash", name)
+		return 0, fmt.Errorf("blob %s has a different hash", name)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 	"loadstar/server/terms"
 )
 
-// private is what all agents of a fleet know about private rounds. It is computed once, because
-// it would take CPU time from the server under test.
+// private contains the data about private rounds that all agents of a fleet share. It is
+// computed once, because it would take CPU time from the server under test.
 type private struct {
 	mu     sync.Mutex
 	plans  map[string]*terms.Terms // by blob
@@ -32,14 +32,15 @@ type maskedKey struct {
 	round int64
 }
 
-// masked is what results of a round are masked for, and the vector that all agents mask.
+// masked contains the description for which results of a round are masked, and the vector that
+// all agents mask.
 type masked struct {
 	keepers  []member.Pin
 	contexts []*mask.Context
 	vector   []uint64
 }
 
-// memberKey is the key that an agent has enrolled with a keeper.
+// memberKey is the key with which an agent has enrolled with a keeper.
 type memberKey struct {
 	mask.Key
 	day int64
@@ -71,7 +72,7 @@ func (a *agent) enrol(ctx context.Context, statements [][]byte) error {
 			return err
 		}
 		if !member.ValidReceipt(receipt, &k.Key, s.Fleet, a.id, pin) {
-			return fmt.Errorf("keeper %s has sent a wrong receipt or a refusal: %q", pin, receipt.Refused)
+			return fmt.Errorf("keeper %s sent a wrong receipt or a refusal: %q", pin, receipt.Refused)
 		}
 		if a.keys == nil {
 			a.keys = map[member.Pin]memberKey{}
@@ -81,7 +82,7 @@ func (a *agent) enrol(ctx context.Context, statements [][]byte) error {
 	return nil
 }
 
-// receipt sends an enrolment until its keeper has answered.
+// receipt sends an enrolment repeatedly until its keeper has answered.
 func (a *agent) receipt(ctx context.Context, e *v1.Enrolment) (*v1.Receipt, error) {
 	for {
 		r := &v1.ExchangeResponse{}
@@ -116,7 +117,7 @@ func (a *agent) masked(ctx context.Context, t *pendingTurn, part int64) (b *[]by
 	for i, pin := range m.keepers {
 		k, is := a.keys[pin]
 		if !is {
-			return nil, nonce, fmt.Errorf("the agent is no member of keeper %s", pin)
+			return nil, nonce, fmt.Errorf("the agent is not a member of keeper %s", pin)
 		}
 		c := *m.contexts[i]
 		member.Of(&c, &v1.MaskedResult{Agent: a.id, Part: part, Clients: 1})
@@ -133,7 +134,7 @@ func (a *agent) masked(ctx context.Context, t *pendingTurn, part int64) (b *[]by
 	return b, nonce, nil
 }
 
-// round returns what the results of a task are masked for.
+// round returns the description for which the results of a task are masked.
 func (p *private) round(ctx context.Context, a *agent, t *v1.Task, size int) (*masked, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -180,7 +181,7 @@ func (p *private) plan(ctx context.Context, a *agent, t *v1.Task) (*terms.Terms,
 	var text []byte
 	err := a.line.get(ctx, "/v1/blobs/"+t.Plan, func(code int, body io.Reader) (err error) {
 		if text, err = io.ReadAll(limited(body)); err == nil && code != http.StatusOK {
-			err = fmt.Errorf("the server says %d", code)
+			err = fmt.Errorf("the server returned %d", code)
 		}
 		return err
 	})

@@ -50,8 +50,8 @@ type Stats struct {
 	// CheckIn, Push and Fetch are call latencies. Heard is the time from the start of a
 	// push to the check-in that reports it as counted.
 	CheckIn, Push, Fetch, Heard Latencies
-	// Bytes is what the connections have carried both ways, with TLS. Pushed is the size of the
-	// calls in Push, without HTTP.
+	// Bytes is the number of bytes that the connections have transferred in both directions,
+	// including TLS. Pushed is the size of the calls in Push, without HTTP.
 	Bytes, Pushed int64
 }
 

@@ -8,12 +8,12 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// learned is the correlation from which an attack counts as a success. A defence must leave nothing
-// with it: a correlation of at most 0.2 with the true values.
+// learned is the correlation from which an attack counts as a success. With a defence, the
+// correlation with the true values must be at most 0.2.
 const learned, nothing = 0.8, 0.2
 
 // against carries out an attack against a host without defences, and against an agent whose policy
-// allows everything but what the test adds: what remains are the agent's own defences.
+// allows everything except what the test adds, so that only the agent's own defences remain.
 func against(t *testing.T, days int, attack func(*Target) (float64, error), more func(*policy.Policy)) {
 	t.Helper()
 	if testing.Short() {
@@ -39,29 +39,30 @@ func against(t *testing.T, days int, attack func(*Target) (float64, error), more
 	}
 	t.Logf("correlation with the truth: %.3f without the defence, %.3f with it", without, with)
 	if without < learned {
-		t.Errorf("without the defence the correlation is %.3f, so this attack shows nothing", without)
+		t.Errorf("without the defence the correlation is %.3f, so this attack proves nothing", without)
 	}
 	if math.Abs(with) > nothing {
 		t.Errorf("with the defence the correlation is %.3f, at most %g is allowed", with, nothing)
 	}
 }
 
-// TestLeakOfBatches: an agent draws its batches in secret.
+// TestLeakOfBatches relies on an agent's secret choice of its batches.
 func TestLeakOfBatches(t *testing.T) {
 	against(t, 45, func(x *Target) (float64, error) { return Losses(t.Context(), x, Still(), 750) }, func(*policy.Policy) {})
 }
 
-// TestLeakOfFullPasses: an agent rounds losses, and ends training data at whole blocks.
+// TestLeakOfFullPasses relies on an agent's rounding of losses, and on training data that ends
+// at whole blocks.
 func TestLeakOfFullPasses(t *testing.T) {
 	cuts := func(x *Target) (float64, error) { return Cuts(t.Context(), x, FullPass(), 700, 24, 1) }
 	against(t, 45, cuts, func(*policy.Policy) {})
 	against(t, 200, cuts, func(p *policy.Policy) { p.WholeBlocks = true })
 }
 
-// few demands as many examples as agents do by default.
+// few requires as many examples as agents do by default.
 func few(p *policy.Policy) { p.LeastExamples = 64 }
 
-// TestLeakOfStride: an agent reports no score of a few windows.
+// TestLeakOfStride relies on an agent that reports no scores of a few windows.
 func TestLeakOfStride(t *testing.T) {
 	against(t, 45, func(x *Target) (float64, error) {
 		c, n, err := Strides(x, Still(), 24)
@@ -72,7 +73,7 @@ func TestLeakOfStride(t *testing.T) {
 	}, few)
 }
 
-// TestLeakOfScores: an agent rounds the scores of many windows.
+// TestLeakOfScores relies on an agent's rounding of the scores of many windows.
 func TestLeakOfScores(t *testing.T) {
 	against(t, 45, func(x *Target) (float64, error) { return Scores(x, Still(), 160, 48) }, few)
 }

@@ -17,7 +17,7 @@ import (
 // Target is a home under attack.
 type Target struct {
 	Data *series.Dataset
-	// Meters are the indices of the homes. Attacks on single homes use the first.
+	// Meters are the indices of the homes. Attacks on a single home use the first one.
 	Meters []int
 	Kernel *kernel.Set
 	Open   Open
@@ -38,15 +38,16 @@ func (t *Target) open(plan string) (s Session, known *setup.Setup, err error) {
 	return s, truth.Setup(), nil
 }
 
-// Way is how a plan makes clients train: what an attacker can choose besides model and split.
+// Way is the part of a plan that determines how clients train, which an attacker can choose in
+// addition to model and split.
 type Way struct {
 	Algorithm    string
-	Client       string // the settings of the section client, apart from batch and steps
+	Client       string // the settings in the section client, except batch and steps
 	Batch, Steps int    // 0 if an update is a full pass
 	Cohort       int
 }
 
-// Still is the way of clients whose weights do not move.
+// Still is the way in which the weights of clients do not move.
 func Still() Way { return Way{"fedavg", "optimizer: sgd, lr: 1.0e-12, lr_end: 0, warmup: 0", 32, 2, 2} }
 
 // FullPass is a gradient over all examples of a client.
@@ -117,8 +118,9 @@ func Losses(ctx context.Context, t *Target, w Way, rounds int) (float64, error) 
 }
 
 // Weights (S2) solves the published weights of a run for the readings. A steep quantile loss makes
-// all forecasts sink below the loads. From then on each version is a sum of the readings in known
-// batches. If strict is set, other versions are left out. If single is set, the attacker sees the updates of the first home instead of means.
+// all forecasts sink below the loads. From then on, each version is a sum of the readings in known
+// batches. If strict is set, other versions are omitted. If single is set, the attacker sees the
+// first home's updates instead of means.
 func Weights(ctx context.Context, t *Target, w Way, rate float64, rounds int, strict, single bool) (float64, error) {
 	const seed, quantile, lags = 7, 0.001, 24
 	plan := w.plan(seed, fmt.Sprintf("inputs: [recent, level], loss: pinball, quantiles: [%g]", quantile), headAlone+"server: {clip: 1000, weighting: uniform}\n")
@@ -199,7 +201,7 @@ func Weights(ctx context.Context, t *Target, w Way, rate float64, rounds int, st
 	return worst, nil
 }
 
-// home is a home whose readings are unknowns of a system of equations.
+// home is a home whose readings are unknowns in a system of equations.
 type home struct {
 	meter                   series.Meter
 	examples, first, column int
@@ -210,8 +212,8 @@ func (t *Target) split(hours int) string {
 	return fmt.Sprintf(", split: {train: %.7f, validation: 0.1}", (float64(hours)+0.5)/float64(len(t.meter().Load)))
 }
 
-// Cuts (N1) compares the losses of plans whose training data ends an hour later each time, with a
-// few seeds each, because the data of two plans is scaled differently.
+// Cuts (N1) compares the losses of plans whose training data ends an hour later each time. It
+// uses a few seeds for each plan, because the data of two plans is scaled differently.
 func Cuts(ctx context.Context, t *Target, w Way, from, hours, rounds int) (float64, error) {
 	const seeds = 3
 	m := t.meter()
@@ -250,8 +252,9 @@ func Cuts(ctx context.Context, t *Target, w Way, from, hours, rounds int) (float
 	return metric.Correlation(got, truth), nil
 }
 
-// newReading returns the reading by which sums of outputs times readings differ, for several
-// seeds. The older readings are scaled by a factor that is not known, but the same for all seeds.
+// newReading returns the reading by which the sums of products of outputs and readings differ,
+// for several seeds. The scale factor of the older readings is not known, but is the same for
+// all seeds.
 func newReading(now, before, output []float64) float64 {
 	var a11, a12, a22, b1, b2 float64
 	for i := 1; i < len(now); i++ {
@@ -263,8 +266,9 @@ func newReading(now, before, output []float64) float64 {
 }
 
 // Updates (N2, N3) compares the updates of plans whose training data ends an hour later each time.
-// With several homes, the attacker sees the published means of all cohorts that lack one home.
-// It returns the correlation of each home. scale is what an update of weights has to be multiplied by to get a gradient.
+// With several homes, the attacker sees the published means of all cohorts that lack one home. It
+// returns the correlation of each home. scale is the factor that converts an update of weights to a
+// gradient.
 func Updates(ctx context.Context, t *Target, w Way, scale float64, from, hours, rounds int) ([]float64, error) {
 	got, truth := make([][]float64, len(t.Meters)), make([][]float64, len(t.Meters))
 	last := make([][]float64, len(t.Meters))
@@ -314,7 +318,7 @@ func Updates(ctx context.Context, t *Target, w Way, scale float64, from, hours, 
 }
 
 // published returns the mean change of the weights in one round, for each cohort that lacks one of
-// the homes, or that of the only home.
+// the homes, or for the only home.
 func (t *Target) published(ctx context.Context, s Session, run, rounds int) ([][]float64, error) {
 	shared, _ := s.Setup().InitialWeights()
 	own := make([][]float64, len(t.Meters))
@@ -348,7 +352,7 @@ func (t *Target) published(ctx context.Context, s Session, run, rounds int) ([][
 	return cohorts, nil
 }
 
-// alone returns one number of a home's own update from those of the cohorts.
+// alone computes one number of a home's own update from those of the cohorts.
 func alone(cohorts [][]float64, home, at int) (sum float64) {
 	if len(cohorts) == 1 {
 		return cohorts[0][at]
@@ -359,8 +363,8 @@ func alone(cohorts [][]float64, home, at int) (sum float64) {
 	return sum - float64(len(cohorts)-1)*cohorts[home][at]
 }
 
-// Seeds (N4) solves the losses of plans with different seeds for the mean load by hour and weekday. Of
-// several numbers of iterations, the best one counts: fewer are better if there is noise.
+// Seeds (N4) solves the losses of plans with different seeds for the mean load by hour and weekday.
+// The best of several numbers of iterations counts, because fewer are better if there is noise.
 func Seeds(ctx context.Context, t *Target, w Way, plans int, iterations ...int) (float64, error) {
 	m := t.meter()
 	cells := map[string]int{}
@@ -422,7 +426,7 @@ func (t *Target) scoredBy(w Way, train float64, hours, stride int) string {
 		fmt.Sprintf("evaluate: {every: 1, windows: 100000, stride: %d, reference: last-week}\n", stride))
 }
 
-// mean returns the mean of the scored loads by the scores of two constant forecasts.
+// mean computes the mean of the scored loads from the scores of two constant forecasts.
 func (t *Target) mean(s Session, run string) (float64, bool) {
 	const low, high = -12, 12
 	m := t.meter()
@@ -431,8 +435,8 @@ func (t *Target) mean(s Session, run string) (float64, bool) {
 	return MeanOf(low, high, below, above), ok1 && ok2
 }
 
-// Strides (S4) scores one window at a time, by a stride that fits no other. It returns the
-// correlation and the number of readings that it is based on.
+// Strides (S4) scores one window at a time, using a stride that fits no other window. It
+// returns the correlation and the number of readings that it is based on.
 func Strides(t *Target, w Way, hours int) (float64, int, error) {
 	m := t.meter()
 	var got, truth []float64

@@ -1,8 +1,10 @@
-// Package leak reconstructs readings from what leaves an agent: losses, updates and scores.
+// Package leak reconstructs readings from the data that leaves an agent, which is losses,
+// updates and scores.
 //
-// An attack here plays a server that chooses plan and weights. It has all that a server can know,
-// and each free choice is made in its favour: every turn begins with fresh personal layers,
-// limits on rounds and plans are not applied, and the number of examples is known exactly.
+// An attack in this package acts as a server that chooses plan and weights. It has everything
+// that a server can know, and each free choice is made in its favour. Every turn begins with
+// fresh personal layers, limits on rounds and plans are not applied, and the number of
+// examples is known exactly.
 package leak
 
 import (
@@ -26,22 +28,23 @@ import (
 // Session is a plan that a host of clients has accepted.
 type Session interface {
 	Setup() *setup.Setup
-	// Train runs a client's first turn of the task and returns the update that would be sent to the
-	// server.
+	// Train runs a client's first turn of the task and returns the update that the agent would send
+	// to the server.
 	Train(ctx context.Context, m series.Meter, t fed.Task) (*fed.Update, error)
-	// Score returns the relative MAE that leaves for the task's weights. It is not ok if none
-	// leaves.
+	// Score returns the relative MAE that the agent would send for the task's weights. It
+	// returns false if the agent would send none.
 	Score(m series.Meter, t fed.Task) (relative float64, ok bool)
 }
 
-// Open offers a plan to a host of clients. An error says why the plan is declined.
+// Open offers a plan to a host of clients. An error is the reason for which the plan is
+// declined.
 type Open func(plan string) (Session, error)
 
 // Fleet is the number of clients in a run of an attack.
 const Fleet = 19
 
-// Homes returns meters with random hourly loads, which have no pattern: an attack can only learn a
-// reading from what depends on it.
+// Homes returns meters with random hourly loads. They have no pattern, so an attack can learn a
+// reading only from data that depends on it.
 func Homes(n, days int) (*series.Dataset, error) {
 	r := rand.New(rand.NewPCG(11, 12))
 	var all []series.Meter
@@ -63,7 +66,7 @@ func Defended(d *series.Dataset, k *kernel.Set, allow policy.Policy) Open {
 }
 
 // Undefended returns a host that accepts every plan, draws from the plan's seed and sends exact
-// numbers, as agents did before they had secret draws.
+// numbers, as agents did before their draws were secret.
 func Undefended(d *series.Dataset, k *kernel.Set) Open {
 	return func(plan string) (Session, error) {
 		p, err := recipe.Read([]byte(plan))
@@ -119,14 +122,14 @@ func examples(s *setup.Setup, m series.Meter) series.Examples {
 	return s.Problem.Examples(m, s.Problem.Framer.Ranges(m))
 }
 
-// Example is a training example with the output of the model before training.
+// Example is a training example together with the model's output before training.
 type Example struct {
 	Inputs         []float32
 	Target, Output float64
 }
 
-// Examples returns the training examples of a meter, oldest first. Inputs and outputs are what an
-// attacker knows if the inputs are those of a calendar. The targets are the truth.
+// Examples returns the training examples of a meter, oldest first. An attacker knows inputs and
+// outputs if the inputs are calendar features. The targets are the true values.
 func Examples(s *setup.Setup, m series.Meter, k *kernel.Set) []Example {
 	data, net := examples(s, m), s.Problem.Model.Net()
 	shared, personal := s.InitialWeights()
@@ -157,7 +160,8 @@ func Errors(all []Example) []float64 {
 	return e
 }
 
-// PublicBatches repeats the examples of a turn from what a plan says, in the order of its steps.
+// PublicBatches reconstructs the examples of a turn from a plan, in the order of the turn's
+// steps.
 func PublicBatches(seed uint64, round int, name string, n, batch, steps int) (all []int) {
 	r := fed.Rand(seed, "train", round, fed.ClientID(name))
 	for range steps {
@@ -202,8 +206,8 @@ func MeanOf(low, high, errorOfLow, errorOfHigh float64) float64 {
 	return (errorOfLow*high + errorOfHigh*low) / (errorOfLow + errorOfHigh)
 }
 
-// position returns where an input's weight is in the head's row of the first output, in a shared
-// vector that has the head alone.
+// position returns the position of an input's weight in the head's row of the first output, in a
+// shared vector that contains only the head.
 func position(s *setup.Setup, input string) (int, error) {
 	names := s.Problem.InputNames()
 	width := len(names)

@@ -1,13 +1,13 @@
 package leak
 
-// Entry is a number of a sparse matrix that is not 0.
+// Entry is a nonzero number of a sparse matrix.
 type Entry struct {
 	Row, Column int
 	Value       float64
 }
 
 // LeastSquares solves a x = b with the conjugate gradient method on the normal equations. With
-// few iterations it stops early, which makes it robust against noise in b.
+// few iterations it stops early, which makes it robust to noise in b.
 func LeastSquares(a []Entry, columns int, b []float64, iterations int) []float64 {
 	back := func(r []float64) []float64 {
 		g := make([]float64, columns)

@@ -14,12 +14,12 @@ import (
 	"loadstar/series"
 )
 
-// The attacks of this file are those of a server that sends weights which nobody has trained.
+// The attacks in this file are those of a server that sends weights which nobody has trained.
 
 // allInputs are the inputs of the default plan.
 const allInputs = "inputs: [recent, lags, day, profiles, quartiles, level, ranks, calendar]"
 
-// Default is how clients train in the default plan, with the learning rate of its peak.
+// Default is the way in which clients train in the default plan, at its maximum learning rate.
 func Default() Way {
 	return Way{"fedavg", "optimizer: adam, lr: 0.005, lr_end: 0, warmup: 0", 64, 8, 10}
 }
@@ -44,8 +44,8 @@ func inputs(s *setup.Setup) map[string]int {
 	return all
 }
 
-// HourlyProfile returns the correlation of the mean load by hour with what updates of honest
-// weights tell: the change of the head's weight of each hour.
+// HourlyProfile returns the correlation of the mean load by hour with the updates of honest
+// weights, of which it uses the change of the head's weight for each hour.
 func HourlyProfile(ctx context.Context, t *Target, w Way, updates int) (float64, error) {
 	plan := w.plan(1, calendar, "")
 	s, err := t.Open(plan)
@@ -82,8 +82,8 @@ func HourlyProfile(ctx context.Context, t *Target, w Way, updates int) (float64,
 // kindsOfDay are weekdays, Saturday and Sunday.
 var kindsOfDay = [][]int{{0, 1, 2, 3, 4}, {5}, {6}}
 
-// MadeProfile returns the correlation of the mean load by hour and kind of day with what updates
-// tell, if each unit of the first layer responds to one hour of one kind of day (S3).
+// MadeProfile returns the correlation of the mean load by hour and kind of day with the updates,
+// if each unit of the first layer responds to one hour of one kind of day (S3).
 func MadeProfile(ctx context.Context, t *Target, w Way, updates int) (float64, error) {
 	s, err := t.Open(w.plan(1, allInputs, ""))
 	if err != nil {
@@ -104,7 +104,7 @@ func MadeProfile(ctx context.Context, t *Target, w Way, updates int) (float64, e
 		for _, d := range kindsOfDay[unit/24] {
 			shared[first.Offset+unit*width+at[fmt.Sprintf("weekday.%d", d)]] = 2
 		}
-		shared[head.Offset+head.Shape[1]+unit] = 8 // of the median
+		shared[head.Offset+head.Shape[1]+unit] = 8 // relative to the median
 	}
 	for o := range head.Shape[0] {
 		shared[x["head.bias"].Offset+o] = -3000 // below all loads, so that all slopes are equal
@@ -136,7 +136,7 @@ func MadeProfile(ctx context.Context, t *Target, w Way, updates int) (float64, e
 		}
 		ratios = append(ratios, ratio)
 	}
-	return max(math.Abs(metric.Correlation(sums, truth)), math.Abs(metric.Correlation(ratios, truth))), nil // the better of two guesses
+	return max(math.Abs(metric.Correlation(sums, truth)), math.Abs(metric.Correlation(ratios, truth))), nil // the better one of two guesses
 }
 
 // meanByKind returns the mean load of the training data by kind of day and hour.
@@ -158,9 +158,10 @@ func (t *Target) meanByKind(s *setup.Setup, m series.Meter) []float64 {
 	return sums
 }
 
-// Days returns how many whole Fridays follow from updates: all 24 readings, to 0.05 standard
-// deviations. Units of the first layer respond to the last hour of a Friday if the week's level is
-// above a threshold, and the thresholds move slowly from version to version (S3).
+// Days returns the number of whole Fridays that can be reconstructed from updates, which means all
+// 24 readings to within 0.05 standard deviations. Units of the first layer respond to the last
+// hour of a Friday if the week's level is above a threshold, and the thresholds move slowly from
+// version to version (S3).
 func Days(ctx context.Context, t *Target, w Way, versions int) (found, fridays int, err error) {
 	const units, slope, gain, low, high = 6, 0.02, 0.2, -0.8, 1.2
 	s, err := t.Open(w.plan(1, allInputs, ""))
@@ -218,10 +219,10 @@ func Days(ctx context.Context, t *Target, w Way, versions int) (found, fridays i
 	return len(seen), len(truth), nil
 }
 
-// Windows reads single readings from scores. A stride leaves few windows, of which no two have the
-// same hour and weekday. The weights make the forecast of one of them very different, once below and
-// once above all loads. The mean of many scores has less noise. It returns the correlation and the
-// number of windows.
+// Windows reads single readings from scores. A stride leaves only a few windows, no two of which
+// have the same hour and weekday. The weights make the forecast of one of them very different, once
+// below and once above all loads. The mean of many scores has less noise. It returns the
+// correlation and the number of windows.
 func Windows(t *Target, w Way, stride, rounds int) (float64, int, error) {
 	const far = 40
 	m := t.meter()
@@ -250,7 +251,7 @@ func Windows(t *Target, w Way, stride, rounds int) (float64, int, error) {
 		sum, head := 0.0, x["head.weight"]
 		for r := range rounds {
 			for _, sign := range []float32{-1, 1} {
-				jitter := 1 + float32(r)/float32(rounds) // so that rounding averages out
+				jitter := 1 + float32(r)/float32(rounds) // makes rounding errors average out
 				for o := range head.Shape[0] {
 					shared[head.Offset+o*head.Shape[1]] = sign * far * jitter
 				}

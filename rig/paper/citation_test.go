@@ -107,7 +107,7 @@ func TestCitationsOfTexts(t *testing.T) {
 	}
 	for name, c := range citations(t) {
 		if !slices.ContainsFunc(pages, func(page string) bool {
-			// Some texts have titles in capitals.
+			// Some texts have titles in capital letters.
 			if !strings.Contains(strings.ToLower(page), strings.ToLower(c.title)) {
 				return false
 			}
@@ -119,7 +119,7 @@ func TestCitationsOfTexts(t *testing.T) {
 }
 
 // TestMap checks that the files, parts and claims in the tables of papers/README.md exist, and
-// that every claim is in them.
+// that the tables contain every claim.
 func TestMap(t *testing.T) {
 	_, text, _ := strings.Cut(mustRead(t, filepath.Join(papers, "README.md")), "\n## Where each part is\n")
 	link := regexp.MustCompile(`\[([^]]+)\]\(([^)#]+)(#[^)]*)?\)`)
@@ -153,7 +153,8 @@ func TestMap(t *testing.T) {
 				t.Errorf("%s: %s leads to %s", name, of, to)
 			}
 		}
-		// Code is not linked, because the site would copy it to where Go finds it as packages.
+		// Code is not linked, because the site would copy it to a place where Go treats it as
+		// packages.
 		code := regexp.MustCompile("`([a-z0-9/]+\\.go)`").FindAllStringSubmatch(section, -1)
 		if len(code) == 0 {
 			t.Errorf("%s: no code is named", name)

@@ -23,27 +23,27 @@ type claim struct {
 	Where string `yaml:"where"` // section, table or figure of the paper
 	Test  string `yaml:"test"`  // the rule in words
 	// Untested is an expression that is true if the results do not test the claim. A claim
-	// without Holds is not tested at all. Why then says why not.
+	// without Holds is not tested at all. Why then gives the reason.
 	Untested string `yaml:"untested"`
 	Why      string `yaml:"why"`
 	// Holds and Partly are expressions. The claim holds if Holds is true. Otherwise it
-	// holds partly if Partly is true, and else it does not hold.
+	// holds partly if Partly is true, and if not, it does not hold.
 	Holds  string `yaml:"holds"`
 	Partly string `yaml:"partly"`
-	// Arithmetic marks a rule that cannot fail, such as one on bytes that are computed from
-	// sizes. Such claims are counted apart.
+	// Arithmetic marks a rule that cannot fail, such as a rule about bytes that are
+	// computed from sizes. Such claims are counted separately.
 	Arithmetic bool `yaml:"arithmetic"`
-	// Figures is the evidence. Each ${expression} in it stands for its value.
+	// Figures is the evidence. Each ${expression} in it is replaced by its value.
 	Figures string `yaml:"figures"`
-	// RuledOut says what is known not to be the cause if the claim does not hold.
+	// RuledOut lists causes that are ruled out if the claim does not hold.
 	RuledOut string `yaml:"ruled_out"`
-	// Before is the verdict of the first version of the results, written by hand.
+	// Before is the verdict on the first version of the results, which was written by hand.
 	Before string `yaml:"before"`
 	// Verdict is computed. [Paper.Verify] checks it.
 	Verdict string `yaml:"verdict"`
 }
 
-// judged is a claim with what the results say about it.
+// judged is a claim together with the evidence in the results.
 type judged struct {
 	claim
 	verdict report.Verdict
@@ -65,7 +65,7 @@ func readClaims(dir string) ([]claim, error) {
 	}
 	for i, c := range claims {
 		if c.ID == "" || slices.ContainsFunc(claims[:i], func(other claim) bool { return other.ID == c.ID }) {
-			return nil, fmt.Errorf("claims of %s: claim %d has no id, or that of another claim", filepath.Base(dir), i+1)
+			return nil, fmt.Errorf("claims of %s: claim %d has no id, or the id of another claim", filepath.Base(dir), i+1)
 		}
 	}
 	return claims, nil
@@ -89,7 +89,8 @@ func (r *rules) judge(c claim) (judged, error) {
 		}
 		tested = tested && !untested
 	}
-	// All rules are evaluated whatever the verdict is, so that an error in any is found.
+	// All rules are evaluated regardless of the verdict, so that errors in all of them are
+	// found.
 	holds, partly := false, false
 	r.read = map[string]*experiment.Result{}
 	if c.Holds != "" {

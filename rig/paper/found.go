@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// The page about all papers has a section that is generated from found.md, a text with
-// expressions like those of claims.yaml, each behind the name of its paper:
-// ${bose2024: mean(v(...))}. ${claims: VERDICT} is the number of claims with a verdict, of all
-// papers or, as in ${claims: all}, of any; ${improving: PAPER} is the share of a paper's runs
+// The page about all papers has a section that is generated from found.md. That text contains
+// expressions like those of claims.yaml, each after the name of its paper: ${bose2024:
+// mean(v(...))}. ${claims: VERDICT} is the number of claims of all papers with a verdict, and
+// ${claims: all} the number of all claims. ${improving: PAPER} is the share of a paper's runs
 // that were still improving, in per cent.
 
 var foundIn = regexp.MustCompile(`^\s*([a-z0-9]+):\s*(.*)$`)
@@ -35,7 +35,7 @@ func found(text string, papers []*Paper, claims [][]judged) (string, error) {
 	out := placeholder.ReplaceAllStringFunc(text, func(whole string) string {
 		m := foundIn.FindStringSubmatch(strings.ReplaceAll(placeholder.FindStringSubmatch(whole)[1], "\n", " "))
 		var value string
-		err := fmt.Errorf("%s has no name of a paper", whole)
+		err := fmt.Errorf("%s does not name a paper", whole)
 		if m != nil {
 			switch r := all[m[1]]; {
 			case m[1] == "claims":

@@ -28,7 +28,7 @@ func summary(rows []experiment.Result) []string {
 		return []string{buildings(rows), "-", "-", "-", "-"}
 	}
 	ratio := math.NaN()
-	if means[0] > 0 { // a ratio to zero, or to a building that feeds in, says nothing
+	if means[0] > 0 { // a ratio to zero, or to a building that exports, is meaningless
 		ratio = means[n-1] / means[0]
 	}
 	cells := []string{buildings(rows)}
@@ -51,7 +51,8 @@ func sorted(rows []experiment.Result, name string) []float64 {
 	return values
 }
 
-// buildings says how many buildings the rows describe, and of how many they are a sample.
+// buildings formats the number of buildings that the rows describe, and of how many buildings
+// they are a sample.
 func buildings(rows []experiment.Result) string {
 	if all := rows[0].Figures["buildings"]; all != nil {
 		return fmt.Sprintf("%d of %s", len(rows), grouped(all.Mean()))

@@ -11,13 +11,13 @@ import (
 	"loadstar/lab/report"
 )
 
-// measured reports whether some rows are not those of forecasts, such as sizes of readings.
-// Their tables have a row for each number.
+// measured reports whether some rows are measurements other than forecasts, such as sizes
+// of readings. Their tables have a row for each number.
 func measured(rows []experiment.Result) bool {
 	return slices.ContainsFunc(rows, func(r experiment.Result) bool { return r.Figures["relative_mae_mean"] == nil })
 }
 
-// longRows returns a row for each number: what it is of, its name and its value.
+// longRows returns a row with the description, the name and the value of each number.
 func longRows(rows []experiment.Result) [][]string {
 	var all [][]string
 	for _, r := range rows {

@@ -13,8 +13,8 @@ import (
 // verdicts lists the verdicts in display order.
 var verdicts = []report.Verdict{report.Holds, report.HoldsPartly, report.DoesNotHold, report.NotTrained, report.NotTested}
 
-// mark returns a dagger for a result of runs of which some diverged, a double dagger for one
-// of which some were still improving, and otherwise "".
+// mark returns a dagger for a result of which some runs diverged, a double dagger for one of
+// which some runs were still improving, and otherwise "".
 func mark(r experiment.Result) string {
 	text := ""
 	if r.Diverged() > 0 {

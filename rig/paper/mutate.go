@@ -9,19 +9,21 @@ import (
 	"loadstar/lab/experiment"
 )
 
-// cell of ours.tsv: the figure of a result that an expression read.
+// cellOf identifies a cell of ours.tsv, which is the figure of a result that an expression
+// read.
 type cellOf struct{ part, dataset, method, at, metric string }
 
-// Count has the numbers that summarize the papers in one line.
+// Count contains the numbers that summarize the papers in one line.
 type Count struct {
 	Claims, Rules, CanFail int
 	// Narrow counts the rules whose verdict changes if a single figure changes by 30 %.
 	Narrow int
-	// Runs has the number of runs of each paper, and Improving that of those that were still
-	// improving when they ended.
+	// Runs contains the number of runs of each paper, and Improving the number of those that
+	// were still improving when they ended.
 	Papers          []string
 	Runs, Improving map[string]int
-	// Stuck names the rules that no change of figures turns, and that are not arithmetic.
+	// Stuck names the rules whose verdict no change of figures changes, although they are not
+	// arithmetic.
 	Stuck []string
 }
 
@@ -49,7 +51,7 @@ func (c *Count) Add(p *Paper) error {
 		if one.Holds == "" {
 			continue
 		}
-		if one.Untested != "" { // a rule that the results do not reach is not in force
+		if one.Untested != "" { // a rule that the results do not test is not in force
 			r := &rules{results: results, published: published}
 			if untested, err := r.condition(one.Untested); err != nil || untested {
 				if err != nil {
@@ -87,12 +89,13 @@ func (c *Count) String() string {
 	return fmt.Sprintf("papers %d, claims %d, rules that can fail %d of %d, still improving %s", len(c.Papers), c.Claims, c.CanFail, c.Rules, strings.Join(shares, ", "))
 }
 
-// mutate reports whether changed figures turn the verdict on a claim, and whether a change of
-// 30 % of one figure does. It changes the figures that the rule reads: each one alone, and all
-// of a method, of a method in a part, or of a point of a grid together, by 30 % up to a
-// hundredfold. Runs that were not trained to the end count like others.
+// mutate reports whether changed figures change the verdict on a claim, and whether a change
+// of one figure by 30 % does. It changes the figures that the rule reads, by 30 % up to a
+// factor of a hundred. It changes each figure alone, and together all figures of a method, of
+// a method in a part, or of a point of a grid. Runs that were not trained to the end count
+// like others.
 func mutate(c claim, results []experiment.Result, published []printed) (turns, narrow bool, err error) {
-	read := map[cellOf]bool{} // an expression does not read what cannot change its value any more
+	read := map[cellOf]bool{} // an expression does not read figures that can no longer change its value
 	outcome := func(results []experiment.Result) (string, error) {
 		r := &rules{results: results, published: published, cells: read}
 		holds, err := r.condition(c.Holds)

@@ -47,7 +47,7 @@ func TestMutate(t *testing.T) {
 	r := example()
 	for text, want := range map[string][2]bool{
 		`clearly(v("table", "hog", "PL", "mae"), 1.5)`:                                                {true, true},  // 1.2 to 1.56
-		`clearly(v("table", "hog", "PL", "mae"), v("table", "hog", "FL", "mae"))`:                     {true, false}, // 1.1 to 3.3 takes threefold
+		`clearly(v("table", "hog", "PL", "mae"), v("table", "hog", "FL", "mae"))`:                     {true, false}, // 1.1 to 3.3 requires a factor of three
 		`any(["mae", "steps"], mean(v("table", "hog", "PL", #)) < 1.2)`:                               {true, false}, // both must change
 		`mean(v("table", "hog", "PL", "mae")) >= 0`:                                                   {false, false},
 		`mean(v("table", "hog", "PL", "mae")) < 2 or mean(v("table", "hog", "PL", "mae")) >= 2`:       {false, false},
@@ -60,7 +60,8 @@ func TestMutate(t *testing.T) {
 	}
 }
 
-// TestRecomputed compares rules with what a separate program makes of their words.
+// TestRecomputed compares rules with the results of a separate program that was written from
+// their descriptions.
 func TestRecomputed(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(papers, "recomputed.tsv"))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // VerifyOverview does for the page about all papers what [Paper.Verify] does for the files
-// of one. papers is the folder of the papers.
+// of a single paper. papers is the folder of the papers.
 func VerifyOverview(path, papers string, all []*Paper, write bool) (difference string, err error) {
 	var claims [][]judged
 	for _, p := range all {

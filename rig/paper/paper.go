@@ -21,8 +21,8 @@ type Paper struct {
 	Name string // name of the folder
 	Spec *experiment.Spec
 
-	// Note says what the results do not cover, because data is missing. Then there are no
-	// verdicts. It is empty otherwise.
+	// Note describes what the results do not cover, because data is missing. In that case
+	// there are no verdicts. Otherwise Note is empty.
 	Note string
 
 	dir   string
@@ -72,7 +72,7 @@ func (p *Paper) WriteReport(path, runs string, results []experiment.Result, tool
 	if p.Note != "" {
 		r.About += "\n" + p.Note
 	}
-	var wrong, err error // the page is written even if a rule is wrong
+	var wrong, err error // the page is written even if a rule has an error
 	r.Claims, wrong = p.claims(results)
 	for _, part := range s.Parts {
 		for _, dataset := range part.Datasets {
@@ -116,7 +116,7 @@ func (p *Paper) claims(results []experiment.Result) (all []report.Claim, err err
 	return all, err
 }
 
-// title returns the claim and where it is in the paper.
+// title returns the claim and its place in the paper.
 func (c claim) title() string { return fmt.Sprintf("%s (%s)", c.Claim, c.Where) }
 
 // Of returns those results that are of the given part and dataset.

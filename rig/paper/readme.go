@@ -11,8 +11,8 @@ import (
 	"loadstar/lab/report"
 )
 
-// sections generates the parts of a README that follow from files. Each stands between a
-// line <!-- begin: NAME --> and a line <!-- end -->.
+// sections generates the parts of a README that are computed from files. Each stands
+// between a line <!-- begin: NAME --> and a line <!-- end -->.
 type sections struct {
 	paper     *Paper
 	results   []experiment.Result
@@ -29,8 +29,8 @@ const (
 // names lists the sections that every README has.
 var names = []string{"runs", "results", "published", "claims"}
 
-// fill returns the text with its sections generated again. Prose outside of the sections
-// stays as it is.
+// fill returns the text with regenerated sections. Text outside of the sections does not
+// change.
 func (s *sections) fill(text []byte) ([]byte, error) {
 	var (
 		out  []string
@@ -50,7 +50,7 @@ func (s *sections) fill(text []byte) ([]byte, error) {
 			out = append(out, line, "", strings.TrimSpace(body), "")
 			seen = append(seen, in)
 		case line == endMark && in == "":
-			return nil, fmt.Errorf("line %d: the end of no section", i+1)
+			return nil, fmt.Errorf("line %d: this ends no section", i+1)
 		case line == endMark:
 			in = ""
 			out = append(out, line)
@@ -86,7 +86,7 @@ func (s *sections) section(name string) (string, error) {
 	return "", fmt.Errorf("there is no section %q; there are %s", name, strings.Join(names, ", "))
 }
 
-// runs says what the results cost and when they were saved.
+// runs formats the cost of the results and the date on which they were saved.
 func (s *sections) runs() string {
 	for _, r := range s.results {
 		if r.Part != experiment.Meta {
@@ -137,7 +137,7 @@ func (s *sections) verdicts() string {
 // arithmetic is the group of claims whose rules cannot fail.
 const arithmetic = "arithmetic"
 
-// group returns under which name a claim is counted: its verdict, or arithmetic.
+// group returns the name under which a claim is counted, which is its verdict or arithmetic.
 func (j judged) group() string {
 	if j.Arithmetic {
 		return arithmetic
@@ -153,7 +153,8 @@ func (j judged) kind() string {
 	return string(j.verdict)
 }
 
-// evidence returns the figures, and why a claim is not tested or its runs say nothing.
+// evidence returns the figures, and the reason if a claim is not tested or its runs prove
+// nothing.
 func (j judged) evidence() string {
 	switch j.verdict {
 	case report.NotTested:
@@ -164,7 +165,7 @@ func (j judged) evidence() string {
 	return j.figures
 }
 
-// causes returns what is known not to be the cause, if the claim does not hold.
+// causes returns the causes that are ruled out, if the claim does not hold.
 func (j judged) causes() string {
 	if j.verdict == report.DoesNotHold || j.verdict == report.HoldsPartly {
 		return j.RuledOut
@@ -177,7 +178,7 @@ func cell(text string) string {
 	return strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "|", "\\|")
 }
 
-// printed has the numbers that the paper prints, a table for each of its tables.
+// printed contains the numbers that the paper prints, with a table for each of its tables.
 func (s *sections) printed() string {
 	var out strings.Builder
 	var tables []string
@@ -232,7 +233,7 @@ func (s *sections) printed() string {
 	return out.String()
 }
 
-// tables has a table for each part of the results.
+// tables contains a table for each part of the results.
 func (s *sections) tables() string {
 	var out strings.Builder
 	var parts []string

@@ -14,10 +14,10 @@ import (
 	"loadstar/lab/experiment"
 )
 
-// Expressions of claims.yaml are in the language of github.com/expr-lang/expr. They read
-// the results in ours.tsv and the numbers in published.tsv through these functions, and
-// have no others with effects outside. Where a function takes values, it accepts any list of
-// numbers, or one number.
+// Expressions of claims.yaml are in the language of github.com/expr-lang/expr. They read the
+// results in ours.tsv and the numbers in published.tsv through these functions. No other
+// function has effects outside the expression. A function that takes values accepts any list
+// of numbers, or one number.
 //
 //	v(part, dataset, method, metric, at...)  values of a metric, one for each seed; at has the grid's values
 //	has(part, dataset, method, metric, at...) whether ours.tsv has them
@@ -40,27 +40,26 @@ import (
 //
 // A mean with a value that is not a number, such as that of a run that failed, compares as
 // false. Both sides of "and" and "or" are always computed, so an unknown row is an error
-// wherever it stands, except in the branch of a condition ? a : b that is not taken.
+// wherever it occurs, except in the branch of a condition ? a : b that is not taken.
 type rules struct {
 	results   []experiment.Result
 	published []printed
-	// anyway judges runs that were not trained to the end like any others.
+	// anyway judges runs that were not fully trained like all others.
 	anyway bool
 
 	index map[string]*experiment.Result
-	read  map[string]*experiment.Result // results whose training an expression depends on
+	read  map[string]*experiment.Result // results on whose training an expression depends
 	cells map[cellOf]bool               // figures that an expression read, unless it is nil
 }
 
-// untrained lists the metrics that do not depend on how far a run was trained.
+// untrained lists the metrics that do not depend on the progress of a run's training.
 var untrained = []string{"bytes_per_turn", "bytes", "gradients", "steps", "clients", "rounds", "diverged"}
 
-// compared has the beginnings of the names of metrics that compare a run with those of the other
-// methods.
+// compared lists the prefixes of metrics that compare a run with those of the other methods.
 var compared = []string{"won_", "near_", "dm_", "gained", "reached_", "than_"}
 
-// depend notes that an expression depends on the training of a result, and of all that its
-// metric compares it with.
+// depend records that an expression depends on the training of a result, and of all results
+// with which its metric compares it.
 func (r *rules) depend(row *experiment.Result, metric string) {
 	others := slices.ContainsFunc(compared, func(begin string) bool { return strings.HasPrefix(metric, begin) })
 	for i := range r.results {
@@ -182,7 +181,7 @@ func baselineOf(r experiment.Result) string {
 	return r.Method
 }
 
-// trained reports whether a result is that of training. Baselines take no gradients.
+// trained reports whether training produced a result. Baselines take no gradients.
 func trained(r experiment.Result) bool {
 	return r.Figures["diverged"] != nil || r.Figures["steps"] != nil
 }
@@ -190,7 +189,7 @@ func trained(r experiment.Result) bool {
 // evaluate returns the value of an expression.
 func (r *rules) evaluate(text string) (any, error) {
 	env := r.env()
-	// The optimizer would leave out the second side of "true or x".
+	// The optimizer would omit the second side of "true or x".
 	program, err := expr.Compile(text, expr.Env(env), expr.DisableShortCircuit(), expr.Optimize(false))
 	if err != nil {
 		return nil, err
@@ -417,7 +416,7 @@ func lower(a, b any) (bool, error) {
 
 // clearly reports whether a is below b in every seed, and on average by more than the
 // larger of the two spreads. Values of one seed, such as those of a baseline, are compared
-// with each value of the other, but one of both must have three seeds.
+// with each of the other values, but one of the two must have three seeds.
 func clearly(a, b any) (bool, error) {
 	x, y, err := twoNumbers(a, b)
 	if err != nil || max(len(x), len(y)) < 3 || len(x) != len(y) && len(x) != 1 && len(y) != 1 {

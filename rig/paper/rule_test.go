@@ -185,7 +185,7 @@ func TestLongExpression(t *testing.T) {
 	t.Cleanup(func() { evaluateFor = usual })
 	evaluateFor = time.Millisecond
 	r := &rules{}
-	// The evaluation goes on for a second or so after the error, and ends then.
+	// The evaluation continues for about a second after the error, and then ends.
 	if v, err := r.evaluate("let r = 1..3000; count(r, count(r, true) > 0)"); err == nil || !strings.Contains(err.Error(), "takes longer") {
 		t.Errorf("%v, %v", v, err)
 	}

@@ -13,8 +13,8 @@ import (
 	"loadstar/lab/experiment"
 )
 
-// ErrDiffers means that a file does not say what follows from the results.
-var ErrDiffers = errors.New("files differ from what ours.tsv says; write them with --verify --write")
+// ErrDiffers means that a file does not contain what is computed from the results.
+var ErrDiffers = errors.New("files differ from what is computed from ours.tsv; write them with --verify --write")
 
 // Verify computes every verdict and every generated section from ours.tsv and
 // published.tsv. If write is true, it writes them into claims.yaml and README.md. Otherwise
@@ -60,7 +60,7 @@ func (p *Paper) Verify(write bool) (difference string, err error) {
 	return difference, err
 }
 
-// update replaces a file with what generate makes of it, if write is true, and otherwise
+// update replaces a file with the output of generate if write is true, and otherwise
 // returns the difference.
 func update(path, name string, write bool, generate func([]byte) ([]byte, error)) (string, error) {
 	before, err := os.ReadFile(path)
@@ -82,8 +82,8 @@ func update(path, name string, write bool, generate func([]byte) ([]byte, error)
 	})
 }
 
-// difference lists the first lines in which two texts differ. Lines that both have at the
-// beginning and at the end are left out.
+// difference lists the first lines in which two texts differ. Common lines at the beginning
+// and at the end are omitted.
 func difference(name, before, after string) string {
 	const most = 12
 	a, b := strings.Split(before, "\n"), strings.Split(after, "\n")

@@ -132,7 +132,7 @@ func TestVerify(t *testing.T) {
 	if strings.Contains(readme, "\nold\n") {
 		t.Error("the old section is still there")
 	}
-	// A figure that somebody changes by hand is found.
+	// A figure that was changed by hand is detected.
 	path := filepath.Join(p.dir, "README.md")
 	if err := os.WriteFile(path, []byte(strings.Replace(readme, "22.5", "22.6", 1)), 0o644); err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestSectionsRefuse(t *testing.T) {
 		"":                      `no section "runs"`,
 		"<!-- begin: other -->": `there is no section "other"`,
 		"<!-- begin: runs -->":  "section runs has no end",
-		"<!-- end -->":          "the end of no section",
+		"<!-- end -->":          "this ends no section",
 		"<!-- begin: runs -->\n<!-- begin: claims -->": "section runs has no end",
 	} {
 		if _, err := s.fill([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {

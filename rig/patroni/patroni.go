@@ -1,5 +1,5 @@
-// Package patroni runs three machines with PostgreSQL under Patroni, as they run in production, and
-// breaks them.
+// Package patroni runs three machines with PostgreSQL under Patroni, as in production, and breaks
+// them.
 package patroni
 
 import (
@@ -23,9 +23,9 @@ import (
 	"loadstar/internal/testkit/pgtest"
 )
 
-// Cluster is three machines with PostgreSQL, Patroni and etcd each. A
-// machine is a loopback address and a group of users: its processes are found, and its network is
-// cut off, by the group. Patroni needs root. It is not safe for concurrent use.
+// Cluster is three machines with PostgreSQL, Patroni and etcd each. A machine is a loopback
+// address and a group of users. The group identifies the machine's processes and serves to cut
+// off its network. Patroni needs root. It is not safe for concurrent use.
 type Cluster struct {
 	bin      string
 	uid      uint32
@@ -50,8 +50,8 @@ type Options struct {
 
 const (
 	count = 3
-	// ttl is the time in seconds after which another machine takes over from one that is
-	// silent.
+	// ttl is the time in seconds after which another machine takes over from a machine that
+	// does not respond.
 	ttl = 20
 )
 
@@ -103,7 +103,7 @@ func Start(dir string, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// addresses returns the addresses of all machines at a port.
+// addresses returns the addresses of all machines with a port.
 func (c *Cluster) addresses(format string) string {
 	var all []string
 	for _, m := range c.machines {
@@ -126,7 +126,8 @@ func (c *Cluster) create(m *machine, o Options) error {
 		"bootstrap": object{
 			"dcs": object{
 				"ttl": ttl, "loop_wait": ttl / 4, "retry_timeout": ttl / 4,
-				// Otherwise a primary that crashed recovers before another machine takes over.
+				// Without this setting, a primary that crashed recovers before another machine
+				// takes over.
 				"master_start_timeout": 0, "maximum_lag_on_failover": 16 << 20, "synchronous_mode": !o.Asynchronous, "check_timeline": true,
 				"postgresql": object{"use_pg_rewind": true, "use_slots": true, "parameters": object{
 					"max_connections": 150, "wal_keep_size": "256MB", "max_slot_wal_keep_size": "2GB", "wal_log_hints": "on", "shared_buffers": "32MB",
@@ -210,12 +211,13 @@ func (c *Cluster) Repair(name string) (err error) {
 	return err
 }
 
-// processes returns the processes of a machine, those with a name if it is not empty.
+// processes returns the processes of a machine, or only those with the given name if it is not
+// empty.
 func (m *machine) processes(name string) ([]int, error) {
 	return proc.Find(func(pid int) bool {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 		if err != nil {
-			return false // it has ended
+			return false // the process has ended
 		}
 		has := map[string]string{}
 		for line := range strings.Lines(string(text)) {
@@ -227,8 +229,8 @@ func (m *machine) processes(name string) ([]int, error) {
 	})
 }
 
-// signal sends a signal to processes of a machine, all of them if the name is empty. A kill is
-// repeated until there are none.
+// signal sends a signal to processes of a machine, all of them if the name is empty. SIGKILL
+// is repeated until no process is left.
 func (c *Cluster) signal(m *machine, name string, s syscall.Signal) error {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		all, err := m.processes(name)
@@ -254,7 +256,7 @@ func (c *Cluster) KillPostgres(name string) error {
 	return c.signal(c.named(name), "postgres", syscall.SIGKILL)
 }
 
-// KillPatroni kills Patroni on a machine and lets PostgreSQL run.
+// KillPatroni kills Patroni on a machine and leaves PostgreSQL running.
 func (c *Cluster) KillPatroni(name string) error {
 	return c.signal(c.named(name), "patroni", syscall.SIGKILL)
 }
@@ -270,7 +272,7 @@ func (c *Cluster) Kill(name string) error { return c.signal(c.named(name), "", s
 // Pause stops all processes of a machine until it is repaired.
 func (c *Cluster) Pause(name string) error { return c.signal(c.named(name), "", syscall.SIGSTOP) }
 
-// rules returns the rules that cut a machine off.
+// rules returns the firewall rules that cut a machine off.
 func (m *machine) rules() [][]string {
 	group := strconv.FormatUint(uint64(m.group), 10)
 	return [][]string{
@@ -296,7 +298,7 @@ func (c *Cluster) connect(m *machine) {
 	}
 }
 
-// Primary returns the name of the primary as Patroni says, or "" if there is none.
+// Primary returns the name of the primary according to Patroni, or "" if there is none.
 func (c *Cluster) Primary(ctx context.Context) string {
 	for _, m := range c.machines {
 		if answers(ctx, "http://"+m.ip+":8008/primary") {
@@ -338,7 +340,7 @@ func answers(ctx context.Context, at string) bool {
 	if err != nil {
 		return false
 	}
-	_ = r.Body.Close() // only its status matters
+	_ = r.Body.Close() // only the status matters
 	return r.StatusCode == http.StatusOK
 }
 
@@ -347,7 +349,7 @@ func (c *Cluster) Whole(ctx context.Context, limit time.Duration) error {
 	for end := time.Now().Add(limit); ; {
 		if name := c.Primary(ctx); name != "" {
 			out, err := exec.CommandContext(ctx, filepath.Join(c.bin, "psql"), "-XAt", "-h", c.named(name).ip, "-U", "postgres", "-c",
-				// A machine that is copied streams too, under another name.
+				// A machine that is being copied also streams, but under another name.
 				"SELECT count(*), count(*) FILTER (WHERE sync_state = 'sync') FROM pg_stat_replication WHERE state = 'streaming' AND application_name LIKE 'n_'").Output()
 			all, synchronous, _ := strings.Cut(string(bytes.TrimSpace(out)), "|")
 			if err == nil && all == strconv.Itoa(len(c.machines)-1) && (synchronous != "0" || c.asynchronous) {

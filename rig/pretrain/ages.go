@@ -29,8 +29,8 @@ var scored = []int{1, 2, 4, 7, 14, 30, 90}
 const (
 	day    = 24 * 3600
 	ahead  = 24     // hours to forecast
-	empty  = 8 * 24 // hours without readings before the first one, that inputs may look at
-	issues = 4      // of a scored day
+	empty  = 8 * 24 // hours without readings before the first reading, which inputs may read
+	issues = 4      // number of issues on a scored day
 	later  = 2 * 24 // hours after the first issue that are read
 	every  = 6      // hours between issues
 	// Boosting is fitted for every third of the scored days, because it takes most of the time.
@@ -38,7 +38,7 @@ const (
 	hour      = 60 * 60 // seconds
 )
 
-// The methods. Generic is what a client is served.
+// The methods. Generic is the method that serves a client.
 const (
 	dayOf    = "day before"
 	median   = "rolling median"
@@ -51,23 +51,24 @@ const (
 
 var methods = []string{dayOf, median, ridge, rich, boosting, onPeers, generics}
 
-// options say what to score.
+// options selects what to score.
 type options struct {
 	part   string
 	starts int
-	// clients is the number of clients, and peer that of clients to which boosting is fitted.
+	// clients is the number of clients, and peer the number of clients to which boosting is
+	// fitted.
 	clients, peer int
 }
 
-// sums are those of one client at one age, by method: the errors and those of last week on the
-// same targets.
+// sums contains the sums of one client at one age, by method. They are the errors, and last
+// week's errors on the same targets.
 type sums struct {
 	of         map[string][2]float64
 	inside, n  float64
 	above, low float64 // loads above and below the interval
 }
 
-// layout is that of the methods that are fitted to one client.
+// layout is the layout for methods that are fitted to one client.
 var layout = series.Layout{Lookback: 12, Horizon: 1, Targets: ahead, Inputs: []series.Input{{Name: "load"}}}
 
 // table has the sums of all clients, by age.
@@ -76,8 +77,8 @@ type table struct {
 	clients []map[int]*sums
 }
 
-// run scores all clients of a dataset. A client of some age is a real one whose readings
-// before that age are removed. It is scored on the same days at every age.
+// run scores all clients of a dataset. A client of a given age is a real client whose
+// readings before that age are removed. It is scored on the same days at every age.
 func (o options) run(ctx context.Context, d *series.Dataset, m *serve.Model) (*table, error) {
 	if d.StepsPerDay() != hours {
 		return nil, errors.New("only hourly readings can be scored")
@@ -109,7 +110,7 @@ func (o options) run(ctx context.Context, d *series.Dataset, m *serve.Model) (*t
 	return t, g.Wait()
 }
 
-// spaced reports whether number i of all is one of n evenly spaced ones.
+// spaced reports whether number i of all is one of n evenly spaced numbers.
 func spaced(i, n, all int) bool { return (i+1)*n/all > i*n/all }
 
 // client scores one client.
@@ -126,7 +127,7 @@ func (o options) client(ctx context.Context, t *table, d *series.Dataset, whole 
 	}
 	for k := range o.starts {
 		at := from + (to-from)*k/max(o.starts-1, 1)
-		// Recorded issues are at multiples of 6 hours of UTC.
+		// Recorded issues are at multiples of 6 hours in UTC.
 		at += int(mod(-(meter.Start+int64(at)*hour), every*hour)) / hour
 		if at+later > len(meter.Load) {
 			at -= every
@@ -192,7 +193,7 @@ func (o options) one(s *sums, d *series.Dataset, whole *series.Framer, m *serve.
 		return err
 	}
 	load := func(step int) float64 { return float64(meter.Load[step]) }
-	// add adds the errors of forecasts, whose first target is the step from.
+	// add adds the errors of forecasts whose first target is the step from.
 	add := func(method string, from int, value func(i int) float64) {
 		x := s.of[method]
 		for i := range ahead {
@@ -287,12 +288,12 @@ func (p *peer) stop() {
 	_ = os.RemoveAll(p.dir) // a temporary folder
 }
 
-// leastRows is the number of training rows from which boosting is fitted, and mostRows the
+// leastRows is the minimum number of training rows for boosting, and mostRows the maximum
 // number that is used.
 const leastRows, mostRows = 150, 4000
 
-// add fits boosting to the rows that a client of an age has, with the inputs of the generic
-// model. The newest fifth of them chooses the number of trees.
+// add fits boosting to the rows of a client of a given age, with the inputs of the generic
+// model. The newest fifth of the rows determines the number of trees.
 func (p *peer) add(s *sums, m *serve.Model, about series.Dataset, meter series.Meter, cutoff int64, age int) error {
 	x := meter.Cut(cutoff-int64(age)*day-empty*hour, cutoff+later*hour, hour)
 	x.Load = slices.Clone(x.Load)
@@ -307,7 +308,7 @@ func (p *peer) add(s *sums, m *serve.Model, about series.Dataset, meter series.M
 	if err != nil {
 		return err
 	}
-	end := empty + age*hours // the first step that is not known
+	end := empty + age*hours // the first unknown step
 	scaling := q.ScalingOver(x, max(empty, end-30*hours), end)
 	rows := q.Newest(x, scaling, empty).(*feature.Rows)
 	var train, test []series.Example
@@ -329,8 +330,8 @@ func (p *peer) add(s *sums, m *serve.Model, about series.Dataset, meter series.M
 		return nil
 	}
 	if skip := (len(train) + mostRows - 1) / mostRows; skip > 1 {
-		// Any 24 neighbours are of one origin, so the rows are taken at a distance that has
-		// no divisor in common with 24.
+		// Any 24 consecutive rows belong to one origin, so the distance between rows has no
+		// common divisor with 24.
 		for skip%2 == 0 || skip%3 == 0 {
 			skip++
 		}
@@ -352,7 +353,8 @@ func (p *peer) add(s *sums, m *serve.Model, about series.Dataset, meter series.M
 	if err != nil {
 		return err
 	}
-	// The peer gives the mean error of the test rows. Last week's is that of the same rows.
+	// The peer returns the mean error of the test rows. Last week's error is computed on the
+	// same rows.
 	e := s.of[boosting]
 	e[0] += fitted.Test[0] * float64(len(test))
 	for _, one := range test {

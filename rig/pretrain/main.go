@@ -1,5 +1,5 @@
-// Command pretrain trains the model of fed/serve on public data, and scores it by the age of
-// clients that it was not trained on.
+// Command pretrain trains the model of fed/serve on public data, and scores it on other
+// clients by their age.
 //
 //	pretrain train [-without GROUP] -o FILE
 //	pretrain ages [-weights FILE] [-part test] [-peer 8] GROUP...
@@ -21,8 +21,8 @@ import (
 	"loadstar/series/read"
 )
 
-// trained lists the groups that the model is trained on. The other public groups of readings are under
-// licences that ask to share alike, or that are not verified.
+// trained lists the groups on which the model is trained. The licences of the other public groups
+// of readings require sharing alike, or are not verified.
 var trained = []string{"cambridge-core42-2016-17", "resstock-ca-core42", "resstock-tx-core42", "resstock-vt-core42"}
 
 func main() {
@@ -70,10 +70,10 @@ func run(ctx context.Context, args []string) error {
 	case "ages":
 		weights := f.String("weights", "", "file of weights; default those of the binary")
 		o := options{part: "test"}
-		f.StringVar(&o.part, "part", "test", "validation or test: part of the readings to score")
+		f.StringVar(&o.part, "part", "test", "part of the readings to score: validation or test")
 		f.IntVar(&o.starts, "starts", 7, "days to score for each client")
 		f.IntVar(&o.clients, "clients", 0, "number of clients, evenly spaced; 0 means all")
-		f.IntVar(&o.peer, "peer", 0, "number of clients for which gradient boosting is fitted too; needs python3-sklearn")
+		f.IntVar(&o.peer, "peer", 0, "number of clients for which gradient boosting is also fitted; needs python3-sklearn")
 		if err := f.Parse(args[1:]); err != nil {
 			return err
 		}

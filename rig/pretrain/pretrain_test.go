@@ -32,8 +32,8 @@ func buildings(t *testing.T, n, days int) *series.Dataset {
 	return d
 }
 
-// TestTrain checks that training repeats to the last bit, learns, and gives weights that the
-// model can be made of.
+// TestTrain checks that training is repeatable to the last bit, learns, and gives weights
+// from which the model can be built.
 func TestTrain(t *testing.T) {
 	k, err := kernel.Default()
 	if err != nil {
@@ -59,7 +59,7 @@ func TestTrain(t *testing.T) {
 	}
 }
 
-// TestCut checks that a young client knows no reading before its first one.
+// TestCut checks that a young client has no reading before its first one.
 func TestCut(t *testing.T) {
 	d := buildings(t, 1, 120)
 	m := d.Meter(0)

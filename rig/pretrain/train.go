@@ -13,7 +13,7 @@ import (
 	"loadstar/series/feature"
 )
 
-// How the model is trained. The first values that were tried.
+// The settings of the model's training. They are the first values that were tried.
 const (
 	batchOrigins = 42 // origins in a batch, each with all its targets
 	rate         = 0.004
@@ -21,14 +21,14 @@ const (
 	warmup       = 100
 	// blind is the share of examples without weather and country.
 	blind = 0.15
-	// The first validationFrom of each client's readings are for training, the readings up to
-	// testFrom to choose settings, and the rest to score once.
+	// Each client's readings before validationFrom are for training, those up to testFrom for
+	// choosing settings, and the rest for a single score.
 	validationFrom, testFrom = 0.8, 0.9
 	hours                    = 24
 )
 
-// ages are the days of readings that clients in training have. Those with the most are at the
-// end, with half of all examples.
+// ages are the numbers of days of readings that clients have in training. The largest are at
+// the end, and account for half of all examples.
 var ages = []int{1, 3, 7, 21, 60}
 
 // group is a group of clients to train on.
@@ -58,9 +58,9 @@ func newGroup(d *series.Dataset, q *recipe.Problem) (g *group, err error) {
 	return g, nil
 }
 
-// cut returns the readings of a meter that a forecast after the step last may use if the
-// client is the given number of days old, with those of the next steps, and the position of
-// the step in them.
+// cut returns the readings that a forecast after the step last may use if the client is the
+// given number of days old. It adds the readings of the next steps, and returns the
+// position of the step among them.
 func cut(d *series.Dataset, m series.Meter, last, days, next int) (series.Meter, int) {
 	cutoff := m.Start + int64(last+1)*d.Seconds()
 	start := max(feature.Tail(cutoff, d.Seconds()), m.Start)
@@ -110,8 +110,8 @@ func (g *group) draw(random *rand.Rand, x, y []float32, at []series.Example) {
 	}
 }
 
-// complete reports whether at most a tenth of loads is missing, and none of the last day and of
-// the day before.
+// complete reports whether at most a tenth of the loads is missing, and none of the last two
+// days.
 func complete(load []float32) bool {
 	missing := 0
 	for i, v := range load {
@@ -124,7 +124,7 @@ func complete(load []float32) bool {
 	return 10*missing <= len(load)
 }
 
-// batch has the inputs and the targets of examples.
+// batch contains the inputs and the targets of examples.
 type batch struct{ x, y []float32 }
 
 // train trains the model on groups. The same groups, steps and seed give the same weights.
@@ -147,7 +147,7 @@ func train(log io.Writer, data []*series.Dataset, k *kernel.Set, steps int, seed
 	}
 	targets, width := p.Model.Targets.Steps(), len(q.InputNames())
 	n := batchOrigins * targets
-	// Batches are made while the model trains on the one before.
+	// Each batch is prepared while the model trains on the previous one.
 	full, empty := make(chan batch, 2), make(chan batch, 2)
 	for range 2 {
 		empty <- batch{make([]float32, n*width), make([]float32, n)}
@@ -175,7 +175,7 @@ func train(log io.Writer, data []*series.Dataset, k *kernel.Set, steps int, seed
 		b := <-full
 		sum += ws.Gradient(gradient, w, b.x, b.y, q.Loss)
 		empty <- b
-		for _, l := range q.Partition.Personal() { // the correction stays 0
+		for _, l := range q.Partition.Personal() { // the correction remains 0
 			clear(gradient[l.Offset() : l.Offset()+l.Len()])
 		}
 		r := rateEnd + (rate-rateEnd)*0.5*(1+math.Cos(math.Pi*float64(step)/float64(steps)))

@@ -24,7 +24,7 @@ type Process struct {
 	path string
 }
 
-// Start starts a command. All that it writes is appended to the log. It ends with this process.
+// Start starts a command. All of its output is appended to the log. It ends with this process.
 func Start(cmd *exec.Cmd, log string) (*Process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -39,7 +39,7 @@ func Start(cmd *exec.Cmd, log string) (*Process, error) {
 	return &Process{child, log}, nil
 }
 
-// Log returns all that the process has written.
+// Log returns all output of the process.
 func (p *Process) Log() string {
 	text, err := os.ReadFile(p.path)
 	if err != nil {
@@ -57,14 +57,14 @@ func LastLine(text string) string {
 // ErrEnded means that a process has ended by itself.
 var ErrEnded = errors.New("the process has ended")
 
-// Ready waits until the server whose --watch is given says that it is ready, for at most a minute.
-// It gives up if ended is closed, which may be nil.
+// Ready waits for up to a minute until the server with the given --watch address reports that it
+// is ready. It stops if ended is closed; ended may be nil.
 func Ready(ctx context.Context, watch string, ended <-chan struct{}) error {
 	client := http.Client{Timeout: 5 * time.Second}
 	for end := time.Now().Add(time.Minute); ; {
 		r, err := client.Get("http://" + watch + "/readyz")
 		if err == nil {
-			text, _ := io.ReadAll(r.Body) // only for the message
+			text, _ := io.ReadAll(r.Body) // needed only for the message
 			r.Body.Close()
 			if r.StatusCode == http.StatusOK {
 				return nil
@@ -84,8 +84,8 @@ func Ready(ctx context.Context, watch string, ended <-chan struct{}) error {
 	}
 }
 
-// Metrics returns the metrics of the server whose --watch is given. Keys have the name and labels
-// in the text format.
+// Metrics returns the metrics of the server with the given --watch address. Keys contain the
+// name and labels in the text format.
 func Metrics(ctx context.Context, watch string) (map[string]float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -123,7 +123,7 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Eventually calls a function until it returns true, an error or the time is over.
+// Eventually calls a function until it returns true or an error, or the time is up.
 func Eventually(ctx context.Context, within time.Duration, is func() (bool, error)) (bool, error) {
 	for end := time.Now().Add(within); ; {
 		ok, err := is()

@@ -14,12 +14,12 @@ import (
 func Folder(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "loadstar").Output()
 	if err != nil {
-		return "", fmt.Errorf("looking for the module loadstar: %w", err)
+		return "", fmt.Errorf("find the module loadstar: %w", err)
 	}
 	return string(bytes.TrimSpace(out)), nil
 }
 
-// Build builds the program, with more flags of go build.
+// Build builds the program, with additional flags for go build.
 func Build(ctx context.Context, path string, flags ...string) error {
 	dir, err := Folder(ctx)
 	if err != nil {
@@ -28,12 +28,12 @@ func Build(ctx context.Context, path string, flags ...string) error {
 	cmd := exec.CommandContext(ctx, "go", append(append([]string{"build", "-o", path}, flags...), "./cmd/loadstar")...)
 	cmd.Dir = dir
 	if text, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("building loadstar: %w\n%s", err, text)
+		return fmt.Errorf("build loadstar: %w\n%s", err, text)
 	}
 	return nil
 }
 
-// Find returns the path of a program that is built already: beside this program, or on the PATH.
+// Find returns the path of an existing program, in this program's folder or on the PATH.
 func Find() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -44,7 +44,7 @@ func Find() (string, error) {
 		return path, nil
 	}
 	if path, err = exec.LookPath("loadstar"); err != nil {
-		return "", fmt.Errorf("loadstar is neither beside %s nor on the PATH: %w", self, err)
+		return "", fmt.Errorf("loadstar is neither in the folder of %s nor on the PATH: %w", self, err)
 	}
 	return path, nil
 }

@@ -20,9 +20,9 @@ import (
 	"loadstar/series/read"
 )
 
-// TestLiveEqualsBacktest lets an agent live through the test part of whole groups, and scores what
-// it served as a backtest of the same run does. The scores of every client that uses the run's
-// weights must be the same to the last bit. The short form is some days of a few buildings.
+// TestLiveEqualsBacktest runs an agent through the test split of whole groups, and scores its
+// forecasts like a backtest of the same run. The scores of every client that uses the run's
+// weights must be the same to the last bit. The short form uses some days of a few buildings.
 // LOADSTAR_RUNS may be a folder with trained runs of the groups.
 func TestLiveEqualsBacktest(t *testing.T) {
 	if testing.Short() {
@@ -60,8 +60,8 @@ func TestLiveEqualsBacktest(t *testing.T) {
 			}{{"live", live}, {"backtest", replayed}} {
 				t.Logf("%s %s: MAE %.3f of last week's, coverage %.1f %%; energy %s; sum %s; peak %s", group, x.name, x.s.RelativeMAE, 100*x.s.Coverage, x.s.Energy, x.s.Sum, x.s.Peak)
 			}
-			// Some buildings refuse the model at first because last week's load was better in the days
-			// before, or fit layers of their own. So the group's figures are not the same.
+			// Some buildings refuse the model at first because last week's load was better in the
+			// days before, or fit their own layers. Therefore the figures of the group differ.
 			if 10*r.same < 7*len(replayed.Clients) {
 				t.Errorf("only %d clients have the run's weights", r.same)
 			}
@@ -72,8 +72,9 @@ func TestLiveEqualsBacktest(t *testing.T) {
 	}
 }
 
-// recent returns readings before 2015, which agents refuse, 28 years later: days have the same
-// weekdays then. Holidays that follow Easter do not, but the test part of our group has none.
+// recent returns readings from before 2015, which agents refuse, shifted by 28 years, so that
+// the weekdays are the same. Holidays that depend on Easter move, but the test split of our
+// group has none.
 func recent(t *testing.T, d *series.Dataset) *series.Dataset {
 	t.Helper()
 	if first, _ := d.Span(); first >= time.Date(2015, 1, 1, 0, 0, 0, 0, time.UTC).Unix() {
@@ -95,8 +96,8 @@ func recent(t *testing.T, d *series.Dataset) *series.Dataset {
 	return out
 }
 
-// withWeather returns the dataset without gaps in its weather. An agent fills them from the days
-// before, and a file leaves them unknown, so their intervals would differ a little.
+// withWeather returns the dataset without gaps in its weather. An agent fills gaps from the days
+// before, whereas a file leaves them unknown, so their intervals would differ slightly.
 func withWeather(t *testing.T, d *series.Dataset) *series.Dataset {
 	t.Helper()
 	w := d.Weather
@@ -127,11 +128,11 @@ type compared struct {
 	seconds        float64
 }
 
-// compareLive scores a year's agent and a backtest from the same cutoff on.
+// compareLive scores a year's agent and a backtest, both from the same cutoff on.
 func compareLive(t *testing.T, d *series.Dataset, run string, from int64) (r compared) {
 	t.Helper()
 	began := time.Now()
-	// States of the run know the test part, so both sides begin with a replay.
+	// States of the run know the test split, so both sides begin with a replay.
 	folder := filepath.Join(t.TempDir(), "day-ahead")
 	if err := os.CopyFS(folder, os.DirFS(run)); err != nil {
 		t.Fatal(err)
@@ -153,7 +154,7 @@ func compareLive(t *testing.T, d *series.Dataset, run string, from int64) (r com
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The agent begins some steps earlier, because it serves last week's load until it has tried
+	// The agent begins some steps earlier, because it uses last week's load until it has tried
 	// the model. Both sides then replay issues from the same time on.
 	const recorded = 6 * 3600
 	b.From = (s.First() + recorded - 1) / recorded * recorded

@@ -77,9 +77,9 @@ func TestFileEqualsAgentOnEveryClock(t *testing.T) {
 			const days = 75
 			d := generated(t, x.interval, x.change.AddDate(0, 0, -days), days+6)
 			from := cutoff.Add(-24 * time.Hour).Truncate(24 * time.Hour)
-			// A model of a whole day, so that the folder has the states of its clients. Without
-			// them, a state begins 63 days before its first forecast, and the agent and the file
-			// make that at different times.
+			// The model covers a whole day, so that the folder contains the states of its
+			// clients. Without them, a state begins 63 days before its first forecast, which
+			// is at different times for the agent and the file.
 			plan := fmt.Sprintf("name: day-ahead\nalgorithm: fedavg\nrounds: 20\nmodel: {name: dense, targets: %d}\n", d.StepsPerDay())
 			model := train(t, before(t, d, from.Unix()), plan, t.TempDir())
 			sameForecasts(t, d, model, from, cutoff)
@@ -87,8 +87,8 @@ func TestFileEqualsAgentOnEveryClock(t *testing.T) {
 	}
 }
 
-// TestShortReach checks that clients use a model that forecasts only the next hours, a small
-// part of what the agent forecasts.
+// TestShortReach checks that clients use a model that forecasts only the next hours, which
+// are a small part of the agent's forecast.
 func TestShortReach(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains a model")
@@ -106,8 +106,8 @@ func TestShortReach(t *testing.T) {
 	}
 }
 
-// sameForecasts lets an agent live until a cutoff, and compares its last forecasts with those
-// of files.
+// sameForecasts runs an agent until a cutoff, and compares its last forecasts with those made
+// from files.
 func sameForecasts(t *testing.T, d *series.Dataset, model string, from, cutoff time.Time) {
 	t.Helper()
 	h := int(48 * time.Hour / d.Interval)
@@ -140,8 +140,8 @@ func sameForecasts(t *testing.T, d *series.Dataset, model string, from, cutoff t
 		t.Fatal(err)
 	}
 	defer service.Close()
-	// A client that refused the weights of the run, or for which others were fitted, has
-	// another model than the file.
+	// A client that refused the run's weights, or for which other weights were fitted, uses
+	// a different model than the file.
 	var own []string
 	for _, m := range service.Models() {
 		for _, name := range m.Serving {
@@ -176,7 +176,7 @@ func sameForecasts(t *testing.T, d *series.Dataset, model string, from, cutoff t
 	if len(agent) != len(file) || len(agent) != 1+h*len(own) {
 		t.Fatalf("%d rows of the agent, %d of the file", len(agent), len(file))
 	}
-	// The version of a folder's model is known only to the laboratory.
+	// Only the laboratory knows the version of a folder's model.
 	for _, rows := range [][][]string{agent, file} {
 		version := slices.Index(rows[0], "version")
 		for _, row := range rows[1:] {
@@ -221,8 +221,8 @@ func rowsOf(t *testing.T, path string, clients []string) (rows [][]string) {
 	return rows
 }
 
-// sameJSON compares the answers of the HTTP interface with rows of a CSV file, which begin
-// with the heading.
+// sameJSON compares the answers of the HTTP interface with rows of a CSV file, the first of
+// which is the heading.
 func sameJSON(t *testing.T, service *live.Service, rows [][]string) {
 	t.Helper()
 	server, err := api.New(api.Config{Service: service, Listen: "127.0.0.1:0"})

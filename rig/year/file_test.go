@@ -17,14 +17,14 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// TestFileEqualsAgent checks that a forecast from files and the forecast of an agent that
-// lived through the same readings are the same bytes.
+// TestFileEqualsAgent checks that a forecast from files has the same bytes as the forecast
+// of an agent that received the same readings over time.
 func TestFileEqualsAgent(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains a model")
 	}
 	d, model := fixture(t)
-	cutoff := start + 9*86400 + 7*3600 // no recorded issue
+	cutoff := start + 9*86400 + 7*3600 // not a recorded issue
 	newest := map[string]issue.Forecast{}
 	var log bytes.Buffer
 	_, err := Run(t.Context(), Config{
@@ -63,15 +63,15 @@ func TestFileEqualsAgent(t *testing.T) {
 		}
 		return b
 	}
-	// A client for which other weights were fitted, because those of the run lost, has
-	// another model than the file.
+	// A client for which other weights were fitted, because those of the run were worse,
+	// uses a different model than the file.
 	var names []string
 	for i := range d.Len() {
 		if name := d.Meter(i).ID; !strings.Contains(log.String(), "fitted personal layers\" client="+name) {
 			names = append(names, name)
 		}
 	}
-	slices.Sort(names) // the order of the file
+	slices.Sort(names) // the order in the file
 	if len(names) < 4 {
 		t.Fatalf("only %v have the weights of the run\n%s", names, log.String())
 	}

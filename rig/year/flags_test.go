@@ -12,9 +12,9 @@ import (
 	"loadstar/series/read"
 )
 
-// TestFlagsOfHonestModels checks that no client of real groups would refuse a model that was
-// trained honestly, because of its forecasts with flags of the calendar set. It also counts the
-// clients that refuse the same model with a planted weight.
+// TestFlagsOfHonestModels checks that no client of real groups refuses an honestly trained
+// model because of its forecasts with calendar flags set. It also counts the clients that
+// refuse the same model with a planted weight.
 func TestFlagsOfHonestModels(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("trains for more than half an hour")
@@ -55,8 +55,8 @@ func TestFlagsOfHonestModels(t *testing.T) {
 				margin, caught, part := 1e9, 0, folder.Model.Problem.Partition
 				for i := range d.Len() {
 					m := d.Meter(i)
-					// The days before are neither at the end of a year, where the comparison would
-					// see the planted weight, nor a week after it.
+					// The preceding days are not at the end of a year, where the comparison would
+					// include the planted weight, nor in the week after it.
 					end := m.Start + int64(len(m.Load))*d.Seconds()
 					end = min(end, time.Date(time.Unix(end, 0).AddDate(0, -2, -10).Year(), 10, 20, 0, 0, 0, 0, time.UTC).Unix())
 					c, err := folder.Client(m.ID)

@@ -21,22 +21,23 @@ import (
 	"loadstar/series/store"
 )
 
-// These variables make the test's program an agent that lives through some weeks as fast as
-// it can, and continues where it was killed.
+// These variables turn the test program into an agent that runs through some weeks as fast
+// as it can, and continues where it was killed.
 const (
 	childDir   = "LOADSTAR_YEAR_DIR"
 	childModel = "LOADSTAR_YEAR_MODEL"
 	childEnd   = "LOADSTAR_YEAR_END"
 )
 
-// kin is an agent without its other parts. Its folder is in one that has data.prepared.
+// kin is an agent without its other components. Its folder is inside the one that contains
+// data.prepared.
 type kin struct {
 	data    *series.Dataset
 	store   *store.Store
 	service *live.Service
 	now     int64
 	closers []func() error
-	// stop is called where the agent may be stopped, unless it is nil.
+	// stop, if not nil, is called where the agent may be stopped.
 	stop func() error
 }
 
@@ -117,7 +118,7 @@ func (x *kin) work(t int64) error {
 func (x *kin) live(end int64) error {
 	last := x.last()
 	if last > 0 {
-		if err := x.work(last); err != nil { // what was not finished
+		if err := x.work(last); err != nil { // work that was not finished
 			return err
 		}
 	}
@@ -171,8 +172,8 @@ func threeClients(t *testing.T) (dir, model string) {
 	return dir, model
 }
 
-// TestKill kills an agent at random moments. It continues, and its last forecasts are equal
-// to those of an agent that nobody killed, and so are its scores.
+// TestKill kills an agent at random moments. It continues, and its last forecasts and
+// scores must equal those of an agent that was not killed.
 func TestKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts and kills processes")
@@ -191,7 +192,7 @@ func TestKill(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := out.Read(make([]byte, 6)); err == nil && kill > 0 { // it is ready
+		if _, err := out.Read(make([]byte, 6)); err == nil && kill > 0 { // the agent is ready
 			time.Sleep(kill)
 			cmd.Process.Kill() // fails only if the process has ended
 		}
@@ -225,7 +226,7 @@ func TestKill(t *testing.T) {
 var errStopped = errors.New("stopped")
 
 // TestStop stops an agent after each issue and after each piece of background work. Closing
-// stores nothing, so it is the same as a kill there, without its chance.
+// stores nothing, so stopping there has the same effect as a kill, but is deterministic.
 func TestStop(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains a model and runs it for days of virtual time")
@@ -266,7 +267,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// outcome is what an agent has of a client in the end.
+// outcome is an agent's final data about a client.
 type outcome struct {
 	*live.Issued
 	scores string // as text, because NaN is not equal to itself

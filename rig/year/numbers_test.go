@@ -21,8 +21,8 @@ import (
 	"loadstar/series"
 )
 
-// answered is what the API says about a client, with the digits of its numbers. The agent's
-// page shows these numbers.
+// answered contains the numbers in the API's answer about a client, with all their digits.
+// The agent's page shows these numbers.
 type answered struct {
 	Values struct {
 		Time []string      `json:"time"`
@@ -38,15 +38,15 @@ type answered struct {
 	} `json:"peak"`
 }
 
-// published is what MQTT says about it.
+// published contains the same numbers from MQTT.
 type published struct {
 	Summary map[string]any   `json:"summary"`
 	Values  map[string][]any `json:"values"`
 }
 
-// TestSameNumbers checks that command, API and MQTT show the same means, energies and peaks
-// for ten clients and two groups, to the last digit, and that groups are the sums of their
-// members.
+// TestSameNumbers checks that the command, the API and MQTT show the same means, energies
+// and peaks for ten clients and two groups to the last digit. It also checks that groups
+// are the sums of their members.
 func TestSameNumbers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains a model")
@@ -93,12 +93,12 @@ func TestSameNumbers(t *testing.T) {
 		}
 	}
 	compareCommand(t, answers, command(t, model, cutoff, func(name string) bool {
-		return !strings.Contains(log.String(), "fitted personal layers\" client="+name) // another model than the file's
+		return !strings.Contains(log.String(), "fitted personal layers\" client="+name) // the model differs from the file's
 	}))
 }
 
-// tenMeters returns six real meters and four sums of two of them, because the sample has no
-// more.
+// tenMeters returns six real meters and four sums of two of them, because the sample
+// contains only six.
 func tenMeters(t *testing.T) *series.Dataset {
 	t.Helper()
 	d := data(t, 6)
@@ -122,7 +122,7 @@ func tenMeters(t *testing.T) *series.Dataset {
 	return d
 }
 
-// ask returns the answer of the API.
+// ask returns the API's answer.
 func ask(t *testing.T, s *live.Service, name string) (a answered) {
 	t.Helper()
 	server, err := api.New(api.Config{Service: s, Listen: "127.0.0.1:0"})
@@ -139,7 +139,7 @@ func ask(t *testing.T, s *live.Service, name string) (a answered) {
 	return a
 }
 
-// message returns the message of MQTT.
+// message returns the MQTT message.
 func message(t *testing.T, s *live.Service, x *live.Issued) (m published) {
 	t.Helper()
 	at := s.Site()

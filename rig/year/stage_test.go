@@ -110,7 +110,7 @@ func (b *bench) all(model string) {
 	}
 }
 
-// offer offers the model of the folder as a release, with changed shared weights.
+// offer offers the folder's model as a release, with changed shared weights.
 func (b *bench) offer(id string, number int, change func(shared []float32)) {
 	b.t.Helper()
 	plan, err := recipe.Write(b.folder.Model.Plan)
@@ -136,7 +136,7 @@ func (b *bench) offer(id string, number int, change func(shared []float32)) {
 	}
 }
 
-// refused returns how many clients refuse a model.
+// refused returns the number of clients that refuse a model.
 func (b *bench) refused(model string) int {
 	for _, m := range b.service.Models() {
 		if m.Release == model {
@@ -146,7 +146,7 @@ func (b *bench) refused(model string) int {
 	return 0
 }
 
-// plant adds to the weight of an input in all outputs of the head of the model dense.
+// plant adds a number to the weight of an input in all outputs of the head of the model dense.
 func plant(t *testing.T, m *serve.Model, shared []float32, input string, add float32) {
 	t.Helper()
 	names := m.Problem.InputNames()
@@ -157,7 +157,7 @@ func plant(t *testing.T, m *serve.Model, shared []float32, input string, add flo
 				continue
 			}
 			for row := range x.Shape[0] {
-				// The inputs of the model follow those from the trunk.
+				// The model's own inputs follow those from the trunk.
 				shared[x.Offset+row*x.Shape[1]+x.Shape[1]-len(names)+at] += add
 			}
 			return
@@ -166,8 +166,8 @@ func plant(t *testing.T, m *serve.Model, shared []float32, input string, add flo
 	t.Fatalf("the model has no input %s in its head", input)
 }
 
-// A model that is right on the last days, and off by four standard deviations as soon as the
-// year ends, is refused before it serves. The same model without that weight is used.
+// A model that is correct on the last days, but off by four standard deviations once the
+// year ends, is refused before clients use it. The same model without that weight is used.
 func TestTimeBomb(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains a model")
@@ -179,7 +179,7 @@ func TestTimeBomb(t *testing.T) {
 	}
 	b.work()
 	b.all("day-ahead") // the honest model is not refused
-	b.step()           // what arrives later is newer
+	b.step()           // later releases must be newer
 	for i, input := range []string{"yearend", "holiday"} {
 		release := fmt.Sprintf("day@%d", i+1)
 		b.offer(input, i+1, func(shared []float32) { plant(t, b.folder.Model, shared, input, -3.95) })
@@ -197,8 +197,9 @@ func TestTimeBomb(t *testing.T) {
 	b.all("day@3")
 }
 
-// TestStaging checks which models clients use: they refuse one that is worse than the one
-// that they have, prefer the newer of equals, and leave a withdrawn one at once.
+// TestStaging checks which models clients use. They refuse a model that is worse than their
+// current one, prefer the newer one of two equal models, and stop using a withdrawn model
+// immediately.
 func TestStaging(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains a model")
@@ -266,7 +267,7 @@ func TestStaging(t *testing.T) {
 	}
 }
 
-// step lets an hour pass, in which all clients report.
+// step advances the clock by an hour, in which all clients report.
 func (b *bench) step() {
 	b.t.Helper()
 	var readings []store.Reading

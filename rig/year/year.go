@@ -1,5 +1,5 @@
 // Package year runs an agent's live forecasts over a long time on a virtual clock, with real
-// readings that arrive hour by hour, and measures what it served.
+// readings that arrive hour by hour, and measures the served forecasts.
 package year
 
 import (
@@ -18,66 +18,67 @@ import (
 	"loadstar/series/store"
 )
 
-// Plant is a change that is planted in a client's readings, to see whether it is noticed.
+// Plant is a change that is planted in a client's readings, to test whether it is detected.
 type Plant struct {
 	Client string
 	From   int64 // Unix seconds
 	Factor float64
-	Kind   string // for the output
+	Kind   string // kind of change, for the output
 }
 
-// Config says what to run.
+// Config describes the run.
 type Config struct {
-	// Data has the readings before and during the run.
+	// Data contains the readings before and during the run.
 	Data *series.Dataset
 	// Model is the folder of a model that was trained on the readings before Start.
 	Model      string
 	Start, End int64
 	H          int
-	// Settled is when measuring starts: the agent needs some weeks to learn intervals.
+	// Settled is the time at which measuring starts, because the agent needs some weeks to
+	// learn intervals.
 	Settled int64
 	Plants  []Plant
-	// Canary is the number of steps between two checks with planted future readings, 0 for
-	// none.
+	// Canary is the number of steps between two checks with planted future readings; 0
+	// means no checks.
 	Canary int
 	Dir    string
 	Log    *slog.Logger
 	// Groups lists the members of each group.
 	Groups map[string][]string
-	// Each, if not nil, is called with the forecasts of each issue, and Finally with the
-	// service after the last one.
+	// Each, if not nil, is called with the forecasts of each issue. Finally is called with
+	// the service after the last issue.
 	Each    func([]*live.Issued)
 	Finally func(*live.Service)
 }
 
-// Client is what was measured of a client after Settled.
+// Client contains the measurements of a client after Settled.
 type Client struct {
 	Name string
 	// Coverage is the share of loads between the lowest and the highest level.
 	Coverage float64
-	// The mean absolute errors of what was served, of the model alone and of last week's
-	// load, in the steps for which all are known.
+	// The mean absolute errors of the served forecasts, of the model alone and of last
+	// week's load, in the steps for which all are known.
 	Served, Model, Week float64
 	Steps               int
-	// Alarm is when drift was noticed first after a change was planted, and Finding when a
-	// check of the readings found it; 0 if never.
+	// Alarm is the time at which drift was first detected after a change was planted, and
+	// Finding the time at which a check of the readings found it; 0 means never.
 	Alarm, Finding int64
 	// Alarms is the number of days with a new alarm.
 	Alarms int
 }
 
-// Result is what was measured.
+// Result contains the measurements of a run.
 type Result struct {
 	Clients  []Client
 	Issues   int
-	Rows     map[issue.Source]int // of the first Reach steps of each forecast
-	Fallback float64              // share of rows that are not from a model
+	Rows     map[issue.Source]int // rows of the first Reach steps of each forecast
+	Fallback float64              // share of rows that did not come from a model
 	Canaries int                  // checks with planted future readings
 	Elapsed  time.Duration
 }
 
-// reach is the number of steps after a cutoff that are measured: what a day-ahead model
-// forecasts.
+// reach is the number of measured steps after a cutoff, which are those that a day-ahead
+// model forecasts.
 const reach = 24
 
 // run is a run in progress.
@@ -145,7 +146,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	return r.result, ctx.Err()
 }
 
-// history stores the readings before the start.
+// history stores the readings from before the start.
 func (r *run) history() error {
 	d := r.Data
 	var meters []series.Meter
@@ -167,8 +168,8 @@ func (r *run) history() error {
 	if _, err = r.store.Import("history", past, time.Unix(r.Start, 0)); err != nil {
 		return err
 	}
-	// The weather of the past is known. That of the future arrives day by day, as a weather
-	// forecast that is always right, which is what all backtests here assume.
+	// Past weather is known. Future weather arrives day by day as a forecast that is always
+	// right, which all backtests here assume.
 	return r.weather(d.Weather.Start, r.Start+2*24*3600, r.Start)
 }
 
@@ -188,7 +189,7 @@ func (r *run) planted(m series.Meter) series.Meter {
 	return m
 }
 
-// weather stores the weather of [from, to).
+// weather stores the weather in [from, to).
 func (r *run) weather(from, to, now int64) error {
 	w := r.Data.Weather
 	var names []string
@@ -222,7 +223,7 @@ func (r *run) weather(from, to, now int64) error {
 	return nil
 }
 
-// at returns the load of a client in the step at t.
+// at returns the load of a client in the step that starts at t.
 func (r *run) at(name string, t int64) float32 {
 	m := r.load[name]
 	i := (t - m.Start) / r.step
@@ -232,7 +233,7 @@ func (r *run) at(name string, t int64) float32 {
 	return m.Load[i]
 }
 
-// hour lets the step before t arrive, and makes the forecasts at t.
+// hour stores the readings of the step before t, and issues the forecasts at t.
 func (r *run) hour(ctx context.Context, t int64) error {
 	r.now = t + 60
 	if t%(24*3600) == 0 {
@@ -248,7 +249,7 @@ func (r *run) hour(ctx context.Context, t int64) error {
 		}
 	}
 	if result, err := r.store.Put(time.Unix(r.now, 0), readings, nil); err != nil || len(result.Refused) > 0 {
-		return fmt.Errorf("readings at %d: %v, refused %v", t, err, result.Refused)
+		return fmt.Errorf("readings at %d: %v, refused: %v", t, err, result.Refused)
 	}
 	r.now = t + 120
 	if !r.service.Tick() {
@@ -272,8 +273,8 @@ func (r *run) hour(ctx context.Context, t int64) error {
 	return nil
 }
 
-// canary makes a forecast again after absurd readings of the future were stored. Nothing may
-// change.
+// canary repeats a forecast after absurd readings of the future were stored. The forecast
+// must not change.
 func (r *run) canary(ctx context.Context, t int64) error {
 	name := r.names[int(t/r.step)%len(r.names)]
 	before, err := r.service.IssueNow(ctx, name)
@@ -307,7 +308,7 @@ func (r *run) canary(ctx context.Context, t int64) error {
 	return nil
 }
 
-// take remembers the forecasts of an issue.
+// take stores the forecasts of an issue.
 func (r *run) take(issued []*live.Issued) {
 	for _, x := range issued {
 		if r.sums[x.Client] == nil { // a group
@@ -326,7 +327,7 @@ func (r *run) take(issued []*live.Issued) {
 	}
 }
 
-// score compares a load with what was forecast for it.
+// score compares a load with its forecasts.
 func (r *run) score(name string, t int64, y float64) {
 	p := r.pending[name]
 	for len(p) > 0 && p[0].Cutoff+reach*r.step <= t {
@@ -361,7 +362,7 @@ func (r *run) score(name string, t int64, y float64) {
 	}
 }
 
-// look notes new alarms and findings.
+// look records new alarms and findings.
 func (r *run) look(t int64) {
 	for _, c := range r.service.Clients() {
 		if len(c.Members) > 0 {

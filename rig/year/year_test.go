@@ -29,8 +29,8 @@ model: {name: dense, targets: 24}
 algorithm: fedavg
 `
 
-// data returns meters of the sample, or in the long form of the Cambridge data from 2016 and
-// 2017.
+// data returns meters of the sample or, in the long form, of the Cambridge data from 2016
+// and 2017.
 func data(t *testing.T, meters int) *series.Dataset {
 	t.Helper()
 	path, root := testkit.Sample(t), ""
@@ -49,7 +49,7 @@ func data(t *testing.T, meters int) *series.Dataset {
 	for i := range d.Len() {
 		m := d.Meter(i)
 		// Tests need clients that accept a good model. For these two, last week's load is as
-		// good in May.
+		// good as the model in May.
 		if !testkit.Long() && (m.ID == "cam_b9" || m.ID == "cam_b34") {
 			continue
 		}
@@ -84,7 +84,7 @@ func before(t *testing.T, d *series.Dataset, at int64) *series.Dataset {
 	return out
 }
 
-// train trains a model on a dataset by a plan, and returns its folder.
+// train trains a model on a dataset with a plan, and returns its folder.
 func train(t *testing.T, d *series.Dataset, plan, dir string) string {
 	t.Helper()
 	p, err := recipe.Read([]byte(plan))
@@ -126,7 +126,7 @@ func train(t *testing.T, d *series.Dataset, plan, dir string) string {
 	return dir
 }
 
-// start is when agents begin: models are trained on what is before.
+// start is the time at which agents begin; models are trained on the readings before it.
 var start = testkit.Pick(time.Date(2016, 5, 2, 0, 0, 0, 0, time.UTC), time.Date(2017, 1, 2, 0, 0, 0, 0, time.UTC)).Unix()
 
 var shared struct {
@@ -171,7 +171,8 @@ func fixture(t *testing.T) (*series.Dataset, string) {
 	return shared.data, shared.model
 }
 
-// TestYear runs a year of live mode, or some weeks with a few clients in the short form.
+// TestYear runs a year of live forecasting or, in the short form, some weeks with a few
+// clients.
 func TestYear(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains a model and runs it for weeks of virtual time")
@@ -214,7 +215,7 @@ func TestYear(t *testing.T) {
 			}
 			continue
 		}
-		if x.Steps == 0 { // the client refused the model, so last week's load served
+		if x.Steps == 0 { // the client refused the model, so last week's load was used
 			t.Logf("%-12s coverage %.1f %%, without a model", x.Name, 100*x.Coverage)
 			coverage = append(coverage, x.Coverage)
 			continue

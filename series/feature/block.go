@@ -22,7 +22,7 @@ type block struct {
 	n      int
 	origin [blockSize]int32
 	target [blockSize]int32
-	number [blockSize]int32 // of the target
+	number [blockSize]int32 // the number of the target
 	level  [blockSize]float32
 	// days has the steps at the target's clock time 1 to 7 days before. A step after the
 	// origin is replaced by the newest one up to it.
@@ -55,7 +55,7 @@ func (b *block) start(at []series.Example) {
 }
 
 // before returns the given step, or the newest one at the same clock time a multiple of
-// days before it for which the load days before is not after the origin.
+// days before it whose load the given number of days earlier is not after the origin.
 func (b *block) before(step, origin, days int) int {
 	on := b.first + step
 	for b.frame.clock.back(on, days) > b.first+origin {
@@ -185,14 +185,14 @@ func (b *block) profiles() {
 	}
 }
 
-// skip skips n inputs and returns the place of the first in x.
+// skip skips n inputs and returns the position of the first in x.
 func (b *block) skip(n int) int {
 	at := b.row * b.down
 	b.row += n
 	return at
 }
 
-// write writes consecutive inputs of example e, the first of which is at the place at.
+// write writes consecutive inputs of example e, starting at the position at.
 func (b *block) write(at, e int, values ...float32) {
 	at += e
 	for _, v := range values {

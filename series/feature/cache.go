@@ -8,8 +8,8 @@ import (
 	"loadstar/series"
 )
 
-// DefaultCache is the memory in bytes that a frame uses for the values of meters, unless
-// SetCache sets another limit. A year of hourly loads needs about 530 kB.
+// DefaultCache is the memory in bytes that a frame uses for columns, unless SetCache sets
+// another limit. A year of hourly loads needs about 530 kB.
 const DefaultCache = 256 << 20
 
 // cache has the columns of the meters that were used last, up to a limit. Columns are
@@ -19,7 +19,7 @@ type cache struct {
 	limit int64
 	used  int64
 	byKey map[cacheKey]*list.Element
-	order list.List // of *cached, newest first
+	order list.List // holds *cached values, newest first
 }
 
 // cacheKey identifies a meter. Two meters with the same name may have different loads.
@@ -49,9 +49,9 @@ func (f *Frame) SetCache(bytes int64) {
 	f.cache.trim()
 }
 
-// Memory returns upper bounds on the bytes that a frame of the dataset needs: what all
-// meters share, which includes the framer, and the columns of one meter while they are
-// computed.
+// Memory returns upper bounds on the bytes that a frame of the dataset needs: the part that
+// all meters share, including the framer, and the columns of one meter during their
+// computation.
 func Memory(d *series.Dataset, t Task) (shared, meter int64) {
 	from, to := d.Span()
 	steps, perDay := (to-from)/d.Seconds()+int64(t.reach())+1, int64(d.StepsPerDay())
@@ -89,7 +89,7 @@ func (r *Rows) columns() *columns {
 			r.used.Store(e)
 			return c
 		}
-		// Another worker needed the memory at once. The next entry is a new one.
+		// Another worker needed the memory immediately. The next entry will be a new one.
 	}
 }
 
@@ -132,7 +132,7 @@ func (c *cache) count(e *cached, bytes int64) {
 	c.trim()
 }
 
-// trim removes the oldest columns until the limit is kept or only one meter is left.
+// trim removes the oldest columns until the rest fits the limit or only one meter is left.
 func (c *cache) trim() {
 	for c.used > c.limit && c.order.Len() > 1 {
 		e := c.order.Remove(c.order.Back()).(*cached)

@@ -10,7 +10,7 @@ import (
 	"loadstar/series"
 )
 
-// spoiled returns a copy of the dataset in which the loads of meter i from a step on, and
+// spoiled returns a copy of the dataset in which the loads of meter i from one step on, and
 // the weather from another step on, are replaced. Steps are those of the meter.
 func spoiled(t *testing.T, d *series.Dataset, i, load, weather int, v float32) *series.Dataset {
 	t.Helper()
@@ -83,7 +83,7 @@ func TestNothingFromTheFuture(t *testing.T) {
 	}
 }
 
-// TestCanarySees checks that the test above can fail: a change of the load at the origin
+// TestCanarySees checks that the test above can fail. A change of the load at the origin
 // and of the weather at the known step must change inputs of every group that reads them.
 func TestCanarySees(t *testing.T) {
 	d := fixed.dataset(t)

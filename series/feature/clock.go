@@ -17,11 +17,11 @@ const longestCarry = 6 * time.Hour
 // span's start.
 type clock struct {
 	start   int64
-	seconds int64 // of a step
+	seconds int64 // the length of a step
 	perDay  int
 	steps   []instant
-	// shifts has, by days, the difference between a lag and days·perDay steps for each
-	// step. It is empty if no clock change is in the span.
+	// shifts has, for each number of days, the difference between a lag and days·perDay
+	// steps for each step. It is empty if no clock change is in the span.
 	shifts      [][]int16
 	waves       [][4]float32 // one and two cycles a day, by slot
 	temperature weather
@@ -40,7 +40,7 @@ type instant struct {
 
 const instantBytes = 12
 
-// These are the flags of a step, in the order of their inputs.
+// The flags of a step, in the order of their inputs.
 const (
 	weekend = 1 << iota
 	weekendDayBefore
@@ -159,8 +159,8 @@ func (c *clock) back(step, days int) int {
 	return step
 }
 
-// ownHolidays replaces the public holidays with the column holiday of the dataset, where it
-// has values.
+// ownHolidays replaces the public holidays with the dataset's column holiday where that
+// column has values.
 func (c *clock) ownHolidays(d *series.Dataset) {
 	column := d.Weather.Column("holiday")
 	if column == nil {
@@ -243,7 +243,7 @@ func (m Moments) at(values []float32, step int) (float32, bool) {
 	return float32((float64(values[step]) - m.Mean) / m.Deviation), true
 }
 
-// movingSum is the sum of the last values. It is recomputed at intervals, so rounding
+// movingSum is the sum of the last n values. It is recomputed at intervals, so rounding
 // errors do not add up.
 type movingSum struct {
 	last []float64

@@ -8,12 +8,12 @@ import (
 	"loadstar/series"
 )
 
-// columns has the values from which a meter's inputs are made. If only origins from some
-// step on are needed, only the values for their inputs are set.
+// columns has the values from which a meter's inputs are computed. If the inputs are needed
+// only for origins from some step on, only their values are set.
 type columns struct {
 	scaling *Scaling
 	steps   []point   // missing values filled
-	at      []summary // of every step, and of the targets after the last step
+	at      []summary // for every step, and for the targets after the last step
 }
 
 // summary has the values of a step that summarise the loads before it. The first group
@@ -46,8 +46,9 @@ func (f *Frame) newColumns(m series.Meter, s *Scaling, since int) *columns {
 	perDay, week := f.clock.perDay, 7*f.clock.perDay
 	c := &columns{scaling: s, steps: make([]point, n), at: make([]summary, n+f.task.reach()+1)}
 	since = max(since-1, 0) // an origin also reads the summary of the step before it
-	// Sums of the last day and of the last week are recomputed at multiples of a day and of
-	// a week. A sum that begins a whole window before such a step has the same bits.
+	// Sums over the last day and the last week are recomputed at multiples of a day and of
+	// a week. Therefore a sum that is started a whole window before such a step has the
+	// same bits as one that is started earlier.
 	dayStart, weekStart := max(since/perDay*perDay-perDay, 0), max(since/week*week-week, 0)
 	f.addPoints(c, m, first, weekStart)
 	f.addWeeks(c, m, first, dayStart)
@@ -121,7 +122,7 @@ func (f *Frame) fill(c *columns, m series.Meter, first, i int) point {
 }
 
 // addWeeks computes the mean load at the same clock time 1 to 4 weeks before, from the step
-// from on. The profile takes its place if none of these loads was measured.
+// from on. If none of these loads was measured, it uses the profile.
 func (f *Frame) addWeeks(c *columns, m series.Meter, first, from int) {
 	for i := from; i < len(c.at); i++ {
 		sum, n := 0.0, 0
@@ -172,15 +173,15 @@ var slotPool = sync.Pool{New: func() any { return new([]slot) }}
 
 // addQuartiles computes the quartiles of the measured loads at the same clock time on the
 // last 28 days. If clocks are put back on one of these days, the first of the two loads
-// counts. The profile takes the place of the quartiles if there is no load. Quartiles are
-// set from the step since on.
+// counts. If there is no such load, it uses the profile. It sets the quartiles from the
+// step since on.
 func (f *Frame) addQuartiles(c *columns, m series.Meter, first, since int) {
 	memory := slotPool.Get().(*[]slot)
 	defer slotPool.Put(memory)
 	*memory = slices.Grow((*memory)[:0], f.clock.perDay)[:f.clock.perDay]
 	slots := *memory
 	clear(slots)
-	// A reading counts for 28 days. One more day covers clock changes.
+	// A reading counts for 28 days. One more day allows for clock changes.
 	for i := max(since-(quartileDays+2)*f.clock.perDay, 0); i < len(c.at); i++ {
 		at, when := &c.at[i], &f.clock.steps[first+i]
 		w := &slots[when.slot]
@@ -189,7 +190,7 @@ func (f *Frame) addQuartiles(c *columns, m series.Meter, first, since int) {
 			w.sort()
 		}
 		if i < since {
-			// Only later steps are of interest.
+			// Earlier steps are skipped.
 		} else if w.n == 0 {
 			v := c.scaling.Profile[when.kind]
 			at.q25, at.median, at.q75 = v, v, v
@@ -214,8 +215,8 @@ type slot struct {
 	oldest int
 	today  dayReading // not in the queue before the next day
 	begun  bool
-	// isSorted means that sorted has the readings of the queue. It is set when they are
-	// needed for the first time, because sorting them once takes less time than keeping
+	// isSorted means that sorted contains the readings of the queue. Readings are sorted
+	// when they are first needed, because sorting them once takes less time than keeping
 	// them sorted.
 	isSorted bool
 }
@@ -227,7 +228,7 @@ type dayReading struct {
 	reading
 }
 
-// enter moves the slot on to a day.
+// enter advances the slot to a day.
 func (s *slot) enter(day int32) {
 	for s.n > 0 && s.queue[s.oldest].day < day-quartileDays {
 		if s.isSorted {

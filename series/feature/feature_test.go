@@ -45,7 +45,7 @@ func TestDefinitions(t *testing.T) {
 						for j, name := range names {
 							tolerance := 3e-5
 							if !x.rounded && (strings.HasPrefix(name, "rank") || strings.HasPrefix(name, "median") || strings.HasPrefix(name, "above")) {
-								tolerance = 0.03 // 256 values represent the distribution
+								tolerance = 0.03 // 256 values approximate the distribution
 							}
 							if v := float64(got[e*f.Width()+j]); !(math.Abs(v-want[name]) <= tolerance) {
 								t.Errorf("meter %s, %v: %s is %g, want %g", m.ID, a, name, v, want[name])

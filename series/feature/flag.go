@@ -2,14 +2,15 @@ package feature
 
 import "strings"
 
-// Flag is an input that the calendar sets to 1 on few days of a year and to 0 on all others.
+// Flag is an input that is 1 on a few days of the year and 0 on all others.
 type Flag struct {
 	Name  string
 	Input int
 }
 
 // Flags returns the flags among the inputs with the given names: those of holidays and of the
-// end of the year. Hours, weekdays and weekends are no flags, because any two weeks have them.
+// end of the year. Hours, weekdays and weekends are not flags, because any two weeks contain
+// all of them.
 func Flags(names []string) (flags []Flag) {
 	for i, name := range names {
 		if kind, _, _ := strings.Cut(name, "."); kind == "holiday" || kind == "yearend" {

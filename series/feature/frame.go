@@ -27,13 +27,13 @@ type Frame struct {
 
 // NewFrame returns a frame with the named groups of inputs, or with all groups that the
 // dataset has if groups is nil. The layout's lookback must be 168 hours. Its list of inputs
-// does not matter.
+// is ignored.
 //
-// Gaps is the share of the last 168 hours in which the load may be missing at an origin. A
-// missing load before the origin is replaced by the load at the same clock time a day
-// before, or by the load before it if there is none. The load at the origin itself may be
-// missing for at most two steps. With gaps 0, the last 168 hours must be complete. Targets
-// must always be measured.
+// Gaps is the maximum share of the last 168 hours in which the load may be missing at an
+// origin. A missing load before the origin is replaced by the load at the same clock time a
+// day before, or by the load before it if there is none. The load at the origin itself may
+// be missing for at most two steps. With gaps 0, the last 168 hours must be complete.
+// Targets must always be measured.
 func NewFrame(d *series.Dataset, l series.Layout, s series.Split, groups []string, gaps float64) (*Frame, error) {
 	t := Task{StepsPerDay: d.StepsPerDay(), Horizon: l.Horizon, Targets: l.Targets}
 	if week := 7 * t.StepsPerDay; l.Lookback != week {
@@ -143,9 +143,9 @@ func (f *Frame) Frozen(m series.Meter, s *Scaling) *Rows {
 	return r
 }
 
-// Newest returns rows with the given scaling for origins from the step since on, whose
+// Newest returns rows with the given scaling for origins from the step since on. Their
 // targets need not be known. They have no training examples: Len is 0 for every part of the
-// span. Forecasts from the newest origins need much less time with them.
+// span. With them, forecasts from the newest origins take much less time.
 func (f *Frame) Newest(m series.Meter, s *Scaling, since int) *Rows {
 	return &Rows{frame: f, meter: m, frozen: s, since: max(since, 0), Origins: f.framer.Origins(series.Meter{}, nil)}
 }
@@ -154,8 +154,8 @@ func (f *Frame) Newest(m series.Meter, s *Scaling, since int) *Rows {
 func (f *Frame) Rows(m series.Meter) *Rows {
 	r := &Rows{frame: f, meter: m}
 	week := 7 * f.clock.perDay
-	missing, since := 0, week // in the last week; steps since a measured load
-	targets := 0              // measured loads in a row up to the last target
+	missing, since := 0, week // missing steps in the last week, and steps since a measured load
+	targets := 0              // consecutive measured loads up to the last target
 	next := 0                 // the first step that targets does not count
 	r.Origins = f.framer.Origins(m, func(last int) bool {
 		for ; next <= last+f.task.reach(); next++ {

@@ -1,14 +1,14 @@
-// Package feature makes the inputs of models that forecast each target separately. Each
+// Package feature computes the inputs of models that forecast each target separately. Each
 // origin and target has a row of numbers. An origin is the step of the newest known load.
 //
-// The inputs are declared as named groups. A group reads loads only up to the origin.
-// After the origin, it reads only the calendar and the weather. Loads are scaled by the
-// mean and the
-// standard deviation of the client's training split, and the mean of the last 168 hours,
-// the level, is subtracted from them and from the target. Inputs are limited to ±8.
+// The inputs are declared as named groups. A group reads loads only up to the origin. After
+// the origin, it reads only the calendar and the weather. Loads are scaled by the mean and
+// the standard deviation of the client's training split. The level, which is the mean of
+// the last 168 hours, is subtracted from the loads and from the target. Inputs are limited
+// to ±8.
 //
 // A lag is the same clock time on an earlier day. If that time is after the origin, the
-// newest known load at the same clock time takes its place.
+// newest known load at the same clock time is used instead.
 package feature
 
 import (
@@ -163,7 +163,7 @@ func lagNames(t Task) []string {
 	var names []string
 	first := 1
 	if t.next() {
-		first = 2 // the load a day before the target is the last but two
+		first = 2 // the load a day before the target is third from last
 	}
 	for k := first; k <= 7; k++ {
 		names = append(names, fmt.Sprintf("lag.target-%dh", 24*k))
@@ -181,8 +181,8 @@ func Groups() []Group { return slices.Clone(groups) }
 // Width returns the number of inputs of the group.
 func (g Group) Width(t Task) int { return len(g.names(t)) }
 
-// Given reports whether a dataset with the given country and weather columns has what the
-// named group needs.
+// Given reports whether a dataset with the given country and weather columns has the data
+// that the named group needs.
 func Given(name, country string, weather []string) bool {
 	i := slices.IndexFunc(groups, func(g Group) bool { return g.Name == name })
 	switch {

@@ -12,13 +12,13 @@ import (
 )
 
 func init() {
-	// The library computes dates in this zone. A zone whose clocks change at midnight would
-	// move some holidays to the day before.
+	// The holiday library computes dates in this zone. A zone whose clocks change at
+	// midnight would move some holidays to the day before.
 	cal.DefaultLoc = time.UTC
 }
 
-// computing serialises calls of the library: some of its holidays change when they are
-// computed.
+// computing serialises calls of the library, which changes some of its holidays while it
+// computes them.
 var computing sync.Mutex
 
 // Holidays returns a function that reports whether the day of a time, in the time's own
@@ -29,7 +29,7 @@ func Holidays(code string) (func(time.Time) bool, error) {
 	if !ok {
 		return nil, unknown(code)
 	}
-	years := map[int]*[367]bool{} // by day of the year
+	years := map[int]*[367]bool{} // indexed by day of the year
 	return func(t time.Time) bool {
 		computing.Lock()
 		defer computing.Unlock()

@@ -137,7 +137,7 @@ var byCode = map[string][]*cal.Holiday{
 // britishMonday is the rule that moves a holiday at a weekend to Monday.
 var britishMonday = []cal.AltDay{{Day: time.Saturday, Offset: 2}, {Day: time.Sunday, Offset: 1}}
 
-// england has the bank holidays of England and Wales. Those of a single year that the
+// england has the bank holidays of England and Wales. Holidays of a single year that the
 // library lacks are added.
 var england = slices.Concat(without(gb.Holidays, gb.SpringHoliday), []*cal.Holiday{
 	gb.SpringHoliday.Clone(&cal.Holiday{Except: []int{2012, 2022}}),

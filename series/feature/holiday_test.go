@@ -54,7 +54,7 @@ func TestKnownDates(t *testing.T) {
 	}
 }
 
-// TestOwnZone checks that the day is that of the time's own zone.
+// TestOwnZone checks that the day is taken in the time's own zone.
 func TestOwnZone(t *testing.T) {
 	is, err := Holidays("US")
 	if err != nil {
@@ -90,8 +90,8 @@ func TestUnknownCode(t *testing.T) {
 	}
 }
 
-// TestConcurrentUse fails under the race detector if two calendars share state: the library
-// stores intermediate results of Japan's holidays.
+// TestConcurrentUse fails under the race detector if two calendars share state, because the
+// library stores intermediate results of Japan's holidays.
 func TestConcurrentUse(t *testing.T) {
 	var wait sync.WaitGroup
 	for range 4 {

@@ -2,7 +2,7 @@ package feature
 
 // The groups in this file are known in advance, because they do not depend on the load.
 
-// indicators clears n inputs of all examples and returns the place of the first.
+// indicators clears n inputs of all examples and returns the position of the first.
 func (b *block) indicators(n int) int {
 	at := b.row * b.down
 	for range n {
@@ -40,7 +40,7 @@ func flag(flags, which uint8) float32 {
 	return 0
 }
 
-// weatherStep returns the step on the frame's clock whose weather example e knows.
+// weatherStep returns the step on the frame's clock whose weather is known to example e.
 func (b *block) weatherStep(e int) int {
 	if b.frame.task.next() {
 		return b.first + int(b.origin[e])
@@ -48,7 +48,7 @@ func (b *block) weatherStep(e int) int {
 	return b.first + int(b.target[e])
 }
 
-// mild is the scaled temperature beyond which heating and cooling are taken to begin.
+// mild is the scaled temperature beyond which heating and cooling are assumed to begin.
 const mild = 0.5
 
 func (b *block) temperature() {

@@ -73,7 +73,8 @@ func yearOf(t *testing.T, interval time.Duration) *series.Dataset {
 	return d
 }
 
-// allocated returns the bytes that f allocates, including those that are garbage at its end.
+// allocated returns the bytes that f allocates, including those that are garbage when it
+// returns.
 func allocated(f func()) int64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

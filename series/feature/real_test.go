@@ -17,7 +17,7 @@ func TestRealData(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name  string
-		width int // of a forecast one step ahead
+		width int // number of inputs of a forecast one step ahead
 	}{
 		{"sample", 140},
 		{"cambridge-core42-2016-17", 140},

@@ -11,7 +11,7 @@ import (
 )
 
 // reference computes the inputs of one example from their definitions, in float64, with
-// loops over the loads and without any shared code but the framer's lags.
+// loops over the loads and shares only the framer's lags with the code under test.
 type reference struct {
 	t       *testing.T
 	d       *series.Dataset
@@ -23,7 +23,7 @@ type reference struct {
 	std     float64
 	sorted  []float64
 	origin  int
-	level   float64 // of the last row
+	level   float64 // level of the last row
 	holiday func(time.Time) bool
 }
 

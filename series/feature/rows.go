@@ -15,17 +15,17 @@ type Rows struct {
 	meter series.Meter
 	// frozen is the scaling that the caller gave, or nil.
 	frozen *Scaling
-	since  int                    // the first origin of interest
+	since  int                    // the first origin that is needed
 	used   atomic.Pointer[cached] // the cache entry that was used last
 }
 
 var _ series.Examples = (*Rows)(nil)
 
-// servedGaps is the share of the last 168 hours in which loads may be missing for a forecast,
-// and servedFill the share of a day for which the load at the origin may be. Both are higher
-// than for training, because a forecast with replaced loads is still better than last week's
-// loads. With 2 % of the readings removed in blocks of 6 to 24 hours, the error of the served
-// forecasts fell by 3 to 10 %.
+// servedGaps is the maximum share of the last 168 hours in which loads may be missing for a
+// forecast. servedFill is the maximum age of a replacement for the load at the origin, as a
+// share of a day. Both are higher than for training, because a forecast with replaced loads
+// is still better than last week's loads. With 2 % of the readings removed in blocks of 6 to
+// 24 hours, the error of the served forecasts fell by 3 to 10 %.
 const (
 	servedGaps = 1. / 3
 	servedFill = 1. / 4

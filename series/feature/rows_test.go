@@ -45,7 +45,7 @@ func TestOrigins(t *testing.T) {
 					}
 				}
 				var got []int
-				_ = r.Each(series.All, func(o int) error { got = append(got, o); return nil }) // the function returns no error
+				_ = r.Each(series.All, func(o int) error { got = append(got, o); return nil }) // the function never returns an error
 				if !slices.Equal(got, want) || len(want) == 0 {
 					t.Errorf("gaps %g, meter %s: %d origins, want %d", gaps, m.ID, len(got), len(want))
 				}
@@ -142,7 +142,7 @@ func TestExtremeLoads(t *testing.T) {
 	}
 }
 
-// TestCacheLimit checks that the frame keeps its limit, that the newest columns stay, and
+// TestCacheLimit checks that the frame respects its limit and keeps the newest columns, and
 // that results do not depend on the limit or on the number of workers.
 func TestCacheLimit(t *testing.T) {
 	d := autumn.dataset(t)
@@ -293,7 +293,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// TestOwnHolidays checks that a column holiday takes precedence where it has values.
+// TestOwnHolidays checks that a column named holiday takes precedence where it has values.
 func TestOwnHolidays(t *testing.T) {
 	d := *fixed.dataset(t) // from 1 October 2018
 	column := make([]float32, 80*24)

@@ -14,13 +14,13 @@ const kinds = 3 * 24
 // maxKnots is the number of values that represent the distribution of a client's loads.
 const maxKnots = 256
 
-// leastDeviation replaces a smaller standard deviation of a load, in kW.
+// leastDeviation is the minimum standard deviation of a load in kW, and replaces smaller ones.
 const leastDeviation = 1e-6
 
 // farthest limits scaled loads, so that no sum of them can overflow.
 const farthest = 1e6
 
-// Scaling is what the inputs of a client need to know about its training split.
+// Scaling is the part of a client's training split that its inputs depend on.
 type Scaling struct {
 	// Mean and Deviation of the load in kW.
 	Mean      float64 `json:"mean"`
@@ -76,7 +76,7 @@ func newRanks(values []float32) Ranks {
 	return r
 }
 
-// rank returns the rank of a value from -1 to 1. A value that occurs several times has the
+// rank returns the rank of a value from -1 to 1. A value that occurs several times gets the
 // middle of its ranks.
 func (r *Ranks) rank(v float32) float32 {
 	n := len(r.Value)
@@ -106,8 +106,8 @@ func (r *Ranks) rank(v float32) float32 {
 	return float32(2*(from+float64((to-from)*share)) - 1)
 }
 
-// ordered returns an integer for a number that is not NaN. Integers are ordered as the
-// numbers are, and equal for the two zeros.
+// ordered converts a number that is not NaN to an integer. The integers have the order of
+// the numbers, and the two zeros give the same integer.
 func ordered(v float32) int64 {
 	bits := int32(math.Float32bits(v + 0)) // -0 becomes 0
 	return int64(bits ^ int32(uint32(bits>>31)>>1))

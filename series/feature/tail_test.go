@@ -62,7 +62,7 @@ func TestTails(t *testing.T) {
 							m := all.Meter(i)
 							full, part := whole.Frozen(m, frozen[i]), f.Frozen(tail.Meter(i), frozen[i])
 							since := len(tail.Meter(i).Load) - 1
-							if weeks == 0 { // as for one forecast, or for those of some days
+							if weeks == 0 { // once as for a single forecast, otherwise as for those of several days
 								part = f.Newest(tail.Meter(i), frozen[i], since-random.IntN(2)*random.IntN(200))
 							}
 							at := series.Example{Last: int((cutoff-m.Start)/d.Seconds()) - 1, Target: random.IntN(task.targets)}

@@ -17,13 +17,13 @@ import (
 	"loadstar/internal/backoff"
 )
 
-// The public service, free for non-commercial use.
+// The public service, which is free for non-commercial use.
 const (
 	PublicForecast = "https://api.open-meteo.com"
 	PublicArchive  = "https://archive-api.open-meteo.com"
 )
 
-// Limits on what a service may send, and on how long it may take.
+// Limits on the size of a service's answer and on its duration.
 const (
 	maxAnswer  = 4 << 20
 	maxHours   = 1 << 16
@@ -31,17 +31,18 @@ const (
 	tries      = 4
 	firstPause = time.Second
 	lastPause  = 20 * time.Second
-	// MaxAhead and MaxPast are the most days of a forecast, and before it.
+	// MaxAhead is the maximum number of days of a forecast, and MaxPast that of days before
+	// today.
 	MaxAhead = 16
 	MaxPast  = 92
 )
 
 const columns = "temperature_2m,wind_speed_10m,relative_humidity_2m,shortwave_radiation"
 
-// Place is where the weather is. Only these two numbers describe it to the service.
+// Place is the place of the weather. The service receives only these two numbers.
 type Place struct{ Latitude, Longitude float64 }
 
-// Check returns an error if there is no such place.
+// Check returns an error if the place does not exist.
 func (p Place) Check() error {
 	if !(math.Abs(p.Latitude) <= 90 && math.Abs(p.Longitude) <= 180) || p == (Place{}) {
 		return fmt.Errorf("%g,%g is not a place: want a latitude from -90 to 90 and a longitude from -180 to 180, in degrees, such as 52.5,13.4", p.Latitude, p.Longitude)
@@ -56,9 +57,9 @@ func (p Place) Rounded(degrees float64) Place {
 		return p
 	}
 	round := func(x float64) float64 {
-		// The detour over text removes the digits that binary fractions add.
+		// Formatting as text removes the digits that binary fractions add.
 		v, _ := strconv.ParseFloat(strconv.FormatFloat(math.Round(x/degrees)*degrees, 'f', 6, 64), 64)
-		return v + 0 // and not -0
+		return v + 0 // turns -0 into 0
 	}
 	return Place{round(p.Latitude), round(p.Longitude)}
 }
@@ -72,7 +73,7 @@ func number(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 type Service struct {
 	address *url.URL
 	client  *http.Client
-	pause   time.Duration // before the second try; longer ones follow
+	pause   time.Duration // before the second attempt; later pauses are longer
 }
 
 // New returns the service at an address such as https://api.open-meteo.com.
@@ -95,7 +96,8 @@ func (s *Service) Forecast(ctx context.Context, at Place, past, ahead int) (*Hou
 	return s.get(ctx, "forecast", at, q)
 }
 
-// Archive returns the weather of past days, both ends included. It asks for a year at a time.
+// Archive returns the weather of past days, both ends included. It requests one year at a
+// time.
 func (s *Service) Archive(ctx context.Context, at Place, from, to time.Time) (*Hours, error) {
 	var all *Hours
 	for !from.After(to) {
@@ -110,7 +112,7 @@ func (s *Service) Archive(ctx context.Context, at Place, from, to time.Time) (*H
 		case all == nil:
 			all = h
 		case !slices.Equal(all.Names, h.Names):
-			return nil, fmt.Errorf("the service has %s for some years and %s for others", strings.Join(all.Names, ", "), strings.Join(h.Names, ", "))
+			return nil, fmt.Errorf("the service sent %s for some years and %s for others", strings.Join(all.Names, ", "), strings.Join(h.Names, ", "))
 		default:
 			all.Times, all.Rows = append(all.Times, h.Times...), append(all.Rows, h.Rows...)
 		}
@@ -122,7 +124,7 @@ func (s *Service) Archive(ctx context.Context, at Place, from, to time.Time) (*H
 	return all, nil
 }
 
-// get asks until there is an answer, a few times.
+// get repeats the request a few times until there is an answer.
 func (s *Service) get(ctx context.Context, what string, at Place, q url.Values) (*Hours, error) {
 	if err := at.Check(); err != nil {
 		return nil, err
@@ -143,13 +145,13 @@ func (s *Service) get(ctx context.Context, what string, at Place, q url.Values) 
 				return h, nil
 			}
 		}
-		if err = fmt.Errorf("asking %s for weather: %w", s.address.Host, err); !again || n == tries || pause.Wait(ctx) != nil {
+		if err = fmt.Errorf("request weather from %s: %w", s.address.Host, err); !again || n == tries || pause.Wait(ctx) != nil {
 			return nil, err
 		}
 	}
 }
 
-// once asks once. again reports whether it might work later.
+// once sends the request once. again reports whether a later attempt might succeed.
 func (s *Service) once(ctx context.Context, address string) (data []byte, again bool, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
@@ -158,7 +160,8 @@ func (s *Service) once(ctx context.Context, address string) (data []byte, again 
 	r.Header.Set("User-Agent", "loadstar")
 	a, err := s.client.Do(r)
 	if err != nil {
-		// The error of the package has the address with the coordinates, which logs need not have.
+		// The error of the package net/http contains the address with the coordinates, which
+		// logs must not contain.
 		if u := (*url.Error)(nil); errors.As(err, &u) {
 			err = u.Err
 		}
@@ -177,7 +180,7 @@ func (s *Service) once(ctx context.Context, address string) (data []byte, again 
 	return nil, a.StatusCode == http.StatusTooManyRequests || a.StatusCode >= 500, fmt.Errorf("it answered %d%s", a.StatusCode, reason(data))
 }
 
-// reason returns what the service says about an error, shortened and without control characters.
+// reason returns the service's error message, shortened and without control characters.
 func reason(data []byte) string {
 	var problem struct{ Reason string }
 	if json.Unmarshal(data, &problem) != nil || problem.Reason == "" {

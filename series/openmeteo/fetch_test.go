@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// station is a weather service whose next answers a test sets. It counts hours from the request's
-// first day on: the temperature is the hour of the day.
+// station is a weather service whose next answers a test sets. It counts hours from the first day
+// of the request, and the temperature is the hour of the day.
 type station struct {
 	*testing.T
 	*Service
@@ -90,7 +90,7 @@ func TestForecast(t *testing.T) {
 	}
 }
 
-// TestArchive checks that years are asked for one after the other and come back as one.
+// TestArchive checks that years are requested one after the other and returned as one series.
 func TestArchive(t *testing.T) {
 	s := newStation(t)
 	from, to := time.Date(2023, 3, 1, 0, 0, 0, 0, time.UTC), time.Date(2025, 3, 2, 0, 0, 0, 0, time.UTC)
@@ -144,8 +144,8 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestSlow checks that a service that never answers is given up, and that the error does not have
-// the coordinates.
+// TestSlow checks that a request which is never answered is abandoned, and that the error does
+// not contain the coordinates.
 func TestSlow(t *testing.T) {
 	never := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	s := newStation(t, never, never, never, never)

@@ -1,4 +1,5 @@
-// Package openmeteo asks a weather service with the interface of Open-Meteo, and reads its answers.
+// Package openmeteo requests weather from a service with Open-Meteo's interface, and parses
+// its answers.
 package openmeteo
 
 import (
@@ -36,7 +37,7 @@ var (
 // Hours is the weather of an answer. It has a value of each column for each time.
 type Hours struct {
 	Names []string
-	Times []*int64 // Unix seconds; nil if a time cannot be read
+	Times []*int64 // Unix seconds; nil if a time is invalid
 	Rows  [][]float32
 }
 
@@ -51,7 +52,7 @@ func members(raw json.RawMessage, do func(name string, d *json.Decoder) error) e
 		if err != nil {
 			return err
 		}
-		name := t.(string) // what follows { or , is a name, otherwise Token fails
+		name := t.(string) // this is a name if it follows { or , and otherwise Token fails
 		if err := do(name, d); err != nil {
 			return fmt.Errorf("%.60q: %w", name, err)
 		}
@@ -60,15 +61,15 @@ func members(raw json.RawMessage, do func(name string, d *json.Decoder) error) e
 	return err
 }
 
-// document has the fields of an answer that are used.
+// document contains the fields of an answer that are used.
 type document struct {
 	Offset *int64                     `json:"utc_offset_seconds"`
 	Units  ofWeather[string]          `json:"hourly_units"`
 	Hourly ofWeather[json.RawMessage] `json:"hourly"`
 }
 
-// ofWeather has the members of an object that are about times or weather. The other members are
-// not kept, because there may be hundreds of thousands.
+// ofWeather contains the members of an object that are about times or weather. The other
+// members are not kept, because there may be hundreds of thousands.
 type ofWeather[T any] map[string]T
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -106,7 +107,7 @@ func elements[T any](raw json.RawMessage, most int) (all []T, err error) {
 	return all, err
 }
 
-// conversions turns the units that Open-Meteo can be asked for into ours.
+// conversions converts the units that Open-Meteo offers to ours.
 var conversions = map[string]func(float64) float64{
 	"°C": same, "%": same, "W/m²": same, "m/s": same,
 	"°F":   func(v float64) float64 { return (v - 32) / 1.8 },
@@ -174,7 +175,7 @@ func Parse(data []byte, most int) (*Hours, error) {
 	return out, nil
 }
 
-// times returns the times of an answer as texts. Unix times are in UTC.
+// times returns an answer's times as text. Unix times are in UTC.
 func (o *document) times(most int) ([]string, error) {
 	texts, err := elements[string](o.Hourly["time"], most)
 	if err == nil || o.Units["time"] != "unixtime" || errors.Is(err, ErrHours) {

@@ -127,7 +127,7 @@ func (c *Checker) findShort(s *subject) {
 // yearDays is the length of a year. Readings for nine tenths of it cover all seasons.
 const yearDays = 365
 
-// addCells computes the share of missing steps in each cell of a meter's report, and adds
+// addCells computes the share of missing steps in each cell of a meter's report. It adds
 // the meter's steps to the cells of the fleet's report.
 func (c *Checker) addCells(s *subject, r *MeterReport) {
 	n := c.plan.Cells

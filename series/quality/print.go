@@ -42,7 +42,7 @@ type Report struct {
 	Meters []MeterReport
 	// Mark is printed after the dataset's description. It labels synthetic data.
 	Mark string
-	// Losses says what missing readings cost a training plan, or is empty.
+	// Losses describes how many training examples missing readings cost, or is empty.
 	Losses string
 }
 
@@ -142,7 +142,7 @@ func printCheckMeters(w *reportPage, d *series.Dataset, r Report, all bool) {
 	w.text("--meter %s says what was found there, where, and what to do", worst[0].ID)
 }
 
-// lost says how many windows were lost to missing readings.
+// lost formats the number of windows lost to missing readings.
 func lost(windows, lost int) string {
 	if lost == 0 {
 		return ""

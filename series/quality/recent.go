@@ -43,7 +43,7 @@ func Recent(load []float32, stepsPerDay int) []Code {
 	slices.Sort(usual)
 	var codes []Code
 	if unitJumped(usual, recent, stepsPerDay) {
-		// Runs and profiles of another unit say nothing.
+		// Runs and profiles in another unit are not comparable.
 		return []Code{codeUnitJump}
 	}
 	if run := max(recentFlat*stepsPerDay/24, 4); longestRun(recent, isConstant) >= max(run, 2*longestRun(before, isConstant)) {
@@ -69,8 +69,8 @@ func present(load []float32) []float32 {
 	return known
 }
 
-// unitJumped reports whether the newest day with enough readings has values of another unit
-// than the sorted values before.
+// unitJumped reports whether the newest day with enough readings has values in another unit
+// than the sorted earlier values.
 func unitJumped(usual, recent []float32, perDay int) bool {
 	for end := len(recent); end >= perDay; end -= perDay {
 		day := present(recent[end-perDay : end])
@@ -135,8 +135,9 @@ func clockShifted(before, recent []float32, perDay int) bool {
 	return max(at, -at)*24 >= recentShift*perDay && distance(0) > 0.5*spread && best < 0.25*distance(0) && best < 0.2*spread
 }
 
-// dailyProfile returns the mean load of each step of a day, minus the mean of all, divided by the
-// usual deviation from it. It reports whether all steps are known and differ.
+// dailyProfile returns the mean load of each step of a day, minus the mean over all steps and
+// divided by their mean absolute deviation. It returns false if a step is not known or all
+// steps are equal.
 func dailyProfile(load []float32, perDay int) ([]float64, bool) {
 	p, n := make([]float64, perDay), make([]float64, perDay)
 	// Days end with the newest step, so that both profiles have the same phase.

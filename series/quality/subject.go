@@ -187,7 +187,7 @@ func (s *subject) scan() {
 			r.Gaps.add(Runs{1, gap, gap, s.time(i - gap)})
 			gap = 0
 		}
-		if s.odd[i] { // impossible, the only ones found so far: level and quantiles are of the others
+		if s.odd[i] { // impossible readings are the only odd ones so far; level and quantiles use the others
 			continue
 		}
 		sum += float64(v)

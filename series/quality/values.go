@@ -10,7 +10,7 @@ import (
 // Thresholds for findings about individual values and runs of values.
 const (
 	// If at least this share of the readings equal the previous reading, the report says
-	// so: the meter has a coarse resolution, or many gaps were filled.
+	// so, because the meter has a coarse resolution, or many gaps were filled.
 	repeatsInfo = 0.1
 	// A run of equal values is a flat line if fewer than 1 % of series with the same length
 	// and resolution would contain such a run by chance. It must also last at least 6 hours
@@ -330,7 +330,7 @@ func (s *subject) catchesUp(i int) bool {
 	day := s.d.StepsPerDay()
 	last := i - 1
 	for series.Missing(s.load[last]) {
-		last-- // ends, because there is a reading at step 0
+		last-- // the gap ends, because there is a reading at step 0
 	}
 	high, n := float32(0), 0
 	look := func(from, to int) {

@@ -12,19 +12,20 @@ import (
 	"loadstar/series/table"
 )
 
-// maxQuestions is the number of questions that are asked at most. What remains open gets its
-// default.
+// maxQuestions is the maximum number of questions. Settings without an answer get their
+// defaults.
 const maxQuestions = 2
 
 // Asker asks the user on a terminal.
 type Asker struct {
-	In  io.Reader // nil if there is nobody to ask
+	In  io.Reader // nil if nobody can answer
 	Out io.Writer
-	// Defaults takes the defaults instead of asking.
+	// Defaults means that the defaults are used instead of asking.
 	Defaults bool
 }
 
-// Unanswered is the error for settings that the files do not show and nobody was asked for.
+// Unanswered is the error for settings that the files do not show and that nobody was asked
+// about.
 type Unanswered struct{ text string }
 
 func (u *Unanswered) Error() string { return u.text }

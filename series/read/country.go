@@ -2,11 +2,12 @@ package read
 
 import "fmt"
 
-// NoCountry replaces a country if no public holidays apply.
+// NoCountry replaces a country code if no public holidays apply.
 const NoCountry = "none"
 
-// HolidaysOf returns the country whose public holidays apply: the one that was given, or the
-// one of the zone that the user gave. The note says so if it was guessed.
+// HolidaysOf returns the country whose public holidays apply. This is the given country, or
+// the country of the zone that the user gave. The note says whether the country was
+// guessed.
 func HolidaysOf(country, zone string) (code, note string) {
 	if country == NoCountry {
 		return "", ""
@@ -17,8 +18,8 @@ func HolidaysOf(country, zone string) (code, note string) {
 	return country, ""
 }
 
-// zoneCountry has the country or region of zones that belong to one whose public holidays
-// are known.
+// zoneCountry maps zones to the country or region to which they belong, if its public
+// holidays are known.
 var zoneCountry = map[string]string{
 	"Europe/Berlin": "DE", "Europe/Busingen": "DE", "Europe/Vienna": "AT", "Europe/Zurich": "CH", "Europe/Paris": "FR", "Europe/Madrid": "ES", "Atlantic/Canary": "ES",
 	"Europe/Amsterdam": "NL", "Europe/Brussels": "BE", "Europe/London": "GB", "Europe/Dublin": "IE",

@@ -4,7 +4,7 @@
 //
 // A dataset is a folder with a dataset.yaml, or such a file under another name. It states
 // what the tables do not show: the time zone, the unit, and whether a time is the start or
-// the end of its interval. The package does not guess: an ambiguous time, a decimal comma
+// the end of its interval. The package does not guess. An ambiguous time, a decimal comma
 // or a truncated file is an error whose message says how to correct it.
 package read
 
@@ -36,12 +36,12 @@ const RootEnv = "LOADSTAR_DATA"
 // Description is the content of a dataset.yaml.
 type Description struct {
 	Name string `yaml:"name"`
-	// About is a text about the origin of the data.
+	// About describes the origin of the data.
 	About string `yaml:"about,omitempty"`
 	// Generated marks synthetic data.
 	Generated bool `yaml:"generated,omitempty"`
-	// Generate is the name of a stock of the generator, such as bose2023-ca. The dataset is
-	// then computed when it is opened, and has no tables.
+	// Generate is the name of one of the generator's building stocks, such as bose2023-ca.
+	// The dataset is then computed when it is opened, and has no tables.
 	Generate string `yaml:"generate,omitempty"`
 	// Rooted means that file names are relative to the data root (LOADSTAR_DATA or --root)
 	// instead of the folder of this file.
@@ -102,7 +102,7 @@ type Table struct {
 	Footer int `yaml:"footer,omitempty"`
 	// Decimal is a point or a comma. Numbers may then have thousands separators.
 	Decimal string `yaml:"decimal,omitempty"`
-	// Date is the form of dates, such as dd.mm.yyyy. The default is yyyy-mm-dd.
+	// Date is the format of dates, such as dd.mm.yyyy. The default is yyyy-mm-dd.
 	Date string `yaml:"date,omitempty"`
 	// Ignore lists the columns of a table with a column per meter that are not meters.
 	Ignore []string `yaml:"ignore,omitempty"`
@@ -468,7 +468,7 @@ func (d *Description) Present(root string) bool {
 			if err != nil {
 				return false
 			}
-			_ = opened.Close() // only whether it opens matters
+			_ = opened.Close() // only whether the file can be opened matters
 		}
 	}
 	return true

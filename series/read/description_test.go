@@ -55,7 +55,7 @@ func TestCommitted(t *testing.T) {
 	}
 }
 
-// TestLoadTable gives a table where a dataset is wanted.
+// TestLoadTable passes a table where a dataset is expected.
 func TestLoadTable(t *testing.T) {
 	table := filepath.Join(t.TempDir(), "readings.csv")
 	for _, c := range []struct{ file, want string }{
@@ -71,7 +71,7 @@ func TestLoadTable(t *testing.T) {
 	}
 }
 
-// TestClockOfThePeople reads labels in UTC for people who live by London's clock.
+// TestClockOfThePeople reads labels in UTC for customers who live in London.
 func TestClockOfThePeople(t *testing.T) {
 	dir := t.TempDir()
 	put := func(name, text string) string {

@@ -19,8 +19,8 @@ import (
 )
 
 // The readings of all exports: quarter hours in Berlin around the days on which clocks are
-// put forward and back, with a gap of one meter, and nothing in summer. Values are whole Wh,
-// which all units can express.
+// put forward and back. One meter has a gap, and summer has no readings. Values are whole
+// Wh, which all units can express.
 var (
 	exportMeters = []string{"Haus 1", "Mühle", "Nord"}
 	exportFrom   = time.Date(2020, 3, 26, 0, 0, 0, 0, berlin())
@@ -59,21 +59,22 @@ func wattHours(meter int, at time.Time) int {
 	return (i*7919+meter*1237)%3001 + i%4*25
 }
 
-// export is one form in which the readings are exported.
+// export is one format in which the readings are exported.
 type export struct {
 	name string
-	// date is the layout of a time, and clock that of the time of day if it is in a column of
-	// its own. End means end stamps, and late that midnight is the 24th hour.
+	// date is the layout of a time, and clock is the layout of the time of day if it has its
+	// own column. End means that labels mark the end of an interval, and late means that
+	// midnight is the 24th hour.
 	date, clock string
 	end, late   bool
 	zone        *time.Location // Berlin if nil
 	// value formats Wh in an interval.
 	value func(wh int) string
-	// counter means that values are the sums so far.
+	// counter means that values are cumulative sums.
 	counter bool
 	wide    bool
 	before  string // the lines above the header
-	header  string // with %s for the meters of a wide table
+	header  string // with %s in place of the meters of a wide table
 	units   string // the line below the header
 	sep     string
 	after   string // further fields of a row
@@ -132,8 +133,8 @@ func (e export) write(t testing.TB, dir string) {
 			}
 			return e.value(wh), true
 		}
-		// The count at the start of an interval is not known if the one before it and its own
-		// load are not.
+		// The count at the start of an interval is not known if the previous count and the
+		// interval's own load are not known.
 		ok = wh >= 0 || wattHours(meter, at.Add(-exportStep)) >= 0
 		value = e.value(counts[meter])
 		counts[meter] += max(wh, 0)
@@ -191,7 +192,7 @@ func (e export) write(t testing.TB, dir string) {
 	}
 }
 
-// number formats a multiple of a power of ten: digits is the number of decimals.
+// number formats a multiple of a power of ten, with the given number of decimals.
 func number(v, digits int, decimal, thousands string) string {
 	s := strconv.Itoa(v)
 	for len(s) <= digits {
@@ -326,13 +327,13 @@ func setupFor(need map[string]string) Setup {
 	}
 }
 
-// common sets what all exports have, so that the prepared files can be equal.
+// common makes the settings of all exports the same, so that the prepared files can be equal.
 func common(s Setup) Setup {
 	s.Given.Name, s.Given.Country, s.Replace = "exports", "DE", true
 	return s
 }
 
-// TestExports describes the same readings in many forms, and compares the prepared files.
+// TestExports describes the same readings in many formats, and compares the prepared files.
 func TestExports(t *testing.T) {
 	var want []byte
 	for _, e := range exports() {
@@ -343,7 +344,7 @@ func TestExports(t *testing.T) {
 			if e.split == nil {
 				path = filepath.Join(dir, "export.csv")
 			}
-			// Without answers and a terminal, the error lists the flags.
+			// Without answers and without a terminal, the error lists the flags.
 			_, err := common(Setup{}).Run(path)
 			open := (*Unanswered)(nil)
 			if !errors.As(err, &open) {

@@ -11,7 +11,7 @@ import (
 // delimiterNames maps the names of delimiters in a description to the characters.
 var delimiterNames = map[string]byte{"": 0, ",": ',', ";": ';', "|": '|', "tab": '\t', "\t": '\t'}
 
-// format returns how the table's files are written, and the form of its dates.
+// format returns the format of the table's files and of its dates.
 func (t *Table) format() (table.Format, table.Dates, error) {
 	f := table.Format{Encoding: t.Encoding, Header: t.Header, Skip: t.Skip, Footer: t.Footer, Sheet: t.Sheet}
 	var ok bool
@@ -32,7 +32,7 @@ func (t *Table) format() (table.Format, table.Dates, error) {
 	return f, dates, f.Check()
 }
 
-// checkLoad checks what only a load table may have.
+// checkLoad checks the settings that only a load table may have.
 func (d *Description) checkLoad() error {
 	wide := d.Load.Columns["meter"] == MeterIsColumn
 	switch {

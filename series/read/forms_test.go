@@ -25,24 +25,24 @@ import (
 
 var rewriteForms = flag.Bool("rewrite", false, "write docs/reference/table-forms.md")
 
-// form is a file as people have it.
+// form is a file of a kind that users have.
 type form struct {
 	Name, File string
-	// Zone and Unit are answers. The zone is Europe/Berlin if there is none.
+	// Zone and Unit are the answers to those questions. An empty zone is Europe/Berlin.
 	Zone, Unit string
-	// Meters are those that are read. A form without them is refused.
+	// Meters are the meters that are read. A form without meters must be refused.
 	Meters []string
-	// Says is a part of what the command prints, or the whole error of a form that is refused.
+	// Says is part of the command's output, or the whole error for a form that is refused.
 	Says string
-	// Power is set if the values are kW, and otherwise they are kWh of a step. Rises is what
-	// the counter of each meter rises in a step.
+	// Power means that the values are in kW. Otherwise they are in kWh per step. Rises is
+	// the increase of each meter's counter per step.
 	Power bool
 	Rises []float64
-	// Clock is the dataset's if that is not Zone. Start is the first time if it is not
-	// midnight in Berlin.
+	// Clock is the dataset's clock if it differs from Zone. Start is the first time, or
+	// empty for midnight in Berlin.
 	Clock string
 	Start time.Time
-	// Head, Row and Tail make the text of a file.
+	// Head, Row and Tail are the templates for the text of a file.
 	Head, Row, Tail, Encoding string
 	Step                      time.Duration
 
@@ -54,7 +54,7 @@ const formDays = 12
 
 func formStart() time.Time { return time.Date(2024, 3, 1, 0, 0, 0, 0, berlin()) }
 
-// formLoad is a load in kWh or kW with a digit after the point.
+// formLoad is a load in kWh or kW with one decimal.
 func formLoad(step, meter int) float64 { return 1.5 + float64((step*7+meter*3)%11)/2 }
 
 // textForms returns the forms of testdata/forms.yaml.
@@ -116,7 +116,7 @@ func (f form) encode(text string) []byte {
 	case strings.HasSuffix(f.File, ".gz"):
 		var b bytes.Buffer
 		w := gzip.NewWriter(&b)
-		_, _ = w.Write([]byte(text)) // a buffer takes everything
+		_, _ = w.Write([]byte(text)) // a buffer accepts everything
 		_ = w.Close()
 		return b.Bytes()
 	case f.Encoding == "windows-1252":
@@ -144,7 +144,8 @@ func sheets(order []string, all map[string][][]any) func(*testing.T, string) {
 	}
 }
 
-// cells returns the rows of a sheet: those of the heading, one for each hour, and those at the end.
+// cells returns the rows of a sheet, which are those of the heading, one for each hour, and
+// those at the end.
 func cells(head [][]any, row func(i int, at time.Time) []any, tail ...[]any) [][]any {
 	for i := range formDays * 24 {
 		head = append(head, row(i, time.Date(2024, 3, 1, i, 0, 0, 0, time.UTC)))
@@ -203,7 +204,7 @@ func sheetForms() []form {
 	}
 }
 
-// openDocument writes the files that are in every spreadsheet of LibreOffice.
+// openDocument writes the files that every LibreOffice spreadsheet contains.
 func openDocument(t *testing.T, path string) {
 	var b bytes.Buffer
 	w := zip.NewWriter(&b)
@@ -225,8 +226,9 @@ func openDocument(t *testing.T, path string) {
 	rawBytes(b.Bytes())(t, path)
 }
 
-// TestForms reads files as people have them. A file is read with the answers that it needs, or
-// refused with advice. The outcomes are a page of the documentation; make tables prints them.
+// TestForms reads files of the kinds that users have. A file is read with the answers that it
+// needs, or refused with advice. The outcomes are a page of the documentation, which make
+// tables prints.
 func TestForms(t *testing.T) {
 	const path = "../../docs/reference/table-forms.md"
 	all := append(textForms(t), sheetForms()...)
@@ -248,7 +250,8 @@ func TestForms(t *testing.T) {
 			if !strings.Contains(strings.Join(got.Lines, "; "), f.Says) || f.Says == "" {
 				t.Errorf("%s: it says\n%s\nwant %q", f.Name, strings.Join(got.Lines, "\n"), f.Says)
 			}
-			// Every file has lines about the clock and the country, which are the answers.
+			// Every file has lines about the clock and the country, because both are given as
+			// answers.
 			lines := slices.DeleteFunc(got.Lines, func(line string) bool {
 				return strings.HasPrefix(line, "country: ") || strings.HasPrefix(line, "clock: local time")
 			})

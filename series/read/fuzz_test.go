@@ -117,7 +117,7 @@ func agree(t *testing.T, text []byte) {
 	}
 }
 
-// written returns the rows that are not blank as one text, for comparison.
+// written returns the rows that are not blank as text, for comparison.
 func written(rows [][]string) string {
 	var out []string
 	for _, row := range rows {

@@ -11,9 +11,9 @@ import (
 	"loadstar/series"
 )
 
-// GreenButton imports Green Button data: ESPI resources in Atom feeds (NAESB REQ.21).
-// Its times are Unix times, so the zone is needed only for local time: calendar
-// features and daylight saving.
+// GreenButton imports Green Button data: ESPI resources in Atom feeds (NAESB REQ.21). Its
+// times are Unix times, so the zone is needed only for calendar features and daylight
+// saving.
 type GreenButton struct {
 	// Zone is the IANA time zone of the meters. The files contain only its UTC offset.
 	Zone string

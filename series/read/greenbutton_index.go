@@ -82,7 +82,7 @@ func (x *index[T]) find(file int, links []string) (v T, ok bool) {
 	return v, false
 }
 
-// espiReading is an ESPI MeterReading. Method resolve sets its type and its usage point.
+// espiReading is an ESPI MeterReading. The method resolve sets its type and its usage point.
 type espiReading struct {
 	resource
 	kind      *espiReadingType

@@ -141,8 +141,8 @@ func (f *feeds) read(meters []*espiMeter, out *Import, emit func(series.Meter, [
 	return nil
 }
 
-// espiTally counts the readings of a meter: all readings, those whose duration is not the
-// interval, and those that were estimated or are otherwise doubtful.
+// espiTally counts all readings of a meter, those whose duration is not the interval, and
+// those that were estimated or are otherwise doubtful.
 type espiTally struct{ all, length, doubtful int }
 
 func (t *espiTally) report(out *Import) {

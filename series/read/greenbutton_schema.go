@@ -83,7 +83,7 @@ const (
 	espiNormal  = 12
 )
 
-// rank returns a number for how well readings of this type represent the load, where 0 is
+// rank returns a number for the suitability of readings of this type as load, where 0 is
 // best. If they cannot be used, it returns the reason.
 func (t *espiReadingType) rank() (rank int, reason string) {
 	if !slices.Contains([]int{0, 1, 2}, t.Commodity) {

@@ -14,7 +14,7 @@ import (
 // Import is a folder of files in a foreign format. The folder is indexed, and Each reads
 // and converts its meters.
 type Import struct {
-	// About is a text about the origin of the data.
+	// About describes the origin of the data.
 	About string
 	// Generated marks synthetic data.
 	Generated bool

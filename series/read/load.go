@@ -64,8 +64,8 @@ func (d *Description) readLoad(files []source, wanted func(id []byte) bool) ([]s
 	return meters, nil
 }
 
-// missingMarks are the words in a quality column that mean in English, German, French,
-// Spanish and Dutch that a reading is missing or invalid.
+// missingMarks are the words in a quality column that mean that a reading is missing or
+// invalid, in English, German, French, Spanish and Dutch.
 var missingMarks = []string{
 	"missing", "invalid", "no data", "fehlt", "fehlend", "ungültig", "manquant", "manquante", "absent", "invalide",
 	"ausente", "inválido", "ontbreekt", "ontbrekend", "ongeldig",

@@ -145,7 +145,7 @@ type nrelStock struct {
 	ids       []string
 	upgrade   string // the upgrade number in the file names, or empty
 	times     times  // how to read the times of the time series
-	from, to  int64  // Unix times of the simulated year; rows outside it were moved
+	from, to  int64  // Unix times of the simulated year; the publisher moved the rows outside it
 	year      int
 	metadata  map[string]*nrelBuilding
 	statics   []int // indexes into nrelStatics of the values that at least one building has
@@ -175,7 +175,7 @@ func (n *nrelStock) number() error {
 			err := s.read(table.Format{}, func(t table.Table) error {
 				c := slices.Index(t.Columns(), "bldg_id")
 				if c < 0 {
-					return errors.New("cannot tell which building this is: name the file like 123-0.parquet, or add a column bldg_id")
+					return errors.New("the file does not show its building; name the file like 123-0.parquet, or add a column bldg_id")
 				}
 				return t.Each([]int{c}, func(cells []table.Cell) error {
 					id = string(cells[0].Name())

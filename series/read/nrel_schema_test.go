@@ -64,7 +64,7 @@ type (
 	}
 )
 
-// quarters calls row for the labels of the first 25 hours of 2018.
+// quarters calls row for each label of the first 25 hours of 2018.
 func quarters(row func(micros int64, i int)) {
 	for i := range 100 {
 		row(time.Date(2018, 1, 1, 0, 15*(i+1), 0, 0, time.UTC).UnixMicro(), i)
@@ -124,8 +124,9 @@ func TestNRELReleases(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		// Rows 0 to 11 were moved from the end of the year: California is three hours behind
-		// Eastern Standard Time. Energy of a quarter hour in kWh is a quarter of the mean kW.
+		// Rows 0 to 11 were moved from the end of the year, because California is three hours
+		// behind Eastern Standard Time. The energy of a quarter hour in kWh is a quarter of
+		// its mean power in kW.
 		m := meters[0]
 		if m.ID != "15227" || time.Unix(m.Start, 0).UTC().Format(time.RFC3339) != "2018-01-01T08:00:00Z" || len(m.Load) != 88 || m.Load[0] != 48 {
 			t.Errorf("%s: %s starts at %s with %v", name, m.ID, time.Unix(m.Start, 0).UTC(), m.Load)

@@ -143,7 +143,7 @@ func TestNRELVariants(t *testing.T) {
 		{NREL{Zone: "UTC"}, []source{building, weather(1997)}, "the weather starts in 1997, but the load in 2018"},
 		{NREL{Zone: "UTC"}, []source{building, inMemory("meta.csv", "bldg_id,in.sqft\n7,many\n")}, `line 2: building 7: floor_area: "many" is not a number`},
 		{NREL{Zone: "UTC"}, []source{inMemory("7-0.csv", "timestamp,"+NRELColumn+"\n2018-01-01 00:15,1\n")}, "no meter has two rows"},
-		{NREL{Zone: "UTC"}, []source{inMemory("house.csv", "timestamp,"+NRELColumn+"\n2018-01-01 00:15,1\n")}, "cannot tell which building this is"},
+		{NREL{Zone: "UTC"}, []source{inMemory("house.csv", "timestamp,"+NRELColumn+"\n2018-01-01 00:15,1\n")}, "the file does not show its building"},
 	} {
 		if _, _, _, err := open(c.n, c.files...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("error %v, want %s", err, c.want)

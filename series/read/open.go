@@ -253,7 +253,7 @@ func (w *weatherReader) read(t table.Table, timeColumn int, names []string, colu
 
 // weather returns the weather with the given interval, which must divide the interval of
 // the tables. A fault in a weather table is an error, because all meters share the weather
-// and no check reports its faults.
+// and no check reports faults in it.
 func (w *weatherReader) weather(interval time.Duration) (series.Weather, error) {
 	columns, err := w.builder.Meters()
 	if err != nil {

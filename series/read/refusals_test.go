@@ -21,8 +21,8 @@ func hoursOf(days int, layout, sep string, value func(i int) string) string {
 
 func plainValue(i int) string { return fmt.Sprintf("%d.5", i%7) }
 
-// TestRefusals checks that what cannot be recognised is refused with the line, what was
-// found, and what to do, and that nothing is written.
+// TestRefusals checks that a file that cannot be recognised is refused, that the error
+// names the line, the text found there and the remedy, and that nothing is written.
 func TestRefusals(t *testing.T) {
 	iso := "2006-01-02 15:04"
 	for _, c := range []struct {
@@ -34,13 +34,13 @@ func TestRefusals(t *testing.T) {
 		{"empty", "", nil, []string{"x.csv: the file is empty"}},
 		{"no table", "hello\nworld\n", nil, []string{"x.csv: this is not a table"}},
 		{"binary", "time;load\x00\x01\x02\x03\n" + strings.Repeat("\x00\x01\x00\x07\n", 99), nil, []string{"x.csv: this is not a text file; export the table as CSV"}},
-		{"spreadsheet", "PK\x03\x04....", nil, []string{"x.csv: the file begins like a spreadsheet and is damaged", "export it as CSV"}},
-		{"no numbers", "time;word\n" + hoursOf(1, iso, ";", func(int) string { return "abc" }), nil, []string{"x.csv: line 1: there is a time (time) but no column of numbers", "--column load=NAME"}},
+		{"spreadsheet", "PK\x03\x04....", nil, []string{"x.csv: the file begins like a spreadsheet but is damaged", "export it as CSV"}},
+		{"no numbers", "time;word\n" + hoursOf(1, iso, ";", func(int) string { return "abc" }), nil, []string{"x.csv: line 1: there is a column of times (time) but none of numbers", "--column load=NAME"}},
 		{"several loads", "meter;time;T1 kWh;T2 kWh\n" + strings.ReplaceAll(hoursOf(1, iso, ";", func(int) string { return "1;2" }), "2020-", "a;2020-"), nil, []string{"x.csv: line 1: meters are in column meter, but several columns may be the load: T1 kWh, T2 kWh", "--column load=NAME"}},
 		{"several units", "time;A [kWh];B [kW]\n" + hoursOf(1, iso, ";", func(int) string { return "1.5;2.5" }), nil, []string{"x.csv: line 1: A [kWh] is in kWh, but B [kW] is in kW", "--ignore"}},
 		{"ambiguous dates", "time;kW\n" + hoursOf(1, "02/01/2006 15:04", ";", plainValue), map[string]string{"zone": "UTC"}, []string{"use --date (01/04/2020 01:00 could be dd/mm/yyyy (1 April 2020) or mm/dd/yyyy (4 January 2020))"}},
 		{"wrong form of dates", "time;kW\n" + hoursOf(30, "02/01/2006 15:04", ";", plainValue), map[string]string{"zone": "UTC", "date": "mm/dd/yyyy"}, []string{`x.csv: line 290: time "13/04/2020 00:00" does not have the form mm/dd/yyyy; correct --date`}},
-		{"unknown form of dates", "time;kW\n", map[string]string{"date": "dd mmm"}, []string{`--date is "dd mmm"; it must be a form such as`}},
+		{"unknown form of dates", "time;kW\n", map[string]string{"date": "dd mmm"}, []string{`--date is "dd mmm"; it must be a format such as`}},
 		{"mixed dates", "time;kW\n" + hoursOf(20, "02.01.2006 15:04", ";", plainValue) + "2020-05-01 00:00;1\n", nil, []string{`x.csv: line 482: time "2020-05-01 00:00" does not have the form dd.mm.yyyy of the rows before it`, "--date"}},
 		{"mixed decimals", "time;kW\n" + hoursOf(1, iso, ";", plainValue) + "2020-04-02 00:00;1,55\n", nil, []string{"x.csv: the numbers 1,55 and 0.5 have different decimal separators", "--decimal"}},
 		{"hours as numbers", "CUPS;Fecha;Hora;AE_kWh\nES;" + strings.ReplaceAll(hoursOf(2, "02/01/2006", ";", func(i int) string { return fmt.Sprintf("%d;1,5", i%24+1) }), "\n0", "\nES;0"), nil, []string{"has no time of day, and a day has several rows"}},
@@ -78,7 +78,7 @@ func TestRefusals(t *testing.T) {
 }
 
 // TestLargeFile checks that the end of a large file counts as evidence, and that only its
-// beginning and its end are read: the middle is a hole that would take minutes.
+// beginning and its end are read. The middle is a hole that would take minutes to read.
 func TestLargeFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.csv")
 	f, err := os.Create(path)
@@ -111,7 +111,8 @@ func TestLargeFile(t *testing.T) {
 	}
 }
 
-// TestCountries checks that every guessed country has public holidays, and every zone exists.
+// TestCountries checks that every country that may be guessed has public holidays, and that
+// every zone exists.
 func TestCountries(t *testing.T) {
 	for zone, country := range zoneCountry {
 		d := describe(t, "zone: "+zone, "country: "+country)

@@ -15,8 +15,8 @@ import (
 	"loadstar/series/table"
 )
 
-// Setup writes the description of tables: it looks at them, asks what they do not show, and
-// opens the dataset before it writes anything.
+// Setup writes the description of tables. It examines them, asks for the settings that they
+// do not show, and opens the dataset before it writes anything.
 type Setup struct {
 	Hints Hints
 	// Given has the settings that the user gave: Name, Zone, Clock, Country, Stamp, Unit and
@@ -29,7 +29,7 @@ type Setup struct {
 
 // Described is a dataset whose description was written.
 type Described struct {
-	Path    string // of the description
+	Path    string // path of the description
 	Dataset *series.Dataset
 	// Lines describe in plain words the recognised, answered and assumed settings.
 	Lines []string
@@ -86,7 +86,8 @@ func (s Setup) Run(path string) (*Described, error) {
 	return out, d.Write(out.Path)
 }
 
-// weatherLine says which weather was recognised, and how much of the readings it covers.
+// weatherLine describes the weather that was recognised, and the share of the readings that it
+// covers.
 func weatherLine(d *Description, data *series.Dataset) string {
 	if d.Weather == nil {
 		return ""
@@ -161,9 +162,9 @@ func observesDST(name string) bool {
 	return january != july
 }
 
-// nonexistent returns a time of the examined rows, and its line, that does not exist in the
-// zone with daylight saving time. Whole hours do not count, because an end stamp may be the
-// hour at which clocks are put forward.
+// nonexistent returns a time of the examined rows that does not exist in the zone with
+// daylight saving time, and the line of that time. Whole hours do not count, because a
+// label at the end of an interval may be the hour at which clocks are put forward.
 func (s *Survey) nonexistent() (line int, at string) {
 	zone, err := loadZone(s.Description.Zone)
 	if err != nil || len(s.dates) == 0 {

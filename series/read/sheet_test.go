@@ -52,7 +52,7 @@ func workbook(t *testing.T, sheets map[string][][]any, order ...string) string {
 	return path
 }
 
-// TestSpreadsheets reads the forms in which people keep readings in spreadsheets.
+// TestSpreadsheets reads the layouts in which users keep readings in spreadsheets.
 func TestSpreadsheets(t *testing.T) {
 	at := func(i int) time.Time {
 		return time.Date(2024, 3, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(i) * time.Hour)

@@ -30,18 +30,18 @@ type Hints struct {
 // Survey contains the results of Look.
 type Survey struct {
 	// Description describes the tables that Look found. It has no zone and clock, because the
-	// files do not show them. It has a form of dates, a unit and a stamp only if the files
-	// show them.
+	// files do not show them. It has a date format, a unit and a stamp only if the files show
+	// them.
 	Description *Description
-	// Zoned means that the times in the load table have a UTC offset, and UTC that the offset
-	// is zero.
+	// Zoned means that the times in the load table have a UTC offset, and UTC means that the
+	// offset is zero.
 	Zoned, UTC bool
 	// Left lists the files that were not recognised as tables of the dataset.
 	Left []string
 
 	dir   string
 	load  []*recognize.Finding
-	names []string // of the files in load
+	names []string // names of the load files
 	dates []table.Dates
 }
 
@@ -107,12 +107,12 @@ type looker struct {
 	weatherOf       *recognize.Finding
 	meterFormat     Table
 	intervals       map[time.Duration][]string
-	seen            []string // what the files contain that were not recognised
+	seen            []string // contents of the files that were not recognised
 }
 
 // kind returns the kind of a file according to the hints: load, weather or meters. It
-// returns an empty string if the hints name the files of all kinds, but not this one, and
-// ? if the columns must decide.
+// returns an empty string if the hints name the files of all kinds but not this one, and ?
+// if the columns must decide.
 func (l *looker) kind(path string) string {
 	hinted := map[string]bool{}
 	for _, k := range []struct {
@@ -132,8 +132,8 @@ func (l *looker) kind(path string) string {
 	return "?"
 }
 
-// look determines the kind of a file, by its columns unless the hints name it, and adds it.
-// Only means that the folder has no other file.
+// look adds a file. The hints name its kind, or its columns show it. Only means that the
+// folder has no other file.
 func (l *looker) look(path string, only bool) error {
 	name, err := filepath.Rel(l.dir, path)
 	if err != nil {
@@ -251,7 +251,7 @@ func examine(path string, h recognize.Hints) (*recognize.Finding, error) {
 	case errors.Is(err, io.ErrUnexpectedEOF) && int64(n) == size, errors.Is(err, io.EOF):
 		s.Whole = true
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		// A compressed file that is cut off has the same error as one that is shorter than
+		// A truncated compressed file gives the same error as a file that is shorter than
 		// the sample.
 		if _, err := r.Peek(1); err != nil && !errors.Is(err, io.EOF) {
 			return nil, table.CutOff(err)
@@ -317,7 +317,7 @@ func (l *looker) addLoad(name string, f *recognize.Finding) error {
 	return nil
 }
 
-// agree checks that a load table is written like the first one.
+// agree checks that a load table has the same format as the first one.
 func (l *looker) agree(f *recognize.Finding) error {
 	s := l.survey
 	first, other := s.load[0], s.names[0]
@@ -328,13 +328,13 @@ func (l *looker) agree(f *recognize.Finding) error {
 		if !maps.Equal(a, b) || a["meter"] != "" || l.hints.Columns["meter"] != "" {
 			return fmt.Errorf("its columns differ from those of %s, which is also a load table; choose the load files with --load", other)
 		}
-		// Each file has the load under the name of its meter.
+		// Each file names the load column after its meter.
 		for _, x := range append(s.load, f) {
 			x.AsWide()
 		}
 	}
 	if a, b := first.Format, f.Format; a.Skip != b.Skip || a.Footer != b.Footer || a.Delimiter != b.Delimiter {
-		return fmt.Errorf("it is not written like %s, which is also a load table (delimiter, lines below the header, totals at the end); choose the load files with --load", other)
+		return fmt.Errorf("its format differs from that of %s, which is also a load table (delimiter, lines below the header, or totals at the end); choose the load files with --load", other)
 	}
 	var both []table.Dates
 	for _, d := range s.dates {
@@ -343,7 +343,7 @@ func (l *looker) agree(f *recognize.Finding) error {
 		}
 	}
 	if s.dates = both; len(both) == 0 {
-		return fmt.Errorf("its dates have the form %s, but those of %s the form %s; choose the load files with --load", f.Dates[0], other, first.Dates[0])
+		return fmt.Errorf("its dates have the form %s, but those of %s have the form %s; choose the load files with --load", f.Dates[0], other, first.Dates[0])
 	}
 	return nil
 }

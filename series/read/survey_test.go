@@ -29,7 +29,7 @@ func TestLook(t *testing.T) {
 		files map[string]string
 		hints Hints
 		check func(s *Survey, d *Description) bool
-		want  string // of an error
+		want  string // text of an error
 	}{
 		{"the usual names", map[string]string{
 			"load.csv": load, "weather.csv": "timestamp,temp_c\n2020-01-01 00:00,1\n2020-01-01 00:30,1\n", "meters.csv": "meter_id,floor_area\na,1\n", "x.csv": "a,b\n",

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// saysSynthetic reports whether a load table says in its first line that its data is
-// synthetic, as those of the generator do. All output made from it must say so too.
+// saysSynthetic reports whether the first line of a load table says that its data is
+// synthetic, as the generator's tables do. All output made from such data must also say so.
 func (s *Survey) saysSynthetic() bool {
 	for _, name := range s.names {
 		f, err := os.Open(filepath.Join(s.dir, name))

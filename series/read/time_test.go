@@ -87,7 +87,7 @@ func TestParseTime(t *testing.T) {
 	}
 }
 
-// TestDaylightSaving checks the instants of local times in a zone that changes clocks at
+// TestDaylightSaving checks the instants of local times in a zone whose clocks change at
 // 02:00.
 func TestDaylightSaving(t *testing.T) {
 	const head = "meter_id,timestamp,load_kw\n"
@@ -251,7 +251,7 @@ func TestDaylightSaving(t *testing.T) {
 	}
 }
 
-// TestYearInEveryForm checks that every supported form of times gives the same year of
+// TestYearInEveryForm checks that all supported time formats give the same year of
 // readings.
 func TestYearInEveryForm(t *testing.T) {
 	for _, zone := range []string{"Europe/Berlin", "America/New_York", "Australia/Adelaide", "America/Santiago", "Africa/Casablanca", "Asia/Kolkata", "Pacific/Chatham", "Europe/Dublin"} {

@@ -10,7 +10,7 @@ import (
 	"loadstar/series/table"
 )
 
-// content is what the fields of a column are.
+// content is the kind of a column's fields.
 type content int
 
 const (
@@ -21,7 +21,7 @@ const (
 	dateTime // a date, with or without a time of day
 )
 
-// contentOf examines the fields of a column. Few fields of another kind do not count.
+// contentOf examines the fields of a column. A few fields of another kind are ignored.
 func (g *grid) contentOf(i int) content {
 	const enough = 300
 	var filled, numbers, clocks, dates, digits int
@@ -66,7 +66,7 @@ func (g *grid) contentOf(i int) content {
 	return text
 }
 
-// findColumns finds out what the table is, and what its columns are.
+// findColumns determines the kind of the table and the roles of its columns.
 func (f *Finding) findColumns(h Hints) error {
 	g := f.grid
 	for _, ours := range slices.Sorted(maps.Keys(h.Columns)) {
@@ -104,7 +104,7 @@ func (f *Finding) findColumns(h Hints) error {
 		f.Columns["time"] = f.Columns["date"]
 		delete(f.Columns, "date")
 	}
-	// The other columns with times are not needed, such as the end of the interval.
+	// Other columns of times, such as the end of the interval, are not needed.
 	rest = slices.DeleteFunc(rest, func(i int) bool {
 		if kinds[i] == dateTime || kinds[i] == clockTime {
 			f.Ignored = append(f.Ignored, f.Names[i])
@@ -159,9 +159,11 @@ func (f *Finding) namedMonths() error {
 	return nil
 }
 
-// findTimeColumns finds the column of the time, and that of the date if it is another one.
+// findTimeColumns finds the column of the time, and the column of the date if there is a
+// separate one.
 func (f *Finding) findTimeColumns(kinds []content, pick func(string, func(int) bool)) {
-	// A column with a date may have a time of day as well, or be beside one that has.
+	// A column with a date may also have a time of day, or stand next to a column that has
+	// one.
 	timed := func(i int) bool {
 		return kinds[i] == dateTime && slices.ContainsFunc(f.grid.column(i), func(s string) bool {
 			return strings.ContainsAny(s, ":h") || allDigits(s) && len(s) > 8
@@ -215,8 +217,8 @@ func (f *Finding) ignore(columns []int) {
 	}
 }
 
-// nameMeter returns the column of the meter if its heading is not known: the only column of
-// text, if its texts repeat. A column with units is not one.
+// nameMeter returns the column of the meter if its heading is not known, which is the only
+// column of text, provided that its texts repeat. A column of units is not a meter column.
 func (f *Finding) nameMeter(rest []int, kinds []content) {
 	var texts []int
 	for _, i := range rest {
@@ -247,8 +249,8 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// AsWide makes a table with a single load column one with a column per meter, for files that
-// have the load under the name of their meter.
+// AsWide converts a table with a single load column to one with a column per meter, for
+// files that name the load column after their meter.
 func (f *Finding) AsWide() {
 	if f.Wide {
 		return

@@ -17,7 +17,7 @@ type candidates struct {
 
 // notLoad are rules for columns that are not the load, in the order in which they apply.
 var notLoad = []struct {
-	wide bool // the rule holds even if the user says that each column is a meter
+	wide bool // the rule applies even if the user says that each column is a meter
 	is   func(name string, kind content) bool
 }{
 	{true, func(_ string, kind content) bool { return kind == text }},
@@ -26,8 +26,8 @@ var notLoad = []struct {
 	{false, func(name string, _ content) bool { return has(name, sumWords) }},
 }
 
-// loadRules are rules for which column is the load. The first rule that applies decides. A column
-// of -1 means no such column.
+// loadRules are rules that decide which column is the load. The first rule that applies decides.
+// The result -1 means that there is no such column.
 var loadRules = []struct {
 	applies func(c *candidates) bool
 	column  func(c *candidates) int
@@ -71,12 +71,12 @@ func (c *candidates) named() []int {
 	return slices.DeleteFunc(slices.Clone(c.rest), func(i int) bool { return !c.isLoad(i) })
 }
 
-// withUnit returns the columns whose names have a unit.
+// withUnit returns the columns whose names contain a unit.
 func (c *candidates) withUnit() []int {
 	return slices.DeleteFunc(slices.Clone(c.rest), func(i int) bool { return table.UnitOf(c.f.Names[i]) == "" })
 }
 
-// weather returns the columns of weather by our names of them.
+// weather returns the weather columns by our names for them.
 func (c *candidates) weather() map[string]string {
 	found := map[string]string{}
 	for ours, entries := range weatherWords {
@@ -125,7 +125,7 @@ func (f *Finding) findLoad(h Hints, rest []int, kinds []content) error {
 	}
 	c.rest = slices.DeleteFunc(c.rest, func(i int) bool { return kinds[i] == text })
 	if len(c.rest) == 0 {
-		return fmt.Errorf("line %d: there is a time (%s) but no column of numbers; the columns are %s; name the load with --column load=NAME", f.Line, f.Columns["time"], list(f.Names))
+		return fmt.Errorf("line %d: there is a column of times (%s) but none of numbers; the columns are %s; name the load with --column load=NAME", f.Line, f.Columns["time"], list(f.Names))
 	}
 	if h.Wide {
 		f.wide(c.rest)
@@ -148,8 +148,8 @@ func (f *Finding) findLoad(h Hints, rest []int, kinds []content) error {
 	return nil
 }
 
-// long completes a table with one column of loads. It ignores the other columns, except one among
-// all that may name the meter.
+// long completes a table with one column of loads. It ignores the other columns, except one of
+// them that may name the meter.
 func (f *Finding) long(h Hints, others, all []int, kinds []content) {
 	f.ignore(others)
 	if h.Columns["meter"] == "" {
@@ -157,7 +157,7 @@ func (f *Finding) long(h Hints, others, all []int, kinds []content) {
 	}
 }
 
-// wide completes a table in which each of the columns is a meter.
+// wide completes a table in which each of the given columns is a meter.
 func (f *Finding) wide(columns []int) {
 	f.Wide = true
 	delete(f.Columns, "quality")

@@ -13,7 +13,7 @@ import (
 	"loadstar/series/table"
 )
 
-// Limits on the examined part of a file. A file of any size costs no more than this.
+// Limits on the examined part of a file of any size.
 const (
 	maxLines  = 6000
 	maxFields = 1 << 17
@@ -28,7 +28,7 @@ type grid struct {
 	units    [][]string // the lines between the header and the first row
 	rows     [][]string
 	lines    []int    // the line numbers of the rows, from 1
-	last     []string // the last lines, if the rows end before
+	last     []string // the last lines, if the rows end before them
 	end      []string // the last lines of the file, if they are not among the rows
 	line     int      // the line number of the header
 	marked   bool     // the text has a byte-order mark
@@ -217,7 +217,7 @@ func findHeader(rows [][]string, width int, fits func(int) bool, h Hints) (at, f
 			first = at + 1
 		}
 	case first < 0:
-		// There are no times. The table may be one of meters.
+		// The table has no times, so it may be a table of meters.
 		if at = slices.IndexFunc(rows, func(r []string) bool { return len(r) == width }); at >= 0 {
 			first = at + 1
 		}
@@ -246,8 +246,8 @@ func headerAbove(rows [][]string, first int, fits func(int) bool) int {
 		if 2*filled < len(rows[i]) {
 			return -1
 		}
-		// In a table with a column per meter, the names may be above a line that says the same
-		// of every column, such as its register.
+		// In a table with a column per meter, the names may be above a line that is the same
+		// for every column, such as its register.
 		if i > 0 && fits(i-1) && same(rows[i]) && !same(rows[i-1]) {
 			continue
 		}
@@ -269,7 +269,7 @@ func same(row []string) bool {
 	return true
 }
 
-// isData reports whether a line is a row of readings: it has a date, and a number or an
+// isData reports whether a line is a row of readings, which has a date, and a number or an
 // empty field.
 func isData(row []string) bool {
 	date, value := false, false
@@ -282,7 +282,8 @@ func isData(row []string) bool {
 		}
 	}
 	if !date {
-		// A date without separators is also a number, so it counts only next to another one.
+		// A date without separators is also a number, so it counts only next to another
+		// number.
 		digits := 0
 		for _, f := range row {
 			if (len(f) == 8 || len(f) == 12 || len(f) == 14) && allDigits(f) && len(dateForms(f, nil)) > 0 {

@@ -50,7 +50,8 @@ func (f *Finding) findDecimal(h Hints) error {
 	return nil
 }
 
-// findUnit looks for the unit in the headings, in the lines below the header, and above it.
+// findUnit looks for the unit in the headings, in the lines below the header, and above the
+// header.
 func (f *Finding) findUnit() error {
 	columns := f.loadColumns()
 	first := ""
@@ -84,8 +85,8 @@ func (f *Finding) findUnit() error {
 	return nil
 }
 
-// unitAbove looks for the unit above the header: in a line that says "unit", or below a field
-// that does.
+// unitAbove looks for the unit above the header, in a line that contains the word unit, or
+// below a field that does.
 func (g *grid) unitAbove() string {
 	for i, line := range g.preamble {
 		if !has(line, unitWords) {
@@ -106,14 +107,14 @@ func (g *grid) unitAbove() string {
 	return ""
 }
 
-// The number of readings after which values that never fall count as a counter's.
+// The number of readings from which values that never decrease are taken as a counter's.
 const (
 	counterRows      = 96
 	namedCounterRows = 2
 )
 
-// findCounter decides whether values are the readings of a counter: they never fall, and
-// either the heading says so or there are many.
+// findCounter decides whether values are the readings of a counter. Such values never
+// decrease, and either the heading names a counter or there are many values.
 func (f *Finding) findCounter() {
 	if u := f.Unit; u == "kW" || u == "W" || u == "MW" {
 		return
@@ -155,7 +156,7 @@ func (f *Finding) findCounter() {
 	}
 }
 
-// ascending reports whether the rows are in the order of time.
+// ascending reports whether the rows are in ascending order of time.
 func (f *Finding) ascending() bool {
 	d, c := f.times(f.grid.rows[0])
 	first, _ := label(d, c, f.Dates[0])
@@ -194,7 +195,7 @@ func (f *Finding) findQuality() {
 			break
 		}
 	}
-	// In the German scheme of marks, W is a measured value and F a missing one.
+	// In the German marks, W is a measured value and F a missing one.
 	if slices.Contains(f.Quality, "W") || slices.Contains(f.Quality, "F") && slices.Contains(f.Quality, "E") {
 		f.Missing = append(f.Missing, "F")
 	}

@@ -88,14 +88,13 @@ func is(heading string, entries []string) bool {
 	return slices.Contains(entries, plain(table.WithoutUnit(heading))) || slices.Contains(entries, plain(heading))
 }
 
-// has reports whether a heading contains one of the entries as words of their own.
+// has reports whether a heading contains one of the entries as separate words.
 func has(heading string, entries []string) bool {
 	p := " " + plain(heading) + " "
 	return slices.ContainsFunc(entries, func(e string) bool { return strings.Contains(p, " "+e+" ") })
 }
 
-// isUnit reports whether the field of a line below the header is a unit or the form of a
-// date.
+// isUnit reports whether a field of a line below the header is a unit or a date format.
 func isUnit(field string) bool {
 	f := strings.ToLower(strings.Trim(field, "[]() "))
 	switch f {

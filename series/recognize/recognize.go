@@ -3,8 +3,8 @@
 // and the load, the unit, the interval, and whether a time is the start or the end of its
 // interval. It knows headings in English, German, French, Spanish and Dutch.
 //
-// It examines only the beginning and the end of a file. Facts that these do not show
-// stay open in the [Finding].
+// It examines only the beginning and the end of a file. Facts that these parts do not show
+// remain open in the [Finding].
 package recognize
 
 import (
@@ -30,14 +30,14 @@ type Hints struct {
 	// Columns maps our names of columns to those in the file: time, date, load, meter and
 	// quality.
 	Columns map[string]string
-	// Ignore lists columns that are not to be read.
+	// Ignore lists columns that must not be read.
 	Ignore    []string
 	Encoding  string
 	Delimiter byte
 	Header    string
 	Decimal   byte
-	Date      string // a form such as dd.mm.yyyy
-	Sheet     string // of a spreadsheet
+	Date      string // a format such as dd.mm.yyyy
+	Sheet     string // the sheet of a spreadsheet
 	Interval  time.Duration
 	Wide      bool // every column is a meter
 }
@@ -60,33 +60,35 @@ type Finding struct {
 	// Line is the line of the header, counted from 1, and Names are its columns.
 	Line  int
 	Names []string
-	// Columns maps our names of columns to those in the file. For load these are time, date,
-	// meter, load and quality, as far as there are any.
+	// Columns maps our names of columns to those in the file. For a load table these are
+	// those of time, date, meter, load and quality that it has.
 	Columns map[string]string
-	// Wide means that the table has a column per meter. Meters are their names, and Ignored
-	// the columns that are not meters, or that are not read in other tables.
+	// Wide means that the table has a column per meter. Meters are the names of these
+	// columns. Ignored lists the columns that are not meters or, in other tables, that are
+	// not read.
 	Wide            bool
 	Meters, Ignored []string
-	// Dates are the possible forms of the dates. There are two if nothing decides between
-	// day and month. Example is such a date.
+	// Dates are the possible formats of the dates. There are two if the order of day and
+	// month is ambiguous. Example is an ambiguous date.
 	Dates   []table.Dates
 	Example string
-	// Decimals is the example of a number such as 1.234 that leaves the decimal separator
-	// open, or empty.
+	// Decimals is an example of a number, such as 1.234, that leaves the decimal separator
+	// open. It is empty if there is none.
 	Decimals string
 	// Zoned means that all times have a UTC offset, and UTC that all of them are in UTC.
 	Zoned, UTC bool
-	// Interval is the time between two rows of a meter, or 0 if there are not two rows.
+	// Interval is the time between two rows of a meter, or 0 if no meter has two rows.
 	Interval time.Duration
-	// Stamp is "start", "end" or empty, and Why what shows it.
+	// Stamp is "start", "end" or empty, and Why is the evidence for it.
 	Stamp, Why string
-	// Unit is the unit of the load, or empty. UnitFrom says where it was found. Energy means
-	// that the heading is one of energy.
+	// Unit is the unit of the load, or empty. UnitFrom is the place where the unit was
+	// found. Energy means that the heading denotes energy.
 	Unit, UnitFrom string
 	Energy         bool
 	// Counter means that the values are the readings of a counter.
 	Counter bool
-	// Quality lists the texts in the quality column. Missing lists those of missing readings.
+	// Quality lists the texts in the quality column. Missing lists the texts that mark a
+	// missing reading.
 	Quality, Missing []string
 
 	// Spreadsheet means that the file is a spreadsheet. Notes describe its chosen and omitted parts.
@@ -107,8 +109,8 @@ func (f *Finding) Encoding() string {
 	return ""
 }
 
-// Sample calls yield with the times of rows, as texts of day and time of day, until it
-// returns false. The latter is empty if both are in one column.
+// Sample calls yield with the times of rows, as text of the date and of the time of day,
+// until yield returns false. The time of day is empty if both are in one column.
 func (f *Finding) Sample(yield func(line int, day, clock string) bool) {
 	for i, r := range f.grid.rows {
 		if day, clock := f.times(r); !yield(f.grid.lines[i], day, clock) {
@@ -131,7 +133,7 @@ func Table(s Sample, h Hints) (*Finding, error) {
 	return g.find(h, g.tailRows())
 }
 
-// Rows examines a table that is not a text file, by its first rows.
+// Rows examines the first rows of a table that is not a text file.
 func Rows(names []string, rows [][]string, h Hints) (*Finding, error) {
 	g := &grid{header: names, rows: rows}
 	for i := range rows {
@@ -184,8 +186,8 @@ func (g *grid) find(h Hints, tail [][]string) (*Finding, error) {
 // hourName matches headings that are times of day, such as 00:15, H01 or Hora 24.
 var hourName = regexp.MustCompile(`^(\d{1,2}[:.]\d{2}(:\d{2})?( ?- ?\d{1,2}[:.]\d{2})?|(?i:h|hour|hora|stunde|std|uur|heure|hr)[ _.]?\d{1,2})$`)
 
-// hoursAsColumns returns an error if each row is a day and each column a time of day: such columns
-// are no meters.
+// hoursAsColumns returns an error if each row is a day and each column a time of day, because such
+// columns are not meters.
 func (f *Finding) hoursAsColumns() error {
 	if !f.Wide || f.Interval < 24*time.Hour || len(f.Meters) < 23 {
 		return nil
@@ -226,8 +228,8 @@ func (g *grid) tailLines(s Sample) []string {
 	return lines
 }
 
-// findFooter leaves out lines at the end that have no date, such as totals and remarks. It returns
-// the rows at the end without them.
+// findFooter omits lines at the end that have no date, such as totals and remarks. It returns the
+// remaining rows at the end.
 func (f *Finding) findFooter(tail [][]string) [][]string {
 	g := f.grid
 	end := g.rows
@@ -243,7 +245,7 @@ func (f *Finding) findFooter(tail [][]string) [][]string {
 			}
 		}
 	} else if !g.whole {
-		return tail // the end is not known
+		return tail // the end of the file is not known
 	}
 	n := len(end)
 	for n > 0 && !f.dated(end[n-1]) {
@@ -268,8 +270,8 @@ func (f *Finding) findFooter(tail [][]string) [][]string {
 	return tail
 }
 
-// dated reports whether a row begins a date where rows have one. An unreadable date is a
-// mistake, and its row must not be left out.
+// dated reports whether the date columns of a row start with a date. An invalid date is a
+// mistake in the file, so its row must not be omitted.
 func (f *Finding) dated(row []string) bool {
 	day, _ := f.times(row)
 	day = strings.TrimSpace(day)
@@ -302,8 +304,8 @@ func (f *Finding) index(name string) int {
 	return slices.Index(f.Names, name)
 }
 
-// findDates finds the form of the dates. If day and month may be exchanged, the order of the
-// rows decides.
+// findDates finds the date format. If day and month may be swapped, the order of the rows
+// decides.
 func (f *Finding) findDates(h Hints, tail [][]string) error {
 	day := f.index(f.Columns["date"])
 	if day < 0 {
@@ -349,7 +351,7 @@ func (f *Finding) findDates(h Hints, tail [][]string) error {
 		forms = f.regular(forms)
 	}
 	if f.Example == "" && len(forms) > 1 {
-		// All dates are the same in both forms. Clocks of 12 hours are American.
+		// All dates are the same in both formats. Times with AM and PM are American.
 		american := strings.HasSuffix(strings.ToUpper(last), "M")
 		forms = slices.DeleteFunc(forms, func(d table.Dates) bool { return strings.HasPrefix(d.String(), "m") != american })[:1]
 	}
@@ -359,7 +361,7 @@ func (f *Finding) findDates(h Hints, tail [][]string) error {
 	return f.checkHours(last)
 }
 
-// sameDay reports whether a date is the same in both forms.
+// sameDay reports whether a date is the same in both formats.
 func sameDay(s string, forms []table.Dates) bool {
 	a, ok := label(s, "", forms[0])
 	b, too := label(s, "", forms[1])
@@ -402,7 +404,7 @@ func (f *Finding) badDate(h Hints, row int, s, last string, forms []table.Dates)
 	return fmt.Errorf("%s: time %q does not have the form %s of the rows before it; correct the file, or give the form with --date", where, clip(s), forms[0])
 }
 
-// regular returns the forms with which most rows follow each other at the same interval.
+// regular returns the formats in which most consecutive rows have the same interval.
 func (f *Finding) regular(forms []table.Dates) []table.Dates {
 	best, most := []table.Dates(nil), -1
 	for _, d := range forms {
@@ -421,7 +423,7 @@ func (f *Finding) regular(forms []table.Dates) []table.Dates {
 	return best
 }
 
-// times returns the fields of the day and of the time of day of a row. The latter is empty
+// times returns a row's fields of the date and of the time of day. The time of day is empty
 // if both are in one column.
 func (f *Finding) times(r []string) (day, clock string) {
 	if t := f.index(f.Columns["time"]); t >= 0 && t < len(r) {
@@ -517,7 +519,7 @@ func (f *Finding) findStamp(tail [][]string) {
 		first, last = last, first
 	}
 	if tail == nil && !(f.grid.whole && f.grid.last == nil) {
-		return // the last row is not known
+		return // the last row of the file is not known
 	}
 	switch {
 	case first == f.Interval && last == 0:

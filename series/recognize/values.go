@@ -8,10 +8,10 @@ import (
 	"loadstar/series/table"
 )
 
-// iso is the form of dates that needs no key in a description.
+// iso is the date format that a description need not name.
 var iso = table.Dates{}
 
-// dateForms returns those of the forms that a text has; all forms if among is nil.
+// dateForms returns those of the given formats that a text has; among nil means all formats.
 func dateForms(s string, among []table.Dates) []table.Dates {
 	if len(s) > 40 || !strings.ContainsAny(s, "0123456789") {
 		return nil
@@ -30,8 +30,8 @@ func dateForms(s string, among []table.Dates) []table.Dates {
 
 var allForms = append([]table.Dates{iso}, table.AllDates()...)
 
-// label returns the time that a text shows, as if it were in UTC, and false if it does not
-// have the form.
+// label returns the time that a text shows, taken as UTC, and false if the text does not
+// have the format.
 func label(day, clock string, form table.Dates) (unix int64, ok bool) {
 	return form.Unix([]byte(day), []byte(clock))
 }
@@ -50,7 +50,7 @@ func isZoned(s string) bool { return unzoned(s) != s }
 
 // unzoned returns a time without its UTC offset.
 func unzoned(s string) string {
-	i := strings.LastIndexByte(s, ':') // of a time, or of an offset
+	i := strings.LastIndexByte(s, ':') // the colon of a time or of an offset
 	if i < 0 {
 		return s
 	}
@@ -67,14 +67,14 @@ func unzoned(s string) string {
 	return s
 }
 
-// numberForm says which decimal separators a number may have.
+// numberForm lists the decimal separators that a number may have.
 type numberForm struct {
 	point, comma bool // it is a number with this decimal separator
-	grouped      bool // it has thousands separators, whichever it is
+	grouped      bool // it has thousands separators of either kind
 }
 
-// formOf returns the form of a number. A number such as 1.234 or 1,234 may be either one
-// with three decimals or one in thousands.
+// formOf returns the form of a number. A number such as 1.234 or 1,234 has either three
+// decimals or a thousands separator.
 func formOf(s string) (numberForm, bool) {
 	cell := table.Text([]byte(s))
 	if cell.IsEmpty() || len(s) == 0 {
@@ -89,7 +89,7 @@ func formOf(s string) (numberForm, bool) {
 		return numberForm{true, true, false}, plain
 	}
 	if whole, _, _ := strings.Cut(strings.TrimLeft(s, "+-"), "."); whole == "0" || whole == "" {
-		f.comma = false // 0.234 is not in thousands
+		f.comma = false // 0.234 has no thousands separator
 	}
 	if whole, _, _ := strings.Cut(strings.TrimLeft(s, "+-"), ","); whole == "0" || whole == "" {
 		f.point = false
@@ -103,15 +103,15 @@ func isNumber(s string) bool {
 	return ok
 }
 
-// decimals is what the numbers of a table say about their decimal separator.
+// decimals is the evidence of a table's numbers about their decimal separator.
 type decimals struct {
 	decimal byte   // 0 for a point without thousands separators
-	open    bool   // it may be either
-	example string // of a number that may be either
+	open    bool   // both separators are possible
+	example string // a number that may have either separator
 	clash   string // a number that contradicts another one
 }
 
-// decide finds the decimal separator of all numbers.
+// decide determines the decimal separator of all numbers.
 func decide(columns [][]string) decimals {
 	point, comma, grouped := true, true, false
 	var d decimals

@@ -34,7 +34,7 @@ const bdg2Hours = 17544
 
 var bdg2Start = time.Date(2016, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// extract is the file of a building in the source.
+// extract is the source's file for one building.
 type extract struct {
 	name, site, use      string
 	temperature, holiday []float64
@@ -102,7 +102,7 @@ func convertSite(site string, paths []string, out *group) ([]building, error) {
 				first = e
 			}
 			if !slices.Equal(first.temperature, e.temperature) {
-				return fmt.Errorf("%s has another temperature than the other buildings of the site", path)
+				return fmt.Errorf("%s has a different temperature from the other buildings of the site", path)
 			}
 			writeSeries(e.name, bdg2Start, time.Hour, e.load, func(line []byte, x float64) []byte { return shortest(line, round(x, 3)) }, row)
 			meters = append(meters, e.describe())
@@ -123,7 +123,7 @@ func convertSite(site string, paths []string, out *group) ([]building, error) {
 }
 
 // readExtract reads a building's file. The source has month, day and hour instead of a time,
-// so a file is ok only if its rows are the hours of 2016 and 2017 in their order.
+// so a file is ok only if its rows are the hours of 2016 and 2017 in order.
 func readExtract(path string) (e *extract, ok bool, err error) {
 	name := strings.TrimSuffix(filepath.Base(path), ".csv")
 	parts := strings.Split(name, "_")

@@ -239,7 +239,7 @@ func (y year) restoreGaps() {
 	}
 }
 
-// bad returns the number of hours that are missing, and of those that are 0.
+// bad returns the number of hours that are missing or 0.
 func (y year) bad() (gaps, zeros int) {
 	for _, x := range y.loads {
 		if math.IsNaN(x) {
@@ -258,8 +258,8 @@ func (y year) usable() bool {
 	return float64(gaps)/hours+float64(zeros)/hours <= 0.30
 }
 
-// describeBuilding returns a building's row. It is not ok if no year is usable, or if the
-// load is constant except for rounding.
+// describeBuilding returns a building's row. It returns false if no year is usable, or if
+// the load is constant except for rounding.
 func describeBuilding(id string, years []year, statics map[string][]string) (b building, ok bool) {
 	var all []float64
 	var names []string

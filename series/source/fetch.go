@@ -23,7 +23,8 @@ func (s Source) Fetch(ctx context.Context, dir string) error {
 		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 		var messages bytes.Buffer
 		cmd.Stderr = &messages
-		// Do not ask for a password, because a repository that needs one is not the public source.
+		// Do not ask for a password, because a repository that requires one is not the public
+		// source.
 		cmd.Env = append(os.Environ(), "GIT_TERMINAL_PROMPT=0")
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("%s: %w: %s", strings.Join(args[:2], " "), err, bytes.TrimSpace(messages.Bytes()))
@@ -32,8 +33,9 @@ func (s Source) Fetch(ctx context.Context, dir string) error {
 	return nil
 }
 
-// git returns the commands that fetch the source. They read the history without the files,
-// because the commit's full name is not known, and then only the files that are needed.
+// git returns the commands that fetch the source. They fetch the history without the files,
+// because only the short name of the commit is known, and then only the files that are
+// needed.
 func (s Source) git(dir string) [][]string {
 	return [][]string{
 		{"git", "clone", "--quiet", "--filter=blob:none", "--no-checkout", s.Repository, dir},

@@ -12,10 +12,11 @@ import (
 	"time"
 )
 
-// The functions in this file write the files of a source from our group of it: the way back
-// of a conversion. They add what a conversion must drop.
+// The functions in this file reverse a conversion. They write a source's files from our
+// group of it. They add rows that a conversion must drop.
 
-// rows returns columns of all rows of a group's file, or all columns.
+// rows returns the named columns of all rows of a group's file, or all columns if none are
+// named.
 func rows(t *testing.T, path string, names ...string) [][]string {
 	t.Helper()
 	var all [][]string
@@ -81,8 +82,8 @@ func number(t *testing.T, field string) float64 {
 	return x
 }
 
-// yearOf returns the hours of a year as the source's rows. The load of each hour is from
-// value.
+// yearOf returns the hours of a year as the source's rows. value returns the load of each
+// hour.
 func yearOf(year int, value func(hour int) string) string {
 	var text strings.Builder
 	text.WriteString("datetime,equipment load [kWh]\n")
@@ -121,7 +122,7 @@ func writeCambridge(t *testing.T, group, dir string) {
 			load := row[1]
 			if load == "" {
 				if zeros[year] {
-					continue // this year's zeros are readings, so the gap had no row
+					continue // zeros are readings in this year, so the gap had no row
 				}
 				load = "0.0"
 			}
@@ -136,7 +137,7 @@ func writeCambridge(t *testing.T, group, dir string) {
 				put(t, file(meter, strconv.Itoa(year)), text.String())
 				continue
 			}
-			// A year without rows in the group had too many bad hours.
+			// A year that has no rows in the group had too many bad hours.
 			put(t, file(meter, strconv.Itoa(year)), yearOf(year, func(hour int) string {
 				if hour%3 == 0 {
 					return "0.0"

@@ -46,7 +46,7 @@ func (g *group) create(name string, columns ...string) (*output, error) {
 	o := &output{group: g, name: name, file: file, sum: sha256.New()}
 	var packed io.Writer = file
 	if strings.HasSuffix(name, ".gz") {
-		// The level is valid, so there is no error.
+		// The level is valid, so NewWriterLevel returns no error.
 		o.zip, _ = gzip.NewWriterLevel(file, gzip.BestCompression)
 		packed = o.zip
 	}
@@ -63,8 +63,8 @@ func (o *output) row(line []byte) {
 	_ = o.WriteByte('\n')
 }
 
-// close finishes the file and adds it to the group. A non-nil err means that the contents
-// are not complete.
+// close finishes the file and adds it to the group. If err is not nil, the contents are not
+// complete.
 func (o *output) close(err error) error {
 	errs := []error{err, o.Flush()}
 	if o.zip != nil {
@@ -77,7 +77,7 @@ func (o *output) close(err error) error {
 	return nil
 }
 
-// write writes a whole file: rows calls its argument for each line.
+// write writes a whole file; rows calls its argument for each line.
 func (g *group) write(name string, columns []string, rows func(row func([]byte)) error) error {
 	o, err := g.create(name, columns...)
 	if err != nil {
@@ -102,7 +102,7 @@ func named(names ...string) columns {
 	}
 }
 
-// placed returns the first columns, whatever their names are.
+// placed returns the first columns, whatever their names.
 func placed(count int) columns {
 	return func(header []string) ([]int, error) {
 		if len(header) < count {

@@ -16,8 +16,8 @@ func round(x float64, digits int) float64 {
 	return math.RoundToEven(x*scale) / scale
 }
 
-// shortest appends the shortest text that gives the number again, with at least one decimal.
-// It appends nothing for a missing value.
+// shortest appends the shortest text that represents the number exactly, with at least one
+// decimal. It appends nothing for a missing value.
 func shortest(text []byte, x float64) []byte {
 	if math.IsNaN(x) {
 		return text
@@ -105,7 +105,7 @@ type candidate struct {
 	mean  float64
 }
 
-// spread selects count meters whose places in the order of mean load are equally far apart.
+// spread selects count meters that are evenly spaced in the order of mean load.
 func spread(candidates []candidate, count int) map[string]bool {
 	core := map[string]bool{}
 	if len(candidates) == 0 {
@@ -119,9 +119,9 @@ func spread(candidates []candidate, count int) map[string]bool {
 	return core
 }
 
-// quicksort sorts by mean load. Meters with equal means come in the order that numpy gives
-// them: its sort is not stable, so the steps are those of numpy. The pivot is the median of
-// three, and parts of up to 17 meters are sorted by insertion.
+// quicksort sorts by mean load. Meters with equal means must come in numpy's order. Its
+// sort is not stable, so this one takes the same steps. The pivot is the median of three,
+// and parts of up to 17 meters are sorted by insertion.
 func quicksort(all []candidate) {
 	for len(all) > 17 {
 		last := len(all) - 1

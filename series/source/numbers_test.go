@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestNumbers compares with what numpy and pandas print for the same numbers.
+// TestNumbers compares the results with the output of numpy and pandas for the same numbers.
 func TestNumbers(t *testing.T) {
 	for _, c := range []struct {
 		x      float64

@@ -206,7 +206,7 @@ func (h *home) describe(state string, roof float64) building {
 	}
 }
 
-// decimal rounds a number that has not been in an array. Python rounds it exactly, without
+// decimal rounds a number that was never in an array. Python rounds it exactly, without
 // scaling.
 func decimal(x float64, digits int) string {
 	exact, err := strconv.ParseFloat(strconv.FormatFloat(x, 'f', digits, 64), 64)

@@ -10,16 +10,16 @@ import (
 	"testing"
 )
 
-// slack is how far a value of the source may be from the one in the group, which has three
-// digits.
+// slack is the maximum difference between a value of the source and the group's value,
+// which has three digits.
 const slack = 0.00045
 
-// hidden finds values for a home's series that round to those in the group and to the
-// figures in its meters.csv. The source has more digits than the group, and load and
+// hidden finds values for a home's series that round to the group's values and reproduce
+// the figures in its meters.csv. The source has more digits than the group, and load and
 // figures are computed from them.
 type hidden struct {
-	group home // what the group has
-	home       // what is found
+	group home // the group's values
+	home       // the values that were found
 }
 
 func newHidden(t *testing.T, all [][]string) *hidden {
@@ -40,14 +40,14 @@ func (h *hidden) parts() []*[]float64 {
 	return []*[]float64{&h.plug, &h.water, &h.cooling, &h.heating}
 }
 
-// shift changes one value by delta, as far as it still rounds to the group's.
+// shift changes one value by delta, as far as it still rounds to the group's value.
 func shift(values, group []float64, hour int, delta float64) float64 {
 	old := values[hour]
 	values[hour] = min(max(old+delta, group[hour]-slack, 0), group[hour]+slack)
 	return values[hour] - old
 }
 
-// move changes the load of an hour by changing its parts, first those that are not 0.
+// move changes the load of an hour by changing its parts, starting with those that are not 0.
 func (h *hidden) move(hour int, delta float64) {
 	groups := [][]float64{h.group.plug, h.group.water, h.group.cooling, h.group.heating}
 	weights := []float64{1, 1, 1.0 / heatPump, 1.0 / heatPump}
@@ -60,7 +60,7 @@ func (h *hidden) move(hour int, delta float64) {
 	}
 }
 
-// sum computes the loads, and moves those that do not round to the group's.
+// sum computes the loads, and adjusts those that do not round to the group's.
 func (h *hidden) sum() {
 	for hour := range h.load {
 		load := func() float64 { return h.plug[hour] + h.water[hour] + (h.cooling[hour]+h.heating[hour])/heatPump }
@@ -71,7 +71,7 @@ func (h *hidden) sum() {
 	}
 }
 
-// fit moves values until the figures are those of meters.csv.
+// fit adjusts values until the figures equal those of meters.csv.
 func (h *hidden) fit(t *testing.T, meter string, want map[string]float64) {
 	for range 200 {
 		h.sum()
@@ -82,7 +82,7 @@ func (h *hidden) fit(t *testing.T, meter string, want map[string]float64) {
 	t.Fatalf("no values of %s give its figures", meter)
 }
 
-// adjust compares all figures and moves values towards those that differ.
+// adjust compares all figures and adjusts the values of those that differ.
 func (h *hidden) adjust(want map[string]float64) bool {
 	all := func(float64) bool { return true }
 	near := func(values ...float64) func(float64) bool {

@@ -39,7 +39,7 @@ var sgsc = Source{
 // reading is a half hour of a home in the union of the samples.
 type reading struct {
 	at                         time.Time
-	general, controlled, other float64 // kWh; other is what was generated
+	general, controlled, other float64 // in kWh; other is generated energy
 }
 
 func convertSGSC(from string, out *group) error {
@@ -216,7 +216,8 @@ func (h *household) describe() building {
 	_, hours := h.hours()
 	missingHours := len(hours) - len(present(hours))
 	covers := !h.first.After(time.Date(2012, 6, 15, 0, 0, 0, 0, time.UTC)) && !h.last.Before(time.Date(2014, 2, 15, 0, 0, 0, 0, time.UTC))
-	// Counts have a decimal where the table had homes without them before those were dropped.
+	// Counts have a decimal where the table contained homes without a count before those were
+	// dropped.
 	return building{
 		candidate: candidate{h.meter, round(s.mean, 4)},
 		core:      h.generated <= 0 && covers && float64(missingHours) < 0.02*float64(len(hours)),

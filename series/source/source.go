@@ -14,23 +14,23 @@ import (
 
 // Source is a public dataset and the group of files that is made from it.
 type Source struct {
-	// Name is what a user calls the source.
+	// Name is the name by which a user selects the source.
 	Name string
-	// About says in a few words what the data is.
+	// About describes the data in a few words.
 	About string
 	// Folder is the folder of the group below the data root.
 	Folder string
-	// Address is where people find the source.
+	// Address is the web address of the source.
 	Address string
-	// Licence names the licences and whom to attribute.
+	// Licence names the licences and the required attribution.
 	Licence string
 	// Repository and Commit identify the source for git. Paths lists the folders to read.
 	// All are empty if git alone cannot fetch the source.
 	Repository, Commit string
 	Paths              []string
-	// From says what Convert reads.
+	// From describes the files that Convert reads.
 	From string
-	// Steps are the commands that make it, if git alone cannot.
+	// Steps are the commands that produce these files, if git alone cannot fetch them.
 	Steps []string
 
 	// sums has the SHA-256 of each file's contents before compression, because compressors
@@ -92,7 +92,7 @@ func (s Source) Convert(from, root string) ([]File, error) {
 		equal = equal && f.Equal()
 	}
 	if !equal {
-		return out.files, fmt.Errorf("%w: the files stay in %s and are not used", ErrDiffers, unverified)
+		return out.files, fmt.Errorf("%w: the files are in %s and are not used", ErrDiffers, unverified)
 	}
 	folder := filepath.Join(root, s.Folder)
 	if err := os.MkdirAll(folder, 0o755); err != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // TestGroups converts each source from files that were made from our group of it, and
-// compares all bytes. LOADSTAR_TEST_LONG=1 is for all four.
+// compares all bytes. LOADSTAR_TEST_LONG=1 tests all four sources.
 func TestGroups(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads all data")

@@ -13,7 +13,8 @@ import (
 )
 
 // convertTiny converts a source that a test made by hand. Its contents are not those of the
-// public source, so the files must not get into place. It returns their text by name.
+// public source, so the files must not be put into place. It returns the text of the files
+// by name.
 func convertTiny(t *testing.T, s Source, from string) map[string]string {
 	t.Helper()
 	to := t.TempDir()
@@ -38,7 +39,7 @@ func convertTiny(t *testing.T, s Source, from string) map[string]string {
 	return texts
 }
 
-// has fails if the text does not have the lines, or has the absent ones.
+// has fails if the text lacks one of the lines, or contains one of the absent lines.
 func has(t *testing.T, name, text string, lines []string, absent ...string) {
 	t.Helper()
 	for _, line := range lines {
@@ -60,7 +61,7 @@ func TestTinyCambridge(t *testing.T) {
 	building := func(name string, value func(hour int) string) {
 		put(t, filepath.Join(base, "UCam_Building_"+name, "electricity", "2016.csv"), yearOf(2016, value))
 	}
-	// A load of 10 or 20 kW cannot be 0, so a 0 is a gap. An empty field is one too.
+	// A load of 10 or 20 kW cannot be 0, so a 0 is a gap. An empty field is also a gap.
 	building("b1", func(hour int) string {
 		switch hour {
 		case 100:
@@ -77,7 +78,7 @@ func TestTinyCambridge(t *testing.T) {
 		}
 		return []string{"0.2", "1.0"}[hour%2]
 	})
-	building("b11", func(hour int) string { return []string{"0.0", "9.0", "9.0"}[hour%3] }) // a third is missing
+	building("b11", func(hour int) string { return []string{"0.0", "9.0", "9.0"}[hour%3] }) // a third of the readings is missing
 	weather := filepath.Join(dir, "aux_data", "MetOffice Weather Data")
 	for year := 2013; year <= 2019; year++ {
 		put(t, filepath.Join(weather, "processed_data", "bedford", fmt.Sprintf("%d.csv", year)), fmt.Sprintf("datetime,t,h,s\n%d-01-01 00:00:00,2.6,92.7,0.0\n%d-01-01 01:00:00,-3,90,1.5\n", year, year))
@@ -151,8 +152,8 @@ func TestTinySGSC(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "union.csv")
 	put(t, path, text.String())
 	files := convertTiny(t, sgsc, path)
-	// The hours are those from 01:00 to 00:00. 02:00 has no first half, and the last hour no
-	// second half.
+	// The hours are those from 01:00 to 00:00. 02:00 lacks its first half, and the last hour
+	// lacks its second half.
 	has(t, "meters.csv", files["meters.csv"], []string{"sgsc_5,2012-06-01 00:30:00,2013-07-06 00:00:00,400,1,0.0,9600.0,2.0,0.6,0.0,0.6,0.6,1.0,0.0,0"}, "sgsc_4")
 	has(t, "load_30min", files["load_30min.csv.gz"], []string{"sgsc_5,2012-06-01T00:30:00,0.6", "sgsc_5,2012-06-01T02:00:00,"})
 	has(t, "load_hourly", files["load_hourly.csv.gz"], []string{"sgsc_5,2012-06-01T01:00:00,0.6", "sgsc_5,2012-06-01T02:00:00,", "sgsc_5,2013-07-06T00:00:00,"}, "T00:30")

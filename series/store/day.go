@@ -144,12 +144,12 @@ func merge(old entry, r Reading) (entry, outcome) {
 		e.kw, e.quality = nan(), Missing
 	}
 	if e.kw == 0 {
-		e.kw = 0 // minus zero would be another value to the bit
+		e.kw = 0 // minus zero would have different bits
 	}
 	same := old.quality == e.quality && (old.kw == e.kw || e.quality == Missing)
 	if r.Revision == 0 {
 		switch {
-		case e.quality == Missing || same: // no value is no reason to forget a value
+		case e.quality == Missing || same: // a missing value does not replace a stored one
 			return old, unchanged
 		case old.absent():
 			return e, accepted
@@ -172,7 +172,7 @@ func merge(old entry, r Reading) (entry, outcome) {
 }
 
 // better decides between two readings with the same revision. The sender should not have
-// sent both; the rule only makes the order of arrival irrelevant.
+// sent both. The rule only makes the result independent of the order of arrival.
 func better(a, b entry) bool {
 	if a.quality != b.quality {
 		return b.quality == Missing || a.quality != Missing && a.quality < b.quality

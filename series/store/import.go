@@ -12,10 +12,10 @@ import (
 	"loadstar/series"
 )
 
-// Import stores the readings and the weather of a dataset where the store has none. It
-// remembers the key, so that a dataset is imported once, and reports whether it did
-// something. Only the newest part of the dataset is stored, as long as readings are kept, and
-// nothing that ends after now. Impossible readings are Bad.
+// Import stores the readings and the weather of a dataset where the store has none. It stores
+// the key, so that a dataset is imported only once, and reports whether it stored anything.
+// It stores only the part of the dataset that is newer than the store's retention period and
+// ends no later than now. Impossible readings are stored as Bad.
 func (s *Store) Import(key string, d *series.Dataset, now time.Time) (bool, error) {
 	mark := append([]byte("imported "), key...)
 	done := false
@@ -27,15 +27,15 @@ func (s *Store) Import(key string, d *series.Dataset, now time.Time) (bool, erro
 		return false, err
 	}
 	if d.Seconds() != s.interval {
-		return false, fmt.Errorf("the history's steps have %s, the store's %s: prepare the history with the same interval", d.Interval, time.Duration(s.interval)*time.Second)
+		return false, fmt.Errorf("the steps of the history are %s, but those of the store are %s; prepare the history with the same interval", d.Interval, time.Duration(s.interval)*time.Second)
 	}
 	for i := range d.Len() {
 		if err := s.importMeter(d.Meter(i), now); err != nil {
-			return false, fmt.Errorf("importing meter %s: %w", d.Meter(i).ID, err)
+			return false, fmt.Errorf("import meter %s: %w", d.Meter(i).ID, err)
 		}
 	}
 	if err := s.importWeather(d); err != nil {
-		return false, fmt.Errorf("importing weather: %w", err)
+		return false, fmt.Errorf("import weather: %w", err)
 	}
 	err = s.file.Update(func(tx *bolt.Tx) error { return tx.Bucket(metaBucket).Put(mark, []byte{1}) })
 	if err == nil {
@@ -69,7 +69,7 @@ func (s *Store) importMeter(m series.Meter, now time.Time) error {
 			return err
 		}
 		if bucket == nil {
-			return fmt.Errorf("the store has %d clients and takes no more", maxClients)
+			return fmt.Errorf("the store has %d clients and accepts no more", maxClients)
 		}
 		for i := 0; i < len(m.Load); {
 			number := (m.Start + int64(i)*s.interval) / daySeconds
@@ -148,7 +148,7 @@ func (s *Store) repair() error {
 					_, err = decodeOutlooks(value)
 				}
 				if err != nil && !errors.Is(err, ErrDamaged) {
-					return err // a newer program wrote it
+					return err // a newer version wrote it
 				}
 				if err != nil || string(name) == string(weatherBucket) && len(key) != 8 {
 					note(name, nil, key, fmt.Sprintf("%s: %q", name, key))
@@ -163,7 +163,7 @@ func (s *Store) repair() error {
 		return all.ForEachBucket(func(client []byte) error {
 			return all.Bucket(client).ForEach(func(key, data []byte) error {
 				if _, err := s.openDay(key, data); !errors.Is(err, ErrDamaged) {
-					return err // nil, or a newer program wrote it
+					return err // nil, or a newer version wrote it
 				}
 				day := "a day"
 				if len(key) == 4 {

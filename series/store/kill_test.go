@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child stores readings of two clients, step after step, with a note of how far it is. It
+// child stores readings of two clients, step after step, with a note of its progress. It
 // prints each step that is on disk.
 func child(path string) {
 	fail := func(err error) {
@@ -72,7 +72,7 @@ func run(t *testing.T, path string, after time.Duration, env ...string) (last in
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	timer := time.AfterFunc(after, func() { cmd.Process.Kill() }) // fails if it has exited
+	timer := time.AfterFunc(after, func() { cmd.Process.Kill() }) // fails if the process has exited
 	defer timer.Stop()
 	last = -1
 	in := bufio.NewReader(out)
@@ -91,7 +91,7 @@ func run(t *testing.T, path string, after time.Duration, env ...string) (last in
 	return last, cmd.ProcessState.ExitCode()
 }
 
-// check checks that all steps up to the note are there, and no others.
+// check checks that the store has all steps up to the note, and no others.
 func check(t *testing.T, path string, last int64) int64 {
 	t.Helper()
 	s := open(t, path)
@@ -138,8 +138,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestFullDisk checks that a file that cannot grow gives an error instead of a promise, and
-// that the store goes on when there is room again.
+// TestFullDisk checks that a file that cannot grow gives an error, and that the store
+// continues when there is space again.
 func TestFullDisk(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts processes")
@@ -156,7 +156,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestFailedWrite checks that a store whose write failed opens its file again.
+// TestFailedWrite checks that a store reopens its file after a failed write.
 func TestFailedWrite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "readings.db")
 	s := open(t, path)

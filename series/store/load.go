@@ -9,10 +9,10 @@ import (
 	"loadstar/series"
 )
 
-// maxSpan bounds what one call loads: ten years.
+// maxSpan is the maximum span of one call, ten years.
 const maxSpan = 3660 * daySeconds
 
-// each calls do for the steps in [from, to) that are in stored days, with their index.
+// each calls do for those steps in [from, to) that are in stored days, with their index.
 func (s *Store) each(client string, from, to int64, do func(i int, e entry)) error {
 	if from%s.interval != 0 || to%s.interval != 0 || from < 0 || to < from || to-from > maxSpan {
 		return fmt.Errorf("steps from %d to %d: want a span of at most ten years on the grid of %d s", from, to, s.interval)

@@ -30,7 +30,7 @@ func fill(t *testing.T, s *Store) {
 }
 
 // TestOldFile checks that a file of an earlier version can be read, and that writing the
-// same gives the same content.
+// same readings again gives the same content.
 func TestOldFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "readings.db")
 	if testkit.NewFormat() {

@@ -11,25 +11,26 @@ import (
 	"loadstar/series"
 )
 
-// Mark says where the weather of a step comes from.
+// Mark is the origin of a step's weather.
 type Mark uint8
 
 // The marks, from best to worst.
 const (
 	Known       Mark = iota // observed, or from a weather forecast of the last 48 hours
-	Persisted               // of the same clock time one to three days before
-	Climatology             // mean of month and hour in the store
+	Persisted               // value at the same clock time one to three days before
+	Climatology             // mean for the month and hour in the store
 	Unknown                 // there is no value
 )
 
 const (
-	// outlookAge is how old a forecast may be that is used for a time after the cutoff.
+	// outlookAge is the maximum age of a forecast that is used for a time after the cutoff.
 	outlookAge = 48 * 3600
-	// hourHold is how long a value holds, and tableHold how long it may hold until the next
-	// one, for weather of every three hours.
+	// hourHold is how long a value applies, and tableHold how long it may apply until the
+	// next one, for weather with a value every three hours.
 	hourHold  = 3600
 	tableHold = 3 * 3600
-	// persistDays is how many days back weather of the same clock time is looked for.
+	// persistDays is the maximum number of days before a time on which weather at the same
+	// clock time is looked up.
 	persistDays = 3
 )
 
@@ -54,8 +55,8 @@ func (w *weatherAt) value(column int, asOf int64) float32 {
 }
 
 // Weather returns the weather of the steps in [from, to) as it was known at a time, with a
-// mark for each step: that of its worst column. A step has the weather of its start. Without
-// any weather in the store the result is empty.
+// mark for each step, which is that of its worst column. A step has the weather of its
+// start. The result is empty if the store has no weather.
 func (s *Store) Weather(from, to, asOf int64) (series.Weather, []Mark, error) {
 	if from%s.interval != 0 || to%s.interval != 0 || from < 0 || to < from || to-from > maxSpan {
 		return series.Weather{}, nil, fmt.Errorf("weather from %d to %d: want a span of at most ten years on the grid of %d s", from, to, s.interval)
@@ -91,16 +92,16 @@ func (s *Store) Weather(from, to, asOf int64) (series.Weather, []Mark, error) {
 	return out, marks, err
 }
 
-// knownWeather answers what the weather at a time was thought to be.
+// knownWeather looks up the weather as it was known at a given time.
 type knownWeather struct {
 	clock  *time.Location
 	asOf   int64
 	bucket *bolt.Bucket
-	all    []weatherAt // in order of time
+	all    []weatherAt // in ascending order of time
 	means  map[climate]mean
 }
 
-// climate is a column in one hour of the day of one month.
+// climate identifies a column in one hour of the day of one month.
 type climate struct{ column, month, hour int }
 
 type mean struct {
@@ -141,7 +142,7 @@ func (k *knownWeather) known(column int, at int64) float32 {
 	return k.all[i].value(column, k.asOf)
 }
 
-// fill returns the value at a time, or what takes its place.
+// fill returns the value at a time, or its replacement.
 func (k *knownWeather) fill(column int, at int64) (float32, Mark, error) {
 	if v := k.known(column, at); v == v {
 		return v, Known, nil
@@ -163,7 +164,7 @@ func (k *knownWeather) fill(column int, at int64) (float32, Mark, error) {
 	return nan(), Unknown, nil
 }
 
-// average computes the means of month and hour from the weather that had happened.
+// average computes the means of each month and hour from the weather up to the cutoff.
 func (k *knownWeather) average() error {
 	k.means = map[climate]mean{}
 	return k.read(0, k.asOf+1, func(w weatherAt) {

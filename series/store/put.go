@@ -12,7 +12,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// check returns the reason to refuse a reading, or an empty one.
+// check returns the reason to refuse a reading, or an empty reason.
 func (s *Store) check(now time.Time, r Reading) Reason {
 	switch {
 	case CheckName(r.Client) != nil:
@@ -34,8 +34,8 @@ func (s *Store) check(now time.Time, r Reading) Reason {
 }
 
 // Put stores readings in one transaction. When it returns without an error they are on disk.
-// Of several readings of one step the last one counts, unless they state revisions. Notes
-// are stored under their keys in the same transaction; an empty one is deleted.
+// If a step has several readings, the last one counts, unless they state revisions. Notes
+// are stored under their keys in the same transaction; an empty note is deleted.
 func (s *Store) Put(now time.Time, readings []Reading, notes map[string][]byte) (Result, error) {
 	var (
 		result Result
@@ -79,9 +79,9 @@ func (s *Store) Put(now time.Time, readings []Reading, notes map[string][]byte) 
 	return result, nil
 }
 
-// Mark changes the quality of stored readings of a client, by the start of their steps, and stores
-// notes in the same transaction. Steps without a value do not change. The readings keep their
-// values and revisions.
+// Mark changes the quality of stored readings of a client, given the starts of their steps, and
+// stores notes in the same transaction. Steps without a value do not change. The readings keep
+// their values and revisions.
 func (s *Store) Mark(client string, qualities map[int64]Quality, notes map[string][]byte) error {
 	changed := false
 	err := s.file.Update(func(tx *bolt.Tx) error {
@@ -130,8 +130,8 @@ func (s *Store) Mark(client string, qualities map[int64]Quality, notes map[strin
 	return err
 }
 
-// clientBucket returns the bucket of a client and creates it if there is room for one more.
-// It returns nil if there is none.
+// clientBucket returns the bucket of a client and creates it unless the store has the
+// maximum number of clients. It returns nil if the store is full.
 func clientBucket(tx *bolt.Tx, client string) (*bolt.Bucket, error) {
 	all := tx.Bucket(daysBucket)
 	if b := all.Bucket([]byte(client)); b != nil {
@@ -148,7 +148,7 @@ func clientBucket(tx *bolt.Tx, client string) (*bolt.Bucket, error) {
 	return all.CreateBucket([]byte(client))
 }
 
-// putClient stores the readings of one client; which lists their indexes by day.
+// putClient stores the readings of one client; which lists their indexes for each day.
 func (s *Store) putClient(tx *bolt.Tx, client string, readings []Reading, which []int, result *Result) error {
 	bucket, err := clientBucket(tx, client)
 	if err != nil {
@@ -200,9 +200,9 @@ func (s *Store) putClient(tx *bolt.Tx, client string, readings []Reading, which 
 	return s.prune(bucket)
 }
 
-// prune removes days of a client that are too old. Its own newest day decides, and as many
-// days as should be kept stay in any case. So a clock that was wrong for some time, before
-// or ahead, does not remove anything.
+// prune removes days of a client that are too old. Age is relative to the client's own
+// newest day, and the store always keeps the configured number of days with readings. So a
+// clock that was temporarily wrong, in either direction, removes nothing.
 func (s *Store) prune(bucket *bolt.Bucket) error {
 	newest, _ := bucket.Cursor().Last()
 	if newest == nil {
@@ -215,7 +215,7 @@ func (s *Store) prune(bucket *bolt.Bucket) error {
 		if n++; dayNumber(key) <= dayNumber(newest)-s.keepDays {
 			old = append(old, slices.Clone(key))
 		} else if len(old) == 0 {
-			return nil // nothing is too old, so that there is nothing to count
+			return nil // nothing is too old, so the count is not needed
 		}
 	}
 	old = old[:min(int64(len(old)), max(n-s.keepDays, 0), pruneAtOnce)]
@@ -227,7 +227,7 @@ func (s *Store) prune(bucket *bolt.Bucket) error {
 	return nil
 }
 
-// raise counts a change of a client's past.
+// raise increments a client's revision.
 func raise(tx *bolt.Tx, client string) error {
 	n, err := revision(tx, client)
 	if err != nil {
@@ -247,7 +247,7 @@ func revision(tx *bolt.Tx, client string) (uint64, error) {
 	return binary.LittleEndian.Uint64(value), nil
 }
 
-// Revision rises when a client's past changes: when a reading is corrected, or when one
+// Revision increases when a client's past changes, because a reading is corrected or
 // arrives for a step before the newest.
 func (s *Store) Revision(client string) (n uint64, err error) {
 	err = s.file.View(func(tx *bolt.Tx) error {

@@ -3,8 +3,8 @@
 // step n starts at n times the interval.
 //
 // The store is one bbolt file. A day of a client is one value, and [Store.Put] is one
-// transaction: when it returns, its readings survive a crash. A later reading of a step
-// replaces an earlier one, and the store counts how often that happened.
+// transaction, so its readings survive a crash once it has returned. A later reading of a
+// step replaces an earlier one, and the store counts how often that happened.
 package store
 
 import (
@@ -48,8 +48,9 @@ type Reading struct {
 	Time    int64 // start of the step, Unix seconds
 	KW      float32
 	Quality Quality
-	// Revision orders the readings of a step: the highest one counts, in whatever order they
-	// arrive. It is counted from 1. If it is 0, the reading that arrives last counts.
+	// Revision orders the readings of a step. The highest one counts, regardless of the
+	// order of arrival. It is counted from 1. If it is 0, the reading that arrives last
+	// counts.
 	Revision int
 }
 
@@ -63,12 +64,12 @@ type Config struct {
 	Keep time.Duration
 }
 
-// Reason says why a reading was refused.
+// Reason is the reason for refusing a reading.
 type Reason string
 
 // The reasons.
 const (
-	BadName        Reason = "name"             // the client's name is empty, too long or has control characters
+	BadName        Reason = "name"             // the client's name is empty, too long or contains control characters
 	TooManyClients Reason = "too-many-clients" // the store has as many clients as it can hold
 	OffGrid        Reason = "off-grid"         // the time is not the start of a step
 	TooLate        Reason = "too-late"         // the step is older than 45 days
@@ -80,11 +81,11 @@ const (
 
 // Refusal is a reading that was not stored.
 type Refusal struct {
-	Index  int // in the readings passed to Put
+	Index  int // index in the readings passed to Put
 	Reason Reason
 }
 
-// Result says what Put did with its readings.
+// Result is the outcome of Put.
 type Result struct {
 	Accepted  int // stored in a step that had no reading
 	Corrected int // stored in place of another reading
@@ -112,7 +113,7 @@ const (
 	late       = 45 * 24 * time.Hour
 	ahead      = 5 * time.Minute
 	daySeconds = 24 * 3600
-	// pruneAtOnce is how many days of a client one transaction removes.
+	// pruneAtOnce is the maximum number of a client's days that one transaction removes.
 	pruneAtOnce = 16
 )
 
@@ -153,8 +154,8 @@ type Store struct {
 }
 
 // Open opens a store, and creates it and its folder if necessary. It checks everything in
-// the file. A value that does not match its checksum is removed and named by [Store.Lost],
-// so one bad sector of a disk costs one day of one client.
+// the file. A value that does not match its checksum is removed and listed by [Store.Lost],
+// so one bad sector of a disk loses one day of one client.
 func Open(path string, c Config) (*Store, error) {
 	seconds := int64(c.Interval / time.Second)
 	if c.Interval%time.Minute != 0 || seconds <= 0 || daySeconds%seconds != 0 {
@@ -182,7 +183,7 @@ func Open(path string, c Config) (*Store, error) {
 		return nil, err
 	}
 	if err := s.repair(); err != nil {
-		_ = file.Close() // the error says more
+		_ = file.Close() // the first error is more useful
 		return nil, err
 	}
 	return s, nil
@@ -211,20 +212,20 @@ func (s *Store) create(tx *bolt.Tx) error {
 		return fmt.Errorf("%w: the interval has %d bytes", ErrDamaged, len(got))
 	default:
 		if was := int64(binary.BigEndian.Uint64(got)); was != s.interval {
-			return fmt.Errorf("its steps have %d s, but %d s are asked for: set the interval back, or move the file away to start a new one", was, s.interval)
+			return fmt.Errorf("the steps of the store are %d s, but %d s are requested; set the interval back, or move the file away to start a new one", was, s.interval)
 		}
 	}
 	return nil
 }
 
-// Close closes the file. Everything that was put is already on disk.
+// Close closes the file. All readings that were put are already on disk.
 func (s *Store) Close() error { return s.file.Close() }
 
-// Lost names what Open found damaged and removed.
+// Lost lists the values that Open found damaged and removed.
 func (s *Store) Lost() []string { return s.lost }
 
 // Notify makes the store send to c after each transaction that changed readings. It does not
-// wait: if c is full, nothing is sent.
+// wait. If c is full, nothing is sent.
 func (s *Store) Notify(c chan<- struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,7 +247,7 @@ func (s *Store) changed() {
 	}
 }
 
-// CheckName checks that a name can be the name of a client.
+// CheckName checks that a name is valid for a client.
 func CheckName(name string) error {
 	switch {
 	case name == "" || len(name) > maxName:

@@ -136,7 +136,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%+v: %+v, want %q", c.r, got, c.want)
 		}
 	}
-	// A step that has just ended is taken from a clock that is up to five minutes ahead.
+	// A step that has just ended is accepted from a clock that is up to five minutes ahead.
 	if got := put(t, s, noon.Add(-4*time.Minute), Reading{Client: "b", Time: at - quarter}); got.Accepted != 1 {
 		t.Errorf("four minutes early: %+v", got)
 	}
@@ -199,8 +199,8 @@ func TestCorrections(t *testing.T) {
 	}
 }
 
-// TestOrderOfArrival checks that readings with revisions give the same file content in
-// whatever order and grouping they arrive.
+// TestOrderOfArrival checks that readings with revisions give the same file content in any
+// order and grouping.
 func TestOrderOfArrival(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -334,7 +334,7 @@ func TestImport(t *testing.T) {
 	s := fresh(t)
 	at := noon.Unix() - noon.Unix()%86400
 	put(t, s, noon, Reading{Client: "a", Time: at, KW: 7})
-	n := 96 * 900 // more than is kept
+	n := 96 * 900 // more than the store keeps
 	m := series.Meter{ID: "a", Start: at + 86400 - int64(n)*quarter, Load: make([]float32, n)}
 	for i := range m.Load {
 		m.Load[i] = float32(i)
@@ -373,8 +373,8 @@ func TestImport(t *testing.T) {
 	}
 }
 
-// TestDamage flips bytes of a file. Opening must return an error, or lose no more than it
-// says.
+// TestDamage flips bytes of a file. Opening must return an error, or lose no more than Lost
+// reports.
 func TestDamage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "readings.db")
 	s := open(t, path)

@@ -16,8 +16,8 @@ import (
 
 // WeatherRow is the weather at one time, as one weather forecast or observation states it.
 type WeatherRow struct {
-	Time   int64     // what the values are for, Unix seconds
-	Issued int64     // when they were known; at or after Time it is an observation
+	Time   int64     // the time of the values, in Unix seconds
+	Issued int64     // when the values were known; if this is at or after Time, the row is an observation
 	Values []float32 // one for each name, NaN where it is missing
 }
 
@@ -26,7 +26,7 @@ const (
 	maxColumns      = 16
 	weatherAhead    = 20 * 24 * time.Hour
 	issueBlock      = 6 * 3600 // of the forecasts issued in six hours, the newest is kept
-	forecastsKept   = 7        // forecasts of one time, beside an observation
+	forecastsKept   = 7        // forecasts of one time, in addition to an observation
 	maxWeatherValue = 1e6
 )
 
@@ -45,7 +45,7 @@ func (o outlook) value(column int) float32 {
 	return nan()
 }
 
-// encodeOutlooks writes outlooks in order of issue.
+// encodeOutlooks writes outlooks in order of issue time.
 func encodeOutlooks(all []outlook) []byte {
 	var b []byte
 	for _, o := range all {
@@ -75,11 +75,10 @@ func decodeOutlooks(b []byte) ([]outlook, error) {
 	return all, nil
 }
 
-// add adds an outlook for a time to the stored ones, in order of issue. The newest forecast
-// of each six hours is kept, because learning uses forecasts at these intervals. So a
-// replay finds the weather that was known then, even if weather arrives every hour. Of the
-// observations
-// the first is kept, because a replay after it used it.
+// add adds an outlook for a time to the stored ones, in order of issue time. The newest
+// forecast of every six-hour period is kept, because learning uses forecasts at these
+// intervals. So a replay finds the weather that was known then, even if weather arrives
+// every hour. The first observation is kept, because later replays used it.
 func add(all []outlook, at int64, o outlook) []outlook {
 	observed := func(o outlook) bool { return o.issued >= at }
 	block := func(o outlook) int64 { return (o.issued + issueBlock - 1) / issueBlock }
@@ -88,9 +87,9 @@ func add(all []outlook, at int64, o outlook) []outlook {
 			continue
 		}
 		switch {
-		case old.issued == o.issued: // the same issue: its columns may come one by one
+		case old.issued == o.issued: // the same issue, whose columns may arrive separately
 			all[i].values = join(o.values, old.values)
-		case observed(o) && old.issued < o.issued: // fill what the first did not have
+		case observed(o) && old.issued < o.issued: // fill values that the first observation lacked
 			all[i].values = join(old.values, o.values)
 		case observed(o):
 			all[i] = outlook{o.issued, join(o.values, old.values)}
@@ -111,7 +110,7 @@ func add(all []outlook, at int64, o outlook) []outlook {
 	return all
 }
 
-// join returns the values of a, and those of b where a has none.
+// join returns the values of a, and where a has none, those of b.
 func join(a, b []float32) []float32 {
 	out := slices.Clone(a)
 	for i, v := range b {
@@ -151,7 +150,7 @@ func addNames(tx *bolt.Tx, names []string) ([]int, error) {
 			continue
 		}
 		if !columnName.MatchString(name) {
-			return nil, fmt.Errorf("weather column %.70q: want small letters, digits and _", name)
+			return nil, fmt.Errorf("weather column %.70q: want lower-case letters, digits and _", name)
 		}
 		if len(all) == maxColumns {
 			return nil, fmt.Errorf("weather column %s is one too many; %d are stored", name, maxColumns)
@@ -190,8 +189,8 @@ func (s *Store) checkWeather(now time.Time, names []string, r WeatherRow) Reason
 	return ""
 }
 
-// PutWeather stores weather in one transaction. It keeps up to eight outlooks of each time.
-// It returns an error that wraps [ErrNames] if a name cannot be used.
+// PutWeather stores weather in one transaction. It keeps up to eight outlooks for each
+// time. It returns an error that wraps [ErrNames] if a name cannot be used.
 func (s *Store) PutWeather(now time.Time, names []string, rows []WeatherRow) (Result, error) {
 	var result Result
 	err := s.file.Update(func(tx *bolt.Tx) error {

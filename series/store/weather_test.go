@@ -78,7 +78,7 @@ func TestWeatherKnownThen(t *testing.T) {
 	if got, mark := at(t, s, target+2*3600, target+86400); got != 0 || mark != Known {
 		t.Errorf("two hours later: %g %d", got, mark)
 	}
-	// Of each time at most eight outlooks are kept.
+	// At most eight outlooks are kept for each time.
 	if n := len(stored(t, s, target)); n != 8 {
 		t.Errorf("%d outlooks are kept", n)
 	}
@@ -124,7 +124,8 @@ func TestWeatherFilled(t *testing.T) {
 	if got, mark := at(t, s, now+50*3600, now); got != 22 || mark != Persisted {
 		t.Errorf("in 50 hours: %g %d, want 22 of three days before", got, mark)
 	}
-	// Beyond three days the mean of month and hour is used: March 1 to 10 at one o'clock.
+	// More than three days ahead, the mean of month and hour is used. It includes 1 to 10
+	// March at one o'clock.
 	var sum float64
 	for day := int64(1); day <= 10; day++ {
 		sum += float64(24*day - 1)

@@ -52,7 +52,7 @@ func calendar(start time.Time, n int) ([]day, []uint8) {
 	return days, slot
 }
 
-// Country is the code of the country whose holidays the buildings keep.
+// Country is the code of the country whose holidays the buildings observe.
 const Country = "US"
 
 // holiday returns the rank of the holiday on a date. Holidays are the federal holidays of

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// StockVersion is increased by every change after which a Stock has different numbers.
+// StockVersion is incremented by every change of a Stock's numbers.
 const StockVersion = 1
 
 // Stock is a fixed set of generated buildings in one state, with a year of load every
 // quarter hour and the weather. It stands in for the buildings that a paper took from
-// NREL's ComStock, which a user may not have. ComStock itself is simulated by EnergyPlus:
-// schedules change in steps at whole hours or quarter hours, days of one type repeat, and
-// there is little noise. The fleet of New imitates measured buildings instead, which are
-// noisier and change gradually. A Stock is safe for concurrent use.
+// NREL's ComStock, which a user may not have. ComStock itself is simulated by EnergyPlus.
+// Its schedules change in steps at whole hours or quarter hours, days of one type repeat,
+// and there is little noise. The fleet of New imitates measured buildings instead, which
+// are noisier and change gradually. A Stock is safe for concurrent use.
 type Stock struct {
 	Name     string
 	Zone     string // IANA name; the buildings follow its legal clock
@@ -42,8 +42,8 @@ type StockBuilding struct {
 	Static []float32
 }
 
-// The stocks of bose2023: 42 buildings in each of three states, and 20 other ones of the
-// state whose correlations table I of the paper has.
+// The stocks of bose2023: 42 buildings in each of three states, and 20 more in the state
+// whose correlations are in the paper's table I.
 const sampleSuffix = "-sample"
 
 // Stocks returns the names of all stocks.
@@ -65,7 +65,7 @@ func OpenStock(name string) (*Stock, error) {
 	st := &states[i]
 	zone, err := time.LoadLocation(st.zone)
 	if err != nil {
-		return nil, fmt.Errorf("time zone %s is not known here (a machine without a time zone database needs tzdata)", st.zone)
+		return nil, fmt.Errorf("time zone %s is unknown; install tzdata if this machine has no time zone database", st.zone)
 	}
 	start := time.Date(2018, 1, 1, 0, 0, 0, 0, zone)
 	s := &Stock{

@@ -11,7 +11,7 @@ import (
 )
 
 // paperCorrelations is table I of bose2023. The paper's columns for Illinois and New York
-// are equal but for two rows.
+// are equal except in two rows.
 var paperCorrelations = map[string]map[string]float64{
 	"bose2023-ca-sample": {
 		"floor_area": .9591, "cooling_capacity": .9905, "heating_capacity": -.1853, "wall_area": .3702, "window_area": .2417, "year_built": -.4462,
@@ -67,9 +67,9 @@ func TestStockCorrelations(t *testing.T) {
 // TestStockErrors compares the mean error of persistence in the last tenth of the year with
 // what tables III and IV of bose2023 imply. An error divided by its MASE is the error of
 // persistence. For the first three buildings, the table's mean error is divided by its mean
-// MASE. For all 42 that quotient has no meaning, because a few large buildings determine one
-// mean and many small ones the other; the error of configuration 1 is divided by .8, which is
-// between the MASE of the three states.
+// MASE. For all 42 buildings that quotient has no meaning, because a few large buildings
+// determine one mean and many small ones determine the other. The error of configuration 1 is
+// therefore divided by .8, which is between the MASE of the three states.
 func TestStockErrors(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes long on an emulator; TestStockBytes compares values")
@@ -121,7 +121,7 @@ func TestStockErrors(t *testing.T) {
 }
 
 // TestStockBytes fails if a stock changes, on any platform. Experiments depend on its
-// numbers: if a change is intended, increase StockVersion.
+// numbers. After an intended change, increase StockVersion.
 func TestStockBytes(t *testing.T) {
 	for name, want := range map[string]string{
 		"bose2023-ca": "e03d295455d45f43", "bose2023-il": "46196075be28ecee", "bose2023-ny": "7b265de917494cdd",
@@ -134,7 +134,7 @@ func TestStockBytes(t *testing.T) {
 		h := fnv.New64a()
 		add := func(v []float32) {
 			for _, x := range v {
-				_, _ = h.Write(binary.LittleEndian.AppendUint32(nil, math.Float32bits(x))) // a hash does not fail
+				_, _ = h.Write(binary.LittleEndian.AppendUint32(nil, math.Float32bits(x))) // writing to a hash never fails
 			}
 		}
 		for _, column := range s.WeatherColumns() {

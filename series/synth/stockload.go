@@ -78,7 +78,7 @@ func (b *stockTraits) draw(st *state, seed uint64, i int, p plot) {
 // steps samples the schedules. In some buildings the occupancy has one value for each hour
 // and the plant starts at once, so that load changes in steps; their hours may begin at a
 // quarter past, at half past or at a quarter to. In the others, values are interpolated
-// between hours and the plant starts within some quarter hours. EnergyPlus has both ways.
+// between hours and the plant starts within some quarter hours. EnergyPlus supports both.
 func (b *stockTraits) steps(s *stream) {
 	shift := 0
 	if s.chance(.4) {
@@ -110,7 +110,7 @@ type air struct {
 	rooms
 	drift float64 // kelvin hours since the plant stopped
 	left  int     // quarter hours that the plant still runs at night
-	owed  float64 // kW of cooling that whole stages have not yet given
+	owed  float64 // kW of cooling that is owed because stages are whole
 
 	running float64 // share of the plant that runs
 }
@@ -153,7 +153,7 @@ func (a *air) next(b *stockTraits, outside, sun, use float64, on bool, share flo
 	return float64((given+float64(b.heat*heating))*share) + float64(b.fans*running*(.5+float64(.5*full))*share)
 }
 
-// limited is meet with a plant whose output has a limit, in kelvin.
+// limited is like meet for a plant whose output has a limit, in kelvin.
 func (d *debt) limited(need, on, limit float64) float64 {
 	met := float64(min(need+float64(.1**d), limit) * on)
 	*d = max(0, debt(float64(.93**d))+debt((need-met)/4))

@@ -2,9 +2,9 @@ package synth
 
 import "slices"
 
-// state has what differs between the stocks of the three states of bose2023. The numbers
-// were chosen so that the correlations and the errors of persistence are near those of the
-// paper; TestStockLikePaper compares them.
+// state has the properties in which the stocks of the three states of bose2023 differ. The
+// numbers were chosen so that the correlations and the errors of persistence are close to
+// the paper's, which TestStockLikePaper checks.
 type state struct {
 	name, code, zone string
 	seed, sampleSeed uint64
@@ -16,7 +16,7 @@ type state struct {
 	lag       float64 // hours by which the need for cooling follows the temperature
 	electric  float64 // factor of the share of buildings with electric heating
 	noHeat    float64 // share of buildings without heating equipment of their own
-	shallow   float64 // deviation of the logarithm of wall area at the same floor area
+	shallow   float64 // standard deviation of the logarithm of wall area for a given floor area
 	firstOnes [3]plot // buildings that come first by name
 }
 
@@ -24,7 +24,7 @@ type state struct {
 type place struct {
 	latitude               float64 // turns
 	mean, season, swing    float64 // °C, half the difference of January and July, and of night and day
-	air                    float64 // deviation of air masses in kelvin
+	air                    float64 // standard deviation of air masses in kelvin
 	fronts                 float64 // cold fronts in a day
 	cloud, cloudWinter     float64 // mean share of clouds, and how much more there is in winter
 	dew                    float64 // kelvin of the mean temperature above the dew point
@@ -69,8 +69,9 @@ var states = [...]state{
 }
 
 // plots returns three buildings of each type: a small, a middle and a large one. The first
-// three come from firstOnes. One of each type that they lack comes next, so that a part
-// of the stock is as diverse as the whole. Otherwise the order is random.
+// three come from firstOnes. They are followed by one building of each type that is still
+// missing, so that a part of the stock is as diverse as the whole. The rest is in random
+// order.
 func (st *state) plots() []plot {
 	all := slices.Clone(st.firstOnes[:])
 	for i := range kinds {

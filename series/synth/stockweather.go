@@ -11,8 +11,8 @@ type stockWeather struct {
 	feel, solar, dark []float64
 }
 
-// hourly is what the weather has at the start of each hour. EnergyPlus reads weather by the
-// hour and interpolates linearly; so does newStockWeather.
+// hourly contains the weather at the start of each hour. Like EnergyPlus, newStockWeather
+// computes weather by the hour and interpolates linearly.
 type hourly struct{ drift, dew, cloud, wind, direction []float64 }
 
 // newStockWeather computes the weather of n quarter hours. Seasons and days are sines, air
@@ -48,7 +48,7 @@ func newStockWeather(st *state, start time.Time, n int) stockWeather {
 		}
 		w.solar[q] = global
 		if height < .05 {
-			w.dark[q] = 1 // lamps have a switch
+			w.dark[q] = 1 // lamps are either on or off
 		}
 
 		drift := between(h.drift)

@@ -99,7 +99,7 @@ func New(c Config) (*Generator, error) {
 	}
 	zone, err := time.LoadLocation(c.Zone)
 	if err != nil || c.Zone == "Local" {
-		return nil, fmt.Errorf("synth: time zone %q is not known here: give an IANA name such as America/Chicago (a machine without a time zone database needs tzdata)", c.Zone)
+		return nil, fmt.Errorf("synth: time zone %q is unknown; give an IANA name such as America/Chicago, and install tzdata if this machine has no time zone database", c.Zone)
 	}
 	if c.Start.IsZero() {
 		c.Start = time.Date(2018, 1, 1, 0, 0, 0, 0, zone)
@@ -133,25 +133,25 @@ func (c Config) check() error {
 	y, m, d := c.Start.Date()
 	switch first := midnight(y, m, d, c.Start.Location()); {
 	case c.Meters < 1 || c.Meters > maxMeters:
-		return fmt.Errorf("%d meters: ask for 1 to %d", c.Meters, maxMeters)
+		return fmt.Errorf("%d meters are not possible; give a number from 1 to %d", c.Meters, maxMeters)
 	case !c.Start.Equal(first):
 		return fmt.Errorf("the start is %s in %s, not midnight: give the first moment of a day there, such as %s",
 			c.Start.Format("2006-01-02 15:04:05"), c.Zone, first.Format(time.RFC3339))
 	case c.Days < 1 || c.Days > maxDays:
-		return fmt.Errorf("%d days: ask for 1 to %d", c.Days, maxDays)
+		return fmt.Errorf("%d days are not possible; give a number from 1 to %d", c.Days, maxDays)
 	case c.Interval != quarter && c.Interval != time.Hour:
-		return fmt.Errorf("an interval of %s: ask for %s or %s", c.Interval, quarter, time.Hour)
+		return fmt.Errorf("an interval of %s is not possible; give %s or %s", c.Interval, quarter, time.Hour)
 	}
 	for _, f := range []struct {
 		name  string
 		share float64
 	}{{"gap", c.Faults.Gap}, {"outage", c.Faults.Outage}, {"stuck", c.Faults.Stuck}, {"spike", c.Faults.Spike}} {
 		if !(f.share >= 0 && f.share <= 1) {
-			return fmt.Errorf("a %s share of %v: give a share of all intervals, such as 0.002 for 0.2 %%, or 0 for none", f.name, f.share)
+			return fmt.Errorf("a %s share of %v is not possible; give a share of all intervals, such as 0.002 for 0.2 %%, or 0 for none", f.name, f.share)
 		}
 	}
 	if s := c.Faults.sum(); s > 0.2 {
-		return fmt.Errorf("the shares of faults sum to %v, more than a fifth of all readings: lower the shares", s)
+		return fmt.Errorf("the shares of faults sum to %v, which is more than a fifth of all readings; lower the shares", s)
 	}
 	return nil
 }

@@ -375,16 +375,16 @@ func TestRefuses(t *testing.T) {
 		config Config
 		want   string
 	}{
-		{"no meters", Config{}, "0 meters: ask for 1 to 1000000"},
-		{"too many meters", Config{Meters: 1_000_001}, "ask for 1 to"},
+		{"no meters", Config{}, "0 meters are not possible; give a number from 1 to 1000000"},
+		{"too many meters", Config{Meters: 1_000_001}, "give a number from 1 to"},
 		{"an unknown zone", Config{Meters: 1, Zone: "Chicago"}, "IANA name such as America/Chicago"},
 		{"this machine's zone", Config{Meters: 1, Zone: "Local"}, "IANA name"},
 		{"midnight elsewhere", Config{Meters: 1, Start: time.Date(2018, 1, 1, 0, 0, 0, 0, time.UTC)}, "is 2017-12-31 18:00:00 in America/Chicago, not midnight: give the first moment of a day there, such as 2017-12-31T00:00:00-06:00"},
 		{"a second past", Config{Meters: 1, Start: time.Date(2018, 1, 1, 0, 0, 1, 0, chicago)}, "not midnight"},
-		{"negative days", Config{Meters: 1, Days: -1}, "-1 days: ask for 1 to 3660"},
+		{"negative days", Config{Meters: 1, Days: -1}, "-1 days are not possible; give a number from 1 to 3660"},
 		{"too many days", Config{Meters: 1, Days: 4000}, "4000 days"},
-		{"half an hour", Config{Meters: 1, Interval: 30 * time.Minute}, "30m0s: ask for 15m0s or 1h0m0s"},
-		{"a percentage", Config{Meters: 1, Faults: Faults{Gap: 2}}, "a gap share of 2: give a share"},
+		{"half an hour", Config{Meters: 1, Interval: 30 * time.Minute}, "30m0s is not possible; give 15m0s or 1h0m0s"},
+		{"a percentage", Config{Meters: 1, Faults: Faults{Gap: 2}}, "a gap share of 2 is not possible; give a share"},
 		{"a negative share", Config{Meters: 1, Faults: Faults{Stuck: -.1}}, "stuck share"},
 		{"a share that is no number", Config{Meters: 1, Faults: Faults{Spike: math.NaN()}}, "spike share"},
 		{"mostly faults", Config{Meters: 1, Faults: Faults{Gap: .1, Outage: .15}}, "lower the shares"},

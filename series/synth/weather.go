@@ -122,5 +122,5 @@ func (c *climate) means(per int) Weather {
 
 // round rounds x to the nearest multiple of 1/scale.
 func round(x, scale float64) float32 {
-	return float32(math.RoundToEven(x*scale)/scale) + 0 // + 0 turns negative zero into zero
+	return float32(math.RoundToEven(x*scale)/scale) + 0 // adding 0 turns negative zero into zero
 }

@@ -21,10 +21,10 @@ type CSV struct {
 	delimiter byte
 	decimal   byte
 	header    []string
-	line      int // of the line that was returned last
+	line      int // line number of the line that was returned last
 	scanned   int // lines
 	footer    int
-	held      []heldLine // the last lines, as many as the footer has
+	held      []heldLine // the last lines, as many as the footer can have
 	fields    [][]byte
 	unquoted  []byte // the contents of the quoted fields of a line
 }
@@ -143,11 +143,11 @@ func (t *CSV) next() ([]byte, error) {
 // dateLike matches fields that begin with a date.
 var dateLike = regexp.MustCompile(`^\s*(\d{4}[-/]\d{1,2}[-/]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{8})\b`)
 
-// checkFooter returns io.EOF, or an error if a line of the footer has a date where rows have theirs:
-// the file is then another one than that for which the footer was counted, and a reading would be
-// lost.
+// checkFooter returns io.EOF. If a line of the footer has a date in the column where rows have
+// theirs, it returns an error, because the footer was counted for another file and a reading would
+// be lost.
 func (t *CSV) checkFooter() error {
-	var at []int // the fields with dates of the last row
+	var at []int // the fields of the last row that have dates
 	for i, f := range t.fields {
 		if dateLike.Match(f) {
 			at = append(at, i)
@@ -186,18 +186,18 @@ func (t *CSV) scan() ([]byte, error) {
 }
 
 // split splits a line into fields. A field may be quoted, with doubled quotes inside it,
-// but must not contain a line break. It may also be a text as a formula, ="0123".
+// but must not contain a line break. It may also be a formula that is a text, ="0123".
 func (t *CSV) split(line []byte) error {
 	t.fields, t.unquoted = t.fields[:0], t.unquoted[:0]
 	for {
-		text := bytes.TrimPrefix(line, []byte("=")) // a formula ="0123" keeps a program from reading a number
+		text := bytes.TrimPrefix(line, []byte("=")) // the formula ="0123" prevents programs from reading the text as a number
 		if len(text) > 0 && text[0] == '"' {
 			field, rest, err := t.unquote(text[1:])
 			if err != nil {
 				return err
 			}
 			if n := len(field); n > 2 && field[0] == '=' && field[1] == '"' && field[n-1] == '"' {
-				field = field[2 : n-1] // the same in quotes
+				field = field[2 : n-1] // the same formula in quotes
 			}
 			t.fields = append(t.fields, field)
 			if len(rest) == 0 {

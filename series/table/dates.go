@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Dates is the form of the dates in a table. The zero value is the ISO form 2016-01-31, or
-// with slashes 2016/01/31.
+// Dates is the format of the dates in a table. The zero value is the ISO form 2016-01-31,
+// or with slashes 2016/01/31.
 type Dates struct {
 	order     [3]byte // d, m and y in the order of the fields
 	separator byte    // 0 if there is none
@@ -26,17 +26,17 @@ func ParseDates(pattern string) (Dates, error) {
 			return d, nil
 		}
 	}
-	return Dates{}, fmt.Errorf("date is %q; it must be a form such as yyyy-mm-dd, dd.mm.yyyy, mm/dd/yyyy, dd/mm/yy or yyyymmdd", pattern)
+	return Dates{}, fmt.Errorf("date is %q; it must be a format such as yyyy-mm-dd, dd.mm.yyyy, mm/dd/yyyy, dd/mm/yy or yyyymmdd", pattern)
 }
 
-// AllDates returns all forms of dates, except the ISO form.
+// AllDates returns all date formats, except the ISO format.
 func AllDates() []Dates {
 	var all []Dates
 	for _, short := range []bool{false, true} {
 		for _, order := range []string{"dmy", "mdy", "ymd"} {
 			for _, sep := range []byte("./- ") {
 				if order == "ymd" && !short && sep != '.' && sep != ' ' {
-					continue // the ISO form
+					continue // the ISO format
 				}
 				all = append(all, Dates{[3]byte([]byte(order)), sep, short})
 			}
@@ -81,7 +81,7 @@ func (d Dates) Unix(day, clock []byte) (unix int64, ok bool) {
 	return utcMidnight(t.day) + t.seconds, true
 }
 
-// parse parses a date of this form, and a time of day if there is one.
+// parse parses a date of this format, and a time of day if there is one.
 func (d Dates) parse(s []byte) (label, error) {
 	t, ok := d.scan(s)
 	switch {
@@ -95,7 +95,7 @@ func (d Dates) parse(s []byte) (label, error) {
 	return t, nil
 }
 
-// scan is parse without messages and without the limits of years.
+// scan is like parse, but without error messages and without the limits on years.
 func (d Dates) scan(s []byte) (t label, ok bool) {
 	if d == (Dates{}) {
 		return scanISO(s)
@@ -125,7 +125,7 @@ func (p *parser) date(d Dates, t *label) {
 		if i > 0 && d.separator != 0 {
 			p.one(d.separator, d.separator)
 			if d.separator != ' ' {
-				p.take(' ') // 1. 2. 2020
+				p.take(' ') // as in 1. 2. 2020
 			}
 		}
 		switch {
@@ -195,7 +195,7 @@ func (p *parser) clock(t *label) {
 }
 
 // rangeEnd consumes the end of a period such as 00:00 - 00:15, which some exports write into
-// one field. The period's start is its time.
+// one field. The time of the row is the start of the period.
 func (p *parser) rangeEnd(d Dates) {
 	rest, ok := bytes.CutPrefix(p.s[min(p.at, len(p.s)):], []byte(" - "))
 	if !ok || p.bad {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestFooter checks that the lines of a footer are left out, that errors have the right line, and
-// that a footer with a date is refused.
+// TestFooter checks that the lines of a footer are left out, that errors have the right line
+// number, and that a footer with a date is refused.
 func TestFooter(t *testing.T) {
 	read := func(text string, footer int) (rows []string, err error) {
 		c, err := OpenCSV(strings.NewReader(text), Format{Footer: footer, Delimiter: ';'})

@@ -16,16 +16,16 @@ import (
 	"golang.org/x/text/transform"
 )
 
-// Format says how a CSV file is written. The zero value is UTF-8 with a header in the first
-// line, whose separator is detected, and numbers with a decimal point.
+// Format describes the format of a CSV file. The zero value is UTF-8 with a header in the
+// first line, whose separator is detected, and numbers with a decimal point.
 type Format struct {
 	// Encoding is one of Encodings, or empty for UTF-8. A byte-order mark takes precedence.
 	Encoding string
 	// Delimiter separates the fields of a line: a comma, a semicolon, a bar, a tab, or 0 for
-	// the one that the header has most of.
+	// the one that occurs most often in the header.
 	Delimiter byte
-	// Header is the name of a column. The header is the first line that has it. If Header is
-	// empty, the header is the first line.
+	// Header is the name of a column. The header is the first line that contains it. If
+	// Header is empty, the header is the first line.
 	Header string
 	// Skip is the number of lines between the header and the first row, such as one with
 	// units.

@@ -17,9 +17,9 @@ import (
 )
 
 // maxPages limits the memory of the pages that are read at a time, one of each column. It
-// applies to what page headers state, because memory for a page is allocated before the page is
-// read, and a page of a kilobyte can state hundreds of megabytes. Columns that hardly change
-// often have pages that contain a whole row group.
+// applies to the sizes stated in page headers. Memory for a page is allocated before the page
+// is read, and the header of a page of a kilobyte can state hundreds of megabytes. Columns that
+// hardly change often have pages that contain a whole row group.
 const (
 	maxPages   = 64 << 20
 	valueBytes = 8

@@ -62,7 +62,7 @@ func TestLargePages(t *testing.T) {
 		err = in.Each([]int{0, 1}, func([]Cell) error { rows++; return nil })
 		return rows, err
 	}
-	// Each column alone fits, both together do not.
+	// Each column alone fits, but both together do not.
 	if rows, err := read(file(5_000_000)); err == nil || !strings.Contains(err.Error(), "smaller pages") || rows > 0 {
 		t.Errorf("%d rows: %v", rows, err)
 	}

@@ -17,14 +17,16 @@ import (
 	"github.com/xuri/excelize/v2"
 )
 
-// Limits on the parts that are read. A spreadsheet is a compressed archive, so a small file can be large.
+// Limits on the parts of a spreadsheet that are read. A spreadsheet is a compressed archive,
+// so a small file can be large.
 const (
 	maxUnpacked = 256 << 20
 	maxText     = 256 << 20
-	// looked is the number of rows by which a sheet and the styles of its columns are found.
+	// looked is the number of rows from which a sheet and the styles of its columns are
+	// recognised.
 	looked = 200
-	// enough is the number of dates in a column that a table of readings has, and a cover or a
-	// summary of months has not.
+	// enough is the minimum number of dates in a column of a table of readings; a cover or a
+	// monthly summary has fewer.
 	enough = looked / 2
 )
 
@@ -36,10 +38,10 @@ type Sheet struct {
 	Notes []string
 }
 
-// errNot is the error for a spreadsheet that has not what each has.
+// errNot is the error for a file that lacks a mandatory part of a spreadsheet.
 var errNot = errors.New("the spreadsheet cannot be read; export it as CSV")
 
-// check returns an error for an archive that is no spreadsheet, and says what it is.
+// check returns an error for an archive that is not a spreadsheet, and names its type.
 func check(parts *zip.Reader) error {
 	has := func(prefix string) bool {
 		return slices.ContainsFunc(parts.File, func(f *zip.File) bool { return strings.HasPrefix(f.Name, prefix) })
@@ -52,17 +54,17 @@ func check(parts *zip.Reader) error {
 	case has("mimetype"), has("Index/"): // OpenDocument, Numbers
 		return errors.New("this is a document of a program other than Excel; save it as .xlsx, or export it as CSV")
 	}
-	return errors.New("this is a zip archive and no spreadsheet; unpack it")
+	return errors.New("this is a zip archive but not a spreadsheet; unpack it")
 }
 
-// OpenSheet returns a sheet of a spreadsheet: the one with the name, or the first that has a column of
-// dates.
+// OpenSheet returns a sheet of a spreadsheet, which is the one with the given name, or the first
+// with a column of dates.
 func OpenSheet(r io.ReaderAt, size int64, name string) (*Sheet, error) {
 	parts, err := zip.NewReader(r, size)
 	if err == nil {
 		err = check(parts)
 	} else {
-		err = fmt.Errorf("the file begins like a spreadsheet and is damaged; get it again, or export it as CSV (%w)", err)
+		err = fmt.Errorf("the file begins like a spreadsheet but is damaged; get it again, or export it as CSV (%w)", err)
 	}
 	if err != nil {
 		return nil, err
@@ -80,7 +82,8 @@ func OpenSheet(r io.ReaderAt, size int64, name string) (*Sheet, error) {
 	if name != "" && !slices.Contains(all, name) {
 		return nil, fmt.Errorf("there is no sheet %q; there are %s", name, strings.Join(all, ", "))
 	}
-	// A cover may have a date too, so a sheet with few dates is chosen only if no other has more.
+	// A cover may also have a date, so a sheet with few dates is chosen only if no other has
+	// more.
 	chosen, column, most := name, 0, 0
 	for _, s := range all {
 		if name != "" && s != name {
@@ -107,7 +110,7 @@ func OpenSheet(r io.ReaderAt, size int64, name string) (*Sheet, error) {
 	return out, err
 }
 
-// lineBreaks replaces those in a cell, which a line of the text cannot have.
+// lineBreaks replaces line breaks in a cell, which a line of the text must not contain.
 var lineBreaks = strings.NewReplacer("\r\n", " ", "\n", " ", "\r", " ")
 
 type book struct {
@@ -115,11 +118,11 @@ type book struct {
 	parts    *zip.Reader
 	from1904 bool
 	kinds    map[int]styleKind // by style
-	styled   string            // the sheet whose styles follow
+	styled   string            // the sheet whose styles the field below contains
 	styles   *styles
 }
 
-// styleKind is what a number of a style is.
+// styleKind is the kind of number that a style formats.
 type styleKind int
 
 const (
@@ -137,7 +140,7 @@ var (
 	dateFormat = regexp.MustCompile(`^\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4})\b`)
 )
 
-// style returns what the numbers of a cell's style are.
+// style returns the kind of number that a cell's style formats.
 func (b *book) style(sheet string, column, row int) (styleKind, error) {
 	if b.styled != sheet || b.styles == nil {
 		all, err := readStyles(b.parts, sheet)
@@ -176,13 +179,13 @@ func (b *book) style(sheet string, column, row int) (styleKind, error) {
 	return k, nil
 }
 
-// each calls do with the rows of a sheet, from 1.
+// each calls do with the rows of a sheet, counted from 1.
 func (b *book) each(sheet string, do func(row int, cells []string) (more bool, err error)) error {
 	rows, err := b.Rows(sheet)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = rows.Close() }() // they are only read
+	defer func() { _ = rows.Close() }() // the rows are only read
 	for n := 1; rows.Next(); n++ {
 		cells, err := rows.Columns()
 		if err != nil {
@@ -195,8 +198,8 @@ func (b *book) each(sheet string, do func(row int, cells []string) (more bool, e
 	return rows.Error()
 }
 
-// dates returns the column of a sheet's beginning that has most dates, from 1, and their number. A
-// title may have a date elsewhere, such as the day of the export.
+// dates returns the column with the most dates at a sheet's beginning, counted from 1, and their
+// number. A title may contain a date in another column, such as the day of the export.
 func (b *book) dates(sheet string) (best, n int, err error) {
 	count := map[int]int{}
 	err = b.each(sheet, func(row int, cells []string) (bool, error) {
@@ -217,7 +220,7 @@ func (b *book) dates(sheet string) (best, n int, err error) {
 	return best, count[best], err
 }
 
-// value returns a cell as text, and what it is.
+// value returns a cell as text, and its kind.
 func (b *book) value(sheet string, column, row int, text string) (string, styleKind, error) {
 	x, err := strconv.ParseFloat(text, 64)
 	if err != nil || text == "" {
@@ -237,14 +240,14 @@ func (b *book) value(sheet string, column, row int, text string) (string, styleK
 	return at.Round(time.Second).Format(time.DateTime), serialTime, nil
 }
 
-// text writes a sheet as CSV. Rows at the end without a date, such as totals and remarks, are left
-// out. column has the dates, or is 0.
+// text writes a sheet as CSV. Rows at the end without a date, such as totals and remarks, are
+// omitted. column is the column of the dates, or 0.
 func (b *book) text(sheet string, column int) (*Sheet, error) {
 	out := &Sheet{Name: sheet}
 	var to bytes.Buffer
 	w := csv.NewWriter(&to)
 	var tail [][]string
-	blank := []string{""} // an empty line, so that lines have the numbers of rows
+	blank := []string{""} // an empty line, so that line numbers equal row numbers
 	err := b.each(sheet, func(row int, cells []string) (bool, error) {
 		line := make([]string, len(cells))
 		dated, empty, timed := false, true, false

@@ -13,9 +13,9 @@ import (
 	"github.com/xuri/excelize/v2"
 )
 
-// styles has the styles of the numbers in a sheet: of each cell in the first rows, and for all
-// other rows the most frequent one of these in a column. Excelize looks up a style in the whole
-// sheet, for which it parses all of it into memory.
+// styles has the styles of the numbers in a sheet: the style of each cell in the first rows
+// and, for all other rows, the most frequent of these in the column. Excelize looks up a style
+// in the whole sheet and parses all of it into memory for that.
 type styles struct {
 	first map[[2]int]int // by column and row
 	usual map[int]int    // by column
@@ -29,7 +29,7 @@ func (s *styles) of(column, row int) int {
 	return s.usual[column]
 }
 
-// summarize finds the most frequent styles, the lowest of equally frequent ones.
+// summarize finds the most frequent styles, and the lowest one among equally frequent styles.
 func (s *styles) summarize() {
 	counts := map[int]map[int]int{}
 	for at, id := range s.first {
@@ -90,7 +90,7 @@ func readStyles(parts *zip.Reader, sheet string) (*styles, error) {
 				column = c
 			}
 			style = -1
-			if kind := attribute(e, "t"); kind == "" || kind == "n" { // others are texts
+			if kind := attribute(e, "t"); kind == "" || kind == "n" { // others are text
 				style, _ = strconv.Atoi(attribute(e, "s")) // a cell without a style has style 0
 			}
 		case "v": // cells without a value may have any style

@@ -1,10 +1,10 @@
-// Package table reads tables of load readings: rows of cells from CSV files in the many
-// forms in which meters are exported, from Parquet files and from spreadsheets (.xlsx), and the
-// instants that their times stand for. A spreadsheet is read as the CSV that a spreadsheet program
-// would export, but with unambiguous dates and numbers.
+// Package table reads tables of load readings and the instants of their times. The tables are CSV
+// files in the many formats in which meters are exported, Parquet files and spreadsheets (.xlsx).
+// A spreadsheet is read as the CSV that a spreadsheet program would export, but with unambiguous
+// dates and numbers.
 //
-// The package does not guess. A [Format] and a [Clock] say how a file is to be read, and a
-// value that does not have this form is an error.
+// The package does not guess. A [Format] and a [Clock] describe the file, and a value that
+// does not match them is an error.
 package table
 
 import (
@@ -33,8 +33,8 @@ const FirstColumn = "(first column)"
 type Cell struct {
 	kind    kind
 	decimal byte    // the decimal separator of a text, or 0 for a point without thousands separators
-	text    []byte  // of a text, and of an empty cell the text that means "missing"
-	number  float64 // of a number or an integer
+	text    []byte  // the text, or the text that marks an empty cell as missing
+	number  float64 // the value of a number or an integer
 	// integer is the value of an integer, or the Unix time of a time.
 	integer  int64
 	local    bool // the time has no UTC offset
@@ -81,8 +81,8 @@ func Integer(v int64) Cell {
 	return Cell{kind: kindInteger, number: float64(v), integer: v}
 }
 
-// Time returns the cell for a time in Unix seconds. Local means that it is a time on a
-// clock whose zone is not known, and fraction that it is not a whole second.
+// Time returns the cell for a time in Unix seconds. Local means that the time is on a clock
+// whose zone is not known, and fraction means that it is not a whole second.
 func Time(unix int64, local, fraction bool) Cell {
 	return Cell{kind: kindTime, integer: unix, local: local, fraction: fraction}
 }
@@ -180,7 +180,7 @@ func ParseNumber(s []byte, decimal byte) (v float64, ok bool) {
 	return finite(string(out))
 }
 
-// finite parses a number in the usual form. Infinity is none.
+// finite parses a number in the usual form. Infinity is not accepted.
 func finite(s string) (float64, bool) {
 	if v, err := strconv.ParseFloat(s, 64); err == nil && !math.IsInf(v, 0) && v == v {
 		return v, true

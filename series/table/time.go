@@ -12,21 +12,21 @@ import (
 // day, because most rows are on the same day as the row before.
 type Clock struct {
 	zone  *time.Location
-	shift int64 // seconds from the start of the interval to its stamp
+	shift int64 // seconds from the start of the interval to its label
 	dates Dates
-	iso   bool // dates is the ISO form
+	iso   bool // whether dates is the ISO format
 
-	text    [10]byte // the latest day as a text in the ISO form
+	text    [10]byte // the latest day as text in the ISO format
 	textDay date
 
 	day      date
-	midnight int64 // of the day, in UTC
+	midnight int64 // midnight of the day in UTC
 	offset   int64 // UTC offset at the start of the day
 	after    int64 // UTC offset at the end of the day
 }
 
 // NewClock returns a clock for times in the given zone. Shift is the time from the start of
-// an interval to its stamp. Dates is the form of the dates.
+// an interval to its label. Dates is the format of the dates.
 func NewClock(zone *time.Location, shift time.Duration, dates Dates) *Clock {
 	return &Clock{zone: zone, shift: int64(shift / time.Second), dates: dates, iso: dates == (Dates{})}
 }
@@ -91,7 +91,7 @@ func (r *Clock) Join(day, at *Cell) (series.Instant, error) {
 	}
 	t, err := r.dates.parse(day.text)
 	if err == nil && (t.zoned || t.seconds != 0) {
-		err = fmt.Errorf("date %q contains a time, but the time is in a column of its own", Clip(day.text))
+		err = fmt.Errorf("date %q contains a time, but the time has its own column", Clip(day.text))
 	}
 	if err != nil {
 		return series.Instant{}, err
@@ -165,9 +165,10 @@ func (p *parser) isoClock(t *label) {
 	}
 }
 
-// local converts a time on the table's clock to an instant. For end stamps it subtracts the
-// interval from the instant, not from the label. After clocks were put forward at 02:00,
-// the end stamp 03:00 therefore stands for the hour that starts at 01:00.
+// local converts a time on the table's clock to an instant. For labels at the end of an
+// interval it subtracts the interval from the instant, not from the label. After clocks
+// were put forward at 02:00, the label 03:00 therefore stands for the hour that starts at
+// 01:00.
 func (r *Clock) local(day date, seconds int64) (series.Instant, error) {
 	if day != r.day {
 		r.enter(day)
@@ -176,7 +177,7 @@ func (r *Clock) local(day date, seconds int64) (series.Instant, error) {
 	if r.offset == r.after {
 		return series.Instant{Unix: t - r.offset - r.shift}, nil
 	}
-	// Clocks change on this day: the time may be valid with either offset, both or none.
+	// Clocks change on this day, so the time may be valid with either offset, both or neither.
 	before, after := t-r.offset, t-r.after
 	switch isBefore, isAfter := r.utcOffset(before) == r.offset, r.utcOffset(after) == r.after; {
 	case isBefore && isAfter:
@@ -196,7 +197,7 @@ func (r *Clock) utcOffset(unix int64) int64 {
 }
 
 // enter computes the UTC offsets for a day: two hours before its start, and two hours after
-// its end. It does not use midnight, because some zones change clocks at midnight.
+// its end. It does not use midnight, because the clocks of some zones change at midnight.
 func (r *Clock) enter(day date) {
 	midnight := utcMidnight(day)
 	r.day, r.midnight = day, midnight

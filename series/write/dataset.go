@@ -31,7 +31,7 @@ type Source struct {
 func CheckNew(dir string) error {
 	path := filepath.Join(dir, read.FileName)
 	if _, err := os.Stat(path); err == nil {
-		return fmt.Errorf("%s is there already; choose another folder", path)
+		return fmt.Errorf("%s already exists; choose another folder", path)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -51,7 +51,7 @@ func TestDataset(t *testing.T) {
 	if d.Name != "small" || d.Len() != 2 || d.Interval != time.Hour || len(d.Weather.Names) != 1 || d.Meter(1).Load[2] != 3 {
 		t.Errorf("%+v", d)
 	}
-	if err := Dataset(dir, s); err == nil || !strings.Contains(err.Error(), "is there already; choose another folder") {
+	if err := Dataset(dir, s); err == nil || !strings.Contains(err.Error(), "already exists; choose another folder") {
 		t.Error(err)
 	}
 }

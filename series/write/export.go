@@ -32,7 +32,7 @@ func Export(path string, s Source) error {
 			return fmt.Errorf("an export has at most %d values; write a folder instead", maxExport)
 		}
 		if len(all) > 0 && (m.Start != all[0].Start || len(m.Load) != len(all[0].Load)) {
-			return fmt.Errorf("meter %s: the meters of an export have the same steps", m.ID)
+			return fmt.Errorf("meter %s: all meters of an export must have the same steps", m.ID)
 		}
 		m.Load = slices.Clone(m.Load)
 		all = append(all, m)

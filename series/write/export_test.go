@@ -8,7 +8,7 @@ import (
 	"loadstar/series/read"
 )
 
-// TestExport checks that data init reads an export, and notices that it is synthetic.
+// TestExport checks that data init reads an export, and recognises it as synthetic.
 func TestExport(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "export.csv")
 	meters := fleet()

@@ -18,17 +18,17 @@ import (
 	"connectrpc.com/connect"
 )
 
-// Role says what a user may do. Each role includes the previous one.
+// Role determines what a user may do. Each role includes the previous one.
 type Role string
 
 // The roles.
 const (
 	Viewer   Role = "viewer"   // see everything
-	Operator Role = "operator" // start and stop runs, make tokens, release models, revoke agents
+	Operator Role = "operator" // start and stop runs, create tokens, release models, revoke agents
 	Admin    Role = "admin"    // manage users, sessions and certificates
 )
 
-// roles lists the roles, least first.
+// roles lists the roles in ascending order of rights.
 var roles = []Role{Viewer, Operator, Admin}
 
 // ParseRole returns the role with a name.
@@ -69,7 +69,7 @@ type Caller struct {
 	Name    string
 	Role    Role
 	Via     string
-	Expires time.Time // of the session or the certificate
+	Expires time.Time // expiry of the session or the certificate
 	// Session is the ID of the session. It is empty for a caller with a certificate.
 	Session string
 

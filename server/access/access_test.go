@@ -49,7 +49,7 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// Every call of the service has a minimum role, and nothing else has one.
+// Every call of the service has a minimum role, and nothing else is in the list.
 func TestEveryCallHasARole(t *testing.T) {
 	methods := v1.File_loadstar_v1_operator_proto.Services().ByName("OperatorService").Methods()
 	if methods.Len() != len(least) {
@@ -139,7 +139,7 @@ func TestSessions(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// If the ledger cannot answer, a caller is neither let in nor told that it has no access.
+// If the ledger cannot answer, a caller is neither admitted nor refused for lack of access.
 func TestUnavailable(t *testing.T) {
 	g := newGate(t)
 	cookie := newSecret().String()
@@ -255,8 +255,8 @@ func TestExternalNames(t *testing.T) {
 	}
 }
 
-// FuzzSecret checks the decoder of login codes and cookies, which strangers reach: whatever
-// it accepts has exactly one text.
+// FuzzSecret checks the decoder of login codes and cookies, which strangers can reach.
+// Every secret that it accepts has exactly one text.
 func FuzzSecret(f *testing.F) {
 	f.Add("")
 	f.Add(newSecret().String())
@@ -273,8 +273,8 @@ func FuzzSecret(f *testing.F) {
 	})
 }
 
-// FuzzExternalName checks that no name of a provider's user can be taken for that of another
-// kind of user, or breaks a line of a log.
+// FuzzExternalName checks that no name of a provider's user can be mistaken for another kind
+// of user or break a line of a log.
 func FuzzExternalName(f *testing.F) {
 	f.Add("local")
 	f.Add("ﬀ\u202e\r\n")

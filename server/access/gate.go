@@ -72,7 +72,7 @@ func (g *Gate) unavailable(ctx context.Context, err error) error {
 		return ctx.Err()
 	}
 	g.log.Warn("cannot look up a user", "error", err)
-	return connect.NewError(connect.CodeUnavailable, errors.New("the server cannot answer now; try again"))
+	return connect.NewError(connect.CodeUnavailable, errors.New("the server does not respond now; try again"))
 }
 
 // Certificates puts the user of an operator's certificate into the request's context. It
@@ -91,7 +91,7 @@ func (g *Gate) Certificates(next http.Handler) http.Handler {
 		case err == nil:
 			next.ServeHTTP(w, r.WithContext(With(r.Context(), c)))
 		case errorWriter.IsSupported(r):
-			_ = errorWriter.Write(w, r, err) // a failed write means that the caller has gone
+			_ = errorWriter.Write(w, r, err) // a failed write means that the caller has disconnected
 		case connect.CodeOf(err) == connect.CodeUnauthenticated:
 			http.Error(w, message(err), http.StatusUnauthorized)
 		default:

@@ -16,7 +16,7 @@ import (
 	"loadstar/internal/connlimit"
 )
 
-// The reasons for limiting calls. Package connlimit has the reasons for connections.
+// The reasons for limiting calls. Package connlimit contains the reasons for connections.
 const (
 	LimitedCalls         = "calls"
 	LimitedBytes         = "bytes"
@@ -28,7 +28,7 @@ const (
 	LimitedSignIns       = "sign-ins"
 )
 
-// Limited is how often a limit was applied to a caller.
+// Limited counts how often a limit was applied to a caller.
 type Limited struct {
 	Kind   string    `json:"kind"`
 	Name   string    `json:"name"`
@@ -86,7 +86,7 @@ func NewLimitReport(log *slog.Logger, metrics prometheus.Registerer) *LimitRepor
 		connlimit.ConnectionRate, connlimit.ConnectionsOfAddress, connlimit.ConnectionsOfStrangers, connlimit.ConnectionsOfCaller, connlimit.CallsOfStranger,
 		LimitedCalls, LimitedBytes, LimitedSlowMessage, LimitedCheckIns, LimitedAnnouncements, LimitedRenewals, LimitedRefusedJoins, LimitedSignIns,
 	} {
-		r.total.WithLabelValues(reason) // an alert needs the counter before its first event
+		r.total.WithLabelValues(reason) // an alert needs the counter to exist before its first event
 	}
 	return r
 }
@@ -127,5 +127,5 @@ func (r *LimitReport) Most() []Limited {
 // ServeHTTP writes Most as JSON.
 func (r *LimitReport) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(r.Most()) // a failed write means that the caller has gone
+	_ = json.NewEncoder(w).Encode(r.Most()) // a failed write means that the caller has disconnected
 }

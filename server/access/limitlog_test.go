@@ -16,8 +16,8 @@ import (
 	"loadstar/internal/connlimit"
 )
 
-// The log names who is limited, without growing with the flood, and so does the page for
-// operators.
+// The log names the limited callers without growing with the flood, and so does the page
+// for operators.
 func TestReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// patience is the timeout of loading or storing a blob. A load continues even if the call
-// that started it is cancelled.
+// patience is the time limit for loading or storing a blob. A load continues even if the
+// call that started it is cancelled.
 const patience = 2 * time.Minute
 
 type cached struct {

@@ -28,7 +28,7 @@ func Handler(s Store, log *slog.Logger) http.Handler {
 			return // the client has closed the connection
 		default:
 			log.Error("cannot serve a blob", "hash", hash, "err", err)
-			http.Error(w, "the blob cannot be had right now", http.StatusServiceUnavailable)
+			http.Error(w, "the blob is not available now", http.StatusServiceUnavailable)
 			return
 		}
 		h := w.Header()

@@ -109,7 +109,7 @@ func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// A store that never answers does not stop its callers for good.
+// A store that never answers does not block its callers permanently.
 func TestS3Silent(t *testing.T) {
 	core, err := minio.NewCore("store.example.org", &minio.Options{Creds: credentials.NewStaticV4("key", "secret", ""), Region: "r", Transport: silent{}, MaxRetries: 4})
 	if err != nil {

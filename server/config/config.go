@@ -43,7 +43,7 @@ type Config struct {
 	Log       Log      `yaml:"log"`
 }
 
-// Store says where a server keeps its data, and for how long.
+// Store configures the location of a server's data, and how long it is kept.
 type Store struct {
 	Database     string          `yaml:"database" about:"sqlite:PATH or postgres://…; empty means SQLite in the server's folder"`
 	Blobs        string          `yaml:"blobs" about:"folder for weights, or s3://HOST/BUCKET/PREFIX with keys from the environment; empty means a folder in the server's"`
@@ -54,7 +54,7 @@ type Store struct {
 	Revocations  string          `yaml:"revocations" about:"file with the list of all revocations, which a restore needs; empty means revocations.jsonl in the server's folder"`
 }
 
-// Agents says how agents take part.
+// Agents configures the participation of agents.
 type Agents struct {
 	Poll         config.Duration `yaml:"poll" about:"interval between an agent's calls in a small fleet"`
 	MaxPoll      config.Duration `yaml:"max_poll" about:"longest interval between an agent's calls"`
@@ -79,7 +79,7 @@ type Rounds struct {
 	Root        string          `yaml:"root" about:"data folder, for a dataset.yaml with rooted: true; empty means $LOADSTAR_DATA"`
 }
 
-// Keys says how the keys of the certificate authority are kept.
+// Keys configures the storage of the certificate authority's keys.
 type Keys struct {
 	PassphraseFile string   `yaml:"passphrase_file" about:"file with the passphrase that encrypts the certificate authority's keys; empty means the systemd credential pki-passphrase, if there is one"`
 	Signers        []string `yaml:"signers,flow" about:"external signers that have the issuer's key: exec:COMMAND or a URL; give two during a rotation"`
@@ -132,14 +132,14 @@ func Default() Config {
 	}
 }
 
-// Source says where a configuration comes from. Later sources win.
+// Source lists the sources of a configuration. Later sources take precedence.
 type Source struct {
 	// Dir is the server's folder. Its server.yaml is read if it exists, unless File names
 	// another file.
 	Dir, File string
 	// Environ has the form of [os.Environ]: LOADSTAR_SERVE_STORE_DATABASE sets store.database.
 	Environ []string
-	// Set has values by dotted key, as KEY=VALUE.
+	// Set contains values by dotted key, as KEY=VALUE.
 	Set []string
 }
 
@@ -190,7 +190,7 @@ func (c *Config) file(path string, optional bool) (map[string]int, error) {
 		err = config.Decode(text, c)
 	}
 	if _, own := keys["dir"]; own && optional && err == nil {
-		err = errors.New("dir: this file is in the server's folder, which is found by it: leave dir out")
+		err = errors.New("dir: this file is in the server's folder, so it must not set dir; remove the key")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s:\n%w", path, err)
@@ -323,7 +323,7 @@ func printKeys(w io.Writer, v reflect.Value, indent string) error {
 		}
 		text, err := yaml.Marshal(&node)
 		if err == nil {
-			if indent == "" && key == "dir" { // a file in the server's folder must not have it
+			if indent == "" && key == "dir" { // a file in the server's folder must not contain it
 				about, key = about+"; for a file that is elsewhere", "# dir"
 			}
 			_, err = fmt.Fprintf(w, "%s# %s\n%s%s: %s\n", indent, about, indent, key, strings.TrimSpace(string(text)))

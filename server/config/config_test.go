@@ -52,7 +52,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestPrint checks that what is printed is a file with the same settings.
+// TestPrint checks that the output of Print is a file with the same settings.
 func TestPrint(t *testing.T) {
 	want, err := Read(Source{Dir: t.TempDir(), Set: []string{"hosts=a,b", "rounds.longest_turn=0s", "web.listen=:4", "web.oidc.issuer=https://x", "web.oidc.roles=viewer=a,admin=b", "store.keep_audit=3d"}})
 	if err != nil {
@@ -71,7 +71,7 @@ func TestPrint(t *testing.T) {
 		t.Fatalf("%v in\n%s", err, &text)
 	}
 	want.Dir = dir
-	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) { // nil and empty lists are the same
+	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) { // nil and empty lists are equal
 		t.Errorf("%+v\nwant %+v", got, want)
 	}
 }
@@ -79,7 +79,7 @@ func TestPrint(t *testing.T) {
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string]string{
 		"lisen: :1":                                 "line 1: lisen is not known; did you mean listen?",
-		"dir: x":                                    "leave dir out",
+		"dir: x":                                    "must not set dir",
 		"roles: [gateway, agg]":                     `roles has "agg"`,
 		"agents: {poll: 2h}":                        "agents.max_poll is 1h; write at least 2h",
 		"rounds: {lease: -1s}":                      "not a duration",

@@ -8,9 +8,10 @@ import (
 const (
 	// seenStored is longer than the time after which gateways have stored a check-in.
 	seenStored = 2 * time.Minute
-	// silentFor is how long a run treats a member as silent before it looks again.
+	// silentFor is how long a run treats a member as silent before it checks again.
 	silentFor = 30 * time.Second
-	// askFor limits the time that a transaction looks for members that are not silent.
+	// askFor is the maximum time for which a transaction looks for members that are not
+	// silent.
 	askFor = 250 * time.Millisecond
 	// longestBench is the maximum number of rounds for which an unreliable member is
 	// skipped.
@@ -24,7 +25,7 @@ func (k *coordinator) noteLastSeen(ctx context.Context) error {
 		return nil
 	}
 	at, err := k.Ledger.Directory.LastSeen(ctx)
-	if k.lastSeen = at; !at.IsZero() { // otherwise there is no agent that could be away
+	if k.lastSeen = at; !at.IsZero() { // otherwise no agent can be silent
 		k.settled = k.now().Add(k.reach + seenStored)
 	}
 	return err
@@ -47,9 +48,9 @@ func (k *coordinator) seenSince() time.Time {
 // member is asked again.
 type bench struct{ losses, back int }
 
-// lost notes that a member did not answer in time. After two losses in a row, the member is
-// skipped for one round, then for two, four, and so on. So a member that never answers
-// costs a run few rounds. The count is not stored; a new coordinator starts again.
+// lost records that a member did not answer in time. After two losses in a row, the member
+// is skipped for one round, then for two, four, and so on. So a member that never answers
+// costs a run few rounds. The count is not stored; a new coordinator starts from zero.
 func (d *driver) lost(client, round int) {
 	b := d.benched[client]
 	b.losses++
@@ -61,7 +62,7 @@ func (d *driver) lost(client, round int) {
 	d.benched[client] = b
 }
 
-// setAway sets which members the machine must not select in the current round.
+// setAway sets the members that the machine must not select in the current round.
 func (d *driver) setAway() {
 	round := d.machine.Round()
 	var away []int
@@ -70,7 +71,7 @@ func (d *driver) setAway() {
 			away = append(away, c)
 		}
 	}
-	// If half of the fleet did not answer, the fault is not with the members.
+	// If half of the fleet did not answer, the members are not at fault.
 	if 2*len(away) >= d.terms.Fleet {
 		clear(d.benched)
 		away = nil

@@ -75,7 +75,7 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 		if err != nil {
 			return fail(err)
 		}
-		if weights == nil { // look again in a while
+		if weights == nil { // check again later
 			return d.wait(x, wanted, "training the first weights on the server's data")
 		}
 		server = t.Setup().From(weights).NewServer()
@@ -99,7 +99,7 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 		return err
 	}
 	if n != fleet {
-		return fmt.Errorf("the fleet changed while the run began")
+		return fmt.Errorf("the fleet changed while the run was being prepared")
 	}
 	if own != nil {
 		if err := x.BeginServerData(d.Data.Fingerprint()); err != nil {
@@ -109,12 +109,12 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 	d.terms, d.server, d.machine, d.own = t, server, t.Machine(), own
 	d.log.Info("the run began", "plan", p.Name, "clients", n)
 	if m.leftOut != "" {
-		d.log.Warn("the run leaves out clients or inputs", "reason", m.leftOut)
+		d.log.Warn("the run omits clients or inputs", "reason", m.leftOut)
 	}
 	return d.open(x)
 }
 
-// wait says why the run cannot begin yet. The driver looks again in a while.
+// wait records why the run cannot begin yet. The driver checks again later.
 func (d *driver) wait(x *ledger.Drive, wanted int64, why string) error {
 	d.waiting, d.nextLook = wanted, d.now().Add(lookEvery)
 	return x.Explain("", why)
@@ -136,8 +136,9 @@ func (d *driver) settle(given *fed.Plan, m membership, fleet int64, steps []time
 	return p, nil
 }
 
-// tooFewAgents says why the keepers of a private plan would release no sum of the members' results. An
-// agent counts once, however many clients it has, because it adds their updates up.
+// tooFewAgents returns the reason for which the keepers of a private plan would release no sum
+// of the members' results, or "". An agent counts once, however many clients it has, because it
+// adds up their updates.
 func (d *driver) tooFewAgents(x *ledger.Drive, p *fed.Plan, members directory.Filter) (string, error) {
 	if !recipe.Private(p) {
 		return "", nil
@@ -159,7 +160,8 @@ func (d *driver) tooFewAgents(x *ledger.Drive, p *fed.Plan, members directory.Fi
 	return "", nil
 }
 
-// few explains why a run waits. It names the number of clients that can take part, and what other clients lack.
+// few explains the reason for which a run waits. It gives the number of clients that can take
+// part, and what the other clients lack.
 func few(m membership, wanted int64) string {
 	text := fmt.Sprintf("%d of at least %d clients can take part", m.clients, wanted)
 	if m.leftOut != "" {
@@ -183,7 +185,7 @@ func steps(kinds []directory.Kind, chosen time.Duration) (all []time.Duration) {
 }
 
 // latest returns the latest end of a turn that is requested now. A turn may take at least
-// as long as the plan says.
+// the time in the plan.
 func (d *driver) latest(now time.Time) time.Time {
 	if d.Longest == 0 {
 		return time.Time{}
@@ -193,8 +195,8 @@ func (d *driver) latest(now time.Time) time.Time {
 }
 
 // heldOut returns the clients that the plan holds out. They equal the simulator's if every
-// client has complete training examples. The simulator first leaves out clients without
-// complete examples, but a server does not know these.
+// client has complete training examples. The simulator first omits clients without complete
+// examples, but a server cannot identify these.
 func heldOut(x *ledger.Drive, p *fed.Plan, m directory.Filter) (held []string, err error) {
 	if p.Evaluate.Holdout == 0 {
 		return nil, nil

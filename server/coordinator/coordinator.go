@@ -1,4 +1,4 @@
-// Package coordinator drives runs: it opens rounds, asks clients to train, closes rounds
+// Package coordinator drives runs. It opens rounds, asks clients to train, closes rounds
 // and merges their updates into the shared weights. The state of a run is in the ledger and
 // in blobs, so another coordinator can take over at any point. Several coordinators may
 // run; only the one that holds the lead is active.
@@ -30,7 +30,7 @@ type Config struct {
 	Ledger *ledger.Ledger
 	Blobs  blob.Store
 	// Name identifies the coordinator. Two running coordinators must not share a name. A
-	// coordinator that restarts with the same name gets its lead back at once.
+	// coordinator that restarts with the same name regains its lead immediately.
 	Name string
 	// Lease is how long a turn stays valid without a call from its agent, once the
 	// agent has received it. Reach returns the time within which every idle agent
@@ -72,18 +72,19 @@ type coordinator struct {
 	Config
 	metrics   *metrics
 	lead      ledger.Lead
-	until     time.Time // this coordinator holds the lead at least until then
+	until     time.Time // time until which this coordinator certainly holds the lead
 	renew     time.Time
 	drivers   map[string]*driver
 	agents    int64         // last count of agents
 	reach     time.Duration // result of Reach for this count
-	lastSeen  time.Time     // when an agent was last seen before this coordinator took the lead
-	settled   time.Time     // from then on, agents that call have been seen since then
-	nextCount time.Time     // when to count agents again
-	latest    time.Time     // at the last tick
+	lastSeen  time.Time     // time at which an agent was last seen before this coordinator took the lead
+	settled   time.Time     // time from which every agent that calls has been seen
+	nextCount time.Time     // time of the next count of the agents
+	latest    time.Time     // the database's time at the last tick
 	start     *start        // nil unless the first weights of a run are being trained
 	trainings sync.WaitGroup
-	// unmaskings has the requests to keepers, by run. They go on if a driver is discarded.
+	// unmaskings contains the requests to keepers, by run. They continue if a driver is
+	// discarded.
 	unmaskings map[string]*unmasking
 }
 
@@ -158,13 +159,13 @@ func (k *coordinator) tick(ctx context.Context) {
 	}
 }
 
-// setBackBy is how far the database's clock must go back to count as set back.
-// Measurements of the clock differ by milliseconds.
+// setBackBy is the minimum step by which the database's clock must go back to count as set
+// back. Two measurements of the clock differ by milliseconds.
 const setBackBy = 5 * time.Second
 
-// noticeSetBack forgets all times that this coordinator waits for if the database's clock
+// noticeSetBack clears all times for which this coordinator waits if the database's clock
 // was set back. If the clock had been a year ahead, runs would otherwise wait for a year.
-// All else that the drivers know is in the ledger.
+// Everything else in the drivers' memory is in the ledger.
 func (k *coordinator) noticeSetBack() {
 	now := k.now()
 	if now.Add(setBackBy).Before(k.latest) {
@@ -185,7 +186,7 @@ func (k *coordinator) countAgents(ctx context.Context) {
 	if now.Before(k.nextCount) {
 		return
 	}
-	start := time.Now() // the database's clock may jump meanwhile
+	start := time.Now() // the database's clock may jump during the count
 	n, err := k.Ledger.Directory.Agents(ctx)
 	if err != nil {
 		k.warn(ctx, "counting agents", err)

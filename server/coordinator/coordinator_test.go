@@ -34,7 +34,7 @@ func TestBegin(t *testing.T) {
 	s.announce(2, 3)
 	s.turn()
 	s.wantState("run", ledger.Running, "")
-	s.announce(3, 9) // announced after the run began, so not in its fleet
+	s.announce(3, 9) // announced after the run began, so not members of its fleet
 	r := s.run("run")
 	p, err := recipe.Read([]byte(r.Plan))
 	testkit.Must(t, err)
@@ -77,8 +77,8 @@ func TestCannotBegin(t *testing.T) {
 	s.wantState("mixed", ledger.Failed, "1m0s 1h0m0s")
 }
 
-// script is a plan and the behaviour of its fleet: after how many seconds a client
-// returns its task, and whether it does at all.
+// script is a plan and the behaviour of its fleet. The behaviour is whether and after how
+// many seconds a client returns its task.
 type script struct {
 	plan  string
 	delay func(no int, round int64) (seconds int, returns bool)
@@ -166,7 +166,7 @@ func TestRecovers(t *testing.T) {
 				if disturbed != rounds {
 					t.Errorf("%s: other rounds\n%swant\n%s", kind, disturbed, rounds)
 				}
-				// A process that is killed may leave blobs behind. A restart between
+				// A process that is killed may leave unused blobs. A restart between
 				// operations must not.
 				if kind == "forgetful" && len(d.allBlobs()) != left {
 					t.Errorf("%s: %d blobs are left, want %d", kind, len(d.allBlobs()), left)
@@ -308,7 +308,7 @@ func TestRevoked(t *testing.T) {
 }
 
 // Of two coordinators, one leads. The other one takes over when the lead is released or
-// expires. A former leader that was suspended and resumes cannot write any more.
+// expires. A former leader that was suspended and resumes can no longer write.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -29,21 +29,21 @@ type driver struct {
 	seen     int64 // the newest batch that the machine has processed
 	losses   float64
 	nextLook time.Time // when to advance the run again, even without a change in the ledger
-	waiting  int64     // number of clients that the run waits for; 0 if it does not wait
-	present  int64     // number of clients that were there when the run last looked for its members
-	lacking  bool      // the run shows that the store lacks what it needs
+	waiting  int64     // number of clients for which the run waits; 0 if it does not wait
+	present  int64     // number of clients when the run last looked for its members
+	lacking  bool      // the run reports that the store lacks what it needs
 	unfit    bool      // this coordinator does not have the data that the run needs
-	asked    bool      // leases were added of which gateways are not told yet
+	asked    bool      // leases were added about which gateways have not been notified yet
 
 	silent      map[int]bool  // members whose agents were not seen recently
 	silentUntil time.Time     // when to look for silent members again
 	benched     map[int]bench // members that did not answer recently
-	wave        string        // why many clients declined the last round, or empty
+	wave        string        // reason why many clients declined the last round, or empty
 
 	merging *ledger.Round // closed round whose keepers have not answered, or nil
-	away    error         // why no results can be checked now, or nil
-	looked  time.Time     // when this was found
-	opened  int           // round whose tasks are fixed, in a private run
+	away    error         // reason why no results can be checked now, or nil
+	looked  time.Time     // time at which this was found
+	opened  int           // the round whose tasks are fixed, in a private run
 }
 
 // errRolledBack means that an operator has returned to an earlier version since the driver
@@ -57,7 +57,7 @@ const lookEvery = time.Second
 // needsLook reports whether there may be work to do for the run.
 func (d *driver) needsLook(a ledger.Activity, now time.Time) bool {
 	if d.unfit {
-		return false // only another coordinator can go on
+		return false // only another coordinator can continue
 	}
 	if d.merging != nil && d.unmaskings[d.id].over() {
 		return true
@@ -66,8 +66,8 @@ func (d *driver) needsLook(a ledger.Activity, now time.Time) bool {
 }
 
 // advance does all work that is due for the run now. If the store has lost weights of the run,
-// or the database has lost its rows, the run shows this. Weights are lost if a database is
-// restored without the weights of its time.
+// or the database has lost its rows, the run reports this. Weights are lost if a database is
+// restored without the matching weights.
 func (d *driver) advance(ctx context.Context) error {
 	err := d.work(ctx)
 	d.tellGateways()
@@ -87,8 +87,8 @@ func (d *driver) advance(ctx context.Context) error {
 	return err
 }
 
-// tellGateways notifies gateways of new leases. After an error the notification may be false, which
-// costs a gateway only a query.
+// tellGateways notifies gateways of new leases. After an error the notification may be false, but
+// that costs a gateway only a query.
 func (d *driver) tellGateways() {
 	if d.asked && d.WakeAgents != nil {
 		d.WakeAgents(d.id)
@@ -100,7 +100,7 @@ func (d *driver) work(ctx context.Context) error {
 	if d.waiting > 0 {
 		// Count outside the transaction, because counting millions of clients takes a
 		// while.
-		start := time.Now() // the database's clock may jump meanwhile
+		start := time.Now() // the database's clock may jump during the count
 		n, err := d.Ledger.Directory.CountClients(ctx, d.seenSince())
 		if err != nil {
 			return err
@@ -108,7 +108,7 @@ func (d *driver) work(ctx context.Context) error {
 		rest := func() { d.nextLook = d.now().Add(max(lookEvery, 20*time.Since(start))) }
 		rest()
 		if n < d.waiting && n == d.present {
-			return nil // the reason that operators see is still right
+			return nil // the reason that operators see is still correct
 		}
 		defer func() {
 			if d.waiting > 0 {
@@ -467,8 +467,8 @@ func (d *driver) close(x *ledger.Drive, o round.Outcome) (*ledger.Round, error) 
 	return nil, d.open(x)
 }
 
-// noteWave stores why many clients declined a closing round as the run's reason. If most
-// clients trained, it removes the reason.
+// noteWave stores the reason why many clients declined a closing round as the run's reason.
+// If most clients trained, it removes the reason.
 func (d *driver) noteWave(x *ledger.Drive, o round.Outcome) error {
 	reason, n, err := x.Wave(int64(o.Round))
 	if err != nil {

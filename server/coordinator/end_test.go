@@ -52,7 +52,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// A run that is stopped during a merge does not get the version that is being merged.
+// A run that is stopped during a merge does not get the version that is being computed.
 func TestStopDuringMerge(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -179,7 +179,7 @@ func TestRetires(t *testing.T) {
 	if got := kept("one"); !slices.Equal(got, []int64{4, 5, 6, 7, 8, 9, 10, 11, 12, 13}) {
 		t.Errorf("versions %v of run one are kept", got)
 	}
-	if got := kept("two"); !slices.Equal(got, []int64{0}) { // it still needs the weights of version 0
+	if got := kept("two"); !slices.Equal(got, []int64{0}) { // the run still needs the weights of version 0
 		t.Errorf("versions %v of run two are kept", got)
 	}
 	step("one", 0)
@@ -190,7 +190,7 @@ func TestRetires(t *testing.T) {
 	}
 	s.turn()
 	s.wantState("two", ledger.Finished, "")
-	// The ledger names exactly the blobs that are left.
+	// The ledger names exactly the blobs that remain.
 	needed, err := s.Blobs(t.Context())
 	testkit.Must(t, err)
 	slices.Sort(needed)

@@ -73,7 +73,7 @@ func TestSilentClients(t *testing.T) {
 		s.restart()
 		s.announce(0, 4)
 		s.other("silent", []string{"temperature"}, ghosts(1000)...)
-		s.clock = s.clock.Add(seenStored + time.Second) // the coordinator's start does not excuse silence any more
+		s.clock = s.clock.Add(seenStored + time.Second) // the coordinator's start no longer excuses silence
 		s.add("run", plan, 1004)
 		s.turn()
 		s.wantState("run", ledger.Running, "")
@@ -117,7 +117,7 @@ func TestHeldRound(t *testing.T) {
 		s.turn()
 		asked := s.tasks("run")
 		s.count(asked[:3]...)
-		for range 60 { // a minute in which the last one says that it trains
+		for range 60 { // a minute in which the last client reports that it trains
 			s.clock = s.clock.Add(time.Second)
 			testkit.Must(t, s.Counter.Extend(t.Context(), agent, "run", 0, []string{asked[3].Client}, s.clock.Add(lease)))
 			s.turn()
@@ -134,12 +134,13 @@ func TestHeldRound(t *testing.T) {
 	if time.Duration(p.Schedule.Deadline) != longest+lease || p.Schedule.Quorum != 0.5 {
 		t.Errorf("a deadline of %v and a quorum of %v", p.Schedule.Deadline, p.Schedule.Quorum)
 	}
-	// The control: without a longest turn the round is open after a minute.
+	// As a control, without a longest turn the round is still open after a minute.
 	play(0).wantRounds("run", "0 of 0 open asked 4 counted 3 late 0 lost 0")
 }
 
 // One client without inputs does not take them from all others (attack M2). It is left out
-// and named. If more than a tenth lack an input, the run does not use it, and says who.
+// and named. If more than a tenth of the clients lack an input, the run does not use it,
+// and names them.
 func TestInputsOfMost(t *testing.T) {
 	t.Parallel()
 	const plan = "algorithm: fedavg\nschedule: {cohort: 4}\nmodel: {name: bose2023}\n"
@@ -178,9 +179,9 @@ func TestInputsOfMost(t *testing.T) {
 	}
 }
 
-// An operator rolls back a run that goes on. The open round is abandoned: what it counted is
-// not merged, its leases end, and its late results do not count. The next round begins at
-// once with the earlier weights.
+// An operator rolls back a running run. The open round is abandoned. The updates that it
+// counted are not merged, its leases end, and its late results do not count. The next round
+// begins at once with the earlier weights.
 func TestRollBackRunning(t *testing.T) {
 	t.Parallel()
 	for name, plan := range map[string]string{
@@ -199,12 +200,12 @@ func TestRollBackRunning(t *testing.T) {
 				s.count(s.tasks("run")...)
 				s.turn()
 			}
-			open := s.tasks("run") // of round 2
+			open := s.tasks("run") // tasks of round 2
 			if s.run("run").Version != 2 || len(open) != 4 || open[0].Round != 2 {
 				t.Fatalf("version %d, tasks %+v", s.run("run").Version, open)
 			}
 			s.count(open[:2]...)
-			s.turn() // the coordinator has seen one batch and not the next
+			s.turn() // the coordinator has seen only one of two batches
 			s.count(open[2])
 			v, err := s.RollBack(t.Context(), "run", 0, "test", s.clock)
 			testkit.Must(t, err)
@@ -215,7 +216,7 @@ func TestRollBackRunning(t *testing.T) {
 				t.Error("a result of the abandoned round counts")
 			}
 			s.turn()
-			s.turn() // the first one reads the run again
+			s.turn() // the first turn rereads the run
 			tasks := s.tasks("run")
 			if len(tasks) != 4 || slices.ContainsFunc(tasks, func(l ledger.Task) bool { return l.Round != 3 || l.Version != 3 }) {
 				t.Fatalf("after the rollback, before any time has passed: %+v\n%s", tasks, s.rounds("run"))
@@ -239,8 +240,8 @@ func TestRollBackRunning(t *testing.T) {
 				t.Errorf("the rounds are\n%s", states)
 			}
 
-			// The same merges without the abandoned round give the same weights: a run that is
-			// rolled back by a coordinator that has just started.
+			// The run is then rolled back by a coordinator that has just started. The same
+			// merges without the abandoned round give the same weights.
 			again := newSite(t)
 			again.announce(0, 4)
 			again.add("run", plan, 0)
@@ -264,7 +265,7 @@ func TestRollBackRunning(t *testing.T) {
 	}
 }
 
-// A run that is rolled back while a round is merged goes on from the earlier version.
+// A run that is rolled back during the merge of a round continues from the earlier version.
 func TestRollBackDuringMerge(t *testing.T) {
 	t.Parallel()
 	for name, early := range map[string]bool{"before the sums are read": true, "before the result is stored": false} {

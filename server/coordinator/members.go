@@ -16,10 +16,10 @@ import (
 
 const (
 	// most is the share of clients that must have an input or an interval for a run to use
-	// it. Clients without it are left out. If all clients had to have it, a single one could
+	// it. Clients without it are left out. If all clients needed it, a single client could
 	// prevent its use.
 	most = 0.9
-	// named is the number of clients that a message names.
+	// named is the maximum number of clients that a message names.
 	named = 5
 )
 
@@ -158,8 +158,8 @@ func explainLeftOut(x *ledger.Drive, m membership, all int64, unused []string) (
 	return strings.Join(parts, "; "), nil
 }
 
-// describe says what each of some clients lacks. These are the first of all clients; all is
-// their total number.
+// describe lists what each of some clients lacks. These are the first of all clients; all
+// is the total number.
 func describe(who []directory.Client, all int64, inputs []string, step time.Duration) string {
 	var parts []string
 	for _, c := range who {

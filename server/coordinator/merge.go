@@ -68,7 +68,7 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 			if err := x.Unmasked(r); err != nil {
 				return err
 			}
-			d.machine.Postpone(d.elapsed(d.now())) // the next round's deadline did not run while the keepers were asked
+			d.machine.Postpone(d.elapsed(d.now())) // the next round's deadline was suspended while the keepers were asked
 		}
 		if err := x.Publish(r, v, state); err != nil {
 			return err

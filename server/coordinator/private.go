@@ -30,7 +30,7 @@ type unmasking struct {
 	done   chan struct{}
 
 	mu     sync.Mutex
-	waits  error // why it is not done
+	waits  error // the reason why it is not done
 	masks  []uint64
 	chosen []int64
 	err    error
@@ -83,8 +83,8 @@ func (d *driver) openPrivate(x *ledger.Drive) (waits error, err error) {
 	return nil, nil
 }
 
-// waitForKeepers notes whether the open round's results can be checked. As long as a keeper does
-// not answer, they wait at the gateways and the deadline is suspended.
+// waitForKeepers records whether the open round's results can be checked. While a keeper does
+// not respond, they wait at the gateways and the deadline is suspended.
 func (d *driver) waitForKeepers(now time.Time) {
 	if !d.terms.Checks() {
 		return
@@ -198,8 +198,9 @@ func (d *driver) maskedRound(ctx context.Context, r *ledger.Round, privacy []byt
 	return d.terms.MaskedRound(&v1.Task{Run: d.id, Round: r.Round, Version: r.Version, Weights: v.Weights, Control: v.Control, Limits: limits, Privacy: p})
 }
 
-// unmasked returns the sum of a round's results, and stores in r what becomes known only now. The
-// error terms.ErrSum means that honest agents and keepers cannot have sent these results.
+// unmasked returns the sum of a round's results. It also stores in r the values that are known
+// only after unmasking. The error terms.ErrSum means that honest agents and keepers cannot have
+// sent these results.
 func (d *driver) unmasked(ctx context.Context, r *ledger.Round, u *unmasking) (*round.Fold, error) {
 	sum := make([]uint64, d.terms.MaskedLen())
 	add := func(numbers []byte) error {
@@ -243,9 +244,9 @@ func (d *driver) addChosen(ctx context.Context, r *ledger.Round, u *unmasking, a
 		return 0, err
 	}
 	left := map[string]bool{}
-	for _, at := range u.chosen { // places in the request, which has the same order
+	for _, at := range u.chosen { // positions in the request, which has the same order
 		if at >= int64(len(all)) {
-			return 0, fmt.Errorf("%w: run %s has %d masks, and a keeper was asked about more", ledger.ErrDamaged, d.id, len(all))
+			return 0, fmt.Errorf("%w: run %s has %d masks, but a keeper was asked about more", ledger.ErrDamaged, d.id, len(all))
 		}
 		left[all[at].Name()] = true
 		clients += all[at].Clients
@@ -272,7 +273,8 @@ func (d *driver) refused(ctx context.Context, r ledger.Round, why error) error {
 	next := int64(d.machine.Round())
 	var refusal *keepers.Refused
 	if errors.As(why, &refusal) && refusal.Rule == ruleOnce {
-		// This server was restored from a backup, or the run was rolled back on another one.
+		// Either this server was restored from a backup, or the run was rolled back on another
+		// server.
 		newest, err := d.Keepers.Newest(ctx, d.terms.Plan.Privacy.Keepers, d.id)
 		if err != nil {
 			return err
@@ -287,7 +289,7 @@ func (d *driver) refused(ctx context.Context, r ledger.Round, why error) error {
 		return fmt.Errorf("encoding the state of the rounds: %w", err)
 	}
 	d.wave = fmt.Sprintf("round %d was abandoned: %v", r.Round+1, why)
-	d.log.Warn("a round is abandoned, because it cannot be unmasked", "round", r.Round+1, "error", why)
+	d.log.Warn("a round is abandoned because it cannot be unmasked", "round", r.Round+1, "error", why)
 	d.metrics.rounds.WithLabelValues("refused").Inc()
 	return d.ifCurrent(ctx, r, func(x *ledger.Drive) error {
 		n, err := x.Refuse(r, why.Error(), string(text))

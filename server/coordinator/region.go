@@ -68,17 +68,17 @@ type relay struct {
 	RegionConfig
 	hub           v1.AgentServiceClient
 	lead          ledger.Lead
-	renew         time.Time              // when to renew the lead
-	next          time.Time              // when to check in with the hub
-	announced     time.Time              // when the clients were last announced
+	renew         time.Time              // time to renew the lead
+	next          time.Time              // time of the next check-in with the hub
+	announced     time.Time              // time of the last announcement of the clients
 	clients       int64                  // number of announced clients
-	sent          map[string]bool        // sendings that the hub has accepted, by run and id
-	since         map[roundKey]time.Time // when a round's first unsent result was seen
+	sent          map[string]bool        // sendings that the hub has accepted, by run and ID
+	since         map[roundKey]time.Time // time at which a round's first unsent result was seen
 	retry         backoff.Backoff        // delays while the hub cannot be reached
-	nextIdleCheck time.Time              // when to look for idle runs
+	nextIdleCheck time.Time              // time of the next search for idle runs
 	releases      uint64                 // revision of the hub's list of releases that was adopted; 0 if none
-	nextReleases  time.Time              // when to ask for the list again after it could not be adopted
-	named         []*v1.Turns            // turns of the last check-in, so that the hub does not give them again
+	nextReleases  time.Time              // time of the next request for the list after it could not be adopted
+	named         []*v1.Turns            // turns of the last check-in, so that the hub does not assign them again
 	sums          *prometheus.CounterVec
 }
 
@@ -91,11 +91,11 @@ const (
 	maxRetryDelay = time.Minute
 	callTimeout   = 2 * time.Minute
 	chunk         = 1 << 20
-	answerBytes   = 64 << 20 // a response to a check-in may name all clients of the region
+	answerBytes   = 64 << 20 // a response to a check-in may list all clients of the region
 	planBytes     = 1 << 20
 	reportsAtOnce = 50 // the hub's limit for one check-in
-	// announcedKinds limits the announcements at a time. It is below the hub's limit for an
-	// agent.
+	// announcedKinds is the maximum number of concurrent announcements. It is below the
+	// hub's limit for one agent.
 	announcedKinds = 4
 	retryReleases  = time.Minute
 )
@@ -236,7 +236,7 @@ func (r *relay) announce(ctx context.Context, now time.Time) error {
 	}
 	for _, q := range of {
 		if len(q.Clients) == 0 {
-			continue // they have changed meanwhile
+			continue // the clients have changed since the count
 		}
 		s, err := r.hub.Announce(ctx, q)
 		if err != nil {

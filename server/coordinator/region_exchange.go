@@ -231,7 +231,7 @@ func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
 		return r.refuse(ctx, t, err)
 	}
 	if known.Private() {
-		return r.refuse(ctx, t, errors.New("private plans do not work through a region yet: let its agents join the hub"))
+		return r.refuse(ctx, t, errors.New("private plans do not work through a region yet; its agents must join the hub"))
 	}
 	most := int64(4 * known.Shared)
 	for _, b := range []string{t.Weights, t.Control} {

@@ -14,8 +14,8 @@ import (
 )
 
 // adoptReleases copies the hub's releases with their blobs for the region's agents. It
-// leaves out a release that fails, and asks for the list again after a while. It only logs
-// errors, because they must not stop the relay of tasks.
+// omits a release that fails, and requests the list again later. It only logs errors,
+// because they must not stop the relay of tasks.
 func (r *relay) adoptReleases(ctx context.Context, list *v1.ReleaseList, now time.Time) {
 	if list == nil {
 		return
@@ -53,7 +53,7 @@ func (r *relay) fetchRelease(ctx context.Context, x *v1.Release) error {
 	}
 	b, err := r.fetch(ctx, x.Weights, int64(4*n))
 	if err == nil && len(b) != 4*n {
-		err = fmt.Errorf("%d bytes, want %d as in the plan", len(b), 4*n)
+		err = fmt.Errorf("the blob has %d bytes, but the plan requires %d", len(b), 4*n)
 	}
 	if err != nil {
 		return fmt.Errorf("fetching the weights: %w", err)

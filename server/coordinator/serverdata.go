@@ -50,7 +50,7 @@ func (d *driver) restoreData(x *ledger.Drive) (fits bool, err error) {
 		return true, err
 	case "":
 		p := *d.terms.Plan
-		p.Start = "" // its training is over; the merges need the data
+		p.Start = "" // the start is over, and the merges need the data
 		why = terms.MissingOwnData(&p)
 	default:
 		why = d.Data.Changed(s.Fingerprint)

@@ -18,7 +18,7 @@ import (
 	"loadstar/server/terms"
 )
 
-// ownData returns data for the coordinator. Another number gives other data.
+// ownData returns data for the coordinator. Different numbers give different data.
 func ownData(t *testing.T, number int) *terms.OwnData {
 	t.Helper()
 	k, err := kernel.Default()
@@ -60,8 +60,8 @@ func (s *site) kept(id string) (b []byte) {
 	return b
 }
 
-// A run whose data on the server is missing or has changed waits and says why. It goes on
-// with the data with which it began, to the same weights.
+// A run whose data on the server is missing or has changed waits and reports the reason. It
+// continues with the data with which it began, and reaches the same weights.
 func TestOtherServerData(t *testing.T) {
 	t.Parallel()
 	whole := newSite(t)
@@ -111,7 +111,7 @@ func TestOtherServerData(t *testing.T) {
 	if !bytes.Equal(s.weights("run"), whole.weights("run")) {
 		t.Error("other weights than without the wait")
 	}
-	// A new run begins with the data that there is, or fails with the reason.
+	// A new run begins with the existing data, or fails with the reason.
 	s.data = nil
 	s.restart()
 	s.add("without", fedsim, 0)
@@ -119,8 +119,8 @@ func TestOtherServerData(t *testing.T) {
 	s.wantState("without", ledger.Failed, "needs readings on the server, which has none")
 }
 
-// The server's personal layers are in the ledger and in no blob, because agents may fetch
-// blobs. The end of the run deletes them.
+// The server's personal layers are stored in the ledger and not in a blob, because agents
+// may fetch blobs. The end of the run deletes them.
 func TestServersLayersStay(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -168,7 +168,7 @@ func TestServersLayersStay(t *testing.T) {
 }
 
 // A merge that takes longer than the lead keeps the lead. If another coordinator has taken
-// it nevertheless, the merge is cancelled.
+// the lead anyway, the merge is cancelled.
 func TestLeadDuringMerge(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -200,7 +200,7 @@ func TestLeadDuringMerge(t *testing.T) {
 	}
 }
 
-// A server that is told to stop during a merge leaves the run as it is.
+// A server that is stopped during a merge leaves the run unchanged.
 func TestInterruptedMerge(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -16,7 +16,7 @@ import (
 type start struct {
 	run string
 	// plan is the settled plan without the parts that depend on the fleet's size, because
-	// clients that join meanwhile must not restart the training.
+	// clients that join in the meantime must not restart the training.
 	plan    string
 	cancel  context.CancelFunc
 	done    chan struct{}
@@ -24,9 +24,9 @@ type start struct {
 	err     error
 }
 
-// startWeights returns the shared weights from which a run starts, or nil if they are not
-// trained yet. It begins the training, unless another run is being trained. An error ends
-// the run.
+// startWeights returns the shared weights from which a run starts, or nil if their training
+// is not complete. It begins the training, unless another run is being trained. An error
+// ends the run.
 func (d *driver) startWeights(ctx context.Context, t *terms.Terms, interval time.Duration) ([]float32, error) {
 	p := *t.Plan
 	p.Schedule.Cohort = 0
@@ -50,7 +50,7 @@ func (d *driver) startWeights(ctx context.Context, t *terms.Terms, interval time
 		})
 		return nil, nil
 	case s.run != d.id:
-		return nil, nil // one at a time
+		return nil, nil // one training at a time
 	default:
 		select {
 		case <-s.done:
@@ -60,7 +60,7 @@ func (d *driver) startWeights(ctx context.Context, t *terms.Terms, interval time
 		if s.err != nil {
 			k.endStart()
 			if ctx.Err() != nil {
-				return nil, nil // the coordinator stops
+				return nil, nil // the coordinator is stopping
 			}
 		}
 		return s.weights, s.err

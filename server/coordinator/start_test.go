@@ -10,8 +10,8 @@ import (
 	"loadstar/server/ledger"
 )
 
-// until turns the coordinator until ok returns true. The training of first weights takes
-// real time.
+// until runs the coordinator's turns until ok returns true. Training the first weights
+// takes real time.
 func (s *site) until(what string, ok func() bool) {
 	s.Helper()
 	testkit.Eventually(s, what, func() bool {
@@ -25,7 +25,8 @@ func (s *site) until(what string, ok func() bool) {
 }
 
 // A run that starts on the server's data waits until its first weights are trained. Other
-// runs go on, and a stopped run stops the training. The weights are those of the data.
+// runs continue, and stopping the run stops the training. The weights are those trained on
+// the data.
 func TestStartOnServerData(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -63,7 +64,7 @@ func TestStartOnServerData(t *testing.T) {
 	if initial, _ := x.InitialWeights(); bytes.Equal(s.weights("short"), round.AppendFloats(nil, initial)) {
 		t.Error("version 0 has random weights")
 	}
-	// After it has begun, the run no longer needs the data.
+	// Once the run has begun, it no longer needs the data.
 	s.data = nil
 	s.restart()
 	s.turn()

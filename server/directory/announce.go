@@ -28,7 +28,7 @@ type Announcement struct {
 	Generated bool
 }
 
-// Refused has the clients that an agent may not have, and the reason for the first one.
+// Refused contains the clients that an agent may not host, and the reason for the first one.
 type Refused struct {
 	Clients []string
 	Reason  string
@@ -45,7 +45,7 @@ const (
 	// announcedAtOnce limits the clients per transaction, so that other transactions can
 	// run in between. SQLite writes these in a few hundredths of a second.
 	announcedAtOnce = 256
-	// sameSkew is the largest change of a clock's skew that is not worth a write.
+	// sameSkew is the largest change of a clock's skew that is not stored.
 	sameSkew = time.Second
 )
 
@@ -76,11 +76,11 @@ func (d *Directory) Announce(ctx context.Context, a Announcement, now time.Time)
 	return refused, d.store.Update(ctx, func(tx *sqlstore.Txn) error { return d.announceAgent(ctx, tx, a, diff.clients, now) })
 }
 
-// difference is what an announcement changes.
+// difference is the set of changes in an announcement.
 type difference struct {
 	refused Refused
 	write   []string // clients that are new or that differ, sorted
-	agent   bool     // what the agent says about itself differs
+	agent   bool     // the data about the agent itself differs
 	clients int64    // stored number of clients that are not revoked
 	most    int      // limit on the number of clients
 	adds    bool     // some clients are new
@@ -119,7 +119,7 @@ func (d *Directory) announced(ctx context.Context, a Announcement, inputs string
 		return diff, err
 	}
 	names := slices.Compact(slices.Sorted(slices.Values(a.Clients)))
-	other := map[string]string{} // why the agent cannot have a client of another agent
+	other := map[string]string{} // reasons why the agent cannot have clients of another agent
 	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, ok := mine[name]; return ok })
 	err = sqlstore.QueryIn(ctx, d.store, func(r *sql.Rows) error {
 		var name string
@@ -226,7 +226,7 @@ func (d *Directory) announcePart(ctx context.Context, tx *sqlstore.Txn, a Announ
 	return nil
 }
 
-// announceAgent stores what the agent says about itself, and the number of its clients. The
+// announceAgent stores the agent's data about itself, and the number of its clients. The
 // audit log gets an event if the number has changed.
 func (d *Directory) announceAgent(ctx context.Context, tx *sqlstore.Txn, a Announcement, before int64, now time.Time) error {
 	var skew sql.NullInt64
@@ -244,7 +244,7 @@ func (d *Directory) announceAgent(ctx context.Context, tx *sqlstore.Txn, a Annou
 	err := tx.QueryRowContext(ctx, `UPDATE agents SET clients = (SELECT count(*) FROM clients c WHERE c.agent = $1 AND c.revoked = 0), version = $2, skew = $3, generated = $4, protocol = $5
 		WHERE id = $1 RETURNING clients`, a.Agent, a.Version, skew, generated, a.Protocol).Scan(&clients)
 	if err != nil || clients == before || before == 0 {
-		return err // the log has the join, and a first announcement for each would double it
+		return err // the log already has the join, and an event for each first announcement would double it
 	}
 	return d.log.Record(ctx, tx, now, "agent "+a.Agent, "announce", a.Agent, fmt.Sprintf("clients %d, before %d", clients, before))
 }

@@ -13,7 +13,7 @@ import (
 
 // Event is an action of an operator or an agent, for the audit log.
 type Event struct {
-	ID      string    `json:"id"` // sorts by time; set by the ledger
+	ID      string    `json:"id"` // set by the ledger; sorts by time
 	At      time.Time `json:"time"`
 	Actor   string    `json:"actor"`
 	Action  string    `json:"action"`
@@ -48,9 +48,9 @@ type AuditQuery struct {
 	// Before is the id of an event, or empty. Only older events are selected.
 	Before string
 	// After is the id of an event, a prefix of one, or empty. Only newer events are
-	// selected, and the oldest come first. An id contains the time at which its
-	// transaction began, so an event can appear before one that was already read. Until
-	// leaves out recent events, among which this can happen.
+	// selected, and the oldest come first. An id contains the start time of its
+	// transaction, so an event can appear before one that was already read. Until excludes
+	// recent events, for which this can happen.
 	After string
 	Until time.Time
 	// Actors and Actions select events with any of these actors and any of these actions.

@@ -1,11 +1,11 @@
-// Package directory stores who takes part: agents with their certificates and clients, join
+// Package directory stores the participants: agents with their certificates and clients, join
 // tokens, and users with their sessions and certificates. It also stores the clients' reports
 // and the audit log. Package ledger counts updates.
 package directory
 
 import "loadstar/server/sqlstore"
 
-// Directory has the agents, their clients and the tokens with which they join.
+// Directory contains the agents, their clients and the tokens with which they join.
 type Directory struct {
 	store   *sqlstore.Store
 	users   *Users

@@ -17,7 +17,7 @@ type Client struct {
 	Revoked                bool
 	Inputs                 []string
 	Step                   time.Duration
-	Protocol               int64 // of its agent; 0 if it is not known
+	Protocol               int64 // of its agent; 0 if not known
 }
 
 // ClientQuery selects clients. Empty fields select all.
@@ -42,7 +42,8 @@ func scanClient(row interface{ Scan(...any) error }) (c Client, err error) {
 // Clients returns clients in the order of their names.
 func (d *Directory) Clients(ctx context.Context, q ClientQuery) (all []Client, err error) {
 	defer sqlstore.Wrap(&err, "reading clients")
-	// Every form of the query starts from an index that finds few rows, or walks the names in order.
+	// Every form of the query starts from an index with few matching rows, or reads the names
+	// in order.
 	args := []any{q.After}
 	text := "SELECT " + clientColumns + " FROM clients c JOIN agents a ON a.id = c.agent WHERE c.name > $1"
 	if q.Agent != "" {
@@ -74,11 +75,11 @@ type AgentState struct {
 	Joined, Seen, Revoked time.Time
 	Clients               int64 // that are not revoked
 	Version               string
-	Protocol              int64          // 0 if it is not known
-	Skew                  *time.Duration // nil if it is not known
+	Protocol              int64          // 0 if not known
+	Skew                  *time.Duration // nil if not known
 	Generated             bool
-	Token                 string    // id of the token with which it joined last; empty if it is not known
-	Copied                time.Time // when two machines were first seen with its identity
+	Token                 string    // ID of the token with which it last joined; empty if not known
+	Copied                time.Time // time at which two machines were first seen with its identity
 }
 
 const agentColumns = "id, name, joined, expires, seen, revoked, clients, version, skew, generated, protocol, token, copied"
@@ -99,8 +100,8 @@ func scanAgent(row interface{ Scan(...any) error }) (a AgentState, err error) {
 // AgentQuery selects agents. Empty fields select all.
 type AgentQuery struct {
 	After string // last id of the previous page
-	Name  string // beginning of the name or the id
-	Token string // id of the token with which they joined last; not together with Name
+	Name  string // beginning of the name or the ID
+	Token string // ID of the token with which they last joined; not together with Name
 	// Findings selects agents with a client whose newest report has findings.
 	Findings bool
 	Limit    int
@@ -121,7 +122,7 @@ func (d *Directory) AgentStates(ctx context.Context, q AgentQuery) (all []AgentS
 	case q.Token != "":
 		text, args = part(" AND token = $3"), append(args, q.Token)
 	case q.Name != "":
-		// Two queries with an index each, because OR would walk all agents.
+		// Use two queries with an index each, because OR would read all agents.
 		text = "SELECT * FROM (" + part(" AND "+d.store.PrefixClause("name", q.Name, &args)) + ") AS named UNION SELECT * FROM (" +
 			part(" AND "+d.store.PrefixClause("id", q.Name, &args)) + ") AS identified ORDER BY id LIMIT $2"
 	}
@@ -140,11 +141,11 @@ func (d *Directory) AgentState(ctx context.Context, id string) (a AgentState, er
 	return a, sqlstore.OrNotFound(err, "agent "+id)
 }
 
-// FleetCounts has numbers of agents and clients.
+// FleetCounts contains numbers of agents and clients.
 type FleetCounts struct {
 	Agents, Clients int64 // that are not revoked
-	Quiet           int64 // agents that were not seen since a time
-	Expiring        int64 // agents whose certificate ends before a time
+	Quiet           int64 // agents that were not seen since a given time
+	Expiring        int64 // agents whose certificate expires before a given time
 	Revoked         int64 // agents
 	Generated       bool  // an agent has synthetic readings
 }

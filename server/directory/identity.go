@@ -71,7 +71,7 @@ func joinDetail(a Agent, t Token) string {
 	return strings.TrimPrefix(a.Name+", token "+t.ID, ", ")
 }
 
-// Caller is what the ledger knows about a calling agent.
+// Caller is the ledger's data about a calling agent.
 type Caller struct {
 	ID      string
 	Revoked bool
@@ -80,8 +80,8 @@ type Caller struct {
 	Hosts, Copied bool
 
 	used              Credential // the newest certificate that it has used
-	since             time.Time  // when it used that first
-	previous, pending string     // serials of the certificate before, and of one that it has not used yet
+	since             time.Time  // time of its first use
+	previous, pending string     // serial numbers of the previous certificate and of one that is not used yet
 }
 
 // Uses reports whether the agent may call with a certificate until it is revoked or uses another
@@ -130,16 +130,16 @@ const (
 	InUse CredentialState = iota
 	// Issued means that the agent uses the certificate for the first time (see Switch).
 	Issued
-	// Replaced means that the certificate was in use shortly before. A call that began with
+	// Replaced means that the certificate was in use until recently. A call that began with
 	// it may still be in progress.
 	Replaced
-	// Copied means that the certificate was replaced long ago, or was issued besides the
-	// one in use.
+	// Copied means that the certificate was replaced long ago, or was issued in parallel to
+	// the one in use.
 	Copied
 )
 
 // replacedFor is how long calls with the previous certificate are accepted. It is longer
-// than the server lets a call last.
+// than the server's limit for a call.
 const replacedFor = 15 * time.Minute
 
 // Credential returns the state of the certificate that a call presents.

@@ -26,7 +26,7 @@ func (x *identities) renew(serial string) Credential {
 	return x.cert(serial)
 }
 
-// shows presents a certificate, as a gateway does.
+// shows presents a certificate to the directory, as a gateway does.
 func (x *identities) shows(c Credential, want CredentialState) {
 	x.Helper()
 	who, err := x.l.Directory.Caller(x.Context(), "agent")
@@ -46,8 +46,8 @@ func (x *identities) shows(c Credential, want CredentialState) {
 	}
 }
 
-// An honest agent is never taken for a copy, and a copy is noticed at the latest when one of
-// the two machines renews.
+// An honest agent is never mistaken for a copy, and a copy is detected at the latest when
+// one of the two machines renews.
 func TestCredentials(t *testing.T) {
 	for what, test := range map[string]func(x *identities, first Credential){
 		"a renewal": func(x *identities, first Credential) {
@@ -72,7 +72,7 @@ func TestCredentials(t *testing.T) {
 		},
 		"an answer is late": func(x *identities, first Credential) {
 			next := x.renew("2")
-			x.renew("3") // an older request, which a gateway handled late; the agent no longer waits
+			x.renew("3") // a gateway handled an older request late; the agent no longer waits
 			x.shows(first, InUse)
 			x.shows(next, Issued)
 			x.shows(next, InUse)

@@ -15,7 +15,7 @@ type IssuerCount struct {
 	// Expired is the number of these agents whose certificate has expired.
 	Agents, Expired int64
 	// Certificates is the number of users' certificates that are neither revoked nor expired
-	// nor renewed. It omits those of local, because each gateway renews its own.
+	// nor renewed. It omits those of local, because each gateway renews its own certificate.
 	Certificates int64
 }
 
@@ -33,7 +33,7 @@ func (d *Directory) CountIssuers(ctx context.Context, ids []string, now time.Tim
 	}
 	which = append(which, other)
 	counts := make([]IssuerCount, len(which))
-	// There are two issuers at most. Sums need no sorting, unlike groups.
+	// There are at most two issuers. Unlike groups, sums need no sorting.
 	var agents, certificates []string
 	var intoAgents, intoCertificates []any
 	for i, w := range which {

@@ -15,13 +15,13 @@ var cluster pgtest.Cluster
 
 func TestMain(m *testing.M) { cluster.Main(m) }
 
-// t0 is the time at which all tests begin, instead of the real time.
+// t0 is the time at which all tests begin, in place of the real time.
 var t0 = time.UnixMilli(1_700_000_000_000)
 
 // after returns t0 plus d.
 func after(d time.Duration) time.Time { return t0.Add(d) }
 
-// database is everything in a new database.
+// database contains everything in a new database.
 type database struct {
 	Directory *Directory
 	Users     *Users

@@ -14,7 +14,7 @@ import (
 // Filter selects clients among those that are not revoked. Empty fields select all.
 type Filter struct {
 	Seen   time.Time     // their agents were seen at this time or later
-	Inputs []string      // they have all of these
+	Inputs []string      // inputs, all of which they have
 	Step   time.Duration // interval of their readings
 }
 

@@ -39,7 +39,8 @@ const reportDaysKept = 90
 // Today returns the number of a day.
 func Today(now time.Time) int64 { return now.Unix() / (24 * 3600) }
 
-// histogram describes the buckets of a metric. All values above the last bucket are in it.
+// histogram describes the buckets of a metric. The last bucket also contains all larger
+// values.
 type histogram struct {
 	width float64
 	last  int64
@@ -176,7 +177,7 @@ func (p *Reports) DropOldReports(ctx context.Context, now time.Time) (err error)
 // value.
 type ReportDay struct {
 	Day                             int64
-	Clients                         int64 // that use the release
+	Clients                         int64 // clients that use the release
 	Total                           int64 // that reported
 	Drifting, Wanting               int64
 	RelativeMAE, Coverage, Fallback float64 // medians

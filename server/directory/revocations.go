@@ -66,7 +66,7 @@ func (d *Directory) Reapply(ctx context.Context, events []Event, now time.Time) 
 		switch err := d.reapply(ctx, e, now); {
 		case err == nil:
 			n++
-		case !errors.Is(err, sqlstore.ErrNotFound) && !errors.Is(err, sqlstore.ErrRefused): // it was done, or there is nothing to do
+		case !errors.Is(err, sqlstore.ErrNotFound) && !errors.Is(err, sqlstore.ErrRefused): // the action was done already, or there is nothing to do
 			return n, err
 		}
 	}

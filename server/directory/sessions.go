@@ -102,7 +102,7 @@ func (us *Users) AddCertificate(ctx context.Context, c Certificate, actor string
 			return err
 		}
 		if u.Source == SourceOIDC {
-			return fmt.Errorf("user %s signs in with the OIDC provider, and a certificate would outlive a change there; add a user of another name for it: %w", c.User, sqlstore.ErrRefused)
+			return fmt.Errorf("user %s signs in with the OIDC provider, and a certificate would remain valid after a change there; add a separate user for it: %w", c.User, sqlstore.ErrRefused)
 		}
 		if err := expireCertificates(ctx, tx, c.Issued); err != nil {
 			return err
@@ -142,7 +142,7 @@ func insertCertificate(ctx context.Context, tx *sqlstore.Txn, c Certificate) err
 
 // RecordLocal stores a certificate that a gateway found in its folder or wrote there, unless
 // it is stored already. It never makes a revoked certificate valid again. Beyond the limit,
-// the oldest certificate of local ends, because a gateway must be able to start.
+// the oldest certificate of local becomes invalid, because a gateway must be able to start.
 func (us *Users) RecordLocal(ctx context.Context, c Certificate, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "storing the certificate of", c.User)
 	return us.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -218,7 +218,8 @@ func (us *Users) RevokeCertificate(ctx context.Context, prefix, actor string, no
 		if err != nil {
 			return err
 		}
-		// Each gets an event, because a restored ledger may lack the newest certificate.
+		// Each revoked certificate gets an event, because a restored ledger may lack the
+		// newest one.
 		for _, s := range serials {
 			if _, err := tx.ExecContext(ctx, "UPDATE certificates SET revoked = $2 WHERE serial = $1 AND revoked = 0", s, sqlstore.ToMillis(now)); err != nil {
 				return err

@@ -16,7 +16,7 @@ import (
 type Token struct {
 	ID, Note, Actor                 string // ID is TokenID of the hash
 	Created, Expires, Used, Revoked time.Time
-	Uses, Joined                    int64 // agents that may still join with it, and those that did
+	Uses, Joined                    int64 // agents that may still join with it, and agents that have joined
 	// Clients limits the clients of each agent that joins with the token. 0 means that
 	// only the server's limit applies. The clients' names must match Pattern, as in
 	// path.Match. An empty pattern matches every name.
@@ -136,7 +136,7 @@ func usable(row *sql.Row, now time.Time) error {
 	case t.Uses <= 0:
 		return fmt.Errorf("the token is used up: %w", sqlstore.ErrRefused)
 	case !t.Expires.After(now):
-		return fmt.Errorf("the token expired at %s, and the server's clock says %s: %w", t.Expires.UTC().Format(form), now.UTC().Format(form), sqlstore.ErrRefused)
+		return fmt.Errorf("the token expired at %s, and the server's clock shows %s: %w", t.Expires.UTC().Format(form), now.UTC().Format(form), sqlstore.ErrRefused)
 	}
 	return nil
 }

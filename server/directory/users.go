@@ -44,8 +44,8 @@ type Session struct {
 	Created, Expires time.Time
 }
 
-// Users has the people and programs that may call the operators' API, with their sessions and
-// certificates.
+// Users contains the people and programs that may call the operators' API, with their
+// sessions and certificates.
 type Users struct {
 	store *sqlstore.Store
 	log   *Log
@@ -317,7 +317,7 @@ func forgetExternal(ctx context.Context, tx *sqlstore.Txn, now time.Time) error 
 	return err
 }
 
-// addSession adds a session. Only the user's newest sessions stay. The caller must have
+// addSession adds a session. Only the user's newest sessions remain. The caller must have
 // locked the user.
 func (us *Users) addSession(ctx context.Context, tx *sqlstore.Txn, s Session, hash []byte, actor string) (Session, error) {
 	s.ID = strings.ToLower(rand.Text()[:12])

@@ -71,7 +71,7 @@ func TestUsers(t *testing.T) {
 		wantIs(t, err, sqlstore.ErrRefused)
 		wantIs(t, l.Users.RemoveUser(ctx, LocalUser, "admin", t0), sqlstore.ErrRefused)
 		wantIs(t, l.Users.RemoveUser(ctx, "nobody", "admin", t0), sqlstore.ErrNotFound)
-		// A removed user takes everything along.
+		// Removing a user removes everything that belongs to it.
 		signedIn(t, l, "anna", "cookie", t0)
 		testkit.Must(t, l.Users.AddLogin(ctx, hashed("code"), "anna", after(time.Minute), "admin", t0))
 		testkit.Must(t, l.Users.AddCertificate(ctx, Certificate{Serial: "5e", User: "anna", Issued: t0, Expires: after(time.Hour)}, "admin"))
@@ -94,7 +94,7 @@ func TestUsersLimit(t *testing.T) {
 		testkit.Must(t, err)
 		_, err = l.Users.PutUser(ctx, "one-too-many", "viewer", "admin", t0)
 		wantIs(t, err, sqlstore.ErrRefused)
-		// Users of a provider without a session make room for others.
+		// Users of a provider who have no session are removed to make room for others.
 		_, err = l.Users.SignIn(ctx, User{Name: "oidc:anna", Role: "viewer", Subject: "1"}, "spare", hashed("cookie"), time.Hour, actorOf, t0)
 		testkit.Must(t, err)
 		_, err = l.Users.PutUser(ctx, "one-too-many", "viewer", "admin", t0)
@@ -110,14 +110,14 @@ func TestLogins(t *testing.T) {
 		l, ctx := open(t, at), t.Context()
 		_, err := l.Users.PutUser(ctx, "anna", "viewer", "admin", t0)
 		testkit.Must(t, err)
-		// A code works once and until it expires.
+		// A code works once, and only until it expires.
 		s := signedIn(t, l, "anna", "first", t0)
 		_, err = l.Users.UseLogin(ctx, hashed("code of first"), hashed("again"), time.Hour, actorOf, t0)
 		wantIs(t, err, sqlstore.ErrRefused)
 		testkit.Must(t, l.Users.AddLogin(ctx, hashed("late"), "anna", after(time.Minute), "admin", t0))
 		_, err = l.Users.UseLogin(ctx, hashed("late"), hashed("x"), time.Hour, actorOf, after(time.Minute))
 		wantIs(t, err, sqlstore.ErrRefused)
-		// A session knows its user's present role, and ends by itself.
+		// A session has its user's current role, and expires.
 		got, role, err := l.Users.SessionOf(ctx, hashed("first"), t0)
 		testkit.Must(t, err)
 		pgtest.Equal(t, "session", fmt.Sprint(got.ID == s.ID, got.User, role, got.Via, got.Expires.Equal(after(time.Hour))), "trueannaviewerlogintrue")
@@ -130,7 +130,7 @@ func TestLogins(t *testing.T) {
 		wantIs(t, err, sqlstore.ErrNotFound)
 		_, err = l.Users.Session(ctx, s.ID, after(time.Hour))
 		wantIs(t, err, sqlstore.ErrNotFound)
-		// Only the newest codes and sessions of a user stay.
+		// Only the newest codes and sessions of a user remain.
 		for i := range maxLogins + 3 {
 			testkit.Must(t, l.Users.AddLogin(ctx, hashed(fmt.Sprint("l", i)), "anna", after(time.Duration(i+60)*time.Second), "admin", t0))
 		}
@@ -150,7 +150,7 @@ func TestLogins(t *testing.T) {
 		all, err = l.Users.Sessions(ctx, "", 100, after(time.Minute))
 		testkit.Must(t, err)
 		pgtest.Equal(t, "newest first", fmt.Sprint(len(all), all[0].User), fmt.Sprint(maxSessions+1, "local"))
-		// An ended session is gone.
+		// An ended session does not exist any more.
 		testkit.Must(t, l.Users.EndSession(ctx, all[0].ID, "admin", after(time.Minute)))
 		wantIs(t, l.Users.EndSession(ctx, all[0].ID, "admin", after(time.Minute)), sqlstore.ErrNotFound)
 		_, _, err = l.Users.SessionOf(ctx, hashed("local's"), after(time.Minute))
@@ -208,10 +208,10 @@ func TestSignIn(t *testing.T) {
 		pgtest.Equal(t, "first", sign("1", "oidc:anna", "viewer", "a"), "oidc:anna")
 		pgtest.Equal(t, "another of the name", sign("2", "oidc:anna", "admin", "b"), "oidc:anna-2")
 		pgtest.Equal(t, "roles", roleOf("a")+" "+roleOf("b"), "viewer admin")
-		// The subject counts, not the name.
+		// The subject identifies a user, not the name.
 		pgtest.Equal(t, "renamed", sign("1", "oidc:boss", "operator", "c"), "oidc:anna")
 		pgtest.Equal(t, "roles", roleOf("a")+" "+roleOf("c"), "operator operator")
-		// Nobody can get a local name, a login link or a certificate this way.
+		// Nobody can get a local name, a login link or a certificate through a provider.
 		_, err := l.Users.SignIn(ctx, User{Name: LocalUser, Role: "viewer", Subject: "3"}, LocalUser, hashed("d"), time.Hour, actorOf, t0)
 		wantIs(t, err, sqlstore.ErrRefused)
 		_, err = l.Users.PutUser(ctx, "oidc:anna", "admin", "admin", t0)
@@ -244,7 +244,7 @@ func TestCertificates(t *testing.T) {
 		wantIs(t, err, sqlstore.ErrNotFound)
 		_, err = l.Users.RevokeCertificate(ctx, "", "admin", t0)
 		wantIs(t, err, sqlstore.ErrNotFound)
-		// Whoever stole the key may have opened a session, and may have a link for later.
+		// The thief of a key may have opened a session, and may have a login link for later.
 		_, err = l.Users.PutUser(ctx, "bob", "viewer", "admin", t0)
 		testkit.Must(t, err)
 		signedIn(t, l, "anna", "hers", t0)
@@ -266,7 +266,8 @@ func TestCertificates(t *testing.T) {
 		wantIs(t, err, sqlstore.ErrNotFound)
 		_, err = l.Users.RevokeCertificate(ctx, "aa", "admin", t0) // aa02 is the only valid one
 		testkit.Must(t, err)
-		// A user can have a limited number, which revoking and expiry lower.
+		// A user may have a limited number of certificates, which decreases by revocation and
+		// expiry.
 		for i := range maxUserCertificates {
 			testkit.Must(t, add(fmt.Sprintf("bb%02d", i), time.Duration(i+1)*time.Minute))
 		}
@@ -289,8 +290,8 @@ func TestCertificates(t *testing.T) {
 	})
 }
 
-// A gateway can always record its certificate, a revoked one stays revoked, and the newest
-// certificates of local are accepted.
+// A gateway can always record its certificate, a revoked certificate stays revoked, and the
+// newest certificates of local are accepted.
 func TestRecordLocal(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()

@@ -13,7 +13,7 @@ import (
 	"loadstar/server/pki"
 )
 
-// backupFile has the outcome of the newest backup, in the server's folder.
+// backupFile contains the outcome of the newest backup, in the server's folder.
 const backupFile = "backup.json"
 
 // Backup is the outcome of the newest successful backup, and of a later failed one.
@@ -62,13 +62,13 @@ func (c *Config) backup(all *finding.List) {
 	case errors.Is(err, fs.ErrNotExist) && c.isNew():
 		all.OK(check, "none was made of this new server yet")
 	case errors.Is(err, fs.ErrNotExist):
-		all.Warn(check, do, "none was made of %s", c.Dir)
+		all.Warn(check, do, "there is no backup of %s", c.Dir)
 	case err != nil:
 		all.Warn(check, do, "%v", err)
 	case b.Failed != "":
 		all.Fail(check, "see journalctl -u loadstar-backup; check the disk of the backups", "the newest one failed at %s: %s", b.FailedAt.Local().Format(time.DateTime), b.Failed)
 	case time.Since(b.At) > backupWarning:
-		all.Warn(check, do, "the newest one is from %s: %s", b.At.Local().Format(time.DateTime), b.File)
+		all.Warn(check, do, "the newest backup is from %s: %s", b.At.Local().Format(time.DateTime), b.File)
 	default:
 		all.OK(check, "%s, %s ago", b.File, time.Since(b.At).Round(time.Minute))
 	}

@@ -24,9 +24,9 @@ import (
 	"loadstar/server/pki"
 )
 
-// Config says what to examine. Parts that are nil or empty are left out.
+// Config describes what to examine. Parts that are nil or empty are skipped.
 type Config struct {
-	// Dir is the server's folder, and BlobsDir the folder of the blobs, if they are files.
+	// Dir is the server's folder, and BlobsDir the folder of the blobs if they are files.
 	Dir, BlobsDir string
 	// PKI is the folder of the certificate authority. Operator is the folder of the
 	// local operator's credentials.
@@ -52,9 +52,9 @@ const (
 	backupWarning = 3 * time.Hour
 )
 
-// Settings checks the settings that must be right before a server may start. With a
-// wrong setting, a counted update can be lost. An error means that a store did not
-// reveal a setting.
+// Settings checks the settings that must be right before a server may start. With a wrong
+// setting, a counted update can be lost. An error means that a setting of a store could not
+// be read.
 func (c *Config) Settings(ctx context.Context) (all finding.List, err error) {
 	if c.Ledger != nil {
 		if all, err = c.Ledger.Store.Settings(ctx); err != nil {
@@ -135,7 +135,7 @@ func (c *Config) certificates(all *finding.List) {
 	}
 	issuers, err := pki.Issuers(c.PKI)
 	if errors.Is(err, fs.ErrNotExist) {
-		return // a new server makes it
+		return // a new server creates it
 	} else if err != nil {
 		all.Fail("issuer of certificates", "restore "+c.PKI+" from a backup", "%v", err)
 		return
@@ -147,9 +147,9 @@ func (c *Config) certificates(all *finding.List) {
 		}
 	}
 	if own, err := mtls.ReadFolder(c.Operator); err == nil {
-		all.Validity("local operator's certificate", own.Leaf.NotBefore, own.Leaf.NotAfter, operatorWarning, "start the server again, which renews it")
+		all.Validity("local operator's certificate", own.Leaf.NotBefore, own.Leaf.NotAfter, operatorWarning, "restart the server, which renews it")
 	} else if !errors.Is(err, fs.ErrNotExist) {
-		all.Warn("local operator's certificate", "remove "+c.Operator+" and start the server again, which makes new ones", "%v", err)
+		all.Warn("local operator's certificate", "remove "+c.Operator+" and restart the server, which then creates new credentials", "%v", err)
 	}
 }
 
@@ -170,7 +170,7 @@ func (c *Config) database(ctx context.Context, all *finding.List) {
 func (c *Config) fleet(ctx context.Context, all *finding.List) {
 	n, err := c.Ledger.Directory.Agents(ctx)
 	if err != nil {
-		return // the check of the database says it
+		return // the check of the database reports it
 	}
 	now := time.Now()
 	quiet := c.Quiet(n)
@@ -178,12 +178,12 @@ func (c *Config) fleet(ctx context.Context, all *finding.List) {
 	switch {
 	case err != nil || f.Agents == 0:
 	case f.Quiet*10 > f.Agents:
-		all.Warn("agents", "see loadstar fleet list; check the network to them, and their machines", "%d of %d agents were not seen for %s", f.Quiet, f.Agents, quiet)
+		all.Warn("agents", "see loadstar fleet list; check these agents' machines and the network to them", "%d of %d agents were not seen for %s", f.Quiet, f.Agents, quiet)
 	default:
 		all.OK("agents", "%d of %d were seen in the last %s", f.Agents-f.Quiet, f.Agents, quiet)
 	}
 	if err == nil && f.Expiring > 0 {
-		all.Warn("agents' certificates", "check that these agents run and reach the server: a running agent renews its certificate", "%d end within %s", f.Expiring, agentWarning)
+		all.Warn("agents' certificates", "check that these agents run and reach the server, because a running agent renews its certificate", "%d end within %s", f.Expiring, agentWarning)
 	}
 }
 
@@ -194,22 +194,22 @@ func (c *Config) rounds(ctx context.Context, all *finding.List) {
 	}
 	some, err := c.Waits(ctx)
 	switch {
-	case err != nil: // the check of the database says it
+	case err != nil: // the check of the database reports it
 	case len(some) == 0:
 		all.OK("rounds", "no round waits for a silent agent")
 	default:
-		all.Warn("rounds", "check the machines of these agents and the network to them; the round goes on without them", "%s", strings.Join(some, "; "))
+		all.Warn("rounds", "check the machines of these agents and the network to them; the round continues without them", "%s", strings.Join(some, "; "))
 	}
 }
 
-// wrongMeter has the findings that show a faulty meter.
+// wrongMeter contains the findings that indicate a faulty meter.
 var wrongMeter = []string{"impossible", "unit-jump", "clock-shift"}
 
-// readings says whether clients send nonsense.
+// readings reports whether clients send invalid readings.
 func (c *Config) readings(ctx context.Context, all *finding.List) {
 	found, err := c.Ledger.Reports.FindingsNow(ctx)
 	if err != nil {
-		return // the check of the database says it
+		return // the check of the database reports it
 	}
 	var some []string
 	for _, f := range found {
@@ -221,14 +221,14 @@ func (c *Config) readings(ctx context.Context, all *finding.List) {
 		all.OK("clients' readings", "no client reports that its meter is wrong")
 		return
 	}
-	all.Warn("clients' readings", "see loadstar fleet list --findings, and the pages of these agents", "clients report that their meters are wrong: %s", strings.Join(some, ", "))
+	all.Warn("clients' readings", "see loadstar fleet list --findings, and the pages of these agents", "clients report faulty meters: %s", strings.Join(some, ", "))
 }
 
 // versions compares the versions of agents with that of this program.
 func (c *Config) versions(ctx context.Context, all *finding.List) {
 	seen, err := c.Ledger.Directory.AgentVersions(ctx)
 	if err != nil || c.Version == "" || len(seen) == 0 {
-		return // the check of the database says it
+		return // the check of the database reports it
 	}
 	var others []string
 	for _, v := range slices.Sorted(maps.Keys(seen)) {

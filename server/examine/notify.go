@@ -22,8 +22,8 @@ type Notifier struct {
 	Page string
 	Log  *slog.Logger
 
-	told   map[string]finding.Level // what was sent, by check
-	before map[string]finding.Level // of the last examination
+	told   map[string]finding.Level // levels that were sent, by check
+	before map[string]finding.Level // levels of the previous examination
 }
 
 const notifyFor = 10 * time.Second
@@ -55,7 +55,7 @@ func (n *Notifier) note(ctx context.Context, all finding.List) {
 		}
 		if err := n.send(ctx, f); err != nil {
 			// The address can be a secret.
-			n.Log.Warn("cannot send a notification; it is sent again in a minute", "check", f.Check, "error", strings.ReplaceAll(err.Error(), n.address, "the address of --notify"))
+			n.Log.Warn("cannot send a notification; the server retries in a minute", "check", f.Check, "error", strings.ReplaceAll(err.Error(), n.address, "the address of --notify"))
 			continue
 		}
 		n.told[f.Check] = f.Level
@@ -66,7 +66,7 @@ func (n *Notifier) note(ctx context.Context, all finding.List) {
 type message struct {
 	Alert   string        `json:"alert"`
 	Check   string        `json:"check"`
-	Level   finding.Level `json:"level"` // OK means that it is over
+	Level   finding.Level `json:"level"` // OK means that the problem is over
 	Text    string        `json:"text"`
 	Do      string        `json:"do,omitempty"`
 	Runbook string        `json:"runbook,omitempty"`
@@ -107,7 +107,7 @@ func (n *Notifier) send(ctx context.Context, f finding.Finding) error {
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode/100 != 2 {
-		return fmt.Errorf("it answers %s", answer.Status)
+		return fmt.Errorf("the server returned %s", answer.Status)
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"loadstar/internal/finding"
 )
 
-// TestNotify checks when a notification is sent, in both forms, and that one that failed is sent
+// TestNotify checks when notifications are sent, in both formats, and that a failed one is sent
 // again.
 func TestNotify(t *testing.T) {
 	var got []string

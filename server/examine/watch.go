@@ -19,7 +19,8 @@ import (
 const (
 	// every is the time between two examinations of a running server.
 	every = time.Minute
-	// longest limits one examination, because a hanging store must not stop the checks of the others.
+	// longest is the time limit of an examination, because a hanging store must not stop the
+	// checks of the others.
 	longest = 45 * time.Second
 	// checkEvery is the time between two checks of a SQLite ledger for damage, which read
 	// the whole file.
@@ -36,8 +37,8 @@ type Watcher struct {
 	// Unclean is set if the previous process did not end cleanly.
 	Unclean bool
 
-	known     map[string]finding.Finding // what was logged, by check
-	checked   time.Time                  // when the ledger was checked for damage
+	known     map[string]finding.Finding // logged findings, by check
+	checked   time.Time                  // time of the latest check of the ledger for damage
 	findings  *prometheus.GaugeVec
 	up        *prometheus.GaugeVec
 	free      *prometheus.GaugeVec
@@ -66,11 +67,11 @@ func (w *Watcher) Register(r prometheus.Registerer) {
 	for _, code := range wrongMeter {
 		w.clients.WithLabelValues(code)
 	}
-	w.offset = prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_clock_offset_seconds", Help: "How far this machine's clock is ahead of the database's; 0 with SQLite."})
-	w.timeline = prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_database_timeline", Help: "Number that PostgreSQL increases when a standby becomes the primary; 0 with SQLite."})
-	w.backupAt = prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_backup_timestamp_seconds", Help: "When the newest backup of the server's folder was made; 0 if there is none."})
+	w.offset = prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_clock_offset_seconds", Help: "Time by which this machine's clock is ahead of the database's; 0 with SQLite."})
+	w.timeline = prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_database_timeline", Help: "Number that PostgreSQL increments when a standby becomes the primary; 0 with SQLite."})
+	w.backupAt = prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_backup_timestamp_seconds", Help: "Time of the newest backup of the server's folder; 0 if there is none."})
 	w.backupBad = prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_backup_failed", Help: "1 if the newest backup of the server's folder failed."})
-	unclean := prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_unclean_start", Help: "1 if the process before this one did not end cleanly."})
+	unclean := prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_unclean_start", Help: "1 if the previous process did not end cleanly."})
 	if w.Unclean {
 		unclean.Set(1)
 	}
@@ -80,13 +81,13 @@ func (w *Watcher) Register(r prometheus.Registerer) {
 		}
 	}
 	r.MustRegister(w.findings, w.up, w.free, w.ends, w.agents, w.clients, w.offset, w.timeline, unclean)
-	if w.Ledger.Store.SQLitePath() != "" { // other databases are backed up by their own tools
+	if w.Ledger.Store.SQLitePath() != "" { // other databases are backed up with their own tools
 		r.MustRegister(w.backupAt, w.backupBad)
 	}
 }
 
-// checks has all checks that alerts watch. Their metrics exist before the first
-// finding, even for stores that this server does not have.
+// checks lists all checks that alerts watch. Their metrics exist before the first finding,
+// even for stores that this server does not use.
 var checks = []string{
 	"database", "database's answer", "database's fsync", "database's full_page_writes", "database's synchronous_commit", "database's standbys",
 	"database's checksums", "database's isolation", "database's connections", "database's journal", "database's file system", "database's integrity",
@@ -119,7 +120,7 @@ func (w *Watcher) once(ctx context.Context) {
 	}
 	state := append(w.State(inner), w.integrity(inner)...)
 	if ctx.Err() != nil {
-		return // a server that ends closes its stores
+		return // a server that is ending closes its stores
 	}
 	w.note(state, true)
 	if w.Notify != nil {
@@ -223,7 +224,7 @@ func (w *Watcher) measure(ctx context.Context, state finding.List) {
 	}
 }
 
-// expiries returns when the certificates of the server end.
+// expiries returns the expiry times of the server's certificates.
 func (w *Watcher) expiries() map[string]time.Time {
 	all := map[string]time.Time{}
 	if w.PKI == "" {
@@ -231,7 +232,7 @@ func (w *Watcher) expiries() map[string]time.Time {
 	}
 	issuers, err := pki.Issuers(w.PKI)
 	if err != nil {
-		return all // the checks say it
+		return all // the checks report it
 	}
 	for _, i := range issuers {
 		if i.Signs {

@@ -24,7 +24,7 @@ const (
 	// Callers without a certificate may only join, which needs only a small message. Limits
 	// on connections also bound their calls.
 	joinsOfAddress = 256
-	joinsOfAll     = 4096 // if addresses are not told apart, because all callers come through a proxy
+	joinsOfAll     = 4096 // for all callers together if addresses cannot be distinguished because of a proxy
 	joinBytes      = 16 << 10
 
 	maxCallers = 100_000
@@ -32,25 +32,26 @@ const (
 	// days.
 	rarePerSecond, rareBurst = 20.0 / 60, 20
 	// An agent may call ten times as often as requested, and at least leastCalls times a second.
-	// It may use burstSeconds of this allowance at once. A message above smallMessage has a
-	// result or names many clients. An agent may send resultsPerSecond of these.
+	// It may use burstSeconds of this allowance at once. A message larger than smallMessage
+	// contains a result or names many clients. An agent may send resultsPerSecond of these.
 	callFactor, leastCalls, burstSeconds = 10, 10, 10
 	smallMessage, resultsPerSecond       = 2 << 10, 200
-	// failuresPerSecond limits the joins from an address that are refused because of their token.
+	// failuresPerSecond is the maximum rate of joins from an address that are refused because
+	// of their token.
 	failuresPerSecond, failuresBurst = 1, 60
 )
 
 // fair limits the requests of each caller. It is also an interceptor.
 type fair struct {
-	rates  map[string]*connlimit.Rates // of agents, by procedure
-	large  *connlimit.Rates            // of agents' large messages
+	rates  map[string]*connlimit.Rates // call rates of agents, by procedure
+	large  *connlimit.Rates            // rates of agents' large messages
 	failed *connlimit.Rates            // refused joins, by address; nil if there is no such limit
 
 	report *access.LimitReport
 
 	mu    sync.Mutex
 	lanes map[string]*lane // by agent
-	heavy chan struct{}    // limits the heavy calls that are decoded or served at a time
+	heavy chan struct{}    // limits the number of heavy calls that are decoded or served concurrently
 }
 
 // laneKey is the context key of a function that leaves the lane of a call.
@@ -67,7 +68,7 @@ type lane struct {
 // clients.
 const heavyNames, heavyBytes = 4096, 64 << 10
 
-// namesIn returns how many clients a request names.
+// namesIn returns the number of clients that a request names.
 func namesIn(r any) (n int) {
 	switch r := r.(type) {
 	case *v1.AnnounceRequest:
@@ -114,7 +115,7 @@ func (f *fair) allow(procedure string, bytes int64, who connlimit.Caller) bool {
 	return !ok || r.Allow(who.Name)
 }
 
-// enter waits until no other call is in the lane of an agent.
+// enter waits until no other call is in the agent's lane.
 func (f *fair) enter(ctx context.Context, agent string) (leave func(), err error) {
 	f.mu.Lock()
 	l := f.lanes[agent]
@@ -153,14 +154,15 @@ func take(ctx context.Context, slots chan struct{}) error {
 
 var _ connect.Interceptor = (*fair)(nil)
 
-// WrapUnary serves one call of an agent at a time, and few calls at a time that name many clients.
+// WrapUnary serves one call of an agent at a time, and limits the concurrent calls that name
+// many clients.
 func (f *fair) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
 		wasRead(ctx)
 		switch r.Spec().Procedure {
 		case v1.AgentServiceExchangeProcedure, v1.AgentServiceAnnounceProcedure:
 			if ctx.Value(laneKey{}) == nil {
-				who, _ := pki.From(ctx) // admit has checked it
+				who, _ := pki.From(ctx) // admit has checked the caller
 				leave, err := f.enter(ctx, who.ID)
 				if err != nil {
 					return nil, err // the caller has given up
@@ -168,7 +170,7 @@ func (f *fair) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 				defer leave()
 				ctx = context.WithValue(ctx, laneKey{}, leave)
 			}
-			if namesIn(r.Any()) > heavyNames { // such a call is not held
+			if namesIn(r.Any()) > heavyNames { // such a call does not occupy the slot while it waits
 				if err := take(ctx, f.heavy); err != nil {
 					return nil, err
 				}
@@ -203,7 +205,7 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 		who, most, bytes := connlimit.Caller{Kind: connlimit.Address, Name: connlimit.AddressOf(r.RemoteAddr)}, joinsOfAddress, int64(joinBytes)
 		refuse := func(reason string, code connect.Code, text string) {
 			g.metrics.refused.WithLabelValues(reason).Inc()
-			_ = errorWriter.Write(w, r, connect.NewError(code, errors.New(text))) // a failed write means that the caller has gone
+			_ = errorWriter.Write(w, r, connect.NewError(code, errors.New(text))) // a failed write means that the caller has disconnected
 		}
 		limit := func(reason, text string) {
 			g.Report.Limited(reason, who)
@@ -213,7 +215,7 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 			if !g.ByAddress {
 				most = joinsOfAll
 			}
-			if compressed(r.Header) { // it could become 500 times as large
+			if compressed(r.Header) { // the message could expand by a factor of 500
 				refuse("body", connect.CodeInvalidArgument, "a request to join must not be compressed")
 				return
 			}
@@ -233,10 +235,10 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 			limit(reasons[r.URL.Path], "too many calls; try again later")
 			return
 		}
-		if r.URL.Path == v1.AgentServiceExchangeProcedure && uint64(r.ContentLength) > smallBody { // -1 if it is unknown
+		if r.URL.Path == v1.AgentServiceExchangeProcedure && uint64(r.ContentLength) > smallBody { // -1 if the length is unknown
 			leave, ok := g.counter.enter()
 			if !ok {
-				refuse("away", connect.CodeUnavailable, "the server cannot count results now; try again")
+				refuse("away", connect.CodeUnavailable, "the server cannot count results now; try again later")
 				return
 			}
 			defer leave()
@@ -274,10 +276,11 @@ func compressed(h http.Header) bool {
 	return false
 }
 
-// mayBeHeavy reports whether a request can name thousands of clients and nothing else. An agent's
-// next such request is not read before the last one has been served, so it cannot use up CPU time
-// by sending many. A call with a result may be as large. But its agent may have to resend it
-// while the server still waits for the rest of a broken call, so it is not counted here.
+// mayBeHeavy reports whether a request contains nothing but names, possibly of thousands of
+// clients. An agent's next such request is not read before the last one has been served, so it
+// cannot use up CPU time by sending many. A call with a result may be equally large. But its
+// agent may have to resend it while the server still waits for the rest of a broken call, so it
+// is not counted here.
 func mayBeHeavy(r *http.Request) bool {
 	// The length is -1 if it is unknown.
 	return r.URL.Path == v1.AgentServiceAnnounceProcedure && (uint64(r.ContentLength) > heavyBytes || compressed(r.Header))

@@ -83,7 +83,7 @@ func (c *calls) leave(who connlimit.Caller) {
 func shared(bytes int64) int64 { return max(0, bytes-smallBody) }
 
 // charge counts bytes of a body that have arrived. If no memory is left, it cuts off
-// messages of the caller that holds the most.
+// messages of the caller with the most bytes.
 func (c *calls) charge(b *body, bytes int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +107,7 @@ func (c *calls) charge(b *body, bytes int64) error {
 	return nil
 }
 
-// largest returns the largest arriving body of the caller that holds the most.
+// largest returns the largest arriving body of the caller with the most bytes.
 func (c *calls) largest() (b *body) {
 	var holder *inProgress
 	for _, p := range c.by {
@@ -209,7 +209,7 @@ func (b *body) Read(p []byte) (n int, err error) {
 		b.calls.mu.Lock()
 		delete(b.calls.by[b.who].arriving, b)
 		b.calls.mu.Unlock()
-		b.expire(time.Time{}) // otherwise the call would be cancelled while it is served
+		b.expire(time.Time{}) // otherwise the call would be cancelled during its service
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		b.limited(access.LimitedSlowMessage)
 		return 0, errSlow

@@ -25,7 +25,7 @@ import (
 	"loadstar/server/access"
 )
 
-// bare returns a gateway that can only count what arrives.
+// bare returns a gateway that can only count arriving bytes.
 func bare() *Gateway {
 	return &Gateway{
 		Config: Config{Report: access.NewLimitReport(slog.New(slog.DiscardHandler), prometheus.NewRegistry())},
@@ -33,7 +33,8 @@ func bare() *Gateway {
 	}
 }
 
-// sender is a body that a test sends bit by bit, with a read deadline as a connection has.
+// sender is a body that a test sends in pieces, with a read deadline like that of a
+// connection.
 type sender struct {
 	http.ResponseWriter // without methods of its own
 	more                chan int
@@ -80,7 +81,7 @@ func (s *sender) Read(p []byte) (int, error) {
 
 func (s *sender) Close() error { return nil }
 
-// open begins to receive a body. ended gets the outcome.
+// open starts receiving a body. ended gets the outcome.
 func open(g *Gateway, agent string, header ...string) (s *sender, ended chan error) {
 	s, ended = newSender(), make(chan error, 1)
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
@@ -117,8 +118,8 @@ func (s *sender) send(bytes int) {
 	}
 }
 
-// held returns the bytes that count towards bytesOfAll, and callersOf the number of callers,
-// once nothing more happens.
+// held waits until nothing more happens, and returns the bytes that count towards
+// bytesOfAll. callersOf returns the number of callers in the same way.
 func held(g *Gateway) int64 {
 	synctest.Wait()
 	g.calls.mu.Lock()
@@ -146,7 +147,7 @@ func outcome(ended chan error) string {
 	}
 }
 
-// Callers that announce large bodies and send almost nothing hold almost no memory, and are
+// Callers that announce large bodies and send almost nothing use almost no memory, and are
 // cut off. This fails if a body is charged by its declared length.
 func TestTrickle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -212,8 +213,8 @@ func TestLeastRate(t *testing.T) {
 	})
 }
 
-// If the memory is used up, who holds the most gives way, and small messages are always
-// received.
+// If the memory is used up, the caller with the most bytes is cut off, and small messages
+// are always received.
 func TestMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := bare()
@@ -257,7 +258,7 @@ func TestMemory(t *testing.T) {
 		if n := cut(); n != 1 {
 			t.Errorf("a message of 4 MB cut off %d, want 1", n)
 		}
-		// More of an agent is refused that still has both messages.
+		// Further messages of an agent are refused while both of its messages are in progress.
 		whole := 0
 		for len(all[2*whole])+len(all[2*whole+1]) > 0 {
 			whole++
@@ -354,7 +355,7 @@ func TestFair(t *testing.T) {
 		if n := times(v1.AgentServiceExchangeProcedure, "a", 10_000); n != resultsPerSecond*burstSeconds {
 			t.Errorf("%d results at once", n)
 		}
-		// A fleet that is told to check in often may do so.
+		// A fleet whose agents are asked to check in often may do so.
 		if n := newFair(Pace{Poll: 20 * time.Millisecond}, true, bare().Report).rates[v1.AgentServiceExchangeProcedure]; !n.Allow("a") || n.Spent("a") {
 			t.Error("a check-in is refused")
 		}

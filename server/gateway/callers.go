@@ -33,8 +33,8 @@ func credential(leaf *x509.Certificate) directory.Credential {
 	return directory.Credential{Serial: pki.Serial(leaf), Issued: leaf.NotBefore}
 }
 
-// switches is how often a call tries to store its agent's new certificate. It tries
-// again if another call of the agent has stored one in the meantime.
+// switches is the maximum number of attempts of a call to store its agent's new
+// certificate. It tries again if another call of the agent has stored one in the meantime.
 const switches = 3
 
 // caller looks up the calling agent in the ledger. It returns an error if the agent is
@@ -53,9 +53,10 @@ func (c *callers) caller(ctx context.Context) (a directory.Caller, err error) {
 	c.trust.end(id, x.Serial, a, lookup, allowed)
 	switch {
 	case errors.Is(err, ledger.ErrNotFound):
-		// Do not report the agent as revoked. It waits, because an operator may still restore a newer backup.
+		// Do not report the agent as revoked. The agent waits, because an operator may still
+		// restore a newer backup.
 		c.refuse.metrics.refused.WithLabelValues("unknown").Inc()
-		return a, connect.NewError(connect.CodeUnauthenticated, errors.New("this server does not know the agent: it may have been restored from a backup made before the agent joined; if it stays so, join again"))
+		return a, connect.NewError(connect.CodeUnauthenticated, errors.New("this server does not know the agent; it may have been restored from a backup made before the agent joined; if this does not change, join again"))
 	case err == nil && a.Revoked:
 		c.refuse.metrics.refused.WithLabelValues("revoked").Inc()
 		return a, connect.NewError(connect.CodePermissionDenied, errors.New("this agent is revoked; it must join again"))

@@ -13,7 +13,7 @@ type contacts struct {
 	mu sync.Mutex
 	of map[string]contact
 	// refused are the names that the server refused when an agent last announced its clients. An
-	// agent with such names announces them again and again.
+	// agent with such names announces them repeatedly.
 	refused map[string][]string
 }
 
@@ -26,13 +26,13 @@ func (c *contacts) note(agent string, now time.Time, next time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.of == nil || len(c.of) >= maxSeen {
-		c.of = map[string]contact{} // they are noted again at their next contacts
+		c.of = map[string]contact{} // the contacts are recorded again later
 	}
 	c.of[agent] = contact{now, next}
 }
 
-// Contact returns when an agent last contacted this gateway, and after which time it was asked to come
-// back. Ok is false if the agent has not called since the gateway started.
+// Contact returns the time of an agent's last contact with this gateway, and the interval after
+// which it was asked to return. Ok is false if the agent has not called since the gateway started.
 func (g *Gateway) Contact(agent string) (at time.Time, next time.Duration, ok bool) {
 	g.contacts.mu.Lock()
 	defer g.contacts.mu.Unlock()

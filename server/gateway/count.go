@@ -35,18 +35,18 @@ type arrived struct {
 	terms      *terms.Terms
 	result     *terms.Result
 	evaluation ledger.Evaluation
-	bytes      int          // of its numbers
+	bytes      int          // size of its numbers
 	mask       *ledger.Mask // of a result of a private plan, or nil
-	check      *checked     // what keepers judge before the result counts, or nil
+	check      *checked     // values that keepers judge before the result counts, or nil
 
 	done chan struct{} // closed when counted or err is set
 	// counted means that the result is counted. If it is false without an error, the ledger
 	// has no lease for the result, because it was counted before or is late.
 	counted bool
 	err     error
-	lead    chan struct{} // closed when the caller of this result is to count for all
-	leads   bool          // the counter's mutex guards it
-	left    bool          // its caller has given up; the counter's mutex guards it
+	lead    chan struct{} // closed when the caller of this result must count for all
+	leads   bool          // guarded by the counter's mutex
+	left    bool          // the caller has given up; guarded by the counter's mutex
 }
 
 // counter counts results in the ledger. All waiting results share a transaction. One of the
@@ -68,7 +68,7 @@ type counter struct {
 
 	mu      sync.Mutex
 	waiting []*arrived
-	led     bool          // a caller counts
+	led     bool          // whether a caller is counting
 	enough  chan struct{} // has a value when a whole batch waits
 }
 
@@ -92,10 +92,10 @@ func (c *counter) enter() (leave func(), ok bool) {
 	return func() { c.tries.Add(-1) }, true
 }
 
-// failed notes an error of the ledger.
+// failed records an error of the ledger.
 func (c *counter) failed(err error) {
 	if ledger.Unreachable(err) && !c.away.Swap(true) {
-		c.log.Warn("the database does not answer; results wait at their agents", "error", err)
+		c.log.Warn("the database does not respond; results wait at their agents", "error", err)
 	}
 }
 
@@ -154,7 +154,7 @@ func (c *counter) work(ctx context.Context, own *arrived) {
 	if h := c.home.Load(); h != nil {
 		home = *h
 	}
-	home = context.WithoutCancel(home) // when the gateway ends, calls that began before still wait
+	home = context.WithoutCancel(home) // when the gateway ends, earlier calls continue to wait
 	retry := backoff.Backoff{Base: shortPause, Cap: longPause}
 	for {
 		timer := time.NewTimer(linger)
@@ -208,8 +208,8 @@ func (c *counter) putBack(all []*arrived) {
 	c.waiting = slices.Concat(all, c.waiting)
 }
 
-// countAll counts the results of each round in a separate transaction, because a region passes
-// on the sum of a batch, and a sum belongs to one round. It returns the results for which the
+// countAll counts the results of each round in a separate transaction. A region forwards the
+// sum of a batch, and a sum belongs to a single round. It returns the results for which the
 // database did not respond.
 func (c *counter) countAll(ctx context.Context, all []*arrived) (again []*arrived) {
 	slices.SortStableFunc(all, func(a, b *arrived) int {

@@ -100,7 +100,7 @@ func (s *counting) sum(clients ...int) *arrived {
 	return a
 }
 
-// all counts results at the same time, and returns which of them were counted.
+// all counts results concurrently, and returns which of them were counted.
 func (s *counting) all(these ...*arrived) []bool {
 	s.t.Helper()
 	counted := make([]bool, len(these))
@@ -192,8 +192,8 @@ func TestCounter(t *testing.T) {
 	}
 }
 
-// A result whose caller gives up while it is being counted must not wait again if the database
-// was away: it would be asked to count for the others, and nobody would.
+// A result whose caller gives up during its counting must not be queued again while the
+// database is unavailable. It would be chosen to count for the others, and nobody would count.
 func TestCounterLeft(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fedavg", 3, 3)
@@ -256,14 +256,14 @@ func TestCounterOnlyWithLease(t *testing.T) {
 	s.balance(3)
 }
 
-// One result that cannot be counted does not stop the others of its batch.
+// One result that cannot be counted does not stop the other results of its batch.
 func TestCounterBadResult(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fedavg", 8, 8)
 	db, err := sql.Open("sqlite", "file:"+s.file+"?_pragma=busy_timeout(10000)")
 	must(t, err)
 	defer db.Close()
-	_, err = db.Exec("UPDATE leases SET checksum = checksum + 1 WHERE client = $1", client(5)) // the disk has damaged it
+	_, err = db.Exec("UPDATE leases SET checksum = checksum + 1 WHERE client = $1", client(5)) // simulates damage by the disk
 	must(t, err)
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -278,8 +278,8 @@ func TestCounterBadResult(t *testing.T) {
 	s.balance(0, 1, 2, 3, 4, 6, 7)
 }
 
-// A batch may hold more updates than a sum has room for, if some of them do not count. Those
-// that count are then still added up correctly.
+// A batch may contain more updates than fit into a sum, if some of them do not count. The
+// updates that count are then still added up correctly.
 func TestCounterFull(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fedavg", 4, 2)
@@ -315,7 +315,8 @@ func TestCounterEachUpdate(t *testing.T) {
 	}
 }
 
-// If the caller that counts for all gives up, another one goes on, and nothing is counted twice.
+// If the caller that counts for all gives up, another one continues, and nothing is counted
+// twice.
 func TestCounterGivesUp(t *testing.T) {
 	t.Parallel()
 	const clients = 40
@@ -349,7 +350,7 @@ func TestCounterGivesUp(t *testing.T) {
 	}
 }
 
-// While the database is away, a gateway reads few results.
+// While the database is unavailable, a gateway reads only a few results.
 func TestCounterAway(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fedavg", 2, 2)

@@ -44,7 +44,7 @@ func declineCodes() []string {
 	return []string{"policy", "data", "memory", "diverged", ledger.CodeLost}
 }
 
-// declineCode returns the code of a decline. Agents of other versions may have others.
+// declineCode returns the code of a decline. Agents of other versions may use other codes.
 func declineCode(code string) string {
 	if slices.Contains(declineCodes(), code) {
 		return code

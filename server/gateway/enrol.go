@@ -67,7 +67,8 @@ func (g *Gateway) joinError(ctx context.Context, err error) error {
 
 // joinedBefore returns the name of an agent that joins again and proves that it has the key
 // of the certificate that it used last. It returns an empty name for all other agents, which
-// get a new name. The holder of a token may join, but not take over another agent's clients.
+// then get new names. The holder of a token may join, but not take over another agent's
+// clients.
 func (g *Gateway) joinedBefore(ctx context.Context, r *v1.JoinRequest, now time.Time) string {
 	if len(r.OldCertificate) == 0 {
 		return ""
@@ -86,7 +87,7 @@ func (g *Gateway) joinedBefore(ctx context.Context, r *v1.JoinRequest, now time.
 			err = errors.New("a newer certificate of the agent is in use")
 		}
 	}
-	g.Log.Warn("an agent that joins again gets a new name, because its proof of the old one is not accepted", "agent", who.ID, "name", r.Name, "error", err)
+	g.Log.Warn("an agent that joins again gets a new name, because its proof of the old name is not accepted", "agent", who.ID, "name", r.Name, "error", err)
 	return ""
 }
 
@@ -124,7 +125,7 @@ func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.Anno
 	}
 	agent := caller.ID
 	if len(r.Clients) > g.Clients {
-		return nil, g.refuse.invalid("clients", "%d clients are announced, an agent may host at most %d", len(r.Clients), g.Clients)
+		return nil, g.refuse.invalid("clients", "%d clients are announced, but an agent may host at most %d", len(r.Clients), g.Clients)
 	}
 	if len(r.Inputs) > 64 || r.StepSeconds < 1 || r.StepSeconds > 24*3600 {
 		return nil, g.refuse.invalid("data", "%d inputs every %d seconds: want at most 64 inputs and an interval from a second to a day", len(r.Inputs), r.StepSeconds)
@@ -135,7 +136,7 @@ func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.Anno
 		}
 	}
 	if slices.ContainsFunc(r.Inputs, func(in string) bool { return strings.ContainsAny(in, " ") }) {
-		return nil, g.refuse.invalid("name", "the name of an input has a space")
+		return nil, g.refuse.invalid("name", "the name of an input contains a space")
 	}
 	now := time.Now()
 	refused, err := g.Ledger.Directory.Announce(ctx, directory.Announcement{
@@ -143,20 +144,20 @@ func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.Anno
 		Version: version(r.Version), Protocol: int64(protocol.OfCaller(ctx)), Skew: skew(r.Now, now), Generated: r.Generated,
 	}, now)
 	if errors.Is(err, ledger.ErrTooMany) {
-		return nil, g.refuse.invalid("clients", "together with earlier clients these are more than %d; an agent with other clients must join again", g.Clients)
+		return nil, g.refuse.invalid("clients", "together with earlier clients these are more than %d; an agent for other clients must join again", g.Clients)
 	} else if err != nil {
 		return nil, g.refuse.unavailable(ctx, err)
 	}
 	g.contacts.refuse(agent, refused.Clients)
 	if n := len(refused.Clients); n > 0 {
 		g.metrics.refused.WithLabelValues("client").Add(float64(n))
-		g.Log.Warn("an agent announced clients that it may not have", "agent", agent, "clients", n, "reason", refused.Reason)
+		g.Log.Warn("an agent announced clients that it may not host", "agent", agent, "clients", n, "reason", refused.Reason)
 	}
 	return &v1.AnnounceResponse{Refused: refused.Clients, Reason: refused.Reason, Statements: g.Keepers.Known()}, nil
 }
 
-// version returns the version of an agent's program, or nothing if the text is no valid
-// version. It is only displayed, so an odd version is not refused.
+// version returns the version of an agent's program, or an empty string if the text is not
+// a valid version. It is only displayed, so an unusual version is not refused.
 func version(text string) string {
 	if len(text) > versionBytes || !validName(text) {
 		return ""

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// holdFor is the longest time that a call is held. Above the interval standing between
-	// calls, an agent closes its connection, so its calls are not held.
+	// holdFor is the maximum time for which a call is held. Above the interval standing
+	// between calls, an agent closes its connection, so its calls are not held.
 	holdFor, standing = 25 * time.Second, 30 * time.Second
 	// maxInline limits the size of a blob in a response. maxBlobs limits the total size.
 	// maxHave limits the blobs that an agent names.
@@ -23,10 +23,10 @@ const (
 	maxHave             = 32
 )
 
-// named has the turns that a request names.
+// named contains the turns that a request names.
 type named struct {
 	training, pushed map[ledger.Turn]bool
-	others           map[ledger.Turn]bool // those of its result and its declines
+	others           map[ledger.Turn]bool // the turns of its result and its declines
 }
 
 // Exchange is the only call that an agent makes to take part in runs. It declines turns, stores
@@ -34,7 +34,7 @@ type named struct {
 // returns verdicts and new tasks. If there is nothing new, it is held.
 func (g *Gateway) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.ExchangeResponse, error) {
 	caller, err := g.callers.known(ctx)
-	if err == nil && !caller.Hosts { // it may have announced its clients since
+	if err == nil && !caller.Hosts { // the agent may have announced its clients since its lookup
 		caller, err = g.callers.caller(ctx)
 	}
 	if err != nil {
@@ -64,7 +64,7 @@ func (g *Gateway) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.Exch
 		if received, err = g.results.take(ctx, agent, r.Result); err != nil {
 			return nil, err
 		}
-		r.Result = nil // its memory is not needed any more
+		r.Result = nil // its memory is no longer needed
 	}
 	answer, err := g.wait(ctx, caller, r, names, received)
 	if err != nil {
@@ -131,10 +131,10 @@ func (g *Gateway) leases(ctx context.Context, agent string, r *v1.ExchangeReques
 	return all, nil
 }
 
-// look returns what the gateway has for an agent now.
+// look returns the gateway's news for an agent.
 func (g *Gateway) look(ctx context.Context, caller directory.Caller, r *v1.ExchangeRequest, n named) (*v1.ExchangeResponse, error) {
 	agent, now := caller.ID, g.Ledger.Now()
-	session, _ := g.mirror.current() // before the leases are read
+	session, _ := g.mirror.current() // read before the leases
 	leases, err := g.leases(ctx, agent, r, n, now)
 	if err != nil {
 		return nil, err
@@ -166,7 +166,7 @@ func (g *Gateway) look(ctx context.Context, caller directory.Caller, r *v1.Excha
 		if err := g.Ledger.Counter.Extend(ctx, agent, key.run, key.round, keep[key], now.Add(g.Lease)); err != nil {
 			return nil, g.refuse.unavailable(ctx, err)
 		}
-		g.mirror.forget(agent) // a lease that has ended is not extended
+		g.mirror.forget(agent) // otherwise a lease that has ended is not extended
 	}
 	verdicts, err := g.verdicts(ctx, agent, r.Pushed, asked)
 	if err != nil {
@@ -208,7 +208,7 @@ func (g *Gateway) holdTime(r *v1.ExchangeRequest, s *v1.ExchangeResponse) time.D
 	switch s.GetReceived().GetOutcome() {
 	case v1.Outcome_OUTCOME_UNSPECIFIED, v1.Outcome_OUTCOME_COUNTED, v1.Outcome_OUTCOME_CLOSED:
 	default:
-		return 0 // the agent has more to send or to ask
+		return 0 // the agent has more to send or to request
 	}
 	// Do not hold a call that begins while the gateway ends.
 	if _, fresh := g.mirror.current(); !fresh || g.ending.Load() || g.Pace.Of(g.agents.Load()) > standing {
@@ -217,7 +217,7 @@ func (g *Gateway) holdTime(r *v1.ExchangeRequest, s *v1.ExchangeResponse) time.D
 	return min(time.Duration(min(r.WaitMs, holdFor.Milliseconds()))*time.Millisecond, holdFor)
 }
 
-// wait returns news for an agent, and holds the call until there is some. A held call occupies no
+// wait returns news for an agent, and holds the call until there is news. A held call occupies no
 // slot, no lane and no memory for its message, but counts as one of its agent's calls. It ends
 // when the agent is revoked.
 func (g *Gateway) wait(ctx context.Context, caller directory.Caller, r *v1.ExchangeRequest, n named, received *v1.Received) (s *v1.ExchangeResponse, err error) {
@@ -258,13 +258,13 @@ func (g *Gateway) wait(ctx context.Context, caller directory.Caller, r *v1.Excha
 		}
 	}
 	if timer != nil && len(s.Tasks) == 0 && !g.ending.Load() {
-		s.NextContactMs = 1 // it has waited already
+		s.NextContactMs = 1 // the agent has already waited
 	}
 	g.contacts.note(caller.ID, time.Now(), time.Duration(s.NextContactMs)*time.Millisecond)
 	return s, nil
 }
 
-// giveUp releases what a call needs while it is served.
+// giveUp releases the resources that a call needs while it is served.
 func giveUp(ctx context.Context) {
 	leaveGate(ctx)
 	if leave, ok := ctx.Value(laneKey{}).(func()); ok {
@@ -296,7 +296,7 @@ func (g *Gateway) addBlobs(ctx context.Context, r *v1.ExchangeRequest, s *v1.Exc
 				has[hash] = true
 				b, err := g.Blobs.Get(ctx, hash)
 				if err != nil {
-					continue // the agent fetches it, and hears why it cannot
+					continue // the agent fetches the blob and learns why it cannot be read
 				}
 				if len(b) <= maxInline && bytes+len(b) <= maxBlobs {
 					s.Blobs, bytes = append(s.Blobs, b), bytes+len(b)

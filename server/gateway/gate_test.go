@@ -12,7 +12,7 @@ import (
 	"connectrpc.com/connect"
 )
 
-// full takes all slots of a gate and returns the functions that release them.
+// full occupies all slots of a gate and returns the functions that release them.
 func full(t *testing.T, g *gate) []func() {
 	t.Helper()
 	all := make([]func(), cap(g.slots))
@@ -61,7 +61,7 @@ func TestGate(t *testing.T) {
 	})
 }
 
-// The gate limits the calls that run at a time, even if thousands arrive. A call that has
+// The gate limits the number of concurrent calls, even if thousands arrive. A call that has
 // released its slot no longer counts.
 func TestGated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

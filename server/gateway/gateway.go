@@ -52,7 +52,8 @@ type Config struct {
 	// callers to whom limits were applied.
 	ByAddress bool
 	Report    *access.LimitReport
-	// Region means that a hub decides what counts, and that reports must be sent to it.
+	// Region means that a hub decides which results count, and that reports must be sent to
+	// it.
 	Region bool
 	// Keepers are the keepers of private plans, or nil.
 	Keepers *keepers.Set
@@ -65,7 +66,7 @@ type Config struct {
 	// Random returns a number in [0, 1) for an agent's next interval. If it is nil,
 	// math/rand/v2 is used.
 	Random func(agent string) float64
-	// Session returns a new name for the gateway's state in memory. If it is nil, the name is
+	// Session returns a new name for the gateway's in-memory state. If it is nil, the name is
 	// random.
 	Session func() string
 }
@@ -115,7 +116,7 @@ type Gateway struct {
 	agents  atomic.Int64  // latest count of agents that may take part
 	asked   atomic.Int64  // estimate of the number of open turns
 
-	ending atomic.Bool // held calls end
+	ending atomic.Bool // held calls are ended
 
 	trust    *trust
 	mirror   *mirror
@@ -193,7 +194,7 @@ func New(c Config) *Gateway {
 func (g *Gateway) Handler() http.Handler {
 	mux := http.NewServeMux()
 	path, service := v1.NewAgentServiceHandler(g, append(codecs(partsOfClient*g.Clients+partsOfAll, g.fair.heavy),
-		connect.WithReadMaxBytes(messageBytes), connect.WithCompressMinBytes(math.MaxInt), // weights do not become smaller
+		connect.WithReadMaxBytes(messageBytes), connect.WithCompressMinBytes(math.MaxInt), // compression does not make weights smaller
 		connect.WithInterceptors(g.metrics, g.fair, g.gate, protocol.Server()), connect.WithRecover(g.panicked))...)
 	mux.Handle(path, g.grace(g.admit(service)))
 	mux.Handle("/v1/blobs/", g.authorized(blob.Handler(g.Blobs, g.Log)))
@@ -246,7 +247,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	}
 }
 
-// follow keeps the copies in memory up to date until ctx ends. Then held calls end.
+// follow keeps the copies in memory up to date until ctx ends. Then it ends held calls.
 func (g *Gateway) follow(ctx context.Context) {
 	tick := time.NewTicker(readEvery)
 	defer tick.Stop()
@@ -254,9 +255,9 @@ func (g *Gateway) follow(ctx context.Context) {
 		began := time.Now()
 		if stamp, err := g.mirror.refresh(ctx); err == nil {
 			if g.trust.check(stamp, began) {
-				g.mirror.wakeAll() // one of them may be revoked
+				g.mirror.wakeAll() // the agent of a held call may be revoked
 			}
-		} // otherwise the copies are too old soon, and the ledger is asked
+		} // without fresh copies, the gateway queries the ledger
 		select {
 		case <-g.Woken:
 		case <-tick.C:
@@ -296,7 +297,7 @@ func (g *Gateway) Revoked(agent string) {
 // authorized passes requests of users, and of agents that are not revoked, to next.
 func (g *Gateway) authorized(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, ok := access.From(r.Context()); ok { // any user may
+		if _, ok := access.From(r.Context()); ok { // every user may
 			next.ServeHTTP(w, r)
 			return
 		}

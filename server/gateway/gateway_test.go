@@ -95,7 +95,7 @@ func TestUploads(t *testing.T) {
 	if _, _, next, err := u.add("c", long, now); next != 1 || err != nil || u.bytes != 90 || len(u.byAgent) != 1 {
 		t.Errorf("a slow upload was not discarded: %d, %v, and %d bytes are held", next, err, u.bytes)
 	}
-	// A large upload that would take longer than ten minutes makes room too.
+	// A large upload that would take longer than ten minutes is also discarded.
 	large := newUploads(12 << 20)
 	for _, x := range []struct {
 		age      time.Duration
@@ -165,7 +165,7 @@ func TestCodecs(t *testing.T) {
 		}
 	}
 
-	// While a heavy message is served, others of the kind wait, and small ones do not.
+	// While a heavy message is served, other heavy messages wait, and small ones do not.
 	small := &v1.ExchangeRequest{}
 	q.Training[0].Clients = make([]string, heavyParts)
 	b2, err := proto.Marshal(q)

@@ -31,17 +31,17 @@ func (g *Gateway) grace(next http.Handler) http.Handler {
 		var err error
 		switch when := ended.UTC().Format(time.RFC3339); {
 		case !now.After(ended):
-			err = errors.New("the certificate of this agent is not valid yet: the server's clock is behind")
+			err = errors.New("the certificate of this agent is not valid yet, because the server's clock is behind")
 		case now.Sub(ended) > g.Grace:
-			err = fmt.Errorf("%w on %s, more than %v ago: join again with a new token; the agent keeps its clients", errExpired, when, g.Grace)
+			err = fmt.Errorf("%w on %s, more than %v ago; join again with a new token; the agent keeps its clients", errExpired, when, g.Grace)
 		case r.URL.Path != v1.AgentServiceRenewProcedure:
-			err = fmt.Errorf("%w on %s: renew it, which is possible for %v", errExpired, when, g.Grace)
+			err = fmt.Errorf("%w on %s; renew it, which is possible for %v", errExpired, when, g.Grace)
 		default:
 			g.Log.Info("an agent renews a certificate that has expired", "agent", caller.ID, "expired", when)
 			next.ServeHTTP(w, r.WithContext(pki.With(r.Context(), caller.Identity)))
 			return
 		}
 		g.metrics.refused.WithLabelValues("expired").Inc()
-		_ = errorWriter.Write(w, r, connect.NewError(connect.CodeUnauthenticated, err)) // a failed write means that the caller has gone
+		_ = errorWriter.Write(w, r, connect.NewError(connect.CodeUnauthenticated, err)) // a failed write means that the caller has disconnected
 	})
 }

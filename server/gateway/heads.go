@@ -19,8 +19,8 @@ import (
 const (
 	// headsOfRun and runsOfHeads limit the heads in memory.
 	headsOfRun, runsOfHeads = 512, 64
-	// headsSent limits the heads in a task. An agent that has missed more gets the others with
-	// its next tasks.
+	// headsSent limits the heads in a task. An agent that has missed more gets the remaining
+	// heads with its next tasks.
 	headsSent = 128
 	// headsSeen limits the heads in a check-in.
 	headsSeen = 4
@@ -30,7 +30,7 @@ const (
 	askAgain = 10 * time.Minute
 )
 
-// heads has the newest heads of some runs, so a check-in needs no query. Heads never
+// heads contains the newest heads of some runs, so a check-in needs no query. Heads never
 // change. The gateway asks the ledger for newer heads when a newer version exists.
 type heads struct {
 	ledger *ledger.Ledger
@@ -38,14 +38,14 @@ type heads struct {
 
 	mu   sync.Mutex
 	runs map[string][]head.Head
-	// forks has the agents and runs whose disagreement is recorded.
+	// forks contains the agents and runs whose disagreement is recorded.
 	forks map[[2]string]bool
-	// gone has runs without heads that agents have named, and the time of the last query.
+	// gone contains runs without heads that agents have named, and the time of the last query.
 	gone map[string]time.Time
 }
 
-// upTo returns the newest heads of a run that the gateway has, oldest first. It reads those
-// up to a version if it does not have them.
+// upTo returns the newest heads of a run that the gateway has, oldest first. If it lacks
+// the heads up to a version, it reads them.
 func (c *heads) upTo(ctx context.Context, run string, version int64) ([]head.Head, error) {
 	c.mu.Lock()
 	all, known := c.runs[run]
@@ -63,7 +63,7 @@ func (c *heads) upTo(ctx context.Context, run string, version int64) ([]head.Hea
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all = c.runs[run] // another call may have read them too
+	all = c.runs[run] // another call may have read them in the meantime
 	for _, h := range more {
 		if n := len(all); n == 0 || h.Version > all[n-1].Version {
 			all = append(all[:n:n], h) // a copy, because other calls use the slice
@@ -104,7 +104,7 @@ func (c *heads) after(ctx context.Context, run string, version int64, seen []*v1
 		if s.Run != run || s.Version >= version {
 			continue
 		}
-		if s.Version < found[0].Version { // it was away for long
+		if s.Version < found[0].Version { // the agent was not in contact for a long time
 			if found, err = c.ledger.Heads(ctx, run, s.Version, headsSent); err != nil {
 				return nil, err
 			}
@@ -129,7 +129,7 @@ func (c *heads) after(ctx context.Context, run string, version int64, seen []*v1
 // same key, or from this one before its ledger was restored from a backup.
 func (c *heads) forked(ctx context.Context, agent string, seen []*v1.SeenHead) (runs []string, err error) {
 	if len(seen) > headsSeen {
-		return nil, c.refuse.invalid("heads", "a request may have %d heads, this one has %d", headsSeen, len(seen))
+		return nil, c.refuse.invalid("heads", "a request may contain %d heads, this one contains %d", headsSeen, len(seen))
 	}
 	for _, s := range seen {
 		if !validName(s.Run) || len(s.Hash) != sha256.Size || s.Version < 0 {
@@ -148,7 +148,7 @@ func (c *heads) forked(ctx context.Context, agent string, seen []*v1.SeenHead) (
 		}
 		found, err := c.upTo(ctx, s.Run, s.Version)
 		switch {
-		case err == nil && len(found) == 0: // the agent may have named a version that nobody has
+		case err == nil && len(found) == 0: // the agent may have named a version that does not exist
 			found, err = c.ledger.Heads(ctx, s.Run, -1, 1)
 		case err == nil && s.Version < found[0].Version:
 			found, err = c.ledger.Heads(ctx, s.Run, s.Version-1, 1)
@@ -177,7 +177,7 @@ func (c *heads) forked(ctx context.Context, agent string, seen []*v1.SeenHead) (
 	return runs, nil
 }
 
-// recordFork adds a disagreement to the audit log, once for an agent and a run.
+// recordFork adds a disagreement to the audit log, once for each agent and run.
 func (c *heads) recordFork(ctx context.Context, agent string, s *v1.SeenHead) error {
 	c.mu.Lock()
 	full := len(c.forks) >= maxForks

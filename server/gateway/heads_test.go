@@ -15,8 +15,8 @@ import (
 	"loadstar/server/pki"
 )
 
-// TestHeads checks which heads an agent gets with its tasks, that one that was shown another
-// story is told and recorded once, and that the ledger is not asked again for what is known.
+// TestHeads checks which heads an agent gets with its tasks. An agent that was shown a
+// different history is told so and recorded once, and known heads cause no queries.
 func TestHeads(t *testing.T) {
 	g, _ := newGateway(t)
 	ctx := pki.With(t.Context(), pki.Identity{Role: pki.Agent, ID: "agent"})
@@ -31,7 +31,7 @@ func TestHeads(t *testing.T) {
 	now := time.Now()
 	lead, err := g.Ledger.Lead(ctx, "test", time.Hour, now)
 	must(t, err)
-	// merge adds a version and asks the clients for it.
+	// merge adds a version and requests training from it.
 	merge := func(version int64) {
 		t.Helper()
 		must(t, g.Ledger.Drive(ctx, lead, "run", func(d *ledger.Drive) error {

@@ -13,14 +13,14 @@ import (
 )
 
 // history caches parts of the ledger that never change: versions, the keepers of private
-// rounds, and how runs ended. It is safe for concurrent use.
+// rounds, and the outcomes of runs. It is safe for concurrent use.
 type history struct {
 	ledger *ledger.Ledger
 
 	mu       sync.Mutex
 	versions map[versionKey]ledger.Version
 	rounds   map[roundKey]*v1.Privacy // private rounds
-	endings  map[string]string        // runs that have ended, and how
+	endings  map[string]string        // outcomes of ended runs
 }
 
 // These constants limit the entries of each kind in memory.
@@ -59,8 +59,8 @@ func (h *history) version(ctx context.Context, run string, version int64) (v led
 	return v, nil
 }
 
-// privacy returns what a task of a private plan says about masks, and nil for other plans. It is fixed
-// before a round has leases.
+// privacy returns the description of the masks for a task of a private plan, and nil for other
+// plans. It is fixed before a round has leases.
 func (h *history) privacy(ctx context.Context, t *terms.Terms, l ledger.Task) (*v1.Privacy, error) {
 	if !t.Private() {
 		return nil, nil
@@ -89,9 +89,9 @@ func (h *history) privacy(ctx context.Context, t *terms.Terms, l ledger.Task) (*
 	return p, nil
 }
 
-// explainClosed adds to verdicts on closed rounds how their runs ended, for the agents'
-// logs. An ended run never resumes, so the gateway asks the ledger once. If the ledger
-// does not answer, the verdicts have no reason.
+// explainClosed adds the outcomes of runs to verdicts on closed rounds, for the agents'
+// logs. An ended run never resumes, so the gateway asks the ledger once. If the ledger does
+// not answer, the verdicts have no reason.
 func (h *history) explainClosed(ctx context.Context, all []*v1.Verdict) {
 	for _, v := range all {
 		if v.Outcome != v1.Outcome_OUTCOME_CLOSED {

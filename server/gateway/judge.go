@@ -16,7 +16,7 @@ import (
 	"loadstar/server/terms"
 )
 
-// checked is what a keeper judges of a result.
+// checked contains the values of a result that a keeper judges.
 type checked struct {
 	keepers    []string
 	directions mask.Seed
@@ -30,7 +30,7 @@ type notAccepted struct{ why string }
 
 func (n *notAccepted) Error() string { return n.why }
 
-// toCheck returns what a plan's keeper judges of a result, or nil if the plan has no check.
+// toCheck returns the values that a plan's keeper judges, or nil if the plan has no check.
 // Computing the products takes most of the time of counting, so each call computes its own.
 func (x *results) toCheck(ctx context.Context, t *terms.Terms, r *v1.Result, numbers []byte) (*checked, error) {
 	if !t.Checks() {
@@ -93,12 +93,12 @@ func (j judge) all(ctx context.Context, all []*arrived) (accepted, again []*arri
 	return accepted, again
 }
 
-// some asks with one call. If the keeper refuses the call because of one result, it asks
-// about halves, so one result does not stop the others.
+// some asks the keeper in a single call. If the keeper refuses the call because of one
+// result, it asks about halves, so one result does not stop the others.
 func (j judge) some(ctx context.Context, all []*arrived) (accepted, again []*arrived) {
 	var results []*v1.CheckedResult
 	for _, a := range all {
-		nonce, _ := hex.DecodeString(a.mask.Nonce) // encoded from bytes
+		nonce, _ := hex.DecodeString(a.mask.Nonce) // the nonce was encoded from bytes
 		a.check.result.Result = &v1.MaskedResult{Agent: a.mask.Agent, Part: a.mask.Part, Clients: a.mask.Clients, Nonce: nonce}
 		results = append(results, a.check.result)
 	}

@@ -23,7 +23,7 @@ type metrics struct {
 	calls   *prometheus.HistogramVec // by method and code
 	refused *prometheus.CounterVec   // by reason
 	bytes   prometheus.Counter
-	// Counted and late results, the time until a result is counted, and the parts of its
+	// Counted and late results, the time until a result is counted, and the parts of the
 	// batch's time.
 	counted, late       prometheus.Counter
 	count, fold, commit prometheus.Histogram
@@ -47,9 +47,9 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		commit:   seconds("commit", "Time of the transaction that counts a batch."),
 		bytes:    prometheus.NewCounter(prometheus.CounterOpts{Name: "loadstar_gateway_result_bytes_total", Help: "Bytes of results received."}),
 		held:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_gateway_held", Help: "Calls that wait for news."}),
-		declined: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_gateway_declined_total", Help: "Turns that agents gave back, by the kind of the reason."}, []string{"code"}),
+		declined: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_gateway_declined_total", Help: "Turns that agents declined, by kind of reason."}, []string{"code"}),
 	}
-	// An alert needs these counters before their first event.
+	// An alert needs these counters to exist before their first event.
 	for _, reason := range []string{"copied", refusedProtocol} {
 		m.refused.WithLabelValues(reason)
 	}

@@ -9,14 +9,14 @@ import (
 	"loadstar/server/ledger"
 )
 
-// mirror has a copy of the open leases in memory, so most calls need no query. Only the
-// ledger is authoritative. The mirror gives tasks and lets results through to be counted, but
-// gives no verdicts. At worst, an old copy costs an agent wasted work, because the transaction
-// that counts checks the leases.
+// mirror contains a copy of the open leases in memory, so most calls need no query. Only the
+// ledger is authoritative. The mirror assigns tasks and lets results through to be counted,
+// but gives no verdicts. At worst, an outdated copy causes an agent to waste work, because
+// the counting transaction checks the leases.
 //
-// A counted task must not be given again, because its agent would take the verdict on the
-// first result for one on the second. A gateway knows what it has told an agent. It takes
-// tasks from memory only for an agent that has not talked to another gateway since (see
+// A counted task must not be assigned again, because its agent would take the verdict on
+// the first result for one on the second. A gateway knows its own answers to an agent. It
+// takes tasks from memory only for an agent that has not called another gateway since (see
 // session).
 //
 // A mirror may be dropped at any time.
@@ -25,21 +25,21 @@ type mirror struct {
 	name   func() string
 
 	mu      sync.Mutex
-	session string    // a request that names another one gets its tasks from the ledger
-	read    time.Time // when the stamps were last read, at the begin of reading; zero if nothing is known
+	session string    // a request that names another session gets its tasks from the ledger
+	read    time.Time // start of the last reading of the stamps; zero if nothing is known
 	stamps  ledger.Stamps
 	agents  map[string]*leasesOf
-	// What calls learn while leases are being loaded is newer than the loaded leases.
+	// Changes that calls make while leases are being loaded are newer than the loaded leases.
 	loading bool
 	gone    map[ledger.Turn]bool // turns that have ended
-	asked   map[string]bool      // agents whose leases were asked from the ledger
+	asked   map[string]bool      // agents whose leases were requested from the ledger
 	held    map[string]map[chan struct{}]bool
 }
 
-// leasesOf has the known leases of an agent.
+// leasesOf contains the known leases of an agent.
 type leasesOf struct {
 	tasks map[ledger.Turn]ledger.Task
-	// unknown means that the ledger must be asked.
+	// unknown means that the ledger must be queried.
 	unknown bool
 }
 
@@ -57,7 +57,7 @@ func newMirror(l *ledger.Ledger, name func() string) *mirror {
 	return m
 }
 
-// drop forgets everything.
+// drop discards everything.
 func (m *mirror) drop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -108,7 +108,7 @@ func (m *mirror) refresh(ctx context.Context) (revocations int64, err error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.session != session { // it was dropped meanwhile
+	if m.session != session { // the mirror was dropped in the meantime
 		return stamps.Revocations, nil
 	}
 	for run := range old.Leases {
@@ -142,7 +142,7 @@ func (m *mirror) replace(run string, leases []ledger.OpenLease) {
 		}
 	}
 	for agent := range m.asked {
-		m.of(agent).unknown = true // what was asked may be newer or older
+		m.of(agent).unknown = true // the requested leases may be newer or older
 		m.wake(agent)
 	}
 }
@@ -156,7 +156,7 @@ func (m *mirror) of(agent string) *leasesOf {
 	return x
 }
 
-// tasks returns an agent's open leases. It returns false if the ledger must be asked.
+// tasks returns an agent's open leases. It returns false if the ledger must be queried.
 func (m *mirror) tasks(agent string) (all []ledger.Task, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -176,7 +176,7 @@ func (m *mirror) tasks(agent string) (all []ledger.Task, ok bool) {
 	return all, true
 }
 
-// set notes the leases that the ledger has returned for an agent.
+// set stores the leases that the ledger has returned for an agent.
 func (m *mirror) set(agent string, tasks []ledger.Task) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -207,7 +207,7 @@ func (m *mirror) hasLeases(agent string, r *v1.Result) bool {
 	return true
 }
 
-// counted notes that a result was counted.
+// counted records that a result was counted.
 func (m *mirror) counted(a *ledger.Arrival, run string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -223,7 +223,7 @@ func (m *mirror) counted(a *ledger.Arrival, run string) {
 	}
 }
 
-// forget makes the next call of an agent ask the ledger for its leases.
+// forget makes the next call of an agent read its leases from the ledger.
 func (m *mirror) forget(agent string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -234,7 +234,7 @@ func (m *mirror) forget(agent string) {
 }
 
 // watch returns a channel that gets a value when an agent may have new leases, and a function
-// that ends this.
+// that stops this.
 func (m *mirror) watch(agent string) (woken <-chan struct{}, stop func()) {
 	ch := make(chan struct{}, 1)
 	m.mu.Lock()
@@ -253,17 +253,17 @@ func (m *mirror) watch(agent string) (woken <-chan struct{}, stop func()) {
 	}
 }
 
-// wake ends the waiting of an agent's held calls. The caller has the lock.
+// wake ends the wait of an agent's held calls. The caller must hold the lock.
 func (m *mirror) wake(agent string) {
 	for ch := range m.held[agent] {
 		select {
 		case ch <- struct{}{}:
-		default: // it is awake
+		default: // already awake
 		}
 	}
 }
 
-// wakeAll ends the waiting of all held calls.
+// wakeAll ends the wait of all held calls.
 func (m *mirror) wakeAll() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -272,7 +272,7 @@ func (m *mirror) wakeAll() {
 	}
 }
 
-// wakeOne ends the waiting of an agent's held calls.
+// wakeOne ends the wait of an agent's held calls.
 func (m *mirror) wakeOne(agent string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

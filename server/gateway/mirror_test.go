@@ -39,7 +39,7 @@ func exchange(t *testing.T, ctx context.Context, g *Gateway, q *v1.ExchangeReque
 	return s
 }
 
-// statements returns how many statements a call needs.
+// statements returns the number of SQL statements of a call.
 func statements(g *Gateway, call func()) uint64 {
 	before, _ := g.Ledger.Store.Work()
 	call()
@@ -95,7 +95,7 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// Whoever has something to do is not held.
+// An agent that has work is not held.
 func TestNotHeld(t *testing.T) {
 	g, ctx := following(t)
 	for name, q := range map[string]*v1.ExchangeRequest{
@@ -112,8 +112,8 @@ func TestNotHeld(t *testing.T) {
 	}
 }
 
-// A revocation ends held calls: at once in this process, and if another process has revoked the
-// agent, when the gateway reads so.
+// A revocation ends held calls. If this process revokes the agent, they end immediately. If
+// another process revokes it, they end when the gateway reads the revocation.
 func TestHeldRevoked(t *testing.T) {
 	for name, revoked := range map[string]func(g *Gateway){
 		"by this process": func(g *Gateway) { g.Revoked("agent") },
@@ -158,8 +158,8 @@ func TestHeldUntilTheEnd(t *testing.T) {
 	exchange(t, caller, g, &v1.ExchangeRequest{WaitMs: time.Hour.Milliseconds(), Session: session})
 }
 
-// An agent that this gateway has answered last gets its tasks from memory. Another one, or one
-// after the memory was dropped, gets them from the ledger.
+// An agent that last called this gateway gets its tasks from memory. Another agent gets them
+// from the ledger, and so does every agent after the memory was dropped.
 func TestMirror(t *testing.T) {
 	g, ctx := following(t)
 	first := exchange(t, ctx, g, &v1.ExchangeRequest{})
@@ -190,7 +190,8 @@ func TestTwoGateways(t *testing.T) {
 	other := New(c)
 	elsewhere := follow(t, other)
 	mine := exchange(t, ctx, g, &v1.ExchangeRequest{}).Session
-	// Count through the ledger, as another process does: nothing tells this gateway.
+	// Count through the ledger, as another process does, which sends this gateway no
+	// notification.
 	counted, err := g.Ledger.Counter.Count(t.Context(), "run", []ledger.Arrival{{Agent: "agent", Shares: []ledger.Share{{Client: "a1", Examples: 1}}}},
 		func([]int) ([]ledger.Partial, []ledger.Single, error) { return nil, nil, nil })
 	if err != nil || len(counted) != 1 {
@@ -207,7 +208,7 @@ func TestTwoGateways(t *testing.T) {
 	if len(s.Tasks) != 1 || !slices.Equal(s.Tasks[0].Clients, []string{"a0", "a2"}) {
 		t.Errorf("a counted turn is given again: %v", s.Tasks)
 	}
-	// Verdicts come from the ledger, whatever the copy has.
+	// Verdicts come from the ledger, regardless of the copy.
 	s = exchange(t, ctx, g, &v1.ExchangeRequest{Session: s.Session, Pushed: []*v1.Turns{{Run: "run", Clients: []string{"a0", "a1"}}}})
 	got := map[string]v1.Outcome{}
 	for _, v := range s.Verdicts {

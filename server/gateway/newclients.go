@@ -20,7 +20,8 @@ const (
 	maxNewOfAgent = 256
 )
 
-// newClients has the held-out clients that have not answered. It is safe for concurrent use.
+// newClients contains the held-out clients that have not answered. It is safe for concurrent
+// use.
 type newClients struct {
 	ledger *ledger.Ledger
 	mirror *mirror
@@ -66,7 +67,7 @@ func (n *newClients) add(ctx context.Context, agent string, answers []*v1.Adapte
 	}
 	for _, a := range answers {
 		if len(a.GetClients()) == 0 || len(a.Clients) > maxNewOfAgent || !validName(a.GetRun()) {
-			return n.refuse.invalid("clients", "a report on held-out clients names none, more than %d, or no valid run", maxNewOfAgent)
+			return n.refuse.invalid("clients", "a report on held-out clients contains no clients, more than %d, or an invalid run", maxNewOfAgent)
 		}
 		for _, c := range a.Clients {
 			if !validName(c) {
@@ -81,7 +82,7 @@ func (n *newClients) add(ctx context.Context, agent string, answers []*v1.Adapte
 		if err != nil {
 			return n.refuse.unavailable(ctx, err)
 		}
-		if !added { // sent twice, or the clients are not the agent's
+		if !added { // the report was sent twice, or the clients are not the agent's
 			n.refuse.metrics.refused.WithLabelValues("adapted").Inc()
 		}
 	}

@@ -71,7 +71,7 @@ func (f *folder) masked(counted []int) (p ledger.Partial, err error) {
 	return p, nil
 }
 
-// samePart rejects a result that has the number of another counted result.
+// samePart rejects a result with the number of another counted result.
 func (x *results) samePart(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
 	if r.Form != v1.Form_FORM_MASKED {
 		return nil, nil

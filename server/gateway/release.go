@@ -16,10 +16,10 @@ import (
 // check-in needs no query.
 type offer struct {
 	list *v1.ReleaseList
-	ids  map[string]bool // of all releases, also withdrawn ones
+	ids  map[string]bool // IDs of all releases, including withdrawn ones
 }
 
-// offers has the current offer. It is safe for concurrent use.
+// offers contains the current offer. It is safe for concurrent use.
 type offers struct {
 	ledger *ledger.Ledger
 	mirror *mirror
@@ -55,7 +55,7 @@ func (x *offers) load(ctx context.Context) {
 	}
 }
 
-// to returns the list of releases if the agent uses releases and has another list.
+// to returns the list of releases if the agent uses releases and has a different list.
 func (x *offers) to(r *v1.ExchangeRequest) *v1.ReleaseList {
 	o := x.now.Load()
 	if r.Releases == nil || o == nil || o.list.Revision == r.GetReleases() {

@@ -19,7 +19,7 @@ import (
 	"loadstar/server/pki"
 )
 
-// Agents get the list of releases only if they use releases and have another list.
+// Agents get the list of releases only if they use releases and have a different list.
 func TestReleaseList(t *testing.T) {
 	g, _ := newGateway(t)
 	ctx := pki.With(t.Context(), pki.Identity{Role: pki.Agent, ID: "agent"})
@@ -60,7 +60,7 @@ func TestReleaseList(t *testing.T) {
 }
 
 // Reports with impossible texts are refused, impossible numbers are moved to the nearest
-// bound, and an agent can send only so many in a day.
+// bound, and an agent's reports per day are limited.
 func TestHostileReports(t *testing.T) {
 	g, _ := newGateway(t)
 	ctx := pki.With(t.Context(), pki.Identity{Role: pki.Agent, ID: "agent"})
@@ -122,13 +122,13 @@ func TestHostileReports(t *testing.T) {
 	if stored, err := g.Ledger.Reports.Reports(ctx, []string{"a0", "a1", "a2", "b0"}); err != nil || ledgerDay(t, stored["a2"]) != today {
 		t.Errorf("the limit had no effect: %v", err)
 	}
-	// The ledger is closed: the agent must retry.
+	// The ledger is closed, so the agent must retry.
 	closed, cancel := context.WithCancel(ctx)
 	cancel()
 	if err := g.reports.add(closed, "agent2", []*v1.ClientReport{{Client: "a0", Day: today}}, time.Now()); connect.CodeOf(err) != connect.CodeUnavailable {
 		t.Errorf("%v", err)
 	}
-	// Only the agent's word makes a report one between two weekly ones.
+	// Only the agent decides whether a report is an interim one.
 	for _, interim := range []bool{false, true} {
 		if x, ok := g.reports.check(&v1.ClientReport{Client: "a0", Day: today, Findings: []string{"impossible"}, Interim: interim}); !ok || x.Interim != interim {
 			t.Errorf("interim %v: %+v", interim, x)

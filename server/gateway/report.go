@@ -19,8 +19,8 @@ import (
 const (
 	// maxReports limits the reports of one check-in.
 	maxReports = 50
-	// reportsOfClient limits the reports that an agent may send in a day, per client that it
-	// may host. Reports beyond it are ignored.
+	// reportsOfClient is the maximum number of reports that an agent may send in a day, per
+	// client that it may host. Further reports are ignored.
 	reportsOfClient = 12
 	maxShares       = 8
 	maxFindings     = 8
@@ -28,16 +28,16 @@ const (
 	largestMAE      = 100
 )
 
-// reports stores what agents report about their clients. It is safe for concurrent use.
+// reports stores the agents' reports about their clients. It is safe for concurrent use.
 type reports struct {
 	ledger  *directory.Reports
 	offers  *offers
 	refuse  *refuser
 	clients int  // maximum of an agent
-	region  bool // the hub needs them too
+	region  bool // the hub also needs the reports
 
 	mu   sync.Mutex
-	sent map[string]int // numbers of reports of agents on a day
+	sent map[string]int // number of reports of each agent on a day
 	day  int64
 }
 
@@ -47,13 +47,13 @@ func (p *reports) add(ctx context.Context, agent string, sent []*v1.ClientReport
 		return nil
 	}
 	if len(sent) > maxReports {
-		return p.refuse.invalid("reports", "a call may have %d reports, this one has %d", maxReports, len(sent))
+		return p.refuse.invalid("reports", "a call may contain %d reports, this one contains %d", maxReports, len(sent))
 	}
 	all := make([]directory.Report, 0, len(sent))
 	for _, r := range sent {
 		x, ok := p.check(r)
 		if !ok {
-			return p.refuse.invalid("reports", "a report has a name, source or finding that is not valid")
+			return p.refuse.invalid("reports", "a report contains an invalid name, source or finding")
 		}
 		all = append(all, x)
 	}

@@ -28,7 +28,7 @@ type results struct {
 	refuse  *refuser
 	decline func(ctx context.Context, agent string, declines []*v1.Decline) error
 	clients int  // maximum of an agent
-	region  bool // the hub decides what counts
+	region  bool // the hub decides which results count
 }
 
 // take receives a result or a chunk of one, and counts it. The outcome PART means that more
@@ -91,7 +91,7 @@ func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 			return nil, x.refuse.unavailable(ctx, err)
 		}
 	case t.Folds():
-		result.Numbers = nil // the prepared result has them
+		result.Numbers = nil // the prepared result contains them
 	}
 	r.Chunk = nil // its memory is not needed while the result waits
 	leaveGate(ctx)
@@ -119,8 +119,8 @@ func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 	return &v1.Received{Outcome: v1.Outcome_OUTCOME_COUNTED}, nil
 }
 
-// countWithin is how long a result may wait to be counted. It is shorter than an agent's
-// timeout, and longer than most failovers of a database.
+// countWithin is the maximum time for which a result waits to be counted. It is shorter
+// than an agent's timeout, and longer than most failovers of a database.
 const countWithin = 20 * time.Second
 
 // ended returns the outcome of a result whose turns are no longer open.
@@ -132,7 +132,7 @@ func (x *results) ended(ctx context.Context, agent string, r *v1.Result) (*v1.Re
 		}
 	}
 	if err == nil && over == nil {
-		err = errors.New("a result that has a lease was not counted; its agent tries again")
+		err = errors.New("a result with a lease was not counted; its agent tries again")
 	}
 	if err != nil {
 		return nil, x.refuse.unavailable(ctx, err)
@@ -140,8 +140,8 @@ func (x *results) ended(ctx context.Context, agent string, r *v1.Result) (*v1.Re
 	return over, nil
 }
 
-// checkShape checks everything about a result except its numbers. It returns what is wrong,
-// or an empty string.
+// checkShape checks everything about a result except its numbers. It returns a description
+// of the fault, or an empty string.
 func (x *results) checkShape(r *v1.Result, t *terms.Terms) string {
 	if wrong := x.checkMasked(r, t); wrong != "" {
 		return wrong
@@ -170,8 +170,8 @@ func (x *results) checkShape(r *v1.Result, t *terms.Terms) string {
 
 // refusedByKeeper answers a result that a keeper does not accept, and ends its turn.
 func (x *results) refusedByKeeper(ctx context.Context, agent string, r *v1.Result, why error) (*v1.Received, error) {
-	// A keeper also refuses results of a round that has closed and was released meanwhile. They are
-	// late, and nothing is wrong with them.
+	// A keeper also refuses results of a round that was closed and released in the meantime. Such
+	// results are late, but not faulty.
 	late, err := x.withoutNumbers(ctx, agent, r)
 	if err != nil {
 		return nil, x.refuse.unavailable(ctx, err)
@@ -179,8 +179,8 @@ func (x *results) refusedByKeeper(ctx context.Context, agent string, r *v1.Resul
 	if late != nil {
 		return late, nil
 	}
-	// End the turn in any case. The round must not wait for it, and the next attempt would reveal
-	// to the agent another bit of the random vectors.
+	// End the turn in any case. The round must not wait for it, and another attempt would reveal
+	// another bit of the random vectors to the agent.
 	turns := &v1.Turns{Run: r.Run, Round: r.Round}
 	for _, s := range r.Shares {
 		turns.Clients = append(turns.Clients, s.Client)
@@ -192,14 +192,14 @@ func (x *results) refusedByKeeper(ctx context.Context, agent string, r *v1.Resul
 }
 
 // withoutNumbers returns the outcome of a result whose numbers are not needed, because its
-// turns are counted, closed or another agent's. Otherwise it returns nil. It asks the ledger,
-// because the mirror can be old.
+// turns are counted, closed or another agent's. Otherwise it returns nil. It queries the
+// ledger, because the mirror can be outdated.
 func (x *results) withoutNumbers(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
 	clients := make([]string, len(r.Shares))
 	for i, s := range r.Shares {
 		clients[i] = s.Client
 	}
-	x.mirror.forget(agent) // it was not right about this result
+	x.mirror.forget(agent) // the mirror was wrong about this result
 	where, err := x.ledger.Standings(ctx, agent, r.Run, r.Round, clients)
 	if err != nil {
 		return nil, err
@@ -215,7 +215,7 @@ func (x *results) withoutNumbers(ctx context.Context, agent string, r *v1.Result
 			return x.refuse.reject("version", fmt.Sprintf("client %s was asked to train from version %d, not %d", c, w.Version, r.Version)), nil
 		case w.State != ledger.Asked:
 			// The answer is the same for a late result and for another agent's client, so
-			// an agent learns nothing about other agents' clients.
+			// it reveals nothing about other agents' clients.
 			x.refuse.metrics.refused.WithLabelValues("closed").Inc()
 			return &v1.Received{Outcome: v1.Outcome_OUTCOME_CLOSED}, nil
 		}

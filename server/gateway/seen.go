@@ -11,7 +11,7 @@ const (
 	// seenEvery is how often the time of an agent's last check-in is stored.
 	seenEvery = time.Minute
 	// batches is the number of times per interval that check-ins are stored. An agent that
-	// comes back takes part in runs after its check-in is stored.
+	// returns takes part in runs after its check-in is stored.
 	batches = 12
 	maxSeen = 100_000
 )
@@ -23,8 +23,8 @@ type seen struct {
 
 	mu      sync.Mutex
 	pending []string
-	noted   map[string]time.Time // when an agent was added to pending
-	next    time.Time            // when pending is stored
+	noted   map[string]time.Time // time at which an agent was added to pending
+	next    time.Time            // time at which pending is stored
 }
 
 func newSeen(every time.Duration) *seen {
@@ -66,8 +66,8 @@ func (g *Gateway) storeSeen(ctx context.Context, agents []string) {
 		return
 	}
 	if err := g.Ledger.Directory.Seen(ctx, agents, g.Ledger.Now()); err != nil && ctx.Err() == nil {
-		// The agents are noted again after an interval, which is shorter than the time after
-		// which they would be left out of runs.
-		g.Log.Warn("cannot store when agents called", "error", err)
+		// The agents are recorded again after an interval that is shorter than the time
+		// after which they would be excluded from runs.
+		g.Log.Warn("cannot store the times of agents' calls", "error", err)
 	}
 }

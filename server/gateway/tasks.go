@@ -70,7 +70,7 @@ func (b *tasks) task(ctx context.Context, l ledger.Task, seen []*v1.SeenHead, no
 	}, nil
 }
 
-// adapt returns the tasks of an agent's held-out clients, one for each run.
+// adapt returns the tasks for an agent's held-out clients, one for each run.
 func (b *tasks) adapt(ctx context.Context, agent string, seen []*v1.SeenHead) (all []*v1.Task, err error) {
 	of := b.newClients.of(agent)
 	var last *v1.Task

@@ -12,7 +12,7 @@ const (
 	// know whether there were revocations since. A revocation in another process therefore takes
 	// effect in this gateway within this time.
 	trustFor = time.Second
-	// knownFor limits it otherwise.
+	// knownFor is the limit otherwise.
 	knownFor   = time.Minute
 	maxTrusted = 100_000 // agents
 )
@@ -22,7 +22,7 @@ const (
 type trust struct {
 	mu      sync.Mutex
 	known   map[string]trusted // by agent
-	drops   uint64             // how often something was dropped
+	drops   uint64             // number of drops
 	stamp   int64              // changes with revocations
 	checked time.Time          // when the stamp was read
 }
@@ -31,7 +31,7 @@ type trust struct {
 type trusted struct {
 	directory.Caller
 	serial string
-	began  time.Time // of the lookup
+	began  time.Time // start of the lookup
 }
 
 // lookup is the state at the start of a ledger query.
@@ -80,8 +80,8 @@ func (t *trust) get(agent, serial string) (c directory.Caller, ok bool) {
 	return has.Caller, now.Sub(has.began) < limit
 }
 
-// check notes the number that changes with revocations, and when it was read. If the number has
-// changed, all agents are looked up again, and check returns true.
+// check stores the number that changes with revocations, and the time at which it was read. If
+// the number has changed, all agents are looked up again, and check returns true.
 func (t *trust) check(stamp int64, read time.Time) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

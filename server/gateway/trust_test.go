@@ -28,7 +28,7 @@ func TestTrust(t *testing.T) {
 			t.Error("trusted for longer than a second")
 		}
 		// Trust lasts for a second from the start of the lookup, because the ledger's
-		// answer may be that old.
+		// answer may be as old as that.
 		l := x.begin()
 		time.Sleep(trustFor)
 		x.end("a", "1", directory.Caller{}, l, true)
@@ -64,7 +64,7 @@ func TestRevoked(t *testing.T) {
 		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/blobs/"+strings.Repeat("0", 64), nil))
 		return w.Code
 	}
-	// The test sets when trust ends, so that it does not depend on the clock.
+	// The test sets the end of trust, so that it does not depend on the clock.
 	trustUntil := func(end time.Time) {
 		g.trust.mu.Lock()
 		defer g.trust.mu.Unlock()

@@ -32,7 +32,7 @@ func TestUnavailable(t *testing.T) {
 			g.refuse.log = slog.New(slog.NewTextHandler(&log, nil))
 			must(t, g.Ledger.Close())
 			if q != nil {
-				g.trust.end("agent", "", directory.Caller{ID: "agent", Hosts: true}, g.trust.begin(), true) // so that the lookup is skipped
+				g.trust.end("agent", "", directory.Caller{ID: "agent", Hosts: true}, g.trust.begin(), true) // makes the call skip the lookup
 			}
 			body, err := proto.Marshal(q)
 			must(t, err)

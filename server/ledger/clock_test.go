@@ -10,8 +10,9 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// Two machines with wrong clocks agree on the time if their ledger is PostgreSQL, so neither
-// takes the lead from the other, and a lease of one has not expired for the other.
+// Two machines with wrong clocks agree on the time if their ledger is PostgreSQL. Neither
+// takes the lead from the other, and a lease that is valid for one has not expired for the
+// other.
 func TestNowIsTheDatabasesTime(t *testing.T) {
 	at := cluster.Database(t)
 	by := func(wrong time.Duration) *Ledger {
@@ -41,8 +42,8 @@ func TestNowFollowsTheMachineWithSQLite(t *testing.T) {
 	pgtest.Equal(t, "time", l.Now(), t0)
 }
 
-// TestClockWasAhead checks that a lead and a check-in of a time when the clock was a year
-// ahead do not hold for a year.
+// TestClockWasAhead checks that a lead and a check-in from a time when the clock was a year
+// ahead do not last for a year.
 func TestClockWasAhead(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)

@@ -14,12 +14,12 @@ import (
 // coordinator drives the run. With PostgreSQL, counting takes a shared lock on the run, and
 // all changes of the run take an exclusive one. SQLite has one writer.
 //
-// A batch takes its number under the lock. The holder of the exclusive lock therefore knows that all
-// batches up to the newest are stored, and that later ones get higher numbers. Between two such
-// transactions the numbers do not follow the order of commits.
+// A batch gets its number under the lock. The holder of the exclusive lock therefore knows that all
+// batches up to the newest are stored, and that later ones get higher numbers. Among transactions
+// with the shared lock, the numbers do not follow the order of commits.
 
-// slots is the number of rows that a run has for counting processes. By chance two processes
-// may use the same row and wait for each other.
+// slots is the number of rows that a run has for counting processes. Two processes may use
+// the same row by chance, and then wait for each other.
 const slots = 256
 
 // newSlot chooses the slot of a process.
@@ -74,15 +74,15 @@ func (ct *Counter) nextBatch(ctx context.Context, tx *sqlstore.Txn, r *Run) (nex
 	return next, nil
 }
 
-// note stores in the row of this process that it counts a batch.
+// note records in this process's row that it counts a batch.
 func (ct *Counter) note(ctx context.Context, tx *sqlstore.Txn, run string, round, batch, counted, bytes int64) error {
 	own := func() (counterRow, error) {
 		return scanCounter(tx.QueryRowContext(ctx, selectCounters+" WHERE run = $1 AND slot = $2"+ct.store.LockClause("UPDATE"), run, ct.slot))
 	}
 	c, err := own()
 	if errors.Is(err, sql.ErrNoRows) {
-		// Another transaction may add the row too. The second one waits for the first, and then
-		// reads what it has stored.
+		// Another transaction may also add the row. The second one waits for the first, and
+		// then reads what it has stored.
 		if _, err := tx.ExecContext(ctx, "INSERT INTO counters (run, slot, batch, receipts, round, counted, bytes, checksum) VALUES ($1, $2, 0, 0, $3, 0, 0, $4) ON CONFLICT (run, slot) DO NOTHING",
 			run, ct.slot, round, sqlstore.RowSum("counters", run, ct.slot, int64(0), int64(0))); err != nil {
 			return err
@@ -93,7 +93,8 @@ func (ct *Counter) note(ctx context.Context, tx *sqlstore.Txn, run string, round
 		return err
 	}
 	if c.round != round {
-		// The row has the numbers of the current round. The previous round's numbers are stored with that round.
+		// The row contains the numbers of the current round. The previous round's numbers are
+		// stored with that round.
 		if _, err := tx.ExecContext(ctx, "UPDATE rounds SET bytes = bytes + $3, counted = CASE WHEN state = $5 THEN counted + $4 ELSE counted END WHERE run = $1 AND round = $2",
 			run, c.round, c.bytes, c.counted, RoundOpen); err != nil {
 			return err

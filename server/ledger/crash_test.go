@@ -92,7 +92,7 @@ func child(at string, args []string) error {
 // counter is a child process that counts turns.
 type counter struct {
 	cmd  *exec.Cmd
-	said []string // its output, once it has ended
+	said []string // output of the process, once it has ended
 	done chan error
 	some chan struct{} // closed when the process has counted its first turn
 }

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A server that starts on a full disk says so. SQLite alone says "disk I/O error (4874)".
+// A server that starts on a full disk reports that. SQLite alone says "disk I/O error (4874)".
 func TestStartOnFullDisk(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to mount a small disk")

@@ -19,13 +19,13 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// resum makes the checksums of all rows right, after a test has changed some.
+// resum corrects the checksums of all rows after a test has changed some rows.
 func resum(t *testing.T, l *Ledger) {
 	t.Helper()
 	testkit.Must(t, l.Store.Update(t.Context(), func(tx *sqlstore.Txn) error { return sqlstore.SumRows(t.Context(), tx.Tx) }))
 }
 
-// fill makes a ledger that has rows in all tables with checksums.
+// fill creates a ledger that has rows in all tables with checksums.
 func fill(t *testing.T, at string) *site {
 	t.Helper()
 	s, ctx := plant(t, at, 9), t.Context()
@@ -55,26 +55,26 @@ func fill(t *testing.T, at string) *site {
 	return s
 }
 
-// TestChangedRows changes each column that a checksum covers, of one row of each table, and
-// checks that the change is found and its row named. It deletes a receipt, too.
+// TestChangedRows changes each column that a checksum covers, in one row of each table, and
+// checks that the change is detected and the row named. It also deletes a receipt.
 func TestChangedRows(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := fill(t, at), t.Context()
 		testkit.Must(t, sqlstore.CheckRows(ctx, s.Store.DB, true))
 		for table, x := range sqlstore.SummedTables {
 			columns := strings.Split(x.Columns, ", ")
-			// The columns in the checksum and the expression that no statement can set.
+			// The columns in the checksum, and the expression that no statement can set.
 			if table == "rounds" {
 				columns = slices.DeleteFunc(columns, func(c string) bool { return strings.HasPrefix(c, "CASE") })
 				columns = append(columns, "counted")
 			}
 			for _, column := range columns {
 				if foreign := map[string]bool{"runs id": true, "machines run": true, "members run": true, "versions run": true, "rounds run": true, "server_data run": true}; foreign[table+" "+column] {
-					continue // other rows refer to it, or it refers to them
+					continue // other rows refer to this one, or it refers to them
 				}
 				tx, err := s.Store.Write.BeginTx(ctx, nil)
 				testkit.Must(t, err)
-				// The value of a text is another text, and of a number another number.
+				// A text is replaced by another text, and a number by another number.
 				change := "CAST(" + column + " AS TEXT) || 'x'"
 				var value any
 				where := map[string]string{"rounds": " WHERE round = 0", "versions": " WHERE version = 1"}[table]
@@ -99,7 +99,7 @@ func TestChangedRows(t *testing.T) {
 				testkit.Must(t, tx.Rollback())
 			}
 		}
-		// A server that starts does not read the receipts of merged rounds, and a backup does.
+		// A server that starts does not read the receipts of merged rounds, but a backup does.
 		for client, atStart := range map[string]bool{"c00000": false, "c00003": true} {
 			tx, err := s.Store.Write.BeginTx(ctx, nil)
 			testkit.Must(t, err)
@@ -111,7 +111,7 @@ func TestChangedRows(t *testing.T) {
 		}
 		_, err := s.Store.Write.Exec("DELETE FROM receipts WHERE client = 'c00001'")
 		testkit.Must(t, err)
-		if err := sqlstore.CheckRows(ctx, s.Store.DB, false); !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), "has counted 4 updates, and 3 receipts are stored") {
+		if err := sqlstore.CheckRows(ctx, s.Store.DB, false); !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), "has counted 4 updates, but 3 receipts are stored") {
 			t.Errorf("a deleted receipt: %v", err)
 		}
 	})
@@ -173,7 +173,7 @@ func TestReadsChecked(t *testing.T) {
 			if err := x.read(); !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), "table "+x.table+", row ") {
 				t.Errorf("%s, %s: %v", x.table, x.change, err)
 			}
-			if x.table != "runs" { // others refer to it, and it comes last
+			if x.table != "runs" { // others refer to runs, which come last
 				exec("DELETE FROM " + x.table)
 				exec("INSERT INTO " + x.table + " SELECT * FROM saved")
 			}
@@ -182,12 +182,12 @@ func TestReadsChecked(t *testing.T) {
 	})
 }
 
-// TestDamage flips bits in a database and its log. Either the ledger does not open, or what
-// decides counting is as before.
+// TestDamage flips bits in a database and its log. Either the ledger does not open, or the
+// data that decides counting is unchanged.
 func TestDamage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	s := fill(t, "sqlite:"+path)
-	log, err := exec.Command("cat", path+"-wal").Output() // closing the file here would release locks
+	log, err := exec.Command("cat", path+"-wal").Output() // closing the file in this process would release locks
 	testkit.Must(t, err)
 	want := content(t, s.Ledger)
 	testkit.Must(t, s.Close())
@@ -205,7 +205,7 @@ func TestDamage(t *testing.T) {
 		}
 		got := content(t, l)
 		testkit.Must(t, l.Close())
-		return got, sqlstore.VerifyFile(t.Context(), other) // as the next backup does
+		return got, sqlstore.VerifyFile(t.Context(), other) // the next backup does the same
 	}
 	found := 0
 	for off := 0; off < len(whole); off += 3001 {
@@ -230,7 +230,7 @@ func TestDamage(t *testing.T) {
 	wantIs(t, err, sqlstore.ErrDamaged)
 }
 
-// content returns what the checksums cover.
+// content returns the data that the checksums cover.
 func content(t *testing.T, l *Ledger) string {
 	t.Helper()
 	var all strings.Builder
@@ -244,7 +244,7 @@ func content(t *testing.T, l *Ledger) string {
 }
 
 // TestLockedWhileOpen checks that another program, here Python's SQLite, does not remove the
-// log of a ledger that this process has open: what is committed afterwards would be lost in a
+// log of a ledger that this process has open. Otherwise later commits would be lost in a
 // crash.
 func TestLockedWhileOpen(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil && os.Getenv("CI") == "" {
@@ -257,14 +257,14 @@ func TestLockedWhileOpen(t *testing.T) {
 		}
 	}
 	path := filepath.Join(t.TempDir(), "ledger.db")
-	for i := range 2 { // the file is new, and then not
+	for i := range 2 { // first with a new file, then with an existing one
 		l, err := Open(t.Context(), "sqlite:"+path)
 		testkit.Must(t, err)
 		join(t, l, fmt.Sprint("a", i))
 		run("python3", "-c", "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM agents').fetchall(); c.close()", path)
 		join(t, l, fmt.Sprint("b", i))
 		crashed := t.TempDir()
-		// Another process copies the files: closing them here would release the locks.
+		// Another process copies the files, because closing them here would release the locks.
 		run("sh", "-c", `cp "$0"* "$1"`, path, crashed)
 		testkit.Must(t, l.Close())
 		c, err := Open(t.Context(), "sqlite:"+filepath.Join(crashed, "ledger.db"))
@@ -276,8 +276,8 @@ func TestLockedWhileOpen(t *testing.T) {
 	}
 }
 
-// TestCopyWithoutLog checks that a ledger that was copied without its log is refused, and is
-// right again with it.
+// TestCopyWithoutLog checks that a ledger that was copied without its log is refused, and
+// accepted again with the log.
 func TestCopyWithoutLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	s := plant(t, "sqlite:"+path, 3)
@@ -287,7 +287,7 @@ func TestCopyWithoutLog(t *testing.T) {
 	testkit.Must(t, err)
 	s.count(one("agent", 0, 0, "c00001"))
 	crashed := filepath.Join(t.TempDir(), "ledger.db")
-	// Another process copies the files: closing them here would release the locks.
+	// Another process copies the files, because closing them here would release the locks.
 	for _, suffix := range []string{"", "-wal", sqlstore.WitnessFile} {
 		if out, err := exec.Command("cp", path+suffix, crashed+suffix).CombinedOutput(); err != nil {
 			t.Fatal(string(out))

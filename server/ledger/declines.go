@@ -15,7 +15,7 @@ const (
 	CodeRevoked = "revoked"
 )
 
-// Decline says why a turn ended without a result.
+// Decline is the reason why a turn ended without a result.
 type Decline struct {
 	Turn
 	Agent        string
@@ -23,9 +23,9 @@ type Decline struct {
 	At           time.Time
 }
 
-// Decline marks an agent's leases in a round as declined, for a reason. The coordinator then
-// withdraws them. It skips leases that another transaction has locked. Only turns with a
-// lease get a row, so an agent cannot fill the table.
+// Decline marks an agent's leases in a round as declined, with a reason. The coordinator
+// then withdraws them. It skips leases that another transaction has locked. Only turns with
+// a lease get a row, so an agent cannot fill the table.
 func (ct *Counter) Decline(ctx context.Context, agent, run string, round int64, clients []string, code, reason string) (err error) {
 	defer sqlstore.Wrap(&err, "declining leases of agent", agent, "in run", run)
 	now := ct.store.Now()
@@ -42,8 +42,8 @@ func (ct *Counter) Decline(ctx context.Context, agent, run string, round int64, 
 	})
 }
 
-// addDeclines stores declines, except those of turns that have one. The transaction must
-// have locked the leases of the turns before, so that two transactions cannot deadlock.
+// addDeclines stores declines, except for turns that already have one. The transaction must
+// have locked the leases of the turns first, so that two transactions cannot deadlock.
 func (ct *Counter) addDeclines(ctx context.Context, tx *sqlstore.Txn, all []Decline) error {
 	const columns = 7
 	for part := range slices.Chunk(all, ct.store.Chunk) {
@@ -70,7 +70,7 @@ func (ct *Counter) endTurns(ctx context.Context, tx *sqlstore.Txn, run, reason s
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	if err := sqlstore.Touch(ctx, tx, leasesStamp+run); err != nil { // agents that train them hear of it
+	if err := sqlstore.Touch(ctx, tx, leasesStamp+run); err != nil { // notifies the agents that train them
 		return err
 	}
 	return ct.addDeclines(ctx, tx, all)

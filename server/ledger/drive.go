@@ -20,7 +20,7 @@ type Drive struct {
 	tx  *sqlstore.Txn
 	// Run is the run's state at the start of the transaction.
 	Run Run
-	now Run // with what the transaction has changed
+	now Run // the run with the transaction's changes
 }
 
 // Drive runs do in a transaction that locks the run. It returns ErrDeposed if another
@@ -134,7 +134,7 @@ type Lease struct {
 	Expired bool
 }
 
-// Withdraw deletes expired leases and returns them. It records why they end.
+// Withdraw deletes expired leases and returns them. It records the reasons for their end.
 func (d *Drive) Withdraw(now time.Time) (all []Lease, err error) {
 	defer sqlstore.Wrap(&err, "withdrawing expired leases of run", d.Run.ID)
 	var lost []Decline
@@ -142,7 +142,7 @@ func (d *Drive) Withdraw(now time.Time) (all []Lease, err error) {
 		x, err := scanLease(r)
 		y := Decline{Turn: x.Turn, Agent: x.agent, Code: CodeLost, Reason: "its agent did not call before the lease expired", At: now}
 		switch x.until {
-		case 0: // if its agent declined it, this is recorded already
+		case 0: // if the agent declined it, this is already recorded
 			y.Code, y.Reason = CodeRevoked, "the client or its agent is revoked"
 		case x.latest:
 			y.Reason = "it took longer than a turn may take"
@@ -227,10 +227,11 @@ func scanLease(r *sql.Rows) (x leaseRow, err error) {
 	return x, sqlstore.CheckRow("leases", checksum, x.Run, x.Round, x.Client, x.no, x.agent, x.version, x.latest)
 }
 
-// leaseTypes has the types of storedLease.
+// leaseTypes are the types of storedLease.
 var leaseTypes = []string{"text", "bigint", "text", "bigint", "text", "bigint", "bigint", "bigint", "bigint"}
 
-// addLeases adds leases of one run with one statement. orElse is the end of the statement, for leases that exist.
+// addLeases adds leases of one run with one statement. orElse is the end of the statement,
+// which handles existing leases.
 func (l *Ledger) addLeases(ctx context.Context, tx *sqlstore.Txn, all []leaseRow, orElse string) error {
 	if len(all) == 0 {
 		return nil
@@ -358,7 +359,7 @@ func (d *Drive) round(round int64, state string) (r Round, err error) {
 	return r, err
 }
 
-// deleteSums deletes the sums and individual updates up to a batch. The receipts stay.
+// deleteSums deletes the sums and individual updates up to a batch. The receipts remain.
 func (d *Drive) deleteSums(batch int64) error {
 	for _, table := range []string{"partials", "updates", "masks"} {
 		if _, err := d.tx.ExecContext(d.ctx, "DELETE FROM "+table+" WHERE run = $1 AND batch <= $2", d.Run.ID, batch); err != nil {
@@ -375,7 +376,7 @@ func (d *Drive) Merging() (r Round, found bool, err error) {
 		found = true
 		r, err = scanRound(rows)
 		return err
-		// The last row wins, which is the oldest round.
+		// The last row, which is the oldest round, is returned.
 	}, selectRounds+" WHERE run = $1 AND state = $2 ORDER BY round DESC", d.Run.ID, RoundMerging)
 	return r, found, err
 }

@@ -30,7 +30,7 @@ func TestBegin(t *testing.T) {
 		testkit.Must(t, err)
 		pgtest.Equal(t, "fleet", r.Fleet, int64(len(names)))
 		s.ask(0, 0, upTo(len(names))...)
-		announce(t, l, "a", "later") // announced too late to be in this run
+		announce(t, l, "a", "later") // announced too late for this run
 		rows, err := l.Store.DB.Query("SELECT client FROM members WHERE run = 'run' ORDER BY no")
 		testkit.Must(t, err)
 		defer rows.Close()
@@ -53,8 +53,8 @@ func TestBegin(t *testing.T) {
 	})
 }
 
-// Members are the clients of agents that were seen lately and that have the inputs and the
-// interval of the run. The others are named.
+// Members are the clients of agents that were seen recently and that have the inputs and
+// the interval of the run. The other clients are named.
 func TestFilter(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
@@ -118,7 +118,7 @@ func TestAskAndWithdraw(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 1300), t.Context()
 		s.drive(func(d *Drive) error {
-			// Enough for more than one statement; 5000 is unknown.
+			// Enough members for more than one statement; 5000 is unknown.
 			gone, _, err := d.Ask(Asking{Round: 0, Version: 0, Members: append(upTo(1300), 5000), Until: after(time.Minute)})
 			pgtest.Equal(t, "gone", gone, []int64{5000})
 			return err

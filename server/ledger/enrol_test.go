@@ -179,7 +179,7 @@ func TestAnnounceTooMany(t *testing.T) {
 			return err
 		}
 		testkit.Must(t, say("a", "1", "2"))
-		testkit.Must(t, say("a", "2", "3")) // clients that are announced again do not count twice
+		testkit.Must(t, say("a", "2", "3")) // repeated clients do not count twice
 		wantIs(t, say("a", "3", "4"), sqlstore.ErrTooMany)
 		// The refused announcement stored nothing, and clients of other agents do not count
 		// towards the limit.
@@ -376,7 +376,7 @@ func TestLead(t *testing.T) {
 		_, err = l.Lead(ctx, "a", time.Minute, after(91*time.Second))
 		wantIs(t, err, sqlstore.ErrRefused)
 		testkit.Must(t, l.Resign(ctx, b))
-		// A released lead stays valid until another coordinator takes it.
+		// A released lead remains valid until another coordinator takes it.
 		testkit.Must(t, l.Drive(ctx, b, "run", nothing))
 		c, err := l.Lead(ctx, "c", time.Minute, after(91*time.Second))
 		testkit.Must(t, err)

@@ -113,7 +113,7 @@ func TestErrorsOfCallbacks(t *testing.T) {
 	wantIs(t, err, ErrDeposed)
 }
 
-// TestAnswersStayPlain checks that errors that agents and operators read have no prefix.
+// TestAnswersStayPlain checks that errors for agents and operators have no prefix.
 func TestAnswersStayPlain(t *testing.T) {
 	l := openLite(t)
 	_, err := l.Run(t.Context(), "one")

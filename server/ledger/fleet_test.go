@@ -36,7 +36,7 @@ func TestCountFleet(t *testing.T) {
 		pgtest.Equal(t, "after revocations", count(), directory.FleetCounts{Agents: 2, Clients: 2, Quiet: 1, Expiring: 2, Revoked: 1})
 		_, err := l.Directory.FreeClients(ctx, "b", "", "operator", t0)
 		testkit.Must(t, err)
-		announce(t, l, "c", "b00000") // a client of the revoked agent moves
+		announce(t, l, "c", "b00000") // a client of the revoked agent moves to another agent
 		pgtest.Equal(t, "after a move", count(), directory.FleetCounts{Agents: 2, Clients: 3, Quiet: 1, Expiring: 2, Revoked: 1})
 		behind := -90 * time.Second
 		_, err = l.Directory.Announce(ctx, directory.Announcement{Agent: "c", Clients: []string{"b00000"}, Step: time.Hour, Most: 9, Version: "0.3.0", Skew: &behind, Generated: true}, t0)
@@ -63,8 +63,8 @@ func TestCountFleet(t *testing.T) {
 	})
 }
 
-// Filters of agents and clients select by the bytes of names, whatever the database thinks
-// of their order, and pages follow each other.
+// Filters of agents and clients select by the bytes of names, regardless of the database's
+// order, and pages are contiguous.
 func TestFilters(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
@@ -140,7 +140,7 @@ func TestFilters(t *testing.T) {
 		found, err := l.Reports.FindingDays(ctx, 2)
 		testkit.Must(t, err)
 		pgtest.Equal(t, "findings", found, []directory.FindingDay{{Code: "gaps", Day: directory.Today(t0), Clients: 3}, {Code: "flat", Day: directory.Today(t0), Clients: 1}, {Code: "gaps", Day: directory.Today(t0) - 1, Clients: 1}})
-		// Findings of now replace those of the last report, of clients that the agent hosts.
+		// Current findings replace those of the last report, for clients that the agent hosts.
 		testkit.Must(t, l.Reports.AddReports(ctx, "a-1", []directory.Report{
 			{Client: "meter-1", Day: directory.Today(t0), Findings: []string{"impossible"}, Interim: true},
 			{Client: "meter_2", Day: directory.Today(t0), Interim: true},
@@ -157,8 +157,8 @@ func TestFilters(t *testing.T) {
 	})
 }
 
-// The turns of a round are those that are open and those that are counted, in pages. A round
-// knows how many are counted while it is open.
+// The turns of a round are its open and its counted turns, in pages. An open round shows
+// the number of counted turns.
 func TestTurnRecords(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := plant(t, at, 7)
@@ -228,7 +228,7 @@ func TestTurnRecords(t *testing.T) {
 	})
 }
 
-// recorder notes the statements that pass through it.
+// recorder records the statements that pass through it.
 type recorder struct {
 	sqlstore.Querier
 	texts []string
@@ -240,8 +240,8 @@ func (r *recorder) QueryContext(ctx context.Context, text string, args ...any) (
 	return r.Querier.QueryContext(ctx, text, args...)
 }
 
-// The turns of a client are found by their keys: a run has a receipt for every client and
-// round.
+// The turns of a client are found by their keys, because a run has a receipt for every
+// client and round.
 func TestTurnsByKey(t *testing.T) {
 	l, ctx := open(t, "sqlite:"+t.TempDir()+"/ledger.db"), t.Context()
 	r := &recorder{Querier: l.Store.Cached}

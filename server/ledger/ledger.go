@@ -18,7 +18,7 @@ import (
 // Ledger stores runs with their rounds and versions. It is safe for concurrent use.
 type Ledger struct {
 	Store *sqlstore.Store
-	// The parts of the same database. Most callers need one or two of them.
+	// The parts of the same database. Most callers need only one or two of them.
 	Counter   *Counter
 	Relay     *Relay
 	Directory *directory.Directory

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	cluster.Main(m)
 }
 
-// t0 is the time at which all tests begin, instead of the real time.
+// t0 is the time at which all tests begin, in place of the real time.
 var t0 = time.UnixMilli(1_700_000_000_000)
 
 // after returns t0 plus d.
@@ -99,7 +99,7 @@ type site struct {
 	lead Lead
 	run  string
 
-	released int // releases of the test
+	released int // number of releases in the test
 }
 
 // begin starts a run whose fleet is all clients in the ledger.
@@ -213,10 +213,10 @@ func (s *site) receipts() (all []Receipt) {
 	return all
 }
 
-// balance checks the ledger's guarantee: the stored sums are exactly those of the turns
+// balance checks the ledger's guarantee. The stored sums are exactly those of the turns
 // with a receipt, no turn has both a lease and a receipt, and receipts and sums have the
-// same batches. Nothing may have been merged yet. It returns the numbers
-// of leases and receipts.
+// same batches. Nothing may have been merged yet. It returns the numbers of leases and
+// receipts.
 func (s *site) balance() (leases, receipts int) {
 	s.t.Helper()
 	ctx := context.Background()
@@ -280,7 +280,7 @@ func (s *site) balance() (leases, receipts int) {
 // tables lists the tables of the schema.
 var tables = []string{"tokens", "agents", "clients", "runs", "members", "versions", "rounds", "leases", "receipts", "partials", "updates", "relayed", "leaders", "audit", "releases", "reports", "report_days", "server_data", "held_out", "new_clients", "declines", "secrets", "heads", "counters", "masks", "private_rounds", "keepers"}
 
-// unnumbered is the batch of what is not counted yet.
+// unnumbered is the batch number of results that are not counted yet.
 const unnumbered = -1
 
 // newest returns the newest batch of a run.

@@ -14,7 +14,7 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// planted is the schema of a later Loadstar.
+// planted is the schema of a later version of Loadstar.
 const planted = `-- +goose Up
 ALTER TABLE rounds ADD COLUMN planted BIGINT NOT NULL DEFAULT 7;
 CREATE TABLE planted (id BIGINT PRIMARY KEY);
@@ -40,14 +40,15 @@ func plantSchema(t *testing.T, text string) (restore func()) {
 	return restore
 }
 
-// onEach runs a test on a database of each kind, one after the other, because the schemas that
-// the program knows are a variable.
+// onEach runs a test on a database of each kind, one after the other, because the list of
+// known schemas is a variable.
 func onEach(t *testing.T, test func(t *testing.T, at string)) {
 	t.Run("sqlite", func(t *testing.T) { test(t, "sqlite:"+filepath.Join(t.TempDir(), "ledger.db")) })
 	t.Run("postgres", func(t *testing.T) { test(t, cluster.Database(t)) })
 }
 
-// look returns the version of a database's schema and the newest one that the program knows.
+// look returns the version of a database's schema and the newest version that the program
+// knows.
 func look(t *testing.T, at string) sqlstore.Schema {
 	t.Helper()
 	s, schema, err := sqlstore.OpenToLook(t.Context(), at)
@@ -63,7 +64,7 @@ func dumpColumns(t *testing.T, l *Ledger, table, columns string) string {
 }
 
 // TestMigrates opens a ledger that has rows in all tables with a program that knows a later
-// schema. No row is lost or changed, the open round continues, and the program before refuses
+// schema. No row is lost or changed, the open round continues, and the older program refuses
 // the ledger.
 func TestMigrates(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
@@ -102,7 +103,7 @@ func TestMigrates(t *testing.T) {
 	})
 }
 
-// backupOld backs up a ledger with an older schema than the program's. Neither the ledger nor the
+// backupOld backs up a ledger with a schema older than the program's. Neither the ledger nor the
 // copy is migrated.
 func backupOld(t *testing.T, path string) {
 	t.Helper()

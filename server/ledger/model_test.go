@@ -95,8 +95,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 		g.agents = append(g.agents, fmt.Sprintf("%s-%d", name, i))
 	}
 	join(t, l, g.agents...)
-	// Clients of earlier cases in the same database are members too, and have lower
-	// numbers.
+	// Clients of earlier cases in the same database are also members, with lower numbers.
 	var before int64
 	testkit.Must(t, l.Store.DB.QueryRow("SELECT count(*) FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0").Scan(&before))
 	for i := range 9 {

@@ -34,11 +34,11 @@ type PrivateRound struct {
 	Refused string // the rule by which a keeper refused the request, or empty
 }
 
-// maskTypes has the types of sqlstore.MaskColumns and the checksum.
+// maskTypes are the types of sqlstore.MaskColumns and the checksum.
 var maskTypes = []string{"text", "bigint", "text", "bigint", "bigint", "bigint", "text", "bigint"}
 
-// withFreshMasks returns the counted arrivals with unused masks, and drops the leases of the
-// others. Honest agents never use a part twice in a round.
+// withFreshMasks returns the counted arrivals with unused masks, and deletes the leases of
+// the others. Honest agents never use a part twice in a round.
 func (ct *Counter) withFreshMasks(ctx context.Context, tx *sqlstore.Txn, run string, arrivals []Arrival, counted []int, used map[Turn]leaseRow) ([]int, error) {
 	type part struct {
 		agent string
@@ -123,7 +123,7 @@ func (ct *Counter) Masks(ctx context.Context, run string, batch int64) (all []Ma
 	return all, err
 }
 
-// HasMask reports whether a counted result of a round has the part of the agent.
+// HasMask reports whether a counted result of a round has the given part of the agent.
 func (ct *Counter) HasMask(ctx context.Context, run string, round int64, agent string, part int64) (has bool, err error) {
 	defer sqlstore.Wrap(&err, "reading a mask of run", run)
 	var n int
@@ -187,7 +187,7 @@ func (d *Drive) FixRequest(round int64, request []byte) (fixed []byte, err error
 	return request, storePrivate(d.ctx, d.tx, d.Run.ID, round, p)
 }
 
-// Refuse abandons a closed round, because a keeper refused by a rule, and deletes its sums. It
+// Refuse abandons a closed round that a keeper refused by a rule, and deletes its sums. It
 // stores the state of the machine, which has opened the next round from the same version. It
 // returns the number of refused rounds since the last merge.
 func (d *Drive) Refuse(round Round, why, machine string) (inARow int64, err error) {
@@ -213,8 +213,9 @@ func (d *Drive) Refuse(round Round, why, machine string) (inARow int64, err erro
 	return inARow, err
 }
 
-// Unmasked stores the loss and the evaluation of a closed round, which are known once its sum is
-// unmasked. Call it before Publish. It deletes the fixed parts of this round and of earlier ones.
+// Unmasked stores the loss and the evaluation of a closed round, which are known once the round's
+// sum is unmasked. Call it before Publish. It deletes the fixed parts of this round and of
+// earlier ones.
 func (d *Drive) Unmasked(round Round) (err error) {
 	defer sqlstore.Wrap(&err, "storing the sums of a private round of run", d.Run.ID)
 	r, err := d.round(round.Round, RoundMerging)
@@ -229,8 +230,8 @@ func (d *Drive) Unmasked(round Round) (err error) {
 	return err
 }
 
-// KeeperEpoch notes an epoch that a keeper has signed, and returns the newest one that it ever
-// signed.
+// KeeperEpoch stores an epoch that a keeper has signed, and returns the newest one that it has
+// ever signed.
 func (l *Ledger) KeeperEpoch(ctx context.Context, identity string, epoch int64) (newest int64, err error) {
 	defer sqlstore.Wrap(&err, "storing the epoch of a keeper")
 	err = l.Store.Write.QueryRowContext(ctx, `INSERT INTO keepers (identity, epoch) VALUES ($1, $2)
@@ -238,7 +239,8 @@ func (l *Ledger) KeeperEpoch(ctx context.Context, identity string, epoch int64) 
 	return newest, err
 }
 
-// KeepersKey returns the key by which keepers know this server. All processes of the server have the same key.
+// KeepersKey returns the key by which keepers recognise this server. All processes of the
+// server have the same key.
 func (l *Ledger) KeepersKey(ctx context.Context) (ed25519.PrivateKey, error) {
 	seed, err := l.Store.Secret(ctx, "keepers")
 	if err != nil {

@@ -17,14 +17,14 @@ func masked(agent string, round, part int64, nonce string, clients ...string) Ar
 }
 
 // TestMasks counts masked results. Their masks are stored with their receipts. A result whose
-// part was used does not count and leaves its lease.
+// part was already used does not count and keeps its lease.
 func TestMasks(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 6), t.Context()
 		s.ask(0, 0, 0, 1, 2, 3, 4, 5)
 		pgtest.Equal(t, "counted", s.count(
 			masked("agent", 0, 1, "01", "c00000", "c00001"),
-			masked("agent", 0, 1, "02", "c00002"), // the same part in one batch
+			masked("agent", 0, 1, "02", "c00002"), // the same part in the same batch
 			masked("agent", 0, 0, "03", "c00003"),
 		), []int{0, 2})
 		pgtest.Equal(t, "counted again", s.count(masked("agent", 0, 0, "04", "c00002"), masked("agent", 0, 1, "01", "c00000", "c00001")), nil)
@@ -92,7 +92,7 @@ func TestMasks(t *testing.T) {
 	})
 }
 
-// TestKeeperEpoch checks that the newest epoch of a keeper stays.
+// TestKeeperEpoch checks that the newest epoch of a keeper is kept.
 func TestKeeperEpoch(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)

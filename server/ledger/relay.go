@@ -16,7 +16,7 @@ import (
 // sends its counted results to the hub in groups called sendings, and the hub decides
 // whether they count.
 
-// Adoption is a task from the hub that a region takes over.
+// Adoption is a task from the hub that a region adopts.
 type Adoption struct {
 	Run            Run // only ID, Name, Plan, PlanBlob and Fleet are used
 	Round, Version int64
@@ -214,7 +214,7 @@ func (h *Relay) Withdraw(ctx context.Context, lead Lead, run string, round int64
 				return err
 			}
 		}
-		return sqlstore.Touch(ctx, tx, leasesStamp+run) // agents that train them hear of it
+		return sqlstore.Touch(ctx, tx, leasesStamp+run) // notifies the agents that train them
 	})
 }
 

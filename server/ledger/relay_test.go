@@ -61,7 +61,7 @@ func TestAdopt(t *testing.T) {
 		pgtest.Equal(t, "leases", len(leased), 199)
 		pgtest.Equal(t, "lease", leased[0], Task{Turn{"run", 4, names[0]}, 2, after(time.Hour)})
 
-		// Repeat the task after one client was counted and one declined: no client gets a
+		// Repeat the task after one client was counted and one declined. No client gets a
 		// second turn.
 		s.count(one("agent", 4, 2, names[0]))
 		testkit.Must(t, s.Counter.Decline(ctx, "agent", "run", 4, names[1:2], "", ""))
@@ -163,16 +163,15 @@ func TestRelay(t *testing.T) {
 		left := sendings()
 		pgtest.Equal(t, "sendings", len(left), 1)
 		pgtest.Equal(t, "the last", left[0].Shares, one("", 0, 0, names[4]).Shares)
-		testkit.Must(t, s.Relay.Decided(ctx, s.lead, "run", first[0].ID, true)) // the second time has no effect
+		testkit.Must(t, s.Relay.Decided(ctx, s.lead, "run", first[0].ID, true)) // the second call has no effect
 		pgtest.Equal(t, "sendings", len(sendings()), 1)
 		wantIs(t, s.Relay.Decided(ctx, Lead{99}, "run", left[0].ID, true), ErrDeposed)
 		wantIs(t, s.Relay.Gather(ctx, Lead{99}, "run", false, nil), ErrDeposed)
 	})
 }
 
-// TestClosed checks what happens when the hub closes one client of a sending: batches
-// without the client are sent again, and the other clients of its batch are trained
-// again.
+// TestClosed checks what happens when the hub closes one client of a sending. Batches
+// without the client are sent again, and the other clients of its batch are trained again.
 func TestClosed(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 200), t.Context()

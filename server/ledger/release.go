@@ -16,7 +16,7 @@ import (
 // Release is a version of a run's weights that an operator released to all agents.
 type Release struct {
 	ID, Name string
-	Number   int64 // counts the releases of a name from 1
+	Number   int64 // number among the releases of the same name, from 1
 	Run      string
 	Version  int64
 	Role     string
@@ -31,10 +31,10 @@ type Release struct {
 func (r *Release) String() string { return fmt.Sprintf("%s@%d", r.Name, r.Number) }
 
 const (
-	// offeredOfName is the number of releases per name that agents may use: the newest one,
-	// and two to fall back to.
+	// offeredOfName is the number of releases per name that agents may use, which are the
+	// newest one and two to fall back to.
 	offeredOfName = 3
-	// maxNames limits the names that have releases which are not withdrawn.
+	// maxNames is the maximum number of names with releases that are not withdrawn.
 	maxNames = 16
 )
 
@@ -68,8 +68,8 @@ func releases(ctx context.Context, q sqlstore.Querier) (all []Release, err error
 	return all, err
 }
 
-// Offered selects the releases that agents may use: the newest ones of each name that are
-// not withdrawn, sorted by name and number.
+// Offered selects the releases that agents may use, which are the newest ones of each name
+// that are not withdrawn, sorted by name and number.
 func Offered(all []Release) []Release {
 	var offered []Release
 	count := map[string]int{}
@@ -142,7 +142,7 @@ func (l *Ledger) AddRelease(ctx context.Context, r Release) (_ Release, err erro
 			return fmt.Errorf("these weights are already released as %s: %w", newest.String(), ErrRefused)
 		}
 		if len(names) > maxNames {
-			return fmt.Errorf("there are releases of %d names, the limit; withdraw those of a name that is no longer needed: %w", maxNames, ErrRefused)
+			return fmt.Errorf("there are releases of %d names, which is the limit; withdraw those of a name that is no longer needed: %w", maxNames, ErrRefused)
 		}
 		if err := addRelease(ctx, tx, r); err != nil {
 			return err
@@ -161,7 +161,7 @@ func keptWeights(ctx context.Context, tx *sqlstore.Txn, run Run, version int64, 
 	if i := slices.IndexFunc(all, func(r Release) bool { return r.Run == run.ID && r.Version == version }); i >= 0 {
 		return all[i].Weights, nil
 	}
-	return "", fmt.Errorf("version %d of run %s is not stored: the newest is %d, and loadstar run versions %s lists all: %w", version, run.ID, run.Version, run.ID, ErrRefused)
+	return "", fmt.Errorf("version %d of run %s is not stored; the newest is %d, and loadstar run versions %s lists all: %w", version, run.ID, run.Version, run.ID, ErrRefused)
 }
 
 func addRelease(ctx context.Context, tx *sqlstore.Txn, r Release) error {

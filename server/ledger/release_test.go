@@ -14,8 +14,8 @@ import (
 	"loadstar/server/directory"
 )
 
-// trained returns a ledger with a run whose newest version is 3, with all earlier versions
-// deleted, except for those that were released in between.
+// trained returns a ledger with a run whose newest version is 3. Earlier versions are
+// deleted unless they were released before that.
 func trained(t *testing.T, at string, release ...int64) *site {
 	t.Helper()
 	s := plant(t, at, 3)
@@ -56,7 +56,7 @@ func (s *site) release(name string, version int64) Release {
 	return r
 }
 
-// offered returns the releases that agents are told of.
+// offered returns the releases that are offered to agents.
 func (s *site) offered() string {
 	s.t.Helper()
 	all, err := s.Releases(context.Background())
@@ -82,7 +82,7 @@ func TestReleases(t *testing.T) {
 		newest := s.release("day", 0)
 		pgtest.Equal(t, "newest", fmt.Sprint(newest.Version, newest.Weights, newest.PlanBlob, newest.Number), "3w3p3")
 		_, err = s.AddRelease(ctx, Release{ID: "x", Name: "day", Run: "run", Version: 3, Role: "personal"})
-		wantIs(t, err, ErrRefused) // they are day@3
+		wantIs(t, err, ErrRefused) // the weights are those of day@3
 		again := s.release("day", 1)
 		pgtest.Equal(t, "again", fmt.Sprint(again.Version, again.Weights, again.Number), "1w14")
 		pgtest.Equal(t, "parent", again.Parent, newest.ID)
@@ -130,7 +130,7 @@ func TestEvaluation(t *testing.T) {
 	})
 }
 
-// A region has the releases of the hub.
+// A region has the hub's releases.
 func TestAdoptReleases(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := region(t, at, 1)
@@ -150,8 +150,8 @@ func TestAdoptReleases(t *testing.T) {
 	})
 }
 
-// Reports count once per client and day, whoever sends them, and only for the agent's own
-// clients.
+// Reports count once per client and day, regardless of the sender, and only for the agent's
+// own clients.
 func TestReports(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 50), t.Context()

@@ -10,7 +10,8 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// Retention says how long the ledger keeps what it no longer needs. 0 means indefinitely.
+// Retention determines how long the ledger keeps data that it no longer needs. 0 means
+// indefinitely.
 type Retention struct {
 	// Receipts applies to a round's receipts and declines after its merge, and to a run's
 	// members and the hub's verdicts on them after the run has ended.
@@ -52,13 +53,13 @@ func (l *Ledger) Prune(ctx context.Context, r Retention, now time.Time) (deleted
 	return deleted, nil
 }
 
-// runs deletes the rows of rounds that were merged, and of runs that ended, before a
-// time. In a region, a run that the hub drives has no merged rounds, so its rows stay until
+// runs deletes the rows of rounds that were merged, and of runs that ended, before a time.
+// In a region, a run that the hub drives has no merged rounds, so its rows are kept until
 // it has ended.
 func (p pruner) runs(ctx context.Context, before int64) (deleted int64, err error) {
 	type old struct {
 		run          string
-		round, batch int64 // the newest that may go
+		round, batch int64 // the newest that may be deleted
 		ended        bool
 	}
 	var runs []old
@@ -105,8 +106,8 @@ func (p pruner) runs(ctx context.Context, before int64) (deleted int64, err erro
 	return deleted, nil
 }
 
-// receipts deletes the receipts of a run up to a batch, and subtracts them from the number
-// that the run has.
+// receipts deletes the receipts of a run up to a batch, and subtracts them from the run's
+// number of receipts.
 func (p pruner) receipts(ctx context.Context, run string, batch int64) (deleted int64, err error) {
 	return prune(ctx, func() (n int64, err error) {
 		err = p.ledger.Store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -128,8 +129,8 @@ func (p pruner) receipts(ctx context.Context, run string, batch int64) (deleted 
 	})
 }
 
-// by repeats a statement, whose second argument is a limit, until it deletes fewer
-// rows than the limit.
+// by repeats a statement with a limit as its second argument, until it deletes fewer rows
+// than the limit.
 func (p pruner) by(ctx context.Context, text string, first any, more ...any) (deleted int64, err error) {
 	return prune(ctx, func() (int64, error) {
 		r, err := p.ledger.Store.Write.ExecContext(ctx, text, append([]any{first, pruneRows}, more...)...)

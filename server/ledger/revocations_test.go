@@ -12,7 +12,8 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// TestReapply revokes in one ledger, and repeats it in another one that is like its backup.
+// TestReapply revokes in one ledger, and repeats the revocations in another ledger that
+// resembles its backup.
 func TestReapply(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		ctx := context.Background()
@@ -32,7 +33,7 @@ func TestReapply(t *testing.T) {
 		}
 		testkit.Must(t, old.Users.AddCertificate(ctx, directory.Certificate{Serial: "aabb", User: "carl", Issued: t0, Expires: after(time.Hour)}, "user anna"))
 
-		// The events after the backup, in a ledger that went on.
+		// These events happened after the backup, in a ledger that continued.
 		var events []directory.Event
 		for i, e := range []directory.Event{
 			{Action: "revoke agent", Subject: "bad"},
@@ -70,7 +71,7 @@ func TestReapply(t *testing.T) {
 		testkit.Must(t, err)
 		pgtest.Equal(t, "repeated once more", n, 0)
 
-		// A user of that name who was added later is somebody else.
+		// A user of the same name who was added later is a different person.
 		_, err = old.Users.PutUser(ctx, "bert", "operator", "user anna", after(2*time.Hour))
 		testkit.Must(t, err)
 		n, err = old.Directory.Reapply(ctx, events, after(3*time.Hour))
@@ -81,7 +82,7 @@ func TestReapply(t *testing.T) {
 		testkit.Must(t, err)
 		pgtest.Equal(t, "open tokens", n, 1)
 
-		// The list of all of this, page by page.
+		// The list of all of these events, in pages.
 		var names []string
 		for next := ""; ; {
 			page, err := old.Directory.Revocations(ctx, t0, next, 3)
@@ -101,7 +102,7 @@ func TestReapply(t *testing.T) {
 	})
 }
 
-// TestAuditAfter reads the log forwards in pages, up to a time.
+// TestAuditAfter reads the log forwards in pages, up to a given time.
 func TestAuditAfter(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)

@@ -45,9 +45,9 @@ type Run struct {
 	// PlanBlob is the hash of the blob with the settled plan, which agents fetch.
 	Plan, PlanBlob string
 	State          State
-	Reason         string // why the run failed, or why it does not advance, for people
+	Reason         string // reason for people why the run failed or does not advance
 	Code           ReasonCode
-	// Wanted is the number of clients that the run waits for. Fleet is the number of
+	// Wanted is the number of clients for which the run waits. Fleet is the number of
 	// clients when it began.
 	Wanted, Fleet              int64
 	Created, Started, Finished time.Time
@@ -60,10 +60,10 @@ type Run struct {
 	Remote bool
 	// Generated means that a client had synthetic readings when the run began.
 	Generated bool
-	// LeftOut says which clients and inputs were left out, and why.
+	// LeftOut lists the clients and inputs that were left out, and the reasons.
 	LeftOut string
 
-	receipts int64 // number of stored receipts that counters do not have; negative if some of theirs were deleted
+	receipts int64 // number of stored receipts that counters do not include; negative if some of theirs were deleted
 }
 
 func scanRun(row interface{ Scan(...any) error }) (r Run, err error) {
@@ -98,7 +98,8 @@ func (l *Ledger) lockedRun(ctx context.Context, tx *sqlstore.Txn, id string) (r 
 	return r, err
 }
 
-// storedRun are the columns that a run is stored in. The checksum does not cover its code.
+// storedRun contains the columns in which a run is stored. The checksum does not cover its
+// code.
 const storedRun = sqlstore.RunColumns + ", reason_code, checksum"
 
 const selectRuns = "SELECT " + storedRun + " FROM runs"
@@ -156,7 +157,7 @@ func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) (
 	})
 }
 
-// Ended returns how a run ended, such as "stopped", or "" if it has not ended.
+// Ended returns the outcome of a run, such as "stopped", or "" if it has not ended.
 func (l *Ledger) Ended(ctx context.Context, id string) (how string, err error) {
 	defer sqlstore.Wrap(&err, "looking up run", id)
 	var s State
@@ -244,7 +245,7 @@ type Round struct {
 	LastBatch  int64
 }
 
-// selectRounds adds to an open round what counters have counted for it.
+// selectRounds adds the results of an open round that counters have counted.
 const selectRounds = `SELECT run, round, version, state, opened, closed, asked,
 	CASE WHEN state = 'open' THEN counted + CAST((SELECT COALESCE(sum(c.counted), 0) FROM counters c WHERE c.run = rounds.run AND c.round = rounds.round) AS BIGINT) ELSE counted END, late, lost, loss,
 	bytes + CAST((SELECT COALESCE(sum(c.bytes), 0) FROM counters c WHERE c.run = rounds.run AND c.round = rounds.round) AS BIGINT), last_batch, evaluated, relative_mae, checksum FROM rounds`
@@ -261,8 +262,8 @@ func scanRound(row interface{ Scan(...any) error }) (r Round, err error) {
 	return r, sqlstore.CheckRow("rounds", checksum, r.summed(run)...)
 }
 
-// summed returns the values that the checksum of a round covers. As long as a round is
-// open, its number of counted updates grows with each batch and only serves displays.
+// summed returns the values that the checksum of a round covers. While a round is open, its
+// number of counted updates grows with each batch and is only displayed.
 func (r *Round) summed(run string) []any {
 	counted := r.Counted
 	if r.State == RoundOpen {
@@ -305,7 +306,7 @@ func (l *Ledger) Rounds(ctx context.Context, run string, from int64, limit int) 
 // Version holds the blobs of one version of a run's shared weights.
 type Version struct {
 	Weights, Control string
-	// Limits has the encoded limits on updates from this version, or is nil.
+	// Limits contains the encoded limits on updates from this version, or is nil.
 	Limits []byte
 }
 

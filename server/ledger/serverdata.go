@@ -8,8 +8,8 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// SetLeadersData stores the fingerprint of the data that the leading coordinator has, or
-// the empty string if it has none.
+// SetLeadersData stores the fingerprint of the leading coordinator's data, or the empty
+// string if it has none.
 func (l *Ledger) SetLeadersData(ctx context.Context, lead Lead, fingerprint string) (err error) {
 	defer sqlstore.Wrap(&err, "storing what data the coordinator has")
 	return l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -41,7 +41,7 @@ type ServerData struct {
 	Kept []byte
 }
 
-// BeginServerData stores with which data on the server the run begins.
+// BeginServerData stores the identity of the server's data with which the run begins.
 func (d *Drive) BeginServerData(fingerprint string) (err error) {
 	defer sqlstore.Wrap(&err, "storing the server's data of run", d.Run.ID)
 	_, err = d.tx.ExecContext(d.ctx, "INSERT INTO server_data (run, fingerprint, kept, checksum) VALUES ($1, $2, $3, $4)", sqlstore.WithSum("server_data", d.Run.ID, fingerprint, []byte{})...)
@@ -71,7 +71,7 @@ func (d *Drive) ServerData() (s ServerData, err error) {
 	return s, sqlstore.CheckRow("server_data", checksum, d.Run.ID, s.Fingerprint, s.Kept)
 }
 
-// Explain stores why a run does not advance. An empty code means that it advances.
+// Explain stores the reason why a run does not advance. An empty code means that it advances.
 func (d *Drive) Explain(code ReasonCode, reason string) (err error) {
 	defer sqlstore.Wrap(&err, "explaining the state of run", d.Run.ID)
 	if d.Run.Code == code && d.Run.Reason == reason {

@@ -8,8 +8,8 @@ import (
 	"loadstar/internal/testkit/pgtest"
 )
 
-// TestServerData checks the state of the server's data in a run: it changes with the
-// version, and the end of the run deletes it.
+// TestServerData checks that the state of the server's data in a run changes with the
+// version, and that the end of the run deletes it.
 func TestServerData(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := plant(t, at, 3)
@@ -45,8 +45,8 @@ func TestServerData(t *testing.T) {
 	})
 }
 
-// TestLeadersData checks that the ledger says which data the leading coordinator has, and
-// that a former leader cannot change it.
+// TestLeadersData checks that the ledger stores which data the leading coordinator has, and
+// that a former leader cannot change this.
 func TestLeadersData(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()

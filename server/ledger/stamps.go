@@ -14,10 +14,11 @@ import (
 // Counting does not.
 
 const (
-	leasesStamp = "leases " // and the run
+	leasesStamp = "leases " // followed by the run
 )
 
-// Stamps tell which copies in memory are old. Equal numbers mean that nothing has changed.
+// Stamps show which copies in memory are outdated. Equal numbers mean that nothing has
+// changed.
 type Stamps struct {
 	Revocations int64
 	Leases      map[string]int64 // by run; runs without leases may be missing

@@ -14,13 +14,13 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// Tokens are listed page by page, name who made them and how many joined, and are refused
-// once they are revoked. Each agent names its token.
+// Tokens are listed in pages, show their creators and the number of agents that joined, and
+// are refused once they are revoked. Each agent names its token.
 func TestTokens(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		for i := range 5 {
-			// Two were created at the same moment.
+			// Two of the tokens were created at the same moment.
 			made := after(time.Duration(i/2) * time.Minute)
 			testkit.Must(t, l.Directory.AddToken(ctx, []byte{7, byte(i)}, directory.Token{Note: fmt.Sprint(i), Uses: 3, Expires: after(time.Hour), Clients: 2, Pattern: "m-*"}, "anna", made))
 		}
@@ -49,7 +49,7 @@ func TestTokens(t *testing.T) {
 		wantIs(t, err, sqlstore.ErrNotFound)
 
 		_, err = l.Directory.RevokeToken(ctx, "070", "operator", t0)
-		wantIs(t, err, sqlstore.ErrRefused) // several begin like this
+		wantIs(t, err, sqlstore.ErrRefused) // several tokens begin with this
 		for _, wrong := range []string{"", "08", "07031"} {
 			_, err = l.Directory.RevokeToken(ctx, wrong, "operator", t0)
 			wantIs(t, err, sqlstore.ErrNotFound)
@@ -65,7 +65,7 @@ func TestTokens(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		// The agent that has joined with it stays and is found by it.
+		// The agent that has joined with the token stays and can be found by it.
 		with, err := l.Directory.AgentStates(ctx, directory.AgentQuery{Token: "0703", Limit: 9})
 		testkit.Must(t, err)
 		if len(with) != 1 || with[0].ID != "a" || with[0].Token != "0703" || !with[0].Revoked.IsZero() {
@@ -167,13 +167,13 @@ func TestTokenLimits(t *testing.T) {
 		}
 		say(directory.Refused{Clients: []string{"m-10"}, Reason: "client m-10 does not match the pattern m-? of the token with which this agent joined"}, "m-1", "m-10")
 		say(directory.Refused{Clients: []string{"m-4"}, Reason: "client m-4 is one too many: the token with which this agent joined allows 3 clients"}, "m-2", "m-3", "m-4")
-		testkit.Must(t, l.Directory.RevokeClient(ctx, "m-2", "operator", t0)) // its place is not free
+		testkit.Must(t, l.Directory.RevokeClient(ctx, "m-2", "operator", t0)) // its place remains occupied
 		say(directory.Refused{Clients: []string{"m-2", "m-4"}, Reason: "client m-2 is revoked"}, "m-4", "m-2")
 		n, err := l.Directory.CountClients(ctx, time.Time{})
 		testkit.Must(t, err)
 		pgtest.Equal(t, "clients", n, 2)
-		// An agent that joins again keeps its clients, and gets no others than its new token
-		// allows.
+		// An agent that joins again keeps its clients, and gets only those further clients
+		// that its new token allows.
 		testkit.Must(t, l.Directory.Rejoin(ctx, []byte("other"), directory.Agent{ID: "a", Name: "again"}, t0))
 		say(directory.Refused{Clients: []string{"m-5"}, Reason: "client m-5 does not match the pattern x* of the token with which this agent joined"}, "m-1", "m-3", "m-5")
 		say(directory.Refused{Clients: []string{"x1"}, Reason: "client x1 is one too many: the token with which this agent joined allows 2 clients"}, "x1")
@@ -214,7 +214,7 @@ func TestFreeClients(t *testing.T) {
 		testkit.Must(t, err)
 		pgtest.Equal(t, "freed", n, 1)
 		say("heir", []string{"a", "c"})
-		say("thief", []string{"a", "b", "c"}) // the heir has b now
+		say("thief", []string{"a", "b", "c"}) // the heir now hosts b
 		for agent, client := range map[string]string{"nobody": "", "owner": "b"} {
 			_, err := free(agent, client)
 			wantIs(t, err, sqlstore.ErrNotFound)

@@ -8,16 +8,16 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// TurnRecord is a turn as people see it.
+// TurnRecord is a turn in the form that people see.
 type TurnRecord struct {
 	Turn
-	Agent string // id; empty if it is not known
+	Agent string // ID of the agent; empty if not known
 	// State is asked, counted, declined or lost.
 	State   string
-	Version int64 // that it trains from; not set if it was declined or lost
+	Version int64 // version from which it trains; not set if it was declined or lost
 	// Reason says why the turn was declined or lost.
 	Reason string
-	At     time.Time // when it was counted, declined or lost; zero if it is not known
+	At     time.Time // time at which it was counted, declined or lost; zero if not known
 	// The following fields are set if the turn is counted.
 	Examples, Steps int64
 	TrainLoss, Norm float64

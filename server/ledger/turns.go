@@ -26,10 +26,10 @@ type Task struct {
 	Until   time.Time
 }
 
-// Counter has the leases, and counts the results that have one.
+// Counter contains the leases, and counts the results that have one.
 type Counter struct {
 	store *sqlstore.Store
-	slot  int64 // of this process in the table counters
+	slot  int64 // slot of this process in the table counters
 
 	// The queries that agents' calls make most often.
 	tasks       sqlstore.Coalescer[string, []Task]
@@ -77,7 +77,7 @@ func (ct *Counter) Asked(ctx context.Context) (n int64, err error) {
 }
 
 const (
-	storedLease  = sqlstore.LeaseColumns + ", until, checksum" // what scanLease reads
+	storedLease  = sqlstore.LeaseColumns + ", until, checksum" // the columns that scanLease reads
 	selectLeases = "SELECT " + storedLease + " FROM leases"
 )
 
@@ -101,9 +101,10 @@ func (ct *Counter) Extend(ctx context.Context, agent, run string, round int64, c
 	})
 }
 
-// setExpiry sets when leases expire, and returns their clients. It selects the leases by client, because the index on
-// the column until would make the database scan all leases of the run. It skips leases that are being counted or
-// withdrawn, because they are about to be deleted, and waiting for them could deadlock.
+// setExpiry sets the expiry of leases, and returns their clients. It selects the leases by client,
+// because the index on the column until would make the database scan all leases of the run. It
+// skips leases that are being counted or withdrawn, because they are about to be deleted, and
+// waiting for them could deadlock.
 func (ct *Counter) setExpiry(ctx context.Context, tx *sqlstore.Txn, which, to, agent, run string, round int64, clients []string, until time.Time) (set []string, err error) {
 	for part := range slices.Chunk(clients, ct.store.Chunk) {
 		args := []any{agent, run, round, sqlstore.ToMillis(until)}
@@ -185,7 +186,7 @@ func (ct *Counter) standings(ctx context.Context, where *sqlstore.Coalescer[turn
 	if len(q.clients) <= ct.store.Chunk {
 		return where.Get(ctx, q)
 	}
-	return where.Alone(ctx, q) // it is long
+	return where.Alone(ctx, q) // the query is long
 }
 
 // askedTurns and overTurns select the turns of clients in a round of a run. They return
@@ -255,7 +256,7 @@ func (ct *Counter) standingsQuery(text string) func(context.Context, []turnsOf) 
 
 // confirm returns when all data that was read is on the standbys for which commits wait. If
 // PostgreSQL crashes while a commit waits for a standby, the commit is visible after the restart,
-// although the standby may lack it. A failover would then undo what an agent was told.
+// although the standby may lack it. A failover would then undo a verdict that an agent received.
 func (ct *Counter) confirm(ctx context.Context) error {
 	if ct.store.SQLite {
 		return nil
@@ -284,7 +285,7 @@ type Arrival struct {
 	Round, Version int64
 	Bytes          int64
 	Shares         []Share
-	Masks          []Mask // of a result of a private plan
+	Masks          []Mask // masks of a result of a private plan
 }
 
 // Evaluation is a sum of validation errors: the number of clients, and the sum of their
@@ -378,7 +379,7 @@ func (ct *Counter) Count(ctx context.Context, run string, arrivals []Arrival, fo
 			bytes += arrivals[i].Bytes
 		}
 		open := r.Round
-		if r.Remote { // several rounds of the hub are open at a time
+		if r.Remote { // several rounds of the hub are open at the same time
 			open = arrivals[counted[0]].Round
 		}
 		return ct.note(ctx, tx, run, open, batch, int64(len(used)), bytes)
@@ -439,7 +440,7 @@ func (ct *Counter) countable(ctx context.Context, tx *sqlstore.Txn, run string, 
 func (ct *Counter) addReceipts(ctx context.Context, tx *sqlstore.Txn, run string, batch int64, arrivals []Arrival, counted []int, used map[Turn]leaseRow) error {
 	const columns = 13
 	rows := make([]any, 0, columns*len(used))
-	now := sqlstore.ToMillis(time.Now()) // for people only
+	now := sqlstore.ToMillis(time.Now()) // displayed only
 	clients := map[int64][]string{}
 	for _, i := range counted {
 		a := &arrivals[i]
@@ -469,5 +470,5 @@ func (ct *Counter) addReceipts(ctx context.Context, tx *sqlstore.Txn, run string
 	return nil
 }
 
-// receiptTypes has the types of receiptColumns and the checksum.
+// receiptTypes are the types of receiptColumns and the checksum.
 var receiptTypes = []string{"text", "bigint", "text", "bigint", "bigint", "bigint", "bigint", "bigint", "float8", "bigint", "float8", "float8", "bigint"}

@@ -300,7 +300,7 @@ func TestCountConcurrently(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				// Pause, because otherwise SQLite would always let the same writer in.
+				// Pause, because otherwise SQLite would always admit the same writer.
 				time.Sleep(5 * time.Millisecond)
 			}
 			if int64(seen) != given.Load() {
@@ -380,7 +380,7 @@ func TestStandingsConcurrently(t *testing.T) {
 }
 
 // TestNoDeadlock checks that no operation fails because of a deadlock. It runs all
-// operations on the same leases concurrently and in random order: agents extend and
+// operations on the same leases concurrently and in random order. Agents extend and
 // decline, the aggregator counts, the coordinator withdraws, closes and asks, and an
 // operator revokes.
 func TestNoDeadlock(t *testing.T) {

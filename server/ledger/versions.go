@@ -79,9 +79,9 @@ func (d *Drive) addVersion(version int64, v Version, server string) error {
 }
 
 // RollBack adds a version with the weights, the control variate and the server's state of an
-// earlier one, and returns its number. If the run goes on, its open round is abandoned, its
-// leases and sums are deleted, and the coordinator opens the next round. It refuses a run
-// that has not begun, and a hub's run.
+// earlier one, and returns its number. If the run is not over, its open round is abandoned,
+// its leases and sums are deleted, and the coordinator opens the next round. It refuses a
+// run that has not begun, and a hub's run.
 func (l *Ledger) RollBack(ctx context.Context, run string, to int64, actor string, now time.Time) (version int64, err error) {
 	defer sqlstore.Wrap(&err, "rolling back run", run)
 	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -99,7 +99,7 @@ func (l *Ledger) RollBack(ctx context.Context, run string, to int64, actor strin
 		}
 		v, err := scanVersion(tx.QueryRowContext(ctx, selectVersions+" WHERE run = $1 AND version = $2", run, to))
 		if errors.Is(err, sql.ErrNoRows) || err == nil && v.server == "" {
-			return fmt.Errorf("version %d of run %s is not stored, see loadstar run versions %s: %w", to, run, run, ErrNotFound)
+			return fmt.Errorf("version %d of run %s is not stored; see loadstar run versions %s: %w", to, run, run, ErrNotFound)
 		} else if err != nil {
 			return err
 		}
@@ -124,7 +124,7 @@ func (l *Ledger) RollBack(ctx context.Context, run string, to int64, actor strin
 
 // restart abandons the open round of a running run and everything that was counted since the
 // last merge. Without a stored machine, the coordinator begins the next round. A coordinator
-// that drives the run sees the new batch and reads the run again. The caller stores the run.
+// that drives the run sees the new batch and rereads the run. The caller stores the run.
 func (l *Ledger) restart(ctx context.Context, tx *sqlstore.Txn, r *Run, now time.Time) error {
 	var err error
 	if r.Batch, err = l.Counter.nextBatch(ctx, tx, r); err != nil {

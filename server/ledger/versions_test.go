@@ -10,9 +10,9 @@ import (
 	"loadstar/server/directory"
 )
 
-// An operator returns to an earlier version, while the run goes on and after it has ended. The
-// new version has the weights and the state of the earlier one. Of the open round nothing is
-// left that a merge could use, and nothing that arrives later counts.
+// An operator returns to an earlier version, both during the run and after its end. The new
+// version has the weights and the state of the earlier one. Nothing remains of the open round
+// that a merge could use, and nothing that arrives later counts.
 func TestRollBack(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 3), t.Context()

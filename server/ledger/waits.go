@@ -8,7 +8,7 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// Wait is what a round still expects from an agent.
+// Wait describes what a round still expects from an agent.
 type Wait struct {
 	Agent, Name string
 	Seen        time.Time

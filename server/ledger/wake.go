@@ -2,7 +2,7 @@ package ledger
 
 import "context"
 
-// A notification's text has a kind and a run.
+// A notification's text consists of a kind and a run.
 const (
 	ofRun    = "run "
 	ofLeases = "leases "
@@ -20,7 +20,7 @@ func (l *Ledger) WakeAgents(run string) { l.Store.Notify(ofLeases + run) }
 // notifications.
 func (l *Ledger) Woken(ctx context.Context) <-chan string { return l.Store.Notified(ctx, ofRun) }
 
-// AgentsWoken is Woken for WakeAgents.
+// AgentsWoken is like Woken, but for WakeAgents.
 func (l *Ledger) AgentsWoken(ctx context.Context) <-chan string {
 	return l.Store.Notified(ctx, ofLeases)
 }

@@ -34,7 +34,7 @@ func (o *people) ListAudit(ctx context.Context, r *v1.ListAuditRequest) (*v1.Lis
 		if at := eventTime(r.After); at.After(now.Add(time.Hour)) {
 			// An empty answer would hide all events until then.
 			return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf(
-				"event %s is of %s, which is in the future: a clock was ahead; give the id of an event before the wrong ones", r.After, at.UTC().Format(time.RFC3339)))
+				"event %s is of %s, which is in the future, because a clock was ahead; give the ID of an event before the wrong ones", r.After, at.UTC().Format(time.RFC3339)))
 		}
 		q.Until = now.Add(-auditSettles)
 	}

@@ -10,14 +10,14 @@ import (
 	"loadstar/fed/recipe"
 )
 
-// cached remembers a value that may be expensive to compute. It spends at most a fiftieth of
+// cached stores a value that may be expensive to compute. It spends at most a fiftieth of
 // the time on computing. The value may be older if its computation is expensive. A cheap
 // value is always new.
 type cached[T any] struct {
 	mu   sync.Mutex
 	has  bool
 	last T
-	next time.Time // when the value is too old
+	next time.Time // time from which the value is too old
 	busy chan struct{}
 }
 
@@ -74,16 +74,16 @@ func (c *cached[T]) compute(ctx context.Context, compute func(context.Context) (
 	return x, nil
 }
 
-// head is the part of a plan that a list of runs shows.
+// head is the part of a plan that is shown in a list of runs.
 type head struct {
 	algorithm, partition     string
 	rounds, shared, personal int64
-	warning                  string // why agents may decline it
+	warning                  string // reason why agents may decline it
 	quorum                   float64
 	deadline                 time.Duration
 }
 
-// heads remembers the heads of plans, because reading a plan takes longer than reading a run.
+// heads caches the heads of plans, because reading a plan takes longer than reading a run.
 type heads struct {
 	mu     sync.Mutex
 	byPlan map[[sha256.Size]byte]head

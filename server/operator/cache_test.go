@@ -60,7 +60,7 @@ func TestCachedConcurrently(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		// Who waits may leave.
+		// A waiting caller may give up.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		if _, err := c.get(ctx, slow); !errors.Is(err, context.DeadlineExceeded) {
@@ -85,8 +85,8 @@ func TestCachedConcurrently(t *testing.T) {
 	})
 }
 
-// A failure is not remembered, and a caller that leaves does not end a computation that
-// others wait for.
+// A failure is not cached, and a caller that gives up does not end a computation for which
+// others wait.
 func TestCachedFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c cached[string]

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// expiringWithin is the remaining life at which operators should see that a
+	// expiringWithin is the remaining lifetime below which operators should see that a
 	// certificate expires, because agents renew long before.
 	expiringWithin = 48 * time.Hour
 	// A client's turns are looked up in this many runs, and in this many rounds of each.
@@ -122,7 +122,7 @@ func (o *fleet) agent(ctx context.Context, a directory.AgentState) (*v1.Agent, e
 	return x, nil
 }
 
-// namedRefused is the number of refused clients of an agent that are named.
+// namedRefused is the maximum number of an agent's refused clients that are named.
 const namedRefused = 3
 
 func clientOf(c directory.Client) *v1.Client {

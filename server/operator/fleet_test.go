@@ -18,13 +18,13 @@ import (
 	"loadstar/server/ledger"
 )
 
-// town is a ledger with four agents: a works, b is quiet and has synthetic readings, c's
+// town is a ledger with four agents. a works, b is quiet and has synthetic readings, c's
 // certificate ends soon, and d is revoked. A run has asked all their clients, and counted
-// those of a whose number is even.
+// those of a with an even number.
 type town struct {
 	*fixture
 	run   string
-	codes []string // of findings: a0 and a1 have the first, a0 also the second
+	codes []string // codes of findings: a0 and a1 have the first, and a0 also has the second
 	today int64
 }
 
@@ -59,7 +59,7 @@ func newTown(d *fixture) *town {
 	report("a2", t.today-1, t.codes[0])
 	report("a0", t.today, t.codes...)
 	report("a1", t.today, t.codes[0])
-	report("a2", t.today) // its problem is over
+	report("a2", t.today) // the problem is over
 
 	s, err := d.StartRun(ctx, &v1.StartRunRequest{Plan: plan})
 	testkit.Must(d, err)
@@ -208,7 +208,8 @@ func TestGetClient(t *testing.T) {
 		if x.Agent.GetId() != "a" || x.Agent.GetVersion() != "1.2.3" || x.Agent.GetClients() != 4 || x.Agent.GetFindings() != 2 {
 			d.Errorf("%v", x.Agent)
 		}
-		// What hints at an empty house is counted by agent, and not shown by client.
+		// A finding that can indicate an empty house is counted by agent, and not shown by
+		// client.
 		if text := x.Client.String(); strings.Contains(text, d.codes[0]) || strings.Contains(text, "0.") {
 			d.Errorf("the answer about a client has details of its report: %s", text)
 		}
@@ -304,7 +305,7 @@ func TestListAuditFilters(t *testing.T) {
 			{&v1.ListAuditRequest{Actor: "ann%"}, ""},
 			{&v1.ListAuditRequest{Actor: "anna' OR '1'='1"}, ""},
 		} {
-			// In pages of different sizes, the result is the same.
+			// Pages of different sizes give the same result.
 			for _, limit := range []int32{0, 1, 3} {
 				got, before := "", ""
 				for {

@@ -33,19 +33,20 @@ func (o *numbers) quietAfter(agents int64) time.Duration {
 	return o.Quiet(agents)
 }
 
-// contact returns when an agent was last seen, and whether it has missed three of its contacts.
+// contact returns the time at which an agent was last seen, and whether it has missed three
+// contacts.
 func (o *numbers) contact(agent string, stored time.Time) (seen time.Time, silent bool) {
 	at, next, ok := time.Time{}, time.Duration(0), false
 	if o.Contact != nil {
 		at, next, ok = o.Contact(agent)
 	}
-	if !ok || stored.After(at.Add(leastSilence)) { // it checks in at another gateway
+	if !ok || stored.After(at.Add(leastSilence)) { // the agent checks in at another gateway
 		return stored, false
 	}
 	return at, time.Since(at) > max(3*next, leastSilence)
 }
 
-// silent returns the agents that train and have missed three of their own contacts.
+// silent returns the agents that are training and have missed three of their own contacts.
 func (o *numbers) silent(ctx context.Context) (map[string]bool, error) {
 	return o.silents.get(ctx, func(ctx context.Context) (map[string]bool, error) {
 		train, err := o.Ledger.Counter.Training(ctx)
@@ -59,7 +60,7 @@ func (o *numbers) silent(ctx context.Context) (map[string]bool, error) {
 	})
 }
 
-// refusedClients returns the number of clients that agents announced and may not have.
+// refusedClients returns the number of clients that agents announced but may not host.
 func (o *numbers) refusedClients() (n int64) {
 	if o.Refused != nil {
 		for _, names := range o.Refused() {

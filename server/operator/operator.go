@@ -26,7 +26,7 @@ type Config struct {
 	Authority *pki.Authority
 	// Page is the address of the dashboard, or empty.
 	Page string
-	// Agents is the address for agents. Apart means that operators have another one.
+	// Agents is the address for agents. Apart means that operators have a separate address.
 	Agents string
 	Apart  bool
 	// Hub is the address of the hub if this is a region's server, and otherwise empty.
@@ -39,7 +39,8 @@ type Config struct {
 	// Contact returns when an agent last called this process, and the time until its next
 	// call is due. It may be nil.
 	Contact func(agent string) (at time.Time, next time.Duration, ok bool)
-	// Refused returns the clients that agents announced and may not have, by agent. It may be nil.
+	// Refused returns the clients that agents announced but may not host, by agent. It may be
+	// nil.
 	Refused func() map[string][]string
 	// Keepers returns an error if the server does not have the named keepers. It may be nil.
 	Keepers func(names []string) error
@@ -92,7 +93,7 @@ func (o *Operator) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Check the caller before reading anything that it sends.
 		if err := access.Allow(r.Context(), r.URL.Path); err != nil {
-			_ = errorWriter.Write(w, r, err) // a failed write means that the caller has gone
+			_ = errorWriter.Write(w, r, err) // a failed write means that the caller has disconnected
 			return
 		}
 		service.ServeHTTP(w, r)

@@ -393,7 +393,7 @@ func TestWatchers(t *testing.T) {
 	}
 	testkit.Must(t, err)
 	close(d.closing)
-	for _, w := range all[1:] { // these watchers end only because of the shutdown
+	for _, w := range all[1:] { // only the shutdown ends these watchers
 		for w.Receive() {
 		}
 		d.code("the end", w.Err(), connect.CodeUnavailable)

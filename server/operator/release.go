@@ -25,14 +25,14 @@ const (
 	generic  = "generic"
 )
 
-// releases answers calls on releases and on what clients report about them.
+// releases answers calls on releases and on the clients' reports about them.
 type releases struct{ *Config }
 
 // CreateRelease releases a version of a run's weights to all agents. A region refuses the
 // call, because its releases come from the hub.
 func (o *releases) CreateRelease(ctx context.Context, r *v1.CreateReleaseRequest) (*v1.CreateReleaseResponse, error) {
 	if o.Hub != "" {
-		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this server is a region: release the model at its hub, %s", o.Hub))
+		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this server is a region; release the model at its hub, %s", o.Hub))
 	}
 	run, err := o.Ledger.Run(ctx, r.Run)
 	if err != nil {
@@ -58,9 +58,9 @@ func (o *releases) CreateRelease(ctx context.Context, r *v1.CreateReleaseRequest
 	case r.Version < 0:
 		err = fmt.Errorf("version %d is negative", r.Version)
 	case r.Role != "" && r.Role != role:
-		err = fmt.Errorf("role %s does not fit: with the partition %s of this plan, a release is %s", r.Role, p.Partition, role)
+		err = fmt.Errorf("role %s does not fit; with the partition %s of this plan, a release is %s", r.Role, p.Partition, role)
 	case !validName(x.Name):
-		err = fmt.Errorf("%q cannot be the name of a release: it needs 1 to 64 letters, digits, dots, hyphens or underscores (--name)", x.Name)
+		err = fmt.Errorf("%q cannot be the name of a release; it needs 1 to 64 letters, digits, dots, hyphens or underscores (--name)", x.Name)
 	}
 	if err != nil {
 		return nil, connect.NewError(connect.CodeInvalidArgument, err)
@@ -71,7 +71,7 @@ func (o *releases) CreateRelease(ctx context.Context, r *v1.CreateReleaseRequest
 	return &v1.CreateReleaseResponse{Release: recordOf(x, true)}, nil
 }
 
-// validName reports whether a text can be the name of a release. It cannot contain @.
+// validName reports whether a text can be the name of a release. It must not contain @.
 func validName(name string) bool {
 	return name != "" && len(name) <= 64 && !strings.ContainsFunc(name, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._-", r)
@@ -85,7 +85,7 @@ func recordOf(r ledger.Release, offered bool) *v1.ReleaseRecord {
 	}
 }
 
-// ListReleases returns all releases or one of them.
+// the newest release of a name is its last
 func (o *releases) ListReleases(ctx context.Context, r *v1.ListReleasesRequest) (*v1.ListReleasesResponse, error) {
 	all, err := o.Ledger.Releases(ctx)
 	if err != nil {
@@ -115,7 +115,7 @@ func (o *releases) ListReleases(ctx context.Context, r *v1.ListReleasesRequest) 
 // WithdrawRelease makes agents stop using a release.
 func (o *releases) WithdrawRelease(ctx context.Context, r *v1.WithdrawReleaseRequest) (*v1.WithdrawReleaseResponse, error) {
 	if o.Hub != "" {
-		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this server is a region: withdraw the release at its hub, %s", o.Hub))
+		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this server is a region; withdraw the release at its hub, %s", o.Hub))
 	}
 	if err := o.Ledger.WithdrawRelease(ctx, r.Release, actor(ctx), time.Now()); err != nil {
 		return nil, o.wireError(err)
@@ -155,8 +155,8 @@ func known(x float64) *float64 {
 }
 
 // addReports adds the releases in use to a page of clients, according to their newest reports.
-// The rest of a report can hint at an empty house, so users see only its sums by agent, day and
-// release.
+// The rest of a report can indicate an empty house, so users see only its sums by agent, day
+// and release.
 func (o *fleet) addReports(ctx context.Context, clients []*v1.Client) error {
 	names := make([]string, len(clients))
 	for i, c := range clients {

@@ -223,7 +223,7 @@ func (o *runs) run(ctx context.Context, r ledger.Run) *v1.Run {
 }
 
 // leastMean is the minimum number of clients for which a mean training loss is shown. The
-// losses of few clients reveal more about their readings than people need.
+// losses of a few clients reveal more about their readings than people need.
 const leastMean = 10
 
 func roundOf(r ledger.Round) *v1.Round {

@@ -25,7 +25,7 @@ func (o *runs) notHere(verb string) error {
 	if o.Hub == "" {
 		return nil
 	}
-	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this server is a region: %s the run at its hub, %s", verb, o.Hub))
+	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this server is a region; %s the run at its hub, %s", verb, o.Hub))
 }
 
 // ownData reports whether plans may need data at the server. If no coordinator has led yet, its
@@ -59,8 +59,9 @@ func (o *runs) plan(ctx context.Context, text string) (*fed.Plan, error) {
 	return p, nil
 }
 
-// warnings returns why agents may decline a plan. The fleet's size may be 0 for unknown. The
-// coordinator gives the schedule its cohort and deadline in the same way.
+// warnings returns the reasons why agents may decline a plan. The fleet's size may be 0 if
+// it is unknown. The coordinator gives the schedule its cohort and deadline in the same
+// way.
 func (o *runs) warnings(p *fed.Plan, fleet int64) []string {
 	w := policy.Warn(p, 0)
 	if w == "" && fleet > 0 {
@@ -103,7 +104,7 @@ func (o *runs) ExplainPlan(ctx context.Context, r *v1.ExplainPlanRequest) (*v1.E
 		return nil, err
 	}
 	if o.Explain == nil {
-		return nil, connect.NewError(connect.CodeUnimplemented, errors.New("this server cannot explain plans: run loadstar plan explain"))
+		return nil, connect.NewError(connect.CodeUnimplemented, errors.New("this server cannot explain plans; run loadstar plan explain"))
 	}
 	p, err := o.plan(ctx, r.Plan)
 	if err != nil {
@@ -178,7 +179,7 @@ func (o *runs) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.StartRu
 // wanted returns the minimum number of clients with which a plan's run starts.
 func wanted(p *fed.Plan) int64 { return training(p, max(p.Schedule.Cohort, p.Schedule.Buffer)) }
 
-// training returns the minimum number of clients so that n of them train after the plan
+// training returns the minimum number of clients with which n of them train after the plan
 // has held out its share.
 func training(p *fed.Plan, n int) int64 {
 	all := int(float64(n) / (1 - p.Evaluate.Holdout))

@@ -28,13 +28,13 @@ func (o *people) CreateToken(ctx context.Context, r *v1.CreateTokenRequest) (*v1
 		return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf(format, args...))
 	}
 	if r.Uses < 1 || r.Uses > maxTokenUses || r.TtlSeconds < 60 || r.TtlSeconds > maxTokenLife || len(r.Note) > maxTokenText {
-		return nil, invalid("a token needs 1 to 1,000,000 uses, a lifetime from one minute to one year, and a note of at most 256 bytes; this one would have %d uses, a lifetime of %d seconds and %d bytes: change --uses, --ttl or --note", r.Uses, r.TtlSeconds, len(r.Note))
+		return nil, invalid("a token needs 1 to 1,000,000 uses, a lifetime from one minute to one year, and a note of at most 256 bytes; this one would have %d uses, a lifetime of %d seconds and %d bytes; change --uses, --ttl or --note", r.Uses, r.TtlSeconds, len(r.Note))
 	}
 	if r.Clients < 0 || r.Clients > maxTokenClients {
-		return nil, invalid("a token allows 1 to 1,000,000 clients an agent, or 0 for the server's limit, not %d: change --clients", r.Clients)
+		return nil, invalid("a token allows 1 to 1,000,000 clients per agent, or 0 for the server's limit, not %d; change --clients", r.Clients)
 	}
 	if _, err := path.Match(r.Pattern, ""); err != nil || len(r.Pattern) > maxTokenText {
-		return nil, invalid("%q is not a pattern of names of at most 256 bytes: use a pattern such as 'meter-*', in which * stands for any characters except /: change --names", r.Pattern)
+		return nil, invalid("%q is not a pattern of names of at most 256 bytes; use a pattern such as 'meter-*', in which * stands for any characters except /, in --names", r.Pattern)
 	}
 	t, err := mtls.NewJoinToken(o.Authority.Pin())
 	if err != nil {

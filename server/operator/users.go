@@ -74,7 +74,7 @@ func (o *people) PutUser(ctx context.Context, r *v1.PutUserRequest) (*v1.PutUser
 			return nil, invalid("%w", err)
 		}
 	case r.Only == "add":
-		return nil, connect.NewError(connect.CodeAlreadyExists, fmt.Errorf("user %s exists already and has the role %s; change it: loadstar user role %s %s", r.Name, had.Role, r.Name, r.Role))
+		return nil, connect.NewError(connect.CodeAlreadyExists, fmt.Errorf("user %s already exists and has the role %s; change it: loadstar user role %s %s", r.Name, had.Role, r.Name, r.Role))
 	}
 	u, err := o.Ledger.Users.PutUser(ctx, r.Name, r.Role, actor(ctx), time.Now())
 	if err != nil {
@@ -105,7 +105,7 @@ func (o *people) CreateLogin(ctx context.Context, r *v1.CreateLoginRequest) (*v1
 			return nil, err
 		}
 	} else if c.Via == access.ViaWeb {
-		return nil, connect.NewError(connect.CodePermissionDenied, errors.New("a session cannot create a login link for its own user, because the link would outlive it: run 'loadstar user login' with your certificate, or ask an admin"))
+		return nil, connect.NewError(connect.CodePermissionDenied, errors.New("a session cannot create a login link for its own user, because the link would remain valid after it; run 'loadstar user login' with your certificate, or ask an admin"))
 	}
 	ttl := usualLogin
 	if r.TtlSeconds != 0 {
@@ -253,7 +253,7 @@ func certificateOf(c directory.Certificate) *v1.Certificate {
 // RevokeCertificate refuses a certificate from now on.
 func (o *people) RevokeCertificate(ctx context.Context, r *v1.RevokeCertificateRequest) (*v1.RevokeCertificateResponse, error) {
 	if strings.Trim(r.Serial, "0123456789abcdef") != "" || len(r.Serial) < 4 || len(r.Serial) > 32 {
-		return nil, invalid("%q is not a serial number: want 4 to 32 hexadecimal digits, as 'loadstar user certificate list' shows them", r.Serial)
+		return nil, invalid("only a certificate can be renewed, but this call uses a session", r.Serial)
 	}
 	c, err := o.Ledger.Users.RevokeCertificate(ctx, r.Serial, actor(ctx), time.Now())
 	if err != nil {

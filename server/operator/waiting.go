@@ -17,12 +17,12 @@ const (
 	// leastSilence is the minimum time without contact that counts as silence. Another gateway
 	// stores an agent's first check-in within this time.
 	leastSilence = 10 * time.Second
-	// namedAgents is the number of agents that are named.
+	// namedAgents is the maximum number of agents that are named.
 	namedAgents = 5
 )
 
-// waiting describes what the newest round of a run waits for. It returns nil if no round is open
-// or the round waits for nobody.
+// waiting describes what the newest round of a run is waiting for. It returns nil if no round is
+// open or the round is not waiting.
 func (o *runs) waiting(ctx context.Context, run ledger.Run, rounds []ledger.Round) (*v1.Waiting, error) {
 	if run.State != ledger.Running || len(rounds) == 0 || rounds[0].State != ledger.RoundOpen {
 		return nil, nil
@@ -80,7 +80,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// usual returns the median time of rounds that have closed, or 0.
+// usual returns the median duration of closed rounds, or 0.
 func usual(rounds []ledger.Round) time.Duration {
 	var all []time.Duration
 	for _, r := range rounds {
@@ -95,7 +95,8 @@ func usual(rounds []ledger.Round) time.Duration {
 	return all[len(all)/2]
 }
 
-// sentence says what a round waits for. Times are absolute, so the sentence stays true.
+// sentence describes what a round is waiting for. Times are absolute, so the sentence
+// remains true.
 func sentence(w *v1.Waiting) string {
 	var who []string
 	for _, a := range w.Agents {
@@ -122,7 +123,7 @@ func sentence(w *v1.Waiting) string {
 	return text
 }
 
-// outcome says what a round does when it gives up.
+// outcome describes what a round does when it gives up waiting.
 func outcome(w *v1.Waiting) string {
 	switch {
 	case w.Replaces:
@@ -168,5 +169,5 @@ func (o *runs) Waits(ctx context.Context) (all []string, err error) {
 	return all, nil
 }
 
-// usualRounds is the number of rounds from which the usual time follows.
+// usualRounds is the number of rounds from which the usual duration is computed.
 const usualRounds = 20

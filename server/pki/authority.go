@@ -46,12 +46,12 @@ type Authority struct {
 	keys Keys
 	now  func() time.Time
 	has  atomic.Pointer[issuers]
-	// trouble is why the server's certificate was not renewed, until Watch logs it.
+	// trouble is the reason why the server's certificate was not renewed, until Watch logs it.
 	trouble atomic.Pointer[error]
 }
 
 // Open opens the authority in a folder. It creates a root and an issuer on first use. If
-// several processes open it at once, only one creates them.
+// several processes open it at the same time, only one of them creates these.
 func Open(dir string, keys Keys) (*Authority, error) {
 	a, err := OpenExisting(dir, keys)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -75,8 +75,8 @@ func OpenExisting(dir string, keys Keys) (*Authority, error) {
 	return a, nil
 }
 
-// Init creates a root and an issuer in a folder. It uses the root whose key is there, if any.
-// The error wraps fs.ErrExist if the folder has an authority.
+// Init creates a root and an issuer in a folder. It uses the root whose key is in the folder,
+// if any. The error wraps fs.ErrExist if the folder has an authority.
 func Init(dir string, keys Keys) error {
 	if err := mtls.MakeDir(dir); err != nil {
 		return err
@@ -121,7 +121,7 @@ func lock(dir string) (unlock func(), err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, none(dir)
 	} else if errors.Is(err, syscall.EROFS) {
-		return func() {}, nil // a mounted secret, in which no process of this machine writes
+		return func() {}, nil // the folder is a mounted secret, in which no process of this machine writes
 	} else if err != nil {
 		return nil, err
 	}
@@ -164,7 +164,7 @@ func (a *Authority) Watch(ctx context.Context, every time.Duration, log *slog.Lo
 		has, err := read(a.dir, a.keys)
 		if err != nil {
 			failed = is
-			log.Error("the certificate authority's files have changed and cannot be used; the server keeps the old ones", "error", err)
+			log.Error("the certificate authority's files have changed but cannot be used; the server keeps the old ones", "error", err)
 			continue
 		}
 		a.has.Store(has)
@@ -258,7 +258,7 @@ func (a *Authority) issue(by *issuer, key any, who Identity, ttl time.Duration) 
 		return nil, err
 	}
 	return a.sign(by, &x509.Certificate{
-		Subject:     pkix.Name{CommonName: who.ID}, // for people to read; programs read the URI
+		Subject:     pkix.Name{CommonName: who.ID}, // for people; programs read the URI
 		URIs:        []*url.URL{who.uri()},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, key, ttl)

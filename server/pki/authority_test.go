@@ -301,7 +301,7 @@ func TestSignRefuses(t *testing.T) {
 	}
 	forged := bytes.Clone(good)
 	forged[len(forged)-1] ^= 1
-	// A request that is signed with one key but contains the public key of another.
+	// The request is signed with one key but contains the public key of another.
 	mine, theirs := request(t, newKey(t), &x509.CertificateRequest{}), request(t, newKey(t), &x509.CertificateRequest{})
 	m, err := x509.ParseCertificateRequest(mine)
 	if err != nil {

@@ -21,11 +21,11 @@ import (
 	"loadstar/internal/mtls"
 )
 
-// The files of an authority. Each holds a key, unless an external signer has it, and the
-// chain of certificates up to the root.
+// The files of an authority. Each contains the chain of certificates up to the root, and a
+// key unless an external signer has the key.
 const (
 	issuerFile   = "issuer.pem"
-	previousFile = "previous.pem" // the previous issuer, while agents go over to the new one
+	previousFile = "previous.pem" // the previous issuer, while agents switch to the new one
 	retiredFile  = "retired.pem"  // certificates of issuers that were replaced
 	rootKeyFile  = "root-key.pem"
 
@@ -37,9 +37,9 @@ const (
 // issuer signs certificates.
 type issuer struct {
 	id    [4]byte
-	chain []*x509.Certificate // from its own to the root
+	chain []*x509.Certificate // from its own certificate to the root
 	key   crypto.Signer       // nil if only certificates were read
-	kept  string              // how the key is kept, for people
+	kept  string              // description of how the key is stored, for people
 }
 
 const (
@@ -70,12 +70,12 @@ func (i *issuer) expires() time.Time {
 	return ends
 }
 
-// issuers has the issuers whose certificates the server accepts, normally one, and
-// two during a rotation.
+// issuers contains the issuers whose certificates the server accepts. There is normally
+// one, and two during a rotation.
 type issuers struct {
 	all     []*issuer // oldest first
 	retired []*x509.Certificate
-	stamp   string // of the files
+	stamp   string // stamp of the files
 
 	mu       sync.Mutex
 	verified map[[sha256.Size]byte]Identity // by the hash of the certificate
@@ -131,14 +131,14 @@ func read(dir string, keys Keys) (*issuers, error) {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return nil, err
-	case !former.chain[0].Equal(current.chain[0]): // equal if a rotation was interrupted
+	case !former.chain[0].Equal(current.chain[0]): // they are equal if a rotation was interrupted
 		h.all = []*issuer{former, current}
 	}
 	h.retired, err = readCertificates(filepath.Join(dir, retiredFile))
 	return h, err
 }
 
-// none is the error for a folder without an authority. It is an fs.ErrNotExist.
+// none is the error for a folder without an authority. It wraps fs.ErrNotExist.
 type none string
 
 func (dir none) Error() string {
@@ -182,14 +182,14 @@ func parseIssuer(text []byte, keys Keys) (*issuer, error) {
 		return nil, err
 	}
 	if len(b.Certificates) == 0 || len(b.Certificates) > 2 {
-		return nil, errors.New("the file must hold a key and its certificates")
+		return nil, errors.New("the file must contain a key and its certificates")
 	}
 	for n, c := range b.Certificates {
 		switch above := b.Certificates[min(n+1, len(b.Certificates)-1)]; {
 		case !c.IsCA:
 			return nil, errors.New("one of its certificates is not of an issuer or a root")
 		case c.CheckSignatureFrom(above) != nil:
-			return nil, errors.New("its certificates do not belong together")
+			return nil, errors.New("its certificates do not form a chain")
 		}
 	}
 	i := makeIssuer(b.Certificates, nil)

@@ -16,13 +16,13 @@ import (
 	"loadstar/internal/mtls"
 )
 
-// Keys says how an authority's private keys are kept. The zero value means plain files that
-// only their owner can read.
+// Keys determines how an authority's private keys are stored. The zero value means plain
+// files that only their owner can read.
 type Keys struct {
 	// Passphrase encrypts the files with keys, unless it is empty.
 	Passphrase string
-	// Signers have the keys of issuers whose files hold certificates only. A new issuer's
-	// key is the first signer's.
+	// Signers have the keys of issuers whose files contain only certificates. A new
+	// issuer's key is the first signer's key.
 	Signers []*Signer
 
 	certificatesOnly bool
@@ -63,7 +63,7 @@ func (k Keys) seal(key *ecdsa.PrivateKey) ([]byte, error) {
 }
 
 // unseal decrypts the key at the beginning of a file. It removes the key if only certificates
-// are wanted.
+// are requested.
 func unseal(text []byte, k Keys) (plain []byte, sealed bool, err error) {
 	block, rest := pem.Decode(text)
 	if block == nil || block.Type != sealedType {
@@ -105,7 +105,7 @@ func (k Keys) signer(public crypto.PublicKey) (crypto.Signer, error) {
 		}
 	}
 	if len(k.Signers) == 0 {
-		return nil, fmt.Errorf("%w: the file holds none; give the external signer that has it with --pki-signer, or in keys.signers of server.yaml", errKey)
+		return nil, fmt.Errorf("%w: the file contains none; give the external signer that has it with --pki-signer, or in keys.signers of server.yaml", errKey)
 	}
 	return nil, fmt.Errorf("%w: none of the external signers (--pki-signer, or keys.signers in server.yaml) has it", errKey)
 }

@@ -17,7 +17,7 @@ import (
 	"loadstar/internal/mtls"
 )
 
-// quick makes encrypting fast. Files that were encrypted slowly are opened anyway.
+// quick makes encrypting fast. Files that were encrypted slowly can still be opened.
 func quick(t testing.TB) {
 	old := scryptLog2
 	scryptLog2 = 10
@@ -39,7 +39,7 @@ func checkPrivate(t testing.TB, dir string) {
 	}
 }
 
-// secretOf returns the part of a key's file that nobody else may have.
+// secretOf returns the part of a key's file that must remain secret.
 func secretOf(t testing.TB, key *ecdsa.PrivateKey) string {
 	t.Helper()
 	text, err := (&mtls.Bundle{Key: key}).PEM()
@@ -49,7 +49,7 @@ func secretOf(t testing.TB, key *ecdsa.PrivateKey) string {
 	return strings.Split(string(text), "\n")[1]
 }
 
-// Encrypt leaves no plain key, the right passphrase opens the authority, and no other does.
+// Encrypt leaves no plain key, and only the correct passphrase opens the authority.
 func TestEncrypt(t *testing.T) {
 	quick(t)
 	a := open(t)
@@ -132,7 +132,7 @@ func TestEncrypt(t *testing.T) {
 	}
 }
 
-// Keys that are encrypted stay so in a rotation, with the same passphrase.
+// Encrypted keys remain encrypted in a rotation, with the same passphrase.
 func TestRotateEncrypted(t *testing.T) {
 	quick(t)
 	keys := Keys{Passphrase: "one"}
@@ -163,7 +163,7 @@ func TestRotateEncrypted(t *testing.T) {
 	checkPrivate(t, a.dir)
 }
 
-// A passphrase can be changed, also after a change that was interrupted at any step.
+// A passphrase can be changed, even after a change that was interrupted at any step.
 func TestEncryptInterrupted(t *testing.T) {
 	quick(t)
 	for _, from := range []string{"", "old"} {
@@ -215,7 +215,7 @@ func TestEncryptNothing(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Encrypt(dir, Keys{}, "x"); err == nil || !strings.Contains(err.Error(), "holds no key") {
+	if _, err := Encrypt(dir, Keys{}, "x"); err == nil || !strings.Contains(err.Error(), "contains no key") {
 		t.Error(err)
 	}
 }

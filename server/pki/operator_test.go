@@ -91,8 +91,8 @@ func TestWriteOperator(t *testing.T) {
 	if c := write(); !c.Root.Equal(a.first().root()) {
 		t.Error("it trusts another root")
 	}
-	// A key file that others can read, or that holds no key, is not overwritten, because it
-	// may belong to someone.
+	// A key file that others can read, or that contains no key, is not overwritten, because
+	// it may belong to someone.
 	for _, spoil := range []func(string) error{
 		func(path string) error { return os.Chmod(path, 0o644) },
 		func(path string) error { return os.WriteFile(path, []byte("something else"), 0o600) },
@@ -119,7 +119,7 @@ func TestWriteOperator(t *testing.T) {
 
 func noneRevoked(string) (bool, error) { return false, nil }
 
-// If it cannot be known whether the certificate is revoked, nothing is written.
+// If it is not known whether the certificate is revoked, nothing is written.
 func TestWriteOperatorUnknown(t *testing.T) {
 	a := open(t)
 	dir := filepath.Join(t.TempDir(), "operator")

@@ -78,7 +78,7 @@ func (a *Authority) peer(state *tls.ConnectionState) (c Caller, valid bool) {
 	return Caller{who, leaf}, !now.Before(leaf.NotBefore) && !now.After(leaf.NotAfter)
 }
 
-// maxVerified limits how many certificates are remembered as verified.
+// maxVerified is the maximum number of certificates that are remembered as verified.
 const maxVerified = 100_000
 
 // verify returns the identity in a certificate if an issuer of this authority signed it. It
@@ -98,7 +98,7 @@ func (a *Authority) verify(leaf *x509.Certificate) (Identity, error) {
 		return who, fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	if who, ok = identity(leaf); !ok {
-		return who, fmt.Errorf("%w: it names nobody", errUnknown)
+		return who, fmt.Errorf("%w: it contains no identity", errUnknown)
 	}
 	has.mu.Lock()
 	defer has.mu.Unlock()
@@ -166,9 +166,9 @@ const (
 	// RenewHeader is set on responses to a caller that should renew its certificate now,
 	// because another issuer signs certificates.
 	RenewHeader = "Loadstar-Renew"
-	// RootsHeader is set on responses to operators. It has the fingerprint of the roots
-	// that they should trust. Agents learn the roots when they renew, which happens much
-	// more often.
+	// RootsHeader is set on responses to operators. It contains the fingerprint of the
+	// roots that they should trust. Agents learn the roots when they renew, which happens
+	// much more often.
 	RootsHeader = "Loadstar-Roots"
 )
 
@@ -187,7 +187,7 @@ func (a *Authority) Outdated(leaf *x509.Certificate) bool {
 	return !bytes.Equal(a.has.Load().newest(a.now()).chain[0].SubjectKeyId, leaf.AuthorityKeyId)
 }
 
-// Middleware puts the peer's identity into the request's context, and the certificate. If the
+// Middleware puts the peer's identity and the certificate into the request's context. If the
 // certificate has expired, the context has no identity, so only calls that use CallerFrom are
 // possible.
 func (a *Authority) Middleware(next http.Handler) http.Handler {

@@ -13,18 +13,19 @@ import (
 	"loadstar/internal/mtls"
 )
 
-// Rotation says how to replace an issuer.
+// Rotation describes how to replace an issuer.
 type Rotation struct {
-	// Root creates a new root too.
+	// Root also creates a new root.
 	Root bool
-	// RootKey is the path of the root's key; empty means in the authority's folder.
+	// RootKey is the path of the root's key; if empty, the key is in the authority's folder.
 	RootKey string
-	// In is the time until the new issuer signs certificates. The server trusts the issuer at once.
+	// In is the time after which the new issuer signs certificates. The server trusts the
+	// issuer immediately.
 	In time.Duration
 }
 
-// Rotate replaces the issuer in a folder. The previous issuer stays trusted, and signs the
-// server's own certificate, until Retire.
+// Rotate replaces the issuer in a folder. The previous issuer remains trusted, and signs
+// the server's own certificate, until Retire.
 func Rotate(dir string, keys Keys, r Rotation) error {
 	unlock, err := lock(dir)
 	if err != nil {
@@ -36,12 +37,13 @@ func Rotate(dir string, keys Keys, r Rotation) error {
 		return err
 	}
 	if len(has.all) > 1 {
-		return fmt.Errorf("a rotation is under way: %s is still trusted; end it with loadstar pki retire first", has.all[0].name())
+		return fmt.Errorf("a rotation is in progress: %s is still trusted; end the rotation with loadstar pki retire first", has.all[0].name())
 	}
 	current, now := has.all[0], time.Now()
 	file := filepath.Join(dir, issuerFile)
 	if current.kept == encryptedFile {
-		// The server opens all keys with one passphrase, so check it first. Otherwise a key could become plain unnoticed.
+		// The server opens all keys with one passphrase, so check it first. Otherwise a key
+		// could be written unencrypted unnoticed.
 		if _, err := readIssuer(file, keys); err != nil {
 			return err
 		}
@@ -65,7 +67,7 @@ func Rotate(dir string, keys Keys, r Rotation) error {
 	}
 	if next.id == current.id {
 		// Agents renew only if the signing key differs from that of their certificate.
-		return errors.New("the first external signer given has the key of the present issuer: create a new key, and give its signer first")
+		return errors.New("the first external signer has the key of the current issuer; create a new key, and give its signer first")
 	}
 	if r.Root {
 		if err := writeRootKey(dir, root, keys); err != nil {
@@ -122,21 +124,21 @@ func readRootKey(dir, path string, current *issuer, keys Keys) (*issuer, error) 
 	root, err := readIssuer(path, keys)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("the key of %s is not in %s: give the file with the key with --root-key, or create a new root with --root", want.Subject.CommonName, path)
+		return nil, fmt.Errorf("the key of %s is not in %s; give the file with the key with --root-key, or create a new root with --root", want.Subject.CommonName, path)
 	case err != nil:
 		return nil, err
 	case !root.chain[0].Equal(want):
-		return nil, fmt.Errorf("%s is the key of %s, but the agents trust %s: give the file with its key with --root-key, or create a new root with --root", path, root.name(), want.Subject.CommonName)
+		return nil, fmt.Errorf("%s is the key of %s, but the agents trust %s; give the file with its key with --root-key, or create a new root with --root", path, root.name(), want.Subject.CommonName)
 	}
 	return root, nil
 }
 
-// rootKeys returns the paths of the files with keys of roots in a folder.
+// rootKeys returns the paths of the files in a folder that contain keys of roots.
 func rootKeys(dir string) ([]string, error) {
 	return filepath.Glob(filepath.Join(dir, "root-key*.pem"))
 }
 
-// step is called before each change of a file. Tests simulate a crash there.
+// step is called before each change of a file. Tests simulate a crash at this point.
 var step = func(path string) error { return nil }
 
 func put(path string, text []byte) error {
@@ -146,8 +148,8 @@ func put(path string, text []byte) error {
 	return mtls.WritePrivate(path, text)
 }
 
-// remove removes a file if it exists. The removal is durable, because a retired issuer must
-// not come back after a crash.
+// The removal is durable, because a retired issuer must not reappear after a crash. The
+// removal is durable, because a retired issuer must not come back after a crash.
 func remove(path string) error {
 	if err := step(path); err != nil {
 		return err
@@ -174,7 +176,7 @@ func Retire(dir string, compromised bool) error {
 		return err
 	}
 	if len(has.all) == 1 {
-		return errors.New("no rotation is under way, so there is no previous issuer")
+		return errors.New("no rotation is in progress, so there is no previous issuer")
 	}
 	if begins := has.all[1].chain[0].NotBefore; time.Now().Before(begins) {
 		return fmt.Errorf("the new issuer begins to sign on %s", begins.Local().Format(time.DateTime))
@@ -198,9 +200,9 @@ func Retire(dir string, compromised bool) error {
 	return remove(filepath.Join(dir, previousFile))
 }
 
-// Encrypt encrypts the keys in a folder with a passphrase and returns their files. Until
-// now the keys have no passphrase, or that of old. Keys that already have the new
-// passphrase after an interrupted change do not change.
+// Encrypt encrypts the keys in a folder with a passphrase and returns their files. Before
+// the call the keys have no passphrase, or that of old. Keys that have the new passphrase
+// after an interrupted change do not change.
 func Encrypt(dir string, old Keys, passphrase string) (files []string, err error) {
 	unlock, err := lock(dir)
 	if err != nil {
@@ -233,7 +235,7 @@ func Encrypt(dir string, old Keys, passphrase string) (files []string, err error
 		}
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("%s holds no key to encrypt", dir)
+		return nil, fmt.Errorf("%s contains no key to encrypt", dir)
 	}
 	for path, i := range all {
 		if err := i.write(path, next); err != nil {
@@ -250,7 +252,7 @@ type IssuerInfo struct {
 	RootExpires    time.Time
 	Signs          bool   // agents' certificates
 	Serves         bool   // it signs the server's own certificate
-	Key            string // how its key is kept
+	Key            string // description of how its key is stored
 }
 
 // Issuers describes the issuers in a folder, oldest first. It needs no passphrase.
@@ -262,7 +264,7 @@ func Issuers(dir string) ([]IssuerInfo, error) {
 	return has.infos(time.Now()), nil
 }
 
-// Issuers describes the issuers that are in use.
+// Issuers describes the issuers in use.
 func (a *Authority) Issuers() []IssuerInfo { return a.has.Load().infos(a.now()) }
 
 func (h *issuers) infos(now time.Time) []IssuerInfo {

@@ -44,9 +44,9 @@ func reopen(t testing.TB, dir string) *Authority {
 	return a
 }
 
-// After a crash at any step of a rotation, the folder holds the old issuer or both, agents
-// with either certificate are accepted, no root's key is lost, and the rotation and its end
-// can be repeated.
+// After a crash at any step of a rotation, the folder contains the old issuer or both,
+// agents with either certificate are accepted, and no root's key is lost. The rotation and
+// its end can be repeated.
 func TestRotateCrash(t *testing.T) {
 	for name, c := range map[string]struct {
 		r     Rotation
@@ -127,7 +127,7 @@ func holds(t testing.TB, dir string, text []byte) bool {
 }
 
 // An interrupted rotation to a new root loses no key of a root, however often it happens, and
-// a rotation below the old root still works.
+// a rotation under the old root still works.
 func TestRotateCrashRoots(t *testing.T) {
 	dir := open(t).dir
 	root, err := os.ReadFile(filepath.Join(dir, rootKeyFile))
@@ -150,8 +150,8 @@ func TestRotateCrashRoots(t *testing.T) {
 	}
 }
 
-// A call of Init that was interrupted is repeated with the same root. It never replaces the
-// key of a root, which agents may trust.
+// A call of Init that was interrupted is repeated with the same root. Init never replaces
+// the key of a root, which agents may trust.
 func TestInitCrash(t *testing.T) {
 	for n := range 2 {
 		dir := filepath.Join(t.TempDir(), "pki")
@@ -181,7 +181,8 @@ func TestInitCrash(t *testing.T) {
 	}
 }
 
-// The root's key may be elsewhere. The messages say what to do if it is not found.
+// The root's key may be in another place. If it is not found, the messages describe what to
+// do.
 func TestRotateOfflineRoot(t *testing.T) {
 	a, other := open(t), open(t)
 	safe := filepath.Join(t.TempDir(), "safe.pem")
@@ -222,7 +223,7 @@ func TestRotateOfflineRoot(t *testing.T) {
 	}
 }
 
-// A new issuer that begins later is trusted at once and signs from then on.
+// A new issuer that begins later is trusted immediately and signs from that time on.
 func TestRotateIn(t *testing.T) {
 	a := open(t)
 	if err := Rotate(a.dir, Keys{}, Rotation{In: time.Hour}); err != nil {
@@ -243,8 +244,8 @@ func TestRotateIn(t *testing.T) {
 			t.Errorf("after %v: %+v", after, all)
 		}
 	}
-	// Another gateway has the new issuer already. This one, whose clock is behind, trusts
-	// its certificates.
+	// Another gateway already has the new issuer. This gateway, whose clock is behind,
+	// trusts its certificates.
 	ahead := reopen(t, a.dir)
 	ahead.now = func() time.Time { return now.Add(2 * time.Hour) }
 	b.now = func() time.Time { return now }
@@ -253,20 +254,20 @@ func TestRotateIn(t *testing.T) {
 	}
 }
 
-// A certificate of a retired issuer proves who an agent was, but not if the issuer's key was
+// A certificate of a retired issuer proves who an agent was, unless the issuer's key was
 // stolen.
 func TestRetireCompromised(t *testing.T) {
 	for _, interrupted := range []bool{false, true} {
 		for _, compromised := range []bool{false, true} {
 			a := open(t)
 			agent := credentials(t, a, Identity{Agent, "a"}, time.Hour)
-			if err := Retire(a.dir, compromised); err == nil || !strings.Contains(err.Error(), "no rotation is under way") {
+			if err := Retire(a.dir, compromised); err == nil || !strings.Contains(err.Error(), "no rotation is in progress") {
 				t.Error(err)
 			}
 			if err := Rotate(a.dir, Keys{}, Rotation{}); err != nil {
 				t.Fatal(err)
 			}
-			if interrupted { // somebody found out only then that the key was stolen
+			if interrupted { // the theft of the key was discovered only then
 				crash(t, 1, func() error { return Retire(a.dir, false) })
 			}
 			if err := Retire(a.dir, compromised); err != nil {
@@ -283,7 +284,7 @@ func TestRetireCompromised(t *testing.T) {
 	}
 }
 
-// Retired issuers are remembered, but not forever.
+// Retired issuers are remembered for a limited time.
 func TestRetiredAreFew(t *testing.T) {
 	a := open(t)
 	agent := credentials(t, a, Identity{Agent, "a"}, time.Hour)

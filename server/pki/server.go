@@ -66,15 +66,15 @@ type ownCertificate struct {
 
 	mu      sync.Mutex
 	current *tls.Config   // nil before the first connection
-	has     *issuers      // at the creation of current
-	ended   chan struct{} // closed at the end of the renewal that is under way; nil if none is
-	failed  error         // of the last renewal
-	after   time.Time     // no renewal before
+	has     *issuers      // the issuers at the creation of current
+	ended   chan struct{} // closed at the end of the renewal in progress; nil if there is none
+	failed  error         // error of the last renewal
+	after   time.Time     // earliest time of the next renewal
 }
 
 const (
-	// renewalFor is how long a connection waits for a new certificate if the old one is
-	// still valid, because an external signer may be slow or absent.
+	// renewalFor is how long a connection waits for a new certificate while the old one is
+	// still valid, because an external signer may be slow or unavailable.
 	renewalFor = 500 * time.Millisecond
 	// renewalAgain is the time between two attempts.
 	renewalAgain = 30 * time.Second
@@ -87,7 +87,7 @@ func (s *ownCertificate) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 	s.mu.Lock()
 	has := s.authority.has.Load()
 	current, changed := s.current, s.has != has
-	// A certificate that is not valid yet dates from a time when the clock was ahead.
+	// A certificate that is not valid yet was created when the clock was ahead.
 	valid := current != nil && !now.After(current.Certificates[0].Leaf.NotAfter) && !now.Before(current.Certificates[0].Leaf.NotBefore)
 	if valid && !changed && !mtls.Due(current.Certificates[0].Leaf, now) {
 		s.mu.Unlock()

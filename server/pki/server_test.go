@@ -107,8 +107,8 @@ func TestTLS(t *testing.T) {
 	if _, err := get(t, at, old); err == nil || !strings.Contains(err.Error(), "protocol version") {
 		t.Errorf("TLS 1.2: %v", err)
 	}
-	// Test a host name as well: the client sends a name in the handshake, but not an
-	// address.
+	// Test a host name as well, because the client sends a name in the handshake, but not
+	// an address.
 	if got, err := get(t, strings.Replace(at, "127.0.0.1", "localhost", 1), agent.TLS()); err != nil || !strings.HasPrefix(got, "agent") {
 		t.Errorf("localhost: %q, %v", got, err)
 	}
@@ -183,7 +183,7 @@ func TestTLSRenewsItself(t *testing.T) {
 	if third := serial(400); third == second { // the certificate has expired
 		t.Error("not renewed when it had expired")
 	}
-	serial(0) // fails if the certificate is still that of a clock that was ahead
+	serial(0) // fails if the certificate is still from a clock that was ahead
 }
 
 func TestTLSHosts(t *testing.T) {
@@ -212,8 +212,8 @@ func TestTLSHosts(t *testing.T) {
 	}
 }
 
-// There is no peer without TLS, without a certificate, or with a certificate that was
-// presented but that the authority has not issued.
+// There is no peer without TLS, without a certificate, or with a certificate that the
+// authority has not issued.
 func TestPeerUnverified(t *testing.T) {
 	a, other := open(t), open(t)
 	agent := credentials(t, other, Identity{Agent, "a"}, time.Hour)

@@ -44,7 +44,7 @@ func OpenSigner(ctx context.Context, address string) (*Signer, error) {
 	if command, ok := strings.CutPrefix(address, "exec:"); ok {
 		args := strings.Fields(command)
 		if len(args) == 0 {
-			return nil, errors.New("the external signer exec: names no command")
+			return nil, errors.New("the external signer exec: contains no command")
 		}
 		s.call = func(ctx context.Context, verb string, input []byte) ([]byte, error) {
 			return run(ctx, args, verb, input)
@@ -56,7 +56,7 @@ func OpenSigner(ctx context.Context, address string) (*Signer, error) {
 		}
 		shown = u.Redacted()
 		if ip := net.ParseIP(u.Hostname()); u.Scheme == "http" && u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			return nil, fmt.Errorf("the external signer %s is on another machine: use https", shown)
+			return nil, fmt.Errorf("the external signer %s is on another machine; use https", shown)
 		}
 		s.call = func(ctx context.Context, verb string, input []byte) ([]byte, error) { return post(ctx, u, verb, input) }
 	}

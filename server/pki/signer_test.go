@@ -23,8 +23,8 @@ import (
 func program(t testing.TB, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "signer")
-	// A process that another test forks meanwhile would inherit the open file, and starting
-	// the script would fail with "text file busy".
+	// A process that another test forks in the meantime would inherit the open file, and
+	// starting the script would fail with "text file busy".
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
@@ -33,8 +33,8 @@ func program(t testing.TB, script string) string {
 	return path
 }
 
-// openssl returns the parts of a signer that keeps its key in a file and signs with openssl:
-// the commands that write its public key and sign standard input.
+// openssl returns the parts of a signer that keeps its key in a file and signs with openssl.
+// They are the commands that write its public key and sign standard input.
 func openssl(t testing.TB) (public, sign string) {
 	t.Helper()
 	if _, err := exec.LookPath("openssl"); err != nil {
@@ -54,7 +54,7 @@ func script(public, sign string) string {
 	return fmt.Sprintf("case $1 in\npublic) %s ;;\nsign) %s ;;\n*) exit 2 ;;\nesac", public, sign)
 }
 
-// opensslSigner returns the address of a signer with a key of its own.
+// opensslSigner returns the address of a signer with its own key.
 func opensslSigner(t testing.TB) string {
 	t.Helper()
 	return "exec:" + program(t, script(openssl(t)))
@@ -76,8 +76,8 @@ func patience(t testing.TB, d time.Duration) {
 	t.Cleanup(func() { signerFor = old })
 }
 
-// An authority whose issuer's key another program has works as others do, and its files hold
-// no key but the root's.
+// An authority whose issuer's key is in another program works like others, and its files
+// contain no key except the root's.
 func TestSigner(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	address := opensslSigner(t)
@@ -98,14 +98,14 @@ func TestSigner(t *testing.T) {
 		t.Errorf("%s, %v", got, err)
 	}
 	for want, keys := range map[string]Keys{
-		"the file holds none; give the external signer that has it with --pki-signer": {},
+		"the file contains none; give the external signer that has it with --pki-signer": {},
 		"none of the external signers": {Signers: []*Signer{openSigner(t, opensslSigner(t))}},
 	} {
 		if _, err := OpenExisting(dir, keys); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "backup") {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	// A new issuer needs another key: agents renew because another key signs.
+	// A new issuer needs another key, because agents renew when another key signs.
 	if err := Rotate(dir, keys, Rotation{}); err == nil || !strings.Contains(err.Error(), "create a new key") {
 		t.Error(err)
 	}
@@ -143,7 +143,7 @@ func TestSigner(t *testing.T) {
 	}
 }
 
-// A key moves from a file to a signer and back by a rotation.
+// A rotation can move a key from a file to a signer and back.
 func TestSignerInsteadOfFile(t *testing.T) {
 	a := open(t)
 	keys := Keys{Signers: []*Signer{openSigner(t, opensslSigner(t))}}
@@ -164,7 +164,7 @@ func TestSignerInsteadOfFile(t *testing.T) {
 	}
 }
 
-// Whatever is wrong with a signer is found when it is opened, and the message says what.
+// Every fault of a signer is detected when it is opened, and the message describes it.
 func TestSignerRefused(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for slow programs")
@@ -206,7 +206,7 @@ func TestSignerRefused(t *testing.T) {
 	}
 	for address, want := range map[string]string{
 		"":                         "exec:COMMAND",
-		"exec:":                    "names no command",
+		"exec:":                    "contains no command",
 		"signer":                   "exec:COMMAND",
 		"ftp://localhost/":         "exec:COMMAND",
 		"http://10.0.0.1/":         "use https",
@@ -255,8 +255,9 @@ func TestSignerURL(t *testing.T) {
 	}
 }
 
-// While a signer is away or slow, no certificate is issued, and the server goes on with its
-// own certificate: connections do not wait. When the signer returns, the server renews.
+// While a signer is unavailable or slow, no certificate is issued, and the server continues
+// with its own certificate, so connections do not wait. When the signer returns, the server
+// renews.
 func TestSignerAway(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for slow programs")

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// OpenForBackup opens a SQLite ledger without a change to its schema, because a server of
-// another version may be running on it. Only Backup and Close may be called. It
-// refuses a schema that this program does not know.
+// OpenForBackup opens a SQLite ledger without changing its schema, because a server of
+// another version may be using it. Only Backup and Close may be called. It refuses a schema
+// that this program does not know.
 func OpenForBackup(ctx context.Context, path string) (_ *Store, err error) {
 	defer Wrap(&err, "opening the database")
 	return openDatabase(ctx, "sqlite:"+path, time.Now, func(s *Store, ctx context.Context) error {
@@ -41,7 +41,7 @@ func (s *Store) Backup(ctx context.Context, path string) (err error) {
 }
 
 // WithNewest calls do with the copy of a SQLite ledger, in the newest schema. It does not change
-// the copy: if the schema is old, it migrates a second copy and removes it.
+// the copy. If the schema is old, it migrates a second copy and removes that copy afterwards.
 func WithNewest(ctx context.Context, path string, do func(*Store) error) (err error) {
 	s, err := OpenForBackup(ctx, path)
 	if err != nil {

@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// One statement for each table and batch: what a statement costs hardly depends on the number
-// of its rows.
+// The functions in this file build one statement for each table and batch, because the cost
+// of a statement hardly depends on the number of its rows.
 
-// AnyOf returns a condition that a column is in a list, which is argument n and made by list.
+// AnyOf returns a condition that a column is in a list. The list is argument n and is created
+// by List.
 func (s *Store) AnyOf(n int) string {
 	if s.SQLite {
 		return fmt.Sprintf("IN (SELECT value FROM json_each($%d))", n)
@@ -22,15 +23,15 @@ func List[T string | int64](s *Store, values []T) any {
 	if !s.SQLite {
 		return values
 	}
-	text, _ := json.Marshal(values) // cannot fail: texts or numbers
+	text, _ := json.Marshal(values) // texts and numbers can always be encoded
 	return string(text)
 }
 
-// MaxRows is the number of rows in one statement that inserts many.
+// MaxRows is the number of rows per INSERT statement.
 const MaxRows = 1024
 
 // InsertRows returns a statement that inserts rows, whose values follow each other, and its
-// arguments. types has the types of the columns in PostgreSQL. PostgreSQL gets a list for each
+// arguments. types are the types of the columns in PostgreSQL. PostgreSQL gets a list for each
 // column, so that it prepares the statement once for any number of rows. SQLite gets the values
 // themselves, because it would read numbers from a list inexactly.
 func (s *Store) InsertRows(into string, types []string, values []any) (text string, args []any) {

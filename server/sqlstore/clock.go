@@ -10,23 +10,23 @@ import (
 
 const (
 	clockEvery = 30 * time.Second // between measurements
-	clockTries = 3                // queries of a measurement
+	clockTries = 3                // number of queries per measurement
 )
 
-// clock is the database's clock. Leases and the lead end by it, so that machines whose
-// clocks differ agree when they end. Between two measurements it advances with the
-// machine's monotonic clock, so a machine whose time of day is set does not matter.
+// clock is the database's clock. It determines the end of leases and the lead, so that
+// machines whose clocks differ agree on it. Between two measurements it advances with the
+// machine's monotonic clock, so a change of the machine's time of day has no effect.
 type clock struct {
 	local func() time.Time // replaced by tests
 	at    atomic.Pointer[clockReading]
 }
 
-// clockReading is one measurement: the database's time when the machine's clock showed
+// clockReading is a measurement of the database's time when the machine's clock showed
 // local.
 type clockReading struct{ local, database time.Time }
 
-// Now returns the time by the database's clock. SQLite has no clock of its own, and only
-// the processes of one machine use it.
+// Now returns the time by the database's clock. SQLite has no clock of its own, and is used
+// only by the processes of one machine.
 func (s *Store) Now() time.Time {
 	now := s.clock.local()
 	if r := s.clock.at.Load(); r != nil {
@@ -35,8 +35,8 @@ func (s *Store) Now() time.Time {
 	return now
 }
 
-// readClock measures the database's clock. It takes the quickest of several answers,
-// because the error is at most half the time that an answer took.
+// readClock measures the database's clock. It uses the fastest of several answers, because
+// the error is at most half the time of an answer.
 func (s *Store) readClock(ctx context.Context) error {
 	if s.SQLite {
 		return nil
@@ -58,11 +58,11 @@ func (s *Store) readClock(ctx context.Context) error {
 	return nil
 }
 
-// followClock measures the database's clock again and again until the store is closed.
+// followClock measures the database's clock repeatedly until the store is closed.
 func (s *Store) followClock() {
 	for backoff.Sleep(s.open, clockEvery) == nil {
-		// While the database does not answer, the last measurement is good enough: the
-		// clocks of machines drift by some milliseconds an hour.
+		// While the database does not respond, the last measurement is sufficient, because
+		// machines' clocks drift by a few milliseconds an hour.
 		_ = s.readClock(s.open)
 	}
 }

@@ -45,8 +45,8 @@ var errClosed = errors.New("the ledger is closed")
 func (t *Coalescer[Q, A]) Start(s *Store, ask func(context.Context, []Q) ([]A, error)) {
 	t.store, t.ask, t.questions = s, ask, make(chan *question[Q, A], askedAtOnce)
 	for range batchesAtOnce {
-		// Keep these goroutines running: SQLite needs a deep stack, which a new goroutine
-		// would have to grow for every batch.
+		// Keep these goroutines running, because SQLite needs a deep stack, which a new
+		// goroutine would have to grow for every batch.
 		s.answering.Go(func() {
 			for {
 				select {
@@ -85,7 +85,7 @@ func (t *Coalescer[Q, A]) Get(ctx context.Context, q Q) (answer A, err error) {
 	}
 }
 
-// Alone answers a question separately, so that no other one waits for it.
+// Alone answers a question separately, so that no other question waits for it.
 func (t *Coalescer[Q, A]) Alone(ctx context.Context, q Q) (answer A, err error) {
 	all, err := t.ask(ctx, []Q{q})
 	if err != nil {
@@ -109,8 +109,8 @@ func (t *Coalescer[Q, A]) answer(first *question[Q, A]) {
 	for i, x := range asked {
 		questions[i] = x.Q
 	}
-	// The batch serves many callers, so it must not use one caller's context. SQLite gets
-	// a context that cannot be cancelled: it answers quickly, and its driver starts a
+	// The batch serves many callers, so it must not use one caller's context. SQLite gets a
+	// context that cannot be cancelled, because it answers quickly and its driver starts a
 	// goroutine for every query that can be cancelled.
 	ctx := context.Background()
 	if !t.store.SQLite {

@@ -42,7 +42,7 @@ func asDamage(err error) error {
 }
 
 // asOtherTables adds ErrDamaged to the error of a statement that SQLite cannot compile although all
-// migrations have run: then the names of tables or columns are damaged.
+// migrations have run, because the names of tables or columns are then damaged.
 func asOtherTables(err error) error {
 	var lite *sqlite.Error
 	if errors.As(err, &lite) && lite.Code() == sqlite3.SQLITE_ERROR {
@@ -52,7 +52,7 @@ func asOtherTables(err error) error {
 }
 
 // asUnwritable adds the likely cause to the errors with which SQLite reports that it could not
-// write. Its own text is "disk I/O error" and a number.
+// write. SQLite's own text is "disk I/O error" and a number.
 func asUnwritable(err error) error {
 	var lite *sqlite.Error
 	if !errors.As(err, &lite) {
@@ -67,8 +67,8 @@ func asUnwritable(err error) error {
 }
 
 // checked counts the ledgers of this process by their SQLite files. The log is checked before
-// the first of them connects: closing SQLite's index of the log releases all locks that the
-// process holds on it, and another process could then remove the log.
+// the first of them connects. Closing SQLite's index of the log releases all locks of the
+// process on it, and another process could then remove the log.
 var checked struct {
 	mu sync.Mutex
 	by map[string]int
@@ -95,7 +95,7 @@ func (s *Store) check(ctx context.Context) error {
 	return checkIntegrity(ctx, s.DB, "integrity_check")
 }
 
-// uncheck notes that the connections are closed.
+// uncheck records that the connections are closed.
 func (s *Store) uncheck() {
 	checked.mu.Lock()
 	defer checked.mu.Unlock()
@@ -135,8 +135,8 @@ func checkIntegrity(ctx context.Context, q Querier, pragma string) error {
 	return nil
 }
 
-// patiently repeats a check of the log that has found damage: if another process is writing
-// the log, it may look damaged for a moment.
+// patiently repeats a check of the log that has found damage, because a log that another
+// process is writing may look damaged for a moment.
 func patiently(ctx context.Context, check func() error) (err error) {
 	for try := range 3 {
 		if try > 0 {
@@ -151,14 +151,14 @@ func patiently(ctx context.Context, check func() error) (err error) {
 	return fmt.Errorf("%w: %w", ErrDamaged, err)
 }
 
-// VerifyFile checks the copy of a SQLite ledger: its structure, and the checksums of its rows
-// unless an older version wrote them.
+// VerifyFile checks the copy of a SQLite ledger. It checks the structure, and the checksums
+// of rows unless an older version wrote them.
 func VerifyFile(ctx context.Context, path string) (err error) {
 	defer Wrap(&err, "verifying", path)
 	if _, err := os.Stat(path + "-wal"); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s has a write-ahead log: only a copy that no process uses can be verified", path)
 	}
-	// SQLite creates no files beside one that is immutable.
+	// SQLite creates no files next to an immutable one.
 	db, err := sql.Open("sqlite", sqliteFile(path)+"?mode=ro&immutable=1")
 	if err != nil {
 		return err
@@ -173,7 +173,7 @@ func VerifyFile(ctx context.Context, path string) (err error) {
 	}
 	var version int64
 	if err := db.QueryRowContext(ctx, "SELECT MAX(version_id) FROM goose_db_version").Scan(&version); err != nil || version < newestOf(p) {
-		return err // the columns of an older schema may be others
+		return err // an older schema may have other columns
 	}
 	return CheckRows(ctx, db, true)
 }

@@ -8,7 +8,7 @@ import (
 const tcpUserTimeout = 18 // TCP_USER_TIMEOUT, which package syscall lacks
 
 // giveUpAfter makes the kernel end a connection if the other side does not confirm data for
-// this time. Probes alone do not: the kernel sends none while data is unconfirmed.
+// this time. Probes alone do not, because the kernel sends none while data is unconfirmed.
 func giveUpAfter(d time.Duration) func(network, address string, c syscall.RawConn) error {
 	return func(network, _ string, c syscall.RawConn) (err error) {
 		if network == "unix" {

@@ -7,5 +7,6 @@ import (
 	"time"
 )
 
-// giveUpAfter does nothing: other systems have no such setting. silentFor applies instead.
+// giveUpAfter does nothing, because other systems have no such setting. silentFor applies
+// instead.
 func giveUpAfter(time.Duration) func(network, address string, c syscall.RawConn) error { return nil }

@@ -15,31 +15,33 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// avoidFor is how long a host that failed is tried after the others.
+// avoidFor is the time for which a host that failed is tried after the others.
 const avoidFor = 30 * time.Second
 
-// hosts remembers which hosts of a PostgreSQL cluster failed lately, and the newest timeline.
+// hosts records the hosts of a PostgreSQL cluster that failed recently, and the newest
+// timeline.
 //
 // When a standby takes over, the former primary may still run and accept writes that no standby
-// confirms, for instance if only its supervisor died. Asking for a host that accepts writes is
-// therefore not enough: connections would go back to it, and wait there.
+// confirms, for instance if only its supervisor died. Requiring a host that accepts writes is
+// therefore not enough, because connections would return to the former primary and wait there.
 type hosts struct {
 	mu       sync.Mutex
 	failed   map[string]time.Time // by address, with the host's name
-	names    map[string]string    // of hosts, by their addresses
+	names    map[string]string    // names of hosts by their addresses
 	current  string               // address of the newest connection
-	timeline int64                // the highest one of a connection
-	doubted  time.Time            // connections that were opened before are not used again
+	timeline int64                // the highest timeline of a connection
+	doubted  time.Time            // connections that were opened earlier are not used again
 }
 
-// madeKey is the key of a connection's data that has the time when it was opened.
+// madeKey is the key of a connection's custom data that contains the time of its opening.
 const madeKey = "loadstar.made"
 
-// maxAddresses limits the addresses whose names are remembered. Those of a cluster may change for ever.
+// maxAddresses is the maximum number of addresses whose names are remembered. A cluster's
+// addresses may change indefinitely.
 const maxAddresses = 1000
 
-// lookup returns the addresses of a host and remembers its name: connections know addresses only,
-// and the configuration names.
+// lookup returns the addresses of a host and remembers its name, because connections know only
+// addresses and the configuration contains names.
 func (h *hosts) lookup(ctx context.Context, host string) ([]string, error) {
 	all, err := net.DefaultResolver.LookupHost(ctx, host)
 	h.mu.Lock()
@@ -53,7 +55,7 @@ func (h *hosts) lookup(ctx context.Context, host string) ([]string, error) {
 	return all, err
 }
 
-// fail notes that a connection to an address failed.
+// fail records that a connection to an address failed.
 func (h *hosts) fail(address string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -66,8 +68,8 @@ func (h *hosts) fail(address string) {
 	h.failed[address] = time.Now()
 }
 
-// doubt closes the connections that wait in the pool, and makes new ones try another host first.
-// Call it if the database does not answer, although the connection is open.
+// doubt closes the pool's idle connections, and makes new ones try another host first. Call it
+// if the database does not respond although the connection is open.
 func (h *hosts) doubt() {
 	h.mu.Lock()
 	current := h.current
@@ -86,7 +88,7 @@ func (h *hosts) reuse(_ context.Context, c *pgx.Conn) error {
 	return nil
 }
 
-// order makes a connection try hosts that failed lately after the others.
+// order makes a connection try hosts that failed recently after the others.
 func (h *hosts) order(_ context.Context, c *pgx.ConnConfig) error {
 	all := append([]*pgconn.FallbackConfig{{Host: c.Host, Port: c.Port, TLSConfig: c.TLSConfig}}, c.Fallbacks...)
 	h.mu.Lock()
@@ -104,8 +106,9 @@ func (h *hosts) order(_ context.Context, c *pgx.ConnConfig) error {
 	return nil
 }
 
-// validate refuses a connection to a former primary: one whose timeline is older than that of an
-// earlier connection. A standby has no timeline of its own; next decides about it.
+// validate refuses a connection to a former primary, which is one whose timeline is older than
+// that of an earlier connection. A standby has no timeline of its own, and next decides about
+// it.
 func (h *hosts) validate(next pgconn.ValidateConnectFunc) pgconn.ValidateConnectFunc {
 	return func(ctx context.Context, c *pgconn.PgConn) error {
 		if next != nil {
@@ -125,7 +128,7 @@ func (h *hosts) validate(next pgconn.ValidateConnectFunc) pgconn.ValidateConnect
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if n < h.timeline {
-			return fmt.Errorf("this PostgreSQL has timeline %d, and another one had %d: it was the primary before a failover. If it was restored from a backup, restart this server", n, h.timeline)
+			return fmt.Errorf("this PostgreSQL has timeline %d, but another one had %d, so it was the primary before a failover. If it was restored from a backup, restart this server", n, h.timeline)
 		}
 		if n > h.timeline { // another host has taken over
 			h.timeline, h.doubted = n, made

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A host that failed is tried last, although connections know its address and not its name.
+// A host that failed is tried last, although connections know its address but not its name.
 func TestHostsByName(t *testing.T) {
 	var h hosts
 	all, err := h.lookup(t.Context(), "localhost")

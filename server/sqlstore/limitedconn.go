@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// limitedConn is a connection whose reads and writes fail if they take longer than a limit,
-// whatever deadline the driver has set. The driver reads only while it waits for an answer,
-// so an idle connection stays open.
+// limitedConn is a connection whose reads and writes fail after a time limit, whatever
+// deadline the driver has set. The driver reads only while it waits for an answer, so an
+// idle connection stays open.
 type limitedConn struct {
 	net.Conn
 	limit func() time.Duration

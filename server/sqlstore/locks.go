@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// runLock distinguishes the locks of runs from others that use the same function.
+// runLock distinguishes the locks of runs from other locks of the same function.
 const runLock = 0x72756e // "run"
 
 // lockText returns the statement that locks a run, given by $1.
@@ -18,8 +18,8 @@ func lockText(shared bool) string {
 	return fmt.Sprintf("SELECT pg_advisory_xact_lock(hashtextextended($1, %d))", runLock)
 }
 
-// LockRun makes sure that no results of a run are counted until the transaction ends, or, with
-// shared, that nobody else changes the run.
+// LockRun makes sure that no results of a run are counted until the transaction ends. With
+// shared, it makes sure that nobody else changes the run.
 func (s *Store) LockRun(ctx context.Context, tx *Txn, run string, shared bool) error {
 	if s.SQLite {
 		return nil
@@ -43,7 +43,7 @@ func (s *Store) LockRuns(ctx context.Context, tx *Txn) error {
 	}, "SELECT id FROM runs WHERE state IN ('waiting', 'running')"); err != nil {
 		return err
 	}
-	slices.Sort(ids) // all who lock several do so in this order
+	slices.Sort(ids) // everyone who locks several runs uses this order
 	for _, id := range ids {
 		if err := s.LockRun(ctx, tx, id, false); err != nil {
 			return err

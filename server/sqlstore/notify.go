@@ -12,13 +12,13 @@ import (
 	"loadstar/internal/backoff"
 )
 
-// notifications tells listeners that something happened: those of this process by a
-// channel, and those of other processes by PostgreSQL. They are not stored, so listeners must
-// also poll.
+// notifications tells listeners about events. It uses a channel for this process's listeners,
+// and PostgreSQL for those of other processes. They are not stored, so listeners must also
+// poll.
 type notifications struct {
 	mu        sync.Mutex
-	listeners map[chan string]string // the value is what the texts that a listener gets begin with
-	waiting   map[string]bool        // texts that other processes are told next
+	listeners map[chan string]string // the prefix of the texts that a listener gets
+	waiting   map[string]bool        // texts for the next notification of other processes
 	sending   bool
 }
 
@@ -26,9 +26,10 @@ type notifications struct {
 const notifyChannel = "loadstar"
 
 const (
-	// notifyWithin is how long PostgreSQL may take to pass on a notification.
+	// notifyWithin is PostgreSQL's time limit for a notification.
 	notifyWithin = 5 * time.Second
-	// listenFor is how long a listener waits before it checks that PostgreSQL is still there.
+	// listenFor is the time for which a listener waits before it checks that PostgreSQL still
+	// responds.
 	listenFor = 20 * time.Second
 )
 
@@ -62,13 +63,13 @@ func (n *notifications) tell(text string) {
 		}
 		select {
 		case ch <- run:
-		default: // it has enough to do
+		default: // the listener has enough to do
 		}
 	}
 }
 
-// sendNotifications passes notifications to other processes. Equal ones that come meanwhile are
-// sent once. It does not do so in the transaction that counts: PostgreSQL
+// sendNotifications passes notifications to other processes. Equal notifications that arrive in
+// the meantime are sent once. It does not do so in the counting transaction, because PostgreSQL
 // commits transactions with notifications one after the other.
 func (s *Store) sendNotifications() {
 	n := &s.notified
@@ -94,9 +95,9 @@ func (s *Store) sendNotifications() {
 	}
 }
 
-// Notified returns a channel that gets the texts which begin with a kind, without it, from this
-// process and others. The channel gets an empty text if some may have been lost. Texts are
-// dropped while it is full.
+// Notified returns a channel with the texts of a kind from this process and others. The texts
+// do not include the kind. The channel gets an empty text if some may have been lost. Texts are
+// dropped while the channel is full.
 func (s *Store) Notified(ctx context.Context, kind string) <-chan string {
 	ch := make(chan string, 64)
 	n := &s.notified
@@ -145,7 +146,7 @@ func (s *Store) listenOnce(ctx context.Context, connected func()) error {
 		return fmt.Errorf("listening: %w", err)
 	}
 	connected()
-	s.notified.tell("") // what happened before
+	s.notified.tell("") // for events before the connection
 	for {
 		wait, cancel := context.WithTimeout(ctx, listenFor)
 		n, err := c.WaitForNotification(wait)
@@ -155,7 +156,7 @@ func (s *Store) listenOnce(ctx context.Context, connected func()) error {
 		case err == nil:
 			s.notified.tell(n.Payload)
 		case late:
-			return nil // connect anew: a dead link would stay silent
+			return nil // reconnect, because a dead link would stay silent
 		default:
 			return err
 		}

@@ -13,17 +13,17 @@ import (
 	"loadstar/internal/finding"
 )
 
-// patroniPort is where Patroni says how it is.
+// patroniPort is the port on which Patroni reports its state.
 const patroniPort = "8008"
 
-// judgePatroni warns of a Patroni that can lose commits although standbys confirmed them. It says
-// nothing if no host of the database answers as Patroni does.
+// judgePatroni warns about a Patroni that can lose commits although standbys confirmed them. It
+// reports nothing if no host of the database answers like Patroni.
 func (s *Store) judgePatroni(ctx context.Context, all *finding.List) {
 	hosts := []string{s.listener.Host}
 	for _, f := range s.listener.Fallbacks {
 		hosts = append(hosts, f.Host)
 	}
-	for _, host := range slices.Compact(hosts) { // a host with and without TLS is there twice
+	for _, host := range slices.Compact(hosts) { // a host with and without TLS occurs twice
 		version, ok := patroniVersion(ctx, "http://"+net.JoinHostPort(host, patroniPort)+"/patroni")
 		if !ok {
 			continue
@@ -32,7 +32,7 @@ func (s *Store) judgePatroni(ctx context.Context, all *finding.List) {
 		var major, minor, patch int
 		if n, _ := fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch); n == 3 && (major < 3 || major == 3 && minor == 0 && patch < 3) {
 			all.Warn(check, "upgrade Patroni to 3.0.3 or newer; until then configure it with etcd: instead of etcd3:",
-				"Patroni %s with the third interface of etcd can give the lead back to a primary that was cut off, which loses counted updates", version)
+				"Patroni %s with version 3 of etcd's interface can give the lead back to a primary that was cut off, which loses counted updates", version)
 		} else {
 			all.OK(check, "%s", version)
 		}

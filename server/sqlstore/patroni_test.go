@@ -12,9 +12,9 @@ import (
 	"loadstar/internal/finding"
 )
 
-// A warning names a Patroni that can lose commits, and only such a one.
+// A warning names a Patroni that can lose commits, and no other.
 func TestPatroniVersion(t *testing.T) {
-	const host = "127.77.3.9" // Patroni's port is fixed, so the test has an address of its own
+	const host = "127.77.3.9" // Patroni's port is fixed, so the test uses a separate address
 	listener, err := net.Listen("tcp", host+":"+patroniPort)
 	if err != nil {
 		t.Skip(err)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Step is a point at which a call to the database can be held or can fail.
+// Step is a point at which a call to the database can be held or made to fail.
 type Step string
 
 // The steps of a read, and of a transaction.
@@ -19,7 +19,7 @@ const (
 	RolledBack Step = "rolled back"
 )
 
-// Seams lets a simulation of the fleet order the calls to the database, let them fail, and
+// Seams lets a simulation of the fleet order the calls to the database, make them fail, and
 // set the clock.
 type Seams struct {
 	// Gate is called at each step with a text that tells reads apart. It must not wait at
@@ -38,15 +38,15 @@ func OpenSimulated(ctx context.Context, at string, s Seams) (_ *Store, err error
 	return l, err
 }
 
-// Pool is the connections to the database. All calls pass its gate, which is nil unless the
-// store is simulated.
+// Pool contains the connections to the database. All calls pass its gate, which is nil
+// unless the store is simulated.
 type Pool struct {
 	*sql.DB
 	gate func(ctx context.Context, step Step, what string) error
 	work *work
 }
 
-// work counts what a store asks of its database.
+// work counts the statements and transactions of a store.
 type work struct{ statements, transactions atomic.Uint64 }
 
 // Work returns how many statements the store has run, and how many transactions it has
@@ -116,7 +116,7 @@ func (p *Pool) transaction(ctx context.Context, do func() error) error {
 		return err
 	}
 	if err := do(); err != nil {
-		_ = p.pass(ctx, RolledBack, "") // it has already failed
+		_ = p.pass(ctx, RolledBack, "") // the transaction has already failed
 		return err
 	}
 	return p.pass(ctx, Committed, "")

@@ -14,33 +14,34 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// Limits that make a dead link or a dead machine an error. Without them a statement on a
-// link that carries nothing waits for a quarter of an hour, until the kernel gives up, and
-// a transaction of a dead machine keeps its locks for two hours.
+// Limits that turn a dead link or a dead machine into an error. Without them, a statement
+// on a dead link waits for a quarter of an hour, until the kernel gives up, and a
+// transaction of a dead machine keeps its locks for two hours.
 const (
-	// postgresConnect limits one attempt to connect to one host.
+	// postgresConnect is the time limit for one attempt to connect to one host.
 	postgresConnect = 5 * time.Second
 	// deadAfter is how long the kernel waits for an answer to a probe or to data.
 	deadAfter  = 25 * time.Second
 	probeAfter = 10 * time.Second
 	probeEvery = 5 * time.Second
 	probes     = 3
-	// silentFor is how long a statement may take. One that waits longer for a lock fails and
-	// is repeated.
+	// silentFor is the time limit for a statement. A statement that waits longer for a lock
+	// fails and is repeated.
 	silentFor = time.Minute
-	// commitFor is how long a commit may take, and what is called promptly. A primary that has
+	// commitFor is the time limit for a commit and for calls with Promptly. A primary that has
 	// lost its standby answers no commit, and another host may have taken over.
 	commitFor = 10 * time.Second
 	// migrateFor replaces silentFor while the schema is migrated.
 	migrateFor = time.Hour
 )
 
-// session has the settings of every session. Every query is planned anew: a cached plan
-// from when a table was empty scans the whole table when it is full. Transactions are written
-// for read committed, a default that can be changed. The server ends a
-// transaction whose machine is gone, or whose client says nothing for longer than a call of
-// the blob store takes, because its locks stop the others. It sets no time limit on statements: that would also cancel a commit
-// that waits for a standby, and PostgreSQL then shows it before the standby has it.
+// session contains the settings of every session. Every query is planned anew, because a plan that
+// was cached when a table was empty scans the whole table when it is full. Transactions are written
+// for the isolation level read committed, which is a default that can be changed. The server ends a
+// transaction whose machine is gone, or whose client is silent for longer than a call of the blob
+// store takes, because its locks stop the others. It sets no time limit on statements, because that
+// would also cancel a commit that waits for a standby, and PostgreSQL then shows the commit before
+// the standby has it.
 const session = `SET plan_cache_mode = force_custom_plan;
 	SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;
 	SET statement_timeout = 0;
@@ -89,7 +90,7 @@ func postgresConfig(at string) (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
-// connector opens connections. Its mark distinguishes them from the connections over which
+// connector opens connections. Its mark distinguishes them from the connections with which
 // the driver cancels statements.
 type connector struct{ sqldriver.Connector }
 
@@ -104,9 +105,9 @@ var errNoCancel = errors.New("statements are not cancelled")
 
 // dial connects to PostgreSQL. It refuses connections that cancel a statement. If the
 // statement is a commit that waits for a standby, PostgreSQL would end the wait and show
-// the transaction to all others, although the standby does not have it: an agent could hear
-// that its update is counted, and a failover would lose the update. A statement that nobody
-// waits for does no harm.
+// the transaction to all others, although the standby does not have it. An agent could then
+// be told that its update is counted, and a failover would lose the update. A statement for
+// which nobody waits does no harm.
 func (s *Store) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if ctx.Value(opening{}) == nil {
 		return nil, errNoCancel
@@ -123,8 +124,8 @@ func (s *Store) dial(ctx context.Context, network, address string) (net.Conn, er
 	return &limitedConn{Conn: c, limit: func() time.Duration { return time.Duration(s.limit.Load()) }}, nil
 }
 
-// Promptly limits the time of something that is done again and again, and that must not wait for
-// a host that does not answer: counting, taking the lead, reading stamps. Call done afterwards.
+// Promptly sets a time limit for a repeated operation that must not wait for an unresponsive
+// host, such as counting, taking the lead, or reading stamps. Call done afterwards.
 func (s *Store) Promptly(ctx context.Context) (limited context.Context, done func()) {
 	if s.SQLite {
 		return ctx, func() {}
@@ -138,13 +139,13 @@ func (s *Store) Promptly(ctx context.Context) (limited context.Context, done fun
 	}
 }
 
-// adaptPostgres adds to the schema what only PostgreSQL has.
+// adaptPostgres adds the parts of the schema that only PostgreSQL has.
 //
 // SQLite uses its indexes for names that begin with a text, because it compares bytes.
-// PostgreSQL compares by the rules of a language, so it needs indexes of its own.
+// PostgreSQL compares by the rules of a language, so it needs separate indexes.
 //
-// Sums are random bits, which cannot be compressed, and live for seconds: without a vacuum of its
-// own, the table would grow to a thousand times what it holds.
+// Sums are random bits, which cannot be compressed, and exist for seconds. Without its own vacuum
+// settings, the table would grow to a thousand times its content.
 func (s *Store) adaptPostgres(ctx context.Context) error {
 	if s.SQLite {
 		return nil
@@ -153,7 +154,7 @@ func (s *Store) adaptPostgres(ctx context.Context) error {
 		"CREATE INDEX IF NOT EXISTS clients_prefix ON clients (name text_pattern_ops)",
 		"CREATE INDEX IF NOT EXISTS agents_prefix ON agents (name text_pattern_ops)",
 		"CREATE SEQUENCE IF NOT EXISTS batches",
-		// A database that was copied table by table lacks the number of the sequence.
+		// A database that was copied table by table lacks the value of the sequence.
 		`SELECT setval('batches', newest) FROM batches, (SELECT GREATEST((SELECT max(batch) FROM runs), (SELECT max(batch) FROM counters)) AS newest) AS has WHERE newest >= last_value`,
 	} {
 		if _, err := s.Write.ExecContext(ctx, text); err != nil {
@@ -161,7 +162,7 @@ func (s *Store) adaptPostgres(ctx context.Context) error {
 		}
 	}
 	for _, table := range []string{"partials", "updates"} {
-		// Changing a table waits for everybody who uses it.
+		// Changing a table waits for everyone who uses it.
 		var adapted bool
 		if err := s.DB.QueryRowContext(ctx, "SELECT attstorage = 'e' FROM pg_attribute WHERE attrelid = $1::regclass AND attname = 'numbers'", table).Scan(&adapted); err != nil {
 			return err

@@ -95,7 +95,7 @@ func TestCancelledCommitStaysHidden(t *testing.T) {
 }
 
 // TestSilentDatabase checks that a statement fails, and can be retried, if the link to the
-// database carries nothing more, although the connection stays open.
+// database carries no more data although the connection stays open.
 func TestSilentDatabase(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Single(t)
@@ -129,8 +129,8 @@ func TestSilentDatabase(t *testing.T) {
 	}
 }
 
-// link forwards connections to an address. While silent is set, it reads what comes and
-// forwards nothing.
+// link forwards connections to an address. While silent is set, it reads data but forwards
+// nothing.
 func link(t *testing.T, to string, silent *atomic.Bool) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -172,7 +172,7 @@ func link(t *testing.T, to string, silent *atomic.Bool) string {
 }
 
 // TestFailover checks that an address with several hosts leads to the one that accepts
-// writes, before and after a failover, also if the address does not ask for it.
+// writes, before and after a failover, even if the address does not request it.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	p := pair(t)
@@ -200,7 +200,7 @@ func TestFormerPrimary(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = former.Crash() })
-	// The new primary waits for a standby as well, which the former one cannot be yet.
+	// The new primary also waits for a standby, which the former primary cannot be yet.
 	execute(t, plain(t, p.Primary().URL("postgres")+"&synchronous_commit=local"), "ALTER ROLE postgres SET synchronous_commit = local")
 	writes(t, s)
 	if n, err := s.Timeline(t.Context()); err != nil || n != 2 {
@@ -214,12 +214,12 @@ func TestFormerPrimary(t *testing.T) {
 	if c, err := pgx.ConnectConfig(t.Context(), alone); err == nil {
 		_ = c.Close(t.Context())
 		t.Error("the former primary was accepted")
-	} else if !strings.Contains(err.Error(), "timeline 1, and another one had 2") {
+	} else if !strings.Contains(err.Error(), "timeline 1, but another one had 2") {
 		t.Error(err)
 	}
 }
 
-// pair starts a primary with a standby that commits wait for.
+// pair starts a primary with a standby for which commits wait.
 func pair(t *testing.T) *pgtest.Pair {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "pair")
@@ -245,7 +245,7 @@ func pair(t *testing.T) *pgtest.Pair {
 	return p
 }
 
-// writes writes to a ledger until this succeeds. All errors before must be worth a retry.
+// writes writes to a ledger until this succeeds. All earlier errors must be retryable.
 func writes(t *testing.T, s *Store) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -265,8 +265,7 @@ func writes(t *testing.T, s *Store) {
 	}
 }
 
-// TestLimitedConn checks that neither a limit nor a deadline of the driver can be
-// forgotten.
+// TestLimitedConn checks that neither a limit nor a deadline of the driver is ignored.
 func TestLimitedConn(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()

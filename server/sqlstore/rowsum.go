@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// summedTable is a table whose rows have a checksum, because they decide what is counted, and
-// neither SQLite nor PostgreSQL without data_checksums notices if a disk returns other bytes
-// than were written. The checksum covers the columns in this order, of which the first are
-// the primary key. It does not cover numbers that statements add to, the code of a run's reason,
-// nor when leases expire.
+// summedTable is a table whose rows have a checksum, because they decide what is counted.
+// Neither SQLite nor PostgreSQL without data_checksums detects a disk that returns other bytes
+// than were written. The checksum covers the columns in this order, of which the first are the
+// primary key. It does not cover numbers that statements add to, the code of a run's reason, or
+// the expiry of leases.
 type summedTable struct {
 	Columns string
 	keys    int
@@ -35,7 +35,7 @@ const (
 	VersionColumns = "run, version, weights, control, limits, server, created, rolled_back"
 )
 
-// SummedTables has the tables whose rows have checksums.
+// SummedTables returns the tables whose rows have checksums.
 var SummedTables = map[string]summedTable{
 	"runs":           {RunColumns, 1},
 	"machines":       {"run, state", 1},
@@ -56,7 +56,7 @@ var SummedTables = map[string]summedTable{
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // RowSum returns the checksum of a row. An empty text, an empty blob and NULL have the same
-// one.
+// checksum.
 func RowSum(table string, values ...any) int64 {
 	text := make([]byte, 0, 512)
 	text = append(text, table...)
@@ -96,8 +96,7 @@ func RowSum(table string, values ...any) int64 {
 // WithSum returns the values of a row and its checksum, for an INSERT.
 func WithSum(table string, values ...any) []any { return append(values, RowSum(table, values...)) }
 
-// CheckRow returns an error if a row that was read does not have the checksum that is stored
-// with it.
+// CheckRow returns an error if a row does not match its stored checksum.
 func CheckRow(table string, stored int64, values ...any) error {
 	if RowSum(table, values...) == stored {
 		return nil
@@ -128,8 +127,8 @@ func EachSummed(ctx context.Context, q Querier, table, where string, each func(v
 }
 
 // CheckRows checks the checksums of rows, and that no receipt is missing. Receipts of merged
-// rounds are most of the rows, and nothing depends on them any more: they are checked only if
-// merged is set.
+// rounds are most of the rows, and nothing depends on them any more, so they are checked only
+// if merged is set.
 func CheckRows(ctx context.Context, q Querier, merged bool) error {
 	check := func(table, where string, args ...any) error {
 		return EachSummed(ctx, q, table, where, func(values []any, stored int64) error { return CheckRow(table, stored, values...) }, args...)
@@ -142,7 +141,7 @@ func CheckRows(ctx context.Context, q Querier, merged bool) error {
 			return err
 		}
 	}
-	last := map[string]int64{} // the last merged batch of each run that goes on
+	last := map[string]int64{} // the last merged batch of each active run
 	if err := Query(ctx, q, func(r *sql.Rows) error {
 		var run string
 		var batch int64
@@ -163,13 +162,13 @@ func CheckRows(ctx context.Context, q Querier, merged bool) error {
 		if err := r.Scan(&run, &want, &has); err != nil {
 			return err
 		}
-		return fmt.Errorf("%w: run %s has counted %d updates, and %d receipts are stored: the others were deleted or lost", ErrDamaged, run, want, has)
+		return fmt.Errorf("%w: run %s has counted %d updates, but %d receipts are stored; the others were deleted or lost", ErrDamaged, run, want, has)
 	}, `SELECT id, counted, has FROM (SELECT id, receipts + CAST((SELECT COALESCE(sum(c.receipts), 0) FROM counters c WHERE c.run = runs.id) AS BIGINT) AS counted,
 		(SELECT count(*) FROM receipts r WHERE r.run = runs.id) AS has FROM runs) AS counts WHERE counted <> has`)
 }
 
-// SumRows computes the checksums of all rows. A change of rows or of what their checksums cover
-// needs it, unless the change writes the checksums itself.
+// SumRows computes the checksums of all rows. It must follow a change of rows or of the columns
+// of their checksums, unless the change itself writes the checksums.
 func SumRows(ctx context.Context, tx *sql.Tx) error {
 	for table, t := range SummedTables {
 		where := make([]string, t.keys)

@@ -14,19 +14,19 @@ import (
 	"loadstar/internal/finding"
 )
 
-// postgresConnections is the number of connections that a process opens to PostgreSQL at most.
+// postgresConnections is the maximum number of a process's connections to PostgreSQL.
 const postgresConnections = 24
 
-// oldestPostgres is the oldest version that still gets corrections.
+// oldestPostgres is the oldest version that still receives corrections.
 const oldestPostgres = 14
 
 // Schema is the version of a database's schema, and the newest one that this program knows.
 // Both are 0 if the database has none yet.
 type Schema struct{ Version, Known int64 }
 
-// OpenToLook opens a database to look at it, also while servers use it, and changes nothing.
-// Methods that need a schema may only be called if the one that it returns is the newest. A
-// SQLite database that does not exist is an fs.ErrNotExist.
+// OpenToLook opens a database for reading, even while servers use it, and changes nothing.
+// Methods that need a schema may be called only if the returned schema is the newest. If a
+// SQLite database does not exist, the error wraps fs.ErrNotExist.
 func OpenToLook(ctx context.Context, at string) (l *Store, s Schema, err error) {
 	defer Wrap(&err, "opening the database")
 	if path, ok := strings.CutPrefix(at, "sqlite:"); ok {
@@ -65,9 +65,9 @@ func (s *Store) ClockOffset() time.Duration {
 	return 0
 }
 
-// Settings checks the settings of the database that the promise needs: a counted update is
-// never lost, and never counted twice. They are those of this process's own session, so what
-// was set for its user or database counts.
+// Settings checks the settings of the database on which the guarantee depends that a counted
+// update is never lost and never counted twice. They are those of this process's own
+// session, so settings of its user or database are included.
 func (s *Store) Settings(ctx context.Context) (all finding.List, err error) {
 	defer Wrap(&err, "reading the database's settings")
 	if s.SQLite {
@@ -91,7 +91,7 @@ func (s *Store) settingsOfSQLite(ctx context.Context) (all finding.List, err err
 }
 
 func judgeSQLite(all *finding.List, mode string, sync int64) {
-	const fullSync = 2 // SQLite's number for FULL
+	const fullSync = 2 // SQLite's value for FULL
 	switch {
 	case mode != "wal":
 		all.Fail("database's journal", "use a local file system, which can share memory between processes", "SQLite cannot use a write-ahead log here and fell back to journal_mode=%s", mode)
@@ -102,14 +102,14 @@ func judgeSQLite(all *finding.List, mode string, sync int64) {
 	}
 }
 
-// postgres is what PostgreSQL says about itself.
+// postgres contains PostgreSQL's information about itself.
 type postgres struct {
 	fsync, fullPages, commit, standbyNames, checksums, isolation, text, ignore, zero string
 	version, connections, reserved                                                   int
 	recovering                                                                       bool
-	// standbys is the number of servers that replicate, and synchronous those for which a
-	// commit waits. visible is the number of which the state can be seen: without the role
-	// pg_monitor a user sees that they exist and no more.
+	// standbys is the number of servers that replicate, and synchronous the number of those
+	// for which a commit waits. visible is the number of standbys whose state is visible.
+	// Without the role pg_monitor, a user sees only that they exist.
 	standbys, synchronous, visible int
 }
 
@@ -121,7 +121,7 @@ func (s *Store) settingsOfPostgres(ctx context.Context) (all finding.List, err e
 		CAST(current_setting('max_connections') AS INT), CAST(current_setting('superuser_reserved_connections') AS INT), pg_is_in_recovery()`).
 		Scan(&p.fsync, &p.fullPages, &p.commit, &p.standbyNames, &p.checksums, &p.isolation, &p.text, &p.ignore, &p.zero, &p.version, &p.connections, &p.reserved, &p.recovering)
 	if err == nil {
-		// pg_basebackup shows as a standby while it copies, and is none.
+		// While it copies, pg_basebackup appears as a standby but is not one.
 		err = s.DB.QueryRowContext(ctx, `SELECT COUNT(*), COUNT(*) FILTER (WHERE sync_state IN ('sync', 'quorum')), COUNT(sync_state)
 			FROM pg_stat_replication WHERE COALESCE(state, '') <> 'backup'`).Scan(&p.standbys, &p.synchronous, &p.visible)
 	}
@@ -139,7 +139,7 @@ func (p *postgres) judge(all *finding.List) {
 	case p.recovering:
 		all.Fail("database", "name the primary in --database, or add target_session_attrs=read-write", "PostgreSQL %s is a standby, which cannot be written", p.text)
 	case major < oldestPostgres:
-		all.Warn("database", fmt.Sprintf("upgrade PostgreSQL to %d or newer", oldestPostgres), "PostgreSQL %s gets no corrections any more", p.text)
+		all.Warn("database", fmt.Sprintf("upgrade PostgreSQL to %d or newer", oldestPostgres), "PostgreSQL %s no longer receives corrections", p.text)
 	default:
 		all.OK("database", "PostgreSQL %s", p.text)
 	}
@@ -159,7 +159,7 @@ func (p *postgres) judge(all *finding.List) {
 	case p.ignore == "on" || p.zero == "on":
 		all.Fail("database's checksums", "set ignore_checksum_failure = off and zero_damaged_pages = off", "PostgreSQL is told to go on with damaged pages (ignore_checksum_failure=%s, zero_damaged_pages=%s)", p.ignore, p.zero)
 	case p.checksums != "on":
-		all.Warn("database's checksums", "stop PostgreSQL and run pg_checksums --enable", "data_checksums is off: damage of the disk is not noticed")
+		all.Warn("database's checksums", "stop PostgreSQL and run pg_checksums --enable", "data_checksums is off, so damage of the disk is not detected")
 	default:
 		all.OK("database's checksums", "on")
 	}
@@ -169,13 +169,14 @@ func (p *postgres) judge(all *finding.List) {
 		all.OK("database's isolation", "read committed")
 	}
 	if usable := p.connections - p.reserved; usable < postgresConnections {
-		all.Warn("database's connections", fmt.Sprintf("set max_connections to %d for each server process, and some more", postgresConnections), "PostgreSQL accepts %d connections of users, and one server process opens up to %d", usable, postgresConnections)
+		all.Warn("database's connections", fmt.Sprintf("set max_connections to %d for each server process, and some more", postgresConnections), "PostgreSQL accepts %d connections of users, but one server process opens up to %d", usable, postgresConnections)
 	} else {
 		all.OK("database's connections", "up to %d for each server process, of %d", postgresConnections, usable)
 	}
 }
 
-// judgeCommit says what a commit has reached when the server hears of it.
+// judgeCommit describes the durability of a commit at the time when the server receives its
+// confirmation.
 func (p *postgres) judgeCommit(all *finding.List) {
 	const check = "database's synchronous_commit"
 	replicated := p.standbyNames != ""
@@ -200,18 +201,18 @@ func (p *postgres) judgeStandbys(all *finding.List) {
 	case p.standbys == 0 && p.standbyNames == "":
 		all.OK(check, "none")
 	case p.standbys > 0 && p.standbyNames == "":
-		all.Warn(check, "set synchronous_standby_names, for example to 'ANY 1 (*)'"+reload, "%d standbys replicate, none of them synchronously: a failover can lose counted updates", p.standbys)
+		all.Warn(check, "set synchronous_standby_names, for example to 'ANY 1 (*)'"+reload, "%d standbys replicate, but none of them synchronously; a failover can lose counted updates", p.standbys)
 	case p.visible < p.standbys:
 		all.OK(check, "%d, with synchronous_standby_names=%q; grant pg_monitor to see their states", p.standbys, p.standbyNames)
 	case p.synchronous == 0:
-		all.Warn(check, "start a standby that synchronous_standby_names lists", "no standby is synchronous, although synchronous_standby_names is %q: commits wait", p.standbyNames)
+		all.Warn(check, "start a standby that synchronous_standby_names lists", "no standby is synchronous, although synchronous_standby_names is %q, so commits wait", p.standbyNames)
 	default:
 		all.OK(check, "%d, of which %d are synchronous", p.standbys, p.synchronous)
 	}
 }
 
-// Timeline returns the number that PostgreSQL increases when a standby becomes the primary,
-// and 0 for SQLite.
+// Timeline returns the number that PostgreSQL increments when a standby becomes the
+// primary, and 0 for SQLite.
 func (s *Store) Timeline(ctx context.Context) (n int64, err error) {
 	defer Wrap(&err, "reading the database's timeline")
 	if s.SQLite {
@@ -226,7 +227,8 @@ func (s *Store) Timeline(ctx context.Context) (n int64, err error) {
 }
 
 // Integrity checks whether the database is damaged. SQLite reads its whole file, so it must
-// not be called often. PostgreSQL says how many damaged pages it has met.
+// not be called often. PostgreSQL reports the number of damaged pages that it has
+// encountered.
 func (s *Store) Integrity(ctx context.Context) (all finding.List, err error) {
 	defer Wrap(&err, "checking the database")
 	const check, restore = "database's integrity", "stop the server, restore the newest backup, and replace the disk"

@@ -51,8 +51,8 @@ func TestIntegrityOfSQLite(t *testing.T) {
 	data, err := os.ReadFile(path)
 	testkit.Must(t, err)
 	const page = 4096
-	for i := 2 * page; i < len(data); i += page { // the first two pages have the schema
-		data[i] ^= 0xff // the kind of the page
+	for i := 2 * page; i < len(data); i += page { // the first two pages contain the schema
+		data[i] ^= 0xff // this byte is the kind of the page
 	}
 	testkit.Must(t, os.WriteFile(path, data, 0o600))
 	s, _, err = OpenToLook(t.Context(), "sqlite:"+path)
@@ -176,7 +176,7 @@ func TestJudgePostgres(t *testing.T) {
 		text   string
 	}{
 		{func(p *postgres) { p.recovering = true }, "database", finding.Fail, "a standby"},
-		{func(p *postgres) { p.version = 120_005 }, "database", finding.Warn, "no corrections"},
+		{func(p *postgres) { p.version = 120_005 }, "database", finding.Warn, "no longer receives corrections"},
 		{func(p *postgres) { p.fsync = "off" }, "database's fsync", finding.Fail, "power loss"},
 		{func(p *postgres) { p.standbys, p.visible = 1, 1 }, "database's standbys", finding.Warn, "none of them synchronously"},
 		{func(p *postgres) { p.standbys, p.standbyNames = 1, "a" }, "database's standbys", finding.OK, "pg_monitor"},
@@ -197,7 +197,7 @@ func TestJudgePostgres(t *testing.T) {
 	}
 }
 
-// TestFsyncOff checks a server that does not sync at all and has few connections.
+// TestFsyncOff checks a server that does not sync and has few connections.
 func TestFsyncOff(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts PostgreSQL")
@@ -220,7 +220,7 @@ func TestFsyncOff(t *testing.T) {
 	testkit.WantFinding(t, all, "database's connections", finding.Warn, "17 connections")
 }
 
-// TestStandbys checks a pair of servers whose commits wait for the standby or do not.
+// TestStandbys checks a pair of servers whose commits may or may not wait for the standby.
 func TestStandbys(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts PostgreSQL")
@@ -247,7 +247,7 @@ func TestStandbys(t *testing.T) {
 			all, err := s.Settings(t.Context())
 			testkit.Must(t, err)
 			i := slices.IndexFunc(all, func(f finding.Finding) bool { return f.Check == "database's standbys" })
-			if strings.Contains(all[i].Text, k.text) || time.Now().After(end) { // the standby connects
+			if strings.Contains(all[i].Text, k.text) || time.Now().After(end) { // waits until the standby connects
 				testkit.WantFinding(t, all, "database's standbys", k.level, k.text)
 				break
 			}

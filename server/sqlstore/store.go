@@ -1,8 +1,8 @@
 // Package sqlstore is the SQL layer on which packages directory and ledger are built. A small
-// installation uses SQLite
-// and a large one PostgreSQL; both have the same schema and statements. It has the connections,
-// the schema and its migrations, transactions, the checksums of rows, the checks of settings and
-// for damage, and backups. What the rows mean is decided by packages directory and ledger.
+// installation uses SQLite and a large one PostgreSQL; both have the same schema and statements.
+// It contains the connections, the schema and its migrations, transactions, the checksums of
+// rows, the checks of settings and for damage, and backups. Packages directory and ledger define
+// the meaning of the rows.
 package sqlstore
 
 import (
@@ -31,18 +31,18 @@ import (
 //go:embed migrations/*.sql
 var embedded embed.FS
 
-// Migrations has the SQL that migrates the schema, in the folder migrations. Only tests change
-// it: they add a later version.
+// Migrations contains the SQL that migrates the schema, in the folder migrations. Only tests
+// change it, to add a later version.
 var Migrations fs.FS = embedded
 
 // Store is a database. It is safe for concurrent use.
 type Store struct {
 	DB     *Pool
-	Write  *Pool   // for writing; with SQLite one connection, because it allows one writer
+	Write  *Pool   // for writing; with SQLite a single connection, because SQLite allows one writer
 	Cached Querier // for frequent queries; with SQLite it caches prepared statements
 	SQLite bool
-	path   string // of SQLite's file
-	// checked means that the store is one of those in the variable of this name.
+	path   string // path of SQLite's file
+	// checked means that the variable of this name counts the store.
 	checked bool
 	witness struct {
 		sync.Mutex
@@ -54,12 +54,12 @@ type Store struct {
 	// length.
 	Chunk int
 	clock clock
-	limit atomic.Int64 // how long a statement may take in PostgreSQL, as a time.Duration
+	limit atomic.Int64 // time limit of a statement in PostgreSQL, as a time.Duration
 
 	notified notifications
-	listener *pgx.ConnConfig // how to connect to receive notifications; nil for SQLite
+	listener *pgx.ConnConfig // configuration of the connection for notifications; nil for SQLite
 	hosts    hosts           // of PostgreSQL
-	// commitFor limits a commit in PostgreSQL.
+	// commitFor is the time limit of a commit in PostgreSQL.
 	commitFor time.Duration
 
 	// The context and goroutines that answer coalesced queries.
@@ -89,11 +89,11 @@ func openDatabase(ctx context.Context, at string, local func() time.Time, prepar
 		return nil, err
 	}
 	if err := prepare(s, ctx); err != nil {
-		_ = s.Close() // report the error that made opening fail, not a second one
+		_ = s.Close() // report the error that made opening fail, not this one
 		return nil, fmt.Errorf("migrating the schema: %w", err)
 	}
 	if err := s.readClock(ctx); err != nil {
-		_ = s.Close() // report the error that made opening fail, not a second one
+		_ = s.Close() // report the error that made opening fail, not this one
 		return nil, fmt.Errorf("reading the clock: %w", err)
 	}
 	s.limit.Store(int64(silentFor))
@@ -126,9 +126,9 @@ func (s *Store) openLite(path string) (err error) {
 	return nil
 }
 
-// makePrivate takes the rights of others away from SQLite's files. It does not open them,
-// because closing a file releases the locks that SQLite holds on it. SQLite gives the files
-// beside the database its rights when it creates them.
+// makePrivate removes other users' rights to SQLite's files. It does not open the files,
+// because closing a file releases the locks that SQLite holds on it. SQLite creates the
+// files next to the database with the database's rights.
 func makePrivate(path string) error {
 	for _, p := range []string{path, path + "-wal", path + "-shm"} {
 		if err := os.Chmod(p, 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -138,8 +138,8 @@ func makePrivate(path string) error {
 	return nil
 }
 
-// connect opens SQLite's first connection. If several processes create the file at the
-// same time, some get SQLITE_BUSY at once, in spite of busy_timeout.
+// connect opens SQLite's first connection. If several processes create the file at the same
+// time, some get SQLITE_BUSY immediately, despite busy_timeout.
 func (s *Store) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, connectWithin)
 	defer cancel()
@@ -165,7 +165,7 @@ const connectWithin = 10 * time.Second
 const migrationLock = 0x6c6f6164 // "load"
 
 // schema returns the program that migrates the schema, and the schema's version. It fails
-// if a newer Loadstar wrote it, which goose does not check.
+// if a newer version of Loadstar wrote the schema, which goose does not check.
 func (s *Store) schema(ctx context.Context) (p *goose.Provider, version int64, err error) {
 	dialect := goose.DialectSQLite3
 	if !s.SQLite {
@@ -348,7 +348,7 @@ func Placeholders(taken, rows, columns int) string {
 // InList returns one row of placeholders, for IN.
 func InList(taken, n int) string { return Placeholders(taken, 1, n) }
 
-// ToMillis returns how times are stored: 0 is the zero time.
+// ToMillis returns a time in the form in which it is stored, where 0 is the zero time.
 func ToMillis(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -356,7 +356,7 @@ func ToMillis(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// ToBit returns how truth is stored.
+// ToBit returns a boolean in the form in which it is stored.
 func ToBit(is bool) int64 {
 	if is {
 		return 1

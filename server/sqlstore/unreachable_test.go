@@ -25,7 +25,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// Unreachable returns false if the server answers that it has no such database, because
+// Unreachable returns false if the server answers that the database does not exist, because
 // waiting does not help.
 func TestReachableWithoutDatabase(t *testing.T) {
 	at := strings.Replace(cluster.Database(t), "@/postgres?", "@/missing?", 1)

@@ -10,7 +10,7 @@ import (
 
 // Unverified returns the host of a PostgreSQL server on another machine whose certificate the
 // connection does not check, or an empty text. The default of PostgreSQL's clients is
-// sslmode=prefer, which accepts any certificate, and none.
+// sslmode=prefer, which accepts any certificate and also a connection without one.
 func Unverified(at string) string {
 	config, err := pgx.ParseConfig(at)
 	if err != nil || strings.HasPrefix(at, "sqlite:") {
@@ -31,7 +31,7 @@ func unverified(host string, c *tls.Config) bool {
 	if ip := net.ParseIP(host); host == "localhost" || strings.HasPrefix(host, "/") || ip != nil && ip.IsLoopback() {
 		return false
 	}
-	// With sslmode=verify-ca the name is not checked: any certificate of the authority is
-	// accepted.
+	// With sslmode=verify-ca the name is not checked, so any certificate of the authority
+	// is accepted.
 	return c == nil || c.InsecureSkipVerify
 }

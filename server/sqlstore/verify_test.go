@@ -40,8 +40,8 @@ func TestUnverified(t *testing.T) {
 	}
 }
 
-// TestVerifyFull opens a ledger on a PostgreSQL server with TLS. A server whose certificate
-// another authority signed, or that is for another name, is refused.
+// TestVerifyFull opens a ledger on a PostgreSQL server with TLS. A server is refused if its
+// certificate is from another authority or for another name.
 func TestVerifyFull(t *testing.T) {
 	s := pgtest.Single(t)
 	dir := t.TempDir()

@@ -20,20 +20,20 @@ const (
 // checkLog checks the write-ahead log of a SQLite database that this process does not have
 // open. SQLite takes the first frame with a wrong checksum as the end of the log, so damage
 // would silently undo all later transactions. Each transaction is synced before the next one
-// begins, so after a loss of power one transaction at most has frames that are not on disk. If
-// more than one transaction follows the first wrong frame, the log is damaged. So it is if it
-// has fewer frames than SQLite's index of the log says, which is not updated before a
-// transaction is synced.
+// begins, so after a loss of power at most one transaction has frames that are not on disk. If
+// more than one transaction follows the first wrong frame, the log is damaged. It is also
+// damaged if it has fewer frames than SQLite's index of the log lists, because the index is
+// updated only after a transaction is synced.
 //
-// Other programs may have written the log too. It may be missing or empty, because SQLite
-// removes it when the last connection closes, and behind its end it may have frames of an
-// earlier log, which have another salt, or of transactions that were rolled back, which have
+// Other programs may also have written the log. The log may be missing or empty, because
+// SQLite removes it when the last connection closes. After its end it may contain frames of
+// an earlier log, which have another salt, or frames of rolled-back transactions, which have
 // no commit.
 func checkLog(database string) error {
 	path := database + "-wal"
 	log, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(log) < logHeader {
-		return nil // no log, or one that was just begun
+		return nil // there is no log, or it was just started
 	} else if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func checkLog(database string) error {
 	s := logSum{order: order}
 	s.add(head[:24])
 	if magic&^1 != 0x377f0682 || !s.matches(head[24:]) || size < 512 || size > 65536 {
-		if allZero(head) { // it was never synced, so neither was a transaction
+		if allZero(head) { // the head was never synced, so neither was a transaction
 			return nil
 		}
 		return fmt.Errorf("%s: %w: its first %d bytes are wrong", path, errLog, logHeader)
@@ -74,19 +74,19 @@ func checkLog(database string) error {
 		}
 	}
 	if commits > 1 {
-		return fmt.Errorf("%s: %w: byte %d and what follows cannot be read, but %d committed transactions follow", path, errLog, wrong, commits)
+		return fmt.Errorf("%s: %w: byte %d and the following ones cannot be read, but %d committed transactions follow", path, errLog, wrong, commits)
 	}
 	if want := indexed(database+"-shm", head[16:24]); good < want {
-		return fmt.Errorf("%s: %w: it has %d frames, and its index says %d", path, errLog, good, want)
+		return fmt.Errorf("%s: %w: it has %d frames, but its index lists %d", path, errLog, good, want)
 	}
 	return nil
 }
 
-// indexed returns the number of frames that the index of a log says it has, or 0 if the
-// index belongs to another log or was not written completely. An index has the byte order of
-// the machine.
+// indexed returns the number of frames in a log according to its index, or 0 if the index
+// belongs to another log or was not written completely. An index uses the machine's byte
+// order.
 func indexed(path string, salt []byte) uint32 {
-	const size = 48 // of the header, of which there are two copies
+	const size = 48 // size of the header, of which there are two copies
 	head := make([]byte, 2*size)
 	f, err := os.Open(path)
 	if err != nil {

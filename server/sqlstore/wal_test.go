@@ -60,7 +60,7 @@ func TestCheckLog(t *testing.T) {
 		t.Errorf("a wrong header: %v", err)
 	}
 	log[9] ^= 1
-	// What a loss of power can leave: the last frames are missing or wrong.
+	// After a loss of power, the last frames may be missing or wrong.
 	for n := range 3 {
 		torn := bytes.Clone(log)
 		torn[len(torn)-1-n*1000] ^= 1
@@ -85,7 +85,7 @@ func TestCheckLog(t *testing.T) {
 	}
 }
 
-// TestCheckForeignLog checks that logs which SQLite's own program leaves are not taken as
+// TestCheckForeignLog checks that logs left by SQLite's own program are not reported as
 // damaged.
 func TestCheckForeignLog(t *testing.T) {
 	if _, err := exec.LookPath("sqlite3"); err != nil && os.Getenv("CI") == "" {
@@ -95,7 +95,7 @@ func TestCheckForeignLog(t *testing.T) {
 	log, index := newLog(t, filepath.Join(dir, "x.db"))
 	content, err := os.ReadFile(filepath.Join(dir, "x.db"))
 	testkit.Must(t, err)
-	const die = "\n.shell kill -9 $PPID\n" // so that the log stays
+	const die = "\n.shell kill -9 $PPID\n" // makes the log remain
 	for i, script := range []string{
 		"SELECT count(*) FROM x;",
 		"SELECT count(*) FROM x;" + die,

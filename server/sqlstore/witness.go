@@ -10,14 +10,14 @@ import (
 	"os"
 )
 
-// WitnessFile is the end of the name of a file beside a SQLite ledger. It names a batch that
-// was counted recently, so that a ledger that lost its newest transactions is recognised: one
-// that was copied without its log is valid, but older. The file is written after the commit
-// and not synced. It can name an older batch after a power loss, and never one that the ledger
-// did not have.
+// WitnessFile is the suffix of the name of a file next to a SQLite ledger. It names a batch
+// that was counted recently, so that a ledger that lost its newest transactions is detected. A
+// ledger that was copied without its log is valid, but older. The file is written after the
+// commit and not synced. After a power loss it can name an older batch, but never one that the
+// ledger did not have.
 const WitnessFile = "-counted"
 
-// ErrOlder means that a SQLite ledger does not have what was counted in it.
+// ErrOlder means that a SQLite ledger lacks updates that were counted in it.
 var ErrOlder = errors.New("the database lacks updates that were counted")
 
 // checkWitness returns an error if the ledger lacks the batch that the file names.
@@ -31,7 +31,7 @@ func (s *Store) checkWitness(ctx context.Context) error {
 	var batch, has int64
 	var sum uint32
 	if _, err := fmt.Sscanf(string(text), "%s %d %x\n", &run, &batch, &sum); err != nil || sum != witnessSum(run, batch) {
-		return nil // nothing was counted, or a power loss has torn the file
+		return nil // nothing was counted, or a power loss has damaged the file
 	}
 	err = s.DB.QueryRowContext(ctx, "SELECT COALESCE(max(batch), 0) FROM (SELECT batch FROM runs WHERE id = $1 UNION ALL SELECT batch FROM counters WHERE run = $1) AS newest", run).Scan(&has)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
@@ -48,8 +48,8 @@ func witnessSum(run string, batch int64) uint32 {
 	return crc32.Checksum(fmt.Appendf(nil, "%s %d", run, batch), castagnoli)
 }
 
-// NoteCounted writes that a batch was counted. Errors do not matter: the batch is counted, and
-// the file still names an older one.
+// NoteCounted records that a batch was counted. Errors do not matter, because the batch is
+// counted and the file still names an older one.
 func (s *Store) NoteCounted(run string, batch int64) {
 	if !s.SQLite {
 		return

@@ -14,7 +14,7 @@ type Cache struct {
 	byRun map[string]*Terms
 }
 
-// maxRuns is the maximum number of runs in the cache. A server has fewer runs at a time.
+// maxRuns is the maximum number of runs in the cache. A server has fewer active runs.
 const maxRuns = 64
 
 // NewCache returns a Cache that calls load for runs that it does not have.

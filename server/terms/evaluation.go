@@ -3,7 +3,7 @@ package terms
 import v1 "loadstar/proto/loadstar/v1"
 
 // maxRelativeMAE limits a client's relative MAE in millionths. A client with a larger one,
-// or a dishonest one, must not dominate the mean of a round.
+// or a dishonest client, must not dominate the mean of a round.
 const maxRelativeMAE = 100e6
 
 // Plausible returns an evaluation that clients may have sent with a result of n clients. It

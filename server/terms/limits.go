@@ -23,8 +23,8 @@ func EncodeLimits(l fed.Limits) ([]byte, error) {
 	return b, nil
 }
 
-// DecodeLimits decodes what EncodeLimits returns, as a task contains it: nil if there are no
-// limits.
+// DecodeLimits decodes the result of EncodeLimits, which a task contains. It returns nil if
+// there are no limits.
 func DecodeLimits(b []byte) (*v1.Limits, error) {
 	if len(b) == 0 {
 		return nil, nil
@@ -44,8 +44,8 @@ func LimitsOf(l *v1.Limits) fed.Limits {
 // maxVersions is the number of versions whose limits are remembered.
 const maxVersions = 64
 
-// Limits returns the limits of a version. It calls load for those that it does not
-// remember. Limits of a version never change.
+// Limits returns the limits of a version. It calls load for versions that are not in the
+// cache. Limits of a version never change.
 func (t *Terms) Limits(version int64, load func() ([]byte, error)) (fed.Limits, error) {
 	t.mu.Lock()
 	l, ok := t.limits[version]
@@ -106,7 +106,7 @@ func (t *Terms) limitSum(r *Result, weights []int64, s *fed.Sums) error {
 }
 
 // claimed reduces a client's claimed norm to the limit. It returns the largest norm that the
-// client's update can have. An older agent claims no norm.
+// client's update can have. An older agent reports no norm.
 func claimed(norm *float64, limit float64) float64 {
 	if limit <= 0 {
 		return 0

@@ -13,8 +13,8 @@ import (
 	"loadstar/fed/round"
 )
 
-// A loss decides nothing beyond ten times the usual one, and a negative one is refused: what
-// operators see is a mean over clients, and one of them must not set it.
+// A loss has no effect beyond ten times the usual one, and a negative loss is refused,
+// because operators see a mean over clients that no single client must determine.
 func TestLossLimits(t *testing.T) {
 	limits := fed.Limits{Loss: 5}
 	for _, c := range []struct{ train, loss, wantTrain, wantLoss float64 }{
@@ -54,8 +54,8 @@ func TestLossLimits(t *testing.T) {
 	}
 }
 
-// limited returns a client's result whose update and control variate have only numbers of the
-// given size, with the norms that it claims.
+// limited returns a client's result whose update and control variate consist of equal numbers
+// of the given size, with the claimed norms.
 func limited(x *Terms, client string, number, control float32, l fed.Limits) *Result {
 	r := single(x, client, 3)
 	numbers := slices.Repeat([]float32{number}, x.Shared)
@@ -68,15 +68,15 @@ func limited(x *Terms, client string, number, control float32, l fed.Limits) *Re
 	return r
 }
 
-// An agent that sums could leave out the clipping. The server refuses a sum that no clipped
-// updates have, and one that is longer than the norms that the agent claims, because limits
-// follow from them.
+// An agent that computes sums could omit the clipping. The server refuses a sum that
+// clipped updates cannot have, and one that is longer than the norms that the agent claims,
+// because limits are derived from the norms.
 func TestLimitSum(t *testing.T) {
 	for _, algorithm := range []string{"fedavg", "scaffold"} {
 		x := termsOf(t, algorithm)
 		one := math.Sqrt(float64(x.Shared)) // the norm of numbers of 1
 		limits := fed.Limits{Norm: 0.5 * one, Control: 4 * one, Examples: 30, Loss: 1}
-		// The sum is computed with these limits of its own. Only the weights are those that
+		// The sum is computed with the agent's own limits. Only the weights are those that
 		// the server expects.
 		own := fed.Limits{Examples: 30}
 		two := func(a, b, control float32) *Result {
@@ -146,7 +146,7 @@ func TestLimitUpdate(t *testing.T) {
 		limits := fed.Limits{Norm: 0.5 * one, Control: 4 * one, Examples: 30, Loss: 1}
 		hostile := limited(x, "a", -2, 1<<20, limits)
 		hostile.Shares[0].Examples = math.MaxInt
-		// Powers of two, so that clipping does not round.
+		// These are powers of two, so that clipping does not round.
 		honest := limited(x, "a", -0.5, 4, limits)
 		honest.Shares[0].Examples = 30
 		folds := [2]*round.Fold{round.NewFold(x.Rules), round.NewFold(x.Rules)}
@@ -168,7 +168,7 @@ func TestLimitUpdate(t *testing.T) {
 	}
 }
 
-// Limits survive the ledger, and a version without limits has none.
+// Limits survive the ledger, and a version without limits still has none.
 func TestEncodeLimits(t *testing.T) {
 	for _, want := range []fed.Limits{{}, {Norm: 0.125, Control: 3, Examples: 1 << 40, Loss: 1e3, Coordinate: 0.06}, {Coordinate: 1}} {
 		b, err := EncodeLimits(want)
@@ -185,8 +185,8 @@ func TestEncodeLimits(t *testing.T) {
 	}
 }
 
-// A sum that is longer than its clients' updates can be within the limits, or than the norms
-// that they claim, is refused: an agent cannot hide a long update among short ones.
+// A sum is refused if it is longer than its clients' updates can be within the limits or
+// than their claimed norms. So an agent cannot hide a long update among short ones.
 func TestLongSum(t *testing.T) {
 	x := termsOf(t, "fedavg")
 	// sum returns the sum of three updates with one number each, and the norms that they claim.
@@ -259,7 +259,7 @@ func TestCoordinates(t *testing.T) {
 		want    string
 	}{
 		"at the limit":      {[]float32{0.5, 0.5}, ""},
-		"one beyond":        {[]float32{1, -0.5}, ""}, // the sum hides it, and is not beyond
+		"one beyond":        {[]float32{1, -0.5}, ""}, // the sum hides the number, and is not beyond its limit
 		"the sum is beyond": {[]float32{-0.75, -0.5}, "a number of the sum of updates is 1.25, but its clients' limits allow 1"},
 	} {
 		r := sumOf(t, x, with("a", c.numbers[0]), with("b", c.numbers[1]))

@@ -20,8 +20,8 @@ import (
 	"loadstar/series"
 )
 
-// OwnData is a dataset that the server has. A nil *OwnData means that it has none. Its readings,
-// and the personal layers that the server trains on them, stay in the coordinator and its ledger.
+// OwnData is the server's dataset. A nil *OwnData means that it has none. Its readings, and the
+// personal layers that the server trains on them, stay in the coordinator and its ledger.
 type OwnData struct {
 	dataset     *series.Dataset
 	kernel      *kernel.Set
@@ -89,7 +89,7 @@ func floats(h hash.Hash, all []float32) {
 		for i, v := range part {
 			bits := math.Float32bits(v)
 			if series.Missing(v) {
-				bits = math.Float32bits(float32(math.NaN())) // whichever NaN a file has
+				bits = math.Float32bits(float32(math.NaN())) // whichever NaN the file contains
 			}
 			binary.LittleEndian.PutUint32(b[4*i:], bits)
 		}
@@ -99,8 +99,8 @@ func floats(h hash.Hash, all []float32) {
 
 const (
 	// leastBatch is the minimum number of examples in a batch. Two versions of the shared
-	// weights, and the updates between them, give the gradient on the server's batch. The
-	// gradient of few examples reveals their readings.
+	// weights, and the updates between them, reveal the gradient on the server's batch. The
+	// gradient of a few examples reveals their readings.
 	leastBatch = 16
 	// mostBytes limits the memory for gradients on a batch, whose size a plan chooses.
 	mostBytes = 2 << 30
@@ -124,9 +124,8 @@ func checkOwnData(s *setup.Setup) error {
 	return nil
 }
 
-// Open returns the data in the form that the aggregator of a plan needs, in its state at
-// version 0. interval is the time between readings of the fleet. Its errors are shown to
-// operators.
+// Open returns the data in the form that a plan's aggregator needs, in its state at version
+// 0. interval is the time between readings of the fleet. Its errors are shown to operators.
 func (d *OwnData) Open(s *setup.Setup, interval time.Duration) (*client.ServerData, error) {
 	examples, err := d.examples(s, interval, s.Plan.Server.Batch)
 	if err != nil {
@@ -154,7 +153,7 @@ func (d *OwnData) examples(s *setup.Setup, interval time.Duration, batch int) ([
 		return nil, err
 	}
 	if interval != 0 && d.dataset.Interval != interval {
-		return nil, fmt.Errorf("the server's readings are %s apart and those of the clients %s: a model needs one interval", d.dataset.Interval, interval)
+		return nil, fmt.Errorf("the server's readings are %s apart and those of the clients %s; a model needs a single interval", d.dataset.Interval, interval)
 	}
 	examples, err := s.ServerExamples(d.dataset, nil)
 	if err != nil {

@@ -37,7 +37,7 @@ func meters(t *testing.T, n, hours int, interval time.Duration) (*series.Dataset
 }
 
 // TestFingerprint checks that every change of the data changes the fingerprint, that the
-// order of meters and the name do not, and that it does not show a name.
+// order of meters and the name do not, and that it does not reveal a name.
 func TestFingerprint(t *testing.T) {
 	d, _ := meters(t, 3, 200, time.Hour)
 	want := NewOwnData(d, nil).Fingerprint()

@@ -14,7 +14,7 @@ import (
 )
 
 // ErrSum means that the clients of a private round cannot have produced the sum of their results.
-var ErrSum = errors.New("the sum of the results is impossible: an agent has sent too large numbers, or masked for something else, or a keeper has sent wrong masks")
+var ErrSum = errors.New("the sum of the results is impossible; an agent has sent numbers that are too large or masked them for another round, or a keeper has sent wrong masks")
 
 // Private reports whether agents mask their results.
 func (t *Terms) Private() bool { return recipe.Private(t.Plan) }
@@ -22,17 +22,17 @@ func (t *Terms) Private() bool { return recipe.Private(t.Plan) }
 // Checks reports whether a keeper judges the norm of each result before it counts.
 func (t *Terms) Checks() bool { return recipe.ChecksNorms(t.Plan) }
 
-// Chooses reports whether the keepers choose which results count. Then masked results are stored
-// singly.
+// Chooses reports whether the keepers choose which results count. In that case masked results
+// are stored individually.
 func (t *Terms) Chooses() bool { return recipe.ChoosesNearest(t.Plan) }
 
-// mostStored limits the bytes of masked results that are stored singly.
+// mostStored limits the total size of masked results that are stored individually.
 const mostStored = 2 << 30
 
-// checkStored returns an error if a round would store too much.
+// checkStored returns an error if a round would store too many bytes.
 func (t *Terms) checkStored() error {
 	if n := int64(t.Plan.Schedule.Cohort) * t.MaskedBytes(); t.Chooses() && n > mostStored {
-		return fmt.Errorf("server.robust is nearest, which stores each masked result: %d MB in a round, the limit is %d MB; choose a smaller schedule.cohort or none", n>>20, mostStored>>20)
+		return fmt.Errorf("server.robust is nearest, which stores each masked result; these are %d MB in a round, but the limit is %d MB; choose a smaller schedule.cohort or none", n>>20, mostStored>>20)
 	}
 	return nil
 }
@@ -43,12 +43,14 @@ func (t *Terms) MaskedLen() int { return t.Rules.Vector(t.Shared).Len() }
 // MaskedBytes returns the size of a masked result in bytes.
 func (t *Terms) MaskedBytes() int64 { return 8 * int64(t.MaskedLen()) }
 
-// mostLimits is the largest norm of an unmasked sum, in limits of its clients. It is what keepers accept of a
-// single result, so one member whose result was accepted cannot make its round be abandoned.
+// mostLimits is the maximum norm of an unmasked sum, relative to the limits of its clients.
+// Keepers accept the same norm for a single result, so one member whose result was accepted
+// cannot make its round be abandoned.
 const mostLimits = 1.5
 
 // Unmasked decodes the sum of a private round after the masks are removed. The error is ErrSum if
-// clients cannot have produced this sum within the limits, in particular if a mask is left in it.
+// clients cannot have produced this sum within the limits, in particular if it still contains a
+// mask.
 func (t *Terms) Unmasked(version, clients int64, l fed.Limits, sum []uint64) (*round.Fold, *round.Sizes, error) {
 	v := t.Rules.Vector(t.Shared)
 	f, s, err := v.Decode(int(version), clients, sum)
@@ -81,7 +83,7 @@ func (t *Terms) MaskedRound(q *v1.Task) (*v1.MaskedRound, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.Fleet = s.Fleet // the same of all
+		r.Fleet = s.Fleet // the same for all results
 		pins = append(pins, member.PinOf(s.Identity))
 	}
 	r.Terms = member.PlanTerms(t.Plan, pins)
@@ -93,7 +95,7 @@ func checkMasked(r *Result) error {
 	names := make([]string, len(r.Shares))
 	for i, s := range r.Shares {
 		if s != (Share{Client: s.Client}) {
-			return fmt.Errorf("the masked result says more than the name of client %s", s.Client)
+			return fmt.Errorf("the masked result contains more than the name of client %s", s.Client)
 		}
 		names[i] = s.Client
 	}

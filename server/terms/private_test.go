@@ -9,8 +9,8 @@ import (
 	"loadstar/fed/round"
 )
 
-// An unmasked sum that is longer than what keepers accept of its clients is refused, although each of its
-// numbers is within the bound. Without limits it is not.
+// An unmasked sum that is longer than keepers accept for its clients is refused, even if each of
+// its numbers is within the bound. Without limits it is accepted.
 func TestLongUnmaskedSum(t *testing.T) {
 	x, err := Read("algorithm: fedavg\nserver: {bound: 2}\nschedule: {cohort: 5, deadline: 12h}\nprivacy: {mode: private, keepers: [auditor], least: 2, check: none}\n"+small, "", 10)
 	if err != nil {

@@ -27,7 +27,7 @@ type Terms struct {
 	// Blob is the hash of the plan that agents fetch.
 	Blob  string
 	Fleet int
-	// Shared is the length of the shared vector, which has the shared weights and the
+	// Shared is the length of the shared vector, which contains the shared weights and the
 	// moments that are averaged with them.
 	Shared int
 	Rules  round.Rules
@@ -71,7 +71,7 @@ func SetDeadline(s *fed.Schedule, usual time.Duration) {
 // returns an error if the fleet cannot train the plan.
 func Settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*fed.Plan, error) {
 	if len(steps) > 1 {
-		return nil, fmt.Errorf("clients have different intervals, %v: a model needs one interval", steps)
+		return nil, fmt.Errorf("clients have different intervals, %v; a model needs a single interval", steps)
 	}
 	if len(steps) == 1 {
 		var err error
@@ -141,7 +141,7 @@ func Federated(p *fed.Plan, data bool) error {
 	case own && !data:
 		return MissingOwnData(p)
 	case t.maxBytes() > maxNumbers:
-		return fmt.Errorf("%d shared weights make results of %d MB, the limit is %d MB; make more layers personal or shorten the lookback", t.Shared, t.maxBytes()>>20, maxNumbers>>20)
+		return fmt.Errorf("%d shared weights make results of %d MB, but the limit is %d MB; make more layers personal or shorten the lookback", t.Shared, t.maxBytes()>>20, maxNumbers>>20)
 	}
 	if own {
 		return checkOwnData(t.setup)
@@ -245,7 +245,7 @@ type Result struct {
 	Shares      []Share
 	Numbers     []byte
 
-	// The prepared numbers: an update, or a sum.
+	// The prepared numbers, which are an update or a sum.
 	update *fed.Update
 	sum    *round.Fold
 }
@@ -316,7 +316,7 @@ func (t *Terms) Prepare(r *Result) error {
 
 // Release frees the memory of a prepared result. The result must not be added afterwards.
 func (t *Terms) Release(r *Result) {
-	if r.update != nil && t.Folds() { // otherwise a fold has the slices
+	if r.update != nil && t.Folds() { // otherwise a fold uses the slices
 		t.floats.Put(r.update)
 	}
 	r.update, r.sum = nil, nil

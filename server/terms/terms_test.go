@@ -72,7 +72,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestStored checks that a plan that stores masked results singly is refused above 2 GB.
+// TestStored checks that a plan that stores masked results individually is refused above 2 GB.
 func TestStored(t *testing.T) {
 	const private = "algorithm: fedavg\nmodel: {name: bose2023}\npartition: none\nprivacy: {mode: private, keepers: [a]}\n" // 343 kB
 	nearest := planOf(t, private+"server: {robust: nearest}\n")
@@ -87,7 +87,7 @@ func TestStored(t *testing.T) {
 	}
 }
 
-// A settled plan with rows of features says which groups and which interval agents use.
+// A settled plan with rows of features lists the groups and the interval that agents use.
 func TestSettleRows(t *testing.T) {
 	p := planOf(t, "algorithm: fedavg\nmodel: {name: dense}\nclient: {moments: averaged}\n")
 	half := []time.Duration{30 * time.Minute}
@@ -118,8 +118,8 @@ func TestSettleRows(t *testing.T) {
 	if err != nil || hour.Model.Net().Inputs() == problem.Model.Net().Inputs() {
 		t.Errorf("the inputs do not depend on the interval: %v", err)
 	}
-	// An agent says how far its readings are apart, and an operator how many targets there
-	// are. The server must not allocate memory for whatever they say.
+	// An agent reports the interval of its readings, and an operator chooses the number of
+	// targets. The server must not allocate memory in proportion to these numbers.
 	if _, err := Settle(p, 7, nil, []time.Duration{time.Second}); err == nil || !strings.Contains(err.Error(), "must be at least 1m") {
 		t.Errorf("readings every second: %v", err)
 	}

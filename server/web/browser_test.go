@@ -48,9 +48,9 @@ func startBrowser(t *testing.T) *browser {
 	b := &browser{T: t, to: write, from: bufio.NewReaderSize(answers, 1<<20)}
 	t.Cleanup(func() {
 		b.session = ""
-		_, _ = fmt.Fprint(b.to, `{"id":0,"method":"Browser.close"}`+"\x00") // it is killed below if this fails
+		_, _ = fmt.Fprint(b.to, `{"id":0,"method":"Browser.close"}`+"\x00") // the process is killed below if this fails
 		ended := make(chan struct{})
-		go func() { _ = cmd.Wait(); close(ended) }() // its exit code says nothing
+		go func() { _ = cmd.Wait(); close(ended) }() // its exit code is not needed
 		select {
 		case <-ended:
 		case <-time.After(patient):
@@ -142,7 +142,7 @@ func TestOIDCInBrowser(t *testing.T) {
 	testkit.Must(t, s.ledger.Users.RemoveUser(t.Context(), "oidc:anna", "test", time.Now()))
 	b.call("Page.reload", map[string]any{}, nil)
 	b.soon("!!" + button)
-	// Who has no role gets a page that says so.
+	// A person without a role gets a page that reports this.
 	s.user("2", "eve", "guests")
 	b.text(button + ".click()")
 	b.soon("document.body?.innerText.includes('eve has no access')")
@@ -160,7 +160,7 @@ func TestOIDCInBrowser(t *testing.T) {
 	}
 }
 
-// An open page cannot write any more as soon as its user has lost the role.
+// An open page can no longer write as soon as its user has lost the role.
 func TestLostRoleInBrowser(t *testing.T) {
 	b := startBrowser(t)
 	f := newFixture(t, nil)

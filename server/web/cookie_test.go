@@ -56,7 +56,7 @@ func TestTwoServers(t *testing.T) {
 	}
 }
 
-// The name of a cookie says how the page is reached.
+// The name of a cookie depends on how the page is reached.
 func TestCookieNames(t *testing.T) {
 	t.Parallel()
 	for want, c := range map[string]Config{
@@ -74,7 +74,7 @@ func TestCookieNames(t *testing.T) {
 		}
 		testkit.Must(t, w.Close())
 	}
-	// Browsers take a __Host- cookie only if it is secure, for all paths and for no domain.
+	// Browsers accept a __Host- cookie only if it is secure, for all paths and for no domain.
 	f := newFixture(t, func(c *Config) { c.BehindProxy = true })
 	a := f.ask(http.MethodPost, "api/login", "", `{"code":"`+f.code("anna", access.Viewer)+`"}`)
 	if all := a.Cookies(); len(all) != 1 || !all[0].Secure || all[0].Path != "/" || all[0].Domain != "" || all[0].Name != "__Host-loadstar_session" {
@@ -82,7 +82,7 @@ func TestCookieNames(t *testing.T) {
 	}
 }
 
-// A port in use names the flag, and the process that holds it.
+// If a port is in use, the error names the flag and the process that uses it.
 func TestPortInUse(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
@@ -98,8 +98,8 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
-// A role counts at the time of a call, not at the time of the sign-in: an open page cannot
-// write any more as soon as its user has lost the role.
+// The role at the time of a call counts, not the role at the sign-in. An open page can no
+// longer write as soon as its user has lost the role.
 func TestLostRole(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)

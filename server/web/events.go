@@ -55,7 +55,7 @@ func (w *Web) events(rw http.ResponseWriter, r *http.Request) {
 	checked, commented := time.Now(), time.Now()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	var quietUntil time.Time // no messages before
+	var quietUntil time.Time // earliest time of the next message
 	for {
 		if now := time.Now(); !now.Before(quietUntil) {
 			states := w.hub.since(v, number)
@@ -109,7 +109,7 @@ type stream struct {
 	control *http.ResponseController
 }
 
-// send writes and flushes a text. It fails if the viewer does not take it in time.
+// send writes and flushes a text. It fails if the viewer does not read it in time.
 func (s *stream) send(format string, args ...any) error {
 	if err := s.control.SetWriteDeadline(time.Now().Add(sendFor)); err != nil {
 		return err

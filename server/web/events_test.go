@@ -68,7 +68,7 @@ func (f *fixture) look(cookie, topics, last string) *viewing {
 	return v
 }
 
-func (v *viewing) close() { _ = v.conn.Close() } // a second time does no harm
+func (v *viewing) close() { _ = v.conn.Close() } // closing it twice does no harm
 
 // next returns the next event; ok is false at the end of the stream.
 func (v *viewing) next() (e event, ok bool) {
@@ -114,8 +114,8 @@ func watched(t *testing.T) (*fixture, *counting) {
 	return serve(t, Config{Listen: "127.0.0.1:0"}, c, l), c
 }
 
-// A viewer gets the state at once and then its changes. After a cut it gets only what has
-// changed since.
+// A viewer gets the state immediately and then its changes. After an interruption it gets
+// only the changes since then.
 func TestEvents(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads topics at their real pace")
@@ -134,7 +134,8 @@ func TestEvents(t *testing.T) {
 	}
 	api.set(2)
 	last := v.want("fleet", `"2"`)
-	// Somebody else looks on. Otherwise the topics might end and begin again as new ones.
+	// Another viewer keeps watching. Otherwise the topics might end and start again as new
+	// ones.
 	f.look(cookie, "fleet,runs", "")
 	v.close()
 
@@ -142,7 +143,7 @@ func TestEvents(t *testing.T) {
 	api.set(3)
 	again.want("fleet", `"3"`) // not the runs, which have not changed
 	again.close()
-	// An id of another process is not of use here.
+	// An ID of another process is ignored.
 	other := f.look(cookie, "runs", "other-999")
 	other.want("runs", "{}")
 	other.close()
@@ -162,7 +163,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// A stream ends with its session: at once after a logout, and soon if the session ends
+// A stream ends with its session, immediately after a logout, and soon if the session ends
 // elsewhere.
 func TestSessionEnds(t *testing.T) {
 	if testing.Short() {
@@ -181,7 +182,7 @@ func TestSessionEnds(t *testing.T) {
 	if viewers, _ := f.web.hub.size(); viewers > 2 {
 		t.Errorf("%d viewers", viewers)
 	}
-	testkit.Must(t, f.gate.Logout(t.Context(), other)) // as another process does it
+	testkit.Must(t, f.gate.Logout(t.Context(), other)) // as another process does
 	began := time.Now()
 	if e, ok := w.next(); ok {
 		t.Errorf("after the end of the session: %+v", e)
@@ -190,7 +191,7 @@ func TestSessionEnds(t *testing.T) {
 	testkit.Eventually(t, "no viewers", func() bool { n, _ := f.web.hub.size(); return n == 0 })
 }
 
-// The ledger is read once however many look, and not at all if nobody looks.
+// The ledger is read once, however many viewers there are, and not at all without viewers.
 func TestOnePoller(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads topics at their real pace")
@@ -227,13 +228,13 @@ func TestOnePoller(t *testing.T) {
 	}
 }
 
-// The number of viewers is limited, for a user and in all. A viewer takes little memory.
+// The number of viewers is limited, per user and in total. A viewer uses little memory.
 func TestViewers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("opens hundreds of connections")
 	}
 	f, api := watched(t)
-	cookies := map[int]string{} // one session of each user
+	cookies := map[int]string{} // one session for each user
 	open := func(user int) *viewing {
 		if cookies[user] == "" {
 			cookies[user] = f.open(fmt.Sprint("user", user), access.Viewer)
@@ -260,7 +261,7 @@ func TestViewers(t *testing.T) {
 	m := inUse()
 	each := (int64(m.HeapInuse+m.StackInuse) - int64(before.HeapInuse+before.StackInuse)) / int64(len(all))
 	t.Logf("%d bytes for each viewer, including the test's side of the connection, which has small buffers", each)
-	if each > 64<<10 && !raceDetector { // it takes memory of its own
+	if each > 64<<10 && !raceDetector { // the race detector uses memory itself
 		t.Errorf("a viewer takes %d bytes, want at most 64 KiB", each)
 	}
 	for _, user := range []int{0, 99} {
@@ -279,7 +280,7 @@ func TestViewers(t *testing.T) {
 		return v.answer.StatusCode == http.StatusOK
 	})
 	mine := f.web.hub
-	for i := 1; i <= 2*viewersOfUser; i++ { // all of one user
+	for i := 1; i <= 2*viewersOfUser; i++ { // all for one user
 		all[min(i, len(all)-1)].close()
 	}
 	testkit.Eventually(t, "room", func() bool { n, _ := mine.size(); return n < maxViewers-viewersOfUser })
@@ -298,7 +299,7 @@ func (everyRun) GetRun(context.Context, *v1.GetRunRequest) (*v1.GetRunResponse, 
 	return &v1.GetRunResponse{}, nil
 }
 
-// One user cannot look at so many topics that none is left for others.
+// One user cannot watch so many topics that none remain for others.
 func TestTopicsOfUser(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)

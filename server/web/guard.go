@@ -22,12 +22,12 @@ import (
 func (w *Web) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		webui.Protect(rw.Header())
-		if w.secure() && !isLoopback(hostOf(r.Host)) { // it would also apply to other servers on the reader's machine
+		if w.secure() && !isLoopback(hostOf(r.Host)) { // the header would also apply to other servers on the reader's machine
 			rw.Header().Set("Strict-Transport-Security", "max-age=31536000")
 		}
 		if w.loopback && !w.BehindProxy && !isLoopback(hostOf(r.Host)) {
 			w.metrics.refused.WithLabelValues("host").Inc()
-			refuse(rw, http.StatusMisdirectedRequest, "permission_denied", "this dashboard is only for this machine: open "+w.address("127.0.0.1"))
+			refuse(rw, http.StatusMisdirectedRequest, "permission_denied", "this dashboard is only for this machine; open "+w.address("127.0.0.1"))
 			return
 		}
 		next.ServeHTTP(rw, r)
@@ -54,7 +54,7 @@ func noStore(next http.Handler) http.Handler {
 	})
 }
 
-// refuse answers with an error in the form of the operators' API.
+// refuse answers with an error in the format of the operators' API.
 func refuse(rw http.ResponseWriter, status int, code, message string) {
 	answer(rw, status, map[string]string{"code": code, "message": message})
 }
@@ -62,7 +62,7 @@ func refuse(rw http.ResponseWriter, status int, code, message string) {
 func answer(rw http.ResponseWriter, status int, body any) {
 	rw.Header().Set("Content-Type", "application/json")
 	rw.WriteHeader(status)
-	_ = json.NewEncoder(rw).Encode(body) // a failed write means that the caller has gone
+	_ = json.NewEncoder(rw).Encode(body) // a failed write means that the caller has disconnected
 }
 
 // addressOf returns the address to which limits apply. A proxy appends its caller's address
@@ -93,7 +93,7 @@ type certificate struct {
 
 	mu      sync.Mutex
 	current *tls.Certificate
-	changed time.Time // of the certificate's file
+	changed time.Time // modification time of the certificate's file
 	checked time.Time
 }
 

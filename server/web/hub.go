@@ -57,8 +57,8 @@ type topic struct {
 type viewer struct {
 	user, cookie string
 	topics       []*topic
-	changed      chan struct{} // has room for one; set if a topic has a new state
-	ended        chan struct{} // closed if the session ends
+	changed      chan struct{} // has room for one value, which is set if a topic has a new state
+	ended        chan struct{} // closed when the session ends
 	told         bool          // ended is closed
 }
 
@@ -67,21 +67,21 @@ const (
 	viewersOfUser = 64
 	maxTopics     = 64
 	topicsOfOne   = 8
-	// topicsOfUser leaves topics for others.
+	// topicsOfUser leaves topics for other users.
 	topicsOfUser = maxTopics / 4
 	maxPolls     = 2
 	pollFor      = 30 * time.Second
 	// A topic rests for restFactor times the duration of its last read, up to longestRest.
 	restFactor  = 20
 	longestRest = time.Minute
-	// maxTurns is the largest number of turns of a round that the page shows one by one.
+	// maxTurns is the maximum number of turns of a round that the page shows individually.
 	maxTurns = 1000
-	// maxPlan is the length of a plan that is sent with each state of its run. The page has
-	// a longer one from its first call of GetRun.
+	// maxPlan is the maximum length of a plan that is sent with each state of its run. The
+	// page gets a longer plan with its first call of GetRun.
 	maxPlan = 8 << 10
 )
 
-// rests has the shortest time between two reads of a kind of topic.
+// rests contains the minimum time between two reads for each kind of topic.
 var rests = map[string]time.Duration{"fleet": 2 * time.Second, "runs": time.Second, "run": 500 * time.Millisecond, "turns": time.Second}
 
 var topicForm = regexp.MustCompile(`^(fleet|runs|(run|turns):[A-Za-z0-9._-]{1,64})$`)
@@ -109,7 +109,7 @@ func (h *hub) close() {
 
 var (
 	errTopics = fmt.Errorf("want 1 to %d topics, separated by commas: fleet, runs, run:ID or turns:ID", topicsOfOne)
-	errFull   = errors.New("too many people look at the dashboard; ask for the state every few seconds instead")
+	errFull   = errors.New("too many people view the dashboard; request the state every few seconds instead")
 )
 
 // parseTopics returns the topics of a request.
@@ -159,7 +159,7 @@ func (h *hub) join(ctx context.Context, user, cookie string, names []string) (*v
 	return v, nil
 }
 
-// exist returns an error if a topic is of an unknown run. A topic that somebody looks at is
+// exist returns an error if a topic is of an unknown run. A topic that somebody views is
 // not read again.
 func (h *hub) exist(ctx context.Context, names []string) error {
 	for _, name := range names {
@@ -185,8 +185,8 @@ func (h *hub) exist(ctx context.Context, names []string) error {
 	return nil
 }
 
-// topicsOf returns how many topics a user looks at, together with new ones. The caller holds
-// the lock.
+// topicsOf returns the number of topics that a user views, including new ones. The caller
+// holds the lock.
 func (h *hub) topicsOf(user string, names []string) int {
 	all := map[string]bool{}
 	for _, n := range names {
@@ -243,7 +243,7 @@ func (h *hub) gauge() {
 	h.metrics.sessions.Set(float64(len(h.ofSession)))
 }
 
-// state is the state of a topic, as it is sent.
+// state is the state of a topic in the form in which it is sent.
 type state struct {
 	kind   string
 	number int64
@@ -276,7 +276,7 @@ func (h *hub) resumed(id string) int64 {
 	return number
 }
 
-// poll reads a topic until nobody looks at it.
+// poll reads a topic until nobody views it.
 func (h *hub) poll(t *topic) {
 	for {
 		select {
@@ -303,7 +303,7 @@ func (h *hub) poll(t *topic) {
 	}
 }
 
-// unseen removes a topic if nobody looks at it.
+// unseen removes a topic if nobody views it.
 func (h *hub) unseen(t *topic) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -327,7 +327,7 @@ func (h *hub) publish(t *topic, body []byte) {
 	for v := range t.viewers {
 		select {
 		case v.changed <- struct{}{}:
-		default: // it has not looked since the last change
+		default: // the viewer has not read since the last change
 		}
 	}
 }

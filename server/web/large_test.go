@@ -15,11 +15,11 @@ import (
 	"loadstar/server/ledger"
 )
 
-// timing notes when a real API was read.
+// timing records the times at which a real API was read.
 type timing struct {
 	API
 	mu    sync.Mutex
-	reads map[string][][2]time.Time // begin and end, by kind
+	reads map[string][][2]time.Time // start and end times, by kind
 }
 
 func (c *timing) note(kind string, began time.Time) {
@@ -81,7 +81,7 @@ func newLarge(f *fixture) *large {
 		testkit.Must(f, err)
 	}
 	l := &large{fixture: f}
-	for range 20 { // the last one is driven
+	for range 20 { // the last run is driven
 		s, err := f.web.API.StartRun(access.With(ctx, access.Caller{Name: "anna", Role: access.Admin, Via: access.ViaWeb}), &v1.StartRunRequest{Plan: largePlan})
 		testkit.Must(f, err)
 		l.run = s.Run
@@ -182,7 +182,7 @@ func TestLargeFleet(t *testing.T) {
 	})
 	api.mu.Lock()
 	for kind, reads := range api.reads {
-		for i := 2; i < len(reads); i++ { // the first one was that of size
+		for i := 2; i < len(reads); i++ { // the first read was that of size
 			cost, rested := reads[i-1][1].Sub(reads[i-1][0]), reads[i][0].Sub(reads[i-1][1])
 			if rested < min(restFactor*cost, longestRest) || rested < rests[kind] {
 				t.Errorf("%s: rested %s after a read of %s", kind, rested, cost)
@@ -191,7 +191,7 @@ func TestLargeFleet(t *testing.T) {
 	}
 	api.mu.Unlock()
 
-	// A larger round is shown by its counts only.
+	// A larger round is shown only by its counts.
 	l.abandon(7, maxTurns)
 	l.ask(8, largeAgents*largeEach)
 	if body := size("10,000 turns", "turns:"+l.run, 1<<10); !strings.Contains(body, "data: {}") {

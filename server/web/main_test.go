@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// raceDetector is set if the race detector runs.
+// raceDetector is set if the race detector is running.
 var raceDetector bool
 
 // fixture is a dashboard with the real operators' API, real sessions and a real ledger.
@@ -111,7 +111,7 @@ func (f *fixture) cookie(value string) *http.Cookie {
 	return &http.Cookie{Name: f.web.cookieName(sessionCookie), Value: value}
 }
 
-// ask makes a request. The cookie may be empty.
+// ask sends a request. The cookie may be empty.
 func (f *fixture) ask(method, path, cookie, body string, header ...string) *http.Response {
 	f.Helper()
 	r, err := http.NewRequestWithContext(f.Context(), method, f.url+path, bytes.NewReader([]byte(body)))

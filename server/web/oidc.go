@@ -55,9 +55,9 @@ func (o *OIDC) Check() error {
 const (
 	oidcStart    = "/api/oidc/start"
 	oidcCallback = "/api/oidc/callback"
-	// attemptFor is how long a person may take to sign in at the provider.
+	// attemptFor is the time limit for a person to sign in at the provider.
 	attemptFor = 10 * time.Minute
-	// providerFor limits a request to the provider.
+	// providerFor is the time limit of a request to the provider.
 	providerFor  = 15 * time.Second
 	maxExchanges = 8
 	maxParameter = 4 << 10
@@ -137,7 +137,7 @@ func (s *signer) start(rw http.ResponseWriter, r *http.Request) {
 	_, c, err := s.oauth()
 	if err != nil {
 		s.web.Log.Warn("cannot reach the OIDC provider", "issuer", s.Issuer, "error", err)
-		s.refuse(rw, http.StatusBadGateway, "The sign-in provider cannot be reached at this moment. Try again later, or sign in with a link of 'loadstar user login'.")
+		s.refuse(rw, http.StatusBadGateway, "The sign-in provider is unreachable at the moment. Try again later, or sign in with a link of 'loadstar user login'.")
 		return
 	}
 	a := attempt(oauth2.GenerateVerifier())
@@ -165,14 +165,14 @@ func (s *signer) enter(rw http.ResponseWriter, r *http.Request) (leave func(), o
 		}
 	}
 	rw.Header().Set("Retry-After", "1")
-	s.refuse(rw, http.StatusTooManyRequests, "Too many people sign in at this moment. Try again.")
+	s.refuse(rw, http.StatusTooManyRequests, "Too many people are signing in at the moment. Try again.")
 	return nil, false
 }
 
 // callback receives a browser from the provider and signs its user in. The session's cookie
-// is strict, so the browser does not send it with the redirect to the page, which has
-// travelled from another site. This is no problem, because the page is the same for everybody
-// and its calls come from this site.
+// is strict, so the browser does not send it with the redirect to the page, which came from
+// another site. This is not a problem, because the page is the same for everybody and its
+// calls come from this site.
 func (s *signer) callback(rw http.ResponseWriter, r *http.Request) {
 	leave, ok := s.enter(rw, r)
 	if !ok {
@@ -181,7 +181,7 @@ func (s *signer) callback(rw http.ResponseWriter, r *http.Request) {
 	defer leave()
 	q := r.URL.Query()
 	had, err := r.Cookie(s.web.cookieName(oidcCookie))
-	s.cookie(rw, "", -time.Second) // an attempt counts once
+	s.cookie(rw, "", -time.Second) // an attempt can be used once
 	if err != nil || len(had.Value) > 64 || !same(q.Get("state"), attempt(had.Value).part("state")) {
 		s.refuse(rw, http.StatusBadRequest, "This sign-in was not begun in this browser, or it took more than ten minutes. Sign in again.")
 		return
@@ -197,7 +197,7 @@ func (s *signer) callback(rw http.ResponseWriter, r *http.Request) {
 	token, err := s.exchange(q.Get("code"), attempt(had.Value))
 	if err != nil {
 		s.web.Log.Warn("cannot sign in a user of the OIDC provider", "issuer", s.Issuer, "error", err)
-		s.refuse(rw, http.StatusBadGateway, "The provider's answer could not be verified. Sign in again; if it happens again, the server's log has the reason.")
+		s.refuse(rw, http.StatusBadGateway, "The provider's answer could not be verified. Sign in again; if the error persists, the server's log contains the reason.")
 		return
 	}
 	role, name, err := s.claims(token)
@@ -219,7 +219,7 @@ func (s *signer) callback(rw http.ResponseWriter, r *http.Request) {
 	http.Redirect(rw, r, s.web.URL(), http.StatusSeeOther)
 }
 
-// exchange turns a code into a verified ID token.
+// exchange exchanges a code for a verified ID token.
 func (s *signer) exchange(code string, a attempt) (*oidc.IDToken, error) {
 	p, c, err := s.oauth()
 	if err != nil {
@@ -275,7 +275,7 @@ func (s *signer) claims(token *oidc.IDToken) (role access.Role, name string, err
 }
 
 func text(raw json.RawMessage) (s string) {
-	_ = json.Unmarshal(raw, &s) // another type is as good as no text
+	_ = json.Unmarshal(raw, &s) // another type is treated as an empty text
 	return s
 }
 
@@ -324,9 +324,9 @@ var refusal = template.Must(template.New("").Parse(`<!DOCTYPE html>
 </html>
 `))
 
-// refuse answers with a page, because a person has come here by a link.
+// refuse answers with a page, because a person has followed a link.
 func (s *signer) refuse(rw http.ResponseWriter, status int, text string) {
 	rw.Header().Set("Content-Type", "text/html; charset=utf-8")
 	rw.WriteHeader(status)
-	_ = refusal.Execute(rw, text) // a failed write means that the browser has gone
+	_ = refusal.Execute(rw, text) // a failed write means that the browser has disconnected
 }

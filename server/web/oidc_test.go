@@ -78,7 +78,7 @@ func (s *signing) browser() *http.Client {
 	return h
 }
 
-// user makes a user the next to sign in at the provider.
+// user makes a user the next one to sign in at the provider.
 func (s *signing) user(subject, name string, groups ...string) {
 	s.provider.QueueUser(&mockoidc.MockUser{Subject: subject, PreferredUsername: name, Groups: groups})
 }
@@ -127,8 +127,8 @@ func TestOIDC(t *testing.T) {
 	if got := s.whoami(h); got != "oidc:anna viewer" {
 		t.Error(got)
 	}
-	// The provider decides the role at each sign-in, also for sessions that are open. Of
-	// several roles, the highest counts.
+	// The provider decides the role at each sign-in, even for open sessions. Of several
+	// roles, the highest counts.
 	again := s.browser()
 	s.user("1", "Anna", "staff", "it", "grid")
 	s.signIn(again)
@@ -137,8 +137,8 @@ func TestOIDC(t *testing.T) {
 			t.Error(got)
 		}
 	}
-	// Who has the same name and is somebody else gets another name, and neither the role nor
-	// the sessions of the first.
+	// Another person with the same name gets another name, and neither the role nor the
+	// sessions of the first.
 	twin := s.browser()
 	s.user("2", "anna", "staff")
 	s.signIn(twin)
@@ -148,7 +148,7 @@ func TestOIDC(t *testing.T) {
 	if got := s.whoami(h); got != "oidc:anna admin" {
 		t.Error(got)
 	}
-	// A name cannot be that of a local user.
+	// The name cannot be that of a local user.
 	for _, name := range []string{"local", "LOCAL", "../local", "local\n", "löcal", "user local via certificate", ""} {
 		b := s.browser()
 		s.user("sub "+name, name, "staff")
@@ -162,7 +162,7 @@ func TestOIDC(t *testing.T) {
 	if err != nil || u.Role != "admin" || u.Source != directory.SourceServer {
 		t.Error(u, err)
 	}
-	// Without one of the values there is no access, and the page says why.
+	// Without one of the values there is no access, and the page gives the reason.
 	b := s.browser()
 	s.user("3", "<b>eve</b>", "guests")
 	code, body := s.signIn(b)
@@ -172,7 +172,7 @@ func TestOIDC(t *testing.T) {
 	if got := s.whoami(b); got != "unauthenticated" {
 		t.Error(got)
 	}
-	// A removed user has no session any more.
+	// A removed user no longer has a session.
 	testkit.Must(t, s.ledger.Users.RemoveUser(t.Context(), "oidc:anna", "test", time.Now()))
 	if got := s.whoami(h); got != "unauthenticated" {
 		t.Error(got)
@@ -234,7 +234,7 @@ func TestOIDCCallback(t *testing.T) {
 	refused("no code", h, with(at, "code", ""), http.StatusBadRequest)
 	h, at = begin()
 	refused("an error", h, with(at, "error", "access_denied"), http.StatusForbidden)
-	// The verifier proves to the provider that the code was asked for here.
+	// The verifier proves to the provider that the code was requested by this server.
 	h, at = begin()
 	u, err := url.Parse(s.page + oidcCallback)
 	testkit.Must(t, err)
@@ -248,7 +248,7 @@ func TestOIDCCallback(t *testing.T) {
 	if len(mine) < 43 {
 		t.Error(mine)
 	}
-	// A cookie of a session is strict and hidden from scripts, and that of the attempt ends.
+	// A session's cookie is strict and hidden from scripts, and an attempt's cookie ends.
 	h, at = begin()
 	h.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	r, _ := s.get(h, at)
@@ -261,16 +261,16 @@ func TestOIDCCallback(t *testing.T) {
 	}
 }
 
-// A provider that cannot be reached does not keep the dashboard from starting.
+// An unreachable provider does not prevent the dashboard from starting.
 func TestOIDCUnreachable(t *testing.T) {
 	s := newSigning(t, func(c *OIDC) { c.Issuer = "http://127.0.0.1:1/oidc" })
-	if code, body := s.signIn(s.browser()); code != http.StatusBadGateway || !strings.Contains(body, "cannot be reached") {
+	if code, body := s.signIn(s.browser()); code != http.StatusBadGateway || !strings.Contains(body, "unreachable") {
 		t.Error(code, body)
 	}
 }
 
 // An email address gives a role only if the provider has verified it, because anybody can
-// register with the address of somebody else.
+// register with somebody else's address.
 func TestOIDCUnverifiedEmail(t *testing.T) {
 	s := newSigning(t, func(o *OIDC) {
 		o.Claim, o.Roles = "email", map[string]access.Role{"boss@utility.example": access.Admin}

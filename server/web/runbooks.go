@@ -11,18 +11,19 @@ import (
 )
 
 // runbooks serves the pages to which alerts and notifications lead. They contain no data of
-// this server, so nobody who is called at night must sign in first.
+// this server, so people who are called at night need not sign in first.
 func runbooks(mux *http.ServeMux) {
 	for name, text := range map[string]string{"runbooks": docs.Runbooks, "alerts": docs.Alerts} {
 		page := []byte(document(text))
 		mux.HandleFunc("GET /docs/"+name, func(rw http.ResponseWriter, _ *http.Request) {
 			rw.Header().Set("Content-Type", "text/html; charset=utf-8")
-			_, _ = rw.Write(page) // the reader has gone
+			_, _ = rw.Write(page) // the reader has disconnected
 		})
 	}
 }
 
-// document renders the Markdown of these pages: headings, paragraphs, lists, code and links.
+// document renders the Markdown of these pages, which uses headings, paragraphs, lists, code
+// and links.
 func document(text string) string {
 	var b strings.Builder
 	title, _, _ := strings.Cut(strings.TrimPrefix(text, "# "), "\n")

@@ -22,7 +22,7 @@ const (
 	oidcCookie    = "loadstar_oidc"
 )
 
-// secure reports whether browsers reach the page by HTTPS only.
+// secure reports whether browsers reach the page only by HTTPS.
 func (w *Web) secure() bool { return w.CertFile != "" || w.BehindProxy }
 
 // cookieName returns the name under which this server stores a cookie. The name contains the
@@ -48,7 +48,7 @@ const (
 	callFor    = 30 * time.Second
 )
 
-// information is what the page needs before anybody has signed in.
+// information is the data that the page needs before anybody has signed in.
 type information struct {
 	SignedIn bool     `json:"signed_in"`
 	Methods  []string `json:"methods"`
@@ -164,7 +164,7 @@ func (w *Web) fail(rw http.ResponseWriter, err error) {
 	}
 	w.Log.Warn("cannot serve a browser", "error", err)
 	rw.Header().Set("Retry-After", "5")
-	refuse(rw, http.StatusServiceUnavailable, "unavailable", "the server cannot answer now; try again")
+	refuse(rw, http.StatusServiceUnavailable, "unavailable", "the server does not respond now; try again")
 }
 
 // call forwards a call of the operators' API with the session's user as its caller.

@@ -109,7 +109,7 @@ func (c Config) Check() error {
 		return fmt.Errorf("%q is not an address for the dashboard: want HOST:PORT, such as 127.0.0.1:7445", c.Listen)
 	}
 	if !isLoopback(host) && c.CertFile == "" && !c.BehindProxy {
-		return fmt.Errorf("the dashboard at %s could be reached from other machines without encryption: give web.cert_file and web.key_file, or web.behind_proxy if a proxy in front of it has the certificate, or listen on 127.0.0.1", c.Listen)
+		return fmt.Errorf("the dashboard at %s could be reached from other machines without encryption; give web.cert_file and web.key_file, or web.behind_proxy if a proxy in front of it has the certificate, or listen on 127.0.0.1", c.Listen)
 	}
 	if u, err := url.Parse(c.URL); c.URL != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		return fmt.Errorf("%q is not the address of a page: want https://HOST/", c.URL)
@@ -192,7 +192,7 @@ func (w *Web) start(ctx context.Context, s Services) {
 }
 
 func (w *Web) serve(ctx context.Context) error {
-	defer func() { _ = w.Close() }() // the server has closed the listener already
+	defer func() { _ = w.Close() }() // the server has already closed the listener
 	defer w.hub.close()
 	h := &http.Server{
 		Handler: w.handler(), MaxHeaderBytes: headerBytes, ConnContext: w.limits.Context,
@@ -239,7 +239,7 @@ func (w *Web) handler() http.Handler {
 	page := webui.Server()
 	mux.HandleFunc("/", func(rw http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			refuse(rw, http.StatusMethodNotAllowed, "unimplemented", "the page can only be read")
+			refuse(rw, http.StatusMethodNotAllowed, "unimplemented", "the page is read-only")
 			return
 		}
 		page.ServeHTTP(rw, r)

@@ -16,7 +16,8 @@ import (
 	"loadstar/server/access"
 )
 
-// Every answer has the headers that keep a browser from loading or showing foreign content.
+// Every answer has the headers that prevent a browser from loading or displaying foreign
+// content.
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
@@ -62,8 +63,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// A foreign name for the machine's own address is refused, because the page of an attacker
-// could have it. A proxy has names of its own.
+// A foreign name for the machine's own address is refused, because an attacker's page could
+// have it. A proxy has its own names.
 func TestHost(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
@@ -125,7 +126,7 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// Another site cannot make a browser change anything, not even sign in or out.
+// Another site cannot make a browser change anything, including signing in or out.
 func TestOtherSites(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
@@ -151,7 +152,7 @@ func TestOtherSites(t *testing.T) {
 	}
 }
 
-// What a stranger can send is limited.
+// The requests of strangers are limited.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
@@ -167,8 +168,9 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// Who tries many codes cannot keep others from signing in. Behind a proxy, the address that
-// the proxy reports counts, and what the caller has written before it does not.
+// A stranger who tries many codes cannot prevent others from signing in. Behind a proxy,
+// the address that the proxy reports counts, not the addresses that the caller has written
+// before it.
 func TestSignInsByAddress(t *testing.T) {
 	t.Parallel()
 	for _, proxied := range []bool{false, true} {
@@ -200,7 +202,7 @@ func TestSignInsByAddress(t *testing.T) {
 	}
 }
 
-// Strangers who hold connections open keep neither newcomers nor signed-in users out.
+// Strangers who keep connections open block neither newcomers nor signed-in users.
 func TestConnections(t *testing.T) {
 	if testing.Short() {
 		t.Skip("opens a thousand connections")
@@ -227,7 +229,7 @@ func TestConnections(t *testing.T) {
 }
 
 // Browsers that have reached the page by HTTPS once never fall back to HTTP. The header is
-// not sent on the machine's own names, which other servers share.
+// not sent for the machine's own names, which other servers share.
 func TestStrictTransport(t *testing.T) {
 	t.Parallel()
 	proxied := newFixture(t, func(c *Config) { c.BehindProxy = true })

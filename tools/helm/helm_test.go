@@ -1,5 +1,5 @@
-// Package helm tests the chart in deploy/helm: it renders the chart with Helm's library and
-// decodes every object strictly, so that a field that Kubernetes does not have is an error.
+// Package helm tests the chart in deploy/helm. It renders the chart with Helm's library and
+// decodes every object strictly, so that an unknown Kubernetes field is an error.
 package helm
 
 import (
@@ -107,7 +107,7 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// check holds every object to what the documents promise.
+// check compares every object with the promises in the documents.
 func check(t *testing.T, o runtime.Object) {
 	t.Helper()
 	switch o := o.(type) {
@@ -149,7 +149,7 @@ func check(t *testing.T, o runtime.Object) {
 	}
 }
 
-// pod checks what all pods have in common.
+// pod checks the common settings of all pods.
 func pod(t *testing.T, name string, p *corev1.PodTemplateSpec, selector map[string]string) {
 	t.Helper()
 	for k, v := range selector {
@@ -184,7 +184,7 @@ func pod(t *testing.T, name string, p *corev1.PodTemplateSpec, selector map[stri
 	}
 }
 
-// TestRefusals checks that the chart names what is missing.
+// TestRefusals checks that the chart names missing values.
 func TestRefusals(t *testing.T) {
 	for want, values := range map[string]map[string]any{
 		"server.hosts":          {"server": map[string]any{"hosts": []any{}}},

@@ -1,5 +1,5 @@
-// Command image makes container images without a container daemon: an OCI layout with an
-// index over the platforms. It also unpacks one into the bundle of an OCI runtime.
+// Command image creates container images without a container daemon, as an OCI layout with
+// an index over the platforms. It also unpacks an image into the bundle of an OCI runtime.
 package main
 
 import (
@@ -63,7 +63,7 @@ func create(args []string) error {
 	} {
 		path := filepath.Join(*bin, p.OS+"-"+p.Architecture+p.Variant, *program)
 		if _, err := os.Stat(path); os.IsNotExist(err) {
-			continue // a build for fewer platforms
+			continue // the build is for fewer platforms
 		}
 		i, err := b.image(path, p)
 		if err != nil {
@@ -77,8 +77,8 @@ func create(args []string) error {
 	return write(index, *out, b.at, *version)
 }
 
-// certificates returns the root certificates of a file. They are parsed, so that no image
-// is made with a file of something else.
+// certificates returns the root certificates in a file. They are parsed, so that a file
+// with other content is detected.
 func certificates(path string) ([]byte, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

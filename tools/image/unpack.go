@@ -16,9 +16,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 )
 
-// unpack writes an image of a layout as the bundle of an OCI runtime: a folder rootfs and a
-// config.json. Arguments replace the image's own command. It is for tests: the layout must
-// be one that this program has written.
+// unpack writes an image from a layout as the bundle of an OCI runtime, which is a folder
+// rootfs and a config.json. Arguments replace the image's own command. It is for tests, and
+// the layout must have been written by this program.
 func unpack(args []string) error {
 	f := flag.NewFlagSet("image unpack", flag.ExitOnError)
 	from := f.String("layout", "", "the layout, a folder")
@@ -63,7 +63,7 @@ type binds []string
 func (b *binds) String() string     { return strings.Join(*b, " ") }
 func (b *binds) Set(s string) error { *b = append(*b, s); return nil }
 
-// find returns the image for a platform of the index that a layout has.
+// find returns the image for a platform in a layout's index.
 func find(path, platform string) (v1.Image, error) {
 	want, err := v1.ParsePlatform(platform)
 	if err != nil {
@@ -125,8 +125,8 @@ func extract(r io.Reader, root string) error {
 	}
 }
 
-// bundle returns the runtime's configuration: no capability, a root file system that cannot
-// be written, and the user of the image.
+// bundle returns the runtime's configuration, with no capabilities, a read-only root file
+// system, and the user of the image.
 func bundle(c v1.Config, args []string, host bool, binds []string) map[string]any {
 	if len(args) == 0 {
 		args = c.Cmd

@@ -1,5 +1,5 @@
-// Command package makes the Debian packages loadstar and loadstar-agent from binaries that
-// have been built, without Debian's tools. The same input gives the same bytes.
+// Command package creates the Debian packages loadstar and loadstar-agent from existing
+// binaries, without Debian's tools. The same input gives the same bytes.
 package main
 
 import (
@@ -38,10 +38,10 @@ func main() {
 	}
 }
 
-// described is the form of git describe for a commit after a tag.
+// described is the format of git describe for a commit after a tag.
 var described = regexp.MustCompile(`^v?(\d[0-9A-Za-z.]*(?:-[a-z]+[0-9.]*)?)(?:-(\d+)-g([0-9a-f]+))?(-dirty)?$`)
 
-// debianVersion turns a version into one that dpkg sorts rightly: a candidate such as
+// debianVersion converts a version to one that dpkg sorts correctly. A candidate such as
 // v1.2.0-rc1 comes before 1.2.0, and commits after a tag come after it. Without a tag, the
 // time of the commit decides.
 func debianVersion(v string, at time.Time) string {
@@ -129,12 +129,12 @@ func (b *builder) server() (files.Contents, error) {
 	for _, unit := range []string{"loadstar-backup.service", "loadstar-backup.timer"} {
 		c.add(b.from("deploy/systemd", unit), "/usr/lib/systemd/system/"+unit, 0o644)
 	}
-	c.put(b.from("deploy/debian/default"), "/etc/default/loadstar", files.TypeConfig, 0o640) // it may have the password of a database
+	c.put(b.from("deploy/debian/default"), "/etc/default/loadstar", files.TypeConfig, 0o640) // it may contain the password of a database
 	c.add(filepath.Join(b.stage, "completions/loadstar.bash"), "/usr/share/bash-completion/completions/loadstar", 0o644)
 	c.add(filepath.Join(b.stage, "completions/loadstar.zsh"), "/usr/share/zsh/vendor-completions/_loadstar", 0o644)
 	c.add(filepath.Join(b.stage, "completions/loadstar.fish"), "/usr/share/fish/vendor_completions.d/loadstar.fish", 0o644)
 	c.each(filepath.Join(b.stage, "man"), "*.1", func(path, name string) {
-		if name != "loadstar-agent.1" { // the other package has it
+		if name != "loadstar-agent.1" { // the other package contains it
 			c.zip(path, "/usr/share/man/man1/"+name+".gz")
 		}
 	})
@@ -159,7 +159,7 @@ func (b *builder) agent() (files.Contents, error) {
 	return c.list, c.err
 }
 
-// contents collects the files of a package. It remembers the first error.
+// contents collects the files of a package. It records the first error.
 type contents struct {
 	b    *builder
 	name string
@@ -180,7 +180,7 @@ func (c *contents) add(source, to string, mode fs.FileMode) { c.put(source, to, 
 
 func (c *contents) config(source, to string) { c.put(source, to, files.TypeConfig, 0o644) }
 
-// zip adds a file compressed, as Debian's policy wants man pages and changelogs.
+// zip adds a compressed file, as Debian's policy requires for man pages and changelogs.
 func (c *contents) zip(source, to string) {
 	data, err := os.ReadFile(source)
 	if err == nil {
@@ -203,7 +203,7 @@ func (c *contents) zip(source, to string) {
 func (c *contents) each(dir, pattern string, do func(path, name string)) {
 	paths, err := filepath.Glob(filepath.Join(dir, pattern))
 	if err == nil && len(paths) == 0 {
-		err = fmt.Errorf("no %s in %s", pattern, dir)
+		err = fmt.Errorf("there is no %s in %s", pattern, dir)
 	}
 	if err != nil && c.err == nil {
 		c.err = err
@@ -213,7 +213,7 @@ func (c *contents) each(dir, pattern string, do func(path, name string)) {
 	}
 }
 
-// documents adds what every package must have under /usr/share/doc.
+// documents adds the files that every package must have under /usr/share/doc.
 func (c *contents) documents() {
 	to := "/usr/share/doc/" + c.name + "/"
 	c.add(c.b.from("deploy/debian/copyright"), to+"copyright", 0o644)
@@ -222,7 +222,7 @@ func (c *contents) documents() {
 	c.zip(c.b.from("CHANGELOG.md"), to+"changelog.gz")
 }
 
-// tree adds the files of a folder of the repository that have an ending.
+// tree adds the files in a folder of the repository with the given extension.
 func (c *contents) tree(from, to, ending string) {
 	base := c.b.from(from)
 	err := filepath.WalkDir(base, func(path string, d fs.DirEntry, err error) error {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The checksums of a release are signed with minisign as docs/how-to/install.md says, and a
-// changed list or another key is noticed.
+// The checksums of a release are signed with minisign as docs/how-to/install.md describes,
+// and a changed list or another key is detected.
 func TestSign(t *testing.T) {
 	if _, err := exec.LookPath("minisign"); err != nil {
 		if os.Getenv("CI") != "" || os.Getenv("LOADSTAR_CI_RUN") != "" {
@@ -33,7 +33,7 @@ func TestSign(t *testing.T) {
 		return out
 	}
 	for _, name := range []string{"loadstar", "other"} {
-		must(run("minisign", "-G", "-W", "-p", name+".pub", "-s", name+".key")) // -W: without a password
+		must(run("minisign", "-G", "-W", "-p", name+".pub", "-s", name+".key")) // -W means without a password
 	}
 	sums := filepath.Join(dir, "SHA256SUMS")
 	if err := os.WriteFile(sums, []byte("0123  loadstar_1.2.3_amd64.deb\n"), 0o644); err != nil {

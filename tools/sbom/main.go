@@ -1,4 +1,4 @@
-// Command sbom writes what a built binary contains: a bill of materials in the CycloneDX
+// Command sbom writes the contents of a built binary: a bill of materials in the CycloneDX
 // format, and the licenses of its modules as text. It reads the build information inside
 // the binary, so the lists cannot differ from what was linked. Packages of the JavaScript
 // bundles come from their lock files.
@@ -156,8 +156,8 @@ func licenses(expression string) *cdx.Licenses {
 // licenseFile matches the names of files with a license or its notices.
 var licenseFile = regexp.MustCompile(`(?i)^((?:un)?licen[cs]e|copying|notice|patents)([.\-].*)?$`)
 
-// texts writes the licenses of all modules. A module without one is an error, because it
-// could not be distributed.
+// texts writes the licenses of all modules. A module without a license is an error, because
+// it could not be distributed.
 func (s *sbom) texts(info *buildinfo.BuildInfo, packages []npmPackage) error {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "%s contains the following modules, with these licenses.\n", filepath.Base(info.Path))

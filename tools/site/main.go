@@ -1,6 +1,6 @@
-// Command site writes the documentation as web pages: the Markdown files of the repository
-// with a menu and a search, without any request to elsewhere. A dead link or anchor is an
-// error. The pages work from a folder as well as from a web server.
+// Command site writes the documentation as web pages. It converts the Markdown files of the
+// repository and adds a menu and a search, without requests to other sites. A dead link or
+// anchor is an error. The pages work from a folder as well as from a web server.
 package main
 
 import (
@@ -108,7 +108,7 @@ func (s *site) run() error {
 	if err != nil {
 		return err
 	}
-	// A script can be read from a folder, where a page may not fetch JSON.
+	// A script can be read from a folder, where a page must not fetch JSON.
 	if err := s.put("assets/index.js", append(append([]byte("window.searchIndex = "), index...), ";\n"...)); err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (s *site) names() []string {
 var markdown = goldmark.New(
 	goldmark.WithExtensions(extension.GFM),
 	goldmark.WithParserOptions(parser.WithAutoHeadingID()),
-	goldmark.WithRendererOptions(html.WithUnsafe()), // the pages are our own, with comments in HTML
+	goldmark.WithRendererOptions(html.WithUnsafe()), // the pages are our own and contain HTML comments
 )
 
 // read parses README.md, CHANGELOG.md, CONTRIBUTING.md and all pages under docs and papers.
@@ -192,7 +192,7 @@ func (s *site) read() error {
 // plain returns the text of a node without its marks.
 func plain(n ast.Node, source []byte) string {
 	var out strings.Builder
-	_ = ast.Walk(n, func(n ast.Node, enter bool) (ast.WalkStatus, error) { // the function returns no error
+	_ = ast.Walk(n, func(n ast.Node, enter bool) (ast.WalkStatus, error) { // the function never returns an error
 		if t, ok := n.(*ast.Text); ok && enter {
 			out.Write(t.Value(source))
 		}
@@ -201,8 +201,7 @@ func plain(n ast.Node, source []byte) string {
 	return out.String()
 }
 
-// headings gives headings the anchors that code hosts give them, so that links work on
-// both.
+// headings gives headings the same anchors as code hosts do, so that links work on both.
 type headings struct{ seen map[string]bool }
 
 var unwanted = regexp.MustCompile(`[^\p{L}\p{N}\-_ ]`)
@@ -218,9 +217,9 @@ func (h *headings) Generate(value []byte, _ ast.NodeKind) []byte {
 
 func (h *headings) Put(value []byte) { h.seen[string(value)] = true }
 
-// links checks the links of a page and turns those to pages into links of the site.
+// links checks the links of a page and converts those to pages to links of the site.
 func (s *site) links(p *page) {
-	_ = ast.Walk(p.doc, func(n ast.Node, enter bool) (ast.WalkStatus, error) { // the function returns no error
+	_ = ast.Walk(p.doc, func(n ast.Node, enter bool) (ast.WalkStatus, error) { // the function never returns an error
 		if !enter {
 			return ast.WalkContinue, nil
 		}
@@ -229,7 +228,7 @@ func (s *site) links(p *page) {
 			n.Destination = []byte(s.link(p, string(n.Destination)))
 		case *ast.Image:
 			if strings.Contains(string(n.Destination), "://") {
-				s.problems = append(s.problems, fmt.Errorf("%s: the picture %s is elsewhere", p.path, n.Destination))
+				s.problems = append(s.problems, fmt.Errorf("%s: the picture %s is outside of the repository", p.path, n.Destination))
 			}
 			n.Destination = []byte(s.link(p, string(n.Destination)))
 		}
@@ -265,7 +264,7 @@ func (s *site) link(p *page, to string) string {
 		if found := s.pages[path.Join(target, "README.md")]; found != nil {
 			return relative(p, found.html())
 		}
-		// A folder without a page of its own: list its files.
+		// A folder without a page of its own gets a list of its files.
 		name := path.Join(target, "index.html")
 		s.listing(target, name)
 		return relative(p, name)
@@ -274,7 +273,7 @@ func (s *site) link(p *page, to string) string {
 	return relative(p, target)
 }
 
-// listing makes a page that lists a folder of the repository.
+// listing creates a page that lists a folder of the repository.
 func (s *site) listing(dir, name string) {
 	key := path.Join(dir, "README.md")
 	if s.pages[key] != nil {
@@ -322,8 +321,8 @@ type item struct {
 	Here        bool
 }
 
-// menu reads the groups and the order of pages from docs/README.md: each of its second-level
-// headings is a group, with the pages that it links to.
+// menu reads the groups and the order of pages from docs/README.md. Each of its second-level
+// headings is a group of the pages to which it links.
 func (s *site) menu() []group {
 	var out []group
 	index := s.pages["docs/README.md"]
@@ -331,7 +330,7 @@ func (s *site) menu() []group {
 		return nil
 	}
 	seen := map[string]bool{}
-	_ = ast.Walk(index.doc, func(n ast.Node, enter bool) (ast.WalkStatus, error) { // the function returns no error
+	_ = ast.Walk(index.doc, func(n ast.Node, enter bool) (ast.WalkStatus, error) { // the function never returns an error
 		if !enter {
 			return ast.WalkContinue, nil
 		}
@@ -378,7 +377,7 @@ func (s *site) write(t *template.Template, p *page, menu []group) error {
 	return s.put(p.html(), out.Bytes())
 }
 
-// tables puts each table into a box that scrolls, so that a wide one does not widen a page
+// tables puts each table into a scrollable box, so that a wide table does not widen a page
 // on a phone.
 func tables(body string) string {
 	body = strings.ReplaceAll(body, "<table>", `<div class="wide" role="region" aria-label="Table" tabindex="0"><table>`)
@@ -392,7 +391,7 @@ type entry struct {
 	Text  string `json:"text"`
 }
 
-const mostText = 4000 // of a page in the index, in bytes; of the rest, each word is there once
+const mostText = 4000 // maximum bytes of a page's text in the index; the words of the rest are listed once each
 
 func (s *site) index() ([]byte, error) {
 	var all []entry

@@ -8,7 +8,7 @@ import (
 )
 
 // TestLinks checks that dead links, dead anchors and foreign pictures are errors, and that
-// good links lead to the pages of the site.
+// valid links lead to the pages of the site.
 func TestLinks(t *testing.T) {
 	for name, x := range map[string]struct{ text, problem string }{
 		"good":    {"# Start\n\n[page](docs/README.md#a-part), [own](#start), [file](LICENSE)\n", ""},

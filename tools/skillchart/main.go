@@ -24,10 +24,10 @@ type comparison struct {
 	} `json:"methods"`
 }
 
-// positions returns where the marks of a comparison are, by key of shown. Boosting has
-// results of some clients only. Its mark is where the median ratio of errors, client by
-// client, puts it relative to the mark of the federated model. Of the two lengths of local
-// training, the better one counts.
+// positions returns the positions of a comparison's marks, by key of shown. Boosting has
+// results for some clients only. Its mark is placed relative to the mark of the federated
+// model, at the median of the clients' ratios of errors. The better of the two lengths of
+// local training counts.
 func (c comparison) positions() map[string]float64 {
 	at := map[string]float64{}
 	for _, m := range c.Methods {

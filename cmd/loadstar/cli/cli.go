@@ -1,5 +1,5 @@
-// Package cli has the code that all commands share: errors with exit codes, JSON output and
-// progress bars.
+// Package cli contains the code that all commands share: errors with exit codes, JSON
+// output and progress bars.
 package cli
 
 import (
@@ -53,10 +53,10 @@ func Unreachable(err error) error { return coded{err, exitUnreachable} }
 // Refused returns an error for a call that the user may not make.
 func Refused(err error) error { return coded{err, exitRefused} }
 
-// problems is the error of a command that worked and found a problem in its input.
+// problems is the error of a command that succeeded and found a problem in its input.
 type problems struct{ error }
 
-// Problems returns an error for a command that worked and found a problem in its input.
+// Problems returns an error for a command that succeeded and found a problem in its input.
 func Problems(err error) error { return problems{err} }
 
 // Usage returns an error for a mistake on the command line.
@@ -84,7 +84,7 @@ func Main(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	// An interrupted simulation says how to resume.
+	// An interrupted simulation prints how to resume it.
 	if own := (&sim.Interrupted{}); ctx.Err() != nil && !errors.As(err, &own) {
 		err = errors.New("interrupted")
 	}
@@ -113,7 +113,7 @@ func exit(err error) (code int, hint string) {
 // usageError is the error for a mistake on the command line.
 type usageError struct {
 	error
-	path string // of the command
+	path string // path of the command
 }
 
 // wrap turns errors in flags and arguments into errors of [Usage], and adds the path of the

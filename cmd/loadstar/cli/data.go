@@ -16,7 +16,7 @@ import (
 // PreparedExt is the extension of prepared files.
 const PreparedExt = ".prepared"
 
-// These are the help texts of --data and --root, which many commands have.
+// The help texts of --data and --root, which many commands have.
 const (
 	DatasetUsage = "dataset: a dataset.yaml, a folder with one, or a prepared file"
 	RootUsage    = "data folder, for a dataset.yaml with rooted: true (default $" + read.RootEnv + ")"
@@ -79,12 +79,13 @@ func areCount(n int, noun string) string {
 }
 
 // FindMeter returns the index of the meter with the given name, or an error that lists the
-// meters. It suggests no name for a very short one, because many names would be near.
+// meters. It makes no suggestion for a very short name, because many names would be
+// similar.
 func FindMeter(d *series.Dataset, name string) (int, error) {
 	if d.Len() == 0 {
 		return 0, fmt.Errorf("%s has no meters", d.Name)
 	}
-	const most = 10_000 // names that are compared for a suggestion
+	const most = 10_000 // maximum number of names that are compared for a suggestion
 	var names []string
 	for i := range d.Len() {
 		id := d.Meter(i).ID

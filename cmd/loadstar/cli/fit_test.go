@@ -2,8 +2,8 @@ package cli
 
 import "testing"
 
-// TestFit checks that prose is filled anew, without a word alone on a line, and that tables
-// keep their rows.
+// TestFit checks that prose is rewrapped without a single word on the last line, and that
+// tables keep their rows.
 func TestFit(t *testing.T) {
 	for text, want := range map[string]string{
 		"short\nlines stay":                     "short\nlines stay",

@@ -35,8 +35,8 @@ var usualGroups = []struct {
 	{"Log", []string{"log-format", "log-level"}},
 }
 
-// OtherCommands is the group of commands that the help only names, because the list of
-// commands must fit one screen.
+// OtherCommands is the group of commands that the help only lists by name, because the list
+// of commands must fit one screen.
 const OtherCommands = "More:"
 
 // setHelp sets the help of a command and all its subcommands. Help has one line, examples,
@@ -247,7 +247,7 @@ func fit(text string, width int) string {
 	return strings.Join(all, "\n\n")
 }
 
-// fitRows breaks each line that is too wide by itself.
+// fitRows breaks each line that is too wide separately.
 func fitRows(lines []string, width int) string {
 	var all []string
 	for _, line := range lines {

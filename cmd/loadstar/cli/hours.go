@@ -24,7 +24,7 @@ func ParseHours(s string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no length of time; write a number of hours, or one with a unit such as 48h or 2d", s)
+		return 0, fmt.Errorf("%q is not a length of time; write a number of hours, or one with a unit such as 48h or 2d", s)
 	}
 	return d, nil
 }

@@ -58,7 +58,7 @@ func withZeros(v any) any {
 }
 
 // message encodes a message as JSON, with its fields in the order of their definition.
-// Optional fields that are absent are left out.
+// Optional fields that are absent are omitted.
 type message struct{ protoreflect.Message }
 
 // MarshalJSON implements json.Marshaler.

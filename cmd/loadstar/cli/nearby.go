@@ -115,7 +115,7 @@ func alike(names []string, ext string) []string {
 	return same
 }
 
-// contents says what a folder has.
+// contents describes the content of a folder.
 func contents(dir string, names []string) string {
 	if dir == "." {
 		dir = "this folder"

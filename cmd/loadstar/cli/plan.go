@@ -26,8 +26,8 @@ func ReadPlan(path string, rounds int) (*fed.Plan, error) {
 	return p, nil
 }
 
-// ResolvePlan resolves a plan by the step of its data. It warns if the plan counts steps and
-// the number looks like hours.
+// ResolvePlan resolves a plan by the interval of its data. It warns if the plan counts steps
+// and the number looks like hours.
 func ResolvePlan(notice io.Writer, p *fed.Plan, step time.Duration) (*fed.Plan, error) {
 	if w := recipe.CountsSteps(p, step); w != "" {
 		fmt.Fprintf(notice, "warning: %s\n", w)

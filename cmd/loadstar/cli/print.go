@@ -50,7 +50,7 @@ func Sparkline(values []float64, width int) string {
 					sum, n = sum+v, n+1
 				}
 			}
-			means[i] = sum / float64(n) // not a number if there is no value
+			means[i] = sum / float64(n) // NaN if there is no value
 		}
 		values = means
 	}

@@ -90,7 +90,7 @@ func (s *Stages) Set(done, total int, note string) {
 	s.bar.Set(done, note)
 }
 
-// Show is Set with a text instead of the time that is left.
+// Show is like Set, with a text instead of the remaining time.
 func (s *Stages) Show(done, total int, text string) {
 	s.next(total)
 	s.bar.Show(done, text)

@@ -16,7 +16,8 @@ import (
 
 // Document writes the documentation of a program. 'man DIR' writes man pages, dated by
 // SOURCE_DATE_EPOCH. 'reference' prints an introduction and the reference of all commands.
-// Document returns if the arguments request neither. Released programs do not contain it.
+// Document returns if the arguments request neither of these. Released programs do not
+// contain it.
 func Document(newRoot func() *cobra.Command, introduction string) {
 	var err error
 	switch {
@@ -40,14 +41,14 @@ func writeMan(root *cobra.Command, dir string) error {
 	}
 	root.DisableAutoGenTag = true
 	visible(root, func(c *cobra.Command) {
-		// The library reads Markdown, in which lines with four spaces keep their form.
+		// The library reads Markdown, in which lines with four spaces are preserved.
 		c.Long = strings.ReplaceAll(c.Long, "\n  ", "\n    ")
 	})
 	return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "Loadstar", Manual: "User Commands"}, dir)
 }
 
-// documented reports whether a command does something by itself. Groups of commands only
-// print their help.
+// documented reports whether a command does something itself. Command groups only print
+// their help.
 func documented(c *cobra.Command) bool {
 	return c.Runnable() && (!c.HasSubCommands() || c.Flags().HasAvailableFlags())
 }

@@ -31,12 +31,12 @@ func NewTable(w io.Writer, flags uint) Table {
 // tabs, which are text around the table.
 func NewCSV(w io.Writer) Table { return &csvTable{to: csv.NewWriter(w)} }
 
-// none is the cell of a value that is missing.
+// none is the cell of a missing value.
 const none = "-"
 
 type csvTable struct {
 	to   *csv.Writer
-	rest string // of a line that is not complete
+	rest string // the rest of an incomplete line
 }
 
 func (t *csvTable) Write(p []byte) (int, error) {

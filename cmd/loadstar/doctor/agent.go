@@ -33,7 +33,7 @@ func (x *examination) agent(ctx context.Context) {
 	}
 	x.OK("configuration", "%s: no mistakes", x.Agent)
 	if _, err := os.Stat(c.Dir); err != nil {
-		x.Warn("folder", "start the agent, which makes it", "%v", err)
+		x.Warn("folder", "start the agent, which creates it", "%v", err)
 		x.disk(".")
 	} else {
 		x.disk(c.Dir)
@@ -101,7 +101,7 @@ func (x *examination) joined(ctx context.Context, c *config.Config) {
 func (x *examination) readings(ctx context.Context, c *config.Config) (running bool) {
 	path := c.File("readings.db")
 	if _, err := os.Stat(path); err != nil {
-		x.Warn("readings", "start the agent, and check the sources of its clients", "there are none yet")
+		x.Warn("readings", "start the agent, and check the sources of its clients", "there are no readings yet")
 		return false
 	}
 	s, err := store.Open(path, store.Config{Interval: c.Step(), Clock: c.Location(), Keep: time.Duration(c.Store.Keep)})
@@ -109,7 +109,7 @@ func (x *examination) readings(ctx context.Context, c *config.Config) (running b
 		x.OK("folder", "%s: an agent is running", c.Dir)
 		ages, err := askAges(ctx, c)
 		if err != nil {
-			x.Warn("readings", "see loadstar agent status", "the running agent does not say: %v", err)
+			x.Warn("readings", "see loadstar agent status", "the running agent does not report it: %v", err)
 			return true
 		}
 		x.ages(c, ages)
@@ -138,7 +138,7 @@ func (x *examination) readings(ctx context.Context, c *config.Config) (running b
 // ages judges the ages of the newest readings by client.
 func (x *examination) ages(c *config.Config, ages map[string]time.Duration) {
 	if len(ages) == 0 {
-		x.Warn("readings", "check the sources of the clients: loadstar agent check", "no client has any")
+		x.Warn("readings", "check the sources of the clients: loadstar agent check", "no client has any readings")
 		return
 	}
 	old := 3*c.Step() + time.Duration(c.Forecast.Delay)
@@ -152,14 +152,14 @@ func (x *examination) ages(c *config.Config, ages map[string]time.Duration) {
 		}
 	}
 	if late > 0 {
-		x.Warn("readings", "check the meters and the way of their readings: loadstar agent status", "%d of %d clients have no reading of the last %s; the oldest is %s, %s ago",
+		x.Warn("readings", "check the meters and the path of their readings: loadstar agent status", "%d of %d clients have no reading from the last %s; the oldest is %s, %s ago",
 			late, len(ages), old, which, oldest.Round(time.Minute))
 		return
 	}
 	x.OK("readings", "the newest of all %d clients are at most %s old", len(ages), oldest.Round(time.Minute))
 }
 
-// askAges asks a running agent for the ages of its clients' newest readings.
+// askAges requests the ages of the clients' newest readings from a running agent.
 func askAges(ctx context.Context, c *config.Config) (map[string]time.Duration, error) {
 	if c.HTTP.Listen == "" {
 		return nil, errors.New("it has no HTTP interface")
@@ -191,7 +191,8 @@ func askAges(ctx context.Context, c *config.Config) (map[string]time.Duration, e
 	return ages, nil
 }
 
-// get asks a process on this machine. If the answer is an error, it returns its text too.
+// get sends a request to a process on this machine. If the answer is an error, it also
+// returns the text.
 func get(ctx context.Context, at, token string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -215,7 +216,7 @@ func get(ctx context.Context, at, token string) (string, error) {
 	const most = 16 << 20
 	text, err := io.ReadAll(io.LimitReader(answer.Body, most))
 	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("it answers %s", answer.Status)
+		err = fmt.Errorf("it returned %s", answer.Status)
 	}
 	return string(text), err
 }

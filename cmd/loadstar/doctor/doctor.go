@@ -27,11 +27,11 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// Config says what to look at.
+// Config describes what to check.
 type Config struct {
 	// Dir is a server's folder. It is checked if it exists.
 	Dir string
-	// Ports are the server's addresses. Empty ones are left out.
+	// Ports are the server's addresses. Empty ones are skipped.
 	Ports []Port
 	// Server and Operator are the address of a server and the folder with a user's
 	// credentials. If the folder does not exist, no server is checked.
@@ -44,7 +44,7 @@ type Config struct {
 	Stores func(context.Context) finding.List
 }
 
-// Port is an address on which a server is to listen, and its key in server.yaml.
+// Port is an address for a server to listen on, and its key in server.yaml.
 type Port struct{ Key, Address string }
 
 // Limits below which a check does not warn.
@@ -60,7 +60,7 @@ type examination struct {
 	finding.List
 }
 
-// Run makes all checks. It leaves nothing behind.
+// Run makes all checks. It leaves no files behind.
 func Run(ctx context.Context, c Config) finding.List {
 	x := &examination{Config: c}
 	x.machine()
@@ -79,7 +79,7 @@ func Run(ctx context.Context, c Config) finding.List {
 	return x.List
 }
 
-// machine checks what both server and agent need.
+// machine checks the common requirements of server and agent.
 func (x *examination) machine() {
 	zone, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
@@ -121,7 +121,7 @@ func (x *examination) folder() (running bool) {
 	case !info.IsDir():
 		x.Fail("folder", "use another folder with --dir", "%s is not a folder", x.Dir)
 		return false
-	case x.Stores == nil: // otherwise it checks all folders
+	case x.Stores == nil: // otherwise Stores checks all folders
 		x.disk(x.Dir)
 	}
 	running, listens := x.lock()
@@ -140,7 +140,7 @@ func (x *examination) folder() (running bool) {
 		}
 		switch {
 		case err == nil && len(listens) > 0:
-			x.Warn("port "+address, "see the server's log, and restart the server", "nobody listens, although the running server noted it as %s", key)
+			x.Warn("port "+address, "see the server's log, and restart the server", "nobody listens, although the running server recorded it as %s", key)
 		case err == nil && running:
 			x.OK("port "+address, "free; the running server does not use it")
 		case len(listens) > 0:
@@ -163,8 +163,9 @@ func named(holder string) string {
 	return " (" + holder + ")"
 }
 
-// lock reports whether a server is using the folder, and the addresses that the processes of the
-// server noted there. They may differ from the configuration, which applies at the next start.
+// lock reports whether a server is using the folder, and the addresses that the server's
+// processes recorded there. They may differ from the configuration, which applies at the next
+// start.
 func (x *examination) lock() (running bool, listens []Port) {
 	// A server with SQLite holds the last lock, and every server holds one of the others.
 	marks, err := filepath.Glob(filepath.Join(x.Dir, "running-*"))
@@ -196,7 +197,7 @@ func (x *examination) lock() (running bool, listens []Port) {
 	return running, listens
 }
 
-// noted returns the addresses in a file of a running process. Older servers wrote none.
+// noted returns the addresses in a file of a running process. Older servers recorded none.
 func noted(f *os.File) (all []Port) {
 	byKey := map[string]string{}
 	if b, err := io.ReadAll(io.LimitReader(f, 1<<16)); err != nil || json.Unmarshal(b, &byKey) != nil {
@@ -208,8 +209,8 @@ func noted(f *os.File) (all []Port) {
 	return all
 }
 
-// watch asks the running server whether it is ready, and how many results wait. Only the
-// server can report on its embedded queue.
+// watch asks the running server whether it is ready, and how many results are waiting. Only
+// the server can report on its embedded queue.
 func (x *examination) watch(ctx context.Context) {
 	at := ""
 	for _, p := range x.Ports {
@@ -244,7 +245,7 @@ func (x *examination) disk(dir string) { disk.Room(&x.List, "disk", dir) }
 func (x *examination) user(ctx context.Context) {
 	c, err := mtls.ReadFolder(x.Operator)
 	if errors.Is(err, fs.ErrNotExist) {
-		x.Warn("operator", "start a server, or use --operator or a context", "no credentials in %s, so no server is asked", x.Operator)
+		x.Warn("operator", "start a server, or use --operator or a context", "there are no credentials in %s, so no server is checked", x.Operator)
 		return
 	} else if err != nil {
 		x.Fail("operator", "get new credentials from an administrator", "%v", err)
@@ -254,7 +255,7 @@ func (x *examination) user(ctx context.Context) {
 	x.server(ctx, x.Server, mtls.Client(mtls.Transport(c.TLS())))
 }
 
-// server checks that a server answers, and compares its clock with ours.
+// server checks that a server responds, and compares its clock with ours.
 func (x *examination) server(ctx context.Context, address string, client *http.Client) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -274,14 +275,14 @@ func (x *examination) server(ctx context.Context, address string, client *http.C
 		return
 	}
 	took := time.Since(asked)
-	_ = answer.Body.Close() // the head is enough
+	_ = answer.Body.Close() // the headers are sufficient
 	x.OK("server", "%s answers after %s", address, took.Round(time.Millisecond))
 	if state := answer.TLS; state != nil {
 		x.serverCertificate(state)
 	}
 	theirs, err := http.ParseTime(answer.Header.Get("Date"))
 	if err != nil {
-		x.Warn("clock", "check that the address is a Loadstar server's", "the server does not say its time")
+		x.Warn("clock", "check that the address is a Loadstar server's", "the server does not send its time")
 		return
 	}
 	// The header has whole seconds, so half a second is added to it.
@@ -293,6 +294,6 @@ func (x *examination) serverCertificate(state *tls.ConnectionState) {
 	if len(state.PeerCertificates) == 0 {
 		return
 	}
-	// The server makes a new certificate at every start and before the old one ends.
+	// The server creates a new certificate at every start and before the old one expires.
 	x.Validity("server's certificate", state.PeerCertificates[0].NotBefore, state.PeerCertificates[0].NotAfter, 0, "start the server again")
 }

@@ -56,7 +56,7 @@ func TestMachine(t *testing.T) {
 	want(t, Run(t.Context(), Config{Dir: file, Operator: file}), "folder", finding.Fail, "is not a folder")
 }
 
-// TestRunning checks that a running server's own addresses count, and not those of the
+// TestRunning checks that a running server's own addresses count, not those of the
 // configuration.
 func TestRunning(t *testing.T) {
 	dir := t.TempDir()
@@ -114,7 +114,7 @@ func TestAgent(t *testing.T) {
 	all := Run(t.Context(), Config{Agent: path})
 	want(t, all, "configuration", finding.OK, "no mistakes")
 	want(t, all, "server", finding.OK, "none was joined")
-	want(t, all, "readings", finding.Warn, "none yet")
+	want(t, all, "readings", finding.Warn, "no readings yet")
 	want(t, all, "broker", finding.Fail, "127.0.0.1:1")
 }
 

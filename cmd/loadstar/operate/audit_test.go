@@ -29,7 +29,7 @@ func (l *log) ListAudit(_ context.Context, q *v1.ListAuditRequest) (*v1.ListAudi
 }
 
 // TestAuditExport exports to a file in three parts. A part that was killed in the middle of a
-// line loses and repeats nothing.
+// line neither loses nor repeats an event.
 func TestAuditExport(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
 	l := &log{}

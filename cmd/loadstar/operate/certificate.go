@@ -60,7 +60,7 @@ to the folder.`
 // issue creates a key, asks the server for a certificate, and writes both to a folder.
 func (c *operator) issue(cmd *cobra.Command, user, dir string, ttl time.Duration) (*x509.Certificate, error) {
 	if _, err := os.Lstat(filepath.Join(dir, "key.pem")); !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s already has a key.pem: use a new folder", dir)
+		return nil, fmt.Errorf("%s already has a key.pem; use a new folder", dir)
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// completionLimit is how long a shell waits for a server when it completes a word.
+// completionLimit is the time limit of a shell's wait for a server when it completes a word.
 const completionLimit = 500 * time.Millisecond
 
-// complete makes a command complete its arguments, which its usage names: RUN, RELEASE,
-// CLIENT and PLAN.
+// complete makes a command complete the arguments in its usage: RUN, RELEASE, CLIENT and
+// PLAN.
 func complete(cmd *cobra.Command) {
 	names := strings.Fields(cmd.Use)[1:]
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -54,11 +54,11 @@ func complete(cmd *cobra.Command) {
 	}
 }
 
-// fromServer asks a server for words. A shell cannot show an error, so fromServer returns no
-// words if the server does not answer in time.
+// fromServer requests words from a server. A shell cannot show an error, so fromServer
+// returns no words if the server does not respond in time.
 func fromServer(cmd *cobra.Command, ask func(context.Context, *operator) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	const none = cobra.ShellCompDirectiveNoFileComp
-	flag := func(name string) string { s, _ := cmd.Flags().GetString(name); return s } // a flag that is missing is empty
+	flag := func(name string) string { s, _ := cmd.Flags().GetString(name); return s } // a missing flag is empty
 	o := operatorFlags{flag("server"), flag("operator"), flag("context")}
 	c, err := o.dial()
 	if err != nil {

@@ -24,7 +24,7 @@ type storedContext struct {
 	Operator string `yaml:"operator" json:"operator"`
 }
 
-// contextFile has a user's contexts.
+// contextFile contains a user's contexts.
 type contextFile struct {
 	// Current is the context that commands use. It may be empty.
 	Current  string                   `yaml:"current,omitempty"`
@@ -57,8 +57,9 @@ func contextsPath() (string, error) {
 	return filepath.Join(dir, "loadstar", "config.yaml"), nil
 }
 
-// loadContexts reads the user's file. A missing file means no contexts. So does a user without a
-// home, such as a service's, or with somebody else's home in the environment, as after runuser.
+// loadContexts reads the user's file. A missing file means no contexts. The same applies to a
+// user without a home, such as a service's, or with another user's home in the environment, as
+// after runuser.
 func loadContexts() (*contextFile, error) {
 	path, err := contextsPath()
 	f := &contextFile{path: path, Contexts: map[string]storedContext{}}
@@ -72,7 +73,7 @@ func loadContexts() (*contextFile, error) {
 	case err != nil:
 		return nil, err
 	case info.Size() > maxFile:
-		return nil, fmt.Errorf("%s has %d bytes, and at most %d are read", path, info.Size(), maxFile)
+		return nil, fmt.Errorf("%s has %d bytes, but the limit is %d", path, info.Size(), maxFile)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -119,7 +120,7 @@ var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 // Add adds or replaces a context. The first one becomes the current one.
 func (f *contextFile) Add(name string, c storedContext) error {
 	if !validName.MatchString(name) {
-		return fmt.Errorf("%q is not a name for a context: use letters, digits, dots, hyphens and underscores, at most 63", name)
+		return fmt.Errorf("%q is not a name for a context; use letters, digits, dots, hyphens and underscores, at most 63", name)
 	}
 	f.Contexts[name] = c
 	f.Current = cmp.Or(f.Current, name)
@@ -147,10 +148,10 @@ func (f *contextFile) Remove(name string) error {
 	return f.save()
 }
 
-// save makes the file readable only by its owner, because it tells where credentials are.
+// save makes the file readable only by its owner, because it shows where credentials are.
 func (f *contextFile) save() error {
 	if f.path == "" {
-		return errors.New("there is no folder for contexts: set HOME or XDG_CONFIG_HOME")
+		return errors.New("there is no folder for contexts; set HOME or XDG_CONFIG_HOME")
 	}
 	text, err := yaml.Marshal(f)
 	if err != nil {

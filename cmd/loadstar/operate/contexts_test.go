@@ -68,8 +68,8 @@ func TestContexts(t *testing.T) {
 	}
 }
 
-// TestNoHome checks that a service without a home can call a server, and is told why it
-// cannot store a context.
+// TestNoHome checks that a service without a home can call a server, and gets the reason
+// why it cannot store a context.
 func TestNoHome(t *testing.T) {
 	t.Setenv("HOME", "")
 	t.Setenv("XDG_CONFIG_HOME", "")

@@ -66,13 +66,13 @@ func newFleetShow() *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
-		// Names may repeat, ids may not.
+		// Names may repeat, but ids may not.
 		i := slices.IndexFunc(r.Agents, func(a *v1.Agent) bool { return a.Id == args[0] })
 		switch {
 		case i < 0 && len(r.Agents) == 0:
-			return nil, nil, fmt.Errorf("there is no agent %s: see loadstar fleet list", args[0])
+			return nil, nil, fmt.Errorf("there is no agent %s; see loadstar fleet list", args[0])
 		case i < 0 && len(r.Agents) > 1:
-			return nil, nil, fmt.Errorf("the names or ids of several agents begin with %s: give the id of one, see loadstar fleet list --name %s", args[0], args[0])
+			return nil, nil, fmt.Errorf("the names or ids of several agents begin with %s; give the id of one, see loadstar fleet list --name %s", args[0], args[0])
 		}
 		a := r.Agents[max(i, 0)]
 		return a, func(out io.Writer) {
@@ -94,7 +94,7 @@ token, and let it have the clients: loadstar client free --agent %s
 	return cmd
 }
 
-// ahead formats how far a clock is ahead.
+// ahead formats the time by which a clock is ahead.
 func ahead(ms *int64) string {
 	if ms == nil {
 		return "-"
@@ -170,7 +170,7 @@ func printTurns(out io.Writer, turns []*v1.Turn, ofRound bool) {
 		}
 		switch t.State {
 		case "counted":
-			if t.Examples == 0 { // of a private plan
+			if t.Examples == 0 { // the turn belongs to a private plan
 				fmt.Fprintf(w, "%s\t%s\t%d\thidden\thidden\thidden\t%s\t\n", of, t.State, t.Version, at)
 				continue
 			}

@@ -48,10 +48,10 @@ func newInit(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Create a keeper's folder, with a new identity",
-		Long: `Create a keeper's folder with a new identity and the file keeper.yaml, and print
-the identity. The server's operator needs the identity for 'loadstar serve', and
-every host of an agent needs it for the policy. Send it to hosts on a
-trustworthy way, because privacy depends on it.`,
+		Long: `Create a keeper's folder with a new identity and the file
+keeper.yaml, and print the identity. The server's operator needs the identity for
+'loadstar serve', and every host of an agent needs it for the policy. Send it to
+hosts over a trusted channel, because privacy depends on it.`,
 		Example: "  loadstar keeper init --fleet north --server sha256:…",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -86,12 +86,12 @@ trustworthy way, because privacy depends on it.`,
 	f.Int64Var(&c.Least, "least", c.Least, "minimum number of agents in a sum")
 	f.Float64Var(&c.Quorum, "quorum", c.Quorum, "minimum share of the members of each cell in a sum")
 	f.Var(&durationFlag{&c}, "age", "time from a member's enrolment to its first sum")
-	f.StringVar(&c.Members, "members", c.Members, "invited (with a code) or server (whoever the server says)")
+	f.StringVar(&c.Members, "members", c.Members, "invited (with a code) or server (everyone whom the server names)")
 	f.StringVar(&c.Plans, "plans", c.Plans, "any, or approved")
 	return cmd
 }
 
-// durationFlag is the key age, which may be in days.
+// durationFlag is the value of the key age, which may be in days.
 type durationFlag struct{ c *core.Config }
 
 func (d *durationFlag) String() string {
@@ -131,7 +131,7 @@ func run(ctx context.Context, dir string, out io.Writer, log *slog.Logger) error
 		return err
 	}
 	if len(pins) == 0 {
-		log.Warn("no server may call: add one to servers in " + core.ConfigName)
+		log.Warn("no server may call; add one to servers in " + core.ConfigName)
 	}
 	if c.Members == "server" {
 		log.Warn("members: server: the server says who is a member, so the keeper does not protect against a server that lies")
@@ -165,7 +165,7 @@ func rotate(ctx context.Context, k *core.Keeper, log *slog.Logger) error {
 			return nil
 		case <-t.C:
 			if err := k.Rotate(); err != nil {
-				log.Error("replacing old keys", "error", err)
+				log.Error("cannot replace old keys", "error", err)
 			}
 		}
 	}
@@ -194,8 +194,8 @@ operator could otherwise invent members.`,
 		},
 	}
 	cmd.Flags().Int64Var(&uses, "uses", 1, "number of agents that may use it")
-	cmd.Flags().DurationVar(&ttl, "ttl", 30*24*time.Hour, "time until it ends")
-	cmd.Flags().StringVar(&note, "note", "", "for whom it is; only in the keeper's log")
+	cmd.Flags().DurationVar(&ttl, "ttl", 30*24*time.Hour, "time until it expires")
+	cmd.Flags().StringVar(&note, "note", "", "name of its recipient; only in the keeper's log")
 	return cmd
 }
 
@@ -262,7 +262,7 @@ its SHA-256 in hexadecimal, which the keeper's log and 'loadstar run show' print
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&note, "note", "", "why; only in the keeper's log")
+	cmd.Flags().StringVar(&note, "note", "", "reason for the approval; only in the keeper's log")
 	return cmd
 }
 
@@ -273,7 +273,7 @@ func newLog(dir *string) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "log", Short: "Print joins, releases and changes", Args: cobra.NoArgs,
-		Long:    "Print the keeper's log, oldest first. It lists joins, departures, released sums and the\nactions of the keeper's people. Each entry has the hash of the previous one.",
+		Long:    "Print the keeper's log, oldest first. It lists joins, departures, released sums and the\nactions of the keeper's administrators. Each entry has the hash of the previous one.",
 		Example: "  loadstar keeper log --last 20",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := core.Ask(cmd.Context(), *dir, core.Command{Do: "log", Last: last})
@@ -299,7 +299,7 @@ func newLog(dir *string) *cobra.Command {
 func newShow(dir *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "show", Short: "Show the keeper's identity and rules", Args: cobra.NoArgs,
-		Long:    "Show the keeper's identity, and the statement with its rules that agents get.",
+		Long:    "Show the keeper's identity, and the statement of its rules that agents get.",
 		Example: "  loadstar keeper show",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := core.Ask(cmd.Context(), *dir, core.Command{Do: "show"})

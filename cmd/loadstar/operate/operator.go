@@ -1,5 +1,5 @@
-// Package operate has the commands that call a server as a user, and those of a keeper, the party
-// that holds the keys of masks.
+// Package operate contains the commands that call a server as a user, and those of a keeper,
+// which is the party that holds the keys of masks.
 package operate
 
 import (
@@ -34,7 +34,7 @@ func Commands() []*cobra.Command {
 // operatorFlags contains the flags that select the server and the operator's credentials.
 type operatorFlags struct{ server, identity, context string }
 
-// The server and the credentials if nothing else is set.
+// The server and the credentials that are used if nothing else is set.
 const (
 	defaultServer   = "https://localhost:7443"
 	defaultOperator = "loadstar-data/operator"
@@ -57,8 +57,8 @@ func ServerFlags(f *pflag.FlagSet) func() (server, operator string, err error) {
 	}
 }
 
-// resolve returns the server and the credentials: from flags, else from the environment,
-// else from the context.
+// resolve returns the server and the credentials from the flags, otherwise from the
+// environment, and otherwise from the context.
 func (o *operatorFlags) resolve() (c storedContext, err error) {
 	f, err := loadContexts()
 	if err == nil {
@@ -78,8 +78,8 @@ type operator struct {
 	http   *http.Client
 	server string
 
-	runs sync.Mutex // guards what follows
-	list []*v1.Run  // the newest runs, if they were asked for
+	runs sync.Mutex // guards the following fields
+	list []*v1.Run  // the newest runs, if they were requested
 }
 
 func (o *operatorFlags) dial() (*operator, error) {
@@ -89,7 +89,7 @@ func (o *operatorFlags) dial() (*operator, error) {
 	}
 	c, err := mtls.ReadFolder(with.Operator)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("no operator's credentials in %s: use --operator with the folder that the server writes, DIR/operator, or add a context with loadstar context add", with.Operator)
+		return nil, fmt.Errorf("no operator's credentials in %s; use --operator with the folder that the server writes, DIR/operator, or add a context with loadstar context add", with.Operator)
 	} else if err != nil {
 		return nil, err
 	}
@@ -158,17 +158,17 @@ func plain(err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &unknown):
-		return cli.Refused(errors.New("the server's certificate does not come from the authority that the operator's credentials trust: use --operator with a folder of this server, or check --server"))
+		return cli.Refused(errors.New("the server's certificate does not come from the authority that the operator's credentials trust; use --operator with a folder of this server, or check --server"))
 	case errors.As(err, &names):
-		return fmt.Errorf("the server's certificate is not valid for %s: use a name that it has, or start the server with --host %s", names.Host, names.Host)
+		return fmt.Errorf("the server's certificate is not valid for %s; use a name for which it is valid, or start the server with --host %s", names.Host, names.Host)
 	case errors.As(err, &op) && op.Op == "remote error":
 		return cli.Refused(fmt.Errorf("the server does not accept the operator's certificate (%w): use --operator with a folder of this server; a certificate may have expired", op.Err))
 	case !errors.As(err, &c) || c.Code() == connect.CodeUnknown:
 		return err
 	case c.Code() == connect.CodeUnavailable && !connect.IsWireError(err):
-		return cli.Unreachable(fmt.Errorf("cannot reach the server (%s): check that it runs, and --server, $LOADSTAR_SERVER or the context", c.Message()))
+		return cli.Unreachable(fmt.Errorf("cannot reach the server (%s); check that it runs, and --server, $LOADSTAR_SERVER or the context", c.Message()))
 	case c.Code() == connect.CodeDeadlineExceeded:
-		return cli.Unreachable(fmt.Errorf("the server did not answer in time (%s): try again", c.Message()))
+		return cli.Unreachable(fmt.Errorf("the server did not answer in time (%s); try again", c.Message()))
 	}
 	text := errors.New(strings.TrimSuffix(c.Message(), ": refused"))
 	if c.Code() == connect.CodePermissionDenied || c.Code() == connect.CodeUnauthenticated {

@@ -31,13 +31,13 @@ func (k *KeyFlags) Add(f *pflag.FlagSet) {
 	f.StringArrayVar(&k.signers, "pki-signer", nil, "external signer that has the issuer's key: exec:COMMAND or a `URL`; give two during a rotation")
 }
 
-// Keys reads the passphrase and asks the external signers for their public keys.
+// Keys reads the passphrase and requests the public keys of the external signers.
 func (k *KeyFlags) Keys(ctx context.Context) (pki.Keys, error) {
 	return Keys(ctx, k.passphrase, k.signers)
 }
 
-// Keys reads a passphrase from a file, or from systemd without one, and asks external signers for
-// their public keys.
+// Keys reads a passphrase from a file, or from systemd if there is no file, and requests the
+// public keys of the external signers.
 func Keys(ctx context.Context, passphraseFile string, signers []string) (keys pki.Keys, err error) {
 	if keys.Passphrase, err = passphrase(passphraseFile); err != nil {
 		return keys, err
@@ -70,7 +70,7 @@ func passphrase(path string) (string, error) {
 	}
 	// A group may read the file, because container systems store secrets that way.
 	if mode := info.Mode().Perm(); mode&0o007 != 0 {
-		return "", fmt.Errorf("%s holds a passphrase, and everybody can read it (mode %04o): run 'chmod 600' on it", path, mode)
+		return "", fmt.Errorf("%s contains a passphrase that everybody can read (mode %04o); run 'chmod 600' on it", path, mode)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -78,7 +78,7 @@ func passphrase(path string) (string, error) {
 	}
 	p := strings.TrimRight(string(text), "\r\n")
 	if p == "" {
-		return "", fmt.Errorf("%s holds no passphrase", path)
+		return "", fmt.Errorf("%s contains no passphrase", path)
 	}
 	return p, nil
 }
@@ -94,7 +94,7 @@ server. Keep the root's key, DIR/pki/root-key.pem, in a safe place offline; the
 server does not need it. Gateways need issuer.pem, and previous.pem during a
 rotation.
 
-These commands work on files. A running server notices a change within seconds.`,
+These commands work on files. A running server detects a change within seconds.`,
 	}
 	var dir string
 	cmd.PersistentFlags().StringVar(&dir, "dir", "loadstar-data", "the server's folder")
@@ -160,8 +160,8 @@ func orUnknown(n *int64) string {
 	return fmt.Sprint(*n)
 }
 
-// issuers asks the server for the numbers of certificates, by the issuer's id. By default
-// it uses the credentials in the server's folder.
+// issuers requests the numbers of certificates from the server, by the issuer's id. By
+// default it uses the credentials in the server's folder.
 func (o operatorFlags) issuers(ctx context.Context, dir string) (map[string]*v1.Issuer, error) {
 	if o.identity == "" && o.context == "" && os.Getenv("LOADSTAR_OPERATOR") == "" && os.Getenv("LOADSTAR_CONTEXT") == "" {
 		o.identity = filepath.Join(dir, "operator")
@@ -181,7 +181,7 @@ func (o operatorFlags) issuers(ctx context.Context, dir string) (map[string]*v1.
 	return all, nil
 }
 
-// use says what an issuer signs.
+// use describes what an issuer signs.
 func use(i pki.IssuerInfo) string {
 	switch {
 	case i.Signs && i.Serves:
@@ -198,9 +198,10 @@ func newPKIInit(dir *string) *cobra.Command {
 	var keys KeyFlags
 	cmd := &cobra.Command{
 		Use: "init", Short: "Create a certificate authority", Args: cobra.NoArgs,
-		Long: `Create a root and an issuer in DIR/pki, as 'loadstar serve' does for a new
-server. If DIR/pki holds the key of a root, root-key.pem, the issuer is created
-below that root. Agents that have joined with another authority must join again.`,
+		Long: `Create a root and an issuer in DIR/pki, as 'loadstar serve' does for
+a new server. If DIR/pki contains the key of a root, root-key.pem, the issuer is
+created under that root. Agents that have joined with another authority must join
+again.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			k, err := keys.Keys(cmd.Context())
 			if err == nil {
@@ -320,7 +321,7 @@ token. Its old key proves its identity, so it keeps its clients. With
 func retirable(former, next pki.IssuerInfo, counts map[string]*v1.Issuer) error {
 	has, known := counts[former.ID], counts[next.ID] != nil
 	if has == nil || !known {
-		return fmt.Errorf("the server does not use %s yet, or is another server: try again in a few seconds, or check --server and --dir", next.Name)
+		return fmt.Errorf("the server does not use %s yet, or is another server; try again in a few seconds, or check --server and --dir", next.Name)
 	}
 	agents, expired := has.Agents, has.Expired
 	if former.Name == former.Root && counts[""] != nil { // older versions did not put the issuer into serial numbers
@@ -329,7 +330,7 @@ func retirable(former, next pki.IssuerInfo, counts map[string]*v1.Issuer) error 
 	if agents+has.Certificates == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s use certificates of %s (%d expired), and users have %d: wait until they have called the server; with --force these agents must join again, and these users need new certificates",
+	return fmt.Errorf("%s use certificates of %s (%d expired), and users have %d; wait until they have called the server; with --force these agents must join again, and these users need new certificates",
 		cli.Count(int(agents), "agent"), former.Name, expired, has.Certificates)
 }
 

@@ -22,10 +22,10 @@ import (
 // office is a server that issues certificates and counts what it issued.
 type office struct {
 	v1.UnimplementedOperatorServiceHandler
-	dir       string // of the authority
+	dir       string // folder of the authority
 	authority atomic.Pointer[pki.Authority]
 	renewed   int
-	agents    int64 // that have certificates of the oldest issuer
+	agents    int64 // number of agents with certificates of the oldest issuer
 	broken    bool
 	url       string
 	operator  string // folder with credentials
@@ -66,7 +66,7 @@ func newOffice(t *testing.T) *office {
 	return o
 }
 
-// reopen makes the server use the files of the authority as they are now.
+// reopen makes the server use the current files of the authority.
 func (o *office) reopen(t *testing.T) *pki.Authority {
 	t.Helper()
 	a, err := pki.OpenExisting(filepath.Join(o.dir, "pki"), pki.Keys{})
@@ -109,7 +109,7 @@ func (o *office) ListIssuers(context.Context, *v1.ListIssuersRequest) (*v1.ListI
 	return answer, nil
 }
 
-// folder returns the operator's credentials as they are in the folder.
+// folder returns the operator's credentials in the folder.
 func (o *office) folder(t *testing.T) *mtls.Credentials {
 	t.Helper()
 	c, err := mtls.ReadFolder(o.operator)
@@ -132,7 +132,7 @@ func (o *office) run(args ...string) (out, problems string, err error) {
 }
 
 // A command replaces the certificate and the roots in its folder when the server's issuer has
-// changed, and the roots when a former one is retired. The key stays.
+// changed, and the roots when a previous one is retired. The key stays.
 func TestFollowsARotation(t *testing.T) {
 	o := newOffice(t)
 	flags := operatorFlags{server: o.url, identity: o.operator}
@@ -174,7 +174,7 @@ func TestFollowsARotation(t *testing.T) {
 	whoami("again", 2, 1)
 }
 
-// If the renewal fails, the command succeeds and says so, and the folder stays as it was.
+// If the renewal fails, the command succeeds and reports that, and the folder does not change.
 func TestRenewalFails(t *testing.T) {
 	o := newOffice(t)
 	before := o.folder(t)
@@ -197,7 +197,7 @@ func TestRenewalFails(t *testing.T) {
 	}
 }
 
-// The former issuer cannot be retired while it has certificates, unless it is forced.
+// The previous issuer cannot be retired while it has certificates, unless this is forced.
 func TestRetire(t *testing.T) {
 	o := newOffice(t)
 	o.agents = 3
@@ -207,7 +207,7 @@ func TestRetire(t *testing.T) {
 			t.Errorf("%q: %v, want %q", args, err, want)
 		}
 	}
-	fails("no rotation is under way", "--server", o.url)
+	fails("no rotation is in progress", "--server", o.url)
 	if _, _, err := o.run("rotate"); err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestRetire(t *testing.T) {
 	if lines := strings.Split(out, "\n"); err != nil || len(lines) < 3 || !strings.HasSuffix(strings.Join(strings.Fields(lines[1]), " "), "3 1 2") || !strings.HasSuffix(strings.Join(strings.Fields(lines[2]), " "), "0 0 0") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	// Without a server it shows what the files have.
+	// Without a server it shows the content of the files.
 	out, said, err := o.run("show", "--server", "https://127.0.0.1:1")
 	if err != nil || !strings.Contains(said, "not counted") || strings.Count(out, "Loadstar issuer") != 2 {
 		t.Errorf("%v %s\n%s", err, said, out)

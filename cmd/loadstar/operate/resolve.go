@@ -10,7 +10,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// lastRun stands for the newest run.
+// lastRun is the name of the newest run.
 const lastRun = "@last"
 
 // recent is the number of runs among which a name is looked up.
@@ -50,12 +50,12 @@ func isRunID(name string) bool {
 // pickRun picks a run from a list, which is sorted from new to old.
 func pickRun(all []*v1.Run, name string) (string, error) {
 	if name == "" {
-		return "", errors.New("the name of the run is empty: use an id from loadstar run list")
+		return "", errors.New("the name of the run is empty; use an id from loadstar run list")
 	}
 	if len(all) == 0 && name == lastRun {
-		return "", errors.New("there are no runs yet: start one with loadstar run start PLAN")
+		return "", errors.New("there are no runs yet; start one with loadstar run start PLAN")
 	} else if len(all) == 0 {
-		return "", fmt.Errorf("there is no run %s, and no other: start one with loadstar run start PLAN", name)
+		return "", fmt.Errorf("there is no run %s, and no other; start one with loadstar run start PLAN", name)
 	}
 	if name == lastRun {
 		return all[0].Id, nil
@@ -81,7 +81,7 @@ func pickRun(all []*v1.Run, name string) (string, error) {
 	case len(begins) > 1:
 		return "", fmt.Errorf("several runs begin with %s: %s; write more of the id", name, strings.Join(begins[:min(len(begins), 5)], ", "))
 	case isRunID(name) && len(all) >= recent:
-		return name, nil // it may be an older one
+		return name, nil // it may be an older run
 	}
 	hint := nearest(all, name)
 	if strings.HasSuffix(hint, "?") {

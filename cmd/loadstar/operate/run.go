@@ -35,16 +35,15 @@ func newRunStart() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "start PLAN",
 		Short: "Start training a plan with the fleet",
-		Long: `Start training a plan with the fleet. The run takes the clients whose agents
-were seen recently (agents.seen), if they have the inputs that most of these
-clients have. The plan file is the same as for the simulator, but its simulate
-settings have no effect. In every evaluate.every-th round the clients also score
-the weights on their own validation data. Clients that evaluate.holdout holds
-out do not train. After the run they adapt the weights and score them. Plans
-that compute on the server need a coordinator with rounds.data. If a fleet
-cannot train the plan, the command fails and prints the reason. --dry-run prints
-the server's explanation of the plan and the clients for which the run would
-wait, and starts nothing.`,
+		Long: `Start training a plan with the fleet. The run includes the clients
+whose agents were seen recently (agents.seen), if they have the inputs that most of
+these clients have. The plan file is the same as for the simulator, but its simulate
+settings have no effect. In every evaluate.every-th round the clients also score the
+weights on their own validation data. Clients that evaluate.holdout holds out do not
+train. After the run they adapt the weights and score them. Plans that compute on
+the server need a coordinator with rounds.data. If a fleet cannot train the plan,
+the command fails and prints the reason. --dry-run prints the server's explanation
+of the plan and the clients for which the run would wait, and starts nothing.`,
 		Example: "  loadstar run start plans/plfl-head.yaml\n  loadstar run start plans/fedadam.yaml --rounds 100 --wait-for 200",
 		Args:    cobra.ExactArgs(1),
 		RunE:    o.run,

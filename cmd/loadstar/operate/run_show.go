@@ -94,7 +94,7 @@ func heldOut(n *v1.NewClients) string {
 func changes(plan string) string {
 	p, err := recipe.Read([]byte(plan))
 	if err != nil {
-		return "" // the plan of a server of another version
+		return "" // the plan comes from a server of another version
 	}
 	usual, err := recipe.Defaults(p)
 	if err != nil {
@@ -117,8 +117,8 @@ func changes(plan string) string {
 	return "plan: the defaults of " + p.Algorithm + ", except\n" + b.String()
 }
 
-// lossOf returns the training loss of a round, or - if a server does not show it, because
-// too few clients were counted.
+// lossOf returns the training loss of a round, or - if the server hides it because too few
+// clients were counted.
 func lossOf(r *v1.Round) string {
 	if r.Loss == 0 {
 		return "-"

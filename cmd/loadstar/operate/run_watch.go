@@ -65,7 +65,7 @@ mean over the clients that trained, and its change since it was last measured.`,
 
 func ended(r *v1.Run) bool { return r.State != "waiting" && r.State != "running" }
 
-// view shows a run that is followed.
+// view displays a run that is followed.
 type view interface {
 	begin(run *v1.Run)
 	round(run *v1.Run, r *v1.Round) error
@@ -74,7 +74,7 @@ type view interface {
 	end(run *v1.Run)
 }
 
-// follow shows a run until it ends. It connects again if the connection breaks.
+// follow shows a run until it ends. It reconnects if the connection breaks.
 func follow(ctx context.Context, c *operator, run string, v view) (last *v1.Run, err error) {
 	for {
 		last, err = stream(ctx, c, run, last, v)
@@ -98,7 +98,7 @@ func stream(ctx context.Context, c *operator, run string, last *v1.Run, v view) 
 	if err != nil {
 		return last, err
 	}
-	defer func() { _ = s.Close() }() // Err says why the stream ended
+	defer func() { _ = s.Close() }() // Err contains the reason for the stream's end
 	for s.Receive() {
 		m := s.Msg()
 		switch {
@@ -127,7 +127,7 @@ func (v jsonView) round(_ *v1.Run, r *v1.Round) error { return cli.PrintLine(v.w
 // lineView prints a line for each round.
 type lineView struct {
 	w      io.Writer
-	before float64 // the relative MAE that was measured last, or 0
+	before float64 // the latest measured relative MAE, or 0
 }
 
 func (v *lineView) begin(run *v1.Run) {
@@ -165,7 +165,7 @@ func (v *lineView) accuracy(r *v1.Round) string {
 type barView struct {
 	lineView
 	bar   *cli.Progress
-	score string // the accuracy that was measured last
+	score string // the latest measured accuracy
 }
 
 func (v *barView) round(run *v1.Run, r *v1.Round) error {
@@ -193,7 +193,7 @@ func (v *barView) end(run *v1.Run) {
 	v.lineView.end(run)
 }
 
-// timeLeft estimates how long a run still takes, from its mean time per round so far.
+// timeLeft estimates the remaining time of a run from its mean time per round so far.
 func timeLeft(run *v1.Run, r *v1.Round) string {
 	left := run.Rounds - r.Round - 1
 	if left <= 0 || run.Started == 0 || ended(run) {

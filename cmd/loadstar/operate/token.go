@@ -18,9 +18,9 @@ func newToken() *cobra.Command {
 	return cmd
 }
 
-// tokenClients is the default limit on an agent's clients. Most agents host the meters of
-// a building or a feeder. With a leaked token, a stranger must not outnumber a fleet's
-// clients.
+// tokenClients is the default limit on an agent's clients. Most agents host the meters of a
+// building or a feeder. With a leaked token, a stranger must not be able to outnumber a
+// fleet's clients.
 const tokenClients = 100
 
 func newTokenCreate() *cobra.Command {
@@ -33,11 +33,11 @@ func newTokenCreate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Create a join token",
-		Long: `Create a join token, which lets one or more agents join until it expires. The
-token is a secret and is shown only once. The server stores only its hash. It
-contains the fingerprint of the certificate that signs the server's certificate,
-so an agent cannot be redirected to another server. The token ends with that
-certificate (see 'loadstar pki rotate').
+		Long: `Create a join token, which lets one or more agents join until it
+expires. The token is a secret and is shown only once. The server stores only its
+hash. It contains the fingerprint of the certificate that signs the server's
+certificate, so an agent cannot be redirected to another server. The token expires
+with that certificate (see 'loadstar pki rotate').
 
 Each agent that joins with the token may host at most --clients clients, and
 their names must match --names. The server refuses other clients. In a pattern,
@@ -69,7 +69,7 @@ one of a set.`,
 	f := cmd.Flags()
 	o.add(f)
 	f.Int64Var(&q.Uses, "uses", 1, "number of agents that may join with it")
-	f.Int64Var(&q.Clients, "clients", tokenClients, "maximum number of clients of each agent that joins with it; 0 means the server's limit")
+	f.Int64Var(&q.Clients, "clients", tokenClients, "maximum number of clients per agent that joins with it; 0 means the server's limit")
 	f.StringVar(&q.Pattern, "names", "", "`pattern` that the names of their clients must match, such as 'feeder-12-*'")
 	f.DurationVar(&ttl, "ttl", 24*time.Hour, "time until it expires")
 	f.StringVar(&q.Note, "note", "", "note for people, in the list of tokens and the audit log")

@@ -99,7 +99,7 @@ func (c *operator) loginLink(ctx context.Context, user string, ttl time.Duration
 	case err != nil:
 		return nil, "", err
 	case r.Page == "":
-		return nil, "", errors.New("the server has no dashboard: start it with --web 127.0.0.1:7445")
+		return nil, "", errors.New("the server has no dashboard; start it with --web 127.0.0.1:7445")
 	}
 	// A browser does not send the part after # to any server.
 	return r, r.Page + "#/login?code=" + r.Code, nil
@@ -117,7 +117,7 @@ func newUserLogin() *cobra.Command {
 		name := ""
 		if len(args) > 0 {
 			name = args[0]
-			ttl = cmp.Or(ttl, 24*time.Hour) // the server's default is for a link that is opened at once
+			ttl = cmp.Or(ttl, 24*time.Hour) // the server's default is for a link that is opened immediately
 		}
 		r, url, err := c.loginLink(cmd.Context(), name, ttl)
 		if err != nil {

@@ -421,7 +421,7 @@ func (c *Cluster) Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// stop stops the server, if it runs, and removes its folder.
+// stop stops the server if it is running, and removes its folder.
 func (c *Cluster) stop() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"loadstar/internal/testkit"
 )
 
-// T is what *testing.T and *rapid.T have in common.
+// T contains the common methods of *testing.T and *rapid.T.
 type T interface {
 	Helper()
 	Errorf(string, ...any)

@@ -107,7 +107,7 @@ func (x *x86) lower(p *program, invariants map[value]operand.Op, load func(strea
 	}
 }
 
-// lowering has where the values of a program are.
+// lowering records where the values of a program are stored.
 type lowering struct {
 	*x86
 	last []int // the operation that uses a value last

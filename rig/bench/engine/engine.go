@@ -24,7 +24,7 @@ type Result struct {
 }
 
 // Kernel contains the measurements of one kernel set. A ratio is the median of the ratios
-// that the individual runs give.
+// of the individual runs.
 type Kernel struct {
 	Name           string   `json:"name"`
 	TrainStepsPerS float64  `json:"train_steps_per_s"`

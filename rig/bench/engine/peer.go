@@ -55,7 +55,7 @@ func openBLASCore() string {
 // fair reports whether the peer uses an optimized BLAS.
 func (p *Peer) fair() bool { return !strings.Contains(p.Name, "reference BLAS") }
 
-// measure takes the same measurements of PyTorch as Run takes of a kernel set.
+// measure measures PyTorch in the same way as Run measures a kernel set.
 func (p *Peer) measure(d time.Duration) (r rates, err error) {
 	if r.train, err = p.train(d); err != nil {
 		return r, err

@@ -10,17 +10,17 @@ import (
 	"loadstar/rig/fleetload"
 )
 
-// AgentsConfig says which server simulated agents work for.
+// AgentsConfig selects the server for which simulated agents work.
 type AgentsConfig struct {
 	Server   string // https address
 	Operator string // folder with an operator's certificate
 	Agents   int
-	Clients  int    // of each agent
-	Prefix   string // of the clients' names
+	Clients  int    // clients of each agent
+	Prefix   string // prefix of the clients' names
 }
 
-// Agents makes simulated agents join a server that runs, calls ready, and keeps them busy
-// until ctx ends. They report invented errors and problems, so that a dashboard has
+// Agents makes simulated agents join a running server, calls ready, and keeps the agents
+// busy until ctx ends. They report invented errors and problems, so that a dashboard has
 // something to show.
 func Agents(ctx context.Context, c AgentsConfig, ready func(), progress bench.Progress) error {
 	if c.Agents < 1 || c.Agents > maxAgents || c.Clients < 1 {

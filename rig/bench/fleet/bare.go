@@ -29,11 +29,11 @@ import (
 	"loadstar/rig/fleetload"
 )
 
-// The bare engine measures what a call costs a server that only answers. One process serves,
-// and another calls: a process may not have enough files for the fleet and as many connections
-// again, and the garbage of one must not be collected by the other.
+// The bare engine measures the cost of a call to a server that only answers. One process
+// serves and another calls. A single process may not be allowed enough files for the fleet
+// and as many connections again, and the garbage of one must not be collected by the other.
 
-// bare is the process that calls.
+// bare is the calling process.
 type bare struct {
 	cmd     *exec.Cmd
 	ask     io.WriteCloser
@@ -41,14 +41,14 @@ type bare struct {
 	said    bytes.Buffer
 }
 
-// bareQuestion asks for a measurement, and bareAnswer has its result.
+// bareQuestion requests a measurement, and bareAnswer contains its result.
 type bareQuestion struct {
 	Bytes int
 	For   time.Duration
 }
 
 type bareAnswer struct {
-	CPU float64 // of the server, in milliseconds per call
+	CPU float64 // CPU time of the server in milliseconds per call
 }
 
 func (b *testbed) dialBare(ctx context.Context, connections int, short bool) (err error) {
@@ -69,24 +69,24 @@ func (b *testbed) dialBare(ctx context.Context, connections int, short bool) (er
 		return err
 	}
 	b.bare = x
-	_, err = x.get() // it has connected
+	_, err = x.get() // wait until the process has connected
 	return err
 }
 
 func (x *bare) get() (a bareAnswer, err error) {
 	if !x.answers.Scan() {
 		x.close()
-		return a, fmt.Errorf("measuring bare HTTP: %s", bytes.TrimSpace(x.said.Bytes()))
+		return a, fmt.Errorf("measure bare HTTP: %s", bytes.TrimSpace(x.said.Bytes()))
 	}
 	return a, json.Unmarshal(x.answers.Bytes(), &a)
 }
 
 func (x *bare) close() {
-	_ = x.ask.Close() // it then ends
-	_ = x.cmd.Wait()  // what it measured has been read
+	_ = x.ask.Close() // the process then ends
+	_ = x.cmd.Wait()  // its measurement has been read
 }
 
-// bareHTTP returns the server's CPU time of a bare call in milliseconds.
+// bareHTTP returns the server's CPU time in milliseconds for a bare call.
 func (b *testbed) bareHTTP(_ context.Context, size int, d time.Duration) (float64, error) {
 	if err := json.NewEncoder(b.bare.ask).Encode(bareQuestion{size, d}); err != nil {
 		return 0, err
@@ -95,7 +95,7 @@ func (b *testbed) bareHTTP(_ context.Context, size int, d time.Duration) (float6
 	return a.CPU, err
 }
 
-// CallBare starts a bare server, connects to it, and answers questions from in until it ends.
+// CallBare starts a bare server, connects to it, and answers questions from in until in ends.
 func CallBare(ctx context.Context, connections int, short bool, in io.Reader, out io.Writer) error {
 	if connections < 1 || connections > maxShort {
 		return &UsageError{fmt.Errorf("--connections must be 1 to %d", maxShort)}
@@ -124,10 +124,10 @@ func CallBare(ctx context.Context, connections int, short bool, in io.Reader, ou
 	if err != nil {
 		return err
 	}
-	defer func() { _ = server.Kill() }() // it has nothing to lose
+	defer func() { _ = server.Kill() }() // the server stores nothing
 	var address string
 	if _, err := fmt.Fscanln(said, &address); err != nil {
-		return fmt.Errorf("starting the bare server: %w", err)
+		return fmt.Errorf("start the bare server: %w", err)
 	}
 	lines, err := fleetload.Dial(ctx, "https://"+address, tlsOf(b, false), connections, short)
 	if err != nil {
@@ -188,10 +188,10 @@ func ServeBare(ctx context.Context, in io.Reader, out io.Writer) error {
 		defer buffers.Put(b)
 		b.Reset()
 		if _, err := b.ReadFrom(r.Body); err != nil {
-			return // the caller has gone
+			return // the caller has disconnected
 		}
 		w.Header().Set("Content-Length", strconv.Itoa(b.Len()))
-		_, _ = w.Write(b.Bytes()) // a failed write means that the caller has gone
+		_, _ = w.Write(b.Bytes()) // a failed write means that the caller has disconnected
 	})}
 	defer context.AfterFunc(ctx, func() { _ = s.Close() })()
 	if err := s.ServeTLS(l, "", ""); !errors.Is(err, http.ErrServerClosed) {
@@ -220,7 +220,7 @@ func newBundle() (*mtls.Bundle, error) {
 	return &mtls.Bundle{Key: key, Certificates: []*x509.Certificate{c}}, err
 }
 
-// tlsOf returns the settings of one end.
+// tlsOf returns the TLS settings of one end.
 func tlsOf(b *mtls.Bundle, server bool) *tls.Config {
 	own := b.Certificates[0]
 	c := &tls.Config{

@@ -30,8 +30,8 @@ var sizes = map[string]string{
 
 const knownSizes = "24k, 95k or 170k"
 
-// overSelection is the share of clients that a round asks in addition to those it needs, so
-// that it does not wait for the slowest clients.
+// overSelection is the share of clients that a round asks in addition to those that it
+// needs, so that it does not wait for the slowest ones.
 const overSelection = 0.1
 
 // planOf returns a plan whose run does not end by itself within a benchmark, because it has
@@ -47,7 +47,7 @@ schedule: {cohort: %d, over_selection: %g}
 }
 
 // EngineRates contains the speed of the ledger without a server, and the CPU time of this
-// process for a result in milliseconds.
+// process per result in milliseconds.
 type EngineRates struct {
 	Count    float64 `json:"count_per_s"`
 	CountCPU float64 `json:"count_cpu_ms"`
@@ -68,7 +68,7 @@ func runEngine(ctx context.Context, e Backends, size string, clients int, d time
 	cmd.Stderr = &said
 	out, err := cmd.Output()
 	if err != nil {
-		return r, fmt.Errorf("measuring the ledger: %w: %s", err, bytes.TrimSpace(said.Bytes()))
+		return r, fmt.Errorf("measure the ledger: %w: %s", err, bytes.TrimSpace(said.Bytes()))
 	}
 	return r, json.Unmarshal(out, &r)
 }

@@ -2,5 +2,5 @@
 
 package fleet
 
-// openFiles does nothing: this system does not limit open files.
+// openFiles does nothing, because this system does not limit open files.
 func openFiles(int) error { return nil }

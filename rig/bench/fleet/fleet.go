@@ -38,8 +38,8 @@ type Config struct {
 }
 
 const (
-	// maxAgents is the number of connections that a server accepts, and some more that wait.
-	// Agents that close their connections do not need one each.
+	// maxAgents is the number of connections that a server accepts, including some that
+	// wait. Agents that close their connections do not need one each.
 	maxAgents, maxShort = 25_000, 1_000_000
 	// slowestPace bounds the time between check-ins of an agent that keeps its connection,
 	// because the server closes connections that are idle for a minute.
@@ -86,13 +86,14 @@ type Result struct {
 	Calls float64 `json:"calls_per_update"`
 }
 
-// Figures are what an update costs, and how fast updates were counted. CPU times are in
-// milliseconds per update, and do not include that of a database outside the server.
+// Figures contains the cost of an update and the rate at which updates were counted. CPU
+// times are in milliseconds per update, and do not include that of a database outside the
+// server.
 type Figures struct {
 	CPU float64 `json:"server_cpu_ms_per_update"`
-	// BareHTTP is an HTTP/1.1 call over mutual TLS with as many bytes as the numbers both ways,
-	// over as many connections. BareCount is the transaction that counts an update, and the
-	// addition of its numbers.
+	// BareHTTP is an HTTP/1.1 call over mutual TLS. It transfers as many bytes as the numbers
+	// in both directions, over as many connections. BareCount is the transaction that counts an
+	// update, together with the addition of the update's numbers.
 	BareHTTP  float64 `json:"bare_http_cpu_ms"`
 	BareCount float64 `json:"bare_count_cpu_ms"`
 	// Ratio is CPU divided by the sum of BareHTTP and BareCount.
@@ -100,7 +101,7 @@ type Figures struct {
 	Calls        float64 `json:"calls_per_update"`
 	Statements   float64 `json:"statements_per_update"`
 	Transactions float64 `json:"transactions_per_update"`
-	// Fsyncs is -1 if the system does not let the benchmark count them.
+	// Fsyncs is -1 if the system does not allow the benchmark to count them.
 	Fsyncs      float64 `json:"fsyncs_per_update"`
 	Wire        float64 `json:"wire_bytes_per_update"`
 	Allocations float64 `json:"allocations_per_update"`
@@ -133,8 +134,8 @@ type Size struct {
 	Bytes int    `json:"bytes"`
 	Figures
 	// Push is the time from the arrival of a result until it is counted, within a factor of two.
-	// Heard is the time until its agent hears of it: the server may hold the answer until there is
-	// a task.
+	// Heard is the time until the agent of the result receives the verdict. The server may delay
+	// the answer until there is a task.
 	Push          Latencies `json:"push_ms"`
 	CheckIn       Latencies `json:"check_in_ms"`
 	Heard         Latencies `json:"push_to_answer_ms"`
@@ -148,7 +149,7 @@ type Size struct {
 
 	turns  []Figures
 	stats  fleetload.Stats
-	counts map[float64]float64 // results that took at most a number of seconds until they were counted
+	counts map[float64]float64 // results by the number of seconds within which they were counted
 }
 
 // Latencies are quantiles in milliseconds.
@@ -165,9 +166,9 @@ func quantiles(l fleetload.Latencies) Latencies {
 // minute.
 const engineTurn = 5 * time.Second
 
-// Run starts a server and a fleet, and measures each size of results. It returns an error
-// if a result is rejected, lost or counted twice, or if an agent was told something else than
-// what the ledger has.
+// Run starts a server and a fleet, and measures each size of results. It returns an error if
+// a result is rejected, lost or counted twice, or if an agent received a verdict that differs
+// from the ledger.
 func Run(ctx context.Context, c Config, progress bench.Progress) (*Result, error) {
 	if err := c.check(); err != nil {
 		return nil, &UsageError{err}
@@ -210,7 +211,8 @@ func measureSize(ctx context.Context, c Config, bed *testbed, size string, done 
 	}
 	before := bed.fleet.Stats()
 	bed.fleet.Go()
-	// All agents must be there, and the first round over: its start is slower than the others.
+	// All agents must be connected, and the first round must be over, because its start is
+	// slower than that of the others.
 	patience := 2*time.Minute + 2*time.Duration(float64(c.Agents)/c.Rate*float64(time.Second))
 	err = bed.await(ctx, "the first round with all agents", patience, func(m map[string]float64) bool {
 		return bed.fleet.Present() == c.Agents && m[bed.merged] > 0
@@ -252,8 +254,9 @@ func measureSize(ctx context.Context, c Config, bed *testbed, size string, done 
 }
 
 // turn measures the server for at least the duration d, after a warm-up. It begins and ends with
-// the merge of a round: in between, agents check in and send at other times than their results
-// are counted, so a part of a round would have too many calls for its updates, or too few.
+// the merge of a round. Between merges, agents check in and send at other times than their
+// results are counted, so a part of a round would have too many or too few calls for its
+// updates.
 func (s *Size) turn(ctx context.Context, bed *testbed, d time.Duration) (f Figures, err error) {
 	if err := pause(ctx, min(d/4, 2*time.Second)); err != nil {
 		return f, err
@@ -317,7 +320,7 @@ func (s *Size) turn(ctx context.Context, bed *testbed, d time.Duration) (f Figur
 	return f, nil
 }
 
-// bucketsOf returns how much the buckets of a histogram have grown between two readings.
+// bucketsOf returns the increase of a histogram's buckets between two readings.
 func bucketsOf(after, before map[string]float64, name string) map[float64]float64 {
 	all := map[float64]float64{}
 	for key, n := range after {
@@ -330,8 +333,8 @@ func bucketsOf(after, before map[string]float64, name string) map[float64]float6
 	return all
 }
 
-// quantileOf returns the upper bound of the bucket that has a quantile, in milliseconds; -1 if it
-// is above all bounds, or if there are none.
+// quantileOf returns the upper bound in milliseconds of the bucket that contains a quantile, or
+// -1 if the quantile is above all bounds or there are no values.
 func quantileOf(buckets map[float64]float64, q float64) float64 {
 	most := 0.0
 	for _, n := range buckets {
@@ -390,7 +393,7 @@ const tolerated = 0.001
 
 // sound returns an error if results were lost, rejected or counted twice, or if too many
 // calls failed. The server must have been started for this run, the fleet must be paused,
-// and no result may wait. sound stops the run.
+// and no result may be waiting. sound stops the run.
 func (b *testbed) sound(ctx context.Context, run string, seen fleetload.Stats) error {
 	m, err := b.metrics(ctx)
 	if err != nil {

@@ -45,7 +45,7 @@ func TestUsage(t *testing.T) {
 }
 
 // TestPrivateCosts checks that a keeper releases rounds of the benchmark's plan, and that plan
-// explain would say the size of their results.
+// explain would print the size of their results.
 func TestPrivateCosts(t *testing.T) {
 	m, err := settled(privatePlan(formChecked, 40), 40)
 	if err != nil {

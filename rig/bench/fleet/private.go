@@ -40,28 +40,28 @@ func (c *PrivateConfig) check() error {
 	return f.check()
 }
 
-// PrivateResult is what private rounds cost. CPU times per update are in milliseconds. What is
-// measured several times is a median.
+// PrivateResult contains the cost of private rounds. CPU times per update are in milliseconds.
+// Repeated measurements are given as medians.
 type PrivateResult struct {
 	Agents int `json:"agents"`
 	Shared int `json:"shared"`
 	// Agent is the CPU time for encoding and masking an update.
 	Agent float64 `json:"agent_ms"`
-	// Ratio is the CPU time of the server for an update of a private round without check, over
-	// that of a plain round, and CheckRatio the same with check norm.
+	// Ratio is the server's CPU time for an update of a private round without a check, divided
+	// by that of a plain round. CheckRatio is the same ratio with check norm.
 	Ratio      float64 `json:"server_ratio"`
 	CheckRatio float64 `json:"server_ratio_check"`
 	Plain      float64 `json:"server_plain_ms"`
-	// Keeper is the CPU time in seconds of releases, in the order of Members.
+	// Keeper contains the CPU time of releases in seconds, in the order of Members.
 	Keeper  []float64 `json:"keeper_s"`
 	Members []int     `json:"keeper_members"`
 	// PushBytes is the mean size of a call with a masked result, and PlanBytes the size of the
 	// result that plan explain prints.
 	PushBytes float64 `json:"push_bytes"`
 	PlanBytes int64   `json:"plan_bytes"`
-	// Wait is how much longer the merge of a private round takes than that of a plain one, in
-	// seconds from the close of the round to the opening of the next, and CheckWait the same with
-	// check norm.
+	// Wait is the additional time, in seconds, that the merge of a private round takes compared
+	// with a plain one, from the close of the round to the opening of the next. CheckWait is the
+	// same with check norm.
 	Wait      float64 `json:"merge_wait_s"`
 	CheckWait float64 `json:"merge_wait_check_s"`
 }
@@ -73,7 +73,7 @@ const (
 	benchFleet    = "bench"
 )
 
-// The forms of rounds that are compared.
+// The kinds of rounds that are compared.
 const (
 	formPlain = iota
 	formMasked
@@ -81,7 +81,7 @@ const (
 	forms
 )
 
-// privatePlan returns the plan of a form.
+// privatePlan returns the plan for a kind of round.
 func privatePlan(form, agents int) string {
 	text := fmt.Sprintf(`
 name: bench
@@ -97,18 +97,18 @@ schedule: {cohort: %d, over_selection: %g}
 	if form == formChecked {
 		check = "norm"
 	}
-	// The cohort is drawn from all clients, so it has no quorum of each cell.
+	// The cohort is drawn from all clients, so there is no quorum for each cell.
 	return text + fmt.Sprintf("privacy: {mode: private, keepers: [%s], least: %d, quorum: 0.01, check: %s}\n", benchKeeper, privateLeast, check)
 }
 
-// keeperOptions are those of the keepers of the benchmark: whoever the server says is a member at
-// once.
+// keeperOptions are the settings of the benchmark's keepers, which immediately accept everyone
+// whom the server names as a member.
 func keeperOptions() keeper.Options {
 	return keeper.Options{Fleet: benchFleet, Rules: &v1.KeeperRules{Least: privateLeast, Cell: 100}}
 }
 
-// Private measures what private rounds cost agents, the server and keepers. Plain and private
-// rounds alternate. It returns an error in the same cases as [Run].
+// Private measures the cost of private rounds for agents, the server and keepers. Plain and
+// private rounds alternate. It returns an error in the same cases as [Run].
 func Private(ctx context.Context, c PrivateConfig, progress bench.Progress) (*PrivateResult, error) {
 	if err := c.check(); err != nil {
 		return nil, &UsageError{err}
@@ -127,7 +127,7 @@ func Private(ctx context.Context, c PrivateConfig, progress bench.Progress) (*Pr
 	return r, r.measureServer(ctx, c, progress)
 }
 
-// measureServer compares the forms of rounds at one server.
+// measureServer compares the kinds of rounds on one server.
 func (r *PrivateResult) measureServer(ctx context.Context, c PrivateConfig, progress bench.Progress) error {
 	bed, err := newTestbed(ctx, c.Backends, c.Agents, false, progress)
 	if err != nil {
@@ -169,10 +169,10 @@ func (r *PrivateResult) measureServer(ctx context.Context, c PrivateConfig, prog
 	return nil
 }
 
-// formCost is what rounds of a form have cost.
+// formCost is the cost of rounds of one kind.
 type formCost struct{ cpu, wait, pushed float64 }
 
-// measureForm starts the server, and measures a run of a form.
+// measureForm starts the server, and measures a run of one kind.
 func (b *testbed) measureForm(ctx context.Context, c PrivateConfig, form int, k *servedKeeper) (x formCost, err error) {
 	if err := b.serve(ctx, "--set", "agents.poll=50ms", "--set", fmt.Sprintf("limits.rate=%g", c.Rate), "--set", "keepers="+k.address); err != nil {
 		return x, err
@@ -217,7 +217,7 @@ func (b *testbed) measureForm(ctx context.Context, c PrivateConfig, form int, k 
 func (b *testbed) mergeTime(ctx context.Context, run string) (float64, error) {
 	r, err := b.operator.GetRun(ctx, &v1.GetRunRequest{Run: run, Rounds: 1000})
 	if err != nil {
-		return 0, fmt.Errorf("reading the run: %w", err)
+		return 0, fmt.Errorf("read the run: %w", err)
 	}
 	opened, waits := map[int64]int64{}, []float64(nil)
 	for _, x := range r.Rounds {
@@ -229,7 +229,7 @@ func (b *testbed) mergeTime(ctx context.Context, run string) (float64, error) {
 		}
 	}
 	if len(waits) == 0 {
-		return 0, errors.New("no round was followed by another one")
+		return 0, errors.New("no round was followed by another round")
 	}
 	return bench.Median(waits), nil
 }
@@ -240,8 +240,8 @@ type servedKeeper struct {
 	close   func()
 }
 
-// serveKeeper stops the server, reads the key by which keepers know it, and serves a keeper in this
-// process.
+// serveKeeper stops the server, reads the key by which keepers recognise it, and serves a keeper in
+// this process.
 func (b *testbed) serveKeeper(ctx context.Context) (*servedKeeper, error) {
 	b.stop()
 	url := b.url
@@ -273,7 +273,7 @@ func (b *testbed) serveKeeper(ctx context.Context) (*servedKeeper, error) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = k.Serve(ctx, listener, []member.Pin{member.PinOf(key.Public().(ed25519.PublicKey))}) // what it has released was checked at the server
+		_ = k.Serve(ctx, listener, []member.Pin{member.PinOf(key.Public().(ed25519.PublicKey))}) // the server has checked what was released
 	}()
 	return &servedKeeper{fmt.Sprintf("%s=https://%s %s", benchKeeper, listener.Addr(), pin), func() {
 		stop()

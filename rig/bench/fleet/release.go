@@ -19,8 +19,8 @@ import (
 	"loadstar/server/terms"
 )
 
-// keeperCosts returns the CPU time in seconds of releases with the given numbers of results, of a
-// keeper without a network.
+// keeperCosts returns the CPU time in seconds of releases with the given numbers of results, for
+// a keeper without a network.
 func keeperCosts(ctx context.Context, t *terms.Terms, members []int, progress bench.Progress) (costs []float64, err error) {
 	dir, err := os.MkdirTemp("", "loadstar-keeper-")
 	if err != nil {
@@ -58,7 +58,7 @@ func keeperCosts(ctx context.Context, t *terms.Terms, members []int, progress be
 			}
 			begun := proc.CPUTime()
 			if _, err := k.Release(q); err != nil {
-				return nil, fmt.Errorf("releasing a round of %d results: %w", n, err)
+				return nil, fmt.Errorf("release a round of %d results: %w", n, err)
 			}
 			took = append(took, (proc.CPUTime() - begun).Seconds())
 		}

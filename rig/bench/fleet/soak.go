@@ -35,7 +35,7 @@ type SoakResult struct {
 	// EarlyRSS and LateRSS are the server's median memory use in bytes, in the second and
 	// the last quarter of the test.
 	EarlyRSS, LateRSS int64
-	// Grown is an error that names the vitals that have grown, or nil if none has.
+	// Grown is an error that names the vitals that have grown, or nil.
 	Grown error
 }
 

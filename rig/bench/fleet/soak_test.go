@@ -7,7 +7,7 @@ import (
 )
 
 func TestGrowth(t *testing.T) {
-	// series returns 40 samples. Those of the second quarter equal from and those of the
+	// series returns 40 samples. Samples of the second quarter equal from and those of the
 	// last quarter equal to, except for outliers.
 	series := func(from, to vitals) (all []vitals) {
 		for i := range 40 {

@@ -8,11 +8,11 @@ import (
 // syncs counts how often the server, and PostgreSQL for it, wait for a disk.
 type syncs struct {
 	process processSyncs
-	db      *sql.DB // nil without PostgreSQL
+	db      *sql.DB // nil unless the server uses PostgreSQL
 	before  float64
 }
 
-// countSyncs begins to count. PostgreSQL must have no other users.
+// countSyncs starts counting. PostgreSQL must have no other users.
 func (b *testbed) countSyncs(ctx context.Context) (*syncs, error) {
 	s := &syncs{process: syncsOf(b.server.Pid())}
 	if b.url == "" {
@@ -27,13 +27,13 @@ func (b *testbed) countSyncs(ctx context.Context) (*syncs, error) {
 	return s, err
 }
 
-// postgres returns how often PostgreSQL has synced its log.
+// postgres returns the number of times that PostgreSQL has synced its log.
 func (s *syncs) postgres(ctx context.Context) (n float64, err error) {
 	err = s.db.QueryRowContext(ctx, "SELECT wal_sync FROM pg_stat_wal").Scan(&n)
 	return n, err
 }
 
-// read returns the number of syncs so far, or -1 if the system does not tell.
+// read returns the number of syncs so far, or -1 if the system does not report it.
 func (s *syncs) read(ctx context.Context) (float64, error) {
 	n, ok := s.process.read()
 	if !ok {

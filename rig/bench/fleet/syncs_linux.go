@@ -12,12 +12,13 @@ import (
 )
 
 // processSyncs are the kernel's counters of a process's calls of fsync and fdatasync. It is
-// empty if the kernel does not let us count them: that needs root, and tracefs.
+// empty if the kernel does not allow counting, which requires root and tracefs.
 type processSyncs []int
 
 const tracepoints = "/sys/kernel/tracing/events/syscalls/sys_enter_"
 
-// syncsOf begins to count the calls of all threads of a process, and of those that it starts.
+// syncsOf starts counting the calls of all threads of a process, and of the processes that it
+// starts.
 func syncsOf(pid int) (s processSyncs) {
 	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {

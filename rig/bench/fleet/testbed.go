@@ -1,5 +1,5 @@
-// Package fleet load-tests a server with simulated agents. It compares what an update costs the
-// server with bare engines, and checks for leaks in a long test.
+// Package fleet load-tests a server with simulated agents. It compares the server's cost of an
+// update with that of bare engines, and checks for leaks in a long test.
 package fleet
 
 import (
@@ -84,8 +84,8 @@ type testbed struct {
 	url             string // URL of the schema
 	drop            func()
 	address, watch  string
-	server          *product.Process // nil if it is not running
-	bare            *bare            // nil if it is not needed
+	server          *product.Process // nil if the server is not running
+	bare            *bare            // nil if the bare engine is not needed
 	fleet           *fleetload.Fleet
 	operator        v1.OperatorServiceClient
 	counted, merged string // names of metrics
@@ -96,7 +96,7 @@ var modelInputs = []string{"temperature", "wind", "floor_area", "wall_area", "wi
 
 // newTestbed starts a server and makes the agents join it.
 func newTestbed(ctx context.Context, e Backends, agents int, short bool, progress bench.Progress) (*testbed, error) {
-	if err := openFiles(2 * agents); err != nil && !short { // those to the bare server, too
+	if err := openFiles(2 * agents); err != nil && !short { // for the connections to the bare server as well
 		return nil, err
 	}
 	if os.Getenv("GOGC") == "" {
@@ -146,7 +146,7 @@ func (b *testbed) open(ctx context.Context, agents int, short bool, progress ben
 func join(ctx context.Context, operator v1.OperatorServiceClient, c fleetload.Config, progress bench.Progress) (*fleetload.Fleet, error) {
 	t, err := operator.CreateToken(ctx, &v1.CreateTokenRequest{Uses: int64(c.Agents), TtlSeconds: 3600, Note: "bench"})
 	if err != nil {
-		return nil, fmt.Errorf("creating the join token: %w", err)
+		return nil, fmt.Errorf("create the join token: %w", err)
 	}
 	if c.Token, err = mtls.ParseJoinToken(t.Token); err != nil {
 		return nil, err
@@ -177,7 +177,7 @@ func command(ctx context.Context, path string, args ...string) *exec.Cmd {
 // serve stops the previous server, if any, and starts a new one.
 func (b *testbed) serve(ctx context.Context, flags ...string) error {
 	b.stop()
-	// All agents of the benchmark have the same address, so limits by address are off.
+	// All agents of the benchmark share one address, so limits by address are off.
 	args := append([]string{"serve", "--dir", b.dir, "--listen", b.address, "--watch", b.watch, "--log-level", "warn", "--set", "limits.address_rate=0"}, flags...)
 	if b.url != "" {
 		args = append(args, "--database", b.url)
@@ -237,7 +237,7 @@ func (b *testbed) start(ctx context.Context, plan string, agents int) (run strin
 	}
 	r, err := b.operator.StartRun(ctx, &v1.StartRunRequest{Plan: plan, Clients: int64(agents)})
 	if err != nil {
-		return "", fmt.Errorf("starting the run: %w", err)
+		return "", fmt.Errorf("start the run: %w", err)
 	}
 	return r.Run, nil
 }
@@ -245,13 +245,13 @@ func (b *testbed) start(ctx context.Context, plan string, agents int) (run strin
 // end stops the given run on the server.
 func (b *testbed) end(ctx context.Context, run string) error {
 	if _, err := b.operator.StopRun(ctx, &v1.StopRunRequest{Run: run}); err != nil {
-		return fmt.Errorf("stopping the run: %w", err)
+		return fmt.Errorf("stop the run: %w", err)
 	}
 	return nil
 }
 
-// await waits until the server's metrics meet a condition, and returns an error if they do
-// not in time.
+// await waits until the server's metrics meet a condition. It returns an error if they do
+// not meet it in time.
 func (b *testbed) await(ctx context.Context, what string, within time.Duration, is func(map[string]float64) bool) error {
 	for end := time.Now().Add(within); ; {
 		m, err := b.metrics(ctx)

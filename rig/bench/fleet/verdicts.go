@@ -16,9 +16,9 @@ type turnKey struct {
 	client string
 }
 
-// compare returns an error if what the agents were told about their results is not what the
-// ledger has. It reads the receipts itself, because the ledger's own code is under test. The
-// fleet must rest, and no result may wait.
+// compare returns an error if the verdicts that the agents received differ from the ledger.
+// It reads the receipts itself, because the ledger's own code is under test. The fleet must
+// be paused, and no result may be waiting.
 func (b *testbed) compare(ctx context.Context, run string, counted int64) error {
 	driver, at := "pgx", b.url
 	if at == "" {
@@ -46,7 +46,7 @@ func (b *testbed) compare(ctx context.Context, run string, counted int64) error 
 		return err
 	}
 	if int64(len(receipts)) != counted {
-		return fmt.Errorf("the server says that it counted %d results, the ledger has %d receipts", counted, len(receipts))
+		return fmt.Errorf("the server reports %d counted results, but the ledger has %d receipts", counted, len(receipts))
 	}
 	told := map[turnKey]v1.Outcome{}
 	b.fleet.Told(func(t fleetload.Told) {
@@ -57,7 +57,8 @@ func (b *testbed) compare(ctx context.Context, run string, counted int64) error 
 	return agree(receipts, told)
 }
 
-// agree compares receipts with what agents were told last about each of their turns.
+// agree compares receipts with the latest verdicts that agents received for each of their
+// turns.
 func agree(receipts map[turnKey]bool, told map[turnKey]v1.Outcome) error {
 	var err error
 	wrong := func(k turnKey, what string) {

@@ -153,7 +153,7 @@ func (e *engineTurns) between(p sim.Progress) {
 	e.last = time.Now()
 }
 
-// plan returns a plan with a tiny test split, since scoring is not to be measured.
+// plan returns a plan with a tiny test split, because scoring is not measured.
 func plan(model string, cohort, rounds int) (*fed.Plan, error) {
 	partition := map[string]string{"bose2023": "head", "dense": "correction"}[model]
 	return recipe.Read(fmt.Appendf(nil, `
@@ -166,8 +166,8 @@ schedule: {cohort: %d}
 `, model, partition, rounds, cohort))
 }
 
-// stepsPerTurn has the models that can be measured, and the steps that a client trains in a
-// round by default.
+// stepsPerTurn lists the models that can be measured, with the default number of steps that
+// a client trains in a round.
 var stepsPerTurn = map[string]int{"bose2023": 4, "dense": 8}
 
 // trainAll trains all workloads in parallel for the duration d and returns their total

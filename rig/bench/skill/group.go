@@ -13,14 +13,14 @@ import (
 	"loadstar/series"
 )
 
-// Group is a dataset with the runs of one plan, one for each seed, and the uses of their
-// forecasts.
+// Group is a dataset with the runs of one plan, one run for each seed, and the uses of
+// their forecasts.
 type Group struct {
 	Dataset *series.Dataset
 	Runs    []string // folders
-	// Weather are the errors of the weather with which the first run is scored too.
+	// Weather contains the weather errors with which the first run is also scored.
 	Weather []outlook.WeatherError
-	// Peers and Measure are those of [Rivals].
+	// Peers and Measure have the same meaning as in [Rivals].
 	Peers   string
 	Measure bool
 	Kernel  *kernel.Set
@@ -46,7 +46,7 @@ func (g *Group) Score(ctx context.Context) error {
 			return err
 		}
 		if s.Energy == nil || s.Sum == nil || s.Peak == nil {
-			return fmt.Errorf("%s has no energies, sums or peaks of days: the test part is too short, or there is one client", dir)
+			return fmt.Errorf("%s has no daily energies, sums or peaks, because the test split is too short or there is only one client", dir)
 		}
 		g.model, g.seeds = s.Model, append(g.seeds, s)
 		for _, b.Weather = range g.Weather {
@@ -137,7 +137,7 @@ func WriteUses(w io.Writer, groups []Group) error {
 	return t.err
 }
 
-// cell shows the error of the median client and the mean over clients, and the bias.
+// cell formats the error of the median client, the mean over clients, and the bias.
 func cell(s outlook.SumScore) string {
 	text := fmt.Sprintf("%.3f", s.RelativeMAE)
 	if s.RelativeMAE != s.RelativeMean {

@@ -20,9 +20,9 @@ const rowsSeed = 1
 // chunk is the number of rows that are written at a time.
 const chunk = 1024
 
-// writeRows writes a client's rows into a folder, in the form that peer.py describes, and
-// returns the number of training rows. Most limits that number: more rows are sampled. The
-// rows of the other splits are those of every stride-th origin.
+// writeRows writes a client's rows into a folder, in the format that peer.py describes, and
+// returns the number of training rows. Most limits that number; if there are more rows,
+// they are sampled. The rows of the other splits are those of every stride-th origin.
 func writeRows(dir string, m series.Meter, r *feature.Rows, most, stride int) (int, error) {
 	train := sample(examples(r, series.Train, 1), most)
 	for _, split := range []struct {
@@ -49,11 +49,11 @@ func examples(r *feature.Rows, p series.Part, stride int) []series.Example {
 			}
 		}
 		return nil
-	}) // the function returns no error
+	}) // the function never returns an error
 	return at
 }
 
-// sample returns at most n of the examples, in their order.
+// sample returns at most n of the examples, in their original order.
 func sample(at []series.Example, n int) []series.Example {
 	if n <= 0 || len(at) <= n {
 		return at

@@ -1,7 +1,6 @@
 // Package skill measures the methods with which the dense model is compared: the baselines, and
 // gradient boosting with scikit-learn and XGBoost on the same features. It also measures rivals of
-// what forecasts say
-// about days and sums.
+// the forecasts of days and sums.
 package skill
 
 import (
@@ -25,7 +24,7 @@ import (
 // Losses lists the losses that the peer can minimise.
 var Losses = []string{"absolute_error", "squared_error"}
 
-// Options say what to measure.
+// Options selects the measurements.
 type Options struct {
 	Dataset *series.Dataset
 	// Targets is the number of steps to forecast, from the next one on.
@@ -34,14 +33,16 @@ type Options struct {
 	Stride int
 	// Clients is the number of clients to forecast, evenly spaced; 0 means all.
 	Clients int
-	// Losses lists the losses of boosting with scikit-learn, which is not measured without any.
+	// Losses lists the losses of boosting with scikit-learn, which is not measured if the list
+	// is empty.
 	Losses []string
-	// XGBoost and Pooled say whether to measure XGBoost, for each client by itself and for all
-	// clients together.
+	// XGBoost and Pooled select the measurement of XGBoost for each client separately and for
+	// all clients together.
 	XGBoost, Pooled bool
-	// Rows limits the training rows of the peer: more are sampled. 0 means no limit.
+	// Rows limits the peer's training rows; if there are more, they are sampled. 0 means no
+	// limit.
 	Rows int
-	// Out is the folder of the results. Results that it already has are not measured again.
+	// Out is the folder for results. Results that it already contains are not measured again.
 	Out string
 }
 
@@ -74,7 +75,7 @@ type Row struct {
 }
 
 // Run measures all methods. Results of the peer are written to a table in the folder as
-// they come, so that an interrupted run can be continued.
+// they arrive, so that an interrupted run can be continued.
 func Run(ctx context.Context, o Options, progress bench.Progress) ([]Row, error) {
 	t, err := openTable(o)
 	if err != nil {
@@ -105,7 +106,7 @@ func Run(ctx context.Context, o Options, progress bench.Progress) ([]Row, error)
 	return t.rows, t.close()
 }
 
-// chosen returns the numbers of the clients to forecast.
+// chosen returns the indexes of the clients to forecast.
 func (o Options) chosen() []int {
 	all := o.Dataset.Len()
 	n := o.Clients
@@ -194,8 +195,8 @@ func (o Options) peer(ctx context.Context, t *table, library, loss string, chose
 	return nil
 }
 
-// pooledRows is the largest number of training rows of a model for all clients, because they
-// must fit into memory.
+// pooledRows is the maximum number of training rows of a model for all clients, because the
+// rows must fit into memory.
 const pooledRows = 250_000
 
 // pooled adds the results of XGBoost with one model for all clients.

@@ -60,7 +60,7 @@ func TestBaselinesAndResume(t *testing.T) {
 			t.Errorf("the median of %s relative to naive-week is %g", s.Method, s.Relative.Median)
 		}
 	}
-	// An interrupted run has lost its last lines, and the end of the one before.
+	// An interrupted run lacks its last lines, and the line before them is incomplete.
 	path := filepath.Join(o.Out, "waves-24.tsv")
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -14,15 +14,15 @@ import (
 // columns are the columns of a table of results.
 const columns = "client\tmethod\trows\ttrees\tvalidation_mae\ttest_mae\tcpu_s"
 
-// table has the results. It is also a file, unless Options has no folder. Its first line
-// says how the results were made.
+// table has the results. It is also stored in a file, unless Options has no folder. Its
+// first line describes how the results were made.
 type table struct {
 	rows []Row
 	file *os.File
 }
 
-// openTable opens the table of a dataset and of a number of targets in the folder of
-// results. It reads the results that the table has.
+// openTable opens the table of a dataset and a number of targets in the folder of results.
+// It reads the results in the table.
 func openTable(o Options) (*table, error) {
 	t := &table{}
 	if o.Out == "" {
@@ -36,7 +36,7 @@ func openTable(o Options) (*table, error) {
 	if err := t.read(path, head); err != nil {
 		return nil, err
 	}
-	// The table is written anew, because the last line of an interrupted run can be
+	// The table is rewritten, because the last line of an interrupted run can be
 	// incomplete.
 	var err error
 	if t.file, err = os.Create(path + ".new"); err != nil {
@@ -69,7 +69,7 @@ func (t *table) read(path, head string) error {
 	}
 	for i, line := range lines[1:] {
 		if i == 0 || i == len(lines)-2 {
-			continue // the names of the columns; the text after the last complete line
+			continue // the line with the column names, or the text after the last complete line
 		}
 		r, err := parseRow(line)
 		if err != nil {
@@ -100,7 +100,7 @@ func parseRow(line string) (r Row, err error) {
 	return r, errors.Join(errs[:]...)
 }
 
-// has reports whether the table has the result of a method for a client.
+// has reports whether the table contains the result of a method for a client.
 func (t *table) has(client, method string) bool {
 	for _, r := range t.rows {
 		if r.Client == client && r.Method == method {
@@ -110,7 +110,7 @@ func (t *table) has(client, method string) bool {
 	return false
 }
 
-// add adds a result, unless the table has it.
+// add adds a result, unless the table already contains it.
 func (t *table) add(r Row) error {
 	if t.has(r.Client, r.Method) {
 		return nil

@@ -11,14 +11,15 @@ import (
 	"loadstar/series"
 )
 
-// totals has the series that the rivals of sums and days forecast: the loads of each client,
-// their sum, and the energies and peaks of local days. They have no gaps: a missing load is
-// the one a week before. Scores do not count such loads.
+// totals has the series that the rivals of sums and days forecast, which are the loads of
+// each client, their sum, and the energies and peaks of local days. They have no gaps,
+// because a missing load is replaced by the one a week before. Scores do not count such
+// loads.
 type totals struct {
 	scores *outlook.Scores
 	data   *series.Dataset
 	hourly *series.Dataset
-	sum    *series.Dataset // of one meter
+	sum    *series.Dataset // has one meter
 	// energy and peak have a step for each local day, as if all days began at midnight UTC.
 	energy, peak *series.Dataset
 	// weather has the lowest, mean and highest temperature by local day.
@@ -68,8 +69,8 @@ func newTotals(d *series.Dataset, s *outlook.Scores) (*totals, error) {
 	return t, err
 }
 
-// filled returns the loads with those that are missing replaced by the ones a week before, or
-// by the mean of all if there is none.
+// filled returns the loads with each missing load replaced by the one a week before, or by
+// the mean of all loads if there is none.
 func filled(load []float32, week int) []float32 {
 	out, sum, n := slices.Clone(load), 0.0, 0
 	for _, v := range load {
@@ -96,8 +97,8 @@ func (t *totals) localDay(unix int64) int64 {
 	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix()
 }
 
-// days returns the energies and the peaks of a meter by local day. The energy is that of 24
-// hours on days with 23 or 25. The first and the last day may be incomplete.
+// days returns the energies and the peaks of a meter by local day. On days with 23 or 25
+// hours, the energy is that of 24 hours. The first and the last day may be incomplete.
 func (t *totals) days(m series.Meter) (energy, peak series.Meter) {
 	start := t.localDay(m.Start)
 	energy, peak = series.Meter{ID: m.ID, Start: start}, series.Meter{ID: m.ID, Start: start}
@@ -120,9 +121,9 @@ func (t *totals) days(m series.Meter) (energy, peak series.Meter) {
 	return energy, peak
 }
 
-// dailyWeather returns the mean weather of each local day. Baselines of the next step use the
-// weather of the step before it, and that of the target is known as well as for other
-// forecasts, so the weather of each day is that of the next.
+// dailyWeather returns the mean weather of each local day. A baseline for the next step uses
+// the weather of the step before it. Its target's weather is known as well as for other
+// forecasts, so each day has the weather of the next day.
 func (t *totals) dailyWeather() (out series.Weather) {
 	t.weather = map[int64][3]float64{}
 	w := t.data.Weather
@@ -185,7 +186,7 @@ func fitBaseline(name string, d *series.Dataset, i, lookback, targets int) (*fit
 	return &fitted{b, m, d.Seconds()}, b.Fit(forecast.Client{Frame: frame, Meter: m})
 }
 
-// from writes the forecasts of the steps from a time on.
+// from writes the forecasts of the steps starting at the given time.
 func (f *fitted) from(out []float64, at int64) {
 	if !f.Forecast(out, int((at-f.meter.Start)/f.seconds)-1) {
 		for i := range out {
@@ -194,8 +195,9 @@ func (f *fitted) from(out []float64, at int64) {
 	}
 }
 
-// rival returns a baseline as a rival: it forecasts the sum by step, the daily energies and the
-// daily peaks. Its hour of a peak is the highest of its forecasts of the client's loads.
+// rival returns a baseline as a rival, which forecasts the sum by step, the daily energies and
+// the daily peaks. Its hour of a peak is the hour with the highest forecast of the client's
+// load.
 func (t *totals) rival(name string) (r outlook.Rival, err error) {
 	perDay := t.data.StepsPerDay()
 	sum, err := fitBaseline(name, t.sum, 0, 7*perDay, perDay)

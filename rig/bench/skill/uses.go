@@ -17,16 +17,16 @@ import (
 	"loadstar/series"
 )
 
-// Uses has the scores of a method for what people do with forecasts: energies of days, sums and
-// peaks. Those that a method does not have are nil.
+// Uses has the scores of a method for common uses of forecasts: energies of days, sums and
+// peaks. Scores that a method does not have are nil.
 type Uses struct {
 	Method            string
 	Energy, Sum, Peak *outlook.SumScore
 }
 
 // Rivals scores other forecasts on the clients and days of a run's forecasts. If peers is a
-// folder, it also has boosting: from the folder's table of the dataset, or if it has none and
-// measure is set, measured and written there.
+// folder, it also scores boosting. The forecasts come from the dataset's table in the folder.
+// If there is no table and measure is set, they are measured and written there.
 func Rivals(ctx context.Context, d *series.Dataset, s *outlook.Scores, peers string, measure bool) ([]Uses, error) {
 	t, err := newTotals(d, s)
 	if err != nil {
@@ -54,7 +54,7 @@ func Rivals(ctx context.Context, d *series.Dataset, s *outlook.Scores, peers str
 		return all, nil
 	}
 	if err == nil && (u.Energy.N != all[0].Energy.N || u.Sum.N != all[0].Sum.N) {
-		err = fmt.Errorf("%s is of %d days and %d steps of sums, and these forecasts are of %d and %d: remove it and measure again with --peer", path, u.Energy.N, u.Sum.N, all[0].Energy.N, all[0].Sum.N)
+		err = fmt.Errorf("%s contains %d days and %d steps of sums, but these forecasts have %d and %d; remove the file and measure again with --peer", path, u.Energy.N, u.Sum.N, all[0].Energy.N, all[0].Sum.N)
 	}
 	return append(all, u), err
 }
@@ -65,8 +65,9 @@ func (t *totals) score(method string, r outlook.Rival) Uses {
 	return u
 }
 
-// boosting fits gradient boosting with scikit-learn: one model to the sum by step, with the
-// inputs of the model dense, and one each to the energies and the peaks of days of all clients.
+// boosting fits gradient boosting with scikit-learn. One model forecasts the sum by step with
+// the inputs of the model dense, and one model each forecasts the daily energies and the daily
+// peaks of all clients.
 func (t *totals) boosting(ctx context.Context) (u Uses, err error) {
 	dir, err := os.MkdirTemp("", "loadstar-skill-")
 	if err != nil {
@@ -136,7 +137,7 @@ func (t *totals) boostSum(p *Peer, dir string) (map[int64][]float64, error) {
 }
 
 // boostDays returns forecasts of daily values by client and cutoff. All clients share a model,
-// because one of them has a few hundred days.
+// because a single client has only a few hundred days.
 func (t *totals) boostDays(p *Peer, dir string, d *series.Dataset) (map[string]map[int64]float64, error) {
 	q := NewRequest(Sklearn, "absolute_error")
 	for _, c := range t.scores.Clients {
@@ -205,9 +206,9 @@ func (t *totals) boostDays(p *Peer, dir string, d *series.Dataset) (map[string]m
 	return out, nil
 }
 
-// dayInputs returns the inputs of a day's energy or peak of client i: energies and peaks of
-// earlier days, the calendar and the temperature. Values are relative to scale, in the unit of
-// what is forecast.
+// dayInputs returns the inputs for a day's energy or peak of client i, which are the energies
+// and peaks of earlier days, the calendar and the temperature. Values are relative to scale,
+// in the unit of the forecast quantity.
 func (t *totals) dayInputs(i, at int, peak bool, scale float64) []float64 {
 	energy, top := t.energy.Meter(i), t.peak.Meter(i)
 	own, other := energy.Load, top.Load
@@ -241,7 +242,7 @@ func (t *totals) dayInputs(i, at int, peak bool, scale float64) []float64 {
 	return x
 }
 
-// readForecasts reads what the peer wrote for the test rows.
+// readForecasts reads the peer's forecasts for the test rows.
 func readForecasts(dir string) ([]float64, error) {
 	b, err := os.ReadFile(filepath.Join(dir, "test.p"))
 	if err != nil {
@@ -280,7 +281,7 @@ func readUses(path string) (Uses, error) {
 			_, err = fmt.Sscan(lines[k+2], &name, &s.N, &s.Clients, &s.MAE, &s.RelativeMAE, &s.RelativeMean, &s.Bias)
 		}
 		if err != nil || name != q.name {
-			return u, fmt.Errorf("%s: no line of %s with the columns %s: remove it and measure again with --peer", path, q.name, strings.ReplaceAll(usesColumns, "\t", ", "))
+			return u, fmt.Errorf("%s: no line of %s with the columns %s; remove the file and measure again with --peer", path, q.name, strings.ReplaceAll(usesColumns, "\t", ", "))
 		}
 		*q.score = s
 	}

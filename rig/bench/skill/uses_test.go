@@ -13,8 +13,8 @@ import (
 	"loadstar/series"
 )
 
-// weekly returns two meters whose load depends on the day of the week and the hour, with a
-// gap, across the end of daylight saving, and scores of their last days.
+// weekly returns two meters and the scores of their last days. Their load depends on the
+// day of the week and the hour, has a gap, and includes the end of daylight saving.
 func weekly(t *testing.T) (*series.Dataset, *outlook.Scores) {
 	t.Helper()
 	berlin, err := time.LoadLocation("Europe/Berlin")
@@ -61,7 +61,7 @@ func TestTotals(t *testing.T) {
 	day := func(cutoff int64) float64 { return float64(1 + int(time.Unix(cutoff, 0).In(d.Clock).Weekday())) }
 	for name, of := range map[string]func(v float64) float64{
 		"naive-week":     func(v float64) float64 { return v },
-		"rolling-median": func(float64) float64 { return 4 }, // of 1 to 7
+		"rolling-median": func(float64) float64 { return 4 }, // the median of 1 to 7
 		"rolling-mean":   func(float64) float64 { return 4 },
 		"ridge-rich":     func(v float64) float64 { return v },
 	} {
@@ -72,7 +72,7 @@ func TestTotals(t *testing.T) {
 		for _, cutoff := range s.SumDays {
 			want := of(day(cutoff))
 			energy, peak, at := r.Day("b", cutoff)
-			// A day has 23 hours of the load and one of five times as much.
+			// A day has 23 hours of the load and one hour of five times the load.
 			if math.Abs(energy-28*want) > 0.3 || math.Abs(peak-5*want) > 0.1 || at != 18 {
 				t.Errorf("%s on day %g: energy %g, peak %g in hour %d, want %g, %g, 18", name, day(cutoff), energy, peak, at, 28*want, 5*want)
 			}
@@ -112,7 +112,8 @@ func TestBoostDays(t *testing.T) {
 	}
 }
 
-// TestUsesTable checks that a table of boosting survives, and that one of other days is found.
+// TestUsesTable checks that an existing table of boosting is kept, and that a table of other
+// days is detected.
 func TestUsesTable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x-uses.tsv")
 	want := Uses{"boosting", &outlook.SumScore{N: 3, Clients: 2, MAE: 1.5, RelativeMAE: 0.5, RelativeMean: 0.6, Bias: -0.1}, &outlook.SumScore{N: 4}, &outlook.SumScore{N: 5}}
@@ -125,7 +126,8 @@ func TestUsesTable(t *testing.T) {
 	}
 }
 
-// TestWriteUses checks that a row has the rivals of every group, and that empty rows are left out.
+// TestWriteUses checks that a row has the rivals of every group, and that empty rows are
+// omitted.
 func TestWriteUses(t *testing.T) {
 	d, _ := weekly(t)
 	score := func(x float64) *outlook.SumScore {

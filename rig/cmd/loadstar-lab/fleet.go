@@ -36,23 +36,24 @@ and covers whole rounds.
 The shared layers have 24 kB (bose2023 with a personal head), 95 kB (dense, the
 default model) or 170 kB (bose2023 with all layers shared).
 
-The first table says what a counted update costs the server, in milliseconds of
-CPU time, compared with bare engines that are measured after each repetition: an
-HTTP/1.1 call over mutual TLS with the same bytes both ways over as many
-connections (HTTP), adding up and counting in the ledger by whole batches
-(COUNT). RATIO is the server's time divided by HTTP plus COUNT. None of them
-includes the CPU time of PostgreSQL. The second table has the other costs of an
-update. PUSH is the time from the arrival of a result at the server until it is
-counted, within a factor of two. TO ANSWER is the time that its agent waits,
-which includes the time that the server holds the answer. Figures are medians
-over the repetitions (--turns), and latencies quantiles of all calls.
+The first table shows the server's cost of a counted update in milliseconds of
+CPU time. It compares that cost with bare engines, which are measured after each
+repetition: an HTTP/1.1 call over mutual TLS with the same bytes in both
+directions over as many connections (HTTP), and the adding and counting of whole
+batches in the ledger (COUNT). RATIO is the server's time divided by HTTP plus
+COUNT. None of them includes the CPU time of PostgreSQL. The second table shows
+the other costs of an update. PUSH is the time from the arrival of a result at
+the server until it is counted, within a factor of two. TO ANSWER is the time
+for which the update's agent waits, including the time for which the server
+delays the answer. Figures are medians over the repetitions (--turns), and
+latencies are quantiles over all calls.
 
-Syncs of the disk are counted by the kernel, which needs root and tracefs (mount
--t tracefs none /sys/kernel/tracing); otherwise they are -1. With PostgreSQL they
-include those of its log.
+The kernel counts syncs of the disk, which requires root and tracefs (mount -t
+tracefs none /sys/kernel/tracing); otherwise the count is -1. With PostgreSQL
+the count includes syncs of its log.
 
 The command fails if a result is rejected, lost or counted twice, or if an agent
-was told something that the ledger contradicts. With --json the last line is the
+received a verdict that contradicts the ledger. With --json the last line is the
 result; its ratio and calls_per_update are the largest of all sizes.`,
 		Example: "  loadstar-lab bench fleet\n  loadstar-lab bench fleet --agents 200 --seconds 2 --turns 1 --size 24k",
 		Args:    cobra.NoArgs,
@@ -61,7 +62,7 @@ result; its ratio and calls_per_update are the largest of all sizes.`,
 	f := cmd.Flags()
 	addBackends(f, &o.c.Backends)
 	f.IntVar(&o.c.Agents, "agents", 10_000, "number of agents, with one client each")
-	f.Float64Var(&o.c.Cohort, "cohort", 0.7, "share of the agents that a round needs results from")
+	f.Float64Var(&o.c.Cohort, "cohort", 0.7, "share of the agents whose results a round needs")
 	f.StringSliceVar(&o.c.Sizes, "size", []string{"24k", "95k", "170k"}, "sizes of the shared layers: 24k, 95k, 170k")
 	f.IntVar(&o.c.Turns, "turns", 3, "number of repetitions")
 	f.Float64Var(&o.c.Seconds, "seconds", 10, "minimum seconds per server measurement; the bare engines take at most 5 each")
@@ -141,8 +142,8 @@ func newFleetHTTP() *cobra.Command {
 	return cmd
 }
 
-// newAgents returns a hidden command. The tests of the dashboard run it against a
-// server of their own.
+// newAgents returns a hidden command. The dashboard's tests run it against their own
+// server.
 func newAgents() *cobra.Command {
 	var c fleet.AgentsConfig
 	cmd := &cobra.Command{
@@ -163,7 +164,7 @@ func newAgents() *cobra.Command {
 	f.StringVar(&c.Server, "server", "https://localhost:7443", "address of the server")
 	f.StringVar(&c.Operator, "operator", "loadstar-data/operator", "`folder` with an operator's certificate")
 	f.IntVar(&c.Agents, "agents", 42, "number of agents")
-	f.IntVar(&c.Clients, "clients", 1, "number of clients of each agent")
+	f.IntVar(&c.Clients, "clients", 1, "number of clients per agent")
 	f.StringVar(&c.Prefix, "prefix", "virtual", "beginning of the clients' names")
 	return cmd
 }

@@ -22,7 +22,7 @@ func newWindows() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "windows",
 		Short: "Benchmark gathering a batch against training on it",
-		Long: `Benchmark gathering a batch against training on it, on one core and in turn. A
+		Long: `Benchmark gathering a batch against training on it, on one core and in alternation. A
 batch has 64 windows of 12 steps by 8 inputs, from random meters at random
 times. The training step is that of the bose2023 model. The benchmark also
 measures finding a meter's examples, which happens once per meter. Figures are

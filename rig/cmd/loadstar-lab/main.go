@@ -1,5 +1,5 @@
-// Command loadstar-lab reproduces papers and runs benchmarks. It is a program of its own, so that
-// what is installed to make forecasts contains no load generator and no rivals in Python.
+// Command loadstar-lab reproduces papers and runs benchmarks. It is a separate program, so that
+// an installation for forecasting contains no load generator and no rivals in Python.
 package main
 
 import (
@@ -24,9 +24,9 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "loadstar-lab",
 		Short: "Papers and benchmarks of Loadstar",
-		Long: `Reproduce the papers of the repository, and measure Loadstar on this machine. The
-benchmarks of the server start the program loadstar, which is beside this one or
-on the PATH.`,
+		Long: `Reproduce the papers of the repository, and measure Loadstar on this
+machine. The benchmarks of the server start the program loadstar, which must be in
+the same folder or on the PATH.`,
 		Version: version,
 	}
 	root.AddCommand(newReproduce(), newBench())

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 }
 
 // withProduct builds loadstar and puts it on the PATH, for scripts and benchmarks that need it.
-// Commands of scripts are this program too, and have it already.
+// Commands of scripts are also this program, and find it there already.
 func withProduct() (dir string, err error) {
 	if filepath.Base(os.Args[0]) == "loadstar-lab" {
 		return "", nil

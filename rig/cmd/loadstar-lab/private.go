@@ -18,21 +18,21 @@ func newPrivate() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "private",
-		Short: "Measure what private runs cost agents, server and keeper",
-		Long: `Measure what private runs cost agents, server and keeper, with the model dense of
-the plan day-ahead. The server runs in its own process, with the simulated agents
-of bench fleet. Plain rounds, private rounds without a check and private rounds
-with check norm alternate. Ratios compare the server's CPU time per counted
-update of the same repetition (--turns), and figures are medians over the
+		Short: "Measure the cost of private runs for agents, server and keeper",
+		Long: `Measure the cost of private runs for agents, server and keeper, with
+the model dense of the plan day-ahead. The server runs in its own process, with the
+simulated agents of bench fleet. Plain rounds, private rounds without a check and
+private rounds with check norm alternate. Ratios compare the server's CPU time per
+counted update of the same repetition (--turns), and figures are medians over the
 repetitions. The CPU time of PostgreSQL is not included.
 
-The keeper is also measured without a network: the CPU time of a release of
+The keeper is also measured without a network, by the CPU time of a release of
 rounds with the given numbers of members (--members). An agent's time is that for
 encoding and masking an update in this process.
 
-The merge wait is how much later than in a plain run the next round opens after the
-close of a round. The command fails in the same cases as bench fleet. With --json
-the last line is the result.`,
+The merge wait is the additional time from the close of a round to the opening of
+the next one, compared with a plain run. The command fails in the same cases as
+bench fleet. With --json the last line is the result.`,
 		Example: "  loadstar-lab bench private --json\n  loadstar-lab bench private --agents 100 --seconds 2 --turns 1 --members 100",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -45,17 +45,17 @@ command was interrupted, run it again to continue. The name all stands for all
 papers; with --quick or --verify it can be left out.
 
 With --quick the experiments are small and only show that everything works, and
-the sample in datasets/sample stands in for real data that is missing. Without
---quick, parts whose data is missing are skipped; loadstar data fetch gets it.
-With --save the results are written to papers/PAPER/ours.tsv, and everything that
-follows from them: the verdicts in claims.yaml, and the generated sections of
-README.md.
+the sample in datasets/sample replaces missing real data. Without --quick, parts
+with missing data are skipped; loadstar data fetch downloads the data. With
+--save the results are written to papers/PAPER/ours.tsv, together with
+everything that is computed from them: the verdicts in claims.yaml, and the
+generated sections of README.md.
 
 With --verify nothing is trained. The command computes every verdict and every
 generated section from ours.tsv and published.tsv, and fails if a file differs.
-For all papers it also checks docs/reference/papers.md, changes figures to see
-which rules can fail, and ends with one line of counts. --write writes the files
-instead.`,
+For all papers it also checks docs/reference/papers.md, changes figures to find
+out which rules can fail, and ends with one line of counts. --write writes the
+files instead.`,
 		Example: "  loadstar-lab reproduce bose2023 --quick\n  loadstar-lab reproduce bose2023 --save\n  loadstar-lab reproduce all --verify",
 		Args:    cobra.MaximumNArgs(1),
 		RunE:    r.start,
@@ -88,7 +88,7 @@ func (r *reproduction) start(cmd *cobra.Command, args []string) error {
 	names := paper.Names(papersDir)
 	all := len(args) == 0 || args[0] == "all"
 	if len(names) == 0 {
-		return fmt.Errorf("no papers in %s: run the command in the repository", papersDir)
+		return fmt.Errorf("no papers in %s; run the command at the root of the repository", papersDir)
 	}
 	if !all {
 		names = args
@@ -157,7 +157,7 @@ func (r *reproduction) check(cmd *cobra.Command, names []string, all bool) error
 		}
 	}
 	if len(count.Stuck) > 0 {
-		return fmt.Errorf("no change of the figures turns the rules %s: mend them, or mark them as arithmetic", strings.Join(count.Stuck, ", "))
+		return fmt.Errorf("no change of the figures changes the result of the rules %s; correct them, or mark them as arithmetic", strings.Join(count.Stuck, ", "))
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "rules that 30 %% of one figure turns: %d\n%s\n", count.Narrow, &count)
 	return nil
@@ -237,7 +237,7 @@ func datasetPath(name string) string {
 }
 
 // adapt replaces missing datasets of a paper with the sample in the quick form, and otherwise
-// removes them. The paper's note says so.
+// removes them. The paper's note reports both.
 func (r *reproduction) adapt(study *paper.Paper) error {
 	var missing, fetch []string
 	for _, name := range study.Spec.Datasets() {
@@ -275,7 +275,7 @@ func (r *reproduction) adapt(study *paper.Paper) error {
 	return nil
 }
 
-// sourceOf returns what a user fetches to get the files of a dataset.
+// sourceOf returns the source that a user must fetch to get the files of a dataset.
 func sourceOf(d *read.Description) string {
 	folder, _, _ := strings.Cut(d.Load.Files[0], "/")
 	for _, s := range source.Sources() {

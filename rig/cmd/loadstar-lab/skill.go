@@ -22,16 +22,16 @@ func newSkill() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "skill",
 		Short: "Measure baselines and gradient boosting",
-		Long: `Measure rivals of a model: the baselines, and with --peer gradient boosting with
-scikit-learn (histogram trees, 31 leaves, rate 0.05, at most 600 trees) on the
-features of the model dense. --xgboost adds XGBoost (depth 6, rate 0.05, at most
-1000 trees), and --pooled one model of it for all clients, with the client as an
-input. The number of trees is chosen on the validation split. Boosting needs
-Debian's python3-sklearn and python3-xgboost and runs on one thread.
+		Long: `Measure rivals of a model. These are the baselines and, with --peer,
+gradient boosting with scikit-learn (histogram trees, 31 leaves, rate 0.05, at most
+600 trees) on the features of the model dense. --xgboost adds XGBoost (depth 6, rate
+0.05, at most 1000 trees), and --pooled one model of it for all clients, with the
+client as an input. The number of trees is chosen on the validation split. Boosting
+needs Debian's python3-sklearn and python3-xgboost and runs on one thread.
 
 With --out the MAE of every client and method on the validation and the test
 split is written to DIR/DATASET-STEPS.tsv. A run that was interrupted
-continues there.`,
+continues from that file.`,
 		Example: "  loadstar-lab bench skill --data datasets/sample\n  loadstar-lab bench skill --data datasets/sample --h 24 --peer --out skill",
 		RunE:    o.run,
 	}
@@ -39,7 +39,7 @@ continues there.`,
 	f.StringVar(&o.data, "data", "", cli.DatasetUsage)
 	f.StringVar(&o.root, "root", "", cli.RootUsage)
 	f.StringVar(&o.h, "h", "", "forecast all of the next `H` hours, or a duration such as 30m or 2d (default the next step)")
-	f.IntVar(&o.options.Stride, "stride", 0, "steps between scored origins (default 1, or those of 6 hours for several steps)")
+	f.IntVar(&o.options.Stride, "stride", 0, "steps between scored origins (default 1, or 6 hours for several steps)")
 	f.IntVar(&o.options.Clients, "clients", 14, "number of clients, evenly spaced; 0 means all")
 	f.BoolVar(&o.peer, "peer", false, "also measure gradient boosting with scikit-learn")
 	f.BoolVar(&o.options.XGBoost, "xgboost", false, "also measure XGBoost, one model for each client")
