@@ -253,7 +253,7 @@ func certificateOf(c directory.Certificate) *v1.Certificate {
 // RevokeCertificate refuses a certificate from now on.
 func (o *people) RevokeCertificate(ctx context.Context, r *v1.RevokeCertificateRequest) (*v1.RevokeCertificateResponse, error) {
 	if strings.Trim(r.Serial, "0123456789abcdef") != "" || len(r.Serial) < 4 || len(r.Serial) > 32 {
-		return nil, invalid("only a certificate can be renewed, but this call uses a session", r.Serial)
+		return nil, invalid("%q is not a serial number: it needs 4 to 32 hexadecimal digits, as 'loadstar user certificate list' shows them", r.Serial)
 	}
 	c, err := o.Ledger.Users.RevokeCertificate(ctx, r.Serial, actor(ctx), time.Now())
 	if err != nil {
