@@ -369,7 +369,7 @@ func FuzzPoint(f *testing.F) {
 		for i, s := range left.Scores() {
 			want := whole.Scores()[i].Value
 			if s.Name == "bias" || s.Name == "nmae" {
-				continue // its terms cancel; checked above
+				continue // the terms cancel; checked above
 			}
 			if !near(s.Value, want, 1e-14) {
 				t.Errorf("%s is %v for merged halves, %v for the whole", s.Name, s.Value, want)
