@@ -161,7 +161,7 @@ type agent struct {
 	worklist  *worklist
 	// training is held while a job or an audit uses the session and the blobs.
 	training  sync.Mutex
-	session   *session // of the most recent plan
+	session   *session // session of the most recent plan
 	pulse     pulse
 	contacted chan struct{} // receives a signal after each check-in
 	renewed   chan struct{} // receives a signal after each renewal

@@ -429,7 +429,7 @@ func TestChaos(t *testing.T) {
 	if testing.Short() {
 		restarts = 4
 	}
-	var resumed atomic.Int64 // of all plans, because some have too few downloads for one to be cut
+	var resumed atomic.Int64 // number in all plans, because some plans have too few downloads for one to be cut
 	t.Cleanup(func() {
 		if resumed.Load() == 0 {
 			t.Error("no download was resumed")

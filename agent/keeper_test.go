@@ -568,7 +568,7 @@ func TestPrivateDeclined(t *testing.T) {
 	p.mu.Unlock()
 	p.enrolledWith(t, trusted)
 	old := statements[0]
-	renewed.Store(int64(80 * 24 * time.Hour)) // its statement expires soon
+	renewed.Store(int64(80 * 24 * time.Hour)) // the statement expires soon
 	newer := signed(t, trusted)
 	renewed.Store(0)
 	day := mask.Day(now())

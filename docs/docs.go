@@ -8,7 +8,7 @@ import _ "embed"
 //go:embed glossary.md
 var Glossary string
 
-// Runbooks says what to do about faults, and Alerts about the other alerts.
+// Runbooks explains what to do about faults, and Alerts what to do about the other alerts.
 //
 //go:embed how-to/runbooks.md
 var Runbooks string

@@ -1,7 +1,6 @@
-// Package fed contains the types of federated training, which are what a client receives
-// and returns, and the small interfaces that algorithms implement. The algorithms are in
-// its subpackages, one file each, and fed/recipe composes them under the names of their
-// papers.
+// Package fed contains the types of federated training: what a client receives and returns,
+// and the small interfaces that algorithms implement. The algorithms are in its subpackages,
+// one file each, and fed/recipe composes them under the names of their papers.
 //
 // A client's weights are one flat vector. A partition splits it into shared weights,
 // which are sent, and personal weights, which never leave the client. A server sends a

@@ -91,7 +91,7 @@ type Client struct {
 	// which the learning rate rises linearly.
 	RateEnd float64 `yaml:"lr_end"`
 	Warmup  int     `yaml:"warmup"`
-	// Moments says what happens to the optimizer's moments between rounds: reset, kept or
+	// Moments determines what happens to the optimizer's moments between rounds: reset, kept or
 	// averaged.
 	Moments string `yaml:"moments"`
 	// Begin determines the shared weights from which a client's turn starts: received (the

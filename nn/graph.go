@@ -12,7 +12,7 @@ import (
 type wired struct {
 	stage
 	from       []int      // the nodes that the stage reads
-	gradients  []gradient // what it does with their gradients
+	gradients  []gradient // how the gradients of its inputs are passed on
 	begin, end int        // its weights in the weight vector
 }
 
@@ -38,7 +38,7 @@ func Build(lookback, inputs int, blocks ...Block) (*Net, error) {
 	}
 	n := &Net{lookback: lookback, inputs: inputs, blocks: slices.Clone(blocks)}
 	n.nodes = []nodeInfo{{rows: lookback * inputs}}
-	names := []string{Input}       // of the input and of the blocks so far
+	names := []string{Input}       // names of the input and of the blocks so far
 	at := map[string]int{Input: 0} // their nodes
 	layers, tensors := map[string]bool{}, map[string]bool{}
 	for i, b := range blocks {

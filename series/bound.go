@@ -81,7 +81,7 @@ func Impossible(load []float32, stepsPerDay int) (steps []int) {
 	if math.IsInf(bound, 1) {
 		return nil
 	}
-	around := 0.0 // of the 28 days around the step
+	around := 0.0 // bound of the 28 days around the step
 	until := -1   // the last step to which it applies
 	for i, v := range load {
 		if !Beyond(v, bound) {

@@ -7,7 +7,7 @@ import "math"
 // has all targets of its origin.
 type Example struct{ Last, Target int }
 
-// Readiness says whether a model can forecast from an origin.
+// Readiness tells whether a model can forecast from an origin.
 type Readiness int
 
 // The states of the inputs of an origin.

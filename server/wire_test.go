@@ -148,7 +148,7 @@ func (rec *recorder) settled() bool {
 // appear.
 type secrets struct {
 	words  map[uint32]string // values of four bytes, which may also occur by chance
-	decoys map[uint32]bool   // as many values as in words, of similar size, but not secrets
+	decoys map[uint32]bool   // harmless values, of the same number and similar size as words
 	pairs  map[uint64]string // values of eight bytes, which do not occur by chance
 	longs  map[[16]byte]string
 	texts  map[string]string

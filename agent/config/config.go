@@ -66,7 +66,7 @@ type Store struct {
 	Flush Duration `yaml:"flush"`
 }
 
-// Client says where the readings of a client come from.
+// Client describes where the readings of a client come from.
 type Client struct {
 	// Source is where readings come from: push (inbox and HTTP) or mqtt.
 	Source string `yaml:"source"`
@@ -134,7 +134,7 @@ type HTTP struct {
 	TokenFile string `yaml:"token_file"`
 }
 
-// Forecast says what is forecast and when.
+// Forecast configures what is forecast and when.
 type Forecast struct {
 	// H is the forecast horizon, at most 14 days.
 	H Duration `yaml:"h"`
@@ -150,7 +150,7 @@ type Forecast struct {
 	Fallback string `yaml:"fallback"`
 }
 
-// Share says what may leave the agent.
+// Share determines what may leave the agent.
 type Share struct {
 	// Scores is true if the server may see scores, which contain neither loads nor time series.
 	Scores bool `yaml:"scores"`

@@ -134,7 +134,7 @@ func (is *issuer) issueNow(ctx context.Context, name string) (*Issued, error) {
 	}
 	m := is.members[name]
 	if m == nil {
-		return nil, ErrUnknown // it was removed in the meantime
+		return nil, ErrUnknown // the client was removed in the meantime
 	}
 	snap, err := is.snapshot([]string{name}, cutoff)
 	if err != nil {

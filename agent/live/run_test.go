@@ -259,7 +259,7 @@ func TestScoresAgain(t *testing.T) {
 			if m.revision == 0 {
 				t.Fatal("there was no correction")
 			}
-			m.revision = 0 // as after a restart
+			m.revision = 0 // the value after a restart
 		}
 		if !s.Tick() {
 			t.Fatal(s.Ready())

@@ -48,7 +48,7 @@ func (w *watch) decode(x *stateformat.Reader) {
 	state := x.Bytes()
 	w.judged, w.raised, w.seen, w.since = x.Int(), x.Int(), x.Int(), x.Int()
 	if err := w.detector.UnmarshalBinary(state); err != nil {
-		w.detector = calibrate.Detector{} // it learns again what is usual
+		w.detector = calibrate.Detector{} // the new detector learns again what is usual
 	}
 }
 

@@ -183,14 +183,14 @@ func TestSourceMistakes(t *testing.T) {
 		{"a wrong value", Source{Client: "a", Topic: "t/a", Preset: "zigbee2mqtt", Value: "enrgy"}, "its values are energy, power"},
 		{"a wrong kind", Source{Client: "a", Topic: "t/a", Preset: "tasmota", Kind: "interval"}, `of kind "interval"; its values are ENERGY.Total, ENERGY.Power`},
 		{"notifications", Source{Client: "a", Topic: "s/events/rpc", Preset: "shelly-gen2"}, "add value with the component"},
-		{"a component", Source{Client: "a", Topic: "s/status/wifi", Preset: "shelly-gen2"}, `"wifi" of a Shelly device is no meter`},
+		{"a component", Source{Client: "a", Topic: "s/status/wifi", Preset: "shelly-gen2"}, `"wifi" of a Shelly device is not a meter`},
 		{"a topic of generation 2", Source{Client: "a", Topic: "s/online", Preset: "shelly-gen2"}, "end in /status/COMPONENT or /events/rpc"},
 		{"a topic of generation 1", Source{Client: "a", Topic: "shellies/s/relay/0", Preset: "shelly-gen1"}, "use shellies/ID/emeter/N/total"},
 		{"returned energy", Source{Client: "a", Topic: "shellies/s/emeter/0/total_returned", Preset: "shelly-gen1"}, "use shellies/ID/emeter/N/total"},
 		{"an empty key", Source{Client: "a", Topic: "t", Value: "a..b", Unit: "kWh"}, "separated by dots"},
 		{"a deep path", Source{Client: "a", Topic: "t", Value: "a.b.c.d.e.f.g.h.i", Unit: "kWh"}, "at most 8 keys"},
 		{"an interval without a time", Source{Client: "a", Topic: "t", Value: "a", Kind: "interval", Unit: "kW"}, "needs the path of its time"},
-		{"a time of a bare number", Source{Client: "a", Topic: "t", Time: "a", Unit: "kWh"}, "none of the value"},
+		{"a time of a bare number", Source{Client: "a", Topic: "t", Time: "a", Unit: "kWh"}, "not the path of the value"},
 		{"a time of a preset", Source{Client: "a", Topic: "t/a", Preset: "tasmota", Time: "Time"}, "determines the time"},
 	} {
 		t.Run(x.name, func(t *testing.T) {

@@ -145,7 +145,7 @@ func TestAgentKilled(t *testing.T) {
 	done := fmt.Sprintf("%d messages", sent)
 	testkit.Eventually(t, done, func() bool {
 		time.Sleep(500 * time.Millisecond)
-		if err := child.Kill(); err != nil { // so that the store can be opened
+		if err := child.Kill(); err != nil { // a running child would lock the store
 			t.Fatal(err)
 		}
 		s, _, err := realIntake(path)

@@ -62,7 +62,7 @@ and writes nothing if that fails.`,
 	f.StringSliceVar(&hints.Load, "load", nil, "load tables: files or patterns in PATH (default detected)")
 	f.StringSliceVar(&hints.Weather, "weather", nil, "weather tables (default detected)")
 	f.StringSliceVar(&hints.Meters, "meters", nil, "tables of meters (default detected)")
-	f.BoolVar(&o.setup.Ask.Defaults, "yes", false, "use the default answers; --zone has none")
+	f.BoolVar(&o.setup.Ask.Defaults, "yes", false, "use the default answers; --zone has no default")
 	f.BoolVar(&o.setup.Replace, "force", false, "replace an existing description")
 	f.BoolVar(&o.asJSON, "json", false, "print JSON")
 	return cmd

@@ -78,7 +78,7 @@ not from the model.`,
 func (o *forecastOptions) add(f *pflag.FlagSet) {
 	f.StringVar(&o.data, "data", "", cli.DatasetUsage)
 	f.StringVar(&o.root, "root", "", cli.RootUsage)
-	f.StringVar(&o.h, "h", "", "how far to forecast: "+cli.HoursUsage+" (default as far as the model forecasts)")
+	f.StringVar(&o.h, "h", "", "how far to forecast, "+cli.HoursUsage+" (default as far as the model forecasts)")
 	f.StringVar(&o.at, "at", "", "cutoff, such as 2026-11-15T14:00:00Z; without an offset on the dataset's clock (default the end of each meter's newest reading)")
 	f.StringVar(&o.levels, "levels", "0.1,0.5,0.9", "quantiles")
 	f.StringSliceVar(&o.c.Clients, "client", nil, "forecast only this meter; may be repeated")

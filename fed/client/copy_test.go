@@ -35,7 +35,7 @@ func TestClientStates(t *testing.T) {
 				theta[j] = float32(float64(theta[j]) + 0.01*float64(d)/(math.Sqrt(v[j])+1e-4))
 			}
 			near(t, "copy", c.Kept[personal:][:shared], theta, 1e-6)
-			copy(theta, c.Kept[personal:]) // so that errors do not add up
+			copy(theta, c.Kept[personal:]) // prevents errors from adding up
 			for j := range v {
 				if got := float64(c.Kept[personal+shared+j]); math.Abs(got-v[j]) > 1e-5*v[j] {
 					t.Fatalf("round %d: second moment %d is %v, want %v", r, j, got, v[j])

@@ -279,8 +279,8 @@ func (p *Policy) Check(plan *fed.Plan, fleet int) (reasons []string) {
 	return reasons
 }
 
-// checkSteps returns the reasons to decline the way in which a plan's clients take their
-// steps.
+// checkSteps returns the reasons to decline a plan because of its local steps: how they draw
+// examples, and which optimizer they use.
 func (p *Policy) checkSteps(plan *fed.Plan, d recipe.Draw) (reasons []string) {
 	if d.Steps == 0 && !p.FullPasses {
 		reasons = append(reasons, "an update passes over all examples of its client, so two updates can differ in one example (policy.full_passes)")

@@ -171,7 +171,7 @@ func validateRows(p *fed.Plan, add report) {
 		add("model.scaling", "model.scaling is %s; with model %s it must be client", m.Scaling, m.Name)
 	}
 	if interval == 0 {
-		interval = shortestInterval // that of the dataset is not known yet
+		interval = shortestInterval // the dataset's interval is not known yet
 	}
 	if err := checkInterval(interval); err != nil {
 		add("model.interval", "model.interval is %s; %s", fed.Duration(interval), err)

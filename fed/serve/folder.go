@@ -60,7 +60,7 @@ type Folder struct {
 
 	template []float32 // the shared weights, and 0 for the personal ones
 	layout   atomic.Pointer[layout]
-	spare    sync.Pool // of *[]float32 with all weights of one client
+	spare    sync.Pool // contains *[]float32 with all weights of one client
 }
 
 // WeightsFile returns the name of the file for a client's weights in the folder personal or

@@ -64,7 +64,7 @@ type Tracker struct {
 	open      []issue // issues with targets that are not known yet, oldest first
 	spare     []issue // memory of closed issues
 	errors    ring[errorSums]
-	residuals ring[[]residual] // of each day, by step of the day
+	residuals ring[[]residual] // residuals of each day, by step of the day
 	shifts    []shift          // by hour
 	scratch   []float64
 	next      int     // the first step that is not observed yet

@@ -102,7 +102,7 @@ func difference(model, week float64) float64 {
 }
 
 // CheckCoverage judges the share of loads within an interval over 28 days. Nominal is the
-// share that the interval should contain. Targets is the number of loads.
+// share that the interval should contain. Targets is the number of loads in these 28 days.
 func CheckCoverage(coverage, nominal float64, targets int) Alarm {
 	if targets >= leastTargets && math.Abs(coverage-nominal) > coverageOff {
 		return Coverage

@@ -165,8 +165,8 @@ func newState(c Config) (*State, error) {
 	return s, nil
 }
 
-// tracked returns the number of steps for which the errors of fallbacks are tracked. A sum
-// has no other rows than its members.
+// tracked returns the number of steps for which the errors of fallbacks are tracked. For a sum
+// it is the horizon, because a sum has no rows beyond those of its members.
 func (s *State) tracked() int {
 	if s.group {
 		return s.c.H

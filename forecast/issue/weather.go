@@ -3,18 +3,18 @@ package issue
 // Advice explains a finding in plain words, and what to do.
 type Advice struct{ Message, Advice string }
 
-const postWeather = "Give a weather forecast for the place of the meter, for example with weather.address in agent.yaml: docs/how-to/weather.md says how."
+const postWeather = "Give a weather forecast for the place of the meter, for example with weather.address in agent.yaml: docs/how-to/weather.md explains how."
 
 // weatherCosts describes the loss of accuracy if a model's weather is unknown. The figures
 // come from trained day-ahead models with the weather of the day before (see
 // docs/forecast.md).
 var weatherCosts = map[Reason]Advice{
 	WeatherPersisted: {
-		"The model was trained with weather, but there is no weather forecast. The weather of the day before stands for it. Errors of electrically heated homes are about 32 % higher by this, in one of ten homes 66 %; in other homes about 2 %, in buildings hardly at all.",
+		"The model was trained with weather, but there is no weather forecast. The weather of the day before is used instead. Errors are then about 32 % higher in electrically heated homes (66 % in one of ten), about 2 % higher in other homes, and hardly higher in buildings.",
 		postWeather,
 	},
 	WeatherClimatology: {
-		"The model was trained with weather, but there is no recent weather. The usual weather stands for it. Errors of electrically heated homes can be more than 32 % higher by this; in buildings hardly at all.",
+		"The model was trained with weather, but there is no recent weather. The usual weather is used instead. Errors can then be more than 32 % higher in electrically heated homes, and are hardly higher in buildings.",
 		postWeather,
 	},
 	WeatherMissing: {

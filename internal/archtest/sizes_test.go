@@ -15,7 +15,7 @@ import (
 // A reader has to keep a whole type or function in mind. Larger ones can be divided at a
 // seam.
 const (
-	maxMethods = 45 // of a type, including unexported ones
+	maxMethods = 45 // maximum for a type, including unexported methods
 	maxLines   = 100
 	// A constructor of a command contains its help and its flags, while the command's work is
 	// a method.

@@ -58,7 +58,7 @@ func Writable(l *finding.List, check, dir string) {
 		if err == nil {
 			err = f.Sync()
 		}
-		_ = f.Close() // it was synced, or an error is reported
+		_ = f.Close() // the file was synced, or an error is reported
 		if gone := os.Remove(f.Name()); err == nil {
 			err = gone
 		}

@@ -95,7 +95,7 @@ func TestDeath(t *testing.T) {
 	if err := parent.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	parent.Wait() // it was killed
+	parent.Wait() // the parent was killed
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		if err != nil || strings.Contains(string(stat), ") Z ") {

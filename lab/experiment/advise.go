@@ -28,7 +28,7 @@ type Advising struct {
 	Dataset  *series.Dataset
 	Kernel   *kernel.Set
 	Parallel int
-	Targets  string // what to forecast, such as 24h
+	Targets  string // length of the forecast, such as 24h
 	Rounds   int
 	Progress func(done, of int)
 }

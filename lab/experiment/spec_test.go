@@ -187,13 +187,13 @@ func TestPapers(t *testing.T) {
 				}
 			}
 			if p.Data != "" {
-				continue // it trains nothing
+				continue // the part trains nothing
 			}
 			n, err := p.rounds()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if p.Data != "" { // it has no plans
+			if p.Data != "" { // the part has no plans
 				continue
 			}
 			checkReference(t, f, &p)

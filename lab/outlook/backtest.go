@@ -93,7 +93,7 @@ type ClientScore struct {
 	Days []int64 `json:"-"`
 
 	meter           series.Meter // with all readings
-	number          int          // of the meter
+	number          int          // number of the meter
 	frame           *series.Framer
 	h               int
 	first, newest   int64 // cutoffs of the first issue to score and of the newest one scored

@@ -41,7 +41,7 @@ type frame struct {
 	once  sync.Once
 	tails *serve.Tails
 	model *serve.Frame // nil if there is no model
-	young *serve.Frame // of the generic model; nil if there is none
+	young *serve.Frame // frame of the generic model; nil if there is none
 	err   error
 }
 

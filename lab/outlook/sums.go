@@ -244,7 +244,7 @@ func sumDay(all []*ClientScore, cutoff int64, d *series.Dataset) (loads, week []
 	return loads, week
 }
 
-// hour counts whether a forecast has the right step of a peak.
+// hour counts a forecast of a peak that has the right step, or is at most an hour away.
 func (e *errorSums) hour(at, forecast int, d *series.Dataset) {
 	apart := time.Duration(max(at-forecast, forecast-at)) * d.Interval
 	if apart == 0 {

@@ -460,7 +460,7 @@ func Representatives(runs []*Run) []*Run {
 		case !ok:
 			at[key] = len(to)
 			to = append(to, r)
-		case len(to[i].beside.Scores) > 0: // it was chosen before
+		case len(to[i].beside.Scores) > 0: // an earlier choice, which is kept
 		case len(r.beside.Scores) > 0 || byError(r.median(), to[i].median()) < 0:
 			to[i] = r
 		}

@@ -76,7 +76,7 @@ func (s *dataset) skill() (figure, bool) {
 // boxes are the rows of a chart of boxes.
 type boxes struct {
 	rows           []boxRow
-	drawn          []*method // of the rows
+	drawn          []*method // methods of the rows
 	names          []string  // clients that are dots
 	said           []string  // the rows described in words
 	lo, hi, lowest float64   // the axis, and the lowest median

@@ -90,7 +90,7 @@ func OfRun(ctx context.Context, b outlook.Backtest, name string, others []*Forec
 			return
 		}
 		if n := len(r.keys); n > 0 && r.keys[n-1].cutoff == x.Cutoff {
-			return // it is an issue of both kinds
+			return // an issue that is replayed and also selected comes twice
 		}
 		for _, row := range x.Rows {
 			r.keys = append(r.keys, key{x.Cutoff, row.Time})

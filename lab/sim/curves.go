@@ -14,10 +14,10 @@ import (
 // peaks accumulates the errors of a client's forecasts at the highest load of each day.
 type peaks struct {
 	from   int    // first step of the test split
-	at     []bool // whether a step from there on is the peak of its day
+	at     []bool // for each step of the test split, whether it is the peak of its day
 	errors metric.Point
 	load   mean
-	bias   float64 // of all forecasts
+	bias   float64 // bias of all forecasts
 }
 
 // begin finds the peaks of the days in a meter's test split.

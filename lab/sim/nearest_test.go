@@ -79,7 +79,7 @@ func (x besieged) hostile(names []string, bound float32) func(fed.Task, *fed.Upd
 			return
 		}
 		switch x.attack {
-		case "flipped": // as long as the limit allows
+		case "flipped": // flips the update and scales it to the maximum norm
 			by := -1.0
 			if norm := normOf(u.Delta); task.Limits.Norm > 0 && norm > 0 {
 				by = -task.Limits.Norm / norm

@@ -175,7 +175,7 @@ func (b *runner) folder() string { return filepath.Join(b.dir, fmt.Sprint(b.n.Ad
 // outcome is the result of a run.
 type outcome struct {
 	*run.Summary
-	files    map[string]string // as returned by comparable
+	files    map[string]string // the result of comparable
 	shared   []float32
 	personal map[string][]float32 // by client
 	rounds   []map[string]string  // rows of the table, as maps by column

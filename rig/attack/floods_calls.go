@@ -28,7 +28,7 @@ func loop(ctx context.Context, atOnce int, call func(ctx context.Context, worker
 					continue
 				}
 				failed.Add(1)
-				select { // as fast as refusals allow, but without exhausting the attacker's own CPU
+				select { // a short pause, which saves the attacker's own CPU time
 				case <-ctx.Done():
 				case <-time.After(20 * time.Millisecond):
 				}

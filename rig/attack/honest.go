@@ -28,7 +28,7 @@ const (
 // service measures the answers to honest callers.
 type service struct {
 	mu     sync.Mutex
-	times  []time.Duration // of the answered calls
+	times  []time.Duration // durations of the answered calls
 	failed int
 	last   error
 }

@@ -103,7 +103,7 @@ func try(ctx context.Context, url string, statements ...string) (refused, err er
 	defer cancel()
 	conn, err := pgx.Connect(ctx, url)
 	if err == nil {
-		defer func() { _ = conn.Close(ctx) }() // what was executed counts
+		defer func() { _ = conn.Close(ctx) }() // only the executed statements matter
 		for _, s := range statements {
 			if strings.TrimSpace(s) == "" {
 				continue

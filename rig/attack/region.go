@@ -164,7 +164,7 @@ func (a *Agent) claim(ctx context.Context, s *Server, run string, t *v1.Task, l 
 	pushed := []*v1.Turns{{Run: t.Run, Round: t.Round, Clients: l.clients}}
 	_, err = product.Eventually(ctx, 10*time.Second, func() (bool, error) {
 		if _, err := a.checkIn(ctx, &v1.ExchangeRequest{Pushed: pushed}); err != nil {
-			pushed = nil // it names a client of another agent
+			pushed = nil // the sum names a client of another agent
 		}
 		r, err := s.look(ctx, run)
 		if err == nil && len(r.Rounds) > 0 {

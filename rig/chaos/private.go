@@ -165,7 +165,7 @@ func (a *auditor) addReleases(ctx context.Context, f *findings) error {
 	for t := range released {
 		f.fault("the keeper has released round %d of %s, which the ledger does not have", t.round, t.run)
 	}
-	// A gateway that lets a result be checked while the round is released hears that it is late.
+	// The keeper refuses to check a result if it has released the round in the meantime.
 	if n := said(a.log, "refused a call") - said(a.log, "refused a call\" call=check rule=once"); n > 0 {
 		f.fault("the keeper has refused %d calls of honest servers; see its log", n)
 	}

@@ -219,7 +219,7 @@ func (r *rotation) pki(args ...string) string {
 
 func (r *rotation) show() string { return r.pki("show", "--json") }
 
-// t logs the duration of something.
+// t calls do and logs how long it took.
 func (r *rotation) t(what string, do func()) {
 	r.Helper()
 	begun := time.Now()
@@ -373,7 +373,7 @@ func (r *rotation) revoke(i int) {
 		r.Error(err)
 	}
 	p.mu.Lock()
-	p.exits = nil // it ended because the server refused it
+	p.exits = nil // the agent ended because the server refused it
 	p.mu.Unlock()
 
 	token, err := r.command(r.Context(), "token", "create")

@@ -191,7 +191,7 @@ func (n *node) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn,
 				return errno
 			}
 			f = opened.(*file)
-			defer func() { _ = f.Release(ctx) }() // it always succeeds
+			defer func() { _ = f.Release(ctx) }() // Release always succeeds
 		}
 		if errno := f.truncate(int64(size)); errno != 0 {
 			return errno

@@ -22,7 +22,7 @@ type numbers struct {
 	checked map[string]int // lengths of the blobs whose hash was verified, by name
 	known   map[string][sha256.Size]byte
 	spare   sync.Pool // of *[]byte
-	scratch sync.Pool // of *[64 << 10]byte
+	scratch sync.Pool // contains *[64 << 10]byte
 }
 
 func draw(size int) []byte {

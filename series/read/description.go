@@ -299,8 +299,8 @@ func oneOf(name string, value *string, values ...string) error {
 
 // times describes how to interpret the times in a table.
 type times struct {
-	clock    *time.Location // of the labels
-	local    *time.Location // of the calendar
+	clock    *time.Location // clock of the labels
+	local    *time.Location // clock of the calendar
 	interval time.Duration
 	end      bool // a time is the end of its interval
 }
@@ -452,8 +452,8 @@ func (d *Description) sources(t *Table, root string) ([]source, error) {
 	return files, nil
 }
 
-// Present reports whether the files of the dataset exist. A dataset that is generated has
-// none.
+// Present reports whether the files of the dataset exist. A generated dataset
+// has no files.
 func (d *Description) Present(root string) bool {
 	if d.Generate != "" {
 		return true

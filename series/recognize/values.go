@@ -69,8 +69,8 @@ func unzoned(s string) string {
 
 // numberForm lists the decimal separators that a number may have.
 type numberForm struct {
-	point, comma bool // it is a number with this decimal separator
-	grouped      bool // it has thousands separators of either kind
+	point, comma bool // the value is a number with this decimal separator
+	grouped      bool // the value has thousands separators of either kind
 }
 
 // formOf returns the form of a number. A number such as 1.234 or 1,234 has either three

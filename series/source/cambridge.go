@@ -46,7 +46,7 @@ const (
 type building struct {
 	fields    []string
 	candidate candidate
-	// core says whether the building is complete enough for core42.
+	// core means that the building is complete enough for core42.
 	core bool
 }
 

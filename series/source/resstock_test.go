@@ -15,8 +15,8 @@ import (
 const slack = 0.00045
 
 // hidden finds values for a home's series that round to the group's values and reproduce
-// the figures in its meters.csv. The source has more digits than the group, and load and
-// figures are computed from them.
+// the figures in its meters.csv. The source's values have more digits than the group's, and the
+// load and the figures are computed from the longer values.
 type hidden struct {
 	group home // the group's values
 	home       // the values that were found

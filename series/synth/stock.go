@@ -20,7 +20,7 @@ const StockVersion = 1
 type Stock struct {
 	Name     string
 	Zone     string // IANA name; the buildings follow its legal clock
-	Start    int64  // of the first quarter hour, in Unix seconds
+	Start    int64  // start of the first quarter hour, in Unix seconds
 	Interval time.Duration
 	Statics  []string // names of StockBuilding.Static
 	Weather  []string // names of the columns that WeatherColumns returns

@@ -25,7 +25,7 @@ type kind struct {
 	// cool and heat are in W/m2 per kelvin of difference from the outdoor temperature at
 	// which the building needs neither cooling nor heating.
 	cool, heat float64
-	balance    float64 // that temperature in °C; heating starts a few kelvin below it
+	balance    float64 // balance temperature in °C; heating starts a few kelvin below it
 	electric   float64 // share of buildings with electric heating
 
 	hours    [3]shape // workday, Saturday, Sunday

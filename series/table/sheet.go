@@ -73,7 +73,7 @@ func OpenSheet(r io.ReaderAt, size int64, name string) (*Sheet, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w (%v)", errNot, err)
 	}
-	defer func() { _ = f.Close() }() // it is only read; Close removes the temporary files of large sheets
+	defer func() { _ = f.Close() }() // the file is only read; Close removes the temporary files of large sheets
 	b := book{File: f, parts: parts}
 	if props, err := f.GetWorkbookProps(); err == nil && props.Date1904 != nil {
 		b.from1904 = *props.Date1904

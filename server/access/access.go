@@ -98,7 +98,8 @@ func (c Caller) Again(ctx context.Context) (Caller, error) {
 	return c.gate.certificate(ctx, c.proof, c.Name, time.Now())
 }
 
-// Need returns an error that names what if the caller's role does not include the minimum role.
+// Need returns an error if the caller's role does not include the minimum role. The error
+// contains what, the name of the action.
 func (c Caller) Need(least Role, what string) error {
 	if c.Role.Includes(least) {
 		return nil

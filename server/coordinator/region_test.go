@@ -21,7 +21,7 @@ func TestClosedBus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Close(); err != nil { // so that each tick logs an error
+	if err := l.Close(); err != nil { // each tick then logs an error
 		t.Fatal(err)
 	}
 	var log bytes.Buffer

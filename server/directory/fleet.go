@@ -17,13 +17,13 @@ type Client struct {
 	Revoked                bool
 	Inputs                 []string
 	Step                   time.Duration
-	Protocol               int64 // of its agent; 0 if not known
+	Protocol               int64 // version that its agent uses; 0 if not known
 }
 
 // ClientQuery selects clients. Empty fields select all.
 type ClientQuery struct {
 	After  string // last name of the previous page
-	Prefix string // of the name
+	Prefix string // prefix of the name
 	Agent  string // id
 	Limit  int
 }
@@ -73,7 +73,7 @@ func (d *Directory) Client(ctx context.Context, name string) (c Client, err erro
 type AgentState struct {
 	Agent
 	Joined, Seen, Revoked time.Time
-	Clients               int64 // that are not revoked
+	Clients               int64 // clients that are not revoked
 	Version               string
 	Protocol              int64          // 0 if not known
 	Skew                  *time.Duration // nil if not known
@@ -143,7 +143,7 @@ func (d *Directory) AgentState(ctx context.Context, id string) (a AgentState, er
 
 // FleetCounts contains numbers of agents and clients.
 type FleetCounts struct {
-	Agents, Clients int64 // that are not revoked
+	Agents, Clients int64 // only those that are not revoked
 	Quiet           int64 // agents that were not seen since a given time
 	Expiring        int64 // agents whose certificate expires before a given time
 	Revoked         int64 // agents

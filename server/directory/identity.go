@@ -120,7 +120,7 @@ func (d *Directory) callersOf(ctx context.Context, ids []string) ([]Caller, erro
 	return all, err
 }
 
-// CredentialState says which of an agent's certificates a call presents. An agent renews
+// CredentialState tells which of an agent's certificates a call presents. An agent renews
 // with the certificate that it used last, so its certificates form a chain. A caller with
 // a certificate outside this chain has a copy of the agent's files.
 type CredentialState int

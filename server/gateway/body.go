@@ -42,7 +42,7 @@ var (
 // calls counts the calls in progress and the memory of their bodies.
 type calls struct {
 	mu    sync.Mutex
-	bytes int64 // of all bodies, above smallBody
+	bytes int64 // bytes of all bodies, except the first smallBody bytes of each
 	by    map[connlimit.Caller]*inProgress
 }
 

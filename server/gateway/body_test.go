@@ -355,7 +355,7 @@ func TestFair(t *testing.T) {
 		if n := times(v1.AgentServiceExchangeProcedure, "a", 10_000); n != resultsPerSecond*burstSeconds {
 			t.Errorf("%d results at once", n)
 		}
-		// A fleet whose agents are asked to check in often may do so.
+		// Agents that are asked to check in often are not limited.
 		if n := newFair(Pace{Poll: 20 * time.Millisecond}, true, bare().Report).rates[v1.AgentServiceExchangeProcedure]; !n.Allow("a") || n.Spent("a") {
 			t.Error("a check-in is refused")
 		}

@@ -64,7 +64,7 @@ func (g *Gateway) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.Exch
 		if received, err = g.results.take(ctx, agent, r.Result); err != nil {
 			return nil, err
 		}
-		r.Result = nil // its memory is no longer needed
+		r.Result = nil // the memory of the result is no longer needed
 	}
 	answer, err := g.wait(ctx, caller, r, names, received)
 	if err != nil {

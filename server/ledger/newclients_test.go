@@ -70,7 +70,7 @@ func TestNewClients(t *testing.T) {
 		open(t0, "a c2", "a c3", "b c5")
 		open(after(time.Hour))                                // too long ago
 		add("a", false, Evaluation{1, 9e6}, "c1")             // not held out
-		add("a", false, Evaluation{1, 9e6}, "c5")             // of another agent
+		add("a", false, Evaluation{1, 9e6}, "c5")             // c5 belongs to another agent
 		add("a", false, Evaluation{2, 9e6}, "c2", "c5")       // one of them of another agent
 		add("a", false, Evaluation{2, 9e6}, "c2", "c2")       // twice in one report
 		add("a", true, Evaluation{1, 1_250_000}, "c2", "c3")  // one of them could not be scored

@@ -125,7 +125,7 @@ func (l *Ledger) AddRelease(ctx context.Context, r Release) (_ Release, err erro
 		if r.Weights, err = keptWeights(ctx, tx, run, r.Version, all); err != nil {
 			return err
 		}
-		var newest Release // of the same name
+		var newest Release // newest release of the same name
 		names := map[string]bool{r.Name: true}
 		for _, x := range slices.SortedFunc(slices.Values(all), newestLast) {
 			if x.Withdrawn.IsZero() {

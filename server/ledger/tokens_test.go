@@ -167,7 +167,7 @@ func TestTokenLimits(t *testing.T) {
 		}
 		say(directory.Refused{Clients: []string{"m-10"}, Reason: "client m-10 does not match the pattern m-? of the token with which this agent joined"}, "m-1", "m-10")
 		say(directory.Refused{Clients: []string{"m-4"}, Reason: "client m-4 is one too many: the token with which this agent joined allows 3 clients"}, "m-2", "m-3", "m-4")
-		testkit.Must(t, l.Directory.RevokeClient(ctx, "m-2", "operator", t0)) // its place remains occupied
+		testkit.Must(t, l.Directory.RevokeClient(ctx, "m-2", "operator", t0)) // the place of m-2 remains occupied
 		say(directory.Refused{Clients: []string{"m-2", "m-4"}, Reason: "client m-2 is revoked"}, "m-4", "m-2")
 		n, err := l.Directory.CountClients(ctx, time.Time{})
 		testkit.Must(t, err)

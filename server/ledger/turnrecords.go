@@ -15,7 +15,7 @@ type TurnRecord struct {
 	// State is asked, counted, declined or lost.
 	State   string
 	Version int64 // version from which it trains; not set if it was declined or lost
-	// Reason says why the turn was declined or lost.
+	// Reason is the reason why the turn was declined or lost.
 	Reason string
 	At     time.Time // time at which it was counted, declined or lost; zero if not known
 	// The following fields are set if the turn is counted.

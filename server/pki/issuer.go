@@ -131,7 +131,7 @@ func read(dir string, keys Keys) (*issuers, error) {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return nil, err
-	case !former.chain[0].Equal(current.chain[0]): // they are equal if a rotation was interrupted
+	case !former.chain[0].Equal(current.chain[0]): // both are equal if a rotation was interrupted
 		h.all = []*issuer{former, current}
 	}
 	h.retired, err = readCertificates(filepath.Join(dir, retiredFile))

@@ -251,7 +251,7 @@ type IssuerInfo struct {
 	From, Expires  time.Time
 	RootExpires    time.Time
 	Signs          bool   // agents' certificates
-	Serves         bool   // it signs the server's own certificate
+	Serves         bool   // the issuer signs the server's own certificate
 	Key            string // description of how its key is stored
 }
 

@@ -182,7 +182,7 @@ func TestSessionEnds(t *testing.T) {
 	if viewers, _ := f.web.hub.size(); viewers > 2 {
 		t.Errorf("%d viewers", viewers)
 	}
-	testkit.Must(t, f.gate.Logout(t.Context(), other)) // as another process does
+	testkit.Must(t, f.gate.Logout(t.Context(), other)) // another process may do this
 	began := time.Now()
 	if e, ok := w.next(); ok {
 		t.Errorf("after the end of the session: %+v", e)

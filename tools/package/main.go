@@ -129,7 +129,7 @@ func (b *builder) server() (files.Contents, error) {
 	for _, unit := range []string{"loadstar-backup.service", "loadstar-backup.timer"} {
 		c.add(b.from("deploy/systemd", unit), "/usr/lib/systemd/system/"+unit, 0o644)
 	}
-	c.put(b.from("deploy/debian/default"), "/etc/default/loadstar", files.TypeConfig, 0o640) // it may contain the password of a database
+	c.put(b.from("deploy/debian/default"), "/etc/default/loadstar", files.TypeConfig, 0o640) // the file may contain the password of a database
 	c.add(filepath.Join(b.stage, "completions/loadstar.bash"), "/usr/share/bash-completion/completions/loadstar", 0o644)
 	c.add(filepath.Join(b.stage, "completions/loadstar.zsh"), "/usr/share/zsh/vendor-completions/_loadstar", 0o644)
 	c.add(filepath.Join(b.stage, "completions/loadstar.fish"), "/usr/share/fish/vendor_completions.d/loadstar.fish", 0o644)

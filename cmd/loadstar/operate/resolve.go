@@ -81,7 +81,7 @@ func pickRun(all []*v1.Run, name string) (string, error) {
 	case len(begins) > 1:
 		return "", fmt.Errorf("several runs begin with %s: %s; write more of the id", name, strings.Join(begins[:min(len(begins), 5)], ", "))
 	case isRunID(name) && len(all) >= recent:
-		return name, nil // it may be an older run
+		return name, nil // the name may be that of an older run
 	}
 	hint := nearest(all, name)
 	if strings.HasSuffix(hint, "?") {

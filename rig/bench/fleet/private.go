@@ -236,7 +236,7 @@ func (b *testbed) mergeTime(ctx context.Context, run string) (float64, error) {
 
 // servedKeeper is a keeper that the server can call.
 type servedKeeper struct {
-	address string // as in server.yaml
+	address string // address in the form of server.yaml
 	close   func()
 }
 

@@ -31,7 +31,7 @@ func StartPeer(ctx context.Context, library string) (*Peer, error) {
 // last Patience trees did not reduce the error on the validation split.
 type Request struct {
 	Folders    []string  `json:"folders"`
-	Deviations []float64 `json:"deviations"` // of the clients
+	Deviations []float64 `json:"deviations"` // standard deviations of the clients' loads
 	Inputs     int       `json:"inputs"`
 	Loss       string    `json:"loss"`
 	Rate       float64   `json:"rate"`

@@ -258,7 +258,7 @@ type Summary struct {
 	Method   string        `json:"method"`
 	MAE      metric.Spread `json:"mae"`
 	Relative metric.Spread `json:"relative_mae"`
-	CPU      float64       `json:"cpu_s,omitempty"` // of all clients
+	CPU      float64       `json:"cpu_s,omitempty"` // CPU time for all clients
 }
 
 // Summaries summarises the test errors in the order of the methods in rows. The reference
