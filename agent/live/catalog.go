@@ -179,7 +179,7 @@ type headKey struct{ model, client string }
 // read reads the file's models and lists its weights.
 func (cat *catalog) read() error {
 	return cat.db.View(func(tx *bolt.Tx) error {
-		if _, err := getJSON(tx, metaBucket, droppedKey, droppedFormat, &cat.dropped); err != nil {
+		if err := getJSON(tx, metaBucket, droppedKey, droppedFormat, &cat.dropped); err != nil {
 			return err
 		}
 		err := tx.Bucket(modelsBucket).ForEach(func(key, _ []byte) error {

@@ -70,7 +70,7 @@ func (ch *chooser) compare(ctx context.Context, j *job, champion *runner, now ti
 	// the release is not what it claims to be, even if fitting could improve it.
 	v := verdict{why: "too few readings"}
 	for _, h := range contenders {
-		v, err = ch.contest(d, j, champion, h, cutoff)
+		v, err = ch.contest(d, champion, h, cutoff)
 		if err != nil || v.accepted || v.planted || v.judged && v.contender.bareAbs > hopeless*v.champion.bareAbs {
 			return v, err
 		}
@@ -87,7 +87,7 @@ func (ch *chooser) compare(ctx context.Context, j *job, champion *runner, now ti
 	if h == nil {
 		return verdict{judged: true, champion: tally{n: 1}, contender: tally{n: 1}}, nil
 	}
-	return ch.contest(d, j, champion, h, cutoff)
+	return ch.contest(d, champion, h, cutoff)
 }
 
 // fit fits the personal layers of a client. It returns nil if the shared layers alone are far
@@ -117,7 +117,7 @@ func (ch *chooser) fit(ctx context.Context, d *series.Dataset, j *job, champion 
 }
 
 // contest compares a contender with the champion.
-func (ch *chooser) contest(d *series.Dataset, j *job, champion *runner, h *head, cutoff int64) (verdict, error) {
+func (ch *chooser) contest(d *series.Dataset, champion *runner, h *head, cutoff int64) (verdict, error) {
 	v := verdict{winner: h}
 	x := &runner{}
 	ch.issuing.Lock() // a release may arrive in the meantime

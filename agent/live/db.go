@@ -89,15 +89,15 @@ func putJSON(tx *bolt.Tx, bucket, key []byte, f stateformat.Format, r any) error
 	return put(tx, bucket, key, f, b)
 }
 
-func getJSON(tx *bolt.Tx, bucket, key []byte, f stateformat.Format, r any) (bool, error) {
+func getJSON(tx *bolt.Tx, bucket, key []byte, f stateformat.Format, r any) error {
 	b, err := get(tx, bucket, key, f)
 	if b == nil || err != nil {
-		return false, err
+		return err
 	}
 	if err := json.Unmarshal(b, r); err != nil {
-		return false, f.Damaged("%v", err)
+		return f.Damaged("%v", err)
 	}
-	return true, nil
+	return nil
 }
 
 // numberKey sorts numbers in ascending order.

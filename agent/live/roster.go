@@ -119,7 +119,7 @@ func (ro *roster) restore() (newest []*Issued, err error) {
 func (ro *roster) openMember(name string) (*member, error) {
 	m := &member{name: name}
 	err := ro.db.View(func(tx *bolt.Tx) error {
-		if _, err := getJSON(tx, clientsBucket, []byte(name), clientFormat, &m.rec); err != nil {
+		if err := getJSON(tx, clientsBucket, []byte(name), clientFormat, &m.rec); err != nil {
 			return err
 		}
 		b, err := get(tx, scoresBucket, []byte(name), scoreFormat)

@@ -51,7 +51,7 @@ counted. The titles of usage points, often addresses, are written to meters.csv.
 		Example: "  loadstar data import green-button downloads --zone America/Los_Angeles -o home",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return target.run(cmd, "data import green-button ", func() (*read.Import, error) { return from.Open(args[0]) })
+			return target.run(cmd, func() (*read.Import, error) { return from.Open(args[0]) })
 		},
 	}
 	target.flags(cmd)
@@ -102,7 +102,7 @@ or choose a weather file with --weather.`,
 			default:
 				return cli.Usagef("--labels must be est or local, not %q", labels)
 			}
-			return target.run(cmd, "data import nrel ", func() (*read.Import, error) { return from.Open(args[0]) })
+			return target.run(cmd, func() (*read.Import, error) { return from.Open(args[0]) })
 		},
 	}
 	target.flags(cmd)
@@ -128,7 +128,7 @@ func (t *importTarget) flags(cmd *cobra.Command) {
 	f.BoolVar(&t.asJSON, "json", false, "print JSON")
 }
 
-func (t *importTarget) run(cmd *cobra.Command, path string, open func() (*read.Import, error)) error {
+func (t *importTarget) run(cmd *cobra.Command, open func() (*read.Import, error)) error {
 	if t.out == "" {
 		return cli.Usage(errors.New("no output folder: use -o DIR"))
 	}

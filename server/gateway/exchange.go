@@ -72,7 +72,8 @@ func (g *Gateway) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.Exch
 	}
 	answer.Receipts = receipts
 	g.history.explainClosed(ctx, answer.Verdicts)
-	return answer, g.addBlobs(ctx, r, answer)
+	g.addBlobs(ctx, r, answer)
+	return answer, nil
 }
 
 // names returns the turns that a request names, after checking it.
@@ -278,9 +279,9 @@ func giveUp(ctx context.Context) {
 }
 
 // addBlobs adds the blobs of tasks that an agent does not have, if they are small.
-func (g *Gateway) addBlobs(ctx context.Context, r *v1.ExchangeRequest, s *v1.ExchangeResponse) error {
+func (g *Gateway) addBlobs(ctx context.Context, r *v1.ExchangeRequest, s *v1.ExchangeResponse) {
 	if len(s.Tasks)+len(s.Adapt) == 0 {
-		return nil
+		return
 	}
 	has := map[string]bool{"": true}
 	for _, h := range r.Have {
@@ -304,7 +305,6 @@ func (g *Gateway) addBlobs(ctx context.Context, r *v1.ExchangeRequest, s *v1.Exc
 			}
 		}
 	}
-	return nil
 }
 
 // turns returns the set of turns that a request names. It refuses a request with more turns

@@ -77,7 +77,7 @@ func (o *fleetOptions) run(cmd *cobra.Command, _ []string) error {
 	defer bar.Stop()
 	b, err := fleet.Run(cmd.Context(), o.c, bar.Set)
 	if err != nil {
-		return fleetUsage(err, "bench fleet ")
+		return fleetUsage(err)
 	}
 	if o.asJSON {
 		return cli.PrintLine(cmd.OutOrStdout(), b)
@@ -106,7 +106,7 @@ func newFleetEngine() *cobra.Command {
 			}
 			r, err := fleet.Engine(cmd.Context(), b, size, clients, d)
 			if err != nil {
-				return fleetUsage(err, "bench fleet-engine ")
+				return fleetUsage(err)
 			}
 			return cli.PrintLine(cmd.OutOrStdout(), r)
 		},
@@ -133,7 +133,7 @@ func newFleetHTTP() *cobra.Command {
 			if serve {
 				return fleet.ServeBare(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 			}
-			return fleetUsage(fleet.CallBare(cmd.Context(), connections, short, cmd.InOrStdin(), cmd.OutOrStdout()), "bench fleet-http ")
+			return fleetUsage(fleet.CallBare(cmd.Context(), connections, short, cmd.InOrStdin(), cmd.OutOrStdout()))
 		},
 	}
 	cmd.Flags().BoolVar(&serve, "serve", false, "serve calls instead of making them")
@@ -157,7 +157,7 @@ func newAgents() *cobra.Command {
 				bar.Stop()
 				fmt.Fprintln(cmd.OutOrStdout(), "ready")
 			}
-			return fleetUsage(fleet.Agents(cmd.Context(), c, ready, bar.Set), "bench agents ")
+			return fleetUsage(fleet.Agents(cmd.Context(), c, ready, bar.Set))
 		},
 	}
 	f := cmd.Flags()
@@ -174,7 +174,7 @@ func addBackends(f *pflag.FlagSet, b *fleet.Backends) {
 }
 
 // fleetUsage turns err into a usageError if the cause is a setting that is out of range.
-func fleetUsage(err error, path string) error {
+func fleetUsage(err error) error {
 	if u := (*fleet.UsageError)(nil); errors.As(err, &u) {
 		return cli.Usage(err)
 	}

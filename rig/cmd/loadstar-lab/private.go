@@ -40,7 +40,7 @@ bench fleet. With --json the last line is the result.`,
 			defer bar.Stop()
 			r, err := fleet.Private(cmd.Context(), c, bar.Set)
 			if err != nil {
-				return fleetUsage(err, "bench private ")
+				return fleetUsage(err)
 			}
 			if asJSON {
 				return cli.PrintLine(cmd.OutOrStdout(), r)

@@ -31,7 +31,7 @@ first ten minutes caches are still filling, so a test shorter than that allows
 			defer bar.Stop()
 			s, err := fleet.Soak(cmd.Context(), c, bar.Set)
 			if err != nil {
-				return fleetUsage(err, "bench soak ")
+				return fleetUsage(err)
 			}
 			how := "no growth"
 			if s.Grown != nil {
