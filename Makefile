@@ -116,7 +116,7 @@ test-kills: ## Run the long form of the tests that kill processes
 	$(call LONG,Kill|Crash,./agent/... ./cmd/loadstar ./lab/... ./server/...)
 
 .PHONY: robust
-robust: ## Train with hostile clients, three seeds, and print the errors with each defence; hours, and RESULTS=FILE keeps finished runs; PRIVATE=1 for private plans alone
+robust: ## Train with hostile clients, three seeds, and print the errors with each defence; hours, and RESULTS=FILE keeps finished runs; PRIVATE=1 for private plans alone, about ten minutes
 ifdef PRIVATE
 	LOADSTAR_TEST_LONG=1 go test ./lab/sim -run TestRobustPrivate -v -timeout 90m
 else
@@ -335,7 +335,7 @@ private: ## Play CASES rounds of random fleets, keepers and a lying server: each
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && go test -c -o $$dir/keeper ./keeper && $$dir/keeper -test.run 'TestPrivate$$' -test.timeout 0 -cases $(CASES)
 
 .PHONY: private-identity
-private-identity: ## Train 20 plans as private ones in the simulator, and six of them in fleets with keepers on SQLite and PostgreSQL: the weights must be those without masks; needs PostgreSQL
+private-identity: ## Train 20 plans as private ones in the simulator, and six of them in fleets of 20 agents with 200 clients and two keepers, on SQLite and PostgreSQL: the weights must be those without masks; needs PostgreSQL; JSON=1 for JSON
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && go test -c -o $$dir/server ./server && cd server && $$dir/server -test.run 'TestPrivateIdentity$$' -test.timeout 0 -identity
 
 .PHONY: private-planted

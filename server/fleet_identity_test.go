@@ -2,8 +2,10 @@ package server_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,12 +19,14 @@ import (
 	"loadstar/server/keepers"
 )
 
-// The plans of TestPrivateIdentity. Those marked with fleet are trained by agents too.
-var identityPlans = []struct {
+// identityPlan is a plan of TestPrivateIdentity. Agents train it too if fleet is set.
+type identityPlan struct {
 	fleet   bool
 	text    string
 	keepers string // of the private form
-}{
+}
+
+var identityPlans = []identityPlan{
 	{true, "algorithm: fedavg, client: {steps: 1, batch: 8}", "k1"},
 	{true, "algorithm: fedavg, server: {weighting: examples}, client: {steps: 1, batch: 8}", "k1, k2"},
 	{true, "algorithm: scaffold, client: {steps: 1, batch: 8}", "k2, k1"},
@@ -45,7 +49,15 @@ var identityPlans = []struct {
 	{false, "algorithm: fedavg, partition: head, client: {steps: 2, batch: 8, begin: own}", "k1"},
 }
 
-var identityAll = flag.Bool("identity", false, "all plans and databases of TestPrivateIdentity")
+var identityAll = flag.Bool("identity", false, "all plans and databases of TestPrivateIdentity, and 200 clients on 20 agents")
+
+// identityResult is what TestPrivateIdentity prints at the end.
+type identityResult struct {
+	Plans     int `json:"plans"`
+	Fleets    int `json:"fleets"`
+	Engines   int `json:"engines"`
+	Different int `json:"different"`
+}
 
 // TestPrivateIdentity trains plans in the simulator, which adds updates without masks: as private ones
 // they have the weights of the plain ones, byte for byte. Fleets with keepers, on SQLite and
@@ -59,78 +71,98 @@ func TestPrivateIdentity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plans := identityPlans
-	databases := map[string]string{"sqlite": "sqlite:" + filepath.Join(t.TempDir(), "ledger.db")}
+	plans, agents, clients := identityPlans[4:6], 3, 9 // the others are in TestPrivateFleet
+	databases := []string{"sqlite:" + filepath.Join(t.TempDir(), "ledger.db")}
 	if *identityAll {
-		databases["postgres"] = "postgres://postgres@" + pgtest.Single(t).Addr() + "/postgres?sslmode=disable"
-	} else {
-		plans = plans[4:6] // the others are in TestPrivateFleet
+		plans, agents, clients = identityPlans, 20, 200
+		databases = append(databases, "postgres://postgres@"+pgtest.Single(t).Addr()+"/postgres?sslmode=disable")
 	}
-	const common = ", rounds: 3, schedule: {cohort: 9}, evaluate: {every: 0}"
-	forms := func(i int) (plain, hidden string) {
-		x := plans[i]
-		text := strings.Replace(x.text, "server: {", "server: {clip: 0, ", 1)
-		if text == x.text {
-			text += ", server: {clip: 0}"
-		}
-		return "{" + text + common + "}", "{" + text + common + ", privacy: {mode: private, keepers: [" + x.keepers + "], least: 2, check: none}}"
-	}
-	d, different, trained := generated(t, 9), 0, 0
-	for i, x := range plans {
-		plain, hidden := forms(i)
+	d, result := generated(t, clients), identityResult{Plans: len(plans), Engines: len(databases)}
+	for _, x := range plans {
+		plain, hidden := x.forms(clients)
 		if !bytes.Equal(simulatedAs(t, plain, d, nil, nil, k), simulatedAs(t, hidden, d, nil, nil, k)) {
-			different++
+			result.Different++
 			t.Errorf("{%s}: the simulator's private weights are others", x.text)
 		}
 		if x.fleet {
-			trained++
+			result.Fleets++
 		}
 	}
-	for name, database := range databases {
-		s := &site{t: t, dir: filepath.Join(t.TempDir(), name)}
-		var all []*auditor
-		var addresses []keepers.Address
-		for i := range 2 {
-			a := s.auditor(fmt.Sprintf("keeper%d", i+1))
-			a.admit(database)
-			a.start()
-			all, addresses = append(all, a), append(addresses, a.address(fmt.Sprintf("k%d", i+1)))
-		}
-		_, at := s.serve("hub", "127.0.0.1:0", func(c *server.Config) { c.Database, c.Keepers = database, addresses })
-		operator := s.operator("hub", at)
-		s.enrol(operator, at, d, k, all...)
-		for i, x := range plans {
-			if !x.fleet {
-				continue
-			}
-			_, hidden := forms(i)
-			run, err := operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: hidden, Clients: 9})
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := s.finished(operator, run.Run)
-			for _, r := range got.Rounds {
-				if r.Counted != 9 || r.State != "merged" {
-					t.Errorf("%s, {%s}: round %v", name, x.text, r)
-				}
-			}
-			if !bytes.Equal(s.weights("hub", at, got), simulated(t, run.Run, hidden, d, k)) {
-				different++
-				t.Errorf("%s, {%s}: the fleet's weights are not the simulator's", name, x.text)
-			}
-		}
+	for _, database := range databases {
+		s := &site{t: t, dir: t.TempDir()}
+		result.Different += s.identical(database, plans, agents, d, k)
 	}
-	fmt.Printf("identity %d plans, %d fleets x %d, different %d\n", len(plans), trained, len(databases), different)
+	lastLine = fmt.Sprintf("identity %d plans, %d fleets x %d, different %d", result.Plans, result.Fleets, result.Engines, result.Different)
+	if os.Getenv("JSON") != "" {
+		text, err := json.Marshal(result)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lastLine = string(text)
+	}
 }
 
-// enrol starts three agents with a third of the clients each, and waits until they are members.
-func (s *site) enrol(operator v1.OperatorServiceClient, at string, d *series.Dataset, k *kernel.Set, all ...*auditor) {
+// forms returns a plan as a plain and as a private one. All clients take part in each round.
+func (x *identityPlan) forms(clients int) (plain, hidden string) {
+	text := strings.Replace(x.text, "server: {", "server: {clip: 0, ", 1)
+	if text == x.text {
+		text += ", server: {clip: 0}"
+	}
+	text += fmt.Sprintf(", rounds: 3, schedule: {cohort: %d}, evaluate: {every: 0}", clients)
+	return "{" + text + "}", "{" + text + ", privacy: {mode: private, keepers: [" + x.keepers + "], least: 2, check: none}}"
+}
+
+// identical trains plans in a fleet, and returns how many have other weights in the simulator.
+func (s *site) identical(database string, plans []identityPlan, agents int, d *series.Dataset, k *kernel.Set) (different int) {
 	s.t.Helper()
-	s.enrolAgents(3, operator, at, d, k, all...)
+	engine, _, _ := strings.Cut(database, ":")
+	var all []*auditor
+	var addresses []keepers.Address
+	for i := range 2 {
+		a := s.auditor(fmt.Sprintf("keeper%d", i+1))
+		a.admit(database)
+		a.start()
+		all, addresses = append(all, a), append(addresses, a.address(fmt.Sprintf("k%d", i+1)))
+	}
+	_, at := s.serve("hub", "127.0.0.1:0", func(c *server.Config) { c.Database, c.Keepers = database, addresses })
+	operator := s.operator("hub", at)
+	s.enrol(agents, operator, at, d, k, all...)
+	for _, x := range plans {
+		if !x.fleet {
+			continue
+		}
+		_, hidden := x.forms(d.Len())
+		run, err := operator.StartRun(s.t.Context(), &v1.StartRunRequest{Plan: hidden, Clients: int64(d.Len())})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		got := s.finished(operator, run.Run)
+		for _, r := range got.Rounds {
+			if r.Counted != int64(d.Len()) || r.State != "merged" {
+				s.t.Errorf("%s, {%s}: round %v", engine, x.text, r)
+			}
+		}
+		if !bytes.Equal(s.weights("hub", at, got), simulated(s.t, run.Run, hidden, d, k)) {
+			different++
+			s.t.Errorf("%s, {%s}: the fleet's weights are not the simulator's", engine, x.text)
+		}
+	}
+	return different
 }
 
-// enrolAgents is enrol for a number of agents.
-func (s *site) enrolAgents(agents int, operator v1.OperatorServiceClient, at string, d *series.Dataset, k *kernel.Set, all ...*auditor) {
+// lastLine is what a command of the Makefile ends with.
+var lastLine string
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if lastLine != "" {
+		fmt.Println(lastLine)
+	}
+	os.Exit(code)
+}
+
+// enrol starts agents that share the clients, and waits until they are members.
+func (s *site) enrol(agents int, operator v1.OperatorServiceClient, at string, d *series.Dataset, k *kernel.Set, all ...*auditor) {
 	s.t.Helper()
 	// An agent that announces itself before the server knows the keeper would wait for an hour.
 	time.Sleep(500 * time.Millisecond)

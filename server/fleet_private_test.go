@@ -176,7 +176,7 @@ func TestPrivateFleet(t *testing.T) {
 			if name == "nearest" {
 				agents = 9 // each simulated client is a separate agent
 			}
-			s.enrolAgents(agents, operator, at, d, k, all...)
+			s.enrol(agents, operator, at, d, k, all...)
 			run, err := operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: x.plan, Clients: 9})
 			if err != nil {
 				t.Fatal(err)

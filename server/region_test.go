@@ -148,7 +148,7 @@ func generated(t *testing.T, meters int) *series.Dataset {
 	for i := range meters {
 		load := make([]float32, g.Len())
 		b := g.Building(i, load)
-		all = append(all, series.Meter{ID: "meter-" + string(rune('a'+i)), Start: g.Time(0).Unix(), Load: load, Static: []float32{float32(b.FloorArea)}})
+		all = append(all, series.Meter{ID: fmt.Sprintf("meter-%03d", i), Start: g.Time(0).Unix(), Load: load, Static: []float32{float32(b.FloorArea)}})
 	}
 	made, err := series.NewDataset(d, all)
 	if err != nil {
