@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestThreatModel checks that the tests and attacks in docs/threat-model.md exist, and that it
-// names every attack.
+// TestThreatModel checks that the tests and attacks in docs/threat-model.md exist, and that the
+// page names every attack.
 func TestThreatModel(t *testing.T) {
 	root := filepath.Join("..", "..")
 	page, err := os.ReadFile(filepath.Join(root, "docs/threat-model.md"))

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestSignature checks that a signature covers every field, and nothing moves between fields.
+// TestSignature checks that a signature covers every field, and that no bytes
+// can move from one field to the next.
 func TestSignature(t *testing.T) {
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {

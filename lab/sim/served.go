@@ -22,7 +22,7 @@ import (
 // servedHours is the reach of the forecasts from whose errors clients learn.
 const servedHours = 48
 
-// writeTuned writes the fine-tuned weights in w.w of a client.
+// writeTuned writes a client's fine-tuned weights, which are in w.w, to the run's folder.
 func (s *ending) writeTuned(w *worker, client string) error {
 	path, err := s.folder.Tuned(client)
 	if err != nil {

@@ -96,8 +96,8 @@ func (f *foreign) line() string {
 	return fmt.Sprintf("foreign %d cases, %d right", f.cases, f.right)
 }
 
-// refusesLedger reports whether a server ended because it refused its ledger. Whether the
-// refusal was correct is decided by use.
+// refusesLedger reports whether a server ended because it refused its ledger. The method
+// use decides whether the refusal was correct.
 func refusesLedger(exit string) bool {
 	return strings.Contains(exit, "ended by itself") && strings.Contains(exit, "the database")
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // columns has the values from which a meter's inputs are computed. If the inputs are needed
-// only for origins from some step on, only their values are set.
+// only for origins from some step on, only the values for these origins are set.
 type columns struct {
 	scaling *Scaling
 	steps   []point   // missing values filled

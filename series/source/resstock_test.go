@@ -40,7 +40,7 @@ func (h *hidden) parts() []*[]float64 {
 	return []*[]float64{&h.plug, &h.water, &h.cooling, &h.heating}
 }
 
-// shift changes one value by delta, as far as it still rounds to the group's value.
+// shift changes one value by delta, or by less so that it still rounds to the group's value.
 func shift(values, group []float64, hour int, delta float64) float64 {
 	old := values[hour]
 	values[hour] = min(max(old+delta, group[hour]-slack, 0), group[hour]+slack)

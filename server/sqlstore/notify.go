@@ -146,7 +146,7 @@ func (s *Store) listenOnce(ctx context.Context, connected func()) error {
 		return fmt.Errorf("listening: %w", err)
 	}
 	connected()
-	s.notified.tell("") // for events before the connection
+	s.notified.tell("") // there may have been events before the connection
 	for {
 		wait, cancel := context.WithTimeout(ctx, listenFor)
 		n, err := c.WaitForNotification(wait)
