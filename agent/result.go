@@ -151,7 +151,6 @@ func (g *group) single(m contributor, u *fed.Update) error {
 // put stores a result and queues it for sending. The head describes the result's form.
 func (g *group) put(head *loadstarv1.Result, members []contributor, numbers []byte) error {
 	head.Run, head.Round, head.Version = g.job.GetRun(), g.job.GetRound(), g.job.GetVersion()
-	head.Checksum, head.Size = protocol.Checksum(numbers), int64(len(numbers))
 	var staged []state.Staged
 	for _, m := range members {
 		// The server refuses a sum that includes a client whose round has closed. The
@@ -170,6 +169,7 @@ func (g *group) put(head *loadstarv1.Result, members []contributor, numbers []by
 		}
 		staged = append(staged, m.kept)
 	}
+	head.Checksum, head.Size = protocol.Checksum(numbers), int64(len(numbers))
 	b, err := proto.Marshal(head)
 	if err != nil {
 		return err

@@ -100,10 +100,11 @@ func (is *issuer) issueGroup(g *group, snap *snapshot, issued []*Issued, now tim
 			return nil, nil, err
 		}
 	}
-	x := &Issued{Forecast: g.state.Issue(issue.Sum(g.name, meters), forecasts, cutoff), Issued: now.Unix()}
+	f, recorded := g.state.Issue(issue.Sum(g.name, meters), forecasts, cutoff)
+	x := &Issued{Forecast: f, Issued: now.Unix()}
 	g.sequence++
 	x.Sequence = g.sequence
-	if !g.state.Recorded(cutoff) {
+	if !recorded {
 		return x, nil, nil
 	}
 	return x, record(&x.Forecast), nil

@@ -27,11 +27,6 @@ func NewGroup(c Config) (*Group, error) {
 // Next returns the same as that of a [State].
 func (g *Group) Next() int64 { return g.s.Next() }
 
-// Recorded reports whether an issue at a cutoff is recorded.
-func (g *Group) Recorded(cutoff int64) bool {
-	return g.s.step(cutoff)%g.s.fallback.Every() == 0
-}
-
 // AppendBinary appends the encoded state to b.
 func (g *Group) AppendBinary(b []byte) ([]byte, error) { return g.s.AppendBinary(b) }
 
@@ -57,9 +52,9 @@ func Sum(id string, meters []series.Meter) series.Meter {
 }
 
 // Issue makes the forecast of the group at a cutoff, given the sum of its members' readings
-// and their forecasts at that cutoff, whose order has no effect. Everything else is as in
-// [State.Issue].
-func (g *Group) Issue(m series.Meter, members []Forecast, cutoff int64) Forecast {
+// and their forecasts at that cutoff, whose order has no effect. It reports whether the issue is
+// recorded. Everything else is as in [State.Issue].
+func (g *Group) Issue(m series.Meter, members []Forecast, cutoff int64) (f Forecast, recorded bool) {
 	s := g.s
 	late := s.begin(m, cutoff)
 	// Floating-point sums depend on the order.
@@ -70,7 +65,7 @@ func (g *Group) Issue(m series.Meter, members []Forecast, cutoff int64) Forecast
 		}
 		return 1
 	})
-	f := Forecast{Client: m.ID, Cutoff: cutoff, Levels: slices.Clone(s.c.Levels), Weight: math.NaN()}
+	f = Forecast{Client: m.ID, Cutoff: cutoff, Levels: slices.Clone(s.c.Levels), Weight: math.NaN()}
 	width, h := len(s.levels), s.c.H
 	values := make([]float64, h*width)
 	rows := make([]Row, h)
@@ -103,7 +98,7 @@ func (g *Group) Issue(m series.Meter, members []Forecast, cutoff int64) Forecast
 		}
 	}
 	s.complete(&f, rows, late)
-	return f
+	return f, s.recorded()
 }
 
 // worsen gives a group's row the source of its worst member.

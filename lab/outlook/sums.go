@@ -306,7 +306,7 @@ func (b Backtest) sum(known *series.Dataset, all []*ClientScore) (s *SumScore, d
 				members[i].Rows[k] = issue.Row{Mean: mean, Source: issue.Model, Quality: issue.OK}
 			}
 		}
-		f := group.Issue(load, members, at)
+		f, _ := group.Issue(load, members, at)
 		if at < first || at+daySeconds > end || !isMidnight(at, b.Dataset.Clock) {
 			continue
 		}
