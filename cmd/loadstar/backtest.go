@@ -52,13 +52,13 @@ scored on another split, by default the last 10 % (the test split). A window
 counts only if the load of the previous 168 hours is complete, so all baselines
 forecast the same windows.
 
-` + list.String() + ` With --horizon L each forecast is a single value, L steps
-after the last known load. With --h H it covers all of the next H hours. The
-relative MAE is the mean absolute error divided by that of a reference forecast
-of the same targets; a value below 1 is better than the reference. The reference
-is the last known load for forecasts of a single step, one step ahead, and
-otherwise the load at the same time a week before; --reference chooses it.
-Errors are in kW.
+` + list.String() + `
+With --horizon L each forecast is a single value, L steps after the last known
+load. With --h H it covers all of the next H hours. The relative MAE is the mean
+absolute error divided by that of a reference forecast of the same targets; a
+value below 1 is better than the reference. The reference is the last known load
+for forecasts of a single step, one step ahead, and otherwise the load at the
+same time a week before; --reference chooses it. Errors are in kW.
 
 If --model is the folder of a run, the forecasts that loadstar forecast would
 have issued are scored instead, one every 6 hours over the test split, with
