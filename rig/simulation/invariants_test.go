@@ -274,7 +274,10 @@ var errNone = fmt.Errorf("no other error")
 func (w *world) final() string {
 	hub, ctx := w.sites[0], context.Background()
 	for _, k := range w.keepers {
-		k.probe(-1, true)
+		k.probe(-1, false)
+		if w.begun {
+			k.probe(-1, true)
+		}
 	}
 	if left, err := hub.list("SELECT 'batch ' || batch FROM partials UNION ALL SELECT 'batch ' || batch FROM updates"); err != nil || w.marks.state == "finished" && len(left) > 0 && w.kind != asynchronous {
 		w.violate("counted updates are left over: %v (%v)", left, err)

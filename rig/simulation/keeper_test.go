@@ -413,10 +413,10 @@ func (k *auditor) released(body, answer []byte) {
 }
 
 // probe asks a copy of the keeper's files for the rounds that were released, once more and for another
-// set of results. The newest one, or -1, must have the same answer. At the end, all agents enrol
-// again with the keys that they have, as they do with a keeper that was restored.
-func (k *auditor) probe(newest int64, end bool) {
-	open, remove := k.copied(end)
+// set of results. The newest one, or -1, must have the same answer. If it is an old copy, which has the
+// backup, all agents enrol again with the keys that they have.
+func (k *auditor) probe(newest int64, old bool) {
+	open, remove := k.copied(old)
 	defer remove()
 	if open == nil {
 		return
@@ -427,7 +427,7 @@ func (k *auditor) probe(newest int64, end bool) {
 		other.Results[0].Nonce[0] ^= 1
 		_, err := open.Release(other)
 		if err == nil { // one that was restored may answer, but not with the masks of that round
-			if k.opens(in, end) {
+			if k.opens(in, old) {
 				k.w.violate("%s would release the masks of round %d for another set of results", k.name, in+1)
 			}
 			continue
@@ -440,8 +440,8 @@ func (k *auditor) probe(newest int64, end bool) {
 }
 
 // opens reports whether a copy of the keeper's files has the masks of a round.
-func (k *auditor) opens(in int64, end bool) bool {
-	open, remove := k.copied(end)
+func (k *auditor) opens(in int64, old bool) bool {
+	open, remove := k.copied(old)
 	defer remove()
 	if open == nil {
 		return false
@@ -451,11 +451,16 @@ func (k *auditor) opens(in int64, end bool) bool {
 }
 
 // copied opens a copy of the keeper's files. It returns nil if it cannot.
-func (k *auditor) copied(end bool) (open *keeper.Keeper, remove func()) {
-	dir := k.folder() + " probe"
+func (k *auditor) copied(old bool) (open *keeper.Keeper, remove func()) {
+	dir, err := os.MkdirTemp(k.w.dir, "probe")
 	k.copyFolder(dir)
-	open, err := k.open(dir, nil)
-	if err == nil && end {
+	if err == nil && old {
+		err = k.putBackup(dir, k.w.seed%2 == 0)
+	}
+	if err == nil {
+		open, err = k.open(dir, nil)
+	}
+	if err == nil && old {
 		err = k.enrolAll(open)
 	}
 	if err != nil {
@@ -674,14 +679,19 @@ func (w *world) restoreKeeper(k *auditor, r *rand.Rand) bool {
 		return false
 	}
 	w.crashPart(w.parts[k.name], time.Now().Add(upTo(r, w.absent)))
-	err := os.WriteFile(filepath.Join(k.folder(), "keeper.db"), k.backup, 0o600)
-	if err == nil && r.IntN(2) == 0 {
-		err = os.RemoveAll(filepath.Join(k.folder(), "keys.db"))
-	}
-	if err != nil {
+	if err := k.putBackup(k.folder(), r.IntN(2) == 0); err != nil {
 		w.t.Error(err)
 	}
 	return true
+}
+
+// putBackup puts the backup into a folder.
+func (k *auditor) putBackup(dir string, withoutKeys bool) error {
+	err := os.WriteFile(filepath.Join(dir, "keeper.db"), k.backup, 0o600)
+	if withoutKeys {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, "keys.db")))
+	}
+	return err
 }
 
 // keeperFault carries out a fault of a keeper.

@@ -33,8 +33,8 @@ var bugs = []struct{ name, file, text, by string }{
 		"f.number(t.Number, ", "f.number(",
 	},
 	{
-		private + "the ledger has masks of results that were not counted", "server/ledger/private.go",
-		"\tfor _, i := range counted {\n\t\tfor _, m := range arrivals[i].Masks {\n\t\t\trows", "\tfor i := range arrivals {\n\t\tfor _, m := range arrivals[i].Masks {\n\t\t\trows",
+		private + "the server asks only one of two keepers", "server/keepers/calls.go",
+		"range append([]*keeper{decides}, others...) {", "range append([]*keeper{decides}, others[:0]...) {",
 	},
 	{
 		"a lease is deleted outside the transaction that counts", "server/ledger/turns.go",

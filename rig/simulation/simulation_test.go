@@ -198,16 +198,26 @@ func difference(a, b []string) string {
 	return fmt.Sprintf("they have %d and %d lines", len(a), len(b))
 }
 
-// TestEveryFault checks that each kind of fault happens within the first seeds.
+// TestEveryFault checks that each kind of fault happens: within the first seeds, and those of keepers
+// in a few seeds that have many of them.
 func TestEveryFault(t *testing.T) {
 	seen := map[kind]bool{}
-	for seed := uint64(1); len(seen) < len(kinds) && seed < 100; seed++ {
-		for _, set := range []setting{draw(seed), drawPrivate(seed)} {
-			for k := range simulate(t, seed, set, nil).faults {
+	many := func(seed uint64) setting {
+		set := drawPrivate(seed)
+		for _, k := range keeperKinds {
+			set.odds[k] = 500
+		}
+		return set
+	}
+	try := func(draw func(uint64) setting, seeds uint64, kinds int) {
+		for seed := uint64(1); len(seen) < kinds && seed < seeds; seed++ {
+			for k := range simulate(t, seed, draw(seed), nil).faults {
 				seen[k] = true
 			}
 		}
 	}
+	try(draw, 100, len(kinds)-len(keeperKinds))
+	try(many, 10, len(kinds))
 	if len(seen) < len(kinds) {
 		t.Errorf("only these happen: %v", slices.Sorted(maps.Keys(seen)))
 	}
