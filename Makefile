@@ -321,9 +321,9 @@ fuzz: ## Fuzz every decoder and kernel, each for about FUZZ_SECONDS
 
 # The last line of the output is the result, so the test binary runs without go test.
 .PHONY: simulation
-simulation: ## Simulate a fleet under faults, on virtual time, for SEEDS seeds (200); SEED=17 repeats one and shrinks its faults
+simulation: ## Simulate a fleet under faults, on virtual time, for SEEDS seeds (200); SEED=17 repeats one and shrinks its faults; PRIVATE=1 for private runs only
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && go -C rig test -c -o $$dir/simulation ./simulation && \
-	$$dir/simulation -test.run 'TestSeeds|TestRepeats' -test.timeout 0 $(if $(SEED),-first $(SEED) -seeds 1,-first $(or $(FIRST),1) -seeds $(or $(SEEDS),200))
+	$$dir/simulation -test.run 'TestSeeds|TestRepeats' -test.timeout 0 $(if $(SEED),-first $(SEED) -seeds 1,-first $(or $(FIRST),1) -seeds $(or $(SEEDS),200)) $(if $(PRIVATE),-private)
 
 .PHONY: simulation-planted
 simulation-planted: ## Plant bugs in the product, and check that the simulation finds each within 1,000 seeds; about ten minutes

@@ -94,14 +94,19 @@ func (ms *members) hearStatements(all [][]byte) error {
 				return storeError(err)
 			}
 		}
-		if len(ms.statements) < maxEnrolled || ms.statements[pin] != nil {
+		old := ms.statements[pin]
+		if old != nil && !slices.Equal(old.SealingKey, s.SealingKey) {
+			delete(ms.next, pin) // the keeper may have refused the seal for the earlier key
+		}
+		if len(ms.statements) < maxEnrolled || old != nil {
 			ms.statements[pin] = s
 		}
 	}
 	return nil
 }
 
-// unenrolled reports whether the agent trusts a keeper that has sent no receipt.
+// unenrolled reports whether the agent trusts a keeper that has sent no receipt, or none since a task
+// had a newer statement of it: the keeper may have lost its keys.
 func (ms *members) unenrolled() (bool, error) {
 	if ms.Policy.Private == policy.PrivateNever {
 		return false, nil
@@ -115,7 +120,7 @@ func (ms *members) unenrolled() (bool, error) {
 		if err != nil {
 			return false, storeError(err)
 		}
-		if !m.Enrolled {
+		if !m.Enrolled || m.For < m.Statement {
 			return true, nil
 		}
 	}

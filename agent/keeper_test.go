@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math"
 	"os"
@@ -634,9 +635,16 @@ func TestPrivateDeclined(t *testing.T) {
 	}
 }
 
-// A keeper that has lost its keys announces a new statement, and members enrol again by
-// themselves.
+// A keeper that has lost its keys announces a new statement. Members enrol again by themselves
+// when they start, or when they get a task with it.
 func TestEnrolsAgain(t *testing.T) {
+	for _, restarts := range []bool{true, false} {
+		t.Run(fmt.Sprint("restarts ", restarts), func(t *testing.T) { enrolsAgain(t, restarts) })
+	}
+}
+
+func enrolsAgain(t *testing.T, restarts bool) {
+	t.Helper()
 	d, dir := meters(t, 2), t.TempDir()
 	if _, err := keeper.Create(dir); err != nil {
 		t.Fatal(err)
@@ -652,7 +660,9 @@ func TestEnrolsAgain(t *testing.T) {
 	all := []*keeper.Keeper{open()} // the party's server asks the keepers in the slice
 	p := private(t, d, 1, 3, time.Now, all...)[0]
 	p.enrolled(t)
-	p.stop()
+	if restarts {
+		p.stop()
+	}
 	if err := errors.Join(all[0].Close(), os.Remove(filepath.Join(dir, "keys.db"))); err != nil {
 		t.Fatal(err)
 	}
@@ -661,12 +671,76 @@ func TestEnrolsAgain(t *testing.T) {
 	p.keepers = [][]byte{signed(t, all[0])}
 	p.mu.Unlock()
 	before := p.seals.Load()
-	p.stop = start(t, p.config)
+	if restarts {
+		p.stop = start(t, p.config)
+	} else {
+		p.give(p.privately(t, "first", 0, hidden(nil), privateFleet, mask.Day(time.Now())))
+	}
 	var calls int
 	p.wait(t, "another enrolment", func() bool { calls = len(p.checkIns); return p.seals.Load() > before })
 	p.wait(t, "the next call", func() bool { return len(p.checkIns) > calls })
 	p.give(p.privately(t, "after", 0, hidden(nil), privateFleet, mask.Day(time.Now())))
 	p.pushed(t, "after", 0)
+}
+
+// A keeper that has lost its keys refuses a seal for the statement before. The agent seals for the new
+// statement as soon as it hears it, and not only an hour after the refusal.
+func TestSealsForNewStatement(t *testing.T) {
+	dir := t.TempDir()
+	pin, err := keeper.Create(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	statement := func() []byte {
+		k, err := keeper.Open(dir, keeper.Options{Fleet: "homes", Rules: &loadstarv1.KeeperRules{Least: 3, Cell: 100}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer k.Close()
+		return signed(t, k)
+	}
+	store, err := state.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	trusts := policy.None()
+	trusts.Keepers = []string{pin.String()}
+	ms := &members{
+		Config: &Config{Name: "agent", Policy: &trusts, Log: slog.New(slog.DiscardHandler)}, store: store,
+		statements: map[member.Pin]*loadstarv1.KeeperStatement{}, next: map[member.Pin]time.Time{},
+	}
+	seals := func() int {
+		all, err := ms.enrolments()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	hear := func(s []byte) {
+		if err := ms.hearStatements([][]byte{s}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := statement()
+	hear(first)
+	if seals() != 1 {
+		t.Fatal("no enrolment")
+	}
+	if err := ms.hearReceipts([]*loadstarv1.Receipt{{Keeper: pin[:], Refused: "the key is sealed for a statement that is not in use"}}); err != nil {
+		t.Fatal(err)
+	}
+	hear(first)
+	if seals() != 0 {
+		t.Error("the agent repeats a refused enrolment at once")
+	}
+	if err := os.Remove(filepath.Join(dir, "keys.db")); err != nil {
+		t.Fatal(err)
+	}
+	hear(statement())
+	if seals() != 1 {
+		t.Error("the agent does not enrol for the new statement")
+	}
 }
 
 // An agent that joined while the server did not know the keeper enrols as soon as the server

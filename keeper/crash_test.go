@@ -262,6 +262,57 @@ func TestRestored(t *testing.T) {
 	}
 }
 
+// TestRestoredKeys restores a keeper.db that lacks releases. Agents enrol again with the keys that they
+// have, which were in those sums.
+func TestRestoredKeys(t *testing.T) {
+	w := newWorld(t, 56, 1, killedRules())
+	k := w.keepers[0]
+	enrol := func() {
+		t.Helper()
+		for _, a := range w.agents {
+			if r, err := k.enrolOne(a.name, &a.keys[0], a.day, member.Code{}); err != nil || r.Refused != "" {
+				t.Fatal(r, err)
+			}
+		}
+	}
+	for i := range 6 {
+		w.agents = append(w.agents, &agent{name: fmt.Sprint("agent-", i), keys: []mask.Key{mask.NewKey()}, day: mask.Day(w.clock)})
+	}
+	enrol()
+	backup, err := os.ReadFile(filepath.Join(k.dir, "keeper.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rounds []*v1.MaskedRound
+	var results [][]*push
+	for i := range int64(3) {
+		q := w.round("run", i, 10)
+		rounds, results = append(rounds, q), append(results, everybody(w, q))
+		if _, err := w.open(q, results[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.clock = w.clock.Add(time.Second)
+	k.Keeper.Close()
+	if err := os.WriteFile(filepath.Join(k.dir, "keeper.db"), backup, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k.open(t)
+	enrol()
+	for i, q := range rounds {
+		others := results[i][1:]
+		got, err := w.open(q, others)
+		if err == nil && slices.Equal(got, plain(q, others)) {
+			t.Errorf("round %d is opened for another set of results", i)
+		}
+	}
+	q := w.round("run", 3, 10)
+	all := everybody(w, q)
+	if got, err := w.open(q, all); err != nil || !slices.Equal(got, plain(q, all)) {
+		t.Error("after everybody has enrolled again: ", err)
+	}
+}
+
 // TestDamage flips bits. The keeper does not open, or it answers as before.
 func TestDamage(t *testing.T) {
 	w := newWorld(t, 55, 1, testRules())

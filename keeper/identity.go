@@ -95,16 +95,16 @@ func (k *Keeper) begin() error {
 	})
 }
 
-// renew makes a statement if there is none that fits. If only the sealing key is old, because it has
-// opened an enrolment on an earlier day, the number stays: agents accept no statement with a lower
-// number, and open rounds have the earlier one.
+// renew makes a statement if there is none that fits. The number stays as long as the rules do and the
+// keeper has its keys, because open rounds are masked for it. If the keeper has lost its keys, the
+// number changes, and with it all masks.
 func (k *Keeper) renew() error {
 	now, number := k.options.seconds(), max(k.current.GetNumber()+1, k.options.Now().UnixMilli())
 	if s := k.current; s != nil {
 		id := member.SealingID(s.SealingKey)
 		row, known := k.ring.sealing[id]
-		if known && proto.Equal(s.Rules, k.options.Rules) && now < s.NotAfter-renewSeconds {
-			if row.Used == 0 || row.Used >= k.options.today() {
+		if known && proto.Equal(s.Rules, k.options.Rules) {
+			if now < s.NotAfter-renewSeconds && (row.Used == 0 || row.Used >= k.options.today()) {
 				return nil
 			}
 			number = s.Number

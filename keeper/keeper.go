@@ -145,6 +145,13 @@ func Open(dir string, o Options) (k *Keeper, err error) {
 	return k, k.renew()
 }
 
+// OpenSimulated is Open for a simulation, which has a gate at each write and repeats what the keeper
+// draws for itself. Only tests call it.
+func OpenSimulated(dir string, o Options, gate func(step string), random io.Reader) (*Keeper, error) {
+	o.gate, o.random = gate, random
+	return Open(dir, o)
+}
+
 // Close closes the keeper's files. All writes are on disk already.
 func (k *Keeper) Close() error {
 	k.mu.Lock()

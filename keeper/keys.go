@@ -1,7 +1,6 @@
 package keeper
 
 import (
-	"crypto/rand"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -268,10 +267,12 @@ func (r *ring) announce(last lastRow) error {
 	return err
 }
 
-// erase removes all keys, also those of statements.
-func (r *ring) erase() error {
+// erase removes all keys, also those of statements, and draws a new secret.
+func (r *ring) erase(random io.Reader) error {
 	r.keys, r.sealing, r.last, r.secret = map[string]keyRow{}, map[int64]sealingRow{}, lastRow{}, make([]byte, 32)
-	_, _ = rand.Read(r.secret) // never fails
+	if _, err := io.ReadFull(random, r.secret); err != nil {
+		return err
+	}
 	return r.move(func(string) {})
 }
 

@@ -40,14 +40,19 @@ func (k *Keeper) Serve(ctx context.Context, l net.Listener, servers []member.Pin
 		},
 		Limited: func(string, connlimit.Caller) {},
 	})
-	mux := http.NewServeMux()
-	mux.Handle(v1.NewKeeperServiceHandler(calls{k}, connect.WithReadMaxBytes(maxRequest)))
 	s := &http.Server{
-		Handler: limits.Handler(mux), TLSConfig: settings, ConnContext: limits.Context,
+		Handler: limits.Handler(k.Handler()), TLSConfig: settings, ConnContext: limits.Context,
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 5 * time.Minute, WriteTimeout: 10 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // of strangers
 	}
 	return service.Serve(ctx, s, shutdownGrace, func() error { return s.ServeTLS(limits.Listener(l), "", "") })
+}
+
+// Handler answers whoever calls it. It is for Serve, and for simulations, which have no network.
+func (k *Keeper) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle(v1.NewKeeperServiceHandler(calls{k}, connect.WithReadMaxBytes(maxRequest)))
+	return mux
 }
 
 // calls is the KeeperService.

@@ -151,7 +151,7 @@ func (s *store) repeat() error {
 		return s.update("repeat", func(c *change) error { return c.release(&last) })
 	}
 	s.options.Log.Warn("keeper.db is older than keys.db: it was restored from a backup. All members must enrol again")
-	if err := s.ring.erase(); err != nil {
+	if err := s.ring.erase(s.options.random); err != nil {
 		return err
 	}
 	return s.update("erase", func(c *change) error { return c.log("erase", "keeper.db is older than keys.db: all keys were removed") })

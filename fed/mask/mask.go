@@ -90,8 +90,11 @@ type Context struct {
 // Terms are the promises on which an agent relies: the rules of a keeper's statement and
 // the privacy keys of the plan. Quorums are in thousandths.
 type Terms struct {
-	Identity                 [32]byte // SHA-256 of the keeper's identity
-	Least, Quorum, Cell, Age int64    // rules of the keeper
+	Identity [32]byte // SHA-256 of the keeper's identity
+	// Number is that of the statement. A keeper that has forgotten releases has another one, so it
+	// cannot compute the masks of before, even if members enrol again with the keys of that time.
+	Number                   int64
+	Least, Quorum, Cell, Age int64 // rules of the keeper
 	Invited                  bool
 	PlanLeast, PlanQuorum    int64
 	Check, Robust            string
@@ -130,7 +133,7 @@ func (f *fields) number(all ...int64) {
 func (t *Terms) Hash() [32]byte {
 	var f fields
 	f.text("loadstar/v1/terms", string(t.Identity[:]))
-	f.number(t.Least, t.Quorum, t.Cell, t.Age)
+	f.number(t.Number, t.Least, t.Quorum, t.Cell, t.Age)
 	invited := int64(0)
 	if t.Invited {
 		invited = 1

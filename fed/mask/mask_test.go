@@ -13,7 +13,7 @@ func known() (Key, Context) {
 	for i := range k {
 		k[i] = byte(i)
 	}
-	terms := Terms{Identity: [32]byte{1}, Least: 20, Quorum: 700, Cell: 100, Age: 86400, Invited: true, PlanLeast: 30, PlanQuorum: 800, Check: "norm", Robust: "none", Keepers: [][32]byte{{1}, {2}}}
+	terms := Terms{Identity: [32]byte{1}, Number: 9, Least: 20, Quorum: 700, Cell: 100, Age: 86400, Invited: true, PlanLeast: 30, PlanQuorum: 800, Check: "norm", Robust: "none", Keepers: [][32]byte{{1}, {2}}}
 	return k, Context{
 		Fleet: "f", Run: "r", Agent: "a", Round: 1, Version: 2, Plan: "p", Weights: "w", Control: "", Part: 3, Clients: 4, Length: 5, Day: 6, Homes: 8,
 		Terms: terms.Hash(), Limits: Limits(Clip{Norm: 1, Control: 2, Loss: 3, Coordinate: 4, Examples: 5}, []Block{{4, 1 << 40}, {1, 7}}),
@@ -31,9 +31,9 @@ func TestKnown(t *testing.T) {
 		name, want string
 		got        []byte
 	}{
-		{"terms", "8487bf2a71a480b75073a86f8a86fea6ed563876ba59d7132a85db169f932513", c.Terms[:]},
+		{"terms", "63e8cc2cab9ab60dbeb1e96defe18c7e459518b1fe485f761313bc6ba8fc74e7", c.Terms[:]},
 		{"limits", "5b8abf20454880b502607752a0ac201de7aa9171fb8e98764f12fa180cc64321", c.Limits[:]},
-		{"seed", "cfd0fa4f32766e0c48cc333374c37e933d21a5093f09071b42070093ad4f2d19", s[:]},
+		{"seed", "8bf231a3cb3355e872fe9326bf0def25d2e244f74f62a824448da5bf15fd795d", s[:]},
 		{"next", "a2db35b14b7449e7c44cbf6276b11564f592b550b2d71f101dc661b2dac0aed0", next[:]},
 		{"mac", "c0afad08fb546de3fcbb730dd04c9d811653fd1e32137b2c5141d3bd1b305aab", mac[:]},
 	} {
@@ -41,10 +41,10 @@ func TestKnown(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", x.name, got, x.want)
 		}
 	}
-	if v[0] != 0xa0d1ac21a5f53190 || v[4096] != 0xe4c03581c03f0b99 || v[8999] != 0x05fb82de5c530f32 {
+	if v[0] != 0xe7ee0e4e28c72685 || v[4096] != 0xd7298614b7c0be2a || v[8999] != 0x2c31a52ff597fcc0 {
 		t.Errorf("mask: %#x, %#x, %#x", v[0], v[4096], v[8999])
 	}
-	if products[0] != 0x206fa03450781930 || products[31] != 0xd92f5d4ab6ef1870 {
+	if products[0] != 0xdf01cb51b635c6e6 || products[31] != 0x8c3e7a6e9bf048aa {
 		t.Errorf("products: %#x, %#x", products[0], products[31])
 	}
 	s.Sub(v)
@@ -100,6 +100,7 @@ func TestTermsMatter(t *testing.T) {
 	for _, x := range []Terms{
 		{},
 		{Identity: [32]byte{1}},
+		{Number: 1},
 		{Least: 1},
 		{Quorum: 1},
 		{Cell: 1},

@@ -144,7 +144,7 @@ func validName(s string) bool { return s != "" && len(s) <= MaxName }
 // Terms returns the terms of a run at one of its keepers.
 func Terms(s *v1.KeeperStatement, p *v1.PrivacyTerms) mask.Terms {
 	t := mask.Terms{
-		Identity: PinOf(s.Identity), Least: s.Rules.Least, Quorum: s.Rules.Quorum, Cell: s.Rules.Cell, Age: s.Rules.Age, Invited: s.Rules.Invited,
+		Identity: PinOf(s.Identity), Number: s.Number, Least: s.Rules.Least, Quorum: s.Rules.Quorum, Cell: s.Rules.Cell, Age: s.Rules.Age, Invited: s.Rules.Invited,
 		PlanLeast: p.Least, PlanQuorum: p.Quorum, Check: p.Check, Robust: p.Robust,
 	}
 	for _, k := range p.Keepers {

@@ -1,7 +1,8 @@
 // Package simulation runs a fleet in one process, on virtual time, under a schedule that a
-// seed determines. The code of coordinators, gateways, regions and agents is the
+// seed determines. The code of coordinators, gateways, regions, agents and keepers is the
 // product's, and so are the SQL statements, which run on SQLite. Network, blobs and disks
-// are models that can fail. The same seed gives the same run.
+// are models that can fail. The same seed gives the same run. Some seeds have a private run with
+// keepers. Keys, nonces and seals are random even there, so no name of a call depends on them.
 //
 // A testing/synctest bubble has a clock that advances only when every goroutine waits. Every
 // call that leaves a part (a seam) waits at a gate. When all goroutines wait, the schedule
@@ -12,6 +13,7 @@
 // The package has tests only:
 //
 //	make simulation SEEDS=200        # the last line is: seeds 200, faults N, violations 0
+//	make simulation PRIVATE=1        # private runs only
 //	make simulation SEED=17          # repeat one seed, and shrink its faults if it fails
 //	make simulation-planted          # plant bugs in the product, each must be found
 package simulation

@@ -48,6 +48,9 @@ func simulate(t *testing.T, seed uint64, set setting, only map[string]bool) (out
 	}
 	defer os.RemoveAll(dir)
 	synctest.Test(t, func(t *testing.T) {
+		if set.private != nil && set.private.midnight {
+			time.Sleep(24*time.Hour - 90*time.Second)
+		}
 		w, err := newWorld(t, seed, dir, set, only)
 		if err != nil {
 			t.Fatal(err)
@@ -102,8 +105,12 @@ func (w *world) drive() {
 		if w.startParts() {
 			continue
 		}
+		if err := w.beginRun(); err != nil {
+			w.violate("cannot add the run: %v", err)
+			return
+		}
 		elapsed := time.Since(w.start)
-		if elapsed > max(faultsFor, w.outage.end())+endWithin {
+		if elapsed > max(w.first+faultsFor, w.outage.end())+endWithin {
 			w.violate("the run is %s after %v: %s", w.marks.state, elapsed.Round(time.Second), w.unsettled())
 			return
 		}
@@ -113,7 +120,7 @@ func (w *world) drive() {
 		}
 		c := w.pick(all)
 		v := proceed
-		if elapsed < faultsFor && w.odds != nil {
+		if elapsed < w.first+faultsFor && w.odds != nil {
 			k, r := w.fault(c)
 			if k != "" {
 				var waits bool
@@ -207,7 +214,7 @@ func (w *world) host(name string) *host {
 
 // settled reports whether the run has ended, and everybody knows.
 func (w *world) settled() bool {
-	if w.marks.state == "waiting" && time.Since(w.start) > faultsFor {
+	if w.marks.state == "waiting" && time.Since(w.start) > w.first+faultsFor {
 		// The run waits forever for the clients of a revoked agent.
 		return slices.ContainsFunc(w.agents, func(h *host) bool { return !h.revoked.IsZero() })
 	}

@@ -38,6 +38,11 @@ const (
 	restore      kind = "restore from backup"
 	forget       kind = "gateway: memory dropped"
 	cutCall      kind = "call cut while it is served"
+	keeperCrash  kind = "keeper: crash at a write"
+	keeperAway   kind = "keeper: away for minutes"
+	keeperLate   kind = "keeper: old request again"
+	keeperClock  kind = "keeper: clock jump"
+	keeperOld    kind = "keeper: restored from backup"
 )
 
 // usual has the odds of each kind at a call that it applies to, in ten thousandths.
@@ -46,7 +51,11 @@ var usual = map[kind]int{
 	requestLost: 250, requestTwice: 250, responseLost: 250,
 	ledgerAway: 60, rollBack: 150, commitAnswer: 150, blobFails: 100, diskFull: 60, tornCache: 30,
 	jump: 4, revoke: 2, stopRun: 1, restore: 4, forget: 60, cutCall: 60,
+	keeperCrash: 300, keeperAway: 60, keeperLate: 200, keeperClock: 40, keeperOld: 40,
 }
+
+// keeperKinds are the kinds of faults of keepers. Only private seeds have them.
+var keeperKinds = []kind{keeperAway, keeperClock, keeperCrash, keeperLate, keeperOld}
 
 // kinds lists the kinds in a fixed order.
 var kinds = slices.Sorted(maps.Keys(usual))
@@ -56,6 +65,7 @@ var applies = map[kind][]string{
 	requestLost: {"request "}, requestTwice: {"request "}, responseLost: {"response "},
 	ledgerAway: {"ledger read", "ledger begin"}, rollBack: {"ledger commit "}, commitAnswer: {"ledger committed"}, blobFails: {"blob "},
 	diskFull: {"disk before"}, tornCache: {"disk "},
+	keeperCrash: {"keeper "}, keeperClock: {"keeper "}, keeperAway: {"request k"}, keeperLate: {"request k"}, keeperOld: {"request k"},
 }
 
 // faults injects faults and remembers them.
@@ -133,6 +143,8 @@ func (w *world) inject(k kind, c *call, r *rand.Rand) (v verdict, waits bool) {
 		happened, waits = w.forget(c.site, r), true
 	case cutCall:
 		happened, waits = w.cutCall(r), true
+	case keeperCrash, keeperAway, keeperLate, keeperClock, keeperOld:
+		happened, waits = w.keeperFault(k, c, r), true
 	default:
 		v = refuse
 	}
@@ -147,6 +159,9 @@ func upTo(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.
 
 // crashPart kills a part. It starts again at the given time.
 func (w *world) crashPart(p *part, again time.Time) {
+	if p.kind == "keeper" {
+		w.keeperOf(p.name).leave()
+	}
 	w.kill(p)
 	w.mu.Lock()
 	if p.site.writer == p {
@@ -253,7 +268,7 @@ type backup struct {
 // restore takes a backup of a site, or, if there is one, loses the machine with the site's
 // ledger and blobs and restores the backup.
 func (w *world) restore(at *site, r *rand.Rand) bool {
-	if at.locked() || at.name != hubName { // a region has no runs of its own
+	if at.locked() || at.name != hubName || !w.begun { // a region has no runs of its own
 		return false
 	}
 	path := filepath.Join(w.dir, "backup.db")
@@ -270,7 +285,7 @@ func (w *world) restore(at *site, r *rand.Rand) bool {
 		return false
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.parts)) {
-		if p := w.parts[name]; p.site == at && p.kind != "agent" && !p.dead {
+		if p := w.parts[name]; p.site == at && p.kind != "agent" && p.kind != "keeper" && !p.dead {
 			w.crashPart(p, time.Now().Add(upTo(r, w.absent)))
 		}
 	}

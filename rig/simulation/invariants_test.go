@@ -153,6 +153,12 @@ func (w *world) checkRun(hub *site) error {
 	if err != nil {
 		return err
 	}
+	if len(run) == 0 {
+		return nil // it is not there yet
+	}
+	if err := w.checkReleases(hub); err != nil {
+		return err
+	}
 	m.state, reason, _ = strings.Cut(run[0], " ")
 	ended := m.ended
 	m.ended = m.state == "finished" || m.state == "stopped" || m.state == "failed"
@@ -267,6 +273,12 @@ var errNone = fmt.Errorf("no other error")
 // weights and of all personal layers.
 func (w *world) final() string {
 	hub, ctx := w.sites[0], context.Background()
+	for _, k := range w.keepers {
+		k.probe(-1, false)
+		if w.begun {
+			k.probe(-1, true)
+		}
+	}
 	if left, err := hub.list("SELECT 'batch ' || batch FROM partials UNION ALL SELECT 'batch ' || batch FROM updates"); err != nil || w.marks.state == "finished" && len(left) > 0 && w.kind != asynchronous {
 		w.violate("counted updates are left over: %v (%v)", left, err)
 	}

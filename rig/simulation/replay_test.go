@@ -109,9 +109,13 @@ func (w *world) replay(hub *site, fleet int64) (*replay, error) {
 		if state == ledger.RoundOpen {
 			break
 		}
-		f := round.NewFold(r.Rules)
+		f, chosen := round.NewFold(r.Rules), w.chosen(number)
 		for ; len(receipts) > 0 && receipts[0].batch <= last; receipts = receipts[1:] {
-			if err := r.count(f, receipts[0]); err != nil {
+			into := f
+			if chosen != nil && !chosen[receipts[0].client] {
+				into = round.NewFold(r.Rules)
+			}
+			if err := r.count(into, receipts[0]); err != nil {
 				return nil, err
 			}
 		}

@@ -3,8 +3,11 @@ package simulation
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
+
+	"loadstar/fed"
 )
 
 const maxClients = 8
@@ -27,6 +30,16 @@ type setting struct {
 	// impatient means that gateways may not hold calls, so agents call again soon, another gateway
 	// perhaps.
 	impatient bool
+	private   *privacy // nil if the run is plain
+}
+
+// privacy is what a private seed chooses in addition.
+type privacy struct {
+	keepers       int
+	check, robust string
+	quorum        float64
+	invited       bool
+	midnight      bool // a day ends during the run
 }
 
 // layouts lists numbers of clients per agent. An agent with three clients sends sums.
@@ -57,8 +70,19 @@ func (s setting) plan() string {
 	if s.kind == asynchronous {
 		schedule = fmt.Sprintf("schedule: {cohort: %d, buffer: %d}\n", s.cohort, max(1, s.cohort/2))
 	}
-	return fmt.Sprintf("name: simulated\nseed: 3\n%srounds: %d\n%sclient: {batch: 8, steps: 1, lr: 0.01}\n"+
-		"model: {name: fekri2023, lookback: 1, targets: 1, inputs: [load], scaling: client}\nevaluate: {every: 0}\n", plans[s.kind], s.rounds, schedule)
+	private := ""
+	if x := s.private; x != nil {
+		if s.longest > 0 { // a private plan has a deadline of its own
+			schedule = fmt.Sprintf("schedule: {cohort: %d, deadline: %v}\n", s.cohort, fed.Duration(s.longest))
+		}
+		names := []string{"k1", "k2"}[:x.keepers]
+		private = fmt.Sprintf("privacy: {mode: private, keepers: [%s], least: 2, quorum: %g, check: %s}\n", strings.Join(names, ", "), x.quorum, x.check)
+		if x.robust != "none" {
+			private += fmt.Sprintf("server: {robust: %s}\n", x.robust)
+		}
+	}
+	return fmt.Sprintf("name: simulated\nseed: 3\n%s%srounds: %d\n%sclient: {batch: 8, steps: 1, lr: 0.01}\n"+
+		"model: {name: fekri2023, lookback: 1, targets: 1, inputs: [load], scaling: client}\nevaluate: {every: 0}\n", plans[s.kind], private, s.rounds, schedule)
 }
 
 // key names everything that the weights of an exact setting depend on.
@@ -85,6 +109,9 @@ func draw(seed uint64) setting {
 		s.lease, s.longest, s.absent = 30*time.Second, 2*time.Minute, 3*time.Minute
 	}
 	for _, k := range kinds {
+		if slices.Contains(keeperKinds, k) {
+			continue
+		}
 		s.odds[k] = usual[k] * []int{0, 1, 1, 4, 10}[r.IntN(5)]
 	}
 	// More of these and the fleet does hardly anything else.
@@ -98,6 +125,38 @@ func draw(seed uint64) setting {
 	}
 	s.impatient = r.IntN(2) == 0
 	return s
+}
+
+// drawPrivate chooses the setting of a private seed.
+func drawPrivate(seed uint64) setting {
+	s := draw(seed)
+	r := rand.New(rand.NewPCG(seed, 3))
+	x := &privacy{keepers: 1 + r.IntN(2), check: []string{"none", "norm"}[r.IntN(2)], robust: "none", quorum: 0.1, invited: r.IntN(2) == 0, midnight: r.IntN(3) == 0}
+	// The other plans cannot be private, and neither can regions.
+	s.private, s.region, s.kind = x, false, s.kind%3
+	if x.check == "norm" && r.IntN(3) == 0 { // of agents with one client each, it is known who was chosen
+		x.robust, s.clients, s.kind = "nearest", []int{1, 1, 1, 1, 1}, s.kind%2
+	}
+	s.cohort = min(s.cohort, s.total())
+	for _, k := range keeperKinds {
+		s.odds[k] = usual[k] * []int{0, 1, 1, 4, 10}[r.IntN(5)]
+	}
+	s.odds[keeperCrash] = min(s.odds[keeperCrash], 1500)
+	if s.exact {
+		s.cohort = s.total() // a smaller one may have the clients of one agent only, which no keeper releases
+		s.odds[keeperClock], s.odds[keeperOld] = 0, 0
+	} else if r.IntN(4) == 0 {
+		x.quorum = 0.9 // rounds with fewer are abandoned
+	}
+	return s
+}
+
+// choose returns the setting of a seed. One of five seeds is private.
+func choose(seed uint64) setting {
+	if *allPrivate || rand.New(rand.NewPCG(seed, 4)).IntN(5) == 0 {
+		return drawPrivate(seed)
+	}
+	return draw(seed)
 }
 
 // calm returns the setting without faults.

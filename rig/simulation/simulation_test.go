@@ -15,12 +15,13 @@ import (
 )
 
 var (
-	seeds    = flag.Int("seeds", 30, "number of seeds")
-	first    = flag.Uint64("first", 1, "first seed")
-	trace    = flag.String("trace", "", "write the trace of the first seed to this file")
-	verbose  = flag.Bool("log", false, "print what the parts log")
-	failFast = flag.Bool("failfast", false, "end with the first seed that fails")
-	shrunk   = flag.Bool("shrink", true, "shrink the faults of the first seed that fails")
+	seeds      = flag.Int("seeds", 30, "number of seeds")
+	first      = flag.Uint64("first", 1, "first seed")
+	trace      = flag.String("trace", "", "write the trace of the first seed to this file")
+	verbose    = flag.Bool("log", false, "print what the parts log")
+	allPrivate = flag.Bool("private", false, "let all seeds be private")
+	failFast   = flag.Bool("failfast", false, "end with the first seed that fails")
+	shrunk     = flag.Bool("shrink", true, "shrink the faults of the first seed that fails")
 )
 
 // totals is what all seeds have shown together.
@@ -63,9 +64,8 @@ func reference(t *testing.T, set setting) string {
 }
 
 // try simulates a seed and compares its result with that of a fleet without faults.
-func try(t *testing.T, seed uint64, only map[string]bool) outcome {
+func try(t *testing.T, seed uint64, set setting, only map[string]bool) outcome {
 	t.Helper()
-	set := draw(seed)
 	out := simulate(t, seed, set, only)
 	if out.violation == "" && set.exact {
 		if want := reference(t, set); out.result != want {
@@ -84,7 +84,7 @@ func TestSeeds(t *testing.T) {
 			t.Parallel()
 			for i := next.Add(1) - 1; i < int64(*seeds); i = next.Add(1) - 1 {
 				seed := *first + uint64(i)
-				out := try(t, seed, nil)
+				out := try(t, seed, choose(seed), nil)
 				sum.add(out)
 				if i == 0 && *trace != "" {
 					write(t, *trace, []byte(strings.Join(out.lines, "\n")+"\n"))
@@ -125,7 +125,11 @@ var shrinking sync.Once
 // report prints a violation and what repeats it.
 func report(t *testing.T, seed uint64, out outcome) {
 	t.Helper()
-	t.Errorf("seed %d, step %d, trace %x: %s\nrepeat it with: make simulation SEED=%d", seed, out.steps, out.hash, out.violation, seed)
+	how := ""
+	if *allPrivate {
+		how = " PRIVATE=1"
+	}
+	t.Errorf("seed %d, step %d, trace %x: %s\nrepeat it with: make simulation SEED=%d%s", seed, out.steps, out.hash, out.violation, seed, how)
 	if !*shrunk {
 		return
 	}
@@ -157,7 +161,7 @@ func shrink(t *testing.T, seed uint64, out outcome) (best outcome, runs int) {
 			if runs++; runs > most {
 				return best, runs
 			}
-			if out := try(t, seed, only); out.violation != "" && len(out.named) < len(best.named) {
+			if out := try(t, seed, choose(seed), only); out.violation != "" && len(out.named) < len(best.named) {
 				best = out
 			}
 		}
@@ -169,16 +173,18 @@ func shrink(t *testing.T, seed uint64, out outcome) (best outcome, runs int) {
 
 // TestRepeats checks that a seed gives the same trace every time.
 func TestRepeats(t *testing.T) {
-	for seed := range uint64(5) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			one := try(t, 1_000_000+seed, nil)
-			for range 2 {
-				if two := try(t, 1_000_000+seed, nil); two.hash != one.hash {
-					t.Fatalf("two runs of a seed differ: %s", difference(one.lines, two.lines))
+	for kind, draw := range map[string]func(uint64) setting{"plain": draw, "private": drawPrivate} {
+		for seed := uint64(1_000_000); seed < 1_000_005; seed++ {
+			t.Run(fmt.Sprint(kind, " ", seed), func(t *testing.T) {
+				t.Parallel()
+				one := try(t, seed, draw(seed), nil)
+				for range 2 {
+					if two := try(t, seed, draw(seed), nil); two.hash != one.hash {
+						t.Fatalf("two runs of a seed differ: %s", difference(one.lines, two.lines))
+					}
 				}
-			}
-		})
+			})
+		}
 	}
 }
 
@@ -192,14 +198,26 @@ func difference(a, b []string) string {
 	return fmt.Sprintf("they have %d and %d lines", len(a), len(b))
 }
 
-// TestEveryFault checks that each kind of fault happens within the first seeds.
+// TestEveryFault checks that each kind of fault happens: within the first seeds, and those of keepers
+// in a few seeds that have many of them.
 func TestEveryFault(t *testing.T) {
 	seen := map[kind]bool{}
-	for seed := uint64(1); len(seen) < len(kinds) && seed < 100; seed++ {
-		for k := range simulate(t, seed, draw(seed), nil).faults {
-			seen[k] = true
+	many := func(seed uint64) setting {
+		set := drawPrivate(seed)
+		for _, k := range keeperKinds {
+			set.odds[k] = 500
+		}
+		return set
+	}
+	try := func(draw func(uint64) setting, seeds uint64, kinds int) {
+		for seed := uint64(1); len(seen) < kinds && seed < seeds; seed++ {
+			for k := range simulate(t, seed, draw(seed), nil).faults {
+				seen[k] = true
+			}
 		}
 	}
+	try(draw, 100, len(kinds)-len(keeperKinds))
+	try(many, 10, len(kinds))
 	if len(seen) < len(kinds) {
 		t.Errorf("only these happen: %v", slices.Sorted(maps.Keys(seen)))
 	}

@@ -45,7 +45,7 @@ func (at *site) ledgerGate(ctx context.Context, step sqlstore.Step, what string)
 		at.committed(p)
 	}
 	var ready func() bool
-	if step == sqlstore.Begin {
+	if step == sqlstore.Begin || strings.HasPrefix(what, "INSERT") { // one that is not in a transaction
 		ready = func() bool { return at.writer == nil }
 	}
 	name := fmt.Sprintf("ledger %s %s", step, shorten(what))

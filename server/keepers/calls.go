@@ -12,7 +12,6 @@ import (
 
 	"loadstar/fed/mask"
 	"loadstar/fed/member"
-	"loadstar/internal/backoff"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -71,7 +70,7 @@ func (s *Set) roles(names []string) (decides *keeper, others []*keeper, err erro
 
 // release repeats a request until the keeper answers.
 func (k *keeper) release(ctx context.Context, q *v1.KeeperReleaseRequest, waits func(error)) (*v1.KeeperReleaseResponse, error) {
-	retry := backoff.Backoff{Base: firstPause, Cap: longestPause}
+	retry := k.retry(fmt.Sprint("release ", q.Round.Round))
 	for {
 		var a *v1.KeeperReleaseResponse
 		err := k.call(ctx, "release", answerWithin, func(ctx context.Context) (epoch int64, err error) {

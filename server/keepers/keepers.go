@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"sync"
 	"time"
 
@@ -33,6 +34,10 @@ type Config struct {
 	Epoch   func(ctx context.Context, identity string, epoch int64) (newest int64, err error)
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
+	// Client returns what calls a keeper, and Rand a source of random numbers in [0, n) for the
+	// retries of a call. Simulations set them. If they are nil, TLS with Key and math/rand/v2 are used.
+	Client func(Address) *http.Client
+	Rand   func(call string) func(n int64) int64
 }
 
 const (
@@ -126,11 +131,11 @@ func New(c Config) (*Set, error) {
 		}
 		names[a.Name] = true
 		k := &keeper{Address: a, set: s, asks: make(chan struct{}, 1), plans: map[string]approval{}, silent: time.Now(), why: errors.New("it was not asked yet")}
-		pinned, err := mtls.Pinned(c.Key, func(sha [32]byte) bool { return sha == a.Identity })
+		client, err := c.clientOf(a)
 		if err != nil {
 			return nil, fmt.Errorf("making the certificate for keepers: %w", err)
 		}
-		k.client = v1.NewKeeperServiceClient(mtls.Client(mtls.Transport(pinned)), a.URL, connect.WithReadMaxBytes(answerBytes))
+		k.client = v1.NewKeeperServiceClient(client, a.URL, connect.WithReadMaxBytes(answerBytes))
 		s.all = append(s.all, k)
 		s.silence.WithLabelValues(a.Name)
 		s.back.WithLabelValues(a.Name)
@@ -139,6 +144,27 @@ func New(c Config) (*Set, error) {
 		c.Metrics.MustRegister(s.silence, s.calls, s.back)
 	}
 	return s, nil
+}
+
+// clientOf returns what calls a keeper.
+func (c *Config) clientOf(a Address) (*http.Client, error) {
+	if c.Client != nil {
+		return c.Client(a), nil
+	}
+	pinned, err := mtls.Pinned(c.Key, func(sha [32]byte) bool { return sha == a.Identity })
+	if err != nil {
+		return nil, err
+	}
+	return mtls.Client(mtls.Transport(pinned)), nil
+}
+
+// retry returns the delays between the attempts of a call.
+func (k *keeper) retry(call string) backoff.Backoff {
+	b := backoff.Backoff{Base: firstPause, Cap: longestPause}
+	if k.set.Rand != nil {
+		b.Rand = k.set.Rand(k.Name + " " + call)
+	}
+	return b
 }
 
 // Fingerprint returns the SHA-256 of the server's key, which a keeper's people enter.
@@ -161,7 +187,7 @@ func (s *Set) Run(ctx context.Context) error {
 }
 
 func (k *keeper) follow(ctx context.Context) {
-	retry := backoff.Backoff{Base: firstPause, Cap: longestPause}
+	retry := k.retry("state")
 	for ctx.Err() == nil {
 		pause, asks := stateEvery, k.asks
 		if err := k.state(ctx); err != nil {
