@@ -41,8 +41,7 @@ const auditTime = 3 * time.Minute
 // errNoUpdates means that there is nothing to audit.
 var errNoUpdates = errors.New("no update of this client has been trained yet, or its weights are no longer on this machine")
 
-// audit computes a client's newest updates again and attacks them. Each guess changes the
-// readings, so features from earlier readings are not needed again.
+// audit computes a client's newest updates again and attacks them. Training pauses in the meantime.
 func (a *agent) audit(ctx context.Context, name string, progress func(done, of int)) (*audit.Report, error) {
 	a.training.Lock()
 	defer a.training.Unlock()

@@ -66,8 +66,7 @@ func appendList[T any](b []byte, list []T, add func([]byte, T) []byte) []byte {
 	return append(b, ']')
 }
 
-// peak returns the highest load of the next 24 hours, and the probability that it exceeds the
-// limit in the request.
+// plain is text that JSON need not escape, or null if it is empty.
 type plain string
 
 func (t plain) appendTo(b []byte) []byte {

@@ -104,7 +104,8 @@ func chance(runs []*forecastErrors) (f Figure) {
 	return f
 }
 
-// even if the statistic is undefined
+// dieboldMariano counts the clients for which the errors in ours are significantly smaller
+// than those in theirs, significantly larger, or not significantly different.
 func dieboldMariano(ours, theirs map[string][]float64) (better, worse, same float64) {
 	for client, e := range ours {
 		c, err := metric.DieboldMariano(e, theirs[client], metric.Squared)

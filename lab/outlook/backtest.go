@@ -160,7 +160,7 @@ func ParseWeatherError(s string) (w WeatherError, err error) {
 	return w, nil
 }
 
-// Scorer scores forecasts that somebody else issued over the test split.
+// Scorer scores forecasts over the test split, whoever issued them.
 type Scorer struct {
 	b     Backtest
 	known *series.Dataset

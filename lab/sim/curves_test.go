@@ -60,8 +60,8 @@ func TestDetailByHand(t *testing.T) {
 	// and 24 kW at step 335.
 	add(263, 1, 20, 18, 25)   // 4 kW too low; below P90
 	add(263, 3, 27, 24, 30)   // 3 kW too high; not above P10, P50, P90
-	add(286, 2, 24, 22, 26)   // not a peak, because the load is 0; below all
-	add(287, 1, 1, 0.5, 2)    // the last reading, 10 kW, of a day without a peak; below P50
+	add(286, 2, 24, 22, 26)   // 1 kW too high; below P50, P90
+	add(287, 1, 1, 0.5, 2)    // not a peak, because the load is 0; below all
 	add(297, 1, 10.5, 9, 9.5) // the last reading, 10 kW, of a day that has no peak; below P50
 	d.peaks.bias = 0.5
 	var r run.Results

@@ -11,8 +11,8 @@ type stockWeather struct {
 	feel, solar, dark []float64
 }
 
-// hourly contains the weather at the start of each hour. Like EnergyPlus, newStockWeather
-// computes weather by the hour and interpolates linearly.
+// hourly contains the weather at the start of each hour. EnergyPlus reads
+// weather by the hour and interpolates linearly, and so does newStockWeather.
 type hourly struct{ drift, dew, cloud, wind, direction []float64 }
 
 // newStockWeather computes the weather of n quarter hours. Seasons and days are sines, air

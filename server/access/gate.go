@@ -72,7 +72,7 @@ func (g *Gate) unavailable(ctx context.Context, err error) error {
 		return ctx.Err()
 	}
 	g.log.Warn("cannot look up a user", "error", err)
-	return connect.NewError(connect.CodeUnavailable, errors.New("the server does not respond now; try again"))
+	return connect.NewError(connect.CodeUnavailable, errors.New("the server cannot answer now; try again"))
 }
 
 // Certificates puts the user of an operator's certificate into the request's context. It

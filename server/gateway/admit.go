@@ -170,7 +170,7 @@ func (f *fair) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 				defer leave()
 				ctx = context.WithValue(ctx, laneKey{}, leave)
 			}
-			if namesIn(r.Any()) > heavyNames { // such a call does not occupy the slot while it waits
+			if namesIn(r.Any()) > heavyNames { // the server does not hold such a call
 				if err := take(ctx, f.heavy); err != nil {
 					return nil, err
 				}

@@ -167,7 +167,7 @@ func (g *Gateway) look(ctx context.Context, caller directory.Caller, r *v1.Excha
 		if err := g.Ledger.Counter.Extend(ctx, agent, key.run, key.round, keep[key], now.Add(g.Lease)); err != nil {
 			return nil, g.refuse.unavailable(ctx, err)
 		}
-		g.mirror.forget(agent) // otherwise a lease that has ended is not extended
+		g.mirror.forget(agent) // because leases that have ended were not extended
 	}
 	verdicts, err := g.verdicts(ctx, agent, r.Pushed, asked)
 	if err != nil {

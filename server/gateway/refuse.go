@@ -31,7 +31,7 @@ func (r *refuser) unavailable(ctx context.Context, err error) error {
 		}
 		log.Warn("cannot serve an agent", "error", err)
 	}
-	return connect.NewError(connect.CodeUnavailable, errors.New("the server does not respond now; try again"))
+	return connect.NewError(connect.CodeUnavailable, errors.New("the server cannot answer now; try again"))
 }
 
 // invalid refuses a malformed request, which our agents never send.

@@ -12,7 +12,8 @@ import (
 
 // NewClients is the evaluation of the clients that a run has held out.
 type NewClients struct {
-	// Some of these clients could not be scored. Some of them could not be scored.
+	// Answered is the number of held-out clients whose agents have answered. Some of these
+	// clients could not be scored.
 	HeldOut, Answered int64
 	// Evaluation is the test error of the adapted weights.
 	Evaluation Evaluation

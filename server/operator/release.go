@@ -85,7 +85,7 @@ func recordOf(r ledger.Release, offered bool) *v1.ReleaseRecord {
 	}
 }
 
-// the newest release of a name is its last
+// ListReleases returns all releases or one of them.
 func (o *releases) ListReleases(ctx context.Context, r *v1.ListReleasesRequest) (*v1.ListReleasesResponse, error) {
 	all, err := o.Ledger.Releases(ctx)
 	if err != nil {

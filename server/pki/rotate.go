@@ -148,8 +148,8 @@ func put(path string, text []byte) error {
 	return mtls.WritePrivate(path, text)
 }
 
-// The removal is durable, because a retired issuer must not reappear after a crash. The
-// removal is durable, because a retired issuer must not come back after a crash.
+// remove removes a file if it exists. The removal is durable, because a retired issuer must
+// not reappear after a crash.
 func remove(path string) error {
 	if err := step(path); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 )
 
 // ErrSum means that the clients of a private round cannot have produced the sum of their results.
-var ErrSum = errors.New("the sum of the results is impossible; an agent has sent numbers that are too large or masked them for another round, or a keeper has sent wrong masks")
+var ErrSum = errors.New("the sum of the results is impossible; an agent has sent numbers that are too large or masked them for another task, or a keeper has sent wrong masks")
 
 // Private reports whether agents mask their results.
 func (t *Terms) Private() bool { return recipe.Private(t.Plan) }

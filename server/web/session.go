@@ -164,7 +164,7 @@ func (w *Web) fail(rw http.ResponseWriter, err error) {
 	}
 	w.Log.Warn("cannot serve a browser", "error", err)
 	rw.Header().Set("Retry-After", "5")
-	refuse(rw, http.StatusServiceUnavailable, "unavailable", "the server does not respond now; try again")
+	refuse(rw, http.StatusServiceUnavailable, "unavailable", "the server cannot answer now; try again")
 }
 
 // call forwards a call of the operators' API with the session's user as its caller.

@@ -25,8 +25,8 @@ type Uses struct {
 }
 
 // Rivals scores other forecasts on the clients and days of a run's forecasts. If peers is a
-// folder, it also scores boosting. The forecasts come from the dataset's table in the folder.
-// If there is no table and measure is set, they are measured and written there.
+// folder, it also has the scores of boosting, from the dataset's table in the folder. If
+// there is no table and measure is set, they are measured and written there.
 func Rivals(ctx context.Context, d *series.Dataset, s *outlook.Scores, peers string, measure bool) ([]Uses, error) {
 	t, err := newTotals(d, s)
 	if err != nil {
