@@ -97,7 +97,7 @@ func TestLongTraining(t *testing.T) {
 	s.mu.Unlock()
 	s.give(s.task(t, "short", 0, small("fedavg", nil), 9, "meter-01"))
 	s.pushed(t, "short", 0)
-	// Stop the agent during another long training.
+	// Stop the agent during another long training run.
 	s.mu.Lock()
 	s.checkIn = nil
 	s.mu.Unlock()

@@ -74,7 +74,7 @@ type architecture struct {
 	inputs   int // default number of inputs; 0 means that of defaults.Inputs
 	blocks   func(outputs int) []nn.Block
 	check    func(Shape) error // refuses a shape; may be nil
-	initial  initializer       // nil means that of PyTorch's modules
+	initial  initializer       // nil means PyTorch's default initialization
 }
 
 // boseInputs are the inputs of bose2023 and bose2024.

@@ -148,7 +148,8 @@ func newGame(t *testing.T, seed uint64, plant string) *game {
 	if plant == ruleInvitation || rng.IntN(4) == 0 {
 		invented = 10 * members
 	}
-	// The server decides in which order members come: its own right after the first one.
+	// The server chooses the order in which members join. Its own members join right after the
+	// first one.
 	for i := range members {
 		a, err := g.join(fmt.Sprintf("agent-%04d", i), true)
 		if err != nil {

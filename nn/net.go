@@ -9,8 +9,7 @@
 // Inside a workspace the batch is innermost, so a row contains one feature of every example.
 // Elementwise loops are therefore contiguous for any layer width, the hidden states of all
 // steps are already concatenated, and the matrix kernels can use PyTorch's weight layout.
-// Rows are padded to a multiple of [kernel.Lanes] with examples of zeros, whose gradient is
-// zero.
+// Rows are padded to a multiple of [kernel.Lanes] with all-zero examples, whose gradient is zero.
 package nn
 
 import (

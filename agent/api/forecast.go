@@ -273,7 +273,7 @@ func forecastJSON(v view, f *live.Issued, score live.Score) object {
 	}
 }
 
-// energy returns the energies of days in kWh.
+// energy returns each day's energy in kWh.
 func (v view) energy(f *live.Issued) []object {
 	days := []object{}
 	for _, d := range f.Days {

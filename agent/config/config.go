@@ -74,10 +74,10 @@ type Client struct {
 	Topic string `yaml:"topic"`
 	// Preset is the kind of device that sends the messages.
 	Preset string `yaml:"preset"`
-	// Value is the path of the value in a message, for the preset generic or to choose among
+	// Value is the path to the value in a message, for the preset generic or to choose among
 	// several values.
 	Value string `yaml:"value"`
-	// Time is the path of the value's time, for the preset generic.
+	// Time is the path to the value's timestamp, for the preset generic.
 	Time string `yaml:"time"`
 	// Kind is what the value is: counter, power or interval.
 	Kind string `yaml:"kind"`

@@ -190,7 +190,7 @@ func TestSourceMistakes(t *testing.T) {
 		{"an empty key", Source{Client: "a", Topic: "t", Value: "a..b", Unit: "kWh"}, "separated by dots"},
 		{"a deep path", Source{Client: "a", Topic: "t", Value: "a.b.c.d.e.f.g.h.i", Unit: "kWh"}, "at most 8 keys"},
 		{"an interval without a time", Source{Client: "a", Topic: "t", Value: "a", Kind: "interval", Unit: "kW"}, "needs the path of its time"},
-		{"a time of a bare number", Source{Client: "a", Topic: "t", Time: "a", Unit: "kWh"}, "not the path of the value"},
+		{"a time of a bare number", Source{Client: "a", Topic: "t", Time: "a", Unit: "kWh"}, "not the path to the value"},
 		{"a time of a preset", Source{Client: "a", Topic: "t/a", Preset: "tasmota", Time: "Time"}, "determines the time"},
 	} {
 		t.Run(x.name, func(t *testing.T) {

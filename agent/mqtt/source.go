@@ -17,7 +17,7 @@ type Source struct {
 	Topic  string
 	// Preset is one of [Presets]. If it is empty, it is generic.
 	Preset string
-	// Value is the path of the value in a JSON message: keys and indexes, separated by
+	// Value is the path to the value in a JSON message: keys and indexes, separated by
 	// dots. A dot in a key is written \. . If the path is empty with the preset generic,
 	// the message is the number itself. With shelly-gen2 and a topic that ends in
 	// /events/rpc, the path is the name of the component, such as em1data:0.
@@ -26,7 +26,7 @@ type Source struct {
 	// generic and homeassistant know both.
 	Kind string
 	Unit string
-	// Time is the path of the value's time, for the preset generic. A number counts seconds,
+	// Time is the path to the value's timestamp, for the preset generic. A number counts seconds,
 	// milliseconds or microseconds since 1970, and a text must have a UTC offset. Without a
 	// path, a value gets the time of its message's arrival.
 	Time string
@@ -181,7 +181,7 @@ func (s *Source) generic() (*source, error) {
 		return nil, errors.New("the value of an interval needs the path of its time; add time")
 	}
 	if s.Time != "" && c.bare {
-		return nil, errors.New("the path of the time is set, but not the path of the value; add value")
+		return nil, errors.New("the path to the time is set, but not the path to the value; add value")
 	}
 	var err error
 	if f.path, err = splitPath(s.Value); err != nil {

@@ -130,6 +130,6 @@ unknown. Create new ones with 'loadstar token create'.`,
 	}
 	cmd.Flags().StringVar(&dir, "dir", "loadstar-data", "folder to restore into; it must not exist")
 	cmd.Flags().StringVar(&revocations, "revocations", "", "the newest list of revocations, a `file` that the server writes")
-	cmd.Flags().BoolVar(&without, "without-revocations", false, "undo all revocations after the backup")
+	cmd.Flags().BoolVar(&without, "without-revocations", false, "undo all revocations made since the backup")
 	return cmd
 }

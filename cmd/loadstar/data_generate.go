@@ -33,10 +33,10 @@ The data has load levels, daily and weekly profiles, holidays, a response to a
 synthetic year of weather, noise, gaps, outages, stuck meters and spikes. The
 same seed gives the same data on every machine.
 
-With --like, the data is one of the fixed sets of buildings that replace those of
-a paper. These are 42 buildings of bose2023 in California, Illinois or New York,
-or the 20 others of its table I, every 15 minutes of 2018. The datasets of the
-same names open them without a folder.
+With --like, the data is a fixed set of generated buildings that stands in for a
+paper's dataset. The sets are 42 buildings of bose2023 in California, Illinois
+or New York, or the 20 others of its table I, every 15 minutes of 2018. The
+datasets of the same names open them without a folder.
 
 All output based on this dataset is labelled as synthetic. Use it for trials and
 for speed measurements, but not as evidence of forecast accuracy.`,

@@ -52,10 +52,10 @@ hours (kW) are written as CSV: unique_id, cutoff, quantity (energy or peak), ds
 (start of the day, or of the step that is most likely the highest, UTC), mean,
 P10, P50, P90. They are separate forecasts, with their own intervals.
 
-With --paths 50 every row has 50 more columns, path1 to path50. Each of them is
-one course of the load that fits the quantiles of every step and the usual
-sequence of forecast errors. The sums or maxima of these courses give the
-distribution of a sum or a peak over any hours.
+With --paths 50 every row has 50 more columns, path1 to path50. Each is one
+possible course of the load. It is consistent with the quantiles at every step
+and with how forecast errors usually follow one another. The sums or maxima of
+these courses give the distribution of a sum or a peak over any hours.
 
 A meter that did not take part in the run gets personal layers that are fitted
 to its own readings (see --fit-head). Intervals and corrections continue from

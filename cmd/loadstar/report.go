@@ -253,7 +253,7 @@ func compareForecasts(cmd *cobra.Command, runs []*report.Run, files []string, ro
 	return nil
 }
 
-// openPage opens a file in the browser. A machine without one is not an error.
+// openPage opens a file in the browser. Having no browser is not an error.
 func openPage(notice io.Writer, path string) {
 	if full, err := filepath.Abs(path); err == nil {
 		path = full

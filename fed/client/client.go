@@ -42,7 +42,7 @@ type Job struct {
 	// turn with them (bose2024, figure 4, lines 1 and 14). ScoreOwn means that it is also
 	// scored with them.
 	Own, ScoreOwn bool
-	// Copy, if not nil, determines the stored shared weights after a turn. Without it, the
+	// Copy, if not nil, determines which shared weights are stored after a turn. Without it, the
 	// client stores the weights after training.
 	Copy *Copy
 }

@@ -86,7 +86,8 @@ type Policy struct {
 	// Keepers are the identities of the keepers that the agent trusts with the keys of its masks,
 	// such as [sha256:0a1b...]. The agent declines a private plan with any other keeper.
 	Keepers []string `yaml:"keepers,flow"`
-	// LeastMembers is the smallest number of agents in a sum that these keepers may promise.
+	// LeastMembers is the lowest minimum number of agents per sum that the agent accepts from
+	// these keepers.
 	LeastMembers int `yaml:"least_members"`
 }
 

@@ -191,11 +191,11 @@ var evaluateSettings = []setting{
 			e := &p.Evaluate
 			tunes := e.FineTune.Steps > 0 || e.FineTune.Epochs > 0
 			switch {
-			case p.Model.Split.Validation == 0: // there are no scores for a choice
+			case p.Model.Split.Validation == 0: // there are no scores to choose by
 				e.FineTune.Choose = "last"
 			case e.Keep == "best": // without a choice, the best weights would have no effect
 				e.FineTune.Choose = "validation"
-			case !tunes: // there are no candidates for a choice
+			case !tunes: // there are no candidates to choose from
 				e.FineTune.Choose = "last"
 			}
 		},

@@ -103,7 +103,7 @@ func (f *Fold) Add(u *fed.Update, from []float32) error {
 }
 
 // SetTally replaces the tally of the updates. A sum does not contain the sizes of its
-// updates, so the caller of a fold of sums must supply them.
+// updates, so a caller that folds sums must supply the sizes.
 func (f *Fold) SetTally(t limit.Tally) { f.tally = t }
 
 // at returns the sums of a version. If there are none yet, it inserts empty sums and keeps

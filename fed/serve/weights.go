@@ -64,8 +64,8 @@ var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // personal reads the file of a client's personal weights and adds the shared weights. The
 // files of all clients have the same tensors. Their header is parsed only once, because
-// parsing takes longer than the rest of reading. The memory of a released client already
-// contains the shared weights.
+// parsing takes longer than the rest of reading. Memory reused from a released
+// client already contains the shared weights.
 func (f *Folder) personal(name string) (*[]float32, error) {
 	q := f.Model.Problem
 	buffer := buffers.Get().(*[]byte)

@@ -66,7 +66,7 @@ func New(p *fed.Plan, problem *recipe.Problem, fleet int) (*Setup, error) {
 }
 
 // OfAgent returns the setup of an agent with the given secret, which selects its clients'
-// examples. The numbers that leave it with an update are rounded.
+// examples. The numbers that an agent sends with an update are rounded.
 func (s *Setup) OfAgent(secret [32]byte) (*Setup, error) {
 	// The draws depend on all parts of the plan that affect training and scoring. A server
 	// determines the inputs, the interval and the deadline itself.

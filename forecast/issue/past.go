@@ -126,7 +126,8 @@ func (p *past) flat() bool {
 	return run >= p.perDay && longest > 0 && run >= 2*longest
 }
 
-// errorsOf returns the sorted errors of repeating the load of some days before.
+// errorsOf returns the sorted errors of forecasts that repeat the load from the given number
+// of days earlier.
 func (p *past) errorsOf(days int) []float64 {
 	if e, ok := p.errors[days]; ok {
 		return e

@@ -31,7 +31,7 @@ var floors = []floor{
 	{"lab", "`sim` (simulator), `run` (a run's folder), `report`, `score`, `outlook` (forecasts from a run), `experiment`"},
 	{"fed", "the federated core without I/O: `recipe` (plans, registry of algorithms, schedules), `round`, `client`, `aggregate`, `serveropt`, `clientopt`, `localtrain`, `exact` (sums), `limit` (how much one client can change a merge), `policy` (which plans an agent trains), `setup` (prepares a plan to run), `mask` (masks of private runs: agents add them, keepers sum them), `member` (what agents, servers and keepers tell each other about them); `serve` turns trained plans into forecasts"},
 	{"forecast", "models, partitions, scoring, baselines; `issue` (forecasts that people use), `calibrate`"},
-	{"series", "readings, weather and `feature`s; `read` (files, with `table`), `recognize` (what the columns of a table are), `write`, `store` (an agent's readings), `source` (gets public data), `quality`; of the lower floors, the packages in `series` import only `internal`"},
+	{"series", "readings, weather and `feature`s; `read` (files, with `table`), `recognize` (what the columns of a table are), `write`, `store` (an agent's readings), `source` (gets public data), `quality`; from lower floors, the packages in `series` import only `internal`"},
 	{"internal", "small libraries, and what tests share (`testkit`)"},
 	{"metric nn proto plans docs", "metrics, the training engine, the wire protocol, an example for every algorithm, the glossary"},
 }

@@ -275,7 +275,7 @@ func (c *crowd) remove(at int, place func(*conn) *int) {
 
 // give returns the connection of a crowd that must make room for the newest one. It chooses
 // two at random and returns the one whose address has more connections, or the older one. The
-// crowd must have another connection.
+// crowd must contain at least one connection besides newest.
 func (l *Limiter) give(c *crowd, newest *conn) (victim *conn) {
 	for range 2 {
 		k := c.all[rand.IntN(len(c.all))]

@@ -52,7 +52,7 @@ func writeCertificates(path string, all ...*x509.Certificate) error {
 	})
 }
 
-// ReadFolder reads the files of WriteFolder and checks that they belong together. If only the
+// ReadFolder reads the files written by WriteFolder and checks that they match. If only the
 // key is intact, it returns credentials with the key and an error.
 func ReadFolder(dir string) (Credentials, error) {
 	var c Credentials

@@ -52,7 +52,7 @@ func CheckGolden(t *testing.T, name string, f stateformat.Format, encoded []byte
 		}
 	}
 	if !bytes.Equal(encoded, Golden(t, name, f.Version)) {
-		t.Errorf("the encoding differs from the golden file of format %d: raise the format, keep reading the old ones, and run the test with -new-format", f.Version)
+		t.Errorf("the encoding differs from the golden file of format %d: increment the format version, keep reading the old formats, and run the test with -new-format", f.Version)
 	}
 	for n := range encoded {
 		if err := decode(encoded[:n]); err == nil {

@@ -81,8 +81,8 @@ func pairErrors(a, b []clientErrors) (Paired, error) {
 // resamples is the number of samples of clients from which an interval is computed.
 const resamples = 2000
 
-// interval returns a 95 % bootstrap interval of the median of ratios of clients. It has no
-// width if there is one client.
+// interval returns a 95 % bootstrap interval of the median of the clients' ratios. With one
+// client, the interval has no width.
 func interval(ratios []float64) (low, high metric.Number) {
 	random := rand.New(rand.NewPCG(1, uint64(len(ratios))))
 	medians, one := make([]float64, resamples), make([]float64, len(ratios))

@@ -45,9 +45,9 @@ func onClock(s string, local time.Time, clock *time.Location) (time.Time, error)
 	}
 	switch len(found) {
 	case 0:
-		return local, fmt.Errorf("time %q does not exist on the clock of %s, which is put forward then; write it with an offset such as Z", s, clock)
+		return local, fmt.Errorf("time %q does not exist in %s, because clocks are set forward then; write it with an offset such as Z", s, clock)
 	case 2:
-		return local, fmt.Errorf("time %q occurs twice on the clock of %s, which is put back then; write it as %s or %s", s, clock,
+		return local, fmt.Errorf("time %q is ambiguous in %s, because clocks are set back then; write it as %s or %s", s, clock,
 			found[0].Format(time.RFC3339), found[1].Format(time.RFC3339))
 	}
 	return found[0], nil

@@ -20,8 +20,8 @@ func TestParseTime(t *testing.T) {
 		"2026-10-25T02:30:00+02:00": "2026-10-25T00:30:00Z",
 		"2026-10-25 03:00":          "2026-10-25T02:00:00Z", // after the repeated hour
 		"2026-03-29 03:00":          "2026-03-29T01:00:00Z", // after the skipped hour
-		"2026-10-25 02:30":          "occurs twice on the clock of Europe/Berlin, which is put back then; write it as 2026-10-25T02:30:00+02:00 or 2026-10-25T02:30:00+01:00",
-		"2026-03-29 02:30":          "does not exist on the clock of Europe/Berlin",
+		"2026-10-25 02:30":          "is ambiguous in Europe/Berlin, because clocks are set back then; write it as 2026-10-25T02:30:00+02:00 or 2026-10-25T02:30:00+01:00",
+		"2026-03-29 02:30":          "does not exist in Europe/Berlin",
 		"tomorrow":                  "is not understood",
 	} {
 		at, err := ParseTime(s, berlin)

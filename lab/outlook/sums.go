@@ -16,8 +16,8 @@ type SumScore struct {
 	N int `json:"n"` // number of the scored forecasts
 	// Clients is the number of clients.
 	Clients int `json:"clients"`
-	// MAE is in kWh for energies and in kW otherwise. RelativeMAE is relative to the error of
-	// last week's loads. Bias is relative to the mean actual value.
+	// MAE is in kWh for energies and in kW otherwise. RelativeMAE is relative to the
+	// error of last week's loads as the forecast. Bias is relative to the mean actual value.
 	MAE         float64 `json:"mae"`
 	RelativeMAE float64 `json:"relative_mae"`
 	Bias        float64 `json:"bias"`

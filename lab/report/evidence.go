@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// worstClients is the number of clients in the table of the worst.
+// worstClients is the number of clients in the table of the worst clients.
 const worstClients = 10
 
 // worst returns a table of the clients with the highest relative errors of the best method.

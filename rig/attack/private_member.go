@@ -157,7 +157,7 @@ func (c *club) privateRun(ctx context.Context, rounds int, check string) (run st
 	return c.begin(ctx, fmt.Sprintf(clubPlan, rounds, check), int64(clients))
 }
 
-// tasked waits for the member's task of a round, and returns it with the terms of the run.
+// tasked waits for the member's task in a round, and returns it with the terms of the run.
 func (c *club) tasked(ctx context.Context, m *masker, run string, number int64) (task *v1.Task, t *terms.Terms, err error) {
 	ok, err := product.Eventually(ctx, 30*time.Second, func() (bool, error) {
 		r, err := m.checkIn(ctx, &v1.ExchangeRequest{})

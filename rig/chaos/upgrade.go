@@ -210,7 +210,7 @@ func upgradeFleet(ctx context.Context, o options, dir, data string, server, agen
 			return err
 		}
 	}
-	const plans = 3 // the kinds of planOf that earlier versions know
+	const plans = 3 // number of planOf's kinds that earlier versions support
 	var references []reference
 	for i := range plans {
 		p := planOf(i, o.seed, upgradeRounds, upgradeMeters)

@@ -183,8 +183,8 @@ func (d *Disk) forget(c *change) {
 	os.Remove(c.grave)
 }
 
-// syncNames makes names durable. These are all names of a disk with a journal, and the
-// matching names of a strict one. The caller must hold the lock.
+// syncNames makes names durable. On a journaled disk these are all names; on a strict disk,
+// only the matching ones. The caller must hold the lock.
 func (d *Disk) syncNames(match func(*change) bool) {
 	d.names = slices.DeleteFunc(d.names, func(c *change) bool {
 		c.ordered = true

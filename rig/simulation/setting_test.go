@@ -114,7 +114,7 @@ func draw(seed uint64) setting {
 		}
 		s.odds[k] = usual[k] * []int{0, 1, 1, 4, 10}[r.IntN(5)]
 	}
-	// More of these and the fleet does hardly anything else.
+	// With more of these the fleet does hardly anything else.
 	for k, most := range map[kind]int{crash: 300, stop: 100, pause: 200, wait: 1000, cut: 60} {
 		s.odds[k] = min(s.odds[k], most)
 	}

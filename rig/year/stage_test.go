@@ -146,7 +146,7 @@ func (b *bench) refused(model string) int {
 	return 0
 }
 
-// plant adds a number to the weight of an input in all outputs of the head of the model dense.
+// plant adds a number to one input's weight in every output of the dense model's head.
 func plant(t *testing.T, m *serve.Model, shared []float32, input string, add float32) {
 	t.Helper()
 	names := m.Problem.InputNames()

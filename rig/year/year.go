@@ -301,7 +301,7 @@ func (r *run) canary(ctx context.Context, t int64) error {
 	}
 	for i := range before.Rows {
 		if !slices.Equal(before.Rows[i].Values, after.Rows[i].Values) || before.Rows[i].Source != after.Rows[i].Source {
-			return fmt.Errorf("client %s at %d: row %d was %v and became %v when readings of the future were stored", name, t, i, before.Rows[i], after.Rows[i])
+			return fmt.Errorf("client %s at %d: row %d changed from %v to %v when later readings were stored", name, t, i, before.Rows[i], after.Rows[i])
 		}
 	}
 	r.result.Canaries++

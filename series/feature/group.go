@@ -93,7 +93,7 @@ var groups = []Group{
 	},
 	{
 		Name: "ranks", Reach: 7 * day,
-		About: "the rank of the load among the client's training loads: the last 24 hours, the last 7 days, their means",
+		About: "the rank of the load among the client's training loads, for the last 24 hours and the last 7 days, with their means",
 		names: func(t Task) []string {
 			names := numbered("rank", t.StepsPerDay)
 			for k := 1; k <= 7; k++ {

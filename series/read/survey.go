@@ -343,7 +343,7 @@ func (l *looker) agree(f *recognize.Finding) error {
 		}
 	}
 	if s.dates = both; len(both) == 0 {
-		return fmt.Errorf("its dates have the form %s, but those of %s have the form %s; choose the load files with --load", f.Dates[0], other, first.Dates[0])
+		return fmt.Errorf("its dates are in the format %s, but those of %s are in the format %s; choose the load files with --load", f.Dates[0], other, first.Dates[0])
 	}
 	return nil
 }

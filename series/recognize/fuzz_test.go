@@ -32,7 +32,7 @@ func FuzzTable(f *testing.F) {
 			return
 		}
 		if found.Kind == Load && len(found.Dates) == 0 {
-			t.Fatal("a load table without a form of dates")
+			t.Fatal("a load table without a date format")
 		}
 		for ours, theirs := range found.Columns {
 			if !slices.Contains(found.Names, theirs) {

@@ -396,12 +396,12 @@ func (f *Finding) badDate(h Hints, row int, s, last string, forms []table.Dates)
 		where = fmt.Sprintf("line %d", f.grid.lines[row])
 	}
 	if h.Date != "" {
-		return fmt.Errorf("%s: time %q does not have the form %s; correct --date", where, clip(s), forms[0])
+		return fmt.Errorf("%s: time %q is not in the format %s; correct --date", where, clip(s), forms[0])
 	}
 	if last == "" {
-		return fmt.Errorf("%s: %q is not a date in a known form; give the form with --date, such as dd.mm.yyyy", where, clip(s))
+		return fmt.Errorf("%s: %q is not a date in a known format; give the format with --date, such as dd.mm.yyyy", where, clip(s))
 	}
-	return fmt.Errorf("%s: time %q does not have the form %s of the rows before it; correct the file, or give the form with --date", where, clip(s), forms[0])
+	return fmt.Errorf("%s: time %q is not in the format %s of the rows before it; correct the file, or give the format with --date", where, clip(s), forms[0])
 }
 
 // regular returns the formats in which most consecutive rows have the same interval.

@@ -15,7 +15,7 @@ const maxSpan = 3660 * daySeconds
 // each calls do for those steps in [from, to) that are in stored days, with their index.
 func (s *Store) each(client string, from, to int64, do func(i int, e entry)) error {
 	if from%s.interval != 0 || to%s.interval != 0 || from < 0 || to < from || to-from > maxSpan {
-		return fmt.Errorf("steps from %d to %d: want a span of at most ten years on the grid of %d s", from, to, s.interval)
+		return fmt.Errorf("steps from %d to %d: want a span of at most ten years aligned to %d s", from, to, s.interval)
 	}
 	return s.file.View(func(tx *bolt.Tx) error {
 		bucket := tx.Bucket(daysBucket).Bucket([]byte(client))

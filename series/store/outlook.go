@@ -59,7 +59,7 @@ func (w *weatherAt) value(column int, asOf int64) float32 {
 // start. The result is empty if the store has no weather.
 func (s *Store) Weather(from, to, asOf int64) (series.Weather, []Mark, error) {
 	if from%s.interval != 0 || to%s.interval != 0 || from < 0 || to < from || to-from > maxSpan {
-		return series.Weather{}, nil, fmt.Errorf("weather from %d to %d: want a span of at most ten years on the grid of %d s", from, to, s.interval)
+		return series.Weather{}, nil, fmt.Errorf("weather from %d to %d: want a span of at most ten years aligned to %d s", from, to, s.interval)
 	}
 	out := series.Weather{Start: from}
 	var marks []Mark

@@ -86,9 +86,9 @@ func (d Dates) parse(s []byte) (label, error) {
 	t, ok := d.scan(s)
 	switch {
 	case !ok && d == (Dates{}):
-		return label{}, fmt.Errorf("time %q does not have the form 2016-01-31 23:00 or 2016-01-31T23:00:00, with or without an offset such as Z or +01:00; set date to the form of the dates, or use data init --date", Clip(s))
+		return label{}, fmt.Errorf("time %q is not in the format 2016-01-31 23:00 or 2016-01-31T23:00:00, with or without an offset such as Z or +01:00; set date to the format of the dates, or use data init --date", Clip(s))
 	case !ok:
-		return label{}, fmt.Errorf("time %q does not have the form %s, with or without a time such as 23:00; correct date, or use data init --date", Clip(s), d)
+		return label{}, fmt.Errorf("time %q is not in the format %s, with or without a time such as 23:00; correct date, or use data init --date", Clip(s), d)
 	case t.day.year < firstYear || t.day.year > lastYear:
 		return label{}, fmt.Errorf("the year of time %q is not from %d to %d", Clip(s), firstYear, lastYear)
 	}

@@ -98,7 +98,7 @@ func (r *Clock) Join(day, at *Cell) (series.Instant, error) {
 	}
 	clock, ok := scanClock(at.text)
 	if !ok {
-		return series.Instant{}, fmt.Errorf("time %q does not have the form 23:00, 23:00:00 or 11:00 PM", Clip(at.text))
+		return series.Instant{}, fmt.Errorf("time %q is not in the format 23:00, 23:00:00 or 11:00 PM", Clip(at.text))
 	}
 	t.seconds, t.zoned = clock.seconds, clock.zoned
 	return r.at(t)

@@ -36,7 +36,7 @@ func bare() *Gateway {
 // sender is a body that a test sends in pieces, with a read deadline like that of a
 // connection.
 type sender struct {
-	http.ResponseWriter // without methods of its own
+	http.ResponseWriter // a recorder, which has no SetReadDeadline
 	more                chan int
 
 	mu    sync.Mutex

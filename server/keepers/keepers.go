@@ -75,7 +75,7 @@ type keeper struct {
 	Address
 	client v1.KeeperServiceClient
 	set    *Set
-	asks   chan struct{} // has a value when the keeper has stopped to answer, or must be asked at once
+	asks   chan struct{} // has a value when the keeper has stopped answering, or must be asked at once
 
 	mu         sync.Mutex
 	statement  []byte               // signed
@@ -84,7 +84,7 @@ type keeper struct {
 	directions map[string]mask.Seed // by run
 	plans      map[string]approval  // by SHA-256; no plan is disapproved later
 	asked      time.Time            // when it was last asked for its state
-	silent     time.Time            // since when it does not answer; zero if it does
+	silent     time.Time            // when it stopped answering, or zero if it answers
 	why        error                // why it does not
 }
 
@@ -443,7 +443,7 @@ func (s *Set) Statements(names []string) (all [][]byte, err error) {
 	return all, nil
 }
 
-// Least returns the smallest number of agents of which a keeper releases a sum by its own rules. It is
+// Least returns the smallest number of agents whose sum a keeper releases by its own rules. It is
 // 0 if the keeper has not answered yet.
 func (s *Set) Least(name string) int64 {
 	these, err := s.find([]string{name})

@@ -15,7 +15,7 @@ import (
 )
 
 // trained returns a ledger with a run whose newest version is 3. Earlier versions are
-// deleted unless they were released before that.
+// deleted unless they have already been released.
 func trained(t *testing.T, at string, release ...int64) *site {
 	t.Helper()
 	s := plant(t, at, 3)

@@ -20,7 +20,7 @@ import (
 
 // town is a ledger with four agents. a works, b is quiet and has synthetic readings, c's
 // certificate ends soon, and d is revoked. A run has asked all their clients, and counted
-// a's clients with an even number.
+// only a's even-numbered clients.
 type town struct {
 	*fixture
 	run   string

@@ -26,7 +26,7 @@ const avoidFor = 30 * time.Second
 // therefore not enough, because connections would return to the former primary and wait there.
 type hosts struct {
 	mu       sync.Mutex
-	failed   map[string]time.Time // by address, with the host's name
+	failed   map[string]time.Time // time of the last failure, by address with the host's name if it is known
 	names    map[string]string    // names of hosts by their addresses
 	current  string               // address of the newest connection
 	timeline int64                // the highest timeline of a connection

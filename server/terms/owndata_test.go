@@ -36,8 +36,8 @@ func meters(t *testing.T, n, hours int, interval time.Duration) (*series.Dataset
 	return d, all
 }
 
-// TestFingerprint checks that every change of the data changes the fingerprint, that the
-// order of meters and the name do not, and that it does not reveal a name.
+// TestFingerprint checks that any change to the data changes the fingerprint, that the order
+// of meters and the dataset's name do not affect it, and that it reveals no names.
 func TestFingerprint(t *testing.T) {
 	d, _ := meters(t, 3, 200, time.Hour)
 	want := NewOwnData(d, nil).Fingerprint()

@@ -71,7 +71,8 @@ const (
 	topicsOfUser = maxTopics / 4
 	maxPolls     = 2
 	pollFor      = 30 * time.Second
-	// A topic rests for restFactor times the duration of its last read, up to longestRest.
+	// After a read, a topic is not read again for restFactor times as long as the read took, at
+	// most longestRest.
 	restFactor  = 20
 	longestRest = time.Minute
 	// maxTurns is the maximum number of turns of a round that the page shows individually.

@@ -7,8 +7,8 @@ type loop struct {
 	doc     string
 	streams []string // pointer arguments
 	scalars []string // float32 arguments
-	// rows means that the kernel processes the rows of a matrix and reads its one scalar,
-	// which differs per row, from another array.
+	// rows means that the kernel processes the rows of a matrix and reads one scalar
+	// per row from another array.
 	rows bool
 	body func(p *program)
 }
