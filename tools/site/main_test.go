@@ -15,7 +15,7 @@ func TestLinks(t *testing.T) {
 		"file":    {"# Start\n\n[page](docs/none.md)\n", "dead link docs/none.md"},
 		"anchor":  {"# Start\n\n[page](docs/README.md#none)\n", "docs/README.md has no heading #none"},
 		"outside": {"# Start\n\n[page](../x.md)\n", "leaves the repository"},
-		"picture": {"# Start\n\n![x](https://example.org/x.png)\n", "is elsewhere"},
+		"picture": {"# Start\n\n![x](https://example.org/x.png)\n", "is outside of the repository"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root, out := t.TempDir(), filepath.Join(t.TempDir(), "site")
