@@ -396,7 +396,7 @@ outages: build ## Stop PostgreSQL for AWAY, and check the result; then an hour w
 
 .PHONY: keeper-away
 keeper-away: build ## Stop the keeper of private runs for AWAY, 10m for example, and check what a run says meanwhile and its weights; needs PostgreSQL
-	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form private -fault keeper -kills 1 -for $(AWAY) $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
+	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form private -fault keeper -kills 1 -for $(AWAY) $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(PATIENCE),-patience $(PATIENCE))
 
 .PHONY: faults
 faults: build ## Run a short form of power, full-disk, corruption, foreign, failover, outages, links and keeper-away; about six minutes

@@ -459,9 +459,9 @@ func TestTooFewAgents(t *testing.T) {
 	}
 	runs := map[string]string{}
 	for plan, want := range map[string]string{
-		strings.ReplaceAll(alone, "least: 2, ", ""): "2 of at least 20 agents can take part, without which a sum is too small: wait for more, or write a smaller privacy.least",
-		alone: "2 of at least 3 agents can take part, because keeper auditor releases no sum of fewer than 3",
-		strings.NewReplacer("least: 2", "least: 4", "check: none", "check: norm", "clip: 0", "clip: 1.5, robust: nearest").Replace(alone): "2 of at least 5 agents can take part",
+		strings.ReplaceAll(alone, "least: 2, ", ""): "2 agents can take part, and a round needs at least 20 for its sum; wait for more agents, or lower privacy.least",
+		alone: "2 agents can take part, and a round needs at least 3, because keeper auditor releases no sum of fewer than 3",
+		strings.NewReplacer("least: 2", "least: 4", "check: none", "check: norm", "clip: 0", "clip: 1.5, robust: nearest").Replace(alone): "2 agents can take part, and a round needs at least 5 for its sum",
 	} {
 		run := st.start(plan)
 		runs[plan] = run
@@ -510,7 +510,7 @@ func TestRoundsWait(t *testing.T) {
 	b.counted(st.masked(b.task(run, 0), b.id, 0, k, "b0"))
 	begun := time.Now()
 	waits("keeper auditor refused: daily")
-	time.Sleep(time.Second)
+	time.Sleep(3 * time.Second) // much longer than a merge
 	waited := time.Since(begun)
 	set(false, "")
 	st.weights(run, 1)

@@ -148,13 +148,13 @@ func (d *driver) tooFewAgents(x *ledger.Drive, p *fed.Plan, members directory.Fi
 		return "", err
 	}
 	if needs := int64(recipe.LeastClients(p)); agents < needs {
-		return fmt.Sprintf("%d of at least %d agents can take part, without which a sum is too small: wait for more, or write a smaller privacy.least, of at least 2, into the plan", agents, needs), nil
+		return fmt.Sprintf("%d agents can take part, and a round needs at least %d for its sum; wait for more agents, or lower privacy.least in the plan", agents, needs), nil
 	}
 	q := *p
 	for _, name := range p.Privacy.Keepers {
 		q.Privacy.Least = int(d.Keepers.Least(name))
 		if needs := int64(recipe.LeastClients(&q)); agents < needs {
-			return fmt.Sprintf("%d of at least %d agents can take part, because keeper %s releases no sum of fewer than %d: wait for more, or let its people write a smaller least into keeper.yaml", agents, needs, name, q.Privacy.Least), nil
+			return fmt.Sprintf("%d agents can take part, and a round needs at least %d, because keeper %s releases no sum of fewer than %d; wait for more agents, or ask its administrators to lower least in keeper.yaml", agents, needs, name, q.Privacy.Least), nil
 		}
 	}
 	return "", nil

@@ -82,27 +82,26 @@ func (d *Directory) CountClients(ctx context.Context, seen time.Time) (n int64, 
 	return d.CountIn(ctx, d.store.DB, Filter{Seen: seen})
 }
 
-// CountIn is like CountClients, with a filter and in a transaction.
-func (d *Directory) CountIn(ctx context.Context, q interface {
+// rowQuerier is a database or a transaction that returns one row.
+type rowQuerier interface {
 	QueryRowContext(context.Context, string, ...any) *sql.Row
-}, f Filter,
-) (n int64, err error) {
+}
+
+// CountIn is like CountClients, with a filter and in a transaction.
+func (d *Directory) CountIn(ctx context.Context, q rowQuerier, f Filter) (int64, error) {
+	return d.count(ctx, q, "*", f)
+}
+
+// AgentsIn returns the number of agents that have the clients that CountIn counts.
+func (d *Directory) AgentsIn(ctx context.Context, q rowQuerier, f Filter) (int64, error) {
+	return d.count(ctx, q, "DISTINCT c.agent", f)
+}
+
+func (d *Directory) count(ctx context.Context, q rowQuerier, what string, f Filter) (n int64, err error) {
 	defer sqlstore.Wrap(&err, "counting clients")
 	var args []any
 	which := d.Selects(f, &args)
-	err = q.QueryRowContext(ctx, "SELECT count(*) FROM clients c JOIN agents a ON a.id = c.agent WHERE "+which, args...).Scan(&n)
-	return n, err
-}
-
-// AgentsIn is CountIn for the agents of these clients.
-func (d *Directory) AgentsIn(ctx context.Context, q interface {
-	QueryRowContext(context.Context, string, ...any) *sql.Row
-}, f Filter,
-) (n int64, err error) {
-	defer sqlstore.Wrap(&err, "counting agents")
-	var args []any
-	which := d.Selects(f, &args)
-	err = q.QueryRowContext(ctx, "SELECT count(DISTINCT c.agent) FROM clients c JOIN agents a ON a.id = c.agent WHERE "+which, args...).Scan(&n)
+	err = q.QueryRowContext(ctx, "SELECT count("+what+") FROM clients c JOIN agents a ON a.id = c.agent WHERE "+which, args...).Scan(&n)
 	return n, err
 }
 
