@@ -42,15 +42,14 @@ var ErrVariance = errors.New("metric: the long-run variance of the difference is
 //	γ_k = 1/n sum_i (d_i - mean(d)) (d_{i-k} - mean(d))
 //	d_i = e_i^2 - r_i^2
 //
-// The errors e and r are in chronological order. With [Absolute], d_i = |e_i| - |r_i|.
-// Lags count targets, so gaps in time weaken the test. DieboldMariano returns an error if
-// a number is not finite, and [ErrVariance] if the variance is not larger than its
-// possible rounding error.
+// The errors e and r are in chronological order. With [Absolute], d_i = |e_i| - |r_i|. Lags are
+// counted in targets, so gaps in time between targets make the test less reliable.
+// DieboldMariano returns an error if a number is not finite, and [ErrVariance] if the variance
+// is not larger than its possible rounding error.
 //
-// Deviations: the paper prints n^(1/3 + 1) as the last lag, which is more than the number
-// of targets. We read n^(1/3) + 1 and take its integer part. The paper's sum for γ_k
-// begins at i = 1, where d_{i-k} does not exist. Ours begins at i = k+1, and we still
-// divide by n.
+// Deviations: the paper prints n^(1/3 + 1) as the last lag, which is more than the number of
+// targets. We read n^(1/3) + 1 and take its integer part. The paper's sum for γ_k begins at i =
+// 1, where d_{i-k} does not exist. We begin at i = k+1, and still divide by n.
 func DieboldMariano(e, r []float64, power Power) (Comparison, error) {
 	n := len(e)
 	if n == 0 || len(r) != n {
@@ -87,7 +86,7 @@ func DieboldMariano(e, r []float64, power Power) (Comparison, error) {
 		variance += 2 * autocovariance(d, k)
 	}
 	// Cancellation leaves rounding errors. Each deviation is wrong by up to an ulp of the
-	// largest |d|, and the variance has 1+2m sums of products of two deviations.
+	// largest |d|, and the variance consists of 1+2m sums of products of two deviations.
 	const ulp = 0x1p-52
 	if rounding := 4 * ulp * float64(1+2*m) * size * reach; !(variance > rounding) {
 		return Comparison{}, fmt.Errorf("%w (%d targets, %d lags, variance %.3g)", ErrVariance, n, m, variance)

@@ -18,9 +18,8 @@ import (
 // forecasts does not matter. The zero value is ready to use. A Point is not safe for
 // concurrent use.
 type Point struct {
-	// MAPEFloor is the threshold for the MAPE, which leaves out targets unless |actual| is
-	// above it. With 0, only targets with an actual value of zero are left out. Set it
-	// before the first Add.
+	// MAPEFloor limits the MAPE to targets whose |actual| is above the floor. With 0, only
+	// targets with an actual value of zero are left out. Set it before the first Add.
 	MAPEFloor float64
 
 	n           int
@@ -38,10 +37,10 @@ type Point struct {
 	relativeLeftOut int
 }
 
-// Add counts one target. Reference is a simple forecast of the same target, for the
-// relative MAE, or NaN if it is unknown. Add returns an error and counts nothing if any
-// other number is not finite. The same applies if a sum could overflow, because a number
-// is too large or an actual above the floor is too small.
+// Add counts one target. Reference is a simple forecast of the same target, for the relative
+// MAE, or NaN if it is unknown. Add returns an error and counts nothing if any other number is
+// not finite, or if a sum could overflow because a number is too large or an actual above the
+// floor is too small.
 func (p *Point) Add(forecast, actual, reference float64) error {
 	if !(p.MAPEFloor >= 0) {
 		return fmt.Errorf("metric: a MAPE floor of %v; want 0 or more", p.MAPEFloor)
@@ -98,9 +97,9 @@ func (p *Point) RMSE() float64 { return math.Sqrt(ratio(p.squares.value(), float
 // It is NaN without targets.
 func (p *Point) Bias() float64 { return ratio(p.errors.value(), float64(p.n)) }
 
-// NMAE returns the MAE relative to the mean load of the targets. It is NaN unless the mean
-// load is positive. For a meter that exports on average, the NMAE would be negative and
-// look better than that of a perfect forecast.
+// NMAE returns the MAE divided by the mean load of the targets. It is NaN unless the mean load
+// is positive. For a meter that exports on average, the NMAE would be negative and look better
+// than that of a perfect forecast.
 func (p *Point) NMAE() float64 { return ratio(p.absErrors.value(), p.actuals.value()) }
 
 // WAPE returns sum|forecast - actual| / sum|actual|, which equals the NMAE if no load is
@@ -118,7 +117,8 @@ func (p *Point) MAPE() float64 {
 // as 0.
 func (p *Point) SMAPE() float64 { return ratio(p.symmetric.value(), float64(p.n)) }
 
-// RelativeMAE returns the absolute error relative to that of the reference forecast:
+// RelativeMAE returns the absolute error of the forecast divided by the absolute error of the
+// reference:
 //
 //	sum_t |forecast(t) - actual(t)| / sum_t |reference(t) - actual(t)|
 //
@@ -129,7 +129,7 @@ func (p *Point) SMAPE() float64 { return ratio(p.symmetric.value(), float64(p.n)
 // With the last known value as the reference, this is what bose2023 and bose2024 call MASE
 // (bose2024, section 4.3).
 //
-// Deviations: none. bose2023 prints 1/T in the numerator alone, which is a misprint.
+// Deviations: none. bose2023 prints 1/T only in the numerator, which is a misprint.
 func (p *Point) RelativeMAE() float64 { return ratio(p.scaled.value(), p.references.value()) }
 
 // Scores returns every metric with its name. This is the only list of point metrics.

@@ -74,8 +74,8 @@ func TestPoint(t *testing.T) {
 			mape:    1, relative: 1,
 		},
 		{
-			// A target with an error of 5 and without a reference is in the MAE, but not
-			// in the relative MAE.
+			// A target with an error of 5 and no reference counts in the MAE, but not in the
+			// relative MAE.
 			name:     "the same targets above and below",
 			triples:  []triple{{15, 10, nan}, {9, 10, 8}},
 			want:     [8]float64{3, math.Sqrt(13), .3, .3, .3, (10./25 + 2./19) / 2, .5, 2},
@@ -97,9 +97,9 @@ func TestPoint(t *testing.T) {
 			want:    [8]float64{nan, nan, nan, nan, nan, nan, nan, nan},
 		},
 		{
-			// Errors 3 and 0. The load is zero, so nothing can be relative to it. The load
-			// never changed, so there is no reference error to scale by. Symmetric 6/3 and,
-			// for 0 forecast as 0, 0.
+			// Errors 3 and 0. The load is zero, so no error can be divided by it. The load never
+			// changes, so there is no reference error to divide by. Symmetric 6/3 and, for 0
+			// forecast as 0, 0.
 			name:    "all zero",
 			triples: []triple{{3, 0, 0}, {0, 0, 0}},
 			want:    [8]float64{1.5, math.Sqrt(4.5), nan, nan, nan, 1, nan, 1.5},

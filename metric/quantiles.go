@@ -75,8 +75,8 @@ func pinball(level, forecast, actual float64) float64 {
 	return max(level*e, (level-1)*e)
 }
 
-// Losses returns the mean pinball loss of each level, max(q·e, (q-1)·e) with
-// e = actual - forecast; NaN without targets.
+// Losses returns the mean pinball loss of each level q, max(q·e, (q-1)·e) with e = actual -
+// forecast; NaN without targets.
 func (q *Quantiles) Losses() []float64 {
 	losses := make([]float64, len(q.levels))
 	for i, s := range q.losses {
@@ -115,9 +115,9 @@ func (q *Quantiles) Loss() float64 {
 }
 
 // CRPS returns the continuous ranked probability score in its usual approximation from
-// quantiles. The exact score is the integral of twice the pinball loss over all levels
-// from 0 to 1. The approximation is twice the mean over the given levels. With the median
-// as the only level, it equals the mean absolute error.
+// quantiles. The exact score is the integral of twice the pinball loss over all levels from 0
+// to 1. The approximation is twice the mean pinball loss over the given levels. If the median
+// is the only level, the approximation equals the mean absolute error.
 //
 // The mean approximates the integral only if the levels are evenly spaced and symmetric
 // around 1/2, such as 0.1, 0.2 ... 0.9. For other levels, and without targets, the result

@@ -113,7 +113,7 @@ func TestQuantilesNumPy(t *testing.T) {
 			t.Errorf("%s %v, want %v", c.name, c.got, c.want)
 		}
 	}
-	// ((F[:,0] <= a) & (a <= F[:,4])).mean(), and of columns 1 and 3
+	// ((F[:,0] <= a) & (a <= F[:,4])).mean(), and the same for columns 1 and 3
 	for _, c := range [][3]float64{{2. / 16, 14. / 16, .568}, {5. / 16, 11. / 16, .288}} {
 		if got, err := q.Coverage(c[0], c[1]); err != nil || !near(got, c[2], 1e-15) {
 			t.Errorf("coverage %v, %v; want %v", got, err, c[2])

@@ -50,7 +50,7 @@ func (s Scores) MarshalJSON() ([]byte, error) {
 }
 
 // Number is a float64 that is written to JSON as null if it is not finite, because JSON has
-// no NaN and infinity. Null is read as NaN.
+// neither NaN nor infinity. Null is read as NaN.
 type Number float64
 
 // MarshalJSON writes the number or null.

@@ -9,8 +9,8 @@ type sum struct {
 }
 
 func (s *sum) add(x float64) {
-	// Without the conversion, the compiler may fuse a product in x with one of the additions
-	// below but not with the other, and the rounding error would be wrong.
+	// Without the conversion, the compiler could fuse a product in x with only one of the
+	// operations below, which would make the rounding error wrong.
 	x = float64(x)
 	total := s.hi + x
 	part := total - s.hi
@@ -21,7 +21,7 @@ func (s *sum) add(x float64) {
 func (s sum) value() float64 { return s.hi + s.lo }
 
 // largest is the largest term that a sum accepts. The sum of any number of such terms is
-// finite. It allows squares of numbers up to 1e100, which is far above any load.
+// finite. The limit allows squares of numbers up to 1e100, which is far above any load.
 const largest = 1e200
 
 // ratio returns a/b, or NaN if b is not positive.

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// The limits that a plausible load must respect, derived from the client's own readings. The
-// figures are chosen so that every reading of a real home or building in datasets that is
-// beyond its bound is an error. The largest correct reading is at most 10 times the median of
-// the daily maxima and 30 times that of the daily 90 % quantiles. Homes that stood empty are
-// exceptions, and no such home has used 15 kW.
+// These constants determine the largest plausible load of a client from the client's own
+// readings. They are chosen so that every reading beyond the bound is an error in the datasets
+// of real homes and buildings. In these datasets, a correct reading is at most 10 times the
+// median of the daily maxima, and at most 30 times the median of the daily 90 % quantiles.
+// Homes that stood empty are exceptions, but none of them has used 15 kW.
 const (
 	boundFactor = 10
 	boundCoarse = 30
@@ -18,8 +18,8 @@ const (
 )
 
 // Bound returns the largest load in kW, drawn or fed in, that is possible for a client with
-// these readings: 10 times the median of its daily maxima, and at least 15 kW. It is infinite
-// if fewer than 7 days have readings for half of their steps.
+// these readings: 10 times the median of its daily maxima, and at least 15 kW. The bound is
+// infinite if fewer than 7 days have readings for at least half of their steps.
 //
 // Impossible readings must not raise the bound. If they fill less than half of the days, they
 // do not move a median. If they are scattered over up to a tenth of each day, they do not
@@ -73,9 +73,9 @@ func Bound(load []float32, stepsPerDay int) float64 {
 // Beyond reports whether a load is beyond a bound. A missing load is not beyond it.
 func Beyond(kw float32, bound float64) bool { return math.Abs(float64(kw)) > bound }
 
-// Impossible returns the steps whose readings are beyond the bound of the whole series, and of
-// the 28 days before, around and after them. So a new scale is accepted, from its first reading
-// on, once it fills half of 28 days.
+// Impossible returns the steps whose readings are beyond the bound of the whole series and
+// beyond the bounds of the 28 days before, around and after them. Therefore a lasting change of
+// scale is accepted, from its first reading on, once it fills half of 28 days.
 func Impossible(load []float32, stepsPerDay int) (steps []int) {
 	bound := Bound(load, stepsPerDay)
 	if math.IsInf(bound, 1) {
@@ -97,7 +97,8 @@ func Impossible(load []float32, stepsPerDay int) (steps []int) {
 	return steps
 }
 
-// BoundSpan is a number of days; a new scale that fills half of them is accepted.
+// BoundSpan is the number of days that Impossible examines around a reading. A lasting change
+// of scale is accepted once it fills half of them.
 const BoundSpan = 28
 
 // boundAround returns the largest bound of the 28 days before, around and after a step, or 0 if
@@ -115,8 +116,8 @@ func boundAround(load []float32, i, stepsPerDay int) (largest float64) {
 	return largest
 }
 
-// Plausible returns the dataset without impossible readings, and their number for each meter
-// name. It returns d itself if there are none.
+// Plausible returns the dataset without impossible readings, and the number of removed readings
+// by meter name. It returns d itself if no reading is impossible.
 func (d *Dataset) Plausible() (*Dataset, map[string]int, error) {
 	found := map[string]int{}
 	var meters []Meter
@@ -135,7 +136,7 @@ func (d *Dataset) Plausible() (*Dataset, map[string]int, error) {
 	return plausible, found, err
 }
 
-// Without returns the meter with some steps missing.
+// Without returns the meter without the readings of the given steps.
 func (m Meter) Without(steps []int) Meter {
 	m.Load = slices.Clone(m.Load)
 	for _, i := range steps {

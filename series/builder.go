@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// These limits prevent a wrong date from exhausting the memory. All series of a fleet
-// together may have baseSteps steps plus stepsPerRow steps for every row. An individual
-// series may have maxSteps steps, which is 60 years of minutes.
+// These limits prevent a wrong date from exhausting memory. All series of a fleet together can
+// have up to baseSteps steps plus stepsPerRow steps for every row. A single series can have up
+// to maxSteps steps, which is 60 years of minutes.
 const (
 	baseSteps   = 1 << 24
 	stepsPerRow = 64
 	maxSteps    = 60 * 366 * 24 * 60
 )
 
-// maxStrays is the number of off-grid rows after which the builder fixes a meter's grid. It
-// aligns the grid with the first row, or with most of the off-grid rows if they outnumber
-// the rows on the first row's grid.
+// maxStrays is the number of off-grid rows after which the builder fixes a meter's grid. The
+// grid is aligned with the first row, unless the off-grid rows that share another grid
+// outnumber the rows on the first row's grid.
 const maxStrays = 64
 
 // maxTime is the latest time that is accepted, in Unix seconds.
@@ -128,8 +128,8 @@ type reading struct {
 	load float32
 }
 
-// Add adds a row: the start of its interval, and the mean power in kW, NaN if it is
-// missing.
+// Add adds a row, given the start of its interval and the mean power in kW, which is NaN if it
+// is missing.
 func (m *MeterBuilder) Add(at Instant, kw float64) error {
 	value := float32(kw)
 	if math.IsInf(float64(value), 0) {
@@ -207,8 +207,8 @@ func (m *MeterBuilder) reserve(n int64) error {
 	return nil
 }
 
-// settle fixes the meter's grid. If more stray rows share another grid than lie on the
-// current one, it moves to that grid and drops the rows stored so far.
+// settle fixes the meter's grid. If more stray rows share another grid than lie on the current
+// one, settle moves the series to that grid and drops the rows stored so far.
 func (m *MeterBuilder) settle() error {
 	m.settled = true
 	strays := m.strays
@@ -275,9 +275,9 @@ func (m *MeterBuilder) series() (Meter, error) {
 	return Meter{ID: m.id, Start: m.start, Load: load, Faults: m.faults}, nil
 }
 
-// fold decides which of two hours an ambiguous label stands for. It handles rows that list
-// one hour after the other, in ascending or descending order, and rows that are sorted by
-// label. In the latter, each label appears twice in succession.
+// fold decides which of two hours an ambiguous label stands for. It handles rows that list one
+// hour after the other, in ascending or descending order, and rows that are sorted by label. In
+// the latter case, each label appears twice in succession.
 type fold struct {
 	label int64 // Instant.Unix of the previous row, if it was ambiguous
 	in    bool

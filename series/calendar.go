@@ -25,7 +25,7 @@ type calendar struct {
 // calendarNames are the names of the calendar features.
 var calendarNames = []string{"time_of_day", "hour", "day_of_week", "day_of_month", "day_of_year", "week_of_year"}
 
-// WeatherNames returns the names that columns of weather usually have.
+// WeatherNames returns the names that weather columns usually have.
 func WeatherNames() []string {
 	return []string{"temperature", "wind", "humidity", "solar", "holiday", "direct", "diffuse", "wind_direction"}
 }
@@ -36,7 +36,7 @@ func StaticNames() []string {
 }
 
 // InputNames returns the names of the inputs that datasets usually have. A dataset may have
-// others.
+// other inputs.
 func InputNames() []string {
 	return slices.Concat([]string{"load"}, calendarNames, WeatherNames(), StaticNames())
 }

@@ -7,7 +7,7 @@ import "math"
 // has all targets of its origin.
 type Example struct{ Last, Target int }
 
-// Readiness tells whether a model can forecast from an origin.
+// Readiness states whether a model can forecast from an origin.
 type Readiness int
 
 // The states of the inputs of an origin.
@@ -17,8 +17,8 @@ const (
 	Complete                  // all inputs are known
 )
 
-// Examples are a meter's examples in the form that a model needs, which is windows of
-// consecutive steps ([Windows]) or rows of features (package feature).
+// Examples are a meter's examples in the form that a model needs: windows of consecutive steps
+// ([Windows]) or rows of features (package feature).
 type Examples interface {
 	// Frame returns the layout, the split and the calendar of the examples.
 	Frame() *Framer
@@ -26,7 +26,7 @@ type Examples interface {
 	Len(p Part) int
 	At(p Part, k int) int
 	Each(p Part, f func(last int) error) error
-	// Ready reports whether the inputs of an origin are known. Its targets need not be, so
+	// Ready reports whether the inputs of an origin are known. The targets need not be known, so
 	// that a model can forecast from the newest step of a series.
 	Ready(last int) Readiness
 	// Inputs returns the number of inputs of an example.
@@ -43,8 +43,8 @@ type Examples interface {
 	// Unscale converts an output of the model for an example to kW.
 	Unscale(at Example, v float32) float32
 	// Noise returns the mean absolute change of the load from step to step in the training
-	// split, relative to its standard deviation. It is at most 1, and 0 if it is not
-	// defined.
+	// split, divided by the standard deviation of the load. The result is at most 1, and 0 if
+	// the quotient is not defined.
 	Noise() float64
 }
 

@@ -124,7 +124,7 @@ func (r Range) join(later Range) Range {
 	return r
 }
 
-// finder contains the buffers of one call of Windows.find. They are reused.
+// finder contains the buffers of one call of Windows.find, which later calls reuse.
 type finder struct{ load, lagged, now, next []span }
 
 var finders = sync.Pool{New: func() any { return new(finder) }}

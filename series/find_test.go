@@ -136,7 +136,7 @@ func (f bruteForce) gather(m Meter, r Ranges, last int) (x, y []float32) {
 	return x, y
 }
 
-// punchHoles replaces n random runs of values by missing values.
+// punchHoles replaces n random runs of values with missing values.
 func punchHoles(rng *rand.Rand, x []float32, n int) {
 	for range n {
 		if len(x) > 0 {

@@ -5,14 +5,14 @@ import (
 	"sort"
 )
 
-// Origins has the origins of a meter's examples. An origin is the step of the newest load
-// that a forecast knows. Origins are stored as runs of consecutive steps, because most
-// series have few gaps.
+// Origins holds the origins of a meter's examples. An origin is the step of the newest load
+// that a forecast knows. Origins are stored as runs of consecutive steps, because most series
+// have few gaps.
 type Origins struct {
 	frame *Framer
 	runs  []run // all origins
 	parts [4]part
-	// train and validation are the first steps after these splits.
+	// train and validation are the first steps after the splits of the same names.
 	train, validation int
 }
 
@@ -51,7 +51,7 @@ func (f *Framer) BeforeTest(m Meter) int {
 	return validation
 }
 
-// noOrigins returns the origins of a meter before any is found.
+// noOrigins returns an empty Origins for a meter.
 func (f *Framer) noOrigins(m Meter) Origins {
 	o := Origins{frame: f}
 	o.train, o.validation = f.cuts(m)

@@ -1,9 +1,9 @@
 // Package series provides load series and the training examples made from them: calendar
 // features, windows, splits and scaling.
 //
-// A [Dataset] is a fleet of meters on one regular time grid. Times are Unix seconds of the
-// start of an interval. The dataset also has a clock, which is the local time of the
-// meters. Calendar features and lags use it; a lag refers to the same clock time on an
+// A [Dataset] is a fleet of meters on one regular time grid. Each time is the start of an
+// interval, in Unix seconds. The dataset also has a clock, which is the local time of the
+// meters. Calendar features and lags use the clock; a lag refers to the same clock time on an
 // earlier day. Load is mean power in kW, or NaN where it is missing.
 //
 // A dataset is either in memory or in a prepared file. Prepared files are memory-mapped, so
@@ -22,8 +22,8 @@ import (
 // for concurrent use.
 type Dataset struct {
 	Name string
-	// Generated marks synthetic data. Programs must label all output and charts made from
-	// it.
+	// Generated marks synthetic data. Programs must label all output and charts made from such
+	// data.
 	Generated bool
 	// Interval is the length of a step.
 	Interval time.Duration
@@ -56,9 +56,10 @@ type Meter struct {
 	Faults Faults
 }
 
-// Cut returns the steps of the meter from one time to another, in Unix seconds on the
-// meter's grid. Steps that the meter does not have are missing. Seconds is the interval. The
-// loads are shared with the meter unless some are missing at the start or the end.
+// Cut returns the meter's steps between two times, given in Unix seconds on the meter's grid.
+// Loads before the start and after the end of the series are missing. Seconds is the length of
+// a step. The result shares its loads with the meter, unless some are missing at the start or
+// the end.
 func (m Meter) Cut(from, to, seconds int64) Meter {
 	first, n := int((from-m.Start)/seconds), max(int((to-from)/seconds), 0)
 	load := m.Load
@@ -103,7 +104,7 @@ type Weather struct {
 	Start int64
 	// Names are the columns' names, such as temperature.
 	Names []string
-	// Columns contains the values of each column, NaN where missing. All have the same
+	// Columns contains the values of each column, NaN where missing. All columns have the same
 	// length.
 	Columns [][]float32
 }
@@ -225,7 +226,7 @@ func (d *Dataset) Span() (from, to int64) {
 }
 
 // Fingerprint identifies a dataset by its meters' names, start times, lengths and a sample of
-// their readings, so it need not read all data.
+// their readings, so that not all data has to be read.
 func (d *Dataset) Fingerprint() string {
 	h := fnv.New64a()
 	for i := range d.Len() {
@@ -250,10 +251,11 @@ func StandardTime(zone *time.Location) *time.Location {
 	return time.FixedZone(zone.String()+standardTime, min(january, july))
 }
 
-// standardTime ends the names of clocks that StandardTime made.
+// standardTime is the suffix of the names of the clocks that StandardTime returns.
 const standardTime = " standard time"
 
-// ClockOf returns the clock with the name of a dataset's clock.
+// ClockOf returns the clock with the given name, which is an IANA zone or the name of a clock
+// that StandardTime returned.
 func ClockOf(name string) (*time.Location, error) {
 	zone, standard := strings.CutSuffix(name, standardTime)
 	clock, err := time.LoadLocation(zone)
@@ -263,8 +265,8 @@ func ClockOf(name string) (*time.Location, error) {
 	return clock, err
 }
 
-// LegalTime returns the clock that people at the meters follow. If a clock is the standard
-// time of a zone, this is the zone's own clock.
+// LegalTime returns the clock that people at the meters follow. If the given clock is the
+// standard time of a zone, LegalTime returns the zone's own clock.
 func LegalTime(clock *time.Location) (*time.Location, error) {
 	if zone, standard := strings.CutSuffix(clock.String(), standardTime); standard {
 		return time.LoadLocation(zone)

@@ -142,7 +142,8 @@ type Range struct{ Low, High float32 }
 // Ranges maps the names of inputs to their ranges.
 type Ranges map[string]Range
 
-// Merge widens the ranges to include those of another meter, to scale a fleet uniformly.
+// Merge widens the ranges to include those of another meter, so that a fleet can be scaled
+// uniformly.
 func (r Ranges) Merge(other Ranges) {
 	for name, o := range other {
 		if mine, ok := r[name]; ok {
@@ -282,9 +283,9 @@ func (f *Framer) cuts(m Meter) (train, validation int) {
 	return f.split.cuts(m.Start, f.d.Seconds(), len(m.Load))
 }
 
-// Lag returns the step of a meter at the same clock time as the given step, but days
-// earlier. Both may be outside the series, because the calendar extends Horizon and
-// Targets steps beyond its end.
+// Lag returns the step of a meter at the same clock time as the given step, but days earlier.
+// Both steps may be outside the series, because the calendar extends Horizon and Targets steps
+// beyond its end.
 func (f *Framer) Lag(m Meter, step, days int) int {
 	lag := f.calendar.lag(days)
 	if lag == nil {

@@ -29,15 +29,16 @@ func (p *Program) run() *Command {
 		Name:  "run",
 		Short: "Host clients until stopped",
 		Long: `Host clients until stopped. With --config, the agent ingests the readings of its
-clients and forecasts, alone or with a server; see docs/agent.md. With --data, it
-only trains for a server, and every meter in the dataset is a client. Readings
-and personal layers never leave this machine; docs/privacy.md says what the
-updates can reveal. The agent declines plans that its policy does not allow; with
---data it is the default one, changed by --policy. If the server is unreachable,
-the agent waits and reconnects. After a restart it continues where it stopped.
+clients and forecasts, alone or with a server; see docs/agent.md. With --data,
+it only trains for a server, and every meter in the dataset is a client.
+Readings and personal layers never leave this machine; docs/privacy.md explains
+what the updates can reveal. The agent declines plans that its policy does not
+allow. With --data, the policy is the default policy, which --policy changes. If
+the server is unreachable, the agent waits and reconnects. After a restart it
+continues where it stopped.
 
-The log has one line per minute while the agent trains; --log-level debug has every
-round.`,
+While the agent trains, it logs one line per minute. With --log-level debug it
+logs every round.`,
 		Example: "  AGENT run --config agent.yaml\n  AGENT run --data site.prepared\n  AGENT run --data site.prepared --part 1/2",
 		Flags:   h.add,
 		Run:     func(ctx context.Context, _ []string) error { return h.run(ctx) },
@@ -47,11 +48,11 @@ round.`,
 // add adds the flags.
 func (h *hosting) add(f *flag.FlagSet) {
 	f.StringVar(&h.c.Dir, "dir", folder, "the agent's folder")
-	f.StringVar(&h.live.Config, "config", "", "the agent's configuration `file`, to ingest readings and forecast")
+	f.StringVar(&h.live.Config, "config", "", "the agent's configuration `file`; the agent then ingests readings and forecasts")
 	f.StringVar(&h.data, "data", "", h.program.Data)
 	f.StringVar(&h.part, "part", "", "host only part `K/N` of the meters, such as 1/20")
-	f.Var(&h.policy, "policy", "change which plans the agent trains: `KEY=VALUE` with a key of policy in agent.yaml, trial for small fleets, or none; may be repeated")
-	f.StringVar(&h.c.Invitations, "invitations", "", "`file` with the invitations of keepers for private plans; with --config it is train.invitations")
+	f.Var(&h.policy, "policy", "change which plans the agent trains: `KEY=VALUE` with a key of policy in agent.yaml, trial (for small fleets), or none (any plan); may be repeated")
+	f.StringVar(&h.c.Invitations, "invitations", "", "`file` with the invitations of keepers for private plans; with --config, use train.invitations instead")
 	f.StringVar(&h.live.Join.Server, "join", "", "`URL` of the server to join at the first start")
 	f.StringVar(&h.live.Join.TokenFile, "join-token-file", "", "`file` with the join token for --join")
 	f.IntVar(&h.c.Workers, "workers", h.program.Workers, "number of clients to train in parallel")

@@ -109,9 +109,9 @@ func (p *Program) join() *Command {
 	return &Command{
 		Name: "join", Arguments: "SERVER [TOKEN]", Min: 1, Max: 2,
 		Short: "Join a server with a join token",
-		Long: `Join a server with a join token. Give the token in a file or on standard input:
-on the command line, other users of this machine can see it, and it stays in the
-shell's history.`,
+		Long: `Join a server with a join token. Give the token in a file or on standard input.
+A token on the command line is visible to other users of this machine and stays
+in the shell's history.`,
 		Example: "  AGENT join https://server.example.org:7443 --token-file join.token\n" +
 			"  loadstar token create | AGENT join https://localhost:7443 -",
 		Flags: func(f *flag.FlagSet) {
@@ -144,12 +144,12 @@ func (p *Program) check() *Command {
 		Name:  "check",
 		Short: "Check an agent's configuration, its model, its broker and its server",
 		Long: `Check an agent's configuration, its model, its broker and its server, and print
-its policy: which plans of a server it trains. With --plan, also check whether
-the agent would train a plan.`,
+its policy, which determines the plans that the agent trains. With --plan, also
+check whether the agent would train a given plan.`,
 		Example: "  AGENT check --plan plan.yaml",
 		Flags: func(f *flag.FlagSet) {
 			configured(f, &o)
-			f.Var(&plans, "plan", "`file` of a plan to check against the policy; may be repeated")
+			f.Var(&plans, "plan", "`file` with a plan to check against the policy; may be repeated")
 		},
 		Run: func(ctx context.Context, _ []string) error { return Check(ctx, p.options(o), plans...) },
 	}
@@ -172,12 +172,13 @@ func (p *Program) audit() *Command {
 	return &Command{
 		Name:  "audit",
 		Short: "Attack a client's own updates and show what they reveal",
-		Long: `Attack the newest updates of an agent's clients, and show what someone could
-compute from them, compared with the truth: the mean load by hour of the day,
-and single readings. The attacker is given everything but the readings that it
-guesses and the agent's secret. None of this leaves the machine. It takes
-minutes, and training pauses in the meantime. It is not a proof: docs/privacy.md
-says what remains.`,
+		Long: `Attack the newest updates of an agent's clients, and show what an attacker could
+compute from them: the mean load by hour of the day, and single readings. The
+results are compared with the true values. The simulated attacker knows
+everything except the agent's secret and the readings that it tries to guess. No
+data leaves this machine. The attack takes minutes, and training pauses in the
+meantime. A failed attack does not prove that updates reveal nothing;
+docs/privacy.md explains what remains.`,
 		Example: "  AGENT audit --client main-panel",
 		Flags: func(f *flag.FlagSet) {
 			configured(f, &o)
@@ -198,10 +199,10 @@ func (p *Program) discover() *Command {
 		Example: "  AGENT discover mqtt://broker.local",
 		Flags: func(f *flag.FlagSet) {
 			configured(f, &o)
-			f.DurationVar(&listen, "for", 30*time.Second, "how long to listen")
-			f.StringVar(&c.User, "user", "", "user name at the broker")
+			f.DurationVar(&listen, "for", 30*time.Second, "duration for which the command listens")
+			f.StringVar(&c.User, "user", "", "user name for the broker")
 			f.StringVar(&c.PasswordFile, "password-file", "", "`file` with the password")
-			f.StringVar(&c.CAFile, "ca-file", "", "`file` with the certificates that sign the broker's")
+			f.StringVar(&c.CAFile, "ca-file", "", "`file` with the certificate authorities that sign the broker's certificate")
 		},
 		Run: func(ctx context.Context, args []string) error {
 			c.Broker = strings.Join(args, "")
@@ -225,10 +226,11 @@ func (p *Program) accept() *Command {
 	return &Command{
 		Name: "accept", Arguments: "CLIENT", Min: 1, Max: 1,
 		Short: "Accept a client's new scale: use readings that were marked as impossible",
-		Long: `Use the readings of the last 28 days that were marked bad because they are far
-beyond the client's earlier readings, and later ones of the same scale. Use it if
-the client has really changed, for example because of a new boiler. Otherwise, a
-new scale is accepted when it has filled half of 28 days.`,
+		Long: `Use the client's readings of the last 28 days that were marked bad because they
+are far beyond its earlier readings. Later readings of the same scale are then
+used, too. Run this command if the client's load has really changed, for example
+because of a new boiler. Without the command, the agent accepts a new scale when
+half of the readings of the last 28 days have this scale.`,
 		Example: "  AGENT accept main-panel",
 		Flags:   func(f *flag.FlagSet) { configured(f, &o) },
 		Run:     func(ctx context.Context, args []string) error { return Accept(ctx, p.options(o), args[0]) },

@@ -18,16 +18,16 @@ type Config struct {
 	// (training) and its identity.
 	Dir  string `yaml:"dir"`
 	Site Site   `yaml:"site"`
-	// Server is the agent's part in training: none, optional (if it has joined a server) or
-	// required.
+	// Server is whether the agent trains for a server: none (never), optional (if it has joined a
+	// server) or required.
 	Server string `yaml:"server"`
 	Store  Store  `yaml:"store"`
 	// History is a prepared file with earlier readings. The agent imports it once.
 	History string `yaml:"history"`
 	// Model is the folder of a model that clients use, such as that of a run.
 	Model string `yaml:"model"`
-	// Clients are the meters. If there are none, the meters of the history are the clients. A name
-	// without settings takes its readings from the inbox and HTTP.
+	// Clients are the meters. If none are listed, the meters of the history are the clients. A
+	// client without settings takes its readings from the inbox and HTTP.
 	Clients map[string]Client `yaml:"clients"`
 	// Groups are clients that are forecast as one: NAME: [CLIENT, CLIENT].
 	Groups map[string][]string `yaml:"groups"`
@@ -51,16 +51,16 @@ type Site struct {
 	Name string `yaml:"name"`
 	// Zone is the time zone of the meters, such as Europe/Berlin. It must be given.
 	Zone string `yaml:"zone"`
-	// Country is the country or region whose public holidays apply, such as DE or AU-NSW; by
-	// default that of the history.
+	// Country is the country or region whose public holidays apply, such as DE or AU-NSW. The
+	// default is the country of the history.
 	Country string `yaml:"country"`
-	// Interval is the length of a step, the same for all clients. It divides an hour.
+	// Interval is the length of a step. It is the same for all clients, and must divide an hour.
 	Interval Duration `yaml:"interval"`
 }
 
 // Store configures the readings on disk.
 type Store struct {
-	// Keep is how long readings are kept.
+	// Keep is the time for which readings are kept.
 	Keep Duration `yaml:"keep"`
 	// Flush is the longest time that samples wait before they are written.
 	Flush Duration `yaml:"flush"`
@@ -79,14 +79,14 @@ type Client struct {
 	Value string `yaml:"value"`
 	// Time is the path to the value's timestamp, for the preset generic.
 	Time string `yaml:"time"`
-	// Kind is what the value is: counter, power or interval.
+	// Kind is the kind of value: counter, power or interval.
 	Kind string `yaml:"kind"`
 	// Unit is the unit of the value, such as kWh or W.
 	Unit string `yaml:"unit"`
-	// Sign is load, or net to keep negative values (feed-in).
+	// Sign is load, or net, which keeps negative values (feed-in).
 	Sign string `yaml:"sign"`
-	// Limit is the highest plausible power in kW; 0 means that it is derived from the
-	// readings.
+	// Limit is the highest plausible power in kW. If it is 0, the agent derives the limit from
+	// the readings.
 	Limit float64 `yaml:"limit"`
 }
 
@@ -111,15 +111,18 @@ type Weather struct {
 type MQTT struct {
 	// Broker is a URL with the scheme mqtt or mqtts.
 	Broker string `yaml:"broker"`
-	// User is the name of the agent at the broker.
+	// User is the user name with which the agent connects to the broker.
 	User string `yaml:"user"`
 	// PasswordFile is a file with the password on one line.
 	PasswordFile string `yaml:"password_file"`
-	// CAFile has the certificates that sign the broker's; by default the system's are used.
+	// CAFile is a file with the certificate authorities that sign the broker's certificate. By
+	// default, the agent uses those of the system.
 	CAFile string `yaml:"ca_file"`
-	// ServerName is the name in the broker's certificate if it is not the host in Broker.
+	// ServerName is the name in the broker's certificate, if it differs from the host in the
+	// address of the broker.
 	ServerName string `yaml:"server_name"`
-	// Discovery is homeassistant, or empty if forecasts are not announced.
+	// Discovery is homeassistant to announce forecasts to Home Assistant. If it is empty, forecasts
+	// are not announced.
 	Discovery string `yaml:"discovery"`
 	// Prefix is the first level of the topics of forecasts.
 	Prefix string `yaml:"prefix"`
@@ -127,10 +130,10 @@ type MQTT struct {
 
 // HTTP is the agent's HTTP interface. There is none if Listen is empty.
 type HTTP struct {
-	// Listen is the address; none closes the interface. Addresses that other machines can
+	// Listen is the address of the interface; none disables it. Addresses that other machines can
 	// reach need a token.
 	Listen string `yaml:"listen"`
-	// TokenFile is a file with the token that requests must carry.
+	// TokenFile is a file with the token that requests must contain.
 	TokenFile string `yaml:"token_file"`
 }
 
@@ -140,29 +143,31 @@ type Forecast struct {
 	H Duration `yaml:"h"`
 	// Levels are the quantiles; 0.5 must be among them.
 	Levels []float64 `yaml:"levels,flow"`
-	// Delay is how long the agent waits for readings after the end of a step.
+	// Delay is the time for which the agent waits for readings after the end of a step.
 	Delay Duration `yaml:"delay"`
 	// Drop is a folder for forecasts as CSV files.
 	Drop string `yaml:"drop"`
-	// Fallback is what forecasts without a release: generic, the model in the program; week, the
-	// median of 28 days or last week's load; or extreme-day, the day with the highest peak of the
-	// last 28.
+	// Fallback is the source of forecasts without a release: generic (the built-in model), week
+	// (the median of 28 days, or last week's load) or extreme-day (the day with the highest peak of
+	// the last 28 days).
 	Fallback string `yaml:"fallback"`
 }
 
 // Share determines what may leave the agent.
 type Share struct {
-	// Scores is true if the server may see scores, which contain neither loads nor time series.
+	// Scores is true if the agent is allowed to send scores to the server. Scores contain neither
+	// loads nor time series.
 	Scores bool `yaml:"scores"`
 }
 
 // Train configures the training for a server.
 type Train struct {
-	// Workers is the number of clients that train in parallel. Training waits while forecasts
-	// are made.
+	// Workers is the number of clients that train in parallel. Training waits while the agent
+	// forecasts.
 	Workers int `yaml:"workers"`
-	// Invitations is a file with the invitation of a keeper, or of several, each on a line after
-	// the keeper's identity. The agent needs it until the keeper has enrolled it.
+	// Invitations is a file with the invitation of a keeper. If there are several keepers, each line
+	// has the identity of a keeper and then its invitation. The agent needs the invitation of a
+	// keeper until that keeper has enrolled the agent.
 	Invitations string `yaml:"invitations"`
 }
 

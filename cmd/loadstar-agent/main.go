@@ -24,8 +24,8 @@ var version = "0.1.0-dev"
 const about = `Host clients: forecast their load, and train on their data.
 
 With a configuration, the agent ingests readings and forecasts, alone or with a
-server. Without one, it trains on a prepared file for a server. Create prepared
-files with 'loadstar data prepare'.
+server. Without a configuration, it trains on a prepared file for a server.
+Create prepared files with 'loadstar data prepare'.
 
 Commands:
 `

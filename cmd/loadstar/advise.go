@@ -26,16 +26,17 @@ func newAdvise() *cobra.Command {
 		Short: "Estimate the benefit of training your meters together",
 		Long: `Estimate the benefit of a federation. The command trains the given meters alone
 and together, with 14, 28, 91 and 364 days of history if available, and tests
-all on the same last 28 days. Alone is the better of a short and a long
-training. The best of three simple forecasts is shown for comparison.
+all models on the same last 28 days. The column ALONE has the error of the
+better of a short and a long training. The column SIMPLE has that of the best of
+three simple forecasts.
 
-The gain is the change of the median client's error against the better of alone
-and simple, with a 95 % interval over the choice of clients. Traffic and CPU
-time are per client and training. If the interval includes 0, the verdict is "do
-not bother".
+GAIN is the change of the median client's error, relative to the better of ALONE
+and SIMPLE. The 95 % interval shows how the gain depends on the choice of
+clients. TRAFFIC and CPU are per client and training. If the interval includes
+0, the verdict is "do not bother".
 
 At least 3 meters are needed, and at most 100 are used. The command reads the
-test split of the data, so do not tune a plan by its result.`,
+test split of the data, so do not use its result to tune a plan.`,
 		Example: "  loadstar advise --data datasets/sample",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
@@ -47,7 +48,7 @@ test split of the data, so do not tune a plan by its result.`,
 func (o *adviseOptions) add(f *pflag.FlagSet) {
 	f.StringVar(&o.data, "data", "", cli.DatasetUsage)
 	f.StringVar(&o.root, "root", "", cli.RootUsage)
-	f.StringVar(&o.a.Targets, "h", "24h", "how far to forecast, as a time such as 24h")
+	f.StringVar(&o.a.Targets, "h", "24h", "how far to forecast, as a duration such as 24h")
 	f.IntVar(&o.a.Rounds, "rounds", 120, "number of rounds")
 	f.StringVar(&o.a.Dir, "out", "", "folder for the runs (default runs/advise-NAME, with the dataset's name)")
 	f.IntVar(&o.a.Parallel, "parallel", runtime.NumCPU(), "number of runs in parallel")

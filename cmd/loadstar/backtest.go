@@ -56,20 +56,22 @@ forecast the same windows.
 With --horizon L each forecast is a single value, L steps after the last known
 load. With --h H it covers all of the next H hours. The relative MAE is the mean
 absolute error divided by that of a reference forecast of the same targets; a
-value below 1 is better than the reference. The reference is the last known load
-for forecasts of a single step, one step ahead, and otherwise the load at the
-same time a week before; --reference chooses it. Errors are in kW.
+value below 1 is better than the reference. For forecasts of a single step, one
+step ahead, the reference is the last known load. For all other forecasts, it is
+the load at the same time a week before. --reference selects another reference.
+Errors are in kW.
 
-If --model is the folder of a run, the forecasts that loadstar forecast would
-have issued are scored instead, one every 6 hours over the test split, with
-corrections and intervals that use only data known at the time. The command
+If --model is the folder of a run, the command scores the forecasts that
+'loadstar forecast' would have issued every 6 hours over the test split. Their
+corrections and intervals use only data that was known at the time. The command
 prints the error, the share of loads between P10 and P90, and the sources of the
 forecasts. It stores the scores of energies, sums and peaks in the run's folder
 for its report. --remove removes readings first, to show the effect of gaps. The
-forecasts are still compared with all readings. The weather counts as a forecast
-without error; --weather-error 2 gives the temperature an error of 2 degrees 24
-hours ahead and half of it an hour ahead, and --weather-error yesterday uses no
-weather forecast.
+forecasts are still compared with all readings. By default, the measured weather
+is used as a weather forecast without error. With --weather-error 2, the error
+of the temperature forecast has a standard deviation of 2 degrees 24 hours
+ahead, and of 1 degree one hour ahead. With --weather-error yesterday, the
+weather of the day before replaces the forecast.
 
 With --out every forecast is written to a CSV or Parquet file, with the columns
 unique_id, cutoff, ds, y and one named after the model.`,
@@ -86,11 +88,11 @@ unique_id, cutoff, ds, y and one named after the model.`,
 func (o *backtestOptions) add(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.data, "data", nil, cli.DatasetUsage+"; may be repeated")
 	f.StringVar(&o.root, "root", "", cli.RootUsage)
-	f.StringSliceVar(&o.models, "model", nil, "baseline, or all; may be repeated. Or the folder of a run")
+	f.StringSliceVar(&o.models, "model", nil, "baselines (may be repeated), all for all baselines, or the folder of one run")
 	f.StringVar(&o.remove, "remove", "0%", "share of the readings to remove before a run is scored, such as 2%")
-	f.StringVar(&o.weather, "weather-error", "0", "degrees by which the temperature that a run uses is wrong 24 hours ahead, or yesterday")
+	f.StringVar(&o.weather, "weather-error", "0", "for a run: standard deviation of the error of the temperature forecast 24 hours ahead, in degrees; or yesterday, for no weather forecast")
 	f.DurationVar(&o.block, "block", 0, "remove readings in blocks of this length, such as 6h (default single readings)")
-	f.Uint64Var(&o.removed.Seed, "seed", 1, "seed for the readings to remove")
+	f.Uint64Var(&o.removed.Seed, "seed", 1, "random seed that selects the readings to remove")
 	f.IntVar(&o.horizon, "horizon", 1, "forecast one value, `N` steps after the last known load")
 	f.StringVar(&o.ahead, "h", "", "forecast all of the next `H` hours, or a duration such as 30m or 2d")
 	f.IntVar(&o.stride, "stride", 0, "steps between scored origins (default 1, or 6 hours with --h)")

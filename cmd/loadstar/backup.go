@@ -23,20 +23,20 @@ func newBackup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup",
 		Short: "Back up a running server to one file",
-		Long: `Back up a server's folder to one file. The server may be running. The
-file contains a consistent copy of the ledger, the weights that the ledger refers
-to, and the certificate authority with its private key. Protect the file as
+		Long: `Back up a server's folder to one file. The server can be running. The file
+contains a consistent copy of the ledger, the weights that the ledger refers to,
+and the certificate authority with its private key. Protect the file as
 carefully as the folder.
 
 After a restore, runs continue from the backup. Rounds that were completed after
-the backup are lost. Agents do not train them again, the server abandons them,
-and the run continues with the next round.
+the backup are lost. Agents do not train these rounds again. The server abandons
+them and continues with the next round.
 
 With --into, the command writes the backup into a folder of backups under a name
 with its time, reads it again to verify it, and removes the oldest backups. It
 copies the list of revocations, which a restore needs, to the same folder. The
-server reports the age of the newest one in its metrics. The timer
-loadstar-backup of the Debian package does this every hour.
+server reports the age of the newest backup in its metrics. The timer
+loadstar-backup of the Debian package makes such a backup every hour.
 
 Back up PostgreSQL and S3 with their own tools.`,
 		Example: "  loadstar backup --dir loadstar-data -o loadstar.tar\n  loadstar backup --dir loadstar-data --into backups --keep 48",
@@ -45,8 +45,8 @@ Back up PostgreSQL and S3 with their own tools.`,
 	}
 	cmd.Flags().StringVar(&o.dir, "dir", "loadstar-data", "the server's folder")
 	cmd.Flags().StringVarP(&o.out, "out", "o", "loadstar.tar", "file to write, or - for standard output")
-	cmd.Flags().StringVar(&o.into, "into", "", "`folder` of backups to write a new one into, instead of --out")
-	cmd.Flags().IntVar(&o.keep, "keep", 48, "number of backups that remain in the folder of --into")
+	cmd.Flags().StringVar(&o.into, "into", "", "write a new backup to this `folder` of backups, instead of --out")
+	cmd.Flags().IntVar(&o.keep, "keep", 48, "number of backups to keep in the folder of --into")
 	cmd.Flags().StringVar(&o.revocations, "revocations", "", "the server's list of revocations, if store.revocations names another `file`")
 	cmd.MarkFlagsMutuallyExclusive("out", "into")
 	return cmd
@@ -95,14 +95,14 @@ func newRestore() *cobra.Command {
 		Short: "Restore a server from a backup",
 		Long: `Restore a server from a backup into a new folder.
 
-A server lists all revocations in DIR/revocations.jsonl, next to the ledger.
-Give the newest copy of that list with --revocations, and agents, clients,
+A server lists all revocations in DIR/revocations.jsonl, next to the ledger. If
+you give the newest copy of that list with --revocations, agents, clients,
 tokens, certificates and users that were revoked after the backup stay revoked.
-If the list is lost, --without-revocations restores without it. Then repeat the
-later revocations that you know of before agents connect.
+If the list is lost, --without-revocations restores without it. In this case,
+repeat the revocations that you know of before agents connect.
 
-The command revokes all join tokens, because their uses since the backup are
-unknown. Create new ones with 'loadstar token create'.`,
+The command revokes all join tokens, because it is unknown how often they were
+used after the backup. Create new ones with 'loadstar token create'.`,
 		Example: "  loadstar restore loadstar.tar --dir restored \\\n      --revocations loadstar-data/revocations.jsonl",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -129,7 +129,7 @@ unknown. Create new ones with 'loadstar token create'.`,
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "loadstar-data", "folder to restore into; it must not exist")
-	cmd.Flags().StringVar(&revocations, "revocations", "", "the newest list of revocations, a `file` that the server writes")
+	cmd.Flags().StringVar(&revocations, "revocations", "", "`file` with the newest list of revocations, which the server writes")
 	cmd.Flags().BoolVar(&without, "without-revocations", false, "undo all revocations made since the backup")
 	return cmd
 }

@@ -89,7 +89,7 @@ func (o *checkOptions) add(f *pflag.FlagSet) {
 	f.StringVar(&o.root, "root", "", cli.RootUsage)
 	f.StringVar(&o.meter, "meter", "", "check only this meter, and print all details")
 	f.BoolVar(&o.all, "all", false, "print all meters, not only the worst")
-	f.StringVar(&o.planFile, "plan", "", "print what missing readings cost the training plan in `FILE`")
+	f.StringVar(&o.planFile, "plan", "", "print how many examples and forecasts of the plan in `FILE` are lost to missing readings")
 	f.IntVar(&o.plan.Lookback, "lookback", 12, "past steps in a window")
 	f.IntVar(&o.plan.Horizon, "horizon", 1, "steps from the last input to the forecast")
 	f.IntVar(&o.plan.MinDays, "min-days", 28, "minimum number of training windows per meter, in days")

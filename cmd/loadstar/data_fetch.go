@@ -30,11 +30,11 @@ is downloaded. --from is a checkout of the source's repository; for sgsc it is
 the table that datasets/sgsc-union.R writes, and for sample the folder
 cambridge-estates.
 
-The contents of every file are compared with stored checksums. If one differs,
-the command fails, and the files stay in a folder whose name ends with
-.unverified.
+The command compares the contents of every file with a stored checksum. If a
+checksum differs, the command fails, and the files stay in a folder whose name
+ends with .unverified.
 
-datasets/README.md has the sources' licences, addresses and known problems.`,
+datasets/README.md lists the sources' licences, addresses and known problems.`,
 		Example: `  loadstar data fetch cambridge -o data
   loadstar data fetch bdg2 --from Make-Smart-Meter-Really-Smart -o data
   loadstar simulate plans/hour-ahead.yaml --data datasets/hog-core42.yaml --root data`,
@@ -51,7 +51,7 @@ datasets/README.md has the sources' licences, addresses and known problems.`,
 		},
 	}
 	cmd.Flags().StringVar(&from, "from", "", "checkout or download of the source")
-	cmd.Flags().StringVarP(&out, "out", "o", "", "data folder, in which the folder of the source is written (default $"+read.RootEnv+", or data)")
+	cmd.Flags().StringVarP(&out, "out", "o", "", "data folder, in which the command creates the folder of the source (default $"+read.RootEnv+", or data)")
 	return cmd
 }
 

@@ -34,12 +34,14 @@ synthetic year of weather, noise, gaps, outages, stuck meters and spikes. The
 same seed gives the same data on every machine.
 
 With --like, the data is a fixed set of generated buildings that stands in for a
-paper's dataset. The sets are 42 buildings of bose2023 in California, Illinois
-or New York, or the 20 others of its table I, every 15 minutes of 2018. The
-datasets of the same names open them without a folder.
+dataset of bose2023. A set has 42 buildings in California, Illinois or New York,
+or the 20 other buildings of table I (-sample). Its readings cover 2018 in steps
+of 15 minutes. The descriptions of the same names in datasets/ open these sets
+without generated files.
 
-All output based on this dataset is labelled as synthetic. Use it for trials and
-for speed measurements, but not as evidence of forecast accuracy.`,
+All output that is based on generated data is labelled as synthetic. Use the
+data for trials and for speed measurements, but not as evidence of forecast
+accuracy.`,
 		Example: "  loadstar data generate --meters 100 -o demo\n  loadstar data generate --meters 10000 --seed 7 -o fleet\n  loadstar data generate --like bose2023-ca -o california",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}

@@ -40,14 +40,16 @@ these XML files to their customers as Download My Data or Green Button Connect
 My Data (www.greenbuttondata.org). Unpack archives first. The command reads all
 .xml and .xml.gz files in DIR and its subfolders.
 
-For each usage point it imports the delivered electricity (flowDirection 1, uom
-72, Wh per interval), or else net energy, or else mean power (uom 38, W). It
-skips register readings, exported energy, gas and water, and reports what it
-skipped. It applies powerOfTenMultiplier and reads start times as Unix time.
+For each usage point, the command imports the delivered electricity
+(flowDirection 1, uom 72, Wh per interval). If there is none, it imports net
+energy, or otherwise mean power (uom 38, W). It skips register readings,
+exported energy, gas and water, and reports what it skipped. It applies
+powerOfTenMultiplier and reads start times as Unix time.
 
-The files contain the UTC offset but not the time zone. Set it with --zone; the
-command checks it against the offset. Estimated readings are imported and
-counted. The titles of usage points, often addresses, are written to meters.csv.`,
+The files contain the UTC offset but not the time zone. Set the zone with
+--zone. The command checks the zone against the offset. Estimated readings are
+imported and counted. The titles of usage points, which are often addresses, are
+written to meters.csv.`,
 		Example: "  loadstar data import green-button downloads --zone America/Los_Angeles -o home",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -27,10 +27,10 @@ func newDataInit() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init PATH",
 		Short: "Recognise exported tables and describe them",
-		Long: `Recognise the tables in a folder, or one table, and write a ` + read.FileName + ` that
-describes them: CSV as meter systems export it, Parquet, or
-spreadsheets (.xlsx).
-docs/data.md lists the formats that the command recognises, asks about and refuses.
+		Long: `Recognise the tables in a folder, or a single table, and write a ` + read.FileName + `
+that describes them. The tables can be CSV files as meter systems export them,
+Parquet files, or spreadsheets (.xlsx). docs/data.md lists the formats that the
+command recognises, asks about and refuses.
 
 The command asks at most two questions about facts that the files do not show.
 In scripts, answer with flags. It opens the dataset to verify the description,

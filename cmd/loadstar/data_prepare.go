@@ -16,8 +16,8 @@ func newDataPrepare() *cobra.Command {
 		Use:   "prepare DATASET",
 		Short: "Write a dataset to one file that opens at once",
 		Long: `Write a dataset to one prepared file, which is mapped into memory instead of
-parsed. It opens at once, and only the parts in use are loaded, so a fleet may
-be larger than memory. Every command that takes a dataset accepts a prepared
+parsed. The file opens at once, and only the parts in use are loaded, so a fleet
+can be larger than memory. Every command that takes a dataset accepts a prepared
 file.
 
 DATASET is a dataset.yaml or a folder with one.`,

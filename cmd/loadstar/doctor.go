@@ -27,21 +27,22 @@ func newDoctor() *cobra.Command {
 	var o doctorOptions
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check this machine, a server and its stores, or an agent, and say what to do",
+		Short: "Check this machine, a server and its stores, or an agent, and give advice",
 		Long: `Check the common problems of a server or an agent: time zones, the clock
 compared with the server's and the database's, certificates and their remaining
 days, ports, the folder and its users, the broker, the newest readings and the
-kernel set. For a server it also checks the disks (space, files, read-only, type
-of file system), the database (settings, schema, damage), waiting results, the
-blobs, the backups, and the agents.
+kernel set. For a server, the command also checks the disks (free space, number
+of files, read-only mounts, type of file system), the database (settings,
+schema, damage), waiting results, the blobs, the backups, and the agents.
 
-Each line is OK, WARN or FAIL, and says what to do. The command works while the
-server runs and while it is stopped. It writes files and blobs as a test and
-deletes them, but changes nothing else. The exit code is 3 if a check failed.
+Each line of the output is OK, WARN or FAIL, with advice. The command works
+while the server runs and while it is stopped. It writes and deletes test files
+and test blobs, but changes nothing else. The exit code is 3 if a check failed.
 
-Without --agent it checks the server of the current context, the server's
-folder, and the stores and addresses in its configuration, which it reads like
-serve. With --agent it checks the agent with this configuration.`,
+Without --agent, the command checks the server of the current context, the
+server's folder, and the stores and addresses in the server's configuration. It
+reads this configuration in the same way as 'loadstar serve'. With --agent, it
+checks the agent with the given configuration.`,
 		Example: "  loadstar doctor\n  loadstar doctor --agent agent.yaml\n  loadstar doctor --dir DIR --set store.database=postgres://…",
 		Args:    cobra.NoArgs,
 		RunE:    o.run,

@@ -39,31 +39,34 @@ nothing about your meters, so a model that was trained on them is better.
 
 MODEL is the folder of a run, or its shared.safetensors with plan.yaml next to
 it. The forecasts use only readings before the cutoff (--at). Weather after the
-cutoff counts as its forecast.
+cutoff is used as if it had been forecast.
 
-With -o the rows are written as CSV, Parquet or JSON: unique_id, cutoff, ds
-(start of the step, UTC), quantiles such as P10, P50 and P90 in kW, mean, model,
-version, source, quality, reason, generated. A row that the model could not make
-comes from a simpler source, such as the same time last week. Source names it,
-and reason says why. Add up only means, because quantiles do not add up.
+With -o, the rows of the forecasts are written as CSV, Parquet or JSON:
+unique_id, cutoff, ds (start of the step, UTC), quantiles such as P10, P50 and
+P90 in kW, mean, model, version, source, quality, reason, generated. If the
+model cannot forecast a row, the row comes from a simpler source, such as the
+load at the same time last week. The column source names the source, and the
+column reason states why it was used. Add up only means, because quantiles do
+not add up.
 
-With --days the energy of each day (kWh) and the highest step of the next 24
-hours (kW) are written as CSV: unique_id, cutoff, quantity (energy or peak), ds
-(start of the day, or of the step that is most likely the highest, UTC), mean,
-P10, P50, P90. They are separate forecasts, with their own intervals.
+With --days, the energy of each day (kWh) and the peak of the next 24 hours (kW)
+are written as CSV: unique_id, cutoff, quantity (energy or peak), ds (start of
+the day, or of the step that is most likely the highest, UTC), mean, P10, P50,
+P90. Energies and peaks are separate forecasts, with their own intervals.
 
-With --paths 50 every row has 50 more columns, path1 to path50. Each is one
-possible course of the load. It is consistent with the quantiles at every step
-and with how forecast errors usually follow one another. The sums or maxima of
-these courses give the distribution of a sum or a peak over any hours.
+With --paths 50 every row has 50 more columns, path1 to path50. Each of these
+columns is one possible course of the load. It is consistent with the quantiles
+at every step, and with how forecast errors usually follow one another. The sums
+or maxima of these courses give the distribution of a sum or a peak over any
+hours.
 
 A meter that did not take part in the run gets personal layers that are fitted
 to its own readings (see --fit-head). Intervals and corrections continue from
-the run's folder, or come from the errors of replayed earlier forecasts (see
---calibrate for the number of days).
+the state in the run's folder, or are learned from the errors of replayed
+earlier forecasts (--calibrate sets the number of days).
 
-The exit code is 1 if no meter has a forecast, and with --strict 3 if a row is
-not from the model.`,
+The exit code is 1 if no meter has a forecast. With --strict, the exit code is 3
+if a row is not from the model.`,
 		Example: "  loadstar forecast --data mydata -o tomorrow.csv\n" +
 			"  loadstar forecast runs/day-ahead --data mydata -o tomorrow.csv --h 24\n" +
 			"  loadstar forecast runs/day-ahead --data mydata --chart=b103 --client b103",
@@ -78,17 +81,17 @@ not from the model.`,
 func (o *forecastOptions) add(f *pflag.FlagSet) {
 	f.StringVar(&o.data, "data", "", cli.DatasetUsage)
 	f.StringVar(&o.root, "root", "", cli.RootUsage)
-	f.StringVar(&o.h, "h", "", "how far to forecast, "+cli.HoursUsage+" (default as far as the model forecasts)")
-	f.StringVar(&o.at, "at", "", "cutoff, such as 2026-11-15T14:00:00Z; without an offset on the dataset's clock (default the end of each meter's newest reading)")
+	f.StringVar(&o.h, "h", "", "how far to forecast: "+cli.HoursUsage+" (default as far as the model forecasts)")
+	f.StringVar(&o.at, "at", "", "cutoff, such as 2026-11-15T14:00:00Z; a time without an offset is on the dataset's clock (default the end of each meter's newest reading)")
 	f.StringVar(&o.levels, "levels", "0.1,0.5,0.9", "quantiles")
 	f.StringSliceVar(&o.c.Clients, "client", nil, "forecast only this meter; may be repeated")
 	f.StringVarP(&o.out, "out", "o", "", "write the rows to this .csv, .parquet or .json file; - is CSV on standard output")
 	f.StringVar(&o.c.Days, "days", "", "write the energy of each day and the peak of the next 24 hours to this .csv file")
-	f.IntVar(&o.c.Paths, "paths", 0, "joint scenarios of the next steps to write in addition to the quantiles, such as 50; they take longer")
+	f.IntVar(&o.c.Paths, "paths", 0, "number of joint scenarios to write in addition to the quantiles, such as 50; scenarios take longer")
 	f.StringVar(&o.inputs, "inputs", "", "write the model's inputs and its own forecasts to this .safetensors file, for Python")
-	f.StringVar(&o.calibrate, "calibrate", "", "days of earlier forecasts that set intervals and corrections, such as 28d (default from the run's folder, or 63d)")
-	f.StringVar(&o.fit, "fit-head", "auto", "steps to fit personal layers to a meter without them: auto (200), never or a number")
-	f.StringVar(&o.fallback, "fallback", "generic", "what replaces the run's model: generic, the model in the program; week, the median of 28 days or last week's load; or extreme-day, the day with the highest peak of the last 28")
+	f.StringVar(&o.calibrate, "calibrate", "", "days of earlier forecasts from which intervals and corrections are learned, such as 28d (default the state in the run's folder, or 63d)")
+	f.StringVar(&o.fit, "fit-head", "auto", "number of training steps that fit personal layers to a meter without them: auto (200), never or a number")
+	f.StringVar(&o.fallback, "fallback", "generic", "source of rows that the run's model cannot forecast: generic (the built-in model), week (the median of 28 days, or last week's load) or extreme-day (the day with the highest peak of the last 28 days)")
 	f.StringVar(&o.chart, "chart", "", "draw the forecast of this meter (--chart=ID), or the sum of all meters")
 	f.Lookup("chart").NoOptDefVal = chartSum
 	f.IntVar(&o.c.Workers, "workers", runtime.NumCPU(), "number of meters to forecast in parallel")

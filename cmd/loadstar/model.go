@@ -160,15 +160,16 @@ func newModelExport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export RUN",
 		Short: "Write the trained models of a run as ONNX",
-		Long: `Write the trained models of a run as ONNX for other runtimes. The
-command writes one client's model to a file, or all clients' models to a folder. A
-model includes the shared and the personal layers of the client and its scaling. It
-reads "inputs", a row for each example, and returns "forecast", a row for each step
-with the quantiles in kW. The names of the inputs and the quantiles are in its
-metadata.
+		Long: `Write the trained models of a run as ONNX for other runtimes. The command writes
+one client's model to a file, or all clients' models to a folder. A model
+includes the shared layers, the client's personal layers and the client's
+scaling. It reads the tensor "inputs", with a row for each example, and returns
+the tensor "forecast", with a row for each step and the quantiles in kW. The
+metadata of the model contains the names of the inputs and the quantiles.
 
-'loadstar forecast --inputs' writes inputs. The forecasts are the model's own.
-'loadstar forecast' also corrects them by earlier errors.`,
+'loadstar forecast --inputs' writes inputs in this format. An exported model
+returns the model's own forecasts. 'loadstar forecast' also corrects them by
+earlier errors.`,
 		Example: "  loadstar model export runs/day-ahead --onnx models\n" +
 			"  loadstar model export runs/day-ahead --client b103 --onnx b103.onnx",
 		Args: cobra.ExactArgs(1),
@@ -188,7 +189,7 @@ metadata.
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&to, "onnx", "", "`FOLDER` for the models of all clients, or file for one")
+	cmd.Flags().StringVar(&to, "onnx", "", "`FOLDER` for the models of all clients, or the file for one model")
 	cmd.Flags().StringVar(&client, "client", "", "export only this client")
 	return cmd
 }

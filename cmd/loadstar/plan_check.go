@@ -23,10 +23,10 @@ func newPlanCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check FILE...",
 		Short: "Check plans for errors",
-		Long: `Check plans and print every error, one per line: unknown settings,
-settings that the algorithm does not have, invalid values and contradictions. It
-also warns about plans that agents decline by default, because the updates could
-reveal readings (see docs/privacy.md). The command does not open any data.`,
+		Long: `Check plans and print every error, one per line: unknown settings, settings that
+the algorithm does not have, invalid values and contradictions. It also warns
+about plans that agents decline by default, because their updates could reveal
+readings (see docs/privacy.md). The command does not open any data.`,
 		Example: "  loadstar plan check plans/*.yaml",
 		Args:    cobra.MinimumNArgs(1),
 		RunE:    o.run,

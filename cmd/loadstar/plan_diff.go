@@ -14,9 +14,10 @@ func newPlanDiff() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff FILE FILE",
 		Short: "Compare two plans, with all defaults filled in",
-		Long: `Compare two plans with all defaults filled in. If one plan sets a setting to the
-default of the other, this is not a difference. With one file and a hyphen,
-compare with the defaults of its algorithm.`,
+		Long: `Compare two plans with all defaults filled in. A setting that one plan states
+and the other plan has by default is not a difference. If one of the arguments
+is a hyphen, the command compares the other plan with the defaults of that
+plan's algorithm.`,
 		Example:           "  loadstar plan diff plans/fedavg.yaml plans/fedadam.yaml\n  loadstar plan diff - my.yaml",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: planFiles,

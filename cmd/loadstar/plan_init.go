@@ -19,9 +19,9 @@ func newPlanInit() *cobra.Command {
 		Use:   "init [ALGORITHM]",
 		Short: "Write a plan with all settings of an algorithm",
 		Long: `Write a plan for an algorithm, by default fedavg, with all its settings, their
-meaning and their defaults. The model is dense, which forecasts the next step.
---targets 24h forecasts every step of the next 24 hours. The command never
-replaces an existing file. "-o -" prints the plan.`,
+meaning and their defaults. By default, the model is dense and forecasts the
+next step. With --targets 24h it forecasts every step of the next 24 hours. The
+command never replaces an existing file. "-o -" prints the plan.`,
 		Example: "  loadstar plan init -o hour-ahead.yaml\n  loadstar plan init --targets 24h -o day-ahead.yaml\n" +
 			"  loadstar plan init fedadam --model bose2023 -o -",
 		Args: cobra.MaximumNArgs(1),
@@ -65,6 +65,6 @@ replaces an existing file. "-o -" prints the plan.`,
 	}
 	cmd.Flags().StringVarP(&out, "output", "o", "", "file to write, or - for standard output (default ALGORITHM.yaml)")
 	cmd.Flags().StringVar(&model, "model", "dense", "forecasting model; see loadstar model list")
-	cmd.Flags().StringVar(&targets, "targets", "0", "what to forecast: a duration such as 24h, or a number of steps; 0 means as in the model's paper, 1 for dense")
+	cmd.Flags().StringVar(&targets, "targets", "0", "how far to forecast: a duration such as 24h, or a number of steps; 0 means as in the model's paper, or one step for dense")
 	return cmd
 }

@@ -53,13 +53,13 @@ Runs of a plan that differ only in the seed are shown as one method, with the
 spread over seeds.
 
 The command backtests the baselines on the run's task once, and stores the
-results in the folder baselines of the run. This needs the run's dataset.
-Without it, the report has only existing results.
+results in the folder baselines of the run. The backtest needs the run's
+dataset. Without the dataset, the report contains only existing results.
 
 With --forecasts the report compares forecasts of other programs with those of
-the run. It contains a table of the scores on the forecasts that all of them
-have, as loadstar score prints it, and the curves of the first file instead of
-a baseline's.`,
+the run. The report then contains the table of 'loadstar score', which covers
+the forecasts that all files and the run have. Its charts show the forecasts of
+the first file instead of a baseline's.`,
 		Example: "  loadstar report runs/day-ahead --open\n" +
 			"  loadstar report runs/compare -o compare.html",
 		Args: cobra.MinimumNArgs(1),
@@ -74,7 +74,7 @@ func (o *reportOptions) add(f *pflag.FlagSet) {
 	f.StringVarP(&o.out, "out", "o", "", "file to write (default report.html in the first folder)")
 	f.StringVar(&o.title, "title", "", "title of the report (default the methods and datasets)")
 	f.StringSliceVar(&o.baselines, "baseline", backtest.Default, baselineUsage)
-	f.StringArrayVar(&o.files, "forecasts", nil, "`FILE=NAME`: forecasts of another program to score and draw with the run, as in loadstar score; may be repeated")
+	f.StringArrayVar(&o.files, "forecasts", nil, "`FILE=NAME`: forecasts of another program to score and draw together with those of the run, as in 'loadstar score'; may be repeated")
 	f.StringVar(&o.root, "root", "", cli.RootUsage)
 	f.BoolVar(&o.open, "open", false, "open the report in the browser")
 }

@@ -25,25 +25,26 @@ func newScore() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "score FILE...",
 		Short: "Score forecasts of other programs, together with those of a run",
-		Long: `Score forecasts of other programs, in CSV or Parquet files with the
-columns unique_id, cutoff, ds, and one column for each forecast. These are the
-columns that 'loadstar backtest --out' and cross_validation of Nixtla's libraries
-write. Bounds of an interval are columns such as model-lo-80 and model-hi-80, or P10
-and P90 in addition to P50.
+		Long: `Score forecasts of other programs, in CSV or Parquet files with the columns
+unique_id, cutoff, ds, and one column for each forecast. These are the columns
+that 'loadstar backtest --out' and cross_validation of Nixtla's libraries write.
+Columns such as model-lo-80 and model-hi-80, or P10 and P90 in addition to P50,
+are the bounds of an interval.
 
-The loads are those of the dataset. A column y is only compared with them, to
-detect files with wrong times. All methods are scored on the forecasts that
-every file has, with the same cutoff. With --beside the command also scores the
-forecasts that a run would have issued at the same cutoffs. They are in the
-run's test split.
+The loads come from the dataset. If a file has a column y, the command only
+compares it with these loads, to detect wrong times. All methods are scored on
+the forecasts that every file has, with the same cutoff. With --beside, the
+command also scores the forecasts that a run would have issued at the same
+cutoffs within the run's test split.
 
-The cutoff is the end of the newest known interval, or its start if no forecast
-of the file begins at its cutoff. The command refuses forecasts with a cutoff
-after ds, because they know the forecast load. Times without an offset are in
-the dataset's zone.
+If at least one forecast of a file begins at its cutoff, a cutoff is the end of
+the newest known interval. Otherwise it is the start of that interval. The
+command refuses forecasts with a cutoff after ds, because the forecast load was
+known at such a cutoff. Times without an offset are in the dataset's zone.
 
-The relative MAE is the error relative to that of the load at the same clock time
-a week before, or of the newest week that was known at the cutoff.`,
+The relative MAE is the mean absolute error divided by that of a reference
+forecast. The reference is the load at the same clock time a week before, or in
+the newest week that was known at the cutoff.`,
 		Example: "  loadstar score mine.csv --data datasets/sample --beside runs/day-ahead",
 		Args:    cobra.MinimumNArgs(1),
 		RunE:    func(cmd *cobra.Command, files []string) error { return o.run(cmd, files) },
@@ -56,8 +57,8 @@ a week before, or of the newest week that was known at the cutoff.`,
 func (o *scoreOptions) add(f *pflag.FlagSet) {
 	f.StringVar(&o.data, "data", "", cli.DatasetUsage)
 	f.StringVar(&o.root, "root", "", cli.RootUsage)
-	f.StringVar(&o.beside, "beside", "", "`folder` of a run whose forecasts are also scored")
-	f.IntVar(&o.workers, "workers", runtime.NumCPU(), "number of clients that are forecast in parallel")
+	f.StringVar(&o.beside, "beside", "", "`folder` of a run whose forecasts the command also scores")
+	f.IntVar(&o.workers, "workers", runtime.NumCPU(), "number of clients to forecast in parallel")
 	f.BoolVar(&o.asJSON, "json", false, "print JSON, with the scores of every client")
 }
 

@@ -52,17 +52,17 @@ of their results. If the hub is unreachable, the region continues with the tasks
 that it already has.
 
 Settings come from server.yaml, from the environment (LOADSTAR_SERVE_STORE_BLOBS
-is store.blobs), from --set and from the other flags. Later sources win.
---print-config shows all keys. See docs/reference/server-yaml.md.
+is store.blobs), from --set and from the other flags. Later sources take
+precedence. --print-config prints all keys. See docs/reference/server-yaml.md.
 
 With --web a gateway also serves the dashboard, a page for browsers. 'loadstar
 user login' prints a link that signs in. See docs/dashboard.md.
 
 A new server creates a certificate authority in DIR/pki. Move its root key,
 DIR/pki/root-key.pem, to a safe place offline, because no server needs it.
-Gateways share one issuer, so copy the rest of DIR/pki from the first one. The
-other roles need no certificates. See 'loadstar pki'. DIR/operator holds the
-credentials for operator commands on this machine.
+Gateways share one issuer, so copy the rest of DIR/pki from the first gateway to
+the others. Coordinators need no certificates. See 'loadstar pki'. DIR/operator
+holds the credentials for operator commands on this machine.
 
 The server checks the settings that prevent counted updates from being lost
 or counted twice, and does not start if one of them is wrong. See
@@ -103,7 +103,7 @@ var serveFlags = []serveFlag{
 	{"listen", "listen", "address for agents and operators"},
 	{"host", "hosts", "names and IP addresses of the server, for its certificate"},
 	{"watch", "watch", "address for /metrics, /healthz, /readyz and /limited; empty to disable"},
-	{"notify", "notify", "`address` that is notified when faults begin and end: https://HOST/PATH gets JSON, ntfy:https://HOST/TOPIC the form of ntfy"},
+	{"notify", "notify", "`address` that is notified when faults begin and end: https://HOST/PATH gets JSON, ntfy:https://HOST/TOPIC gets the format of ntfy"},
 	{"web", "web.listen", "address for the dashboard, such as 127.0.0.1:7445; empty to disable"},
 	{"database", "store.database", "sqlite:PATH or postgres://… (default SQLite in DIR)"},
 	{"blobs", "store.blobs", "folder for weights, or s3://HOST/BUCKET/PREFIX with keys from the environment (default in DIR)"},

@@ -28,16 +28,16 @@ func newTune() *cobra.Command {
 	var o tuneOptions
 	cmd := &cobra.Command{
 		Use:   "tune PLAN",
-		Short: "Search settings of a plan on validation data",
+		Short: "Search for the best settings of a plan on validation data",
 		Long: `Train a plan with every combination of the given values, and rank the
 combinations by the mean loss of all clients on the whole validation split. The
-unchanged plan is shown with them. The command does not read the test split, so
-a test score of the best plan stays unbiased.
+table also shows the unchanged plan. The command does not read the test split,
+so a test score of the best plan stays unbiased.
 
-With --budget the search uses about as much CPU time. If the whole grid needs
-more, all plans are first trained with a third of their rounds (or a ninth, or a
-27th), and only the best third continues with three times as many. The unchanged
-plan is always trained in full.
+With --budget, the search uses about the given CPU time. If the whole grid needs
+more, all plans are first trained for a third of their rounds (or a ninth, or a
+27th), and only the best third of the plans is trained for three times as many
+rounds. The unchanged plan is always trained in full.
 
 The command writes the best plan (best.yaml), the table (tune.csv) and the
 results of every training (results.json) to the folder --out. Run the command

@@ -41,13 +41,14 @@ service with Open-Meteo's interface, and write them as CSV with times in UTC.
 Datasets and the inbox of an agent accept this weather table. An agent can also
 query the service itself (see weather in agent.yaml).
 
-Without --from it fetches a forecast and the day before. With --from it fetches
-the past from the archive, up to --to, by default five days ago.
+Without --from, the command fetches a forecast and the weather of the day
+before. With --from, it fetches past weather from the archive, up to --to, which
+is five days ago by default.
 
 The service learns the coordinates and your internet address. The command rounds
 the coordinates to 0.1 degrees, about 11 km, before it sends them. --precision
 changes the rounding. The public service is free for non-commercial use.
---address names another one, such as your own.`,
+--address names another service, such as your own.`,
 		Example: "  loadstar data weather --at 52.52,13.41 --from 2024-01-01 -o mydata/weather.csv\n" +
 			"  loadstar data weather --at 52.52,13.41 -o inbox/weather.csv",
 		Args: cobra.NoArgs,
@@ -70,9 +71,9 @@ changes the rounding. The public service is free for non-commercial use.
 	f.StringVar(&q.at, "at", "", "`LATITUDE,LONGITUDE` in degrees (required)")
 	f.StringVar(&q.from, "from", "", "first day of the past, such as 2024-01-01")
 	f.StringVar(&q.to, "to", "", "last day of the past (default five days ago)")
-	f.IntVar(&q.days, "days", 7, fmt.Sprintf("days ahead of a forecast, up to %d", openmeteo.MaxAhead-1))
-	f.IntVar(&q.past, "past", 1, fmt.Sprintf("days before today that come with a forecast, up to %d", openmeteo.MaxPast))
-	f.Float64Var(&q.precision, "precision", 0.1, "degrees to which the coordinates are rounded; 0 sends them as they are")
+	f.IntVar(&q.days, "days", 7, fmt.Sprintf("number of days to forecast, up to %d", openmeteo.MaxAhead-1))
+	f.IntVar(&q.past, "past", 1, fmt.Sprintf("days before today to fetch together with a forecast, up to %d", openmeteo.MaxPast))
+	f.Float64Var(&q.precision, "precision", 0.1, "degrees to which the coordinates are rounded; 0 sends them without rounding")
 	f.StringVar(&q.address, "address", "", "address of the service (default "+openmeteo.PublicForecast+", and "+openmeteo.PublicArchive+" with --from)")
 	f.StringVarP(&out, "output", "o", "weather.csv", "file to write, or - for standard output")
 	return cmd

@@ -2,7 +2,8 @@ package feature
 
 import "loadstar/series"
 
-// farInput limits inputs, so that an outlier does not dominate a step of training.
+// farInput limits the magnitude of inputs, so that an outlier does not dominate a training
+// step.
 const farInput = 8
 
 // blockSize is the number of examples whose inputs are written together.
@@ -24,11 +25,11 @@ type block struct {
 	target [blockSize]int32
 	number [blockSize]int32 // the number of the target
 	level  [blockSize]float32
-	// days has the steps at the target's clock time 1 to 7 days before. A step after the
-	// origin is replaced by the newest one up to it.
+	// days holds the steps at the target's clock time 1 to 7 days before the target. A step
+	// after the origin is replaced by the newest such step that is not after the origin.
 	days [8][blockSize]int32
-	// known is the newest step at the target's clock time, whole days before the target if
-	// necessary, whose quartiles depend on loads up to the origin alone.
+	// known holds the newest steps at the target's clock time whose quartiles depend only on
+	// loads up to the origin. Each is the target itself or a step whole days before it.
 	known [blockSize]int32
 	steps [blockSize]int32 // scratch
 	rows  []float32        // scratch for Gather
@@ -54,8 +55,8 @@ func (b *block) start(at []series.Example) {
 	}
 }
 
-// before returns the given step, or the newest one at the same clock time a multiple of
-// days before it whose load the given number of days earlier is not after the origin.
+// before returns the given step if the step the given number of days earlier is not after the
+// origin. Otherwise it goes back by this number of days until the condition holds.
 func (b *block) before(step, origin, days int) int {
 	on := b.first + step
 	for b.frame.clock.back(on, days) > b.first+origin {
@@ -91,7 +92,7 @@ func (b *block) next() []float32 {
 	return row
 }
 
-// loads writes the load at a step of each example, without the level.
+// loads writes, for each example, the load at a step minus the level.
 func (b *block) loads(at *[blockSize]int32) {
 	row, steps := b.next(), b.columns.steps
 	from, levels := at[:len(row)], b.level[:len(row)]
@@ -100,8 +101,8 @@ func (b *block) loads(at *[blockSize]int32) {
 	}
 }
 
-// shifted writes the load a number of steps after a step of each example, but not before
-// the oldest step of the last 168 hours or after the origin.
+// shifted writes, for each example, the load a number of steps after a given step, but not
+// before the oldest step of the last 168 hours and not after the origin.
 func (b *block) shifted(steps *[blockSize]int32, by int32) {
 	oldest := int32(7*b.frame.clock.perDay - 1)
 	for e := range b.n {
@@ -110,7 +111,8 @@ func (b *block) shifted(steps *[blockSize]int32, by int32) {
 	b.loads(&b.steps)
 }
 
-// originDays writes the load at the origin's clock time a number of days before.
+// originDays writes the load at the origin's clock time the given number of days before the
+// origin.
 func (b *block) originDays(days int) {
 	for e := range b.n {
 		b.steps[e] = int32(max(b.frame.clock.back(b.first+int(b.origin[e]), days)-b.first, 0))
@@ -185,7 +187,7 @@ func (b *block) profiles() {
 	}
 }
 
-// skip skips n inputs and returns the position of the first in x.
+// skip skips n inputs and returns the position of the first one in x.
 func (b *block) skip(n int) int {
 	at := b.row * b.down
 	b.row += n

@@ -12,8 +12,8 @@ import (
 // another limit. A year of hourly loads needs about 530 kB.
 const DefaultCache = 256 << 20
 
-// cache has the columns of the meters that were used last, up to a limit. Columns are
-// computed when they are needed.
+// cache holds the columns of the most recently used meters, up to a limit. Columns are computed
+// when they are needed.
 type cache struct {
 	mu    sync.Mutex
 	limit int64
@@ -40,7 +40,7 @@ type cached struct {
 	bytes   int64                   // 0 before the columns are counted
 }
 
-// SetCache sets the memory in bytes that the frame uses for the values of meters. The
+// SetCache limits the memory, in bytes, that the frame uses for the values of meters. The
 // values of the meter in use stay in memory even if they exceed the limit.
 func (f *Frame) SetCache(bytes int64) {
 	f.cache.mu.Lock()
@@ -89,7 +89,8 @@ func (r *Rows) columns() *columns {
 			r.used.Store(e)
 			return c
 		}
-		// Another worker needed the memory immediately. The next entry will be a new one.
+		// Another worker needed the memory and has already removed the columns. The next call of
+		// entry returns a new entry.
 	}
 }
 
@@ -119,7 +120,8 @@ func (c *cache) entry(key cacheKey) *cached {
 	return e
 }
 
-// count adds the memory of new columns, and removes the oldest ones if there is not enough.
+// count adds the memory of new columns, and removes the least recently used ones if the limit
+// is exceeded.
 func (c *cache) count(e *cached, bytes int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +134,8 @@ func (c *cache) count(e *cached, bytes int64) {
 	c.trim()
 }
 
-// trim removes the oldest columns until the rest fits the limit or only one meter is left.
+// trim removes the least recently used columns until the rest is within the limit or only one
+// meter is left.
 func (c *cache) trim() {
 	for c.used > c.limit && c.order.Len() > 1 {
 		e := c.order.Remove(c.order.Back()).(*cached)

@@ -10,8 +10,9 @@ import (
 	"loadstar/series"
 )
 
-// spoiled returns a copy of the dataset in which the loads of meter i from one step on, and
-// the weather from another step on, are replaced. Steps are those of the meter.
+// spoiled returns a copy of the dataset in which the loads of meter i from one step on, and the
+// weather from another step on, are replaced. Both steps are counted from the meter's first
+// step.
 func spoiled(t *testing.T, d *series.Dataset, i, load, weather int, v float32) *series.Dataset {
 	t.Helper()
 	var meters []series.Meter
@@ -83,8 +84,8 @@ func TestNothingFromTheFuture(t *testing.T) {
 	}
 }
 
-// TestCanarySees checks that the test above can fail. A change of the load at the origin
-// and of the weather at the known step must change inputs of every group that reads them.
+// TestCanarySees checks that the test above can fail. A change in the load at the origin or in
+// the weather at the known step must change inputs of every group that reads it.
 func TestCanarySees(t *testing.T) {
 	d := fixed.dataset(t)
 	for _, task := range tasks[:2] {
@@ -111,7 +112,8 @@ func TestCanarySees(t *testing.T) {
 	}
 }
 
-// TestScalingIsFromTraining replaces all values after the training split.
+// TestScalingIsFromTraining replaces all values after the training split, which must not change
+// the scaling.
 func TestScalingIsFromTraining(t *testing.T) {
 	for name, x := range fixtures {
 		if testing.Short() && name != "autumn" {

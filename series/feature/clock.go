@@ -8,20 +8,20 @@ import (
 	"loadstar/series"
 )
 
-// longestCarry is how long the newest weather value replaces a missing one. After that
-// the weather is unknown and its inputs are 0.
+// longestCarry is how long the newest weather value replaces missing ones. After that, the
+// weather is unknown and the inputs from it are 0.
 const longestCarry = 6 * time.Hour
 
-// clock has the data that all meters of a dataset share: calendar, lags and weather of
-// every step of the dataset's span and of the targets after it. Steps are counted from the
+// clock holds the data that all meters of a dataset share: calendar, lags and weather for every
+// step of the dataset's span and for the targets after the span. Steps are counted from the
 // span's start.
 type clock struct {
 	start   int64
 	seconds int64 // the length of a step
 	perDay  int
 	steps   []instant
-	// shifts has, for each number of days, the difference between a lag and days·perDay
-	// steps for each step. It is empty if no clock change is in the span.
+	// shifts holds, for each number of days and each step, the difference between the lag and
+	// days·perDay steps. It is empty if there is no clock change in the span.
 	shifts      [][]int16
 	waves       [][4]float32 // one and two cycles a day, by slot
 	temperature weather
@@ -91,7 +91,7 @@ func newClock(d *series.Dataset, f *series.Framer, t Task) (*clock, error) {
 	for slot := range c.waves {
 		phase := 2 * math.Pi * float64(slot) / float64(c.perDay)
 		for i, v := range []float64{math.Sin(phase), math.Cos(phase), math.Sin(2 * phase), math.Cos(2 * phase)} {
-			// Rounding hides differences between platforms in the last bits.
+			// Rounding removes differences between platforms in the last bits.
 			c.waves[slot][i] = float32(math.Round(v*(1<<24)) / (1 << 24))
 		}
 	}
@@ -139,7 +139,7 @@ func (c *clock) findShifts(f *series.Framer, t Task) {
 	}
 }
 
-// shiftDays returns the days before a step for which the inputs need lags.
+// shiftDays returns the numbers of days for which the inputs need lags.
 func shiftDays(perDay int, t Task) []int {
 	days := []int{7, 14, 21, 28}
 	for k := range max(8, t.reach()/perDay+3) {
@@ -193,7 +193,7 @@ type weather struct {
 }
 
 // newWeather returns the named weather column of the dataset on the clock's steps. A missing
-// value is replaced by the newest one before it.
+// value is replaced by the newest value before it, for at most longestCarry.
 func (c *clock) newWeather(d *series.Dataset, name string) weather {
 	column := d.Weather.Column(name)
 	if column == nil {

@@ -8,7 +8,7 @@ import (
 	"loadstar/series"
 )
 
-// columns has the values from which a meter's inputs are computed. If the inputs are needed
+// columns holds the values from which a meter's inputs are computed. If the inputs are needed
 // only for origins from some step on, only the values for these origins are set.
 type columns struct {
 	scaling *Scaling
@@ -16,8 +16,8 @@ type columns struct {
 	at      []summary // for every step, and for the targets after the last step
 }
 
-// summary has the values of a step that summarise the loads before it. The first group
-// includes the step itself.
+// summary holds the values that summarise the loads before a step. Values over the last 24 or
+// 168 hours include the step itself.
 type summary struct {
 	mean, most, least float32 // of the last 24 hours
 	level, spread     float32 // mean and standard deviation of the last 168 hours
@@ -30,7 +30,7 @@ type summary struct {
 
 const summaryBytes = 13 * 4
 
-// point has the scaled load of a step and its rank. Most examples read both.
+// point holds the scaled load of a step and its rank. Most examples read both.
 type point struct{ load, rank float32 }
 
 const pointBytes = 8
@@ -46,9 +46,9 @@ func (f *Frame) newColumns(m series.Meter, s *Scaling, since int) *columns {
 	perDay, week := f.clock.perDay, 7*f.clock.perDay
 	c := &columns{scaling: s, steps: make([]point, n), at: make([]summary, n+f.task.reach()+1)}
 	since = max(since-1, 0) // an origin also reads the summary of the step before it
-	// Sums over the last day and the last week are recomputed at multiples of a day and of
-	// a week. Therefore a sum that is started a whole window before such a step has the
-	// same bits as one that is started earlier.
+	// Sums over the last day and the last week are recomputed at steps that are multiples of a
+	// day and of a week. Therefore a sum that is started a whole window before such a step has
+	// the same bits as one that is started earlier.
 	dayStart, weekStart := max(since/perDay*perDay-perDay, 0), max(since/week*week-week, 0)
 	f.addPoints(c, m, first, weekStart)
 	f.addWeeks(c, m, first, dayStart)
@@ -89,7 +89,7 @@ func (f *Frame) addPoints(c *columns, m series.Meter, first, ranked int) {
 		}
 	}
 	if filled && ranked > 0 {
-		// A missing load has the rank of a step up to 28 days before.
+		// A missing load has the rank of a step up to 28 days earlier, so all ranks are needed.
 		f.addPoints(c, m, first, 0)
 	}
 }
@@ -98,10 +98,10 @@ func (f *Frame) addPoints(c *columns, m series.Meter, first, ranked int) {
 // a limit, the inputs of an origin could depend on loads of any age.
 const oldestFill = 28
 
-// fill returns the replacement for the missing load of step i, which is the load at the
-// same clock time on the newest day that has one. On the first day of the series it is the
-// previous load. Without such a load, it is the mean of the training split, whose scaled
-// load and rank are 0.
+// fill returns the replacement for the missing load of step i, which is the load at the same
+// clock time on the newest day that has one. On the first day of the series it is the previous
+// load. If there is no such load within the last 28 days, it is the mean of the training split,
+// whose scaled load and rank are 0.
 func (f *Frame) fill(c *columns, m series.Meter, first, i int) point {
 	for at := i; ; {
 		before := f.clock.back(first+at, 1) - first
@@ -121,8 +121,8 @@ func (f *Frame) fill(c *columns, m series.Meter, first, i int) point {
 	}
 }
 
-// addWeeks computes the mean load at the same clock time 1 to 4 weeks before, from the step
-// from on. If none of these loads was measured, it uses the profile.
+// addWeeks computes, for every step from the step from on, the mean load at the same clock time
+// 1 to 4 weeks earlier. If none of these loads was measured, it uses the profile.
 func (f *Frame) addWeeks(c *columns, m series.Meter, first, from int) {
 	for i := from; i < len(c.at); i++ {
 		sum, n := 0.0, 0
@@ -171,10 +171,10 @@ const quartileDays = 28
 
 var slotPool = sync.Pool{New: func() any { return new([]slot) }}
 
-// addQuartiles computes the quartiles of the measured loads at the same clock time on the
-// last 28 days. If clocks are put back on one of these days, the first of the two loads
-// counts. If there is no such load, it uses the profile. It sets the quartiles from the
-// step since on.
+// addQuartiles computes the quartiles of the measured loads at the same clock time on the last
+// 28 days. If clocks are put back on one of these days, the first of the two loads counts. If
+// no load was measured on these days, addQuartiles uses the profile. It sets the quartiles from
+// the step since on.
 func (f *Frame) addQuartiles(c *columns, m series.Meter, first, since int) {
 	memory := slotPool.Get().(*[]slot)
 	defer slotPool.Put(memory)
@@ -207,7 +207,7 @@ func (f *Frame) addQuartiles(c *columns, m series.Meter, first, since int) {
 // reading is a measured load and its scaled value.
 type reading struct{ kw, load float32 }
 
-// slot has the loads at one clock time on the last 28 days.
+// slot holds the loads at one clock time on the last 28 days.
 type slot struct {
 	sorted [quartileDays]reading // by kw
 	n      int

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// tasks are the tasks that are tested: one step ahead, a day and two days ahead, more than
-// a week ahead, and a single target or several ones some steps ahead.
+// tasks are the tasks that are tested: one step ahead, a day and two days ahead, more than a
+// week ahead, and one or several targets some steps ahead.
 var tasks = []struct{ horizon, targets int }{{1, 1}, {1, 24}, {1, 48}, {1, 200}, {6, 1}, {30, 1}, {3, 10}}
 
 var fixtures = map[string]fixture{"spring": spring, "autumn": autumn, "fixed": fixed, "half": half, "coarse": coarse, "midnight": midnight, "quarter": quarter}

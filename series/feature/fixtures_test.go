@@ -97,15 +97,15 @@ var (
 	fixed  = fixture{zone: "UTC", interval: time.Hour, start: "2018-10-01", days: 120, missing: 0.02, seed: 3}
 	half   = fixture{zone: "Australia/Lord_Howe", interval: 30 * time.Minute, start: "2018-01-20", days: 95, missing: 0.002, seed: 4}
 	coarse = fixture{zone: "America/Sao_Paulo", interval: 3 * time.Hour, start: "2017-08-01", days: 130, missing: 0.01, seed: 5}
-	// midnight has clocks that change at midnight, so one day starts at 01:00 and another has
-	// the hour from 23:00 twice.
+	// midnight is in a zone whose clocks change at midnight, so one day starts at 01:00 and
+	// another day repeats the hour from 23:00.
 	midnight = fixture{zone: "America/Sao_Paulo", interval: time.Hour, start: "2017-12-01", days: 110, missing: 0.005, seed: 6}
 	// quarter has steps that start at a quarter past the hour in UTC.
 	quarter = fixture{zone: "Asia/Kathmandu", interval: time.Hour, start: "2018-01-15", days: 90, missing: 0.01, seed: 7}
 )
 
-// examples returns some origins of a meter with their targets: n of all origins, n in the
-// days around a change of clocks, and the last step, whose targets are after the end of the
+// examples returns some origins of a meter with their targets: n random ones, up to n in the
+// days around each clock change, and the last step, whose targets are after the end of the
 // series.
 func examples(f *Frame, m series.Meter, n int, seed uint64) []series.Example {
 	random := rand.New(rand.NewPCG(seed, 2))

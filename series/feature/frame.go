@@ -9,8 +9,8 @@ import (
 	"loadstar/series"
 )
 
-// originFill is the number of steps for which the load at an origin may be missing, if gaps
-// are allowed.
+// originFill is the maximum number of consecutive missing loads up to and including an origin,
+// if gaps are allowed.
 const originFill = 2
 
 // Frame makes the inputs of a dataset's meters. It is safe for concurrent use.
@@ -25,14 +25,14 @@ type Frame struct {
 	cache  cache
 }
 
-// NewFrame returns a frame with the named groups of inputs, or with all groups that the
-// dataset has if groups is nil. The layout's lookback must be 168 hours. Its list of inputs
-// is ignored.
+// NewFrame returns a frame with the named groups of inputs, or with all groups that the dataset
+// has if groups is nil. The layout's lookback must be 168 hours. The layout's list of inputs is
+// ignored.
 //
 // Gaps is the maximum share of the last 168 hours in which the load may be missing at an
-// origin. A missing load before the origin is replaced by the load at the same clock time a
-// day before, or by the load before it if there is none. The load at the origin itself may
-// be missing for at most two steps. With gaps 0, the last 168 hours must be complete.
+// origin. A missing load is replaced by the newest load at the same clock time on an earlier
+// day, or on the series' first day by the previous load. At most two consecutive loads up to
+// and including the origin may be missing. With gaps 0, the last 168 hours must be complete.
 // Targets must always be measured.
 func NewFrame(d *series.Dataset, l series.Layout, s series.Split, groups []string, gaps float64) (*Frame, error) {
 	t := Task{StepsPerDay: d.StepsPerDay(), Horizon: l.Horizon, Targets: l.Targets}
@@ -59,8 +59,8 @@ func NewFrame(d *series.Dataset, l series.Layout, s series.Split, groups []strin
 	return f, nil
 }
 
-// Shape returns the number of inputs that the named groups have, and the position of the
-// naive forecast as [Frame.Naive] does. It needs no dataset.
+// Shape returns the number of inputs that the named groups have, and, as [Frame.Naive] does,
+// the position of the naive forecast. It needs no dataset.
 func Shape(t Task, names []string) (width, naive int, err error) {
 	chosen := named(names)
 	if len(chosen) != len(names) || len(names) == 0 {
@@ -108,7 +108,7 @@ func groupNames() []string {
 	return names
 }
 
-// Framer returns the framer that gives the layout, the split and the times of the examples.
+// Framer returns the framer that provides the layout, the split and the times of the examples.
 func (f *Frame) Framer() *series.Framer { return f.framer }
 
 // Groups returns the groups of inputs, in order.
@@ -117,9 +117,9 @@ func (f *Frame) Groups() []Group { return slices.Clone(f.groups) }
 // Width returns the number of inputs.
 func (f *Frame) Width() int { return f.width }
 
-// Naive returns the position of the input that is the naive forecast, or -1 if there is
-// none. It is the load at the origin if the target is the step after it. Otherwise it is
-// the newest known load at the target's clock time.
+// Naive returns the position of the input that is the naive forecast, or -1 if there is none.
+// The naive forecast is the load at the origin if the only target is the step after it.
+// Otherwise, it is the newest known load at the target's clock time.
 func (f *Frame) Naive() int { return f.naive }
 
 // Names returns the name of each input.
@@ -143,9 +143,10 @@ func (f *Frame) Frozen(m series.Meter, s *Scaling) *Rows {
 	return r
 }
 
-// Newest returns rows with the given scaling for origins from the step since on. Their
-// targets need not be known. They have no training examples: Len is 0 for every part of the
-// span. With them, forecasts from the newest origins take much less time.
+// Newest returns rows with the given scaling for origins from the step since on. The targets of
+// these origins need not be known. The rows have no training examples, so Len is 0 for every
+// part of the span. Forecasts from the newest origins take much less time with Newest than with
+// Frozen.
 func (f *Frame) Newest(m series.Meter, s *Scaling, since int) *Rows {
 	return &Rows{frame: f, meter: m, frozen: s, since: max(since, 0), Origins: f.framer.Origins(series.Meter{}, nil)}
 }

@@ -1,5 +1,6 @@
-// Package feature computes the inputs of models that forecast each target separately. Each
-// origin and target has a row of numbers. An origin is the step of the newest known load.
+// Package feature computes the inputs of models that forecast each target separately. For each
+// origin and target, the inputs are a row of numbers. An origin is the step of the newest known
+// load.
 //
 // The inputs are declared as named groups. A group reads loads only up to the origin. After
 // the origin, it reads only the calendar and the weather. Loads are scaled by the mean and
@@ -18,7 +19,7 @@ import (
 	"time"
 )
 
-// Task has the parameters of the inputs: the steps in a day, the steps from the origin to
+// Task contains the parameters of the inputs: the steps in a day, the steps from the origin to
 // the first target, and the number of targets.
 type Task struct{ StepsPerDay, Horizon, Targets int }
 

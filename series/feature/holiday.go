@@ -40,8 +40,8 @@ func Holidays(code string) (func(time.Time) bool, error) {
 	}, nil
 }
 
-// compute returns the days of a year that are holidays. The substitute of a holiday may be
-// in another year than the holiday.
+// compute returns the days of a year that are holidays. The substitute of a holiday may fall in
+// a different year from the holiday.
 func compute(holidays []*cal.Holiday, year int) *[367]bool {
 	days := new([367]bool)
 	for _, h := range holidays {

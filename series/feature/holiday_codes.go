@@ -40,7 +40,7 @@ import (
 	"github.com/rickar/cal/v2/za"
 )
 
-// byCode has the holidays by ISO 3166 code: a country, or a country and its region.
+// byCode maps the ISO 3166 code of a country, or of a region of a country, to its holidays.
 var byCode = map[string][]*cal.Holiday{
 	"AR":     ar.Holidays,
 	"AT":     at.Holidays,
@@ -137,8 +137,8 @@ var byCode = map[string][]*cal.Holiday{
 // britishMonday is the rule that moves a holiday at a weekend to Monday.
 var britishMonday = []cal.AltDay{{Day: time.Saturday, Offset: 2}, {Day: time.Sunday, Offset: 1}}
 
-// england has the bank holidays of England and Wales. Holidays of a single year that the
-// library lacks are added.
+// england contains the bank holidays of England and Wales, including one-off holidays that the
+// library lacks.
 var england = slices.Concat(without(gb.Holidays, gb.SpringHoliday), []*cal.Holiday{
 	gb.SpringHoliday.Clone(&cal.Holiday{Except: []int{2012, 2022}}),
 	once("Royal wedding", 2011, time.April, 29),
@@ -186,12 +186,12 @@ func easter(name string, offset int) *cal.Holiday {
 	return &cal.Holiday{Name: name, Offset: offset, Func: cal.CalcEasterOffset}
 }
 
-// weekdayFrom returns the holiday on the first given weekday on or after a date.
+// weekdayFrom returns a holiday that falls on the first given weekday on or after a date.
 func weekdayFrom(name string, month time.Month, day int, weekday time.Weekday) *cal.Holiday {
 	return &cal.Holiday{Name: name, Month: month, Day: day, Weekday: weekday, Offset: 1, Func: cal.CalcWeekdayFrom}
 }
 
-// suspended returns a Portuguese holiday that was not held from 2013 to 2015.
+// suspended returns a Portuguese holiday that was not observed from 2013 to 2015.
 func suspended(h *cal.Holiday) *cal.Holiday {
 	h.Except = []int{2013, 2014, 2015}
 	return h

@@ -90,8 +90,8 @@ func TestUnknownCode(t *testing.T) {
 	}
 }
 
-// TestConcurrentUse fails under the race detector if two calendars share state, because the
-// library stores intermediate results of Japan's holidays.
+// TestConcurrentUse fails under the race detector if two calendars share state. It uses Japan,
+// for whose holidays the library stores intermediate results.
 func TestConcurrentUse(t *testing.T) {
 	var wait sync.WaitGroup
 	for range 4 {

@@ -1,8 +1,9 @@
 package feature
 
-// The groups in this file are known in advance, because they do not depend on the load.
+// The inputs of the groups in this file are known in advance, because they do not depend on the
+// load.
 
-// indicators clears n inputs of all examples and returns the position of the first.
+// indicators clears n inputs of all examples and returns the position of the first one.
 func (b *block) indicators(n int) int {
 	at := b.row * b.down
 	for range n {
@@ -40,7 +41,7 @@ func flag(flags, which uint8) float32 {
 	return 0
 }
 
-// weatherStep returns the step on the frame's clock whose weather is known to example e.
+// weatherStep returns the step on the frame's clock whose weather example e uses.
 func (b *block) weatherStep(e int) int {
 	if b.frame.task.next() {
 		return b.first + int(b.origin[e])

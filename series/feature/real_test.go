@@ -9,8 +9,8 @@ import (
 	"loadstar/series/read"
 )
 
-// TestRealData checks the inputs of some meters of every kind of dataset: their number,
-// that they are finite and limited, and that most inputs vary.
+// TestRealData checks, for some meters of every kind of dataset, that the number of inputs is
+// correct, that all inputs are finite and limited, and that most of them vary.
 func TestRealData(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")

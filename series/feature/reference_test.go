@@ -10,8 +10,8 @@ import (
 	"loadstar/series"
 )
 
-// reference computes the inputs of one example from their definitions, in float64, with
-// loops over the loads and shares only the framer's lags with the code under test.
+// reference computes the inputs of one example from their definitions, in float64 and with
+// loops over the loads. It shares only the framer's lags with the code under test.
 type reference struct {
 	t       *testing.T
 	d       *series.Dataset
@@ -119,8 +119,8 @@ func (r *reference) profile(i int) float64 {
 	return sum / max(float64(n), 1)
 }
 
-// weeks is the mean at the same clock time 1 to 4 weeks before a step. If the load a week
-// before is not known yet, the step is moved by whole weeks.
+// weeks is the mean load at the same clock time 1 to 4 weeks before a step. If the load a week
+// before is not known yet, the step is moved back by whole weeks.
 func (r *reference) weeks(i int) float64 {
 	for r.f.Lag(r.m, i, 7) > r.origin {
 		i = r.f.Lag(r.m, i, 7)
@@ -138,8 +138,8 @@ func (r *reference) weeks(i int) float64 {
 	return sum / float64(n)
 }
 
-// sameTime returns the measured loads at the clock time of a step on the 28 days before it.
-// If the load a day before is not known yet, the step is moved by whole days.
+// sameTime returns the measured loads at the clock time of a step on the 28 days before it. If
+// the load a day before is not known yet, the step is moved back by whole days.
 func (r *reference) sameTime(i int) (kw []float64, at int) {
 	for r.f.Lag(r.m, i, 1) > r.origin {
 		i = r.f.Lag(r.m, i, 1)

@@ -14,7 +14,7 @@ import (
 	"loadstar/series"
 )
 
-// complete reports whether loads from a step to another are measured.
+// complete reports whether all loads from one step to another are measured.
 func complete(load []float32, from, to int) bool {
 	return from >= 0 && to < len(load) && !slices.ContainsFunc(load[from:to+1], series.Missing)
 }
@@ -221,7 +221,7 @@ func TestRanks(t *testing.T) {
 			t.Errorf("rank of %g is %g, want %g", v, got, want)
 		}
 	}
-	// Half of the loads are 0, and the other half are different from each other.
+	// Half of the loads are 0, and the other half are all different.
 	values := make([]float32, 4000)
 	for i := range values[2000:] {
 		values[2000+i] = float32(i*i + 1)

@@ -14,15 +14,16 @@ const kinds = 3 * 24
 // maxKnots is the number of values that represent the distribution of a client's loads.
 const maxKnots = 256
 
-// leastDeviation is the minimum standard deviation of a load in kW, and replaces smaller ones.
+// leastDeviation is the minimum standard deviation of a load in kW. It replaces smaller
+// deviations.
 const leastDeviation = 1e-6
 
 // farthest limits scaled loads, so that no sum of them can overflow.
 const farthest = 1e6
 
-// Scaling is the part of a client's training split that its inputs depend on.
+// Scaling contains everything in a client's training split on which the client's inputs depend.
 type Scaling struct {
-	// Mean and Deviation of the load in kW.
+	// Mean and Deviation are the mean and the standard deviation of the load in kW.
 	Mean      float64 `json:"mean"`
 	Deviation float64 `json:"deviation"`
 	// Profile is the mean scaled load by kind of day (weekday, Saturday, Sunday) and hour,
@@ -41,8 +42,8 @@ type Moments struct {
 	Deviation float64 `json:"deviation"`
 }
 
-// Ranks is a distribution: ascending values, with the share of loads below each value and
-// the share up to and including it. Shares between two values are interpolated.
+// Ranks is a distribution: ascending values, with the share of loads below each value and the
+// share of loads up to and including it. Shares between two values are interpolated.
 type Ranks struct {
 	Value []float32 `json:"value"`
 	Below []float32 `json:"below"`

@@ -12,12 +12,12 @@ const TailSeconds = tailDays * 86400
 
 const week = 7 * 86400
 
-// Tail returns the start of the shortest tail of a series that is enough to forecast at a
-// cutoff. Both are Unix seconds, and the cutoff is the end of the newest known step, which
-// is seconds long. The inputs of an origin have the same bits for all tails that start at
-// this time or a number of weeks earlier. The condition is that all meters of the dataset
-// start there, with missing loads before their first one. The reason is that their moving
-// sums are recomputed at the same times, which are weeks of the Unix epoch.
+// Tail returns the start of the shortest tail of a series that is sufficient to forecast at a
+// cutoff. Both times are in Unix seconds. The cutoff is the end of the newest known step, and a
+// step is seconds long. The inputs of an origin have the same bits for all tails that start at
+// the returned time or whole weeks earlier, provided that all meters of the dataset start
+// there, with missing loads before their first one. The reason is that moving sums are then
+// recomputed at the same times, which are whole weeks after the Unix epoch.
 func Tail(cutoff, seconds int64) int64 {
 	phase := cutoff - floorDiv(cutoff, seconds)*seconds // phase of a grid that is not aligned with UTC
 	return floorDiv(cutoff-phase-TailSeconds, week)*week + phase

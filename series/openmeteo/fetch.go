@@ -23,7 +23,7 @@ const (
 	PublicArchive  = "https://archive-api.open-meteo.com"
 )
 
-// Limits on the size of a service's answer and on its duration.
+// Limits on the size of a service's response and on the duration of a request.
 const (
 	maxAnswer  = 4 << 20
 	maxHours   = 1 << 16
@@ -31,15 +31,15 @@ const (
 	tries      = 4
 	firstPause = time.Second
 	lastPause  = 20 * time.Second
-	// MaxAhead is the maximum number of days of a forecast, and MaxPast that of days before
-	// today.
+	// MaxAhead is the maximum number of forecast days, and MaxPast is the maximum number of days
+	// before today.
 	MaxAhead = 16
 	MaxPast  = 92
 )
 
 const columns = "temperature_2m,wind_speed_10m,relative_humidity_2m,shortwave_radiation"
 
-// Place is the place of the weather. The service receives only these two numbers.
+// Place is the place whose weather is requested. The service receives only these two numbers.
 type Place struct{ Latitude, Longitude float64 }
 
 // Check returns an error if the place does not exist.
@@ -50,21 +50,21 @@ func (p Place) Check() error {
 	return nil
 }
 
-// Rounded returns the place rounded to multiples of a number of degrees, or exactly if it is 0.
-// A tenth of a degree is about 11 km from south to north.
+// Rounded returns the place rounded to multiples of the given number of degrees, or the exact
+// place if that number is 0. A tenth of a degree is about 11 km from south to north.
 func (p Place) Rounded(degrees float64) Place {
 	if degrees <= 0 {
 		return p
 	}
 	round := func(x float64) float64 {
-		// Formatting as text removes the digits that binary fractions add.
+		// Formatting the number as a string removes the digits that binary fractions add.
 		v, _ := strconv.ParseFloat(strconv.FormatFloat(math.Round(x/degrees)*degrees, 'f', 6, 64), 64)
 		return v + 0 // turns -0 into 0
 	}
 	return Place{round(p.Latitude), round(p.Longitude)}
 }
 
-// String returns the place in the form in which it is sent.
+// String returns the place in the format in which it is sent.
 func (p Place) String() string { return number(p.Latitude) + "," + number(p.Longitude) }
 
 func number(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
@@ -90,14 +90,14 @@ func New(address string) (*Service, error) {
 	}, nil
 }
 
-// Forecast returns the weather of some days before today, of today, and of some days after it.
+// Forecast returns the weather of today and of the given numbers of days before and after it.
 func (s *Service) Forecast(ctx context.Context, at Place, past, ahead int) (*Hours, error) {
 	q := url.Values{"past_days": {strconv.Itoa(min(max(past, 0), MaxPast))}, "forecast_days": {strconv.Itoa(min(max(ahead, 0)+1, MaxAhead))}}
 	return s.get(ctx, "forecast", at, q)
 }
 
-// Archive returns the weather of past days, both ends included. It requests one year at a
-// time.
+// Archive returns the weather of past days, including the first and the last day. It requests
+// one year at a time.
 func (s *Service) Archive(ctx context.Context, at Place, from, to time.Time) (*Hours, error) {
 	var all *Hours
 	for !from.After(to) {
@@ -124,7 +124,7 @@ func (s *Service) Archive(ctx context.Context, at Place, from, to time.Time) (*H
 	return all, nil
 }
 
-// get repeats the request a few times until there is an answer.
+// get sends the request, up to a few times, until there is a response.
 func (s *Service) get(ctx context.Context, what string, at Place, q url.Values) (*Hours, error) {
 	if err := at.Check(); err != nil {
 		return nil, err
@@ -160,8 +160,8 @@ func (s *Service) once(ctx context.Context, address string) (data []byte, again 
 	r.Header.Set("User-Agent", "loadstar")
 	a, err := s.client.Do(r)
 	if err != nil {
-		// The error of the package net/http contains the address with the coordinates, which
-		// logs must not contain.
+		// The error from package net/http contains the address with the coordinates, which logs
+		// must not contain.
 		if u := (*url.Error)(nil); errors.As(err, &u) {
 			err = u.Err
 		}

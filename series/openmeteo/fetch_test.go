@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// station is a weather service whose next answers a test sets. It counts hours from the first day
-// of the request, and the temperature is the hour of the day.
+// station is a weather service whose first responses a test can set. Its other responses cover
+// the requested days, with the hour of the day as the temperature.
 type station struct {
 	*testing.T
 	*Service
@@ -144,7 +144,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestSlow checks that a request which is never answered is abandoned, and that the error does
+// TestSlow checks that a request that is never answered is abandoned, and that the error does
 // not contain the coordinates.
 func TestSlow(t *testing.T) {
 	never := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
@@ -193,7 +193,8 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that whatever a service sends gives an error or rows of equal length.
+// FuzzParse checks that Parse returns an error or rows of equal length, whatever a service
+// sends.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"utc_offset_seconds":3600,"hourly_units":{"temperature_2m":"°F"},"hourly":{"time":["2026-03-01T00:00","x"],"temperature_2m":[1,null]}}`))
 	f.Add([]byte(`{"hourly_units":{"time":"unixtime","wind_speed_10m":"kn"},"hourly":{"time":[1],"wind_speed_10m":[3]}}`))

@@ -1,5 +1,5 @@
-// Package openmeteo requests weather from a service with Open-Meteo's interface, and parses
-// its answers.
+// Package openmeteo requests weather from a service with Open-Meteo's interface, and parses the
+// responses.
 package openmeteo
 
 import (
@@ -28,13 +28,13 @@ func Name(theirs string) string {
 }
 
 var (
-	// ErrOther means that a text is not an answer of this service.
+	// ErrOther means that the data is not a response of such a service.
 	ErrOther = errors.New("it is not an answer in the form of Open-Meteo: it has no hourly")
-	// ErrHours means that an answer has more hours than were allowed.
+	// ErrHours means that a response has more hours than are allowed.
 	ErrHours = errors.New("it has too many hours")
 )
 
-// Hours is the weather of an answer. It has a value of each column for each time.
+// Hours is the weather in a response. It has a value of each column for each time.
 type Hours struct {
 	Names []string
 	Times []*int64 // Unix seconds; nil if a time is invalid
@@ -61,15 +61,15 @@ func members(raw json.RawMessage, do func(name string, d *json.Decoder) error) e
 	return err
 }
 
-// document contains the fields of an answer that are used.
+// document contains the fields of a response that are used.
 type document struct {
 	Offset *int64                     `json:"utc_offset_seconds"`
 	Units  ofWeather[string]          `json:"hourly_units"`
 	Hourly ofWeather[json.RawMessage] `json:"hourly"`
 }
 
-// ofWeather contains the members of an object that are about times or weather. The other
-// members are not kept, because there may be hundreds of thousands.
+// ofWeather contains the members of an object that hold times or weather. Other members are not
+// kept, because there may be hundreds of thousands of them.
 type ofWeather[T any] map[string]T
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -107,7 +107,7 @@ func elements[T any](raw json.RawMessage, most int) (all []T, err error) {
 	return all, err
 }
 
-// conversions converts the units that Open-Meteo offers to ours.
+// conversions maps each unit that Open-Meteo offers to its conversion to our unit.
 var conversions = map[string]func(float64) float64{
 	"°C": same, "%": same, "W/m²": same, "m/s": same,
 	"°F":   func(v float64) float64 { return (v - 32) / 1.8 },
@@ -118,7 +118,7 @@ var conversions = map[string]func(float64) float64{
 
 func same(v float64) float64 { return v }
 
-// Parse reads an answer with at most the given number of hours. Missing values are NaN.
+// Parse reads a response with at most the given number of hours. Missing values are NaN.
 func Parse(data []byte, most int) (*Hours, error) {
 	var o document
 	if json.Unmarshal(data, &o) != nil || o.Hourly == nil {
@@ -175,7 +175,7 @@ func Parse(data []byte, most int) (*Hours, error) {
 	return out, nil
 }
 
-// times returns an answer's times as text. Unix times are in UTC.
+// times returns a response's times as strings. Unix times are in UTC.
 func (o *document) times(most int) ([]string, error) {
 	texts, err := elements[string](o.Hourly["time"], most)
 	if err == nil || o.Units["time"] != "unixtime" || errors.Is(err, ErrHours) {

@@ -21,7 +21,7 @@ const (
 	dateTime // a date, with or without a time of day
 )
 
-// contentOf examines the fields of a column. A few fields of another kind are ignored.
+// contentOf determines the kind of a column's fields. A few fields of another kind are ignored.
 func (g *grid) contentOf(i int) content {
 	const enough = 300
 	var filled, numbers, clocks, dates, digits int
@@ -217,8 +217,8 @@ func (f *Finding) ignore(columns []int) {
 	}
 }
 
-// nameMeter returns the column of the meter if its heading is not known, which is the only
-// column of text, provided that its texts repeat. A column of units is not a meter column.
+// nameMeter finds the meter column if no heading shows it. The only column of text is the meter
+// column, provided that its values repeat. A column of units is not a meter column.
 func (f *Finding) nameMeter(rest []int, kinds []content) {
 	var texts []int
 	for _, i := range rest {

@@ -26,8 +26,8 @@ var notLoad = []struct {
 	{false, func(name string, _ content) bool { return has(name, sumWords) }},
 }
 
-// loadRules are rules that decide which column is the load. The first rule that applies decides.
-// The result -1 means that there is no such column.
+// loadRules are rules that decide which column is the load. The first rule that applies
+// decides. The result -1 means that there is no load column.
 var loadRules = []struct {
 	applies func(c *candidates) bool
 	column  func(c *candidates) int
@@ -47,7 +47,7 @@ var loadRules = []struct {
 	{func(c *candidates) bool { return len(c.withUnit()) == 1 }, func(c *candidates) int { return c.withUnit()[0] }},
 }
 
-// leave ignores columns, unless no number would remain.
+// leave ignores columns, unless no column of numbers would remain.
 func (c *candidates) leave(which func(i int) bool) {
 	if !slices.ContainsFunc(c.rest, func(i int) bool { return !which(i) && c.kinds[i] == number }) {
 		return
@@ -76,7 +76,7 @@ func (c *candidates) withUnit() []int {
 	return slices.DeleteFunc(slices.Clone(c.rest), func(i int) bool { return table.UnitOf(c.f.Names[i]) == "" })
 }
 
-// weather returns the weather columns by our names for them.
+// weather maps our names for weather columns to the names in the file.
 func (c *candidates) weather() map[string]string {
 	found := map[string]string{}
 	for ours, entries := range weatherWords {
@@ -89,7 +89,8 @@ func (c *candidates) weather() map[string]string {
 	return found
 }
 
-// column returns the column of the load, or -1 if each column is a meter.
+// column returns the column of the load, or -1 if no rule finds one, for example because each
+// column is a meter.
 func (c *candidates) column() int {
 	for _, rule := range loadRules {
 		if rule.applies(c) {
@@ -148,8 +149,8 @@ func (f *Finding) findLoad(h Hints, rest []int, kinds []content) error {
 	return nil
 }
 
-// long completes a table with one column of loads. It ignores the other columns, except one of
-// them that may name the meter.
+// long completes a table with one column of loads. It ignores the other columns, except a
+// column that names the meter.
 func (f *Finding) long(h Hints, others, all []int, kinds []content) {
 	f.ignore(others)
 	if h.Columns["meter"] == "" {

@@ -9,7 +9,7 @@ import (
 )
 
 // FuzzTable checks that no file makes the recogniser panic, and that the reader finds the
-// columns that were recognised.
+// recognised columns.
 func FuzzTable(f *testing.F) {
 	for _, s := range []string{
 		"Zeit;Haus 1;Haus 2\n;kWh;kWh\n01.04.2020 00:15;1,5;2,5\n01.04.2020 00:30;1,5;\n",

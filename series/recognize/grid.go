@@ -13,7 +13,7 @@ import (
 	"loadstar/series/table"
 )
 
-// Limits on the examined part of a file of any size.
+// Limits on the part of a file that is examined, whatever the file's size.
 const (
 	maxLines  = 6000
 	maxFields = 1 << 17
@@ -56,9 +56,9 @@ func decode(text []byte, encoding string) ([]byte, string, error) {
 	return out, encoding, err
 }
 
-// guessEncoding returns the encoding of a text without a byte-order mark. UTF-16 has a zero
-// in every other byte of ASCII characters. A text that is not valid UTF-8 is in
-// Windows-1252, in which the spreadsheets of Western Europe export.
+// guessEncoding returns the encoding of a text without a byte-order mark. UTF-16 has a zero in
+// every other byte of ASCII characters. A text that is not valid UTF-8 is assumed to be in
+// Windows-1252, in which spreadsheet programs in Western Europe export.
 func guessEncoding(text []byte) string {
 	n := min(len(text), 4096)
 	even, odd := 0, 0
@@ -88,7 +88,8 @@ func guessEncoding(text []byte) string {
 	return ""
 }
 
-// splitLines splits a text at its line ends. Unless the text is whole, it omits the last line, which may be cut off.
+// splitLines splits a text at its line endings. Unless the text is complete, it omits the last
+// line, which may be cut off.
 func splitLines(text []byte, whole bool) []string {
 	s := strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(string(text))
 	if !whole {
@@ -101,7 +102,7 @@ func splitLines(text []byte, whole bool) []string {
 // ErrNoTable means that a file does not look like a table.
 var ErrNoTable = errors.New("this is not a table with rows of equal length")
 
-// compound begins files of old and of encrypted spreadsheets.
+// compound is the start of the files of old or encrypted spreadsheets.
 var compound = []byte("\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
 
 // newGrid finds the delimiter, the header and the rows of a text.
@@ -170,8 +171,8 @@ func (g *grid) arrange(lines []string, h Hints) int {
 	return n
 }
 
-// split splits lines into fields. It returns the rows, the numbers of their lines, the usual number
-// of fields, and how many rows have it.
+// split splits lines into fields. It returns the rows, their line numbers, the usual number of
+// fields, and the number of rows that have this many fields.
 func (g *grid) split(lines []string) (rows [][]string, numbers []int, width, most int) {
 	fields := 0
 	count := map[int]int{}
@@ -227,8 +228,8 @@ func findHeader(rows [][]string, width int, fits func(int) bool, h Hints) (at, f
 	return at, first
 }
 
-// headerAbove returns the index of the header above the first row, or -1. Between the two
-// there may be lines with units.
+// headerAbove returns the index of the header above the first row, or -1. There may be lines
+// with units between the header and the first row.
 func headerAbove(rows [][]string, first int, fits func(int) bool) int {
 	for i := first - 1; i >= 0 && first-i <= 6 && fits(i); i-- {
 		units, filled := 0, 0
@@ -246,8 +247,8 @@ func headerAbove(rows [][]string, first int, fits func(int) bool) int {
 		if 2*filled < len(rows[i]) {
 			return -1
 		}
-		// In a table with a column per meter, the names may be above a line that is the same
-		// for every column, such as its register.
+		// In a table with a column per meter, the names may be above a line whose fields are the
+		// same for every column, such as the register.
 		if i > 0 && fits(i-1) && same(rows[i]) && !same(rows[i-1]) {
 			continue
 		}
@@ -269,7 +270,7 @@ func same(row []string) bool {
 	return true
 }
 
-// isData reports whether a line is a row of readings, which has a date, and a number or an
+// isData reports whether a line is a row of readings. Such a row has a date, and a number or an
 // empty field.
 func isData(row []string) bool {
 	date, value := false, false
@@ -282,8 +283,8 @@ func isData(row []string) bool {
 		}
 	}
 	if !date {
-		// A date without separators is also a number, so it counts only next to another
-		// number.
+		// A date without separators is also a number, so it counts as a date only if there is
+		// another number.
 		digits := 0
 		for _, f := range row {
 			if (len(f) == 8 || len(f) == 12 || len(f) == 14) && allDigits(f) && len(dateForms(f, nil)) > 0 {

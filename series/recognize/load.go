@@ -8,7 +8,7 @@ import (
 	"loadstar/series/table"
 )
 
-// loadColumns returns the indexes of the columns with load.
+// loadColumns returns the indexes of the load columns.
 func (f *Finding) loadColumns() []int {
 	if !f.Wide {
 		return []int{f.index(f.Columns["load"])}
@@ -86,7 +86,7 @@ func (f *Finding) findUnit() error {
 }
 
 // unitAbove looks for the unit above the header, in a line that contains the word unit, or
-// below a field that does.
+// below a field that contains this word.
 func (g *grid) unitAbove() string {
 	for i, line := range g.preamble {
 		if !has(line, unitWords) {
@@ -107,14 +107,15 @@ func (g *grid) unitAbove() string {
 	return ""
 }
 
-// The number of readings from which values that never decrease are taken as a counter's.
+// Values that never decrease are taken as the readings of a counter from these numbers of
+// readings on.
 const (
 	counterRows      = 96
 	namedCounterRows = 2
 )
 
-// findCounter decides whether values are the readings of a counter. Such values never
-// decrease, and either the heading names a counter or there are many values.
+// findCounter decides whether values are the readings of a counter. Such values never decrease.
+// In addition, the heading must name a counter, or there must be many values.
 func (f *Finding) findCounter() {
 	if u := f.Unit; u == "kW" || u == "W" || u == "MW" {
 		return
@@ -181,7 +182,7 @@ func (f *Finding) value(s string) (float64, bool) {
 	return table.ParseNumber([]byte(s), decimal)
 }
 
-// findQuality lists the texts of the quality column.
+// findQuality lists the different values of the quality column.
 func (f *Finding) findQuality() {
 	i := f.index(f.Columns["quality"])
 	if i < 0 {
@@ -195,7 +196,7 @@ func (f *Finding) findQuality() {
 			break
 		}
 	}
-	// In the German marks, W is a measured value and F a missing one.
+	// In German data, the mark W means a measured value, and F means a missing value.
 	if slices.Contains(f.Quality, "W") || slices.Contains(f.Quality, "F") && slices.Contains(f.Quality, "E") {
 		f.Missing = append(f.Missing, "F")
 	}

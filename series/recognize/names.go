@@ -10,8 +10,8 @@ import (
 	"loadstar/series/table"
 )
 
-// The words of headings in English, German, French, Spanish and Dutch, without accents. An
-// entry of several words matches these words in sequence.
+// Words that occur in headings, in English, German, French, Spanish and Dutch, without accents.
+// An entry of several words matches the same words in sequence.
 var (
 	startWords = words("start, from, begin, beginn, anfang, von, ab, debut, desde, inicio, van")
 	endWords   = words("end, to, until, ende, bis, fin, hasta, tot, eind, einde")

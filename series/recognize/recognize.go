@@ -1,10 +1,10 @@
 // Package recognize detects the format of a text file with load readings: its encoding,
-// delimiter and header, the forms of dates and numbers, the columns of the time, the meter
+// delimiter and header, the formats of dates and numbers, the columns of the time, the meter
 // and the load, the unit, the interval, and whether a time is the start or the end of its
 // interval. It knows headings in English, German, French, Spanish and Dutch.
 //
-// It examines only the beginning and the end of a file. Facts that these parts do not show
-// remain open in the [Finding].
+// It examines only the beginning and the end of a file. Facts that cannot be determined from
+// these parts remain open in the [Finding].
 package recognize
 
 import (
@@ -27,8 +27,8 @@ type Sample struct {
 
 // Hints are facts that the caller knows.
 type Hints struct {
-	// Columns maps our names of columns to those in the file: time, date, load, meter and
-	// quality.
+	// Columns maps our column names to the names in the file. Our names are time, date, load,
+	// meter and quality.
 	Columns map[string]string
 	// Ignore lists columns that must not be read.
 	Ignore    []string
@@ -53,19 +53,20 @@ const (
 	Meters
 )
 
-// Finding has the known facts about a file.
+// Finding contains the known facts about a file.
 type Finding struct {
 	Kind   Kind
 	Format table.Format
-	// Line is the line of the header, counted from 1, and Names are its columns.
+	// Line is the line number of the header, counted from 1, and Names are the column names in
+	// the header.
 	Line  int
 	Names []string
-	// Columns maps our names of columns to those in the file. For a load table these are
-	// those of time, date, meter, load and quality that it has.
+	// Columns maps our column names to the names in the file. For a load table, our names are
+	// time, date, meter, load and quality, as far as the table has these columns.
 	Columns map[string]string
-	// Wide means that the table has a column per meter. Meters are the names of these
-	// columns. Ignored lists the columns that are not meters or, in other tables, that are
-	// not read.
+	// Wide means that the table has a column per meter. Meters are the names of these columns.
+	// Ignored lists the columns that are not read, such as columns of a wide table that are not
+	// meters.
 	Wide            bool
 	Meters, Ignored []string
 	// Dates are the possible formats of the dates. There are two if the order of day and
@@ -75,11 +76,11 @@ type Finding struct {
 	// Decimals is an example of a number, such as 1.234, that leaves the decimal separator
 	// open. It is empty if there is none.
 	Decimals string
-	// Zoned means that all times have a UTC offset, and UTC that all of them are in UTC.
+	// Zoned means that all times have a UTC offset, and UTC means that all times are in UTC.
 	Zoned, UTC bool
 	// Interval is the time between two rows of a meter, or 0 if no meter has two rows.
 	Interval time.Duration
-	// Stamp is "start", "end" or empty, and Why is the evidence for it.
+	// Stamp is "start", "end" or empty, and Why is the evidence for Stamp.
 	Stamp, Why string
 	// Unit is the unit of the load, or empty. UnitFrom is the place where the unit was
 	// found. Energy means that the heading denotes energy.
@@ -87,11 +88,12 @@ type Finding struct {
 	Energy         bool
 	// Counter means that the values are the readings of a counter.
 	Counter bool
-	// Quality lists the texts in the quality column. Missing lists the texts that mark a
-	// missing reading.
+	// Quality lists the different values of the quality column. Missing lists those values that
+	// mark a missing reading.
 	Quality, Missing []string
 
-	// Spreadsheet means that the file is a spreadsheet. Notes describe its chosen and omitted parts.
+	// Spreadsheet means that the file is a spreadsheet. Notes describe the chosen and omitted
+	// parts of the file.
 	Spreadsheet bool
 	Notes       []string
 
@@ -109,8 +111,8 @@ func (f *Finding) Encoding() string {
 	return ""
 }
 
-// Sample calls yield with the times of rows, as text of the date and of the time of day,
-// until yield returns false. The time of day is empty if both are in one column.
+// Sample calls yield with the times of rows, as strings for the day and the time of day, until
+// yield returns false. The time of day is empty if both are in one column.
 func (f *Finding) Sample(yield func(line int, day, clock string) bool) {
 	for i, r := range f.grid.rows {
 		if day, clock := f.times(r); !yield(f.grid.lines[i], day, clock) {
@@ -119,8 +121,8 @@ func (f *Finding) Sample(yield func(line int, day, clock string) bool) {
 	}
 }
 
-// Table examines a file. It returns an error if it is not a table, or if it contradicts the
-// hints or itself.
+// Table examines a file. It returns an error if the file is not a table, or if the file
+// contradicts the hints or itself.
 func Table(s Sample, h Hints) (*Finding, error) {
 	g, err := newGrid(s.Head, s.Whole, h)
 	if err != nil {
@@ -212,7 +214,7 @@ func (f *Finding) headerName() string {
 	return f.Names[slices.IndexFunc(f.Names, func(name string) bool { return name != table.FirstColumn })]
 }
 
-// tailLines returns the lines at the end of the file, if they are not among the rows.
+// tailLines returns the lines at the end of the file, unless the rows already contain them.
 func (g *grid) tailLines(s Sample) []string {
 	lines := g.last
 	if !s.Whole && len(s.Tail) > 0 {
@@ -304,8 +306,8 @@ func (f *Finding) index(name string) int {
 	return slices.Index(f.Names, name)
 }
 
-// findDates finds the date format. If day and month may be swapped, the order of the rows
-// decides.
+// findDates finds the date format. If the order of day and month is ambiguous, the order of the
+// rows decides.
 func (f *Finding) findDates(h Hints, tail [][]string) error {
 	day := f.index(f.Columns["date"])
 	if day < 0 {
@@ -351,7 +353,7 @@ func (f *Finding) findDates(h Hints, tail [][]string) error {
 		forms = f.regular(forms)
 	}
 	if f.Example == "" && len(forms) > 1 {
-		// All dates are the same in both formats. Times with AM and PM are American.
+		// All dates are the same in both formats. The format is American if times have AM or PM.
 		american := strings.HasSuffix(strings.ToUpper(last), "M")
 		forms = slices.DeleteFunc(forms, func(d table.Dates) bool { return strings.HasPrefix(d.String(), "m") != american })[:1]
 	}
@@ -368,7 +370,8 @@ func sameDay(s string, forms []table.Dates) bool {
 	return ok == too && a == b
 }
 
-// checkHours returns an error if dates have no time of day although a day has several rows.
+// checkHours returns an error if dates have no time of day, although there are several rows a
+// day.
 func (f *Finding) checkHours(date string) error {
 	if f.Columns["date"] != "" || strings.ContainsAny(date, ":h") || allDigits(date) && len(date) > 8 {
 		return nil
@@ -404,7 +407,7 @@ func (f *Finding) badDate(h Hints, row int, s, last string, forms []table.Dates)
 	return fmt.Errorf("%s: time %q is not in the format %s of the rows before it; correct the file, or give the format with --date", where, clip(s), forms[0])
 }
 
-// regular returns the formats in which most consecutive rows have the same interval.
+// regular returns the formats in which the most consecutive rows have the same interval.
 func (f *Finding) regular(forms []table.Dates) []table.Dates {
 	best, most := []table.Dates(nil), -1
 	for _, d := range forms {
@@ -423,8 +426,8 @@ func (f *Finding) regular(forms []table.Dates) []table.Dates {
 	return best
 }
 
-// times returns a row's fields of the date and of the time of day. The time of day is empty
-// if both are in one column.
+// times returns a row's fields for the date and the time of day. The time of day is empty if
+// both are in one column.
 func (f *Finding) times(r []string) (day, clock string) {
 	if t := f.index(f.Columns["time"]); t >= 0 && t < len(r) {
 		day = r[t]
@@ -435,7 +438,8 @@ func (f *Finding) times(r []string) (day, clock string) {
 	return day, clock
 }
 
-// steps counts the times between two rows of a meter, in seconds.
+// steps counts how often each time between two consecutive rows of a meter occurs, in seconds.
+// best is the most frequent time.
 func (f *Finding) steps(form table.Dates) (count map[int64]int, best int64) {
 	count = map[int64]int{}
 	before := map[string]int64{}

@@ -11,7 +11,8 @@ import (
 // iso is the date format that a description need not name.
 var iso = table.Dates{}
 
-// dateForms returns those of the given formats that a text has; among nil means all formats.
+// dateForms returns the given formats that match a string. If among is nil, it tries all
+// formats.
 func dateForms(s string, among []table.Dates) []table.Dates {
 	if len(s) > 40 || !strings.ContainsAny(s, "0123456789") {
 		return nil
@@ -30,13 +31,13 @@ func dateForms(s string, among []table.Dates) []table.Dates {
 
 var allForms = append([]table.Dates{iso}, table.AllDates()...)
 
-// label returns the time that a text shows, taken as UTC, and false if the text does not
+// label returns the time that the strings represent, taken as UTC, and false if they do not
 // have the format.
 func label(day, clock string, form table.Dates) (unix int64, ok bool) {
 	return form.Unix([]byte(day), []byte(clock))
 }
 
-// isClock reports whether a text is a time of day.
+// isClock reports whether a string is a time of day.
 func isClock(s string) bool {
 	if len(s) > 30 || !strings.ContainsAny(s, ":.h") {
 		return false
@@ -73,8 +74,8 @@ type numberForm struct {
 	grouped      bool // the value has thousands separators of either kind
 }
 
-// formOf returns the form of a number. A number such as 1.234 or 1,234 has either three
-// decimals or a thousands separator.
+// formOf returns the decimal separators that a number may have. A number such as 1.234 or 1,234
+// has either three decimals or a thousands separator.
 func formOf(s string) (numberForm, bool) {
 	cell := table.Text([]byte(s))
 	if cell.IsEmpty() || len(s) == 0 {
@@ -103,7 +104,7 @@ func isNumber(s string) bool {
 	return ok
 }
 
-// decimals is the evidence of a table's numbers about their decimal separator.
+// decimals is the evidence that a table's numbers give about the decimal separator.
 type decimals struct {
 	decimal byte   // 0 for a point without thousands separators
 	open    bool   // both separators are possible

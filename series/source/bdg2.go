@@ -34,7 +34,7 @@ const bdg2Hours = 17544
 
 var bdg2Start = time.Date(2016, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// extract is the source's file for one building.
+// extract contains the source's file for one building.
 type extract struct {
 	name, site, use      string
 	temperature, holiday []float64
@@ -85,7 +85,7 @@ func convertBDG2(from string, out *group) error {
 	})
 }
 
-// convertSite writes load and weather of a site, and returns the rows of its meters.
+// convertSite writes the load and the weather of a site, and returns the rows of its meters.
 func convertSite(site string, paths []string, out *group) ([]building, error) {
 	var meters []building
 	var first *extract
@@ -122,8 +122,8 @@ func convertSite(site string, paths []string, out *group) ([]building, error) {
 	})
 }
 
-// readExtract reads a building's file. The source has month, day and hour instead of a time,
-// so a file is ok only if its rows are the hours of 2016 and 2017 in order.
+// readExtract reads a building's file. The source has columns for month, day and hour instead
+// of a time, so a file is ok only if its rows are the hours of 2016 and 2017 in order.
 func readExtract(path string) (e *extract, ok bool, err error) {
 	name := strings.TrimSuffix(filepath.Base(path), ".csv")
 	parts := strings.Split(name, "_")

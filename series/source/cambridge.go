@@ -38,7 +38,7 @@ const (
 	// format of the Cambridge archive and of sgsc's meters.csv.
 	stampLayout = "2006-01-02T15:04:05"
 	textLayout  = time.DateTime
-	// knot is a knot in m/s.
+	// knot is one knot in m/s.
 	knot = 0.514444
 )
 
@@ -127,7 +127,8 @@ func cambridgeFolders(base string) ([]string, error) {
 	return paths, nil
 }
 
-// cambridgeStatics reads floor area, floors and roof area of each building.
+// cambridgeStatics reads the floor area, the number of floors and the roof area of each
+// building.
 func cambridgeStatics(base string) (map[string][]string, error) {
 	paths, err := filepath.Glob(filepath.Join(base, "*.csv"))
 	if err != nil {
@@ -173,7 +174,7 @@ func writeSeries(meter string, start time.Time, interval time.Duration, values [
 	}
 }
 
-// cambridgeYears reads the years of a building that are usable.
+// cambridgeYears reads the usable years of a building.
 func cambridgeYears(dir string) ([]year, error) {
 	var years []year
 	for number := cambridgeFirst; number <= cambridgeLast; number++ {

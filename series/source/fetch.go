@@ -33,8 +33,8 @@ func (s Source) Fetch(ctx context.Context, dir string) error {
 	return nil
 }
 
-// git returns the commands that fetch the source. They fetch the history without the files,
-// because only the short name of the commit is known, and then only the files that are
+// git returns the commands that fetch the source. They first fetch the history without the
+// files, because only the abbreviated commit hash is known, and then only the files that are
 // needed.
 func (s Source) git(dir string) [][]string {
 	return [][]string{

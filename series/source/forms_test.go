@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// The functions in this file reverse a conversion. They write a source's files from our
-// group of it. They add rows that a conversion must drop.
+// The functions in this file reverse a conversion. They write a source's files from the group
+// of converted files, and add rows that a conversion must drop.
 
 // rows returns the named columns of all rows of a group's file, or all columns if none are
 // named.
@@ -82,8 +82,8 @@ func number(t *testing.T, field string) float64 {
 	return x
 }
 
-// yearOf returns the hours of a year as the source's rows. value returns the load of each
-// hour.
+// yearOf returns the hours of a year as rows of the source's file. value returns the load of
+// each hour.
 func yearOf(year int, value func(hour int) string) string {
 	var text strings.Builder
 	text.WriteString("datetime,equipment load [kWh]\n")
@@ -137,7 +137,7 @@ func writeCambridge(t *testing.T, group, dir string) {
 				put(t, file(meter, strconv.Itoa(year)), text.String())
 				continue
 			}
-			// A year that has no rows in the group had too many bad hours.
+			// A year without rows in the group had too many bad hours.
 			put(t, file(meter, strconv.Itoa(year)), yearOf(year, func(hour int) string {
 				if hour%3 == 0 {
 					return "0.0"
@@ -200,7 +200,7 @@ func writeBDG2(t *testing.T, group, dir string) {
 			}
 			put(t, file(meter), text.String())
 		})
-		// One file is too short, and in the other one the hours are in another order.
+		// One file is too short, and in the other one the hours are in the wrong order.
 		var short, order strings.Builder
 		short.WriteString(header)
 		order.WriteString(header)

@@ -25,8 +25,8 @@ type group struct {
 	files []File
 }
 
-// output is a CSV file that is being written. A file whose name ends with .gz is compressed,
-// without a time in its header, so that equal contents give equal files.
+// output is a CSV file that is being written. A file whose name ends with .gz is compressed.
+// Its gzip header has no time, so that equal contents give equal files.
 type output struct {
 	*bufio.Writer
 	group *group
@@ -77,7 +77,7 @@ func (o *output) close(err error) error {
 	return nil
 }
 
-// write writes a whole file; rows calls its argument for each line.
+// write writes a complete file. It calls rows, which calls its argument for each line.
 func (g *group) write(name string, columns []string, rows func(row func([]byte)) error) error {
 	o, err := g.create(name, columns...)
 	if err != nil {
@@ -86,7 +86,7 @@ func (g *group) write(name string, columns []string, rows func(row func([]byte))
 	return o.close(rows(o.row))
 }
 
-// columns finds the columns to read in a header.
+// columns finds, in a header, the columns to read.
 type columns func(header []string) ([]int, error)
 
 // named finds columns by their names.
@@ -102,7 +102,7 @@ func named(names ...string) columns {
 	}
 }
 
-// placed returns the first columns, whatever their names.
+// placed finds the first columns, whatever their names.
 func placed(count int) columns {
 	return func(header []string) ([]int, error) {
 		if len(header) < count {
@@ -116,8 +116,8 @@ func placed(count int) columns {
 	}
 }
 
-// readCSV calls each with the given columns of every row of a CSV file, which may be
-// gzipped. The row is reused.
+// readCSV calls each with the given columns of every row of a CSV file, which may be gzipped.
+// It reuses the slice for the next row.
 func readCSV(path string, find columns, each func(row []string) error) error {
 	file, err := os.Open(path)
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// The groups were first made with pandas. The functions below round, format and interpolate
-// as it does, so that equal sources give equal bytes.
+// The groups were first made with pandas. The functions below round, format and interpolate as
+// pandas does, so that equal sources give equal bytes.
 
 // round rounds to a number of digits, as numpy does: it scales, rounds halves to even, and
 // scales back.
@@ -16,8 +16,8 @@ func round(x float64, digits int) float64 {
 	return math.RoundToEven(x*scale) / scale
 }
 
-// shortest appends the shortest text that represents the number exactly, with at least one
-// decimal. It appends nothing for a missing value.
+// shortest appends the shortest decimal string that represents the number exactly, with at
+// least one decimal. It appends nothing for a missing value.
 func shortest(text []byte, x float64) []byte {
 	if math.IsNaN(x) {
 		return text
@@ -38,7 +38,7 @@ func fixed(text []byte, x float64, decimals int) []byte {
 	return strconv.AppendFloat(text, x, 'f', decimals, 64)
 }
 
-// rounded returns the rounded number as text.
+// rounded returns the rounded number as a string.
 func rounded(x float64, digits int) string { return string(shortest(nil, round(x, digits))) }
 
 // parse returns the number in a field. An empty field is a missing value.
@@ -119,9 +119,9 @@ func spread(candidates []candidate, count int) map[string]bool {
 	return core
 }
 
-// quicksort sorts by mean load. Meters with equal means must come in numpy's order. Its
-// sort is not stable, so this one takes the same steps. The pivot is the median of three,
-// and parts of up to 17 meters are sorted by insertion.
+// quicksort sorts by mean load. Meters with equal means must be in numpy's order. Numpy's sort
+// is not stable, so this function takes the same steps. The pivot is the median of three, and
+// parts of up to 17 meters are sorted by insertion.
 func quicksort(all []candidate) {
 	for len(all) > 17 {
 		last := len(all) - 1

@@ -43,8 +43,8 @@ var resstock = Source{
 
 const (
 	resstockHours = 8760
-	// heatPump is the fixed coefficient of performance with which heating and cooling become
-	// electric load.
+	// heatPump is the fixed coefficient of performance with which heating and cooling are
+	// converted to electric load.
 	heatPump = 3.0
 )
 
@@ -151,7 +151,7 @@ func readRoofs(path string) (map[string]float64, error) {
 	return roofs, nil
 }
 
-// home has the series of a home.
+// home holds the series of a home.
 type home struct {
 	meter                                        string
 	load, plug, water, cooling, heating, persons []float64
@@ -206,8 +206,8 @@ func (h *home) describe(state string, roof float64) building {
 	}
 }
 
-// decimal rounds a number that was never in an array. Python rounds it exactly, without
-// scaling.
+// decimal rounds a number that the original conversion did not hold in an array. Python rounds
+// such a number exactly, without scaling.
 func decimal(x float64, digits int) string {
 	exact, err := strconv.ParseFloat(strconv.FormatFloat(x, 'f', digits, 64), 64)
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 // which has three digits.
 const slack = 0.00045
 
-// hidden finds values for a home's series that round to the group's values and reproduce
-// the figures in its meters.csv. The source's values have more digits than the group's, and the
-// load and the figures are computed from the longer values.
+// hidden finds values for a home's series that round to the group's values and reproduce the
+// figures in its meters.csv. The source's values have more digits than the group's, and the
+// source's values determine the load and the figures.
 type hidden struct {
 	group home // the group's values
 	home       // the values that were found
@@ -40,14 +40,16 @@ func (h *hidden) parts() []*[]float64 {
 	return []*[]float64{&h.plug, &h.water, &h.cooling, &h.heating}
 }
 
-// shift changes one value by delta, or by less so that it still rounds to the group's value.
+// shift changes one value by delta, or by less if the value would otherwise not round to the
+// group's value.
 func shift(values, group []float64, hour int, delta float64) float64 {
 	old := values[hour]
 	values[hour] = min(max(old+delta, group[hour]-slack, 0), group[hour]+slack)
 	return values[hour] - old
 }
 
-// move changes the load of an hour by changing its parts, starting with those that are not 0.
+// move changes the load of an hour by changing the parts of the load, starting with parts that
+// are not 0.
 func (h *hidden) move(hour int, delta float64) {
 	groups := [][]float64{h.group.plug, h.group.water, h.group.cooling, h.group.heating}
 	weights := []float64{1, 1, 1.0 / heatPump, 1.0 / heatPump}
@@ -60,7 +62,7 @@ func (h *hidden) move(hour int, delta float64) {
 	}
 }
 
-// sum computes the loads, and adjusts those that do not round to the group's.
+// sum computes the loads, and adjusts loads that do not round to the group's loads.
 func (h *hidden) sum() {
 	for hour := range h.load {
 		load := func() float64 { return h.plug[hour] + h.water[hour] + (h.cooling[hour]+h.heating[hour])/heatPump }
@@ -71,7 +73,7 @@ func (h *hidden) sum() {
 	}
 }
 
-// fit adjusts values until the figures equal those of meters.csv.
+// fit adjusts values until the figures equal the figures in meters.csv.
 func (h *hidden) fit(t *testing.T, meter string, want map[string]float64) {
 	for range 200 {
 		h.sum()
@@ -82,7 +84,8 @@ func (h *hidden) fit(t *testing.T, meter string, want map[string]float64) {
 	t.Fatalf("no values of %s give its figures", meter)
 }
 
-// adjust compares all figures and adjusts the values of those that differ.
+// adjust compares all figures, and adjusts the values from which differing figures are
+// computed.
 func (h *hidden) adjust(want map[string]float64) bool {
 	all := func(float64) bool { return true }
 	near := func(values ...float64) func(float64) bool {

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// sample is the part of Cambridge's buildings that is in the repository. It has eight of the
-// 42 complete buildings, from 4 to 1060 kW, and 14 months with only six missing readings. It
-// has no weather.
+// sample is the part of Cambridge's buildings that is in the repository. It contains eight of
+// the 42 complete buildings, from 4 to 1060 kW, and covers 14 months with only six missing
+// readings. It contains no weather.
 var sample = Source{
 	Name:    "sample",
 	About:   "8 buildings of cambridge, as in datasets/sample",

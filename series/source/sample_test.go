@@ -50,7 +50,8 @@ func TestSampleInRepository(t *testing.T) {
 	}
 }
 
-// TestSample cuts the sample again and compares the compressed bytes with the repository's.
+// TestSample makes the sample again and compares the compressed bytes with the repository's
+// file.
 func TestSample(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads all data of a group")

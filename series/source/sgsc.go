@@ -145,7 +145,7 @@ func parseReading(row []string) (r reading, err error) {
 	return r, nil
 }
 
-// household has a home's energy in each half hour from its first to its last reading.
+// household holds a home's energy in each half hour from its first to its last reading.
 type household struct {
 	meter                 string
 	first, last           time.Time
@@ -216,8 +216,8 @@ func (h *household) describe() building {
 	_, hours := h.hours()
 	missingHours := len(hours) - len(present(hours))
 	covers := !h.first.After(time.Date(2012, 6, 15, 0, 0, 0, 0, time.UTC)) && !h.last.Before(time.Date(2014, 2, 15, 0, 0, 0, 0, time.UTC))
-	// Counts have a decimal where the table contained homes without a count before those were
-	// dropped.
+	// Counts are written with a decimal in columns in which the original table had empty fields,
+	// for homes that were later dropped.
 	return building{
 		candidate: candidate{h.meter, round(s.mean, 4)},
 		core:      h.generated <= 0 && covers && float64(missingHours) < 0.02*float64(len(hours)),

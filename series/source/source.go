@@ -1,7 +1,6 @@
-// Package source converts public load data into the folders of files that the descriptions
-// in datasets/ name. Conversions are exact, because the contents of every file are
-// compared with a stored checksum. So anyone with the public source can repeat results on
-// these files.
+// Package source converts public load data into the folders of files that are named by the
+// descriptions in datasets/. The contents of every converted file are compared with a stored
+// checksum, so anyone with the public source can repeat results on these files.
 package source
 
 import (
@@ -33,7 +32,7 @@ type Source struct {
 	// Steps are the commands that produce these files, if git alone cannot fetch them.
 	Steps []string
 
-	// sums has the SHA-256 of each file's contents before compression, because compressors
+	// sums maps each file to the SHA-256 of its contents before compression, because compressors
 	// write different bytes for the same contents.
 	sums    map[string]string
 	convert func(from string, out *group) error
@@ -57,14 +56,14 @@ type File struct {
 	Name string
 	// Rows is the number of lines below the header.
 	Rows int
-	// Sum is the SHA-256 of the contents before compression, and Want the expected one.
+	// Sum is the SHA-256 of the contents before compression, and Want is the expected SHA-256.
 	Sum, Want string
 }
 
 // Equal reports whether the file has the expected contents.
 func (f File) Equal() bool { return f.Sum == f.Want }
 
-// ErrDiffers means that converted files do not have the expected contents. They are in a
+// ErrDiffers means that converted files do not have the expected contents. The files are in a
 // separate folder, which the error names.
 var ErrDiffers = errors.New("the contents differ from the expected ones")
 

@@ -7,8 +7,8 @@ import (
 	"loadstar/internal/testkit"
 )
 
-// TestGroups converts each source from files that were made from our group of it, and
-// compares all bytes. LOADSTAR_TEST_LONG=1 tests all four sources.
+// TestGroups converts source files that were made from each source's group, and compares all
+// bytes with the group. LOADSTAR_TEST_LONG=1 tests all four sources.
 func TestGroups(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads all data")

@@ -13,8 +13,8 @@ import (
 )
 
 // convertTiny converts a source that a test made by hand. Its contents are not those of the
-// public source, so the files must not be put into place. It returns the text of the files
-// by name.
+// public source, so the files must not be put into place. convertTiny returns the contents of
+// the files by name.
 func convertTiny(t *testing.T, s Source, from string) map[string]string {
 	t.Helper()
 	to := t.TempDir()
@@ -152,8 +152,8 @@ func TestTinySGSC(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "union.csv")
 	put(t, path, text.String())
 	files := convertTiny(t, sgsc, path)
-	// The hours are those from 01:00 to 00:00. 02:00 lacks its first half, and the last hour
-	// lacks its second half.
+	// The hours run from 01:00 to 00:00. The hour at 02:00 lacks its first half, and the last
+	// hour lacks its second half.
 	has(t, "meters.csv", files["meters.csv"], []string{"sgsc_5,2012-06-01 00:30:00,2013-07-06 00:00:00,400,1,0.0,9600.0,2.0,0.6,0.0,0.6,0.6,1.0,0.0,0"}, "sgsc_4")
 	has(t, "load_30min", files["load_30min.csv.gz"], []string{"sgsc_5,2012-06-01T00:30:00,0.6", "sgsc_5,2012-06-01T02:00:00,"})
 	has(t, "load_hourly", files["load_hourly.csv.gz"], []string{"sgsc_5,2012-06-01T01:00:00,0.6", "sgsc_5,2012-06-01T02:00:00,", "sgsc_5,2013-07-06T00:00:00,"}, "T00:30")

@@ -10,8 +10,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// bbolt has no checksums of its own. Every value starts with a version and ends with a
-// checksum that includes its key, so it also detects a value under a wrong key.
+// bbolt has no checksums of its own. Every value starts with a version and ends with a checksum
+// that includes its key, so that a value stored under the wrong key is also detected.
 const (
 	recordVersion  = 1
 	recordOverhead = 1 + 4
@@ -23,7 +23,7 @@ func checksum(key, data []byte) uint32 {
 	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, data)
 }
 
-// seal adds version and checksum to a value.
+// seal adds a version and a checksum to a value.
 func seal(key, value []byte) []byte {
 	data := make([]byte, 0, len(value)+recordOverhead)
 	data = append(data, recordVersion)
@@ -31,7 +31,7 @@ func seal(key, value []byte) []byte {
 	return binary.LittleEndian.AppendUint32(data, checksum(key, data))
 }
 
-// unseal returns a value without version and checksum. It is a part of data.
+// unseal returns a value without its version and checksum. The value is a slice of data.
 func unseal(key, data []byte) ([]byte, error) {
 	n := len(data) - 4
 	if n < 1 || binary.LittleEndian.Uint32(data[n:]) != checksum(key, data[:n]) {
@@ -115,7 +115,8 @@ func (s *Store) openDay(key, data []byte) (day, error) {
 	return value, nil
 }
 
-// dayOf returns a copy of the steps of a client's day, which is empty if it is not stored.
+// dayOf returns a copy of the steps of a client's day, which has no readings if the day is not
+// stored.
 func (s *Store) dayOf(client *bolt.Bucket, key []byte) (day, error) {
 	d := newDay(s.steps)
 	data := client.Get(key)
@@ -127,7 +128,7 @@ func (s *Store) dayOf(client *bolt.Bucket, key []byte) (day, error) {
 	return d, err
 }
 
-// outcome is what became of a reading.
+// outcome is what merge did with a reading.
 type outcome uint8
 
 const (
@@ -136,8 +137,8 @@ const (
 	corrected
 )
 
-// merge returns the entry after a reading has arrived. If readings state their revisions,
-// the result does not depend on the order in which they arrive.
+// merge returns the entry of a step after the arrival of a reading. If readings state their
+// revisions, the result does not depend on the order in which they arrive.
 func merge(old entry, r Reading) (entry, outcome) {
 	e := entry{r.KW, r.Quality, 0}
 	if math.IsNaN(float64(r.KW)) || r.Quality == Missing {

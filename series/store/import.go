@@ -12,10 +12,10 @@ import (
 	"loadstar/series"
 )
 
-// Import stores the readings and the weather of a dataset where the store has none. It stores
-// the key, so that a dataset is imported only once, and reports whether it stored anything.
-// It stores only the part of the dataset that is newer than the store's retention period and
-// ends no later than now. Impossible readings are stored as Bad.
+// Import stores the readings and the weather of a dataset for times without stored values. It
+// also stores the key, so that a dataset is imported only once, and reports whether it imported
+// the dataset. It imports only the part of the dataset that is newer than the store's retention
+// period and ends no later than now. Impossible readings are stored as Bad.
 func (s *Store) Import(key string, d *series.Dataset, now time.Time) (bool, error) {
 	mark := append([]byte("imported "), key...)
 	done := false
@@ -128,8 +128,8 @@ func (s *Store) importWeather(d *series.Dataset) error {
 	return nil
 }
 
-// repair removes all values that do not match their checksums. Damage of bbolt's own pages
-// cannot be repaired, and Open returns it as an error.
+// repair removes all values that do not match their checksums. Damage to bbolt's own pages
+// cannot be repaired; Open returns an error.
 func (s *Store) repair() error {
 	type place struct{ bucket, client, key []byte }
 	var bad []place

@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child stores readings of two clients, step after step, with a note of its progress. It
-// prints each step that is on disk.
+// child stores readings of two clients, step by step, with a note of its progress. It prints
+// each step once the step is on disk.
 func child(path string) {
 	fail := func(err error) {
 		if err != nil {
@@ -60,7 +60,8 @@ func child(path string) {
 	}
 }
 
-// run starts a child, kills it after a time, and returns the last step that it printed.
+// run starts a child, kills it after a given time, and returns the last step that the child
+// printed.
 func run(t *testing.T, path string, after time.Duration, env ...string) (last int64, code int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -138,7 +139,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestFullDisk checks that a file that cannot grow gives an error, and that the store
+// TestFullDisk checks that the store returns an error if its file cannot grow, and that it
 // continues when there is space again.
 func TestFullDisk(t *testing.T) {
 	if testing.Short() {

@@ -12,7 +12,7 @@ import (
 // maxSpan is the maximum span of one call, ten years.
 const maxSpan = 3660 * daySeconds
 
-// each calls do for those steps in [from, to) that are in stored days, with their index.
+// each calls do for the steps in [from, to) whose days are stored, with the index of each step.
 func (s *Store) each(client string, from, to int64, do func(i int, e entry)) error {
 	if from%s.interval != 0 || to%s.interval != 0 || from < 0 || to < from || to-from > maxSpan {
 		return fmt.Errorf("steps from %d to %d: want a span of at most ten years aligned to %d s", from, to, s.interval)
@@ -39,7 +39,8 @@ func (s *Store) each(client string, from, to int64, do func(i int, e entry)) err
 	})
 }
 
-// load returns the steps whose readings are not worse than the given quality.
+// load returns the steps in [from, to), with NaN for readings that are worse than the given
+// quality.
 func (s *Store) load(client string, from, to int64, worst Quality) (series.Meter, error) {
 	m := series.Meter{ID: client, Start: from, Load: make([]float32, max(0, min(to-from, maxSpan))/s.interval)}
 	for i := range m.Load {
@@ -60,7 +61,7 @@ func (s *Store) Load(client string, from, to int64) (series.Meter, error) {
 }
 
 // Values returns the values of the steps in [from, to) with their qualities. Unlike
-// [Store.Load] it includes readings that are Bad.
+// [Store.Load], Values includes readings that are Bad.
 func (s *Store) Values(client string, from, to int64) ([]float32, []Quality, error) {
 	m, err := s.load(client, from, to, Bad)
 	if err != nil {
@@ -80,9 +81,9 @@ func (s *Store) Qualities(client string, from, to int64) ([]Quality, error) {
 	return q, err
 }
 
-// Dataset returns the steps in [from, to) of the named clients as a dataset with the
-// settings of site. Readings that are worse than the given quality are left out: OK for
-// training, Estimated for forecasts.
+// Dataset returns the steps in [from, to) of the named clients as a dataset with the settings
+// of site. Readings that are worse than the given quality are left out. This quality is OK for
+// training and Estimated for forecasts.
 func (s *Store) Dataset(site series.Dataset, clients []string, from, to int64, worst Quality) (*series.Dataset, error) {
 	meters := make([]series.Meter, len(clients))
 	for i, c := range clients {

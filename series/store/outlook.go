@@ -25,12 +25,12 @@ const (
 const (
 	// outlookAge is the maximum age of a forecast that is used for a time after the cutoff.
 	outlookAge = 48 * 3600
-	// hourHold is how long a value applies, and tableHold how long it may apply until the
-	// next one, for weather with a value every three hours.
+	// hourHold is how long a value applies. If the next value follows within tableHold, the
+	// value applies until then, because some weather has values only every three hours.
 	hourHold  = 3600
 	tableHold = 3 * 3600
-	// persistDays is the maximum number of days before a time on which weather at the same
-	// clock time is looked up.
+	// persistDays is the maximum number of days to go back to find weather at the same clock
+	// time.
 	persistDays = 3
 )
 
@@ -54,8 +54,8 @@ func (w *weatherAt) value(column int, asOf int64) float32 {
 	return nan()
 }
 
-// Weather returns the weather of the steps in [from, to) as it was known at a time, with a
-// mark for each step, which is that of its worst column. A step has the weather of its
+// Weather returns the weather of the steps in [from, to) as it was known at the time asOf. The
+// mark of a step is the mark of its worst column. The weather of a step is the weather at its
 // start. The result is empty if the store has no weather.
 func (s *Store) Weather(from, to, asOf int64) (series.Weather, []Mark, error) {
 	if from%s.interval != 0 || to%s.interval != 0 || from < 0 || to < from || to-from > maxSpan {
@@ -101,7 +101,7 @@ type knownWeather struct {
 	means  map[climate]mean
 }
 
-// climate identifies a column in one hour of the day of one month.
+// climate identifies a column, a month and an hour of the day.
 type climate struct{ column, month, hour int }
 
 type mean struct {
@@ -164,7 +164,7 @@ func (k *knownWeather) fill(column int, at int64) (float32, Mark, error) {
 	return nan(), Unknown, nil
 }
 
-// average computes the means of each month and hour from the weather up to the cutoff.
+// average computes the mean for each month and hour from the weather up to asOf.
 func (k *knownWeather) average() error {
 	k.means = map[climate]mean{}
 	return k.read(0, k.asOf+1, func(w weatherAt) {

@@ -12,7 +12,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// check returns the reason to refuse a reading, or an empty reason.
+// check returns the reason for refusing a reading, or an empty reason.
 func (s *Store) check(now time.Time, r Reading) Reason {
 	switch {
 	case CheckName(r.Client) != nil:
@@ -33,8 +33,8 @@ func (s *Store) check(now time.Time, r Reading) Reason {
 	return ""
 }
 
-// Put stores readings in one transaction. When it returns without an error they are on disk.
-// If a step has several readings, the last one counts, unless they state revisions. Notes
+// Put stores readings in one transaction. When it returns without an error, the readings are on
+// disk. If a step has several readings, the last one counts, unless they state revisions. Notes
 // are stored under their keys in the same transaction; an empty note is deleted.
 func (s *Store) Put(now time.Time, readings []Reading, notes map[string][]byte) (Result, error) {
 	var (
@@ -200,9 +200,9 @@ func (s *Store) putClient(tx *bolt.Tx, client string, readings []Reading, which 
 	return s.prune(bucket)
 }
 
-// prune removes days of a client that are too old. Age is relative to the client's own
-// newest day, and the store always keeps the configured number of days with readings. So a
-// clock that was temporarily wrong, in either direction, removes nothing.
+// prune removes days of a client that are too old. Age is relative to the client's own newest
+// day, and the store always keeps the configured number of days with readings. Therefore, a
+// clock that was temporarily wrong, in either direction, does not cause days to be removed.
 func (s *Store) prune(bucket *bolt.Bucket) error {
 	newest, _ := bucket.Cursor().Last()
 	if newest == nil {
@@ -247,8 +247,8 @@ func revision(tx *bolt.Tx, client string) (uint64, error) {
 	return binary.LittleEndian.Uint64(value), nil
 }
 
-// Revision increases when a client's past changes, because a reading is corrected or
-// arrives for a step before the newest.
+// Revision increases when a client's past changes, because a reading is corrected, its quality
+// is changed by Mark, or it arrives for a step before the newest one.
 func (s *Store) Revision(client string) (n uint64, err error) {
 	err = s.file.View(func(tx *bolt.Tx) error {
 		n, err = revision(tx, client)

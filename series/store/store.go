@@ -2,9 +2,9 @@
 // that they need. Readings are on a grid: times are Unix seconds of the start of a step, and
 // step n starts at n times the interval.
 //
-// The store is one bbolt file. A day of a client is one value, and [Store.Put] is one
-// transaction, so its readings survive a crash once it has returned. A later reading of a
-// step replaces an earlier one, and the store counts how often that happened.
+// The store is one bbolt file. Each day of a client is one value. [Store.Put] is one
+// transaction, so its readings survive a crash once it has returned. A later reading of a step
+// replaces an earlier one, and the store counts the replacements.
 package store
 
 import (
@@ -48,9 +48,9 @@ type Reading struct {
 	Time    int64 // start of the step, Unix seconds
 	KW      float32
 	Quality Quality
-	// Revision orders the readings of a step. The highest one counts, regardless of the
-	// order of arrival. It is counted from 1. If it is 0, the reading that arrives last
-	// counts.
+	// Revision orders the readings of a step. Revisions start at 1, and the reading with the
+	// highest one counts, regardless of the order of arrival. If Revision is 0, the reading that
+	// arrives last counts.
 	Revision int
 }
 
@@ -58,9 +58,10 @@ type Reading struct {
 type Config struct {
 	// Interval is the length of a step. It is fixed when the file is created.
 	Interval time.Duration
-	// Clock is the local time of the clients, for weather of the same clock time.
+	// Clock is the local time of the clients, which determines the weather at the same clock
+	// time on other days.
 	Clock *time.Location
-	// Keep is how long readings are kept, 800 days if it is 0.
+	// Keep is how long readings are kept. If it is 0, they are kept for 800 days.
 	Keep time.Duration
 }
 
@@ -117,7 +118,7 @@ const (
 	pruneAtOnce = 16
 )
 
-// earliest is 2015-01-01. An earlier time comes from a clock that was not set.
+// earliest is 2015-01-01. An earlier time is assumed to come from a clock that was not set.
 var earliest = time.Date(2015, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
 
 // The buckets, with the types of their keys and values. Numbers in keys are big-endian, so
@@ -218,14 +219,14 @@ func (s *Store) create(tx *bolt.Tx) error {
 	return nil
 }
 
-// Close closes the file. All readings that were put are already on disk.
+// Close closes the file. All readings from calls of Put are already on disk.
 func (s *Store) Close() error { return s.file.Close() }
 
 // Lost lists the values that Open found damaged and removed.
 func (s *Store) Lost() []string { return s.lost }
 
-// Notify makes the store send to c after each transaction that changed readings. It does not
-// wait. If c is full, nothing is sent.
+// Notify makes the store send to c after each transaction that changed readings. The store does
+// not wait. If c is full, it sends nothing.
 func (s *Store) Notify(c chan<- struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

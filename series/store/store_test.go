@@ -20,7 +20,7 @@ import (
 
 const quarter = 15 * 60
 
-// noon is the time of most tests.
+// noon is the current time in most tests.
 var noon = time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
 
 func open(t testing.TB, path string) *Store {
@@ -263,7 +263,8 @@ func TestPrune(t *testing.T) {
 	if err != nil || !ok || end != start+299*86400+quarter || first != start+200*86400 {
 		t.Errorf("kept %d days: %v", (end-first)/86400, err)
 	}
-	// A reading from a time at which the clock was years ahead removes nothing.
+	// A reading from a time at which the clock was years ahead does not cause readings to be
+	// removed.
 	for n := range int64(50) {
 		at := start + (299+5*365)*86400 + n*quarter
 		put(t, s, time.Unix(at+quarter, 0), Reading{Client: "a", Time: at, KW: 1})

@@ -14,7 +14,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// WeatherRow is the weather at one time, as one weather forecast or observation states it.
+// WeatherRow is the weather at one time according to one weather forecast or observation.
 type WeatherRow struct {
 	Time   int64     // the time of the values, in Unix seconds
 	Issued int64     // when the values were known; if this is at or after Time, the row is an observation
@@ -75,10 +75,10 @@ func decodeOutlooks(b []byte) ([]outlook, error) {
 	return all, nil
 }
 
-// add adds an outlook for a time to the stored ones, in order of issue time. The newest
-// forecast of every six-hour period is kept, because learning uses forecasts at these
-// intervals. So a replay finds the weather that was known then, even if weather arrives
-// every hour. The first observation is kept, because later replays used it.
+// add adds an outlook for a time to the stored ones, in order of issue time. It keeps the
+// newest forecast of every six-hour period, because clients learn from forecasts made at these
+// intervals. Therefore, a replay finds the weather that was known at the time, even if weather
+// arrives every hour. It keeps the first observation, because later replays have used it.
 func add(all []outlook, at int64, o outlook) []outlook {
 	observed := func(o outlook) bool { return o.issued >= at }
 	block := func(o outlook) int64 { return (o.issued + issueBlock - 1) / issueBlock }
@@ -110,7 +110,7 @@ func add(all []outlook, at int64, o outlook) []outlook {
 	return all
 }
 
-// join returns the values of a, and where a has none, those of b.
+// join returns the values of a, and the values of b where a has none.
 func join(a, b []float32) []float32 {
 	out := slices.Clone(a)
 	for i, v := range b {
@@ -137,7 +137,8 @@ func weatherNames(tx *bolt.Tx) ([]string, error) {
 	return names, nil
 }
 
-// addNames returns the positions of columns among all stored ones, and stores new names.
+// addNames returns the positions of the named columns among all stored columns, and stores new
+// names.
 func addNames(tx *bolt.Tx, names []string) ([]int, error) {
 	all, err := weatherNames(tx)
 	if err != nil {

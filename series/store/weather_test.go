@@ -101,7 +101,8 @@ func TestWeatherFilled(t *testing.T) {
 	s := weatherStore(t)
 	names := []string{"temperature", "wind"}
 	now := noon.Unix()
-	// Observed every hour for 40 days: the value is the number of the hour before noon.
+	// The weather was observed every hour for 40 days. Each value is the number of hours before
+	// noon.
 	var rows []WeatherRow
 	for h := int64(1); h <= 40*24; h++ {
 		rows = append(rows, WeatherRow{now - h*3600, now - h*3600, []float32{float32(h), nan()}})
@@ -124,7 +125,7 @@ func TestWeatherFilled(t *testing.T) {
 	if got, mark := at(t, s, now+50*3600, now); got != 22 || mark != Persisted {
 		t.Errorf("in 50 hours: %g %d, want 22 of three days before", got, mark)
 	}
-	// More than three days ahead, the mean of month and hour is used. It includes 1 to 10
+	// More than three days ahead, the mean for the month and hour is used. It includes 1 to 10
 	// March at one o'clock.
 	var sum float64
 	for day := int64(1); day <= 10; day++ {
@@ -148,8 +149,8 @@ func TestWeatherFilled(t *testing.T) {
 	}
 }
 
-// TestWeatherClockChange checks that yesterday's weather is that of the same clock time,
-// also on days of 23 and 25 hours.
+// TestWeatherClockChange checks that weather carried over from the day before is the weather at
+// the same clock time, also on days of 23 and 25 hours.
 func TestWeatherClockChange(t *testing.T) {
 	for _, change := range []time.Time{time.Date(2026, 3, 29, 1, 0, 0, 0, time.UTC), time.Date(2025, 10, 26, 1, 0, 0, 0, time.UTC)} {
 		s := weatherStore(t)

@@ -97,9 +97,9 @@ func (b *traits) shell(s *stream) {
 	b.window = b.wall * clamp(b.kind.glass*s.factor(.3), .002, .85)
 }
 
-// schedule samples the building's hours as a variation of its kind's hours. The building
-// opens and closes up to two hours earlier or later, its occupancy differs at some hours,
-// and it has more or less activity at weekends.
+// schedule samples the building's hours as a variation of its kind's hours. The building opens
+// and closes up to two hours earlier or later, its occupancy differs at some hours, and its
+// activity at weekends is higher or lower.
 func (b *traits) schedule(s *stream) {
 	open, shut := clamp(.8*s.bell(), -2, 2), clamp(.9*s.bell(), -2, 2)
 	ends := [3]float64{1, s.factor(b.kind.weekends()), s.factor(b.kind.weekends())}
@@ -135,8 +135,8 @@ func (b *traits) schedule(s *stream) {
 	}
 }
 
-// weekends returns how much the weekend activity of buildings of this kind varies.
-// Buildings that are closed at weekends may or may not be empty.
+// weekends returns how much the weekend activity of buildings of this kind varies. Buildings
+// that are closed at weekends need not be empty.
 func (k *kind) weekends() float64 {
 	if k.closes == minor || k.closes == major {
 		return .35
@@ -144,8 +144,8 @@ func (k *kind) weekends() float64 {
 	return .08
 }
 
-// warp shifts an hour of the day: mornings by open hours, evenings by shut hours, and
-// midnight not at all. It preserves the order of hours for shifts of up to two hours.
+// warp shifts an hour of the day: hours in the morning by open, hours in the evening by shut,
+// and midnight not at all. It preserves the order of hours for shifts of up to two hours.
 func warp(h, open, shut float64) float64 {
 	part := clamp((h-9)/6, 0, 1)
 	shift := float64(open*(1-part)) + float64(shut*part)
@@ -242,8 +242,8 @@ type rooms struct {
 	warm, chilly debt
 }
 
-// next advances the state by a quarter hour and returns the cooling and heating in kelvin.
-// Use is the occupancy, and on is the share of the plant that runs.
+// next advances the state by a quarter hour and returns the cooling and heating that the plant
+// delivers, in kelvin. Use is the occupancy, and on is the share of the plant that is running.
 func (r *rooms) next(b *traits, outside, sun, use, on float64) (cooling, heating float64) {
 	r.shell += float64((outside + float64(b.sun*sun) - r.shell) * b.lag)
 	inside := r.shell + float64(b.gains*use)

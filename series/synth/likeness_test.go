@@ -70,7 +70,7 @@ func median(v []float64) float64 {
 }
 
 // TestIntensity compares the annual use per area with EIA's Commercial Buildings Energy
-// Consumption Survey 2012, table C14. The table has the quartiles of building-level
+// Consumption Survey 2012, table C14. The table contains the quartiles of building-level
 // intensity in kWh per square foot for the activity closest to each type. For offices and
 // warehouses, the quartiles cover buildings of all sizes.
 func TestIntensity(t *testing.T) {
@@ -219,7 +219,7 @@ func TestClosed(t *testing.T) {
 	}
 	var emptied []float64
 	for _, i := range f.of("primary-school") {
-		// Compare the load at nine, when there is little cooling.
+		// The loads are compared at nine, when there is little cooling.
 		morning := func(m time.Month) float64 {
 			return f.mean(i, func(at time.Time) bool { return at.Month() == m && !weekend(at) && at.Hour() == 9 })
 		}
@@ -230,9 +230,9 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestWeatherResponse checks that nearly all buildings use more energy on warm summer
-// workdays than on cool ones and, if they have electric heating, more on cold winter
-// workdays than on mild ones. Some buildings do not, because occupants move in or out.
+// TestWeatherResponse checks that nearly all buildings use more energy on warm summer workdays
+// than on cool ones and, if they have electric heating, more on cold winter workdays than on
+// mild ones. Some buildings are exceptions, because occupants move in or out.
 func TestWeatherResponse(t *testing.T) {
 	f := year(t)
 	var summer, winter, schools []float64

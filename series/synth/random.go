@@ -44,9 +44,9 @@ func (s *stream) chance(p float64) bool { return s.uniform() < p }
 // below returns an integer in [0, n), for n far below 2^32.
 func (s *stream) below(n int) int { return int(s.pcg.Uint64() >> 32 * uint64(n) >> 32) }
 
-// bell returns a random number with mean 0, variance 1 and a nearly normal distribution. It
-// is a sum of four uniform numbers, because that needs no logarithm. Its absolute value is
-// below 3.5.
+// bell returns a random number with mean 0, variance 1 and a nearly normal distribution. The
+// number is a sum of four uniform numbers, because computing the sum needs no logarithm. Its
+// absolute value is below 3.5.
 func (s *stream) bell() float64 {
 	const mean, deviation = 2 * 65535, 37837.2
 	u := s.pcg.Uint64()
@@ -86,7 +86,7 @@ func sine(turns float64) float64 {
 
 func cosine(turns float64) float64 { return sine(turns + 0.25) }
 
-// hinge returns a smooth version of max(x, 0). The bend at 0 is about width wide.
+// hinge returns a smooth version of max(x, 0). Width is the approximate width of the bend at 0.
 func hinge(x, width float64) float64 {
 	return float64((x + math.Sqrt(float64(x*x)+float64(width*width))) / 2)
 }

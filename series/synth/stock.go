@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// StockVersion is incremented by every change of a Stock's numbers.
+// StockVersion must be incremented by every change that changes a Stock's numbers.
 const StockVersion = 1
 
-// Stock is a fixed set of generated buildings in one state, with a year of load every
-// quarter hour and the weather. It stands in for the buildings that a paper took from
-// NREL's ComStock, which a user may not have. ComStock itself is simulated by EnergyPlus.
-// Its schedules change in steps at whole hours or quarter hours, days of one type repeat,
-// and there is little noise. The fleet of New imitates measured buildings instead, which
-// are noisier and change gradually. A Stock is safe for concurrent use.
+// Stock is a fixed set of generated buildings in one state, with quarter-hourly loads and
+// weather for a year. It stands in for the buildings that a paper took from NREL's ComStock,
+// which a user might not have. ComStock's loads are simulated by EnergyPlus. ComStock's
+// schedules change in steps at whole hours or quarter hours, days of one type repeat, and there
+// is little noise. The fleet of New imitates measured buildings instead, which are noisier and
+// change gradually. A Stock is safe for concurrent use.
 type Stock struct {
 	Name     string
 	Zone     string // IANA name; the buildings follow its legal clock
@@ -42,8 +42,9 @@ type StockBuilding struct {
 	Static []float32
 }
 
-// The stocks of bose2023: 42 buildings in each of three states, and 20 more in the state
-// whose correlations are in the paper's table I.
+// sampleSuffix ends the names of samples. For bose2023, there is a stock of 42 buildings in
+// each of three states, and a sample of 20 other buildings in each state for the correlations
+// in the paper's table I.
 const sampleSuffix = "-sample"
 
 // Stocks returns the names of all stocks.

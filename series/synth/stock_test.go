@@ -64,12 +64,12 @@ func TestStockCorrelations(t *testing.T) {
 	}
 }
 
-// TestStockErrors compares the mean error of persistence in the last tenth of the year with
-// what tables III and IV of bose2023 imply. An error divided by its MASE is the error of
-// persistence. For the first three buildings, the table's mean error is divided by its mean
-// MASE. For all 42 buildings that quotient has no meaning, because a few large buildings
-// determine one mean and many small ones determine the other. The error of configuration 1 is
-// therefore divided by .8, which is between the MASE of the three states.
+// TestStockErrors compares the mean error of persistence in the last tenth of the year with the
+// errors that tables III and IV of bose2023 imply. An error divided by its MASE is the error of
+// persistence. For the first three buildings, the mean error in the table is divided by the
+// mean MASE in the table. For all 42 buildings, that quotient has no meaning, because a few
+// large buildings determine one mean and many small ones determine the other. The error of
+// configuration 1 is therefore divided by .8, which is between the MASE of the three states.
 func TestStockErrors(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes long on an emulator; TestStockBytes compares values")

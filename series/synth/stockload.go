@@ -75,10 +75,11 @@ func (b *stockTraits) draw(st *state, seed uint64, i int, p plot) {
 	b.scale = 1000
 }
 
-// steps samples the schedules. In some buildings the occupancy has one value for each hour
-// and the plant starts at once, so that load changes in steps; their hours may begin at a
-// quarter past, at half past or at a quarter to. In the others, values are interpolated
-// between hours and the plant starts within some quarter hours. EnergyPlus supports both.
+// steps samples the schedules. In some buildings, the occupancy has one value for each hour and
+// the plant starts at once, so that load changes in steps. The hours of these buildings can
+// begin at a quarter past, half past or a quarter to. In the other buildings, values are
+// interpolated between hours, and the plant starts over several quarter hours. EnergyPlus
+// supports both.
 func (b *stockTraits) steps(s *stream) {
 	shift := 0
 	if s.chance(.4) {
@@ -115,9 +116,9 @@ type air struct {
 	running float64 // share of the plant that runs
 }
 
-// next advances the state by a quarter hour and returns the load in kW. At night the plant
-// starts for half an hour whenever the rooms have drifted too far, as EnergyPlus' night
-// cycle does. By day its cooling changes in whole stages.
+// next advances the state by a quarter hour and returns the load in kW. At night, the plant
+// runs for half an hour whenever the rooms have drifted too far, as in EnergyPlus' night cycle.
+// By day, the plant's cooling changes in whole stages.
 func (a *air) next(b *stockTraits, outside, sun, use float64, on bool, share float64) float64 {
 	a.shell += float64((outside + float64(b.sun*sun) - a.shell) * b.lag)
 	inside := a.shell + float64(b.gains*use)
@@ -153,7 +154,7 @@ func (a *air) next(b *stockTraits, outside, sun, use float64, on bool, share flo
 	return float64((given+float64(b.heat*heating))*share) + float64(b.fans*running*(.5+float64(.5*full))*share)
 }
 
-// limited is like meet for a plant whose output has a limit, in kelvin.
+// limited is like meet, for a plant whose output is limited. The limit is in kelvin.
 func (d *debt) limited(need, on, limit float64) float64 {
 	met := float64(min(need+float64(.1**d), limit) * on)
 	*d = max(0, debt(float64(.93**d))+debt((need-met)/4))

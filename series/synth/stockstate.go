@@ -2,9 +2,9 @@ package synth
 
 import "slices"
 
-// state has the properties in which the stocks of the three states of bose2023 differ. The
-// numbers were chosen so that the correlations and the errors of persistence are close to
-// the paper's, which TestStockLikePaper checks.
+// state contains the properties in which the stocks of the three states of bose2023 differ. The
+// numbers were chosen so that the correlations and the errors of persistence are close to the
+// paper's, which TestStockCorrelations and TestStockErrors check.
 type state struct {
 	name, code, zone string
 	seed, sampleSeed uint64
@@ -20,7 +20,7 @@ type state struct {
 	firstOnes [3]plot // buildings that come first by name
 }
 
-// place has the climate of a state.
+// place describes the climate of a state.
 type place struct {
 	latitude               float64 // turns
 	mean, season, swing    float64 // °C, half the difference of January and July, and of night and day
@@ -68,10 +68,10 @@ var states = [...]state{
 	},
 }
 
-// plots returns three buildings of each type: a small, a middle and a large one. The first
-// three come from firstOnes. They are followed by one building of each type that is still
-// missing, so that a part of the stock is as diverse as the whole. The rest is in random
-// order.
+// plots returns three buildings of each type: a small, a medium and a large one. The first
+// three buildings come from firstOnes. They are followed by one building of each type that is
+// still missing, so that the first part of the stock is as diverse as the whole. The rest of
+// the buildings are in random order.
 func (st *state) plots() []plot {
 	all := slices.Clone(st.firstOnes[:])
 	for i := range kinds {

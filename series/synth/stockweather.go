@@ -11,12 +11,12 @@ type stockWeather struct {
 	feel, solar, dark []float64
 }
 
-// hourly contains the weather at the start of each hour. EnergyPlus reads
-// weather by the hour and interpolates linearly, and so does newStockWeather.
+// hourly contains the weather at the start of each hour. EnergyPlus reads hourly weather and
+// interpolates linearly, and newStockWeather does the same.
 type hourly struct{ drift, dew, cloud, wind, direction []float64 }
 
-// newStockWeather computes the weather of n quarter hours. Seasons and days are sines, air
-// masses are slow random walks, and cold fronts bring wind and clouds.
+// newStockWeather computes the weather of n quarter hours. It models seasons and days as sines
+// and air masses as slow random walks. Cold fronts bring wind and clouds.
 func newStockWeather(st *state, start time.Time, n int) stockWeather {
 	p := &st.place
 	h := p.hours(st.seed, n/4+2)

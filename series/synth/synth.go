@@ -2,17 +2,17 @@
 // demonstrations, tests and simulations of large fleets. Programs that store or print the data
 // must label it with Notice.
 //
-// Buildings have the 14 types of NREL's ComStock. Within a type they differ in size,
-// intensity, opening hours, response to weather and regularity. Load is the sum of a base
-// load, a load that follows occupancy, ventilation, and cooling and heating with a thermal
-// lag. All buildings share the same weather. Days and hours vary randomly, and there are
-// holidays, school breaks, unusual days and meter faults.
+// Buildings have the 14 types of NREL's ComStock. Within a type, they differ in size,
+// intensity, opening hours, response to weather and regularity. Load is the sum of a base load,
+// a load that follows occupancy, ventilation, and cooling and heating with a thermal lag. All
+// buildings share the same weather. Days and hours vary randomly, and there are holidays,
+// school breaks, unusual days and meter faults.
 //
-// For one Version, the same Config gives the same bytes on every platform. All arithmetic
-// uses float64 with +, -, *, / and square roots. A product that is an operand of an
-// addition is written float64(x*y). The conversion prevents the compiler from fusing the
-// two operations, which it would do on arm64. The exponentials and sines of package math
-// differ between platforms, so random.go has its own versions.
+// For one Version, the same Config gives the same bytes on every platform. All arithmetic uses
+// float64 with +, -, *, / and square roots. A product that is an operand of an addition is
+// written float64(x*y). The conversion prevents the compiler from fusing the two operations,
+// which it would do on arm64. The exponentials and sines of package math differ between
+// platforms, so random.go contains its own versions.
 package synth
 
 import (
@@ -26,7 +26,8 @@ import (
 // it.
 const Notice = "synthetic data, not measurements"
 
-// Version is increased by every change after which the same Config gives different numbers.
+// Version must be increased by every change after which the same Config gives different
+// numbers.
 const Version = 1
 
 const (
@@ -36,8 +37,8 @@ const (
 	maxDays    = 3660
 )
 
-// Config describes the data to generate. A zero Start, Days, Interval or Zone means the
-// default. Faults with a share of zero do not occur.
+// Config describes the data to generate. If Start, Days, Interval or Zone is zero, its default
+// is used. Faults with a share of zero do not occur.
 type Config struct {
 	Seed     uint64
 	Meters   int           // buildings, numbered from 0
@@ -57,9 +58,9 @@ type Faults struct {
 	Spike  float64 // readings of three to ten times the true value
 }
 
-// ModestFaults returns the faults of a well-maintained fleet. Of its readings, 0.6 % are
-// missing and 0.1 % are stuck, and there is about one spike in four years of a meter's
-// hourly readings.
+// ModestFaults returns the faults of a well-maintained fleet. In such a fleet, 0.6 % of the
+// readings are missing and 0.1 % are stuck, and a meter with hourly readings has about one
+// spike in four years.
 func ModestFaults() Faults {
 	return Faults{Gap: 0.002, Outage: 0.004, Stuck: 0.001, Spike: 0.00003}
 }
@@ -156,8 +157,8 @@ func (c Config) check() error {
 	return nil
 }
 
-// midnight returns the first moment of a local day. It need not be 0:00, because clocks in
-// some zones skip midnight or pass it twice when daylight saving begins or ends.
+// midnight returns the first moment of a local day. It need not be 0:00, because clocks in some
+// zones skip midnight or show it twice when daylight saving begins or ends.
 func midnight(y int, m time.Month, d int, zone *time.Location) time.Time {
 	noon := time.Date(y, m, d, 12, 0, 0, 0, zone)
 	today := func(t time.Time) bool { return t.YearDay() == noon.YearDay() }
@@ -186,11 +187,11 @@ func (g *Generator) Time(k int) time.Time {
 // Weather returns the weather that all buildings share. The caller must not change it.
 func (g *Generator) Weather() Weather { return g.weather }
 
-// Building returns building i. Unless load is nil, it writes the mean load of each interval
-// in kW to load, or NaN where a reading is missing. The result does not depend on earlier
-// calls. Without faults, an hourly load is the mean of the four quarter hours that the same
-// seed gives, and increasing Days only appends readings. Readings are multiples of 0.001 kW
-// for buildings rated below 10 kW, of 0.01 kW below 100 kW, and of 0.1 kW otherwise. It
+// Building returns building i. Unless load is nil, it writes the mean load of each interval in
+// kW to load, or NaN where a reading is missing. The result does not depend on earlier calls.
+// Without faults, an hourly load is the mean of the four quarter hours that the same seed
+// gives, and increasing Days only appends readings. Readings are multiples of 0.001 kW for
+// buildings rated below 10 kW, of 0.01 kW below 100 kW, and of 0.1 kW otherwise. Building
 // panics if i is not below Meters, or if the length of load is not Len.
 func (g *Generator) Building(i int, load []float32) Building {
 	if i < 0 || i >= g.config.Meters {

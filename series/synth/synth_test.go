@@ -79,9 +79,9 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// TestNotFused checks that the assembly contains no fused multiply-add instructions. They
-// change the last bit of a result, which TestPinned rarely detects because readings are
-// rounded.
+// TestNotFused checks that the assembly contains no fused multiply-add instructions. Such
+// instructions can change the last bit of a result, which TestPinned rarely detects because
+// readings are rounded.
 func TestNotFused(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles for arm64")

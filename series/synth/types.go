@@ -3,10 +3,10 @@ package synth
 // kind is a building type. Each number is the middle of the distribution from which
 // traits.draw samples that property.
 //
-// Floor area and number of floors come from DOE's commercial reference buildings.
-// Intensities are chosen so that the annual use per area is typical in EIA's CBECS 2012
-// (table C14), which TestIntensity checks. The other numbers are estimates, tuned until
-// the series resembled measured ones (TestLikeMeasured).
+// Floor area and number of floors come from DOE's commercial reference buildings. Intensities
+// are chosen so that the annual use per area is typical in EIA's CBECS 2012 (table C14), which
+// TestIntensity checks. The other numbers are estimates that were tuned until the series
+// resembled measured series (TestLikeMeasured).
 type kind struct {
 	name   string
 	floor  float64 // floor area in m2

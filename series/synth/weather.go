@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Weather contains the mean weather of every interval. It resembles an inland place at 41
-// degrees north, regardless of the zone.
+// Weather contains the mean weather of every interval. It resembles the weather of an inland
+// place at 41 degrees north, regardless of the zone.
 type Weather struct {
 	Temperature []float32 // dry bulb, in degrees Celsius, multiples of 0.1
 	Humidity    []float32 // relative, in per cent, multiples of 1
@@ -21,8 +21,8 @@ type climate struct {
 	dark                               []float64 // 1 by night, 0 by day
 }
 
-// walk is an autocorrelated random process with mean 0 and variance 1. Its memory is its
-// correlation time.
+// walk is an autocorrelated random process with mean 0 and variance 1. The memory passed to
+// newWalk is the correlation time.
 type walk struct{ x, keep, push float64 }
 
 func newWalk(s *stream, memory time.Duration) walk {
@@ -93,7 +93,8 @@ func newClimate(seed uint64, start time.Time, n int) climate {
 	return c
 }
 
-// solarNoon returns the Unix time of a solar noon, taken as noon of the zone's standard time.
+// solarNoon returns the Unix time of a solar noon, which is assumed to be noon in the zone's
+// standard time.
 func solarNoon(start time.Time) int64 {
 	zone, y := start.Location(), start.Year()
 	_, january := time.Date(y, 1, 15, 0, 0, 0, 0, zone).Zone()
@@ -104,7 +105,7 @@ func solarNoon(start time.Time) int64 {
 // vapour returns a value proportional to the saturation vapour pressure (Magnus formula).
 func vapour(celsius float64) float64 { return exp(17.625 * celsius / (243.04 + celsius)) }
 
-// means returns the mean weather of intervals that are per quarter hours long.
+// means returns the mean weather of intervals that each consist of per quarter hours.
 func (c *climate) means(per int) Weather {
 	mean := func(v []float64, scale float64) []float32 {
 		out := make([]float32, len(v)/per)

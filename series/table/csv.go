@@ -10,8 +10,8 @@ import (
 	"slices"
 )
 
-// maxLine limits the length of a line, so that a file without line breaks need not fit
-// into memory.
+// maxLine limits the length of a line, so that a file without line breaks is not read into
+// memory.
 const maxLine = 1 << 18
 
 // CSV is a table in a text file. It does not use encoding/csv, because that package reads
@@ -143,8 +143,8 @@ func (t *CSV) next() ([]byte, error) {
 // dateLike matches fields that begin with a date.
 var dateLike = regexp.MustCompile(`^\s*(\d{4}[-/]\d{1,2}[-/]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{8})\b`)
 
-// checkFooter returns io.EOF. If a line of the footer has a date in the column where rows have
-// theirs, it returns an error, because the footer was counted for another file and a reading would
+// checkFooter returns io.EOF. If a line of the footer has a date in the date column, it returns
+// an error instead. The number of footer lines is then wrong for this file, and a reading would
 // be lost.
 func (t *CSV) checkFooter() error {
 	var at []int // the fields of the last row that have dates
@@ -185,8 +185,9 @@ func (t *CSV) scan() ([]byte, error) {
 	}
 }
 
-// split splits a line into fields. A field may be quoted, with doubled quotes inside it,
-// but must not contain a line break. It may also be a formula that is a text, ="0123".
+// split splits a line into fields. A field may be quoted, with doubled quotes inside it, but
+// must not contain a line break. It may also be a formula whose value is a string, such as
+// ="0123".
 func (t *CSV) split(line []byte) error {
 	t.fields, t.unquoted = t.fields[:0], t.unquoted[:0]
 	for {
@@ -309,7 +310,7 @@ func (t *CSV) ragged() error {
 	return err
 }
 
-// lineEnds converts the line ends of Windows and old Macs to line feeds.
+// lineEnds converts the line endings of Windows and old Macs to line feeds.
 type lineEnds struct {
 	r  io.Reader
 	cr bool // the previous byte was a carriage return

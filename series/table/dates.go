@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// Dates is the format of the dates in a table. The zero value is the ISO form 2016-01-31,
-// or with slashes 2016/01/31.
+// Dates is the format of the dates in a table. The zero value is the ISO format, such as
+// 2016-01-31, or 2016/01/31 with slashes.
 type Dates struct {
 	order     [3]byte // d, m and y in the order of the fields
 	separator byte    // 0 if there is none
 	short     bool    // the year has two digits
 }
 
-// ParseDates parses a pattern such as dd.mm.yyyy, mm/dd/yyyy, dd-mm-yy or yyyymmdd. The
-// empty pattern and yyyy-mm-dd give the ISO form.
+// ParseDates parses a pattern such as dd.mm.yyyy, mm/dd/yyyy, dd-mm-yy or yyyymmdd. The empty
+// pattern and yyyy-mm-dd give the ISO format.
 func ParseDates(pattern string) (Dates, error) {
 	if pattern == "" || pattern == "yyyy-mm-dd" || pattern == "yyyy/mm/dd" {
 		return Dates{}, nil
@@ -64,8 +64,8 @@ func (d Dates) String() string {
 	return strings.Join(fields, string(d.separator))
 }
 
-// Unix returns the time that texts show, as if it were in UTC, and false if they do not have
-// this form. Clock is empty if the day and the time of day are in one text.
+// Unix returns the time that the strings represent, taken as UTC, and false if they do not have
+// this format. Clock is empty if day also contains the time of day.
 func (d Dates) Unix(day, clock []byte) (unix int64, ok bool) {
 	t, ok := d.scan(day)
 	if !ok || t.day.year < firstYear || t.day.year > lastYear {
@@ -195,7 +195,7 @@ func (p *parser) clock(t *label) {
 }
 
 // rangeEnd consumes the end of a period such as 00:00 - 00:15, which some exports write into
-// one field. The time of the row is the start of the period.
+// one field. The start of the period is the row's time.
 func (p *parser) rangeEnd(d Dates) {
 	rest, ok := bytes.CutPrefix(p.s[min(p.at, len(p.s)):], []byte(" - "))
 	if !ok || p.bad {

@@ -16,13 +16,13 @@ import (
 	"golang.org/x/text/transform"
 )
 
-// Format describes the format of a CSV file. The zero value is UTF-8 with a header in the
-// first line, whose separator is detected, and numbers with a decimal point.
+// Format describes the format of a CSV file. The zero value means UTF-8, a header in the first
+// line, a delimiter that is detected, and numbers with a decimal point.
 type Format struct {
 	// Encoding is one of Encodings, or empty for UTF-8. A byte-order mark takes precedence.
 	Encoding string
-	// Delimiter separates the fields of a line: a comma, a semicolon, a bar, a tab, or 0 for
-	// the one that occurs most often in the header.
+	// Delimiter separates the fields of a line. It is a comma, a semicolon, a bar or a tab. If
+	// it is 0, the one that occurs most often in the header is used.
 	Delimiter byte
 	// Header is the name of a column. The header is the first line that contains it. If
 	// Header is empty, the header is the first line.
@@ -40,7 +40,7 @@ type Format struct {
 	Sheet string
 }
 
-// encodings maps the names of encodings to their decoders. UTF-8 needs none.
+// encodings maps the names of encodings to their decoders. UTF-8 needs no decoder.
 var encodings = map[string]encoding.Encoding{
 	"utf-8":        nil,
 	"windows-1252": charmap.Windows1252,
@@ -95,8 +95,8 @@ var marks = []struct{ bytes, encoding string }{
 	{"\xef\xbb\xbf", "utf-8"}, {"\xff\xfe", "utf-16le"}, {"\xfe\xff", "utf-16be"},
 }
 
-// Mark returns the encoding and the length of the byte-order mark at the start of a text,
-// or an empty string and 0.
+// Mark returns the encoding and the length of the byte-order mark at the start of a text, or an
+// empty string and 0 if there is no mark.
 func Mark(text []byte) (encoding string, length int) {
 	for _, m := range marks {
 		if bytes.HasPrefix(text, []byte(m.bytes)) {
@@ -124,7 +124,8 @@ func Decode(b *bufio.Reader, encoding string) (io.Reader, error) {
 	return b, nil
 }
 
-// CutOff replaces the error for an unexpected end of file with one that explains it.
+// CutOff replaces the error for an unexpected end of file with an error that explains the
+// cause.
 func CutOff(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
 		return fmt.Errorf("the file is truncated (%w); was it copied completely?", io.ErrUnexpectedEOF)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// FuzzCSV checks that no file and no format make the reader panic, and that every number is
-// finite and every time plausible.
+// FuzzCSV checks that no file and no format makes the reader panic, that every number is
+// finite, and that every time is plausible.
 func FuzzCSV(f *testing.F) {
 	f.Add([]byte("Z\xe4hler;Zeit;kWh\n;;kWh\na;1.2.2020 24:00;1.234,5\n"), byte(1), byte(','), byte(1), byte(0), "Zeit")
 	f.Add([]byte("\xff\xfea\x00;\x00b\x00\n\x001\x00;\x002\x00"), byte(2), byte('.'), byte(0), byte(5), "")

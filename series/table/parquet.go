@@ -16,16 +16,16 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// maxPages limits the memory of the pages that are read at a time, one of each column. It
-// applies to the sizes stated in page headers. Memory for a page is allocated before the page
-// is read, and the header of a page of a kilobyte can state hundreds of megabytes. Columns that
-// hardly change often have pages that contain a whole row group.
+// maxPages limits the memory of the pages that are read at the same time, which are one page of
+// each column. The limit applies to the sizes stated in page headers, because memory for a page
+// is allocated before the page is read, and the header of a kilobyte page can state hundreds of
+// megabytes. In a column that hardly changes, a page often contains a whole row group.
 const (
 	maxPages   = 64 << 20
 	valueBytes = 8
 )
 
-// file is a Parquet file. It reads the wanted columns of a Parquet file in parallel, a page at a time.
+// file is a Parquet file. Its wanted columns are read in parallel, one page at a time.
 type file struct {
 	r      io.ReaderAt
 	size   int64
@@ -33,7 +33,7 @@ type file struct {
 	leaves []leaf
 }
 
-// leaf is a column of the schema that has values, as opposed to a group of columns.
+// leaf is a schema column with values, as opposed to a group of columns.
 type leaf struct {
 	name  string
 	node  parquet.Node
@@ -73,9 +73,9 @@ func OpenParquet(r io.ReaderAt, size int64) (Table, error) {
 	return t, nil
 }
 
-// guard turns a panic into an error. parquet-go panics on some damaged files with
-// contradictory contents, and fuzzing finds new cases in every version. f must not call
-// back into our code, because guard would hide panics there.
+// guard turns a panic into an error. parquet-go panics on some damaged files whose contents are
+// contradictory, and fuzzing finds new cases in every version. f must not call back into our
+// code, because guard would hide panics there.
 func guard(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -157,7 +157,7 @@ func eachRow(rows int64, row *int, columns []columnReader, convert []func(*parqu
 }
 
 // checkPages checks that the pages of a column chunk lie within the file, and subtracts the
-// memory of the largest one from the memory that is left.
+// memory of the largest page from the memory that is left.
 func (t *file) checkPages(memory *int64, meta *format.ColumnMetaData) error {
 	start := meta.DataPageOffset
 	if meta.DictionaryPageOffset != 0 {
@@ -304,8 +304,8 @@ func converter(t parquet.Type) (func(*parquet.Value) Cell, error) {
 		return func(v *parquet.Value) Cell { return Number(v.Double()) }, nil
 	case parquet.Int96:
 		return func(v *parquet.Value) Cell {
-			// Older writers store times as nanoseconds of the day and Julian day, without
-			// a zone.
+			// Older writers store times as a Julian day and the nanoseconds within the day,
+			// without a zone.
 			x := v.Int96()
 			nanos := int64(x[1])<<32 | int64(x[0])
 			day := int64(x[2]) - 2440588

@@ -17,20 +17,20 @@ import (
 	"github.com/xuri/excelize/v2"
 )
 
-// Limits on the parts of a spreadsheet that are read. A spreadsheet is a compressed archive,
-// so a small file can be large.
+// Limits on the parts of a spreadsheet that are read. A spreadsheet is a compressed archive, so
+// a small file can have large contents.
 const (
 	maxUnpacked = 256 << 20
 	maxText     = 256 << 20
 	// looked is the number of rows from which a sheet and the styles of its columns are
 	// recognised.
 	looked = 200
-	// enough is the minimum number of dates in a column of a table of readings; a cover or a
-	// monthly summary has fewer.
+	// enough is the minimum number of dates in the date column of a table of readings. A cover
+	// sheet or a monthly summary has fewer.
 	enough = looked / 2
 )
 
-// Sheet is a sheet as text.
+// Sheet is a sheet converted to CSV text.
 type Sheet struct {
 	Name string
 	Text []byte
@@ -41,7 +41,7 @@ type Sheet struct {
 // errNot is the error for a file that lacks a mandatory part of a spreadsheet.
 var errNot = errors.New("the spreadsheet cannot be read; export it as CSV")
 
-// check returns an error for an archive that is not a spreadsheet, and names its type.
+// check returns an error that names the type of an archive if it is not a spreadsheet.
 func check(parts *zip.Reader) error {
 	has := func(prefix string) bool {
 		return slices.ContainsFunc(parts.File, func(f *zip.File) bool { return strings.HasPrefix(f.Name, prefix) })
@@ -57,7 +57,7 @@ func check(parts *zip.Reader) error {
 	return errors.New("this is a zip archive but not a spreadsheet; unpack it")
 }
 
-// OpenSheet returns a sheet of a spreadsheet, which is the one with the given name, or the first
+// OpenSheet returns the sheet with the given name or, if the name is empty, the first sheet
 // with a column of dates.
 func OpenSheet(r io.ReaderAt, size int64, name string) (*Sheet, error) {
 	parts, err := zip.NewReader(r, size)
@@ -82,8 +82,8 @@ func OpenSheet(r io.ReaderAt, size int64, name string) (*Sheet, error) {
 	if name != "" && !slices.Contains(all, name) {
 		return nil, fmt.Errorf("there is no sheet %q; there are %s", name, strings.Join(all, ", "))
 	}
-	// A cover may also have a date, so a sheet with few dates is chosen only if no other has
-	// more.
+	// A cover sheet may also have a date, so a sheet with few dates is chosen only if no other
+	// sheet has more.
 	chosen, column, most := name, 0, 0
 	for _, s := range all {
 		if name != "" && s != name {
@@ -110,7 +110,8 @@ func OpenSheet(r io.ReaderAt, size int64, name string) (*Sheet, error) {
 	return out, err
 }
 
-// lineBreaks replaces line breaks in a cell, which a line of the text must not contain.
+// lineBreaks replaces line breaks in a cell, because a line of the CSV text must not contain
+// any.
 var lineBreaks = strings.NewReplacer("\r\n", " ", "\n", " ", "\r", " ")
 
 type book struct {
@@ -131,8 +132,8 @@ const (
 	clock
 )
 
-// hasDay and hasTime match the codes of number formats with dates and times of day. Texts in quotes
-// and colours in brackets are not codes.
+// hasDay and hasTime match the codes of number formats with dates and times of day. Strings in
+// quotes and colours in brackets are not codes.
 var (
 	quoted     = regexp.MustCompile(`"[^"]*"|\\.|\[[^\]]*\]`)
 	hasDay     = regexp.MustCompile(`(?i)[yd]`)
@@ -198,8 +199,9 @@ func (b *book) each(sheet string, do func(row int, cells []string) (more bool, e
 	return rows.Error()
 }
 
-// dates returns the column with the most dates at a sheet's beginning, counted from 1, and their
-// number. A title may contain a date in another column, such as the day of the export.
+// dates returns the column with the most dates at the beginning of a sheet, counted from 1, and
+// the number of these dates. A title may contain a date in another column, such as the day of
+// the export.
 func (b *book) dates(sheet string) (best, n int, err error) {
 	count := map[int]int{}
 	err = b.each(sheet, func(row int, cells []string) (bool, error) {
@@ -220,7 +222,7 @@ func (b *book) dates(sheet string) (best, n int, err error) {
 	return best, count[best], err
 }
 
-// value returns a cell as text, and its kind.
+// value returns a cell's content as a string, and its kind.
 func (b *book) value(sheet string, column, row int, text string) (string, styleKind, error) {
 	x, err := strconv.ParseFloat(text, 64)
 	if err != nil || text == "" {

@@ -13,9 +13,9 @@ import (
 	"github.com/xuri/excelize/v2"
 )
 
-// styles has the styles of the numbers in a sheet: the style of each cell in the first rows
-// and, for all other rows, the most frequent of these in the column. Excelize looks up a style
-// in the whole sheet and parses all of it into memory for that.
+// styles holds the styles of the numbers in a sheet: the style of each cell in the first rows
+// and, for all other rows, the most frequent of these styles in the column. Excelize would
+// parse the whole sheet into memory to look up a style.
 type styles struct {
 	first map[[2]int]int // by column and row
 	usual map[int]int    // by column
@@ -29,7 +29,8 @@ func (s *styles) of(column, row int) int {
 	return s.usual[column]
 }
 
-// summarize finds the most frequent styles, and the lowest one among equally frequent styles.
+// summarize finds the most frequent style of each column. Of equally frequent styles, it takes
+// the lowest.
 func (s *styles) summarize() {
 	counts := map[int]map[int]int{}
 	for at, id := range s.first {
@@ -110,7 +111,7 @@ func attribute(e xml.StartElement, name string) string {
 	return ""
 }
 
-// partOf returns the name of the file with a sheet.
+// partOf returns the name of the file that contains a sheet.
 func partOf(parts *zip.Reader, sheet string) (string, error) {
 	const workbook = "xl/workbook.xml"
 	var book struct {

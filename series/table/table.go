@@ -20,13 +20,13 @@ import (
 type Table interface {
 	// Columns returns the names of the columns in the file.
 	Columns() []string
-	// Each calls f for every row with the cells of the wanted columns, which are valid
-	// only during the call. It stops at the first error of f and returns it with the
-	// position of the row.
+	// Each calls f for every row with the cells of the wanted columns, which are valid only
+	// during the call. It stops at the first error of f and returns that error with the position
+	// of the row.
 	Each(wanted []int, f func(cells []Cell) error) error
 }
 
-// FirstColumn takes the place of the name of a first column that has none.
+// FirstColumn is used as the name of a first column without a name.
 const FirstColumn = "(first column)"
 
 // Cell is one value of a table.
@@ -35,7 +35,7 @@ type Cell struct {
 	decimal byte    // the decimal separator of a text, or 0 for a point without thousands separators
 	text    []byte  // the text, or the text that marks an empty cell as missing
 	number  float64 // the value of a number or an integer
-	// integer is the value of an integer, or the Unix time of a time.
+	// integer is the value of an integer cell, or the Unix time of a time cell.
 	integer  int64
 	local    bool // the time has no UTC offset
 	fraction bool // the time is not a whole second
@@ -82,7 +82,7 @@ func Integer(v int64) Cell {
 }
 
 // Time returns the cell for a time in Unix seconds. Local means that the time is on a clock
-// whose zone is not known, and fraction means that it is not a whole second.
+// whose zone is not known, and fraction means that the time is not a whole second.
 func Time(unix int64, local, fraction bool) Cell {
 	return Cell{kind: kindTime, integer: unix, local: local, fraction: fraction}
 }
@@ -145,8 +145,8 @@ func (c *Cell) Value() (float64, error) {
 // maxNumber is the length of the longest number that ParseNumber accepts, in bytes.
 const maxNumber = 48
 
-// ParseNumber parses a number with the given decimal separator. It may have thousands
-// separators, between groups of three digits.
+// ParseNumber parses a number with the given decimal separator. The number may have thousands
+// separators between groups of three digits.
 func ParseNumber(s []byte, decimal byte) (v float64, ok bool) {
 	var buf [maxNumber]byte
 	out := buf[:0]
@@ -180,7 +180,7 @@ func ParseNumber(s []byte, decimal byte) (v float64, ok bool) {
 	return finite(string(out))
 }
 
-// finite parses a number in the usual form. Infinity is not accepted.
+// finite parses a number in the usual format. Infinity is not accepted.
 func finite(s string) (float64, bool) {
 	if v, err := strconv.ParseFloat(s, 64); err == nil && !math.IsInf(v, 0) && v == v {
 		return v, true
@@ -202,7 +202,7 @@ func thousands(s []byte, decimal byte) int {
 	return 0
 }
 
-// Clip shortens a text for an error message.
+// Clip shortens a string for an error message.
 func Clip(s []byte) string {
 	if len(s) > 60 {
 		return string(s[:60]) + "..."
@@ -210,5 +210,5 @@ func Clip(s []byte) string {
 	return string(s)
 }
 
-// IsTime reports whether the cell is a time, as opposed to the text of one.
+// IsTime reports whether the cell is a time, as opposed to a string that represents one.
 func (c *Cell) IsTime() bool { return c.kind == kindTime }

@@ -56,7 +56,7 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestDates checks times that are not in the ISO form.
+// TestDates checks times that are not in the ISO format.
 func TestDates(t *testing.T) {
 	for _, c := range []struct{ pattern, text, want string }{
 		{"dd.mm.yyyy", "31.01.2016 23:15", "2016-01-31T23:15:00Z"},
@@ -128,7 +128,6 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// TestFormats reads the same table in several encodings and with lines around it.
 func TestSplit(t *testing.T) {
 	for line, want := range map[string][]string{
 		`a;"b;c";`:                {"a", "b;c", ""},
@@ -142,6 +141,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
+// TestFormats reads the same table in several encodings and with lines around it.
 func TestFormats(t *testing.T) {
 	utf16 := func(s string, big bool) string {
 		var b strings.Builder

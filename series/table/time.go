@@ -8,8 +8,8 @@ import (
 	"loadstar/series"
 )
 
-// Clock converts the times of a table to instants. It caches the UTC offsets of the latest
-// day, because most rows are on the same day as the row before.
+// Clock converts the times of a table to instants. It caches the UTC offsets of the latest day,
+// because most rows are on the same day as the previous row.
 type Clock struct {
 	zone  *time.Location
 	shift int64 // seconds from the start of the interval to its label
@@ -38,7 +38,8 @@ type date struct{ year, month, day int }
 // or from a mistake.
 const firstYear, lastYear = 1971, 2199
 
-// ErrNonexistent means that a local time is within the hour that clocks skip.
+// ErrNonexistent means that a local time is within the hour that clocks skip when they are put
+// forward.
 var ErrNonexistent = errors.New("this local time does not exist: clocks skip it")
 
 // Instant returns the start of the interval that a time cell stands for.
@@ -81,7 +82,7 @@ func (r *Clock) Instant(c *Cell) (series.Instant, error) {
 	return r.at(t)
 }
 
-// Join returns the start of the interval whose day and time of day are in two cells.
+// Join returns the start of the interval that a day and a time of day in two cells stand for.
 func (r *Clock) Join(day, at *Cell) (series.Instant, error) {
 	if day.kind == kindEmpty || at.kind == kindEmpty {
 		return series.Instant{}, errors.New("the date or the time is missing; delete the line if it is a total")
@@ -122,9 +123,9 @@ type label struct {
 	zoned   bool
 }
 
-// scanISO parses YYYY-MM-DD, T or a space, HH:MM, :SS, a fraction of zeros, and Z or an
-// offset. Everything but the date is optional. Slashes may replace the dashes, and 24:00
-// is the end of the day.
+// scanISO parses, in this order, YYYY-MM-DD, T or a space, HH:MM, :SS, a fraction of zeros, and
+// Z or an offset. Everything but the date is optional. Slashes may replace the dashes, and
+// 24:00 is the end of the day.
 func scanISO(s []byte) (t label, ok bool) {
 	p := parser{s: s}
 	t.day.year = p.digits(4)
@@ -136,7 +137,7 @@ func scanISO(s []byte) (t label, ok bool) {
 	return t, !(p.bad || p.at < len(s) || t.day.month < 1 || t.day.month > 12 || t.day.day < 1 || t.day.day > daysIn(t.day.year, t.day.month))
 }
 
-// isoClock consumes what follows the date in the ISO form.
+// isoClock consumes what follows the date in the ISO format.
 func (p *parser) isoClock(t *label) {
 	if p.peek() == 'T' || p.peek() == ' ' {
 		p.at++
@@ -166,9 +167,8 @@ func (p *parser) isoClock(t *label) {
 }
 
 // local converts a time on the table's clock to an instant. For labels at the end of an
-// interval it subtracts the interval from the instant, not from the label. After clocks
-// were put forward at 02:00, the label 03:00 therefore stands for the hour that starts at
-// 01:00.
+// interval, it subtracts the interval from the instant, not from the label. After clocks were
+// put forward at 02:00, the label 03:00 therefore stands for the hour that starts at 01:00.
 func (r *Clock) local(day date, seconds int64) (series.Instant, error) {
 	if day != r.day {
 		r.enter(day)
@@ -196,8 +196,8 @@ func (r *Clock) utcOffset(unix int64) int64 {
 	return int64(offset)
 }
 
-// enter computes the UTC offsets for a day: two hours before its start, and two hours after
-// its end. It does not use midnight, because the clocks of some zones change at midnight.
+// enter computes the UTC offsets two hours before the start of a day and two hours after its
+// end. It does not use midnight, because the clocks of some zones change at midnight.
 func (r *Clock) enter(day date) {
 	midnight := utcMidnight(day)
 	r.day, r.midnight = day, midnight
@@ -223,7 +223,7 @@ func daysIn(year, month int) int {
 	return 31
 }
 
-// parser reads a text from left to right. It sets bad at the first mismatch.
+// parser reads a string from left to right. It sets bad at the first mismatch.
 type parser struct {
 	s   []byte
 	at  int
@@ -272,7 +272,7 @@ func (p *parser) digits(n int) int {
 	return v
 }
 
-// offset consumes +HH, +HHMM or +HH:MM and returns it in seconds.
+// offset consumes a UTC offset such as +HH, +HHMM or +HH:MM, and returns it in seconds.
 func (p *parser) offset() int64 {
 	sign := int64(1)
 	if p.one('+', '-') == '-' {

@@ -20,8 +20,8 @@ type Source struct {
 	Country     string // whose public holidays apply; may be empty
 	Interval    time.Duration
 	Weather     series.Weather // may be empty
-	// LabelNames and StaticNames name the properties of a meter: labels are text,
-	// statics are numbers.
+	// LabelNames and StaticNames name the properties of a meter: labels are strings, statics are
+	// numbers.
 	LabelNames, StaticNames []string
 	// Each calls f for every meter, with its labels, and stops at the first error of f.
 	Each func(f func(m series.Meter, labels []string) error) error

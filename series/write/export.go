@@ -14,12 +14,13 @@ import (
 	"loadstar/series"
 )
 
-// maxExport limits the values of an export, which are in memory while it is written.
+// maxExport limits the number of values in an export, because they are in memory while the
+// export is written.
 const maxExport = 50_000_000
 
 // Export writes the readings in the format of German spreadsheet exports, with a column per
-// meter, local times, semicolons, decimal commas, and units below the header. The first
-// line describes the data. It omits the weather.
+// meter, local times, semicolons, decimal commas, and units below the header. The first line
+// describes the data. Export omits the weather.
 func Export(path string, s Source) error {
 	zone, err := time.LoadLocation(s.Zone)
 	if err != nil {

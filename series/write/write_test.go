@@ -49,7 +49,7 @@ func same(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(x, y float32) bool { return x == y || x != x && y != y })
 }
 
-// TestRoundTrip checks that written files read back with the same values.
+// TestRoundTrip checks that reading written files returns the same values.
 func TestRoundTrip(t *testing.T) {
 	dir := t.TempDir()
 	meters := fleet()

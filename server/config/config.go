@@ -28,17 +28,17 @@ type Config struct {
 	Dir       string   `yaml:"dir" about:"the server's folder"`
 	Roles     []string `yaml:"roles,flow" about:"roles of this process: gateway, coordinator"`
 	Listen    string   `yaml:"listen" about:"address for agents and operators"`
-	Operators string   `yaml:"operators" about:"address for operators alone, where agents and strangers cannot take connections; empty means that of agents"`
+	Operators string   `yaml:"operators" about:"address only for operators, so that agents and strangers cannot use up its connections; empty means that operators use the address of agents"`
 	Hosts     []string `yaml:"hosts,flow" about:"names and IP addresses of the server, for its certificate"`
 	Watch     string   `yaml:"watch" about:"address for /metrics, /healthz, /readyz and /limited; empty to disable"`
-	Notify    string   `yaml:"notify" about:"address that is notified when faults begin and end: https://HOST/PATH gets JSON, ntfy:https://HOST/TOPIC the form of ntfy; empty to disable"`
+	Notify    string   `yaml:"notify" about:"address that is notified when faults begin and end: https://HOST/PATH gets JSON, ntfy:https://HOST/TOPIC gets the format of ntfy; empty to disable"`
 	Store     Store    `yaml:"store"`
 	Agents    Agents   `yaml:"agents"`
 	Limits    Limits   `yaml:"limits"`
 	Rounds    Rounds   `yaml:"rounds"`
 	Keys      Keys     `yaml:"keys"`
 	Region    Region   `yaml:"region"`
-	Keepers   []string `yaml:"keepers,flow" about:"keepers that private plans may name, as 'NAME=https://HOST:PORT sha256:IDENTITY'"`
+	Keepers   []string `yaml:"keepers,flow" about:"keepers that private plans can name, as 'NAME=https://HOST:PORT sha256:IDENTITY'"`
 	Web       Web      `yaml:"web"`
 	Log       Log      `yaml:"log"`
 }
@@ -46,10 +46,10 @@ type Config struct {
 // Store configures the location of a server's data, and how long it is kept.
 type Store struct {
 	Database     string          `yaml:"database" about:"sqlite:PATH or postgres://…; empty means SQLite in the server's folder"`
-	Blobs        string          `yaml:"blobs" about:"folder for weights, or s3://HOST/BUCKET/PREFIX with keys from the environment; empty means a folder in the server's"`
-	BlobsCA      string          `yaml:"blobs_ca" about:"file with the certificate authorities of the S3 store; empty means the system's"`
-	AllowLoss    bool            `yaml:"allow_loss" about:"start although a setting of the database or the disk can lose counted updates"`
-	KeepReceipts config.Duration `yaml:"keep_receipts" about:"time for which receipts and declines of merged rounds are kept, and members of ended runs; 0s keeps them indefinitely"`
+	Blobs        string          `yaml:"blobs" about:"folder for weights, or s3://HOST/BUCKET/PREFIX with keys from the environment; empty means a folder in the server's folder"`
+	BlobsCA      string          `yaml:"blobs_ca" about:"file with the certificate authorities of the S3 store; empty means the system's authorities"`
+	AllowLoss    bool            `yaml:"allow_loss" about:"start even if a setting of the database or the disk can cause the loss of counted updates"`
+	KeepReceipts config.Duration `yaml:"keep_receipts" about:"time for which receipts and declines of merged rounds, and the members of ended runs, are kept; 0s keeps them indefinitely"`
 	KeepAudit    config.Duration `yaml:"keep_audit" about:"time for which the audit log is kept; 0s keeps it indefinitely"`
 	Revocations  string          `yaml:"revocations" about:"file with the list of all revocations, which a restore needs; empty means revocations.jsonl in the server's folder"`
 }
@@ -58,15 +58,15 @@ type Store struct {
 type Agents struct {
 	Poll         config.Duration `yaml:"poll" about:"interval between an agent's calls in a small fleet"`
 	MaxPoll      config.Duration `yaml:"max_poll" about:"longest interval between an agent's calls"`
-	Seen         config.Duration `yaml:"seen" about:"a run asks the clients of agents that were seen within this time; 0s means three intervals between calls, at least 10m"`
+	Seen         config.Duration `yaml:"seen" about:"a run asks the clients of agents that were seen within this time; 0s means three intervals between calls or 10m, whichever is longer"`
 	Certificates config.Duration `yaml:"certificates" about:"validity of agents' certificates"`
-	Grace        config.Duration `yaml:"grace" about:"time after its expiry in which an agent can still renew its certificate"`
+	Grace        config.Duration `yaml:"grace" about:"time after the expiry of an agent's certificate during which the agent can still renew it"`
 }
 
 // Limits bounds the requests of agents and strangers.
 type Limits struct {
 	Rate         float64 `yaml:"rate" about:"maximum calls per second of the whole fleet"`
-	AddressRate  float64 `yaml:"address_rate" about:"new connections per second of one address; 0 turns off all limits by address, for a proxy that hides addresses"`
+	AddressRate  float64 `yaml:"address_rate" about:"maximum number of new connections per second from one address; 0 turns off all limits per address, which is needed behind a proxy that hides addresses"`
 	AgentClients int     `yaml:"agent_clients" about:"maximum number of clients of an agent or region"`
 }
 
@@ -74,7 +74,7 @@ type Limits struct {
 type Rounds struct {
 	Lease       config.Duration `yaml:"lease" about:"time without contact after which an agent's task is lost"`
 	LongestTurn config.Duration `yaml:"longest_turn" about:"longest time for a task, even if its agent stays in contact; 0s means no limit"`
-	Lead        config.Duration `yaml:"lead" about:"time until another coordinator replaces one that crashed"`
+	Lead        config.Duration `yaml:"lead" about:"time after which another coordinator replaces a coordinator that crashed"`
 	Data        string          `yaml:"data" about:"the coordinator's own dataset: a dataset.yaml, a folder with one, or a prepared file"`
 	Root        string          `yaml:"root" about:"data folder, for a dataset.yaml with rooted: true; empty means $LOADSTAR_DATA"`
 }
@@ -94,20 +94,20 @@ type Region struct {
 // Web configures the dashboard.
 type Web struct {
 	Listen      string `yaml:"listen" about:"address for the dashboard, such as 127.0.0.1:7445; empty to disable"`
-	CertFile    string `yaml:"cert_file" about:"certificate of the dashboard (PEM); it may be renewed while the server runs"`
-	KeyFile     string `yaml:"key_file" about:"key of the dashboard's certificate (PEM)"`
-	BehindProxy bool   `yaml:"behind_proxy" about:"a proxy in front of the dashboard has the certificate"`
-	URL         string `yaml:"url" about:"address under which browsers reach the dashboard, for links; empty means that of listen"`
+	CertFile    string `yaml:"cert_file" about:"file with the certificate of the dashboard (PEM), which can be renewed while the server runs"`
+	KeyFile     string `yaml:"key_file" about:"file with the key of the dashboard's certificate (PEM)"`
+	BehindProxy bool   `yaml:"behind_proxy" about:"true if a proxy in front of the dashboard has the certificate"`
+	URL         string `yaml:"url" about:"address at which browsers reach the dashboard, which links contain; empty means the address of listen"`
 	ReadOnly    bool   `yaml:"read_only" about:"refuse all changes from the dashboard"`
 	OIDC        OIDC   `yaml:"oidc"`
 }
 
 // OIDC configures an OpenID Connect provider.
 type OIDC struct {
-	Issuer           string   `yaml:"issuer" about:"address of an OpenID Connect provider with which people may sign in to the dashboard"`
+	Issuer           string   `yaml:"issuer" about:"address of an OpenID Connect provider with which people can sign in to the dashboard"`
 	ClientID         string   `yaml:"client_id" about:"the provider's ID of this server"`
-	ClientSecretFile string   `yaml:"client_secret_file" about:"file with the client's secret; empty means a public client"`
-	Claim            string   `yaml:"claim" about:"claim of the ID token that decides the role"`
+	ClientSecretFile string   `yaml:"client_secret_file" about:"file with the secret of this client of the provider; empty means a public client"`
+	Claim            string   `yaml:"claim" about:"claim of the ID token that determines the role"`
 	Roles            []string `yaml:"roles,flow" about:"values of the claim for each role, such as [viewer=staff, operator=grid, admin=it]"`
 }
 

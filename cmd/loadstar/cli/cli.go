@@ -33,11 +33,11 @@ const ExitCodes = `Exit codes:
   0  success
   1  failure; the last line on standard error has the reason
   2  wrong command, flag or argument
-  3  the command worked and found a problem: data check in the data, doctor on this
-     machine, forecast --strict a row that is not from the model
+  3  the command worked and found a problem: faulty data (data check), a failed
+     check (doctor), or a row that is not from the model (forecast --strict)
   4  the server cannot be reached
-  5  the server refuses: the user does not have the role for this, or no valid
-     certificate`
+  5  the server refuses the call: the user's role does not allow it, or the user
+     has no valid certificate`
 
 // coded is an error with its own exit code.
 type coded struct {

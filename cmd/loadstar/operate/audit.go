@@ -61,10 +61,10 @@ func newAuditExport() *cobra.Command {
 		Use:   "export",
 		Short: "Write the audit log as lines of JSON, oldest first, for another system",
 		Long: `Write the audit log as lines of JSON, oldest first. Each line has an id, the
-time, the actor, the action, its subject and a detail.
+time, the actor, the action, the subject of the action and a detail.
 
-The id of the last line is the cursor. --after continues after it without
-omission or repetition. With -o the command appends the lines to a file, and
+To continue an export without omitting or repeating an event, pass the id of the
+last line to --after. With -o the command appends the lines to a file, and
 automatically continues after the file's last line. An event is exported ten
 seconds after it happened.`,
 		Example: "  loadstar audit export -o /var/log/loadstar/audit.jsonl\n" +

@@ -44,13 +44,14 @@ func newCertificateCreate() *cobra.Command {
 			fmt.Fprintf(cmd.ErrOrStderr(), "to use it: loadstar whoami --server %s --operator %s\n", c.server, dir)
 		}, nil
 	})
-	cmd.Long = `Create a certificate that lets a user call the server from the command line.
-The private key is created on this machine and is not sent to the server. The
-folder is what --operator takes; give it to the user over a secure channel.
+	cmd.Long = `Create a certificate that lets a user call the server from the command line. The
+private key is created on this machine and is not sent to the server. The
+command writes the key and the certificate to a new folder. Give this folder to
+the user over a secure channel. The user passes the folder to --operator.
 
 After a rotation of the server's certificate authority, the user's next command
-gets a new certificate with the same expiry, and the new roots, and writes them
-to the folder.`
+receives the new roots and a new certificate with the same expiry, and writes
+them to the folder.`
 	cmd.Example = "  loadstar user certificate create anna -o anna-operator"
 	cmd.Flags().StringVarP(&dir, "output", "o", "", "new `folder` for key.pem, cert.pem and ca.pem (default NAME-operator)")
 	cmd.Flags().DurationVar(&ttl, "ttl", 90*24*time.Hour, "time until the certificate expires, at most 8784h")
@@ -103,7 +104,7 @@ func newCertificateList() *cobra.Command {
 			})
 		}, err
 	})
-	cmd.Long = "List the certificates that have not expired. The serial numbers are shortened; --json shows them in full."
+	cmd.Long = "List the certificates that have not expired. The table shortens serial numbers;\n--json shows them in full."
 	return cmd
 }
 
@@ -114,10 +115,11 @@ func newCertificateRevoke() *cobra.Command {
 			fmt.Fprintf(w, "revoked certificate %s of user %s, and ended the user's sessions and login links\n", r.Certificate.Serial[:12], r.Certificate.User)
 		}, err
 	})
-	cmd.Long = `Revoke a user's certificate. The server refuses it from the next call, even on
-open connections, together with those that it was renewed from or to after a
-rotation. It also ends the user's sessions and login links. The user's other
-certificates stay valid. SERIAL may be shortened. If the server's own certificate, that of the
-user local, was revoked, the server writes a new one when it starts.`
+	cmd.Long = `Revoke a user's certificate. The server refuses the certificate from the next
+call, even on open connections. The server also refuses earlier and later
+certificates that are linked to it by a renewal after a rotation. The user's
+sessions and login links end, but the user's other certificates stay valid.
+SERIAL can be shortened. If you revoke the server's own certificate, which
+belongs to the user local, the server writes a new one when it starts.`
 	return cmd
 }

@@ -64,9 +64,9 @@ func newClientRevoke() *cobra.Command {
 		Use:   "revoke CLIENT",
 		Short: "Revoke a client, or an agent with all its clients",
 		Long: `Revoke a client, or an agent with all its clients. The server rejects all
-further calls on its behalf and withdraws its open tasks. Updates that are
-already counted stay counted. The clients of a revoked agent stay bound to it
-until loadstar client free.`,
+further calls on behalf of the revoked client or agent, and withdraws its open
+tasks. Updates that have been counted stay counted. The clients of a revoked
+agent stay bound to it until 'loadstar client free' releases them.`,
 		Example: "  loadstar client revoke meter-0042\n  loadstar client revoke --agent 3bqk7wq2nd5p",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -110,10 +110,10 @@ func newClientFree() *cobra.Command {
 				fmt.Fprintf(w, "freed %s of agent %s; the first agent that announces one gets it\n", cli.Count(int(r.Clients), "client"), q.Agent)
 			}, err
 		})
-	cmd.Long = `Let other agents take over the clients of a revoked agent, or one of them. The
-first agent that announces a client then gets it, within the limits of its
-token. A client that was itself revoked stays revoked. An agent announces
-refused clients again within ten minutes, or when it starts.`
+	cmd.Long = `Let other agents take over all clients of a revoked agent, or only CLIENT. The
+first agent that announces such a client then gets it, within the limits of the
+agent's token. A client that was itself revoked stays revoked. An agent
+announces refused clients again within ten minutes, or when it starts.`
 	cmd.Example = "  loadstar client free --agent 3bqk7wq2nd5p\n  loadstar client free --agent 3bqk7wq2nd5p meter-0042"
 	cmd.Flags().StringVar(&q.Agent, "agent", "", "`id` of the revoked agent")
 	return cmd

@@ -16,11 +16,12 @@ func newContext() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "context",
 		Short: "Store the servers that you work with",
-		Long: `Store the servers that you work with, so that --server and --operator
-need not be repeated. Flags take precedence over the environment (LOADSTAR_SERVER,
-LOADSTAR_OPERATOR, LOADSTAR_CONTEXT), and the environment over the context. The file
-is loadstar/config.yaml in $XDG_CONFIG_HOME or ~/.config. It contains paths of
-credentials, not the credentials themselves.`,
+		Long: `Store the servers that you work with, so that you need not repeat --server and
+--operator. Flags take precedence over the environment (LOADSTAR_SERVER,
+LOADSTAR_OPERATOR, LOADSTAR_CONTEXT), and the environment takes precedence over
+the context. Contexts are stored in loadstar/config.yaml in $XDG_CONFIG_HOME or
+~/.config. This file contains the paths of credentials, not the credentials
+themselves.`,
 		Example: "  loadstar context add home --server https://server.example.org:7443 --operator ~/operator\n  loadstar context use home",
 	}
 	cmd.AddCommand(newContextAdd(), newContextUse(), newContextList(), newContextRemove())

@@ -46,12 +46,12 @@ func newFleetList() *cobra.Command {
 			}, err
 		})
 	cmd.Long = `List agents and what they reported about themselves. An agent is quiet if the
-server has not seen it for three times the interval between its calls, and at
-least two minutes. An agent reports its clock and version when it announces its
-clients. The token is the one that it last joined with. An agent is copied if
-two machines were seen with its certificates. FINDINGS is the number of its
-clients that reported problems with their readings. The agent's own page names
-these clients.`
+server has not seen it for three times the interval between its calls or for two
+minutes, whichever is longer. An agent reports its clock and version when it
+announces its clients. TOKEN is the token with which the agent last joined. An
+agent is copied if two machines were seen with its certificates. FINDINGS is the
+number of the agent's clients that reported problems with their readings. The
+agent's own page names these clients.`
 	cmd.Flags().StringVar(&q.After, "after", "", "list agents after this `id`")
 	cmd.Flags().Int32Var(&q.Limit, "limit", 100, "maximum number of agents, up to 1000")
 	cmd.Flags().StringVar(&q.Name, "name", "", "list agents whose name or id begins with this `text`")
@@ -90,7 +90,7 @@ token, and let it have the clients: loadstar client free --agent %s
 			}
 		}, nil
 	})
-	cmd.Long = "Show what an agent reported about itself, the token with which it joined, and\nwhether its identity was copied. AGENT is an id, or the beginning of an id or a\nname that only one agent has."
+	cmd.Long = "Show what an agent reported about itself, the token with which it joined, and\nwhether its identity was copied. AGENT is the id of an agent, or the beginning\nof an id or a name. The beginning must identify a single agent."
 	return cmd
 }
 
@@ -191,7 +191,7 @@ func printTurns(out io.Writer, turns []*v1.Turn, ofRound bool) {
 func newRunTurns() *cobra.Command {
 	var number int64
 	q := &v1.ListTurnsRequest{}
-	cmd := serverCommand("turns RUN", "List the clients that a round asked, and what became of them", cobra.ExactArgs(1),
+	cmd := serverCommand("turns RUN", "List the clients that a round asked to train, and the outcomes", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
 			id, err := c.run(cmd.Context(), args[0])
 			if err != nil {
@@ -223,10 +223,10 @@ func newRunTurns() *cobra.Command {
 				}
 			}, err
 		})
-	cmd.Long = `List the turns of a round: the clients that are asked, and those that were
-counted, declined or lost. The norm is the size of a client's update after
-clipping. Updates that reached the limit are marked. Rounds are numbered from 1,
-and in JSON from 0 as in the API.`
+	cmd.Long = `List the turns of a round: the clients that the round asked to train, and
+whether each turn is still open, counted, declined or lost. NORM is the size of
+a client's update after clipping. Clipped updates are marked. Rounds are
+numbered from 1, but in JSON from 0 as in the API.`
 	cmd.Example = "  loadstar run turns @last\n  loadstar run turns k3v --round 12 --csv"
 	cmd.Flags().Int64Var(&number, "round", 0, "`number` of the round, from 1 (default the newest)")
 	cmd.Flags().StringVar(&q.After, "after", "", "list turns after this `client`")

@@ -30,10 +30,11 @@ func KeeperCommand() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "keeper",
-		Short: "Hold the keys of private runs, so that the server learns sums only",
+		Short: "Hold the keys of private runs, so that the server learns only sums",
 		Long: `Hold the keys of private runs. In a private run, agents mask their results with
-keys that they share with a keeper. The keeper gives the server the sum of the
-masks of a round, once, if its own rules allow it. It never sees a result.
+keys that they share with a keeper. If the keeper's own rules allow it, the
+keeper gives the server the sum of the masks of a round, once. The keeper never
+sees a result.
 
 The keeper protects against the server's operator only if another organization
 runs it. Server and keeper together can read every result.`,
@@ -48,10 +49,11 @@ func newInit(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Create a keeper's folder, with a new identity",
-		Long: `Create a keeper's folder with a new identity and the file
-keeper.yaml, and print the identity. The server's operator needs the identity for
-'loadstar serve', and every host of an agent needs it for the policy. Send it to
-hosts over a trusted channel, because privacy depends on it.`,
+		Long: `Create a keeper's folder with a new identity and the file keeper.yaml, and print
+the identity. The server's operator needs the identity for 'loadstar serve', and
+the host of every agent needs it for the agent's policy. Send the identity to
+hosts over a trusted channel, because the privacy of their readings depends on
+it.`,
 		Example: "  loadstar keeper init --fleet north --server sha256:…",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -82,12 +84,12 @@ hosts over a trusted channel, because privacy depends on it.`,
 	f := cmd.Flags()
 	f.StringVar(&c.Fleet, "fleet", c.Fleet, "name of the fleet")
 	f.StringVar(&c.Listen, "listen", c.Listen, "address for the server")
-	f.StringSliceVar(&c.Servers, "server", nil, "`identity` of a server that may call")
+	f.StringSliceVar(&c.Servers, "server", nil, "`identity` of a server that is allowed to call")
 	f.Int64Var(&c.Least, "least", c.Least, "minimum number of agents in a sum")
-	f.Float64Var(&c.Quorum, "quorum", c.Quorum, "minimum share of the members of each cell in a sum")
+	f.Float64Var(&c.Quorum, "quorum", c.Quorum, "minimum share of the members of each cell that a sum must include")
 	f.Var(&durationFlag{&c}, "age", "time from a member's enrolment to its first sum")
-	f.StringVar(&c.Members, "members", c.Members, "invited (with a code) or server (everyone whom the server names)")
-	f.StringVar(&c.Plans, "plans", c.Plans, "any, or approved")
+	f.StringVar(&c.Members, "members", c.Members, "who can be a member: invited (agents with a code) or server (all agents that the server names)")
+	f.StringVar(&c.Plans, "plans", c.Plans, "plans that the keeper accepts: any or approved")
 	return cmd
 }
 
@@ -117,7 +119,7 @@ func newKeeperRun(dir *string) *cobra.Command {
 			return run(cmd.Context(), *dir, cmd.OutOrStdout(), log)
 		},
 	}
-	cmd.Long = "Run the keeper until it is stopped. Settings come from keeper.yaml in its folder. Commands\nsuch as 'loadstar keeper invite' work while it runs."
+	cmd.Long = "Run the keeper until it is stopped. Settings come from keeper.yaml in the\nkeeper's folder. Commands such as 'loadstar keeper invite' work while the keeper\nruns."
 	return cmd
 }
 
@@ -180,9 +182,9 @@ func newInvite(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "invite",
 		Short: "Create an invitation for agents",
-		Long: `Create an invitation. The host of an agent puts it into the agent's settings,
-and the server never sees it. Pass it to the host yourself. The server's
-operator could otherwise invent members.`,
+		Long: `Create an invitation. The host of an agent puts the invitation into the agent's
+settings, and the server never sees it. Give it to the host yourself. If the
+server's operator could pass on invitations, the operator could invent members.`,
 		Example: "  loadstar keeper invite --note \"Maple Street 4\"",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -193,9 +195,9 @@ operator could otherwise invent members.`,
 			return err
 		},
 	}
-	cmd.Flags().Int64Var(&uses, "uses", 1, "number of agents that may use it")
-	cmd.Flags().DurationVar(&ttl, "ttl", 30*24*time.Hour, "time until it expires")
-	cmd.Flags().StringVar(&note, "note", "", "name of its recipient; only in the keeper's log")
+	cmd.Flags().Int64Var(&uses, "uses", 1, "number of agents that can use the invitation")
+	cmd.Flags().DurationVar(&ttl, "ttl", 30*24*time.Hour, "time until the invitation expires")
+	cmd.Flags().StringVar(&note, "note", "", "name of the recipient, which appears only in the keeper's log")
 	return cmd
 }
 
@@ -230,7 +232,7 @@ func newMember(dir *string) *cobra.Command {
 	cmd.AddCommand(
 		list,
 		one("revoke", "End a membership", "End a membership. Later sums exclude the agent."),
-		one("reset", "Remove the key of a member, so that it can enrol again", "Remove the key of a member that has lost it. The agent needs a new invitation, and its\nage starts again."))
+		one("reset", "Remove the key of a member, so that it can enrol again", "Remove the key of a member that has lost it. The agent then needs a new\ninvitation, and its age as a member starts at zero again."))
 	return cmd
 }
 
@@ -239,8 +241,9 @@ func newApprove(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "approve PLAN",
 		Short: "Approve a plan, if keeper.yaml has plans: approved",
-		Long: `Approve a plan: a file with the settled plan, as the server sends it to agents, or
-its SHA-256 in hexadecimal, which the keeper's log and 'loadstar run show' print.`,
+		Long: `Approve a plan. PLAN is a file with the settled plan, as the server sends it to
+agents, or the SHA-256 of the plan in hexadecimal, which the keeper's log and
+'loadstar run show' print.`,
 		Example: "  loadstar keeper approve 9f86d081…",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -262,7 +265,7 @@ its SHA-256 in hexadecimal, which the keeper's log and 'loadstar run show' print
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&note, "note", "", "reason for the approval; only in the keeper's log")
+	cmd.Flags().StringVar(&note, "note", "", "reason for the approval, which appears only in the keeper's log")
 	return cmd
 }
 
@@ -273,7 +276,7 @@ func newLog(dir *string) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "log", Short: "Print joins, releases and changes", Args: cobra.NoArgs,
-		Long:    "Print the keeper's log, oldest first. It lists joins, departures, released sums and the\nactions of the keeper's administrators. Each entry has the hash of the previous one.",
+		Long:    "Print the keeper's log, oldest first. The log lists joins, departures, released\nsums and the actions of the keeper's administrators. Each entry contains the\nhash of the previous entry.",
 		Example: "  loadstar keeper log --last 20",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := core.Ask(cmd.Context(), *dir, core.Command{Do: "log", Last: last})
@@ -299,7 +302,7 @@ func newLog(dir *string) *cobra.Command {
 func newShow(dir *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "show", Short: "Show the keeper's identity and rules", Args: cobra.NoArgs,
-		Long:    "Show the keeper's identity, and the statement of its rules that agents get.",
+		Long:    "Show the keeper's identity, and the rules that it states to agents.",
 		Example: "  loadstar keeper show",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := core.Ask(cmd.Context(), *dir, core.Command{Do: "show"})

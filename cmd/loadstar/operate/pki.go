@@ -88,11 +88,11 @@ func newPKI() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pki",
 		Short: "Manage the certificate authority of a server",
-		Long: `Manage the certificate authority in a server's folder, DIR/pki. Its root is used
-only to certify an issuer, which signs the certificates of agents, users and the
-server. Keep the root's key, DIR/pki/root-key.pem, in a safe place offline; the
-server does not need it. Gateways need issuer.pem, and previous.pem during a
-rotation.
+		Long: `Manage the certificate authority in a server's folder, DIR/pki. The root only
+certifies an issuer, which signs the certificates of agents, users and the
+server. Keep the root's key, DIR/pki/root-key.pem, in a safe place offline,
+because the server does not need it. Gateways need issuer.pem and, during a
+rotation, previous.pem.
 
 These commands work on files. A running server detects a change within seconds.`,
 	}
@@ -198,10 +198,10 @@ func newPKIInit(dir *string) *cobra.Command {
 	var keys KeyFlags
 	cmd := &cobra.Command{
 		Use: "init", Short: "Create a certificate authority", Args: cobra.NoArgs,
-		Long: `Create a root and an issuer in DIR/pki, as 'loadstar serve' does for
-a new server. If DIR/pki contains the key of a root, root-key.pem, the issuer is
-created under that root. Agents that have joined with another authority must join
-again.`,
+		Long: `Create a root and an issuer in DIR/pki, as 'loadstar serve' does for a new
+server. If DIR/pki contains the key of a root, root-key.pem, the command creates
+the issuer under that root. Agents that have joined with another authority must
+join again.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			k, err := keys.Keys(cmd.Context())
 			if err == nil {
@@ -224,23 +224,24 @@ func newPKIRotate(dir *string) *cobra.Command {
 		r    pki.Rotation
 	)
 	cmd := &cobra.Command{
-		Use: "rotate", Short: "Replace the issuer, or the root too", Args: cobra.NoArgs,
-		Long: `Replace the issuer of certificates. Without --root it needs the root's key.
+		Use: "rotate", Short: "Replace the issuer, and optionally the root", Args: cobra.NoArgs,
+		Long: `Replace the issuer of certificates. Without --root, the command needs the root's
+key.
 
-Agents renew their certificates with their next call, and learn a new root with
-them. An agent that has just followed another rotation waits for a third of its
-certificate's lifetime, at most for an hour. So running agents follow within 1.5
-times agents.max_poll, or within an hour more after two rotations in a row. A
-user's next command renews the user's certificate. 'loadstar pki show' counts
-the agents and users that have followed.
+With their next call, agents renew their certificates and receive a new root. An
+agent that has just followed another rotation first waits for a third of its
+certificate's lifetime, but for no more than an hour. Running agents therefore
+follow within 1.5 times agents.max_poll. After two rotations in a row, they need
+up to an hour more. A user's next command renews the user's certificate.
+'loadstar pki show' counts the agents and users that have followed.
 
- Until 'loadstar pki retire', the server trusts certificates of both issuers,
-and its own certificate comes from the previous one, so agents that were out of
-contact still trust it. With several gateways, use --in and copy DIR/pki
-(without the root's key) to all of them within that time.
+Until 'loadstar pki retire', the server trusts certificates of both issuers, and
+the server's own certificate comes from the previous issuer, so agents that were
+out of contact still trust the server. If there are several gateways, use --in,
+and copy DIR/pki (without the root's key) to all gateways within that time.
 
-An authority of an older version, whose root signs everything, gets a new root
-and an issuer.`,
+In a certificate authority that an older version created, the root signs all
+certificates. The command gives it a new root and an issuer.`,
 		Example: "  loadstar pki rotate --root-key /media/safe/root-key.pem\n  loadstar pki rotate --root --in 1h",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			k, err := keys.Keys(cmd.Context())
@@ -280,15 +281,17 @@ func newPKIRetire(dir *string) *cobra.Command {
 	var compromised, force bool
 	cmd := &cobra.Command{
 		Use: "retire", Short: "End a rotation: stop trusting the previous issuer", Args: cobra.NoArgs,
-		Long: `Stop trusting the previous issuer, and its root if that was replaced.
-Certificates that it signed are refused from then on. The command asks the
-server for the number of agents and users that still have such certificates, and
-fails unless it is 0. By default it uses the credentials in DIR/operator.
+		Long: `Stop trusting the previous issuer, and also its root if the rotation replaced
+the root. From then on, the server refuses certificates that the issuer signed.
+The command asks the server for the number of agents and users that still have
+such certificates, and fails unless it is 0. By default it uses the credentials
+in DIR/operator.
 
-With --force it retires the issuer anyway, even while the server is not running.
-An agent that was out of contact all the time must then join again with a new
-token. Its old key proves its identity, so it keeps its clients. With
---compromised the server refuses such proofs. Users need new certificates.`,
+With --force, the command retires the issuer anyway, even while the server is
+not running. An agent that was out of contact during the whole rotation must
+then join again with a new token. The agent's old key proves its identity, so
+the agent keeps its clients. With --compromised, the server refuses such proofs.
+Users who were out of contact need new certificates.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			at := filepath.Join(*dir, "pki")
 			all, err := pki.Issuers(at)
@@ -312,8 +315,8 @@ token. Its old key proves its identity, so it keeps its clients. With
 		},
 	}
 	o.add(cmd.Flags())
-	cmd.Flags().BoolVar(&compromised, "compromised", false, "the previous issuer's key may have been stolen")
-	cmd.Flags().BoolVar(&force, "force", false, "retire it even if agents or users still have its certificates")
+	cmd.Flags().BoolVar(&compromised, "compromised", false, "treat the previous issuer's key as stolen")
+	cmd.Flags().BoolVar(&force, "force", false, "retire the issuer even if agents or users still have its certificates")
 	return cmd
 }
 

@@ -30,15 +30,15 @@ func newReleaseCreate() *cobra.Command {
 			r, err := c.CreateRelease(cmd.Context(), q)
 			return r.GetRelease(), func(w io.Writer) { fmt.Fprintln(w, releaseName(r.Release)) }, err
 		})
-	cmd.Long = `Release a version of a run's weights to all agents. An agent compares a release
-with its current model on its own last days, and refuses a worse release. The
-server stores the newest ten versions of a run and all released versions, so you
-can repeat an earlier release with --version.`
+	cmd.Long = `Release a version of a run's weights to all agents. Each client compares a
+release with its current model on its own latest days, and refuses a release
+that is worse. The server stores the newest ten versions of a run and all
+released versions, so you can repeat an earlier release with --version.`
 	cmd.Example = "  loadstar release create k3v9x2ab --name day\n  loadstar release create k3v9x2ab --name day --version 1840"
 	f := cmd.Flags()
 	f.Int64Var(&q.Version, "version", 0, "version of the weights (default the newest)")
-	f.StringVar(&q.Role, "role", "", "personal or generic, to check that the plan is for such a model")
-	f.StringVar(&q.Name, "name", "", "name of the release; a newer one replaces older ones of the same name (default the plan's name)")
+	f.StringVar(&q.Role, "role", "", "check that the plan trains a model of this kind: personal or generic")
+	f.StringVar(&q.Name, "name", "", "name of the release, which replaces older releases of the same name (default the plan's name)")
 	return cmd
 }
 
@@ -120,7 +120,7 @@ func newReleaseWithdraw() *cobra.Command {
 				fmt.Fprintf(w, "%s is withdrawn; agents leave it with their next call\n", args[0])
 			}, err
 		})
-	cmd.Long = `Make agents stop using a release. With its next call, each agent returns to
-the model that it used before. The release can be repeated later.`
+	cmd.Long = `Make agents stop using a release. With its next call, each agent returns to the
+model that it used before. You can repeat the release later.`
 	return cmd
 }

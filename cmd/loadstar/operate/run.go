@@ -35,15 +35,18 @@ func newRunStart() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "start PLAN",
 		Short: "Start training a plan with the fleet",
-		Long: `Start training a plan with the fleet. The run includes the clients
-whose agents were seen recently (agents.seen), if they have the inputs that most of
-these clients have. The plan file is the same as for the simulator, but its simulate
-settings have no effect. In every evaluate.every-th round the clients also score the
-weights on their own validation data. Clients that evaluate.holdout holds out do not
-train. After the run they adapt the weights and score them. Plans that compute on
-the server need a coordinator with rounds.data. If a fleet cannot train the plan,
-the command fails and prints the reason. --dry-run prints the server's explanation
-of the plan and the clients for which the run would wait, and starts nothing.`,
+		Long: `Start training a plan with the fleet. The run includes the clients whose agents
+were seen recently (agents.seen), except clients that lack inputs which most of
+these clients have. The plan file is the same as for the simulator, but its
+simulate settings have no effect. In every evaluate.every-th round the clients
+also score the weights on their own validation data. Clients that
+evaluate.holdout holds out do not train. After the run, these clients fine-tune
+the weights and score them. Plans that compute on the server need a coordinator
+with rounds.data.
+
+If the fleet cannot train the plan, the command fails and prints the reason.
+--dry-run prints the server's explanation of the plan and the clients for which
+the run would wait, and starts nothing.`,
 		Example: "  loadstar run start plans/plfl-head.yaml\n  loadstar run start plans/fedadam.yaml --rounds 100 --wait-for 200",
 		Args:    cobra.ExactArgs(1),
 		RunE:    o.run,
@@ -146,8 +149,8 @@ func newRunStop() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stop RUN",
 		Short: "Stop a run",
-		Long: `Stop a run. Its newest weights remain available; results that arrive later are
-refused.`,
+		Long: `Stop a run. The run's newest weights remain available. The server refuses
+results that arrive later.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, run, err := o.dialRun(cmd.Context(), args[0])
@@ -182,9 +185,9 @@ func newRunWeights() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "weights RUN",
 		Short: "Download a run's newest shared weights",
-		Long: `Download a run's newest shared weights as a .safetensors file. For
-a synchronous run whose agents share one secret, it is byte-identical to the file
-that loadstar simulate --run writes for the same plan and data.`,
+		Long: `Download a run's newest shared weights as a .safetensors file. For a synchronous
+run whose agents share one secret, the file is byte-identical to the file that
+'loadstar simulate --run' writes for the same plan and data.`,
 		Args: cobra.ExactArgs(1),
 		RunE: o.run,
 	}

@@ -34,9 +34,9 @@ func newRunCompare() *cobra.Command {
 			}
 			return map[string]any{"a": both[0].Run, "b": both[1].Run, "settings": settings}, func(out io.Writer) { showComparison(out, both, settings) }, nil
 		})
-	cmd.Long = `Compare two runs: the settings in which their plans differ, their rounds, and the
-training loss and relative MAE of their newest rounds. Losses are comparable only
-if the runs train the same model on the same clients.`
+	cmd.Long = `Compare two runs: the settings in which their plans differ, their rounds, and
+the training losses and relative MAEs of their newest rounds. Losses are
+comparable only if the runs train the same model on the same clients.`
 	cmd.Example = "  loadstar run compare k3v9x2ab m7q\n  loadstar run compare plfl-head @last"
 	return cmd
 }

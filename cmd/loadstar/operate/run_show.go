@@ -63,10 +63,10 @@ func newRunShow() *cobra.Command {
 				_ = w.Flush() // the caller's writer reports errors
 			}, err
 		})
-	cmd.Long = `Show a run: its state, the settings in which its plan differs from the defaults of
-the algorithm, and its newest rounds. The name of the run is its id, the
-beginning of its id, the name of its plan, or @last. Tables number rounds from 1,
-JSON from 0 as the API does.`
+	cmd.Long = `Show a run: its state, the settings in which its plan differs from the defaults
+of the algorithm, and its newest rounds. The name of the run is its id, the
+beginning of its id, the name of its plan, or @last. Rounds are numbered from 1,
+but in JSON from 0 as in the API.`
 	cmd.Example = "  loadstar run show @last\n  loadstar run show k3v --rounds 100"
 	cmd.Flags().Int32Var(&rounds, "rounds", 10, "number of rounds to show")
 	return cmd

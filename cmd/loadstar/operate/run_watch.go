@@ -21,14 +21,16 @@ func newRunWatch() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch RUN",
 		Short: "Follow a run until it ends",
-		Long: `Follow a run until it ends, with a progress bar on a terminal, and otherwise
-with a line for each round. The exit code is 1 if the run failed. A stopped run
-is not an error. The command reconnects if the connection breaks. The name of
-the run is its id, the beginning of its id, the name of its plan, or @last.
+		Long: `Follow a run until it ends. The command shows a progress bar on a terminal, and
+otherwise prints a line for each round. The exit code is 1 if the run failed. A
+stopped run is not an error. The command reconnects if the connection breaks.
+The name of the run is its id, the beginning of its id, the name of its plan, or
+@last.
 
-The relative MAE is the validation error of the weights before the round, as a
-share of the error of a simple forecast (evaluate.reference in the plan): the
-mean over the clients that trained, and its change since it was last measured.`,
+The relative MAE is the validation error of the weights before the round,
+divided by the error of a simple forecast (evaluate.reference in the plan). The
+command shows the mean over the clients that trained, and the change since the
+last measurement.`,
 		Example: "  loadstar run watch @last",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -33,16 +33,16 @@ func newTokenCreate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Create a join token",
-		Long: `Create a join token, which lets one or more agents join until it
-expires. The token is a secret and is shown only once. The server stores only its
-hash. It contains the fingerprint of the certificate that signs the server's
-certificate, so an agent cannot be redirected to another server. The token expires
-with that certificate (see 'loadstar pki rotate').
+		Long: `Create a join token, which lets one or more agents join until it expires. The
+token is a secret and is shown only once. The server stores only a hash of the
+token. The token contains the fingerprint of the certificate that signs the
+server's certificate, so an agent cannot be redirected to another server. The
+token expires with that certificate (see 'loadstar pki rotate').
 
-Each agent that joins with the token may host at most --clients clients, and
-their names must match --names. The server refuses other clients. In a pattern,
-* stands for any characters except /, ? for one such character, and [a-c] for
-one of a set.`,
+Each agent that joins with the token can host up to --clients clients, whose
+names must match --names. The server refuses other clients. In a pattern, *
+stands for any characters except /, ? for one such character, and [a-c] for one
+of a set.`,
 		Example: "  loadstar token create >join.token\n  loadstar token create --uses 200 --ttl 720h --note 'feeder 12'\n  loadstar token create --clients 12 --names 'feeder-12-*'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -68,10 +68,10 @@ one of a set.`,
 	}
 	f := cmd.Flags()
 	o.add(f)
-	f.Int64Var(&q.Uses, "uses", 1, "number of agents that may join with it")
-	f.Int64Var(&q.Clients, "clients", tokenClients, "maximum number of clients per agent that joins with it; 0 means the server's limit")
-	f.StringVar(&q.Pattern, "names", "", "`pattern` that the names of their clients must match, such as 'feeder-12-*'")
-	f.DurationVar(&ttl, "ttl", 24*time.Hour, "time until it expires")
+	f.Int64Var(&q.Uses, "uses", 1, "number of agents that can join with the token")
+	f.Int64Var(&q.Clients, "clients", tokenClients, "maximum number of clients of each agent that joins with the token; 0 means the server's limit")
+	f.StringVar(&q.Pattern, "names", "", "`pattern` that the names of the agents' clients must match, such as 'feeder-12-*'")
+	f.DurationVar(&ttl, "ttl", 24*time.Hour, "time until the token expires")
 	f.StringVar(&q.Note, "note", "", "note for people, in the list of tokens and the audit log")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
@@ -111,7 +111,7 @@ func newTokenList() *cobra.Command {
 	})
 	cmd.Long = `List join tokens with their creators, the number of agents that joined, and
 their limits. The tokens themselves are not stored and cannot be shown again.
-'loadstar fleet list --token TOKEN' lists the agents that joined with one.`
+'loadstar fleet list --token TOKEN' lists the agents that joined with a token.`
 	cmd.Flags().StringVar(&q.After, "after", "", "list tokens after this `id`")
 	cmd.Flags().Int32Var(&q.Limit, "limit", 100, "maximum number of tokens, up to 1000")
 	return cmd
@@ -139,9 +139,9 @@ func newTokenRevoke() *cobra.Command {
 			}
 		}, err
 	})
-	cmd.Long = `Revoke a join token, which 'loadstar token list' names by its id. No agent can
-join with it any more. Agents that have already joined are not affected. TOKEN
-may be shortened.`
+	cmd.Long = `Revoke a join token, which 'loadstar token list' names by its id. After that, no
+agent can join with the token. Agents that have already joined are not affected.
+TOKEN can be shortened.`
 	cmd.Example = "  loadstar token revoke 3f9c2a71"
 	return cmd
 }

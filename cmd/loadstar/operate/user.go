@@ -21,8 +21,8 @@ func newUser() *cobra.Command {
             withdraws models, revokes agents and clients
   admin     also manages users, sessions and certificates
 
-A user signs in to the dashboard with a login link ('loadstar user login'),
-or uses the command line with a certificate ('loadstar user certificate create').`}
+A user signs in to the dashboard with a login link ('loadstar user login'), or
+uses the command line with a certificate ('loadstar user certificate create').`}
 	cmd.AddCommand(newUserList(), newUserAdd(), newUserRole(), newUserRemove(), newUserLogin(),
 		newUserCertificate(), newUserSession())
 	return cmd
@@ -76,7 +76,7 @@ func newUserRole() *cobra.Command {
 		r, err := c.PutUser(cmd.Context(), &v1.PutUserRequest{Name: args[0], Role: args[1], Only: "change"})
 		return r, func(w io.Writer) { fmt.Fprintf(w, "user %s has the role %s now\n", r.User.Name, r.User.Role) }, err
 	})
-	cmd.Long = "Change the role of a user to viewer, operator or admin. The change applies from the\nuser's next call, even in open sessions."
+	cmd.Long = "Change the role of a user to viewer, operator or admin. The change applies from\nthe user's next call, even in open sessions."
 	cmd.Example = "  loadstar user role anna operator"
 	return cmd
 }
@@ -88,7 +88,7 @@ func newUserRemove() *cobra.Command {
 			fmt.Fprintf(w, "removed user %s, and ended all sessions and certificates of that user\n", args[0])
 		}, err
 	})
-	cmd.Long = "Remove a user. All sessions end, and all certificates and login links of the user are\nrefused from now on. What the user did stays in the audit log."
+	cmd.Long = "Remove a user. The user's sessions end, and the server refuses the user's\ncertificates and login links from then on. The audit log keeps the entries about\nthe user's actions."
 	return cmd
 }
 
@@ -132,9 +132,9 @@ func newUserLogin() *cobra.Command {
 			fmt.Fprintf(cmd.ErrOrStderr(), "signs in user %s once, until %s; send it only to that person\n", name, stamp(r.Expires))
 		}, nil
 	})
-	cmd.Long = "Create a link that signs a user in to the dashboard: yourself, or the user with the given\nname. It works once, for the first person who opens it, so send it only to that user. A\nsession lasts 12 hours."
+	cmd.Long = "Create a link that signs a user in to the dashboard: the user with the given\nname, or yourself. The link works once, for the first person who opens it, so\nsend it only to that user. A session lasts 12 hours."
 	cmd.Example = "  loadstar user login\n  loadstar user login anna"
-	cmd.Flags().DurationVar(&ttl, "ttl", 0, "time until the link expires, at most 24h (default a minute for yourself, otherwise 24h)")
+	cmd.Flags().DurationVar(&ttl, "ttl", 0, "time until the link expires, at most 24h (default 1m for yourself, 24h for other users)")
 	return cmd
 }
 
@@ -150,7 +150,7 @@ func newUserSession() *cobra.Command {
 			})
 		}, err
 	})
-	list.Long = "List the sessions of the dashboard, newest first: all of them for an admin, otherwise\nyour own."
+	list.Long = "List the sessions of the dashboard, newest first. An admin sees all sessions,\nother users see only their own."
 	end := serverCommand("end SESSION", "End a session", cobra.ExactArgs(1), func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
 		r, err := c.EndSession(cmd.Context(), &v1.EndSessionRequest{Id: args[0]})
 		return r, func(w io.Writer) { fmt.Fprintf(w, "ended session %s\n", args[0]) }, err

@@ -36,8 +36,7 @@ func newRunVersions() *cobra.Command {
 			}, err
 		})
 	cmd.Long = `List the stored versions of a run's shared weights. The server keeps the newest
-ten. The largest norm is the limit to which updates that are trained from this
-version are clipped.`
+ten. Updates that are trained from a version are clipped to LARGEST NORM.`
 	return cmd
 }
 
@@ -50,7 +49,7 @@ func newRunRollback() *cobra.Command {
 state. The weights become a new version, and the versions in between stay
 stored. If the run continues, its open round is abandoned and the next round
 trains from the new version. Personal layers at the clients do not change.
-List the stored versions with loadstar run versions.`,
+'loadstar run versions' lists the stored versions.`,
 		Example: "  loadstar run rollback @last 41",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -36,13 +36,14 @@ batch size 64, inference at batch sizes 1 and 256, memory allocations per step,
 and the share of the core's peak rate of fused multiply-adds that training
 reaches.
 
-Rates are per second of CPU time. The measurements alternate, and each is
-repeated several times. Rates are medians. Ratios are medians of the ratios
-within each repetition, so that changes in the machine's speed cancel out.
+Rates are per second of CPU time. The measurements alternate, and each
+measurement is repeated several times. Rates are medians over the repetitions.
+Ratios are computed within each repetition, so that changes in the machine's
+speed cancel out; the command prints their medians.
 
 With --peer the same model also runs in PyTorch on one thread, in alternation.
-This needs Debian's python3-torch and libopenblas0. The models bose2023 and
-dense can be compared.`,
+PyTorch needs Debian's packages python3-torch and libopenblas0. --peer supports
+the models bose2023 and dense.`,
 		Example: "  loadstar-lab bench engine --peer\n  loadstar-lab bench engine --peer --model dense\n  loadstar-lab bench engine --json --kernel avx2",
 		RunE:    o.run,
 	}
@@ -50,7 +51,7 @@ dense can be compared.`,
 	cmd.Flags().BoolVar(&o.withPeer, "peer", false, "also measure PyTorch, in alternation")
 	cmd.Flags().StringVar(&o.model, "model", bench.Model, "model to measure")
 	cmd.Flags().IntVar(&o.runs, "runs", 7, "number of repetitions")
-	cmd.Flags().Float64Var(&o.seconds, "seconds", 0.5, "CPU seconds per training measurement; the others take half")
+	cmd.Flags().Float64Var(&o.seconds, "seconds", 0.5, "CPU seconds per training measurement; other measurements take half as long")
 	cmd.Flags().StringVar(&o.only, "kernel", os.Getenv(kernel.Env), "measure only this kernel set (default $"+kernel.Env+", or all that the CPU supports)")
 	return cmd
 }

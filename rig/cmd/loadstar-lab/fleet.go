@@ -26,31 +26,31 @@ func newFleet() *cobra.Command {
 		Short: "Load-test the server with simulated agents",
 		Long: `Load-test the server with simulated agents. The server runs in its own process.
 The agents run in this process, each with its own key, certificate and
-connection. As soon as it has a task, an agent sends random
-numbers instead of training, and the server holds the call until the next task.
-Without tasks, agents call at a fixed rate (--rate). A round needs results from 70 % of the agents
-(--cohort) and selects 10 % more than that. The next round starts immediately.
-Measuring begins when all agents have called and the first round is over,
-and covers whole rounds.
+connection. Instead of training, an agent sends random numbers as soon as it has
+a task, and the server holds the call until the next task. Without tasks, agents
+call at a fixed rate (--rate). A round needs results from 70 % of the agents
+(--cohort) and selects 10 % more agents than that. When a round ends, the next
+round starts immediately. The measurement begins when all agents have called and
+the first round is over. It covers whole rounds.
 
 The shared layers have 24 kB (bose2023 with a personal head), 95 kB (dense, the
 default model) or 170 kB (bose2023 with all layers shared).
 
-The first table shows the server's cost of a counted update in milliseconds of
-CPU time. It compares that cost with bare engines, which are measured after each
-repetition: an HTTP/1.1 call over mutual TLS with the same bytes in both
-directions over as many connections (HTTP), and the adding and counting of whole
-batches in the ledger (COUNT). RATIO is the server's time divided by HTTP plus
-COUNT. None of them includes the CPU time of PostgreSQL. The second table shows
-the other costs of an update. PUSH is the time from the arrival of a result at
-the server until it is counted, within a factor of two. TO ANSWER is the time
-for which the update's agent waits, including the time for which the server
-delays the answer. Figures are medians over the repetitions (--turns), and
-latencies are quantiles over all calls.
+The first table shows the CPU time that the server spends on a counted update,
+in milliseconds. It compares this time with that of bare engines, which are
+measured after each repetition. HTTP is an HTTP/1.1 call over mutual TLS with
+the same bytes in both directions over as many connections. COUNT is adding and
+counting whole batches in the ledger. RATIO is the server's time divided by HTTP
+plus COUNT. None of these figures includes the CPU time of PostgreSQL. The
+second table shows the other costs of an update. PUSH is the time from the
+arrival of a result at the server until it is counted, measured within a factor
+of two. TO ANSWER is the time for which the agent waits for an answer, including
+the time for which the server delays the answer. Figures are medians over the
+repetitions (--turns), and latencies are quantiles over all calls.
 
-The kernel counts syncs of the disk, which requires root and tracefs (mount -t
-tracefs none /sys/kernel/tracing); otherwise the count is -1. With PostgreSQL
-the count includes syncs of its log.
+The number of disk syncs comes from the kernel. Reading it requires root and
+tracefs (mount -t tracefs none /sys/kernel/tracing). Otherwise the number is -1.
+With PostgreSQL, it includes the syncs of PostgreSQL's log.
 
 The command fails if a result is rejected, lost or counted twice, or if an agent
 received a verdict that contradicts the ledger. With --json the last line is the
@@ -65,7 +65,7 @@ result; its ratio and calls_per_update are the largest of all sizes.`,
 	f.Float64Var(&o.c.Cohort, "cohort", 0.7, "share of the agents whose results a round needs")
 	f.StringSliceVar(&o.c.Sizes, "size", []string{"24k", "95k", "170k"}, "sizes of the shared layers: 24k, 95k, 170k")
 	f.IntVar(&o.c.Turns, "turns", 3, "number of repetitions")
-	f.Float64Var(&o.c.Seconds, "seconds", 10, "minimum seconds per server measurement; the bare engines take at most 5 each")
+	f.Float64Var(&o.c.Seconds, "seconds", 10, "minimum seconds per measurement of the server; the measurement of each bare engine takes at most 5")
 	f.Float64Var(&o.c.Rate, "rate", 2000, "calls per second of the whole fleet")
 	f.BoolVar(&o.c.Short, "short-connections", false, "close agents' connections between calls, to allow more agents")
 	f.BoolVar(&o.asJSON, "json", false, "print one line of JSON")
@@ -148,7 +148,7 @@ func newAgents() *cobra.Command {
 	var c fleet.AgentsConfig
 	cmd := &cobra.Command{
 		Use:    "agents",
-		Short:  "Keep simulated agents busy at a server, until interrupted",
+		Short:  "Run simulated agents that keep a server busy, until interrupted",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -165,7 +165,7 @@ func newAgents() *cobra.Command {
 	f.StringVar(&c.Operator, "operator", "loadstar-data/operator", "`folder` with an operator's certificate")
 	f.IntVar(&c.Agents, "agents", 42, "number of agents")
 	f.IntVar(&c.Clients, "clients", 1, "number of clients per agent")
-	f.StringVar(&c.Prefix, "prefix", "virtual", "beginning of the clients' names")
+	f.StringVar(&c.Prefix, "prefix", "virtual", "prefix of the clients' names")
 	return cmd
 }
 

@@ -21,12 +21,12 @@ func newWindows() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "windows",
-		Short: "Benchmark gathering a batch against training on it",
-		Long: `Benchmark gathering a batch against training on it, on one core and in alternation. A
-batch has 64 windows of 12 steps by 8 inputs, from random meters at random
-times. The training step is that of the bose2023 model. The benchmark also
-measures finding a meter's examples, which happens once per meter. Figures are
-medians, in microseconds of CPU time.
+		Short: "Compare gathering a batch with training on it",
+		Long: `Compare the time for gathering a batch with the time for training on it, on one
+core and in alternation. A batch has 64 windows of 12 steps by 8 inputs, from
+random meters at random times. The training step is that of the bose2023 model.
+The benchmark also measures finding a meter's examples, which happens once per
+meter. Figures are medians, in microseconds of CPU time.
 
 The dataset (--data) must have weather and floor, wall and window areas. Without
 --data the benchmark uses 1,000 meters with a year of hourly random numbers

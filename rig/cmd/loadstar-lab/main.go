@@ -24,9 +24,9 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "loadstar-lab",
 		Short: "Papers and benchmarks of Loadstar",
-		Long: `Reproduce the papers of the repository, and measure Loadstar on this
-machine. The benchmarks of the server start the program loadstar, which must be in
-the same folder or on the PATH.`,
+		Long: `Reproduce the papers of the repository, and measure Loadstar on this machine.
+The benchmarks of the server start the program loadstar, which must be in the
+same folder as loadstar-lab or on the PATH.`,
 		Version: version,
 	}
 	root.AddCommand(newReproduce(), newBench())

@@ -19,20 +19,20 @@ func newPrivate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "private",
 		Short: "Measure the cost of private runs for agents, server and keeper",
-		Long: `Measure the cost of private runs for agents, server and keeper, with
-the model dense of the plan day-ahead. The server runs in its own process, with the
-simulated agents of bench fleet. Plain rounds, private rounds without a check and
-private rounds with check norm alternate. Ratios compare the server's CPU time per
-counted update of the same repetition (--turns), and figures are medians over the
-repetitions. The CPU time of PostgreSQL is not included.
+		Long: `Measure the cost of private runs for agents, server and keeper, with the model
+dense of the plan day-ahead. The server runs in its own process, with the
+simulated agents of bench fleet. Plain rounds, private rounds without a check
+and private rounds with check norm alternate. Ratios compare the server's CPU
+times per counted update within the same repetition (--turns). Figures are
+medians over the repetitions, and do not include the CPU time of PostgreSQL.
 
-The keeper is also measured without a network, by the CPU time of a release of
-rounds with the given numbers of members (--members). An agent's time is that for
-encoding and masking an update in this process.
+The command also measures the keeper without a network: the CPU time for
+releasing the sums of rounds with the given numbers of members (--members). An
+agent's time is the time for encoding and masking an update in this process.
 
-The merge wait is the additional time from the close of a round to the opening of
-the next one, compared with a plain run. The command fails in the same cases as
-bench fleet. With --json the last line is the result.`,
+The merge wait is the time from the close of a round to the opening of the next
+round, minus the same time in a plain run. The command fails in the same cases
+as bench fleet. With --json the last line is the result.`,
 		Example: "  loadstar-lab bench private --json\n  loadstar-lab bench private --agents 100 --seconds 2 --turns 1 --members 100",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -54,7 +54,7 @@ bench fleet. With --json the last line is the result.`,
 	f.IntVar(&c.Turns, "turns", 3, "number of repetitions")
 	f.Float64Var(&c.Seconds, "seconds", 10, "minimum seconds per server measurement")
 	f.Float64Var(&c.Rate, "rate", 2000, "calls per second of the whole fleet")
-	f.IntSliceVar(&c.Members, "members", []int{1000, 10_000}, "results in the releases of the keeper")
+	f.IntSliceVar(&c.Members, "members", []int{1000, 10_000}, "numbers of results in the rounds that the keeper releases")
 	f.BoolVar(&asJSON, "json", false, "print one line of JSON")
 	return cmd
 }

@@ -43,20 +43,20 @@ func newReproduce() *cobra.Command {
 papers/PAPER/experiment.yaml, and print the results. Run the command from the
 root of the repository. Runs are trained in parallel, one per core. If the
 command was interrupted, run it again to continue. The name all stands for all
-papers; with --quick or --verify it can be left out.
+papers. With --quick or --verify, this name can be omitted.
 
-With --quick the experiments are small and only show that everything works, and
-the sample in datasets/sample replaces missing real data. Without --quick, parts
-with missing data are skipped; loadstar data fetch downloads the data. With
---save the results are written to papers/PAPER/ours.tsv, together with
+With --quick, the experiments are small and only show that everything works. The
+sample in datasets/sample then replaces missing real data. Without --quick,
+parts with missing data are skipped; 'loadstar data fetch' downloads the data.
+With --save, the command writes the results to papers/PAPER/ours.tsv, and also
 everything that is computed from them: the verdicts in claims.yaml, and the
 generated sections of README.md. With --part, the results of other parts stay.
 
-With --verify nothing is trained. The command computes every verdict and every
+With --verify, nothing is trained. The command computes every verdict and every
 generated section from ours.tsv and published.tsv, and fails if a file differs.
-For all papers it also checks docs/reference/papers.md, changes figures to find
-out which rules can fail, and ends with one line of counts. --write writes the
-files instead.`,
+If the argument is all, it also checks docs/reference/papers.md, changes figures
+to find out which rules can fail, and prints one line of counts at the end. With
+--write, the command writes the files instead of checking them.`,
 		Example: "  loadstar-lab reproduce bose2023 --quick\n  loadstar-lab reproduce bose2023 --save\n  loadstar-lab reproduce all --verify",
 		Args:    cobra.MaximumNArgs(1),
 		RunE:    r.start,

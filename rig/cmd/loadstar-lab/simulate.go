@@ -25,16 +25,17 @@ func newSimulate() *cobra.Command {
 		Short: "Benchmark the simulator against the training engine",
 		Long: `Benchmark the simulator against the bare training engine on the same cores. Each
 client trains the bose2023 model with a personal head for four Adam steps at
-batch size 64, or the model dense with a personal correction for eight. The
-simulator does everything that a run needs: cohorts, examples, personal layers,
-exact sums, evaluations, tables and checkpoints.
+batch size 64, or the model dense with a personal correction for eight steps.
+The simulator does everything that a run needs: cohorts, examples, personal
+layers, exact sums, evaluations, tables and checkpoints.
 
 There are three fleets, each with a year of hourly random numbers per client: 42
 clients that all train in every round, and 1,000 and 10,000 clients with cohorts
-of 100. The engine does what bench engine measures, with one thread per worker
-of the simulator. It runs between the simulator's rounds, so that both run under
-the same conditions. Rates are steps per second of wall-clock time, without the
-time of the other side. Figures are medians over runs.`,
+of 100. The engine runs the training steps of bench engine, with one thread per
+worker of the simulator. It runs between the simulator's rounds, so that both
+run under the same conditions. Rates are steps per second of wall-clock time.
+The simulator's rate does not include the time of the engine, and vice versa.
+Figures are medians over runs.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := benchTime(runs, seconds)
 			if err == nil && workers < 1 {

@@ -22,16 +22,18 @@ func newSkill() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "skill",
 		Short: "Measure baselines and gradient boosting",
-		Long: `Measure rivals of a model. These are the baselines and, with --peer,
-gradient boosting with scikit-learn (histogram trees, 31 leaves, rate 0.05, at most
-600 trees) on the features of the model dense. --xgboost adds XGBoost (depth 6, rate
-0.05, at most 1000 trees), and --pooled one model of it for all clients, with the
-client as an input. The number of trees is chosen on the validation split. Boosting
-needs Debian's python3-sklearn and python3-xgboost and runs on one thread.
+		Long: `Measure the methods with which models are compared. These are the baselines and,
+with --peer, gradient boosting with scikit-learn (histogram trees, 31 leaves,
+rate 0.05, at most 600 trees) on the features of the model dense. --xgboost adds
+XGBoost (depth 6, rate 0.05, at most 1000 trees), with one model for each
+client. --pooled adds XGBoost with one model for all clients, which has the
+client as an input. The number of trees is chosen on the validation split.
+Boosting needs Debian's python3-sklearn and python3-xgboost and runs on one
+thread.
 
-With --out the MAE of every client and method on the validation and the test
-split is written to DIR/DATASET-STEPS.tsv. A run that was interrupted
-continues from that file.`,
+With --out DIR, the command writes the MAE of every client and method on the
+validation and the test split to DIR/DATASET-STEPS.tsv. If the command was
+interrupted, run it again to continue from that file.`,
 		Example: "  loadstar-lab bench skill --data datasets/sample\n  loadstar-lab bench skill --data datasets/sample --h 24 --peer --out skill",
 		RunE:    o.run,
 	}
@@ -45,7 +47,7 @@ continues from that file.`,
 	f.BoolVar(&o.options.XGBoost, "xgboost", false, "also measure XGBoost, one model for each client")
 	f.BoolVar(&o.options.Pooled, "pooled", false, "also measure XGBoost, one model for all clients")
 	f.StringSliceVar(&o.options.Losses, "loss", skill.Losses, "losses that the peer minimises")
-	f.IntVar(&o.options.Rows, "rows", 40000, "maximum number of training rows of the peer, sampled; 0 means all")
+	f.IntVar(&o.options.Rows, "rows", 40000, "maximum number of training rows of the peer, which are sampled; 0 means all rows")
 	f.StringVar(&o.options.Out, "out", "", "write the results of every client into this folder")
 	f.BoolVar(&o.asJSON, "json", false, "print the results of every client as JSON")
 	return cmd

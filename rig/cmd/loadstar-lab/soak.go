@@ -22,8 +22,9 @@ memory, open files and goroutines every few seconds.
 It fails if the memory in the last quarter exceeds that in the second quarter by
 more than 5 % and also by more than 16 MB, if the number of open files or
 goroutines grows, or if a result is rejected, lost or counted twice. In the
-first ten minutes caches are still filling, so a test shorter than that allows
-25 % and 32 MB. Such a test finds only leaks that occur with every result.`,
+first ten minutes caches are still filling, so a test of less than ten minutes
+allows 25 % and 32 MB. Such a short test finds only leaks that occur with every
+result.`,
 		Example: "  loadstar-lab bench soak --for 1h",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

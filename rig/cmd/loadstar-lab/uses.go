@@ -25,19 +25,21 @@ func newUses() *cobra.Command {
 	var o usesOptions
 	cmd := &cobra.Command{
 		Use:   "uses",
-		Short: "Compare energies, sums and peaks of runs with rivals",
-		Long: `Compare the daily values and sums in the forecasts of runs with
-rivals on the same clients and days, as Markdown tables. The values are the energy
-of a day, the highest step of a day, and the sum of all clients by step, issued at
-midnight for the next 24 hours of the test split. Rivals are last week, the rolling
-median and mean of 28 days and ridge-rich, fitted to the series of daily energies,
-of daily peaks and of sums. Results of boosting with scikit-learn are read from
-FOLDER/DATASET-uses.tsv in the folder given by --peers; with --peer they are
-measured if there is no such file.
+		Short: "Compare energies, sums and peaks of runs with other methods",
+		Long: `Compare runs with other methods by their forecasts of daily energies, daily
+peaks, and the sum of all clients at each step. The clients and days are the
+same for all methods, and the results are Markdown tables. All forecasts are
+issued at midnight for the next 24 hours, over the test split. The other methods
+are last week's value, the rolling median and mean of 28 days, and ridge-rich,
+fitted to the series of daily energies, of daily peaks and of sums. Results of
+boosting with scikit-learn are read from FOLDER/DATASET-uses.tsv, where FOLDER
+is the folder of --peers. With --peer, they are measured if there is no such
+file.
 
-The runs of a dataset are FOLDER/DATASET/PLAN-SEED, as loadstar compare writes them,
-and PLAN is the name of the folder. With --weather-errors, the first seed is also
-scored with wrong weather, as with loadstar backtest --weather-error.`,
+The runs of a dataset are FOLDER/DATASET/PLAN-SEED, as loadstar compare writes
+them, and PLAN is the name of the folder. With --weather-errors, the first seed
+is also scored with errors in the weather forecast, as with 'loadstar backtest
+--weather-error'.`,
 		Example: "  loadstar-lab bench uses --data datasets/sample --runs runs/day-ahead --seeds 1",
 		RunE:    o.run,
 	}
@@ -46,7 +48,7 @@ scored with wrong weather, as with loadstar backtest --weather-error.`,
 	f.StringVar(&o.root, "root", "", cli.RootUsage)
 	f.StringVar(&o.runs, "runs", "runs/comparison/day-ahead", "`FOLDER` of the runs")
 	f.UintSliceVar(&o.seeds, "seeds", []uint{1, 2, 3}, "seeds of the runs")
-	f.StringVar(&o.peers, "peers", "", "`FOLDER` of the results of boosting")
+	f.StringVar(&o.peers, "peers", "", "`FOLDER` with the results of boosting")
 	f.BoolVar(&o.peer, "peer", false, "measure boosting with scikit-learn if --peers has no result")
 	f.StringSliceVar(&o.weather, "weather-errors", nil, "also score the first seed with these weather errors, such as 1,2,3,yesterday")
 	return cmd
