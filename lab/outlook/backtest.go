@@ -229,11 +229,9 @@ func (s *Scorer) Add(f issue.Forecast, recorded bool) {
 func (s *Scorer) Scores() (*Scores, error) {
 	out := &Scores{Dataset: s.b.Dataset.Name, Generated: s.b.Dataset.Generated, Removed: s.b.Remove, Weather: s.b.Weather, H: s.b.H}
 	out.Model, out.Version = s.b.Model.Name()
-	all := slices.DeleteFunc(slices.Clone(s.all), func(c *ClientScore) bool { return c.Rows == 0 })
+	all := slices.DeleteFunc(slices.Clone(s.all), func(c *ClientScore) bool { return c.forecasts() == 0 })
 	for _, c := range all {
-		c.MAE, c.RelativeMAE, c.Coverage = c.sum/float64(c.Rows), c.both/c.week, float64(c.inside)/float64(c.Rows)
-		c.Model = float64(c.sources[issue.Model]) / float64(c.Rows)
-		c.Energy, c.Peak = c.energy.score(), c.peak.score()
+		c.finish()
 	}
 	out.summarize(all)
 	if len(out.Clients) == 0 {
@@ -340,6 +338,17 @@ func (c *ClientScore) add(f issue.Forecast, seconds int64) {
 			c.both += e
 		}
 	}
+}
+
+// forecasts returns the number of rows that have a forecast, and so an error.
+func (c *ClientScore) forecasts() int { return c.Rows - c.sources[issue.None] }
+
+// finish computes the scores from the sums.
+func (c *ClientScore) finish() {
+	n := float64(c.forecasts())
+	c.MAE, c.RelativeMAE, c.Coverage = c.sum/n, c.both/c.week, float64(c.inside)/n
+	c.Model = float64(c.sources[issue.Model]) / float64(c.Rows)
+	c.Energy, c.Peak = c.energy.score(), c.peak.score()
 }
 
 // summarize computes the results of all clients.
