@@ -216,13 +216,13 @@ func (w *world) keepersOf(p *part, at *site) *keepers.Set {
 		return nil
 	}
 	c := keepers.Config{
-		Epoch: at.ledger.KeeperEpoch, Log: w.log(p), Rand: func(call string) func(int64) int64 { return w.random(p, call) },
+		Epoch: at.ledger.KeeperEpoch, Answered: at.ledger.KeeperAnswered, Log: w.log(p), Rand: func(call string) func(int64) int64 { return w.random(p, call) },
 		Client: func(a keepers.Address) *http.Client { return &http.Client{Transport: &line{p, w.keeperOf(a.Name)}} },
 	}
 	for _, k := range w.keepers {
 		c.Addresses = append(c.Addresses, keepers.Address{Name: k.name, URL: "http://" + k.name, Identity: k.pin})
 	}
-	set, err := keepers.New(c)
+	set, err := keepers.New(context.Background(), c)
 	if err != nil {
 		w.t.Fatal(err)
 	}
