@@ -287,7 +287,7 @@ func TestOneFateAfterTheOther(t *testing.T) {
 	s.give(s.task(t, "run", 4, plan, 9, "meter-00"))
 	s.pushed(t, "run", 4)
 	s.give(s.task(t, "run", 4, plan, 9, "meter-00"))
-	if reason := s.declined(t, "run"); !strings.Contains(reason, "counted in round 4") {
+	if reason := s.declined(t, "run"); !strings.Contains(reason, "counted in round 5") {
 		t.Error(reason)
 	}
 	s.mu.Lock()
