@@ -51,7 +51,7 @@ func TestAway(t *testing.T) {
 				set.kind, set.lease = int(seed)%asynchronous, 3*time.Hour
 				if name == keepersAway { // the gateways answer, so agents extend their leases and learn when to return
 					set, soon = drawPrivate(seed), 30*time.Second
-					set.private.check, set.private.midnight, set.lease = "norm", false, 2*time.Minute
+					set.private.check, set.private.midnight, set.private.early, set.lease = "norm", false, false, 2*time.Minute
 				}
 				set.exact, set.rounds = true, 4
 				set.longest, set.cohort, set.odds = 0, set.total(), map[kind]int{}
