@@ -169,6 +169,9 @@ type agent struct {
 	serverSession string // session of the last response
 	upload        upload
 	withhold      bool // the next call sends no result
+	// offer means that the server did not take the last result. The next call sends the head of a
+	// result without its numbers.
+	offer bool
 }
 
 func newAgent(c Config) (*agent, error) {

@@ -170,7 +170,7 @@ func (a *agent) exchange(ctx context.Context) (next time.Duration, announce bool
 	for _, t := range r.GetAdapt() {
 		a.worklist.addNew(t)
 	}
-	if a.worklist.hasMore() {
+	if !a.offer && a.worklist.hasMore() {
 		return 0, r.GetAnnounce(), nil
 	}
 	next = unsaid

@@ -337,8 +337,12 @@ func (ms *members) memberKey(pin member.Pin, m state.Member, day, statement int6
 			return key, storeError(err)
 		}
 	}
-	if day < m.Day || day < today-1 || day > today+1 {
-		return key, unfitOf(codePolicy, "the round is of day %d, and this agent's clock says %d; it has keys from day %d", day, today, m.Day)
+	date := func(day int64) string { return time.Unix(day*24*3600, 0).UTC().Format(time.DateOnly) }
+	if day < today-1 || day > today+1 {
+		return key, unfitOf(codePolicy, "the round is of %s, and this agent's clock says %s; probably the clock of the server's database or of this host is wrong", date(day), date(today))
+	}
+	if day < m.Day {
+		return key, unfitOf(codePolicy, "the round is of %s, and this agent has keys from %s", date(day), date(m.Day))
 	}
 	for at := m.Day; at < day; at++ {
 		key = key.Next()

@@ -623,7 +623,7 @@ func TestPrivateDeclined(t *testing.T) {
 	x = p.privately(t, "back", 0, hidden(nil), privateFleet, day)
 	x.Privacy.Statements = [][]byte{newer}
 	p.give(x)
-	if reason := p.declined(t, "back"); !strings.Contains(reason, "it has keys from day") {
+	if reason := p.declined(t, "back"); !strings.Contains(reason, "this agent has keys from") {
 		t.Errorf("a key that was erased: declined because %q", reason)
 	}
 	p.mu.Lock()

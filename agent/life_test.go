@@ -287,7 +287,7 @@ func TestOneFateAfterTheOther(t *testing.T) {
 	s.give(s.task(t, "run", 4, plan, 9, "meter-00"))
 	s.pushed(t, "run", 4)
 	s.give(s.task(t, "run", 4, plan, 9, "meter-00"))
-	if reason := s.declined(t, "run"); !strings.Contains(reason, "counted in round 4") {
+	if reason := s.declined(t, "run"); !strings.Contains(reason, "counted in round 5") {
 		t.Error(reason)
 	}
 	s.mu.Lock()
@@ -462,5 +462,51 @@ func TestJitter(t *testing.T) {
 	}
 	if low < 54*time.Second || high > 66*time.Second || low > 55*time.Second || high < 65*time.Second {
 		t.Error(low, high)
+	}
+}
+
+// TestOffers checks that an agent whose results the server cannot take now returns when the server
+// asks it to. It sends the head of a result first, and the numbers when the server wants them.
+func TestOffers(t *testing.T) {
+	d := meters(t, 2)
+	s := newStub(t)
+	var since time.Time // first time that the server did not take a result
+	const next, away = 200 * time.Millisecond, time.Second
+	offers, early := 0, 0
+	s.push = func(r *loadstarv1.Result) (*loadstarv1.Received, error) {
+		whole := r.Offset+int64(len(r.Chunk)) == r.Size
+		switch {
+		case len(r.Chunk) == 0:
+			offers++
+		case !whole:
+			return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_PART, NextOffset: r.Offset + int64(len(r.Chunk))}, nil
+		case since.IsZero():
+			since = time.Now()
+		case time.Since(since) < away:
+			early++
+		}
+		switch {
+		case time.Since(since) < away:
+			return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_UNKNOWN, Reason: "a keeper does not answer"}, nil
+		case !whole:
+			return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_PART}, nil
+		}
+		s.over(r.Run, r.Round)
+		return &loadstarv1.Received{Outcome: loadstarv1.Outcome_OUTCOME_COUNTED}, nil
+	}
+	s.checkIn = func(q *loadstarv1.ExchangeRequest, a *loadstarv1.ExchangeResponse) error {
+		if q.Result != nil && !since.IsZero() && time.Since(since) < away {
+			a.NextContactMs = next.Milliseconds()
+		}
+		return nil
+	}
+	s.give(s.task(t, "run", 0, small("fedavg", nil), 9, namesOf(d)...))
+	defer start(t, config(t, "a", s.http.URL, t.TempDir(), d))()
+	s.wait(t, "two results", func() bool { return len(s.tasks) == 0 && !since.IsZero() })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// The second result may be trained after the first one was sent, which causes one more call.
+	if most := int(away/next)*5/4 + 2; offers < 2 || offers > most || early > 0 {
+		t.Errorf("%d heads, want 2 to %d, and %d results with numbers while the server takes none", offers, most, early)
 	}
 }

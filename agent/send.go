@@ -53,8 +53,11 @@ func (a *agent) outgoing() (*outgoing, error) {
 			return nil, storeError(fmt.Errorf("result %d: %w", r.ID, err))
 		}
 		q.Offset = a.upload.offset
-		q.Chunk = make([]byte, min(int64(a.Chunk), r.Size-q.Offset))
-		err := a.store.Numbers(r.ID, q.Chunk, q.Offset)
+		var err error
+		if !a.offer {
+			q.Chunk = make([]byte, min(int64(a.Chunk), r.Size-q.Offset))
+			err = a.store.Numbers(r.ID, q.Chunk, q.Offset)
+		}
 		switch {
 		case err == nil:
 			return &outgoing{r, q}, nil
@@ -89,7 +92,16 @@ func (a *agent) damaged(r *state.Result, why error) error {
 
 // received handles the server's answer about a result.
 func (a *agent) received(r *outgoing, s *loadstarv1.Received) error {
+	offered := a.offer
+	a.offer = s.GetOutcome() == loadstarv1.Outcome_OUTCOME_UNKNOWN
 	switch s.GetOutcome() {
+	case loadstarv1.Outcome_OUTCOME_UNKNOWN:
+		if !offered {
+			a.Log.Warn("the server cannot take a result now; it waits here", "run", r.Run, "round", r.Round+1, "reason", s.GetReason())
+		}
+		a.upload = upload{}
+		a.worklist.later(r.ID)
+		return nil
 	case loadstarv1.Outcome_OUTCOME_PART:
 		if a.upload.offset = s.GetNextOffset(); a.upload.offset < 0 || a.upload.offset > r.Size {
 			at := a.upload.offset

@@ -337,7 +337,7 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 		copy(w.kept, s.initial)
 		c.First = true
 	case j.GetRound() <= kept.Round:
-		a.worklist.decline(j, "", fmt.Sprintf("it was already counted in round %d", kept.Round), name)
+		a.worklist.decline(j, "", fmt.Sprintf("it was already counted in round %d", kept.Round+1), name)
 		return nil
 	}
 	// Version 0 follows from the seed. Window models begin with forecasts near the lowest

@@ -598,7 +598,7 @@ func TestCheckedResults(t *testing.T) {
 	go func() {
 		q := st.masked(y, b.id, 0, k, "b0")
 		s, err := b.Push(b.ctx, q)
-		for connect.CodeOf(err) == connect.CodeUnavailable { // unavailable means that the result has waited too long
+		for connect.CodeOf(err) == connect.CodeUnavailable || s.GetOutcome() == v1.Outcome_OUTCOME_UNKNOWN { // the result has waited too long
 			s, err = b.Push(b.ctx, q)
 		}
 		if err != nil {
@@ -607,9 +607,21 @@ func TestCheckedResults(t *testing.T) {
 		pushed <- s
 	}()
 	testkit.Eventually(st, "the result waits", func() bool { return st.keepers.Known() != nil && st.waiting() == 1 })
+	// Without its numbers, a result does not wait. Its agent keeps it and learns when to ask again.
+	offer := st.masked(x, a.id, 0, k, "a0", "a1", "a2", "a3")
+	offer.Chunk = nil
+	testkit.Eventually(st, "the server has noticed", func() bool { _, err := st.keepers.Statements([]string{"auditor"}); return err != nil })
+	s, err := a.Exchange(a.ctx, &v1.ExchangeRequest{Result: offer})
+	testkit.Must(t, err)
+	if s.Received.Outcome != v1.Outcome_OUTCOME_UNKNOWN || s.NextContactMs < 5000 || len(s.Tasks)+len(s.Verdicts) > 0 {
+		t.Errorf("without its numbers: %v", s)
+	}
 	k[0].start(t, at)
 	if s := <-pushed; s.GetOutcome() != v1.Outcome_OUTCOME_COUNTED {
 		t.Errorf("after the keeper's return: %v", s)
+	}
+	if s, err := a.Push(a.ctx, offer); err != nil || s.Outcome != v1.Outcome_OUTCOME_PART || s.NextOffset != 0 {
+		t.Errorf("without its numbers, after the keeper's return: %v, %v", s, err)
 	}
 	a.counted(st.masked(x, a.id, 0, k, "a0", "a1", "a2", "a3"))
 	st.weights(run, 2)

@@ -9,6 +9,7 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -225,7 +226,7 @@ type listFile interface {
 func (r *revocations) run(ctx context.Context, s *server) error {
 	tick := time.NewTicker(revocationsEvery)
 	defer tick.Stop()
-	for failed := false; ; {
+	for said := slog.LevelInfo; ; {
 		ended := false
 		select {
 		case <-tick.C:
@@ -235,10 +236,17 @@ func (r *revocations) run(ctx context.Context, s *server) error {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 		err := r.follow(last, s.ledger)
 		cancel()
-		if err != nil && !failed {
-			s.Log.Error("cannot add revocations to the list; a restore could undo them", "list", r.path, "error", err)
+		level := slog.LevelInfo
+		switch {
+		case ledger.Unreachable(err): // nobody can be revoked in the meantime
+			level = slog.LevelWarn
+		case err != nil:
+			level = slog.LevelError
 		}
-		if failed = err != nil; ended {
+		if level > said {
+			s.Log.Log(ctx, level, "cannot add revocations to the list, retrying; a restore could undo them", "list", r.path, "error", err)
+		}
+		if said = level; ended {
 			return nil
 		}
 	}

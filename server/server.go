@@ -248,7 +248,7 @@ func (s *server) openKeepers(ctx context.Context) error {
 		return err
 	}
 	s.Log.Info("keepers know this server by its identity", "identity", keepers.Fingerprint(key))
-	s.keepers, err = keepers.New(keepers.Config{Addresses: s.Keepers, Key: key, Epoch: s.ledger.KeeperEpoch, Log: s.Log, Metrics: s.registry})
+	s.keepers, err = keepers.New(ctx, keepers.Config{Addresses: s.Keepers, Key: key, Epoch: s.ledger.KeeperEpoch, Answered: s.ledger.KeeperAnswered, Log: s.Log, Metrics: s.registry})
 	return err
 }
 

@@ -86,11 +86,11 @@ func (s *Store) vacant(r *resultRecord) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(r.Clients) == 0 {
-		return fmt.Errorf("the result of round %d has no clients", r.Round)
+		return fmt.Errorf("the result of round %d has no clients", r.Round+1)
 	}
 	for _, c := range r.Clients {
 		if id, ok := s.undecided[keptKey(r.Run, c.Name)]; ok {
-			return fmt.Errorf("client %s in round %d: its result %d is not decided", c.Name, r.Round, id)
+			return fmt.Errorf("client %s in round %d: its result %d is not decided", c.Name, r.Round+1, id)
 		}
 	}
 	return nil

@@ -87,7 +87,7 @@ func (s *Server) Merge(round int, f *Fold, data fed.ServerData) error {
 		Sums: sums, Updates: updates, Server: data,
 	}
 	if err := s.aggregator.Aggregate(s.d, m); err != nil {
-		return fmt.Errorf("round %d: %w", round, err)
+		return fmt.Errorf("round %d: %w", round+1, err)
 	}
 	if s.decay > 0 {
 		left := float64(max(s.decay-round, 0)) / float64(s.decay)
@@ -98,7 +98,7 @@ func (s *Server) Merge(round int, f *Fold, data fed.ServerData) error {
 	next := slices.Clone(s.shared) // earlier tasks still refer to s.shared
 	s.optimizer.Step(next, s.d)
 	if nn.NotFinite(next) >= 0 {
-		return fmt.Errorf("round %d: the shared weights are no longer finite: %w", round, fed.ErrDiverged)
+		return fmt.Errorf("round %d: the shared weights are no longer finite: %w", round+1, fed.ErrDiverged)
 	}
 	s.shared = next
 	s.version++

@@ -390,7 +390,7 @@ func (s *simulation) advance() error {
 		at, ok = wake, true
 	}
 	if !ok {
-		return fmt.Errorf("round %d: no client is in flight, and no client is left to ask", s.machine.Round())
+		return fmt.Errorf("round %d: no client is in flight, and no client is left to ask", s.machine.Round()+1)
 	}
 	s.now = max(s.now, at)
 	for e, ok := s.events.take(s.now); ok; e, ok = s.events.take(s.now) {

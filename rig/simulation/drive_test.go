@@ -32,7 +32,7 @@ type outcome struct {
 	faults    map[kind]int
 	named     []string
 	racy      []string
-	resumed   time.Duration // from the end of an outage to the next count
+	resumed   time.Duration // from the end of an outage to the next complete round
 }
 
 // simulate runs the fleet of a seed. If only is not nil, no other faults happen.
@@ -109,7 +109,7 @@ func (w *world) drive() {
 			return
 		}
 		elapsed := time.Since(w.start)
-		if elapsed > max(w.first+faultsFor, w.outage.end())+endWithin {
+		if elapsed > max(w.first+faultsFor, w.outageEnd())+endWithin {
 			w.violate("the run is %s after %v: %s", w.marks.state, elapsed.Round(time.Second), w.unsettled())
 			return
 		}
@@ -129,7 +129,7 @@ func (w *world) drive() {
 				}
 			}
 		}
-		if w.cutOff(c) || w.outage.hits(c, elapsed) {
+		if w.cutOff(c) || w.outageHits(c, elapsed) {
 			v = refuse
 		}
 		w.note("%s: %d", c.key, v)

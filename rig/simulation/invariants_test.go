@@ -178,8 +178,13 @@ func (w *world) checkRun(hub *site) error {
 	if ended && len(now) != len(m.receipts) {
 		return fmt.Errorf("%d updates were counted after the run had ended", len(now)-len(m.receipts))
 	}
-	if after := time.Since(w.start) - w.outage.end(); w.outage != nil && w.resumed == 0 && after > 0 && len(now) > len(m.receipts) {
-		w.resumed = after
+	if elapsed := time.Since(w.start); w.outage != nil && len(now) > len(m.receipts) {
+		switch end := w.outageEnd(); {
+		case end == 0:
+			w.outageBegan = max(elapsed, 1)
+		case elapsed > end && w.resumed == 0 && len(now)%w.cohort == 0:
+			w.resumed = elapsed - end
+		}
 	}
 	m.receipts = now
 	w.mu.Lock()

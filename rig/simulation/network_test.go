@@ -52,6 +52,7 @@ func (l *link) RoundTrip(q *http.Request) (*http.Response, error) {
 	}
 	told := body
 	if path == "Exchange" && l.to.w.private != nil {
+		l.to.w.checkMasked(l.identity, body)
 		told = withoutDraws(body)
 	}
 	sum := sha256.Sum256(append(told, q.Header.Get("Range")...))
@@ -198,7 +199,6 @@ func (l *link) hear(path string, body []byte, answer *httptest.ResponseRecorder)
 	if proto.Unmarshal(body, &q) != nil || proto.Unmarshal(answer.Body.Bytes(), &r) != nil {
 		return
 	}
-	l.to.w.checkMasked(l.identity, q.Result)
 	for _, t := range r.Tasks {
 		l.to.given(t.Round, t.Clients)
 	}

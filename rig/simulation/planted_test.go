@@ -33,6 +33,10 @@ var bugs = []struct{ name, file, text, by string }{
 		"f.number(t.Number, ", "f.number(",
 	},
 	{
+		private + "an agent that cannot mask its update sends it in plain", "agent/train.go",
+		"if errors.As(err, &no) {\n\t\ta.worklist.decline(j, no.code, no.reason, j.clients...)\n\t\treturn nil\n\t} else if err != nil {", "if errors.As(err, &no) {\n\t\tmasks = nil\n\t} else if err != nil {",
+	},
+	{
 		private + "the server asks only one of two keepers", "server/keepers/calls.go",
 		"range append([]*keeper{decides}, others...) {", "range append([]*keeper{decides}, others[:0]...) {",
 	},

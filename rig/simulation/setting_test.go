@@ -40,6 +40,7 @@ type privacy struct {
 	quorum        float64
 	invited       bool
 	midnight      bool // a day ends during the run
+	early         bool // the run begins before all agents are members, so some decline it
 }
 
 // layouts lists numbers of clients per agent. An agent with three clients sends sums.
@@ -148,6 +149,7 @@ func drawPrivate(seed uint64) setting {
 	} else if r.IntN(4) == 0 {
 		x.quorum = 0.9 // rounds with fewer are abandoned
 	}
+	x.early = !s.exact && r.IntN(4) == 0
 	return s
 }
 

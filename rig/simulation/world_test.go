@@ -110,8 +110,9 @@ type world struct {
 
 	faults faults
 	marks  marks
-	// resumed is the time from the end of an outage to the next count.
-	resumed time.Duration
+	// outageBegan is when the first results were counted. resumed is the time from the end of an outage
+	// to the next round whose clients are all counted.
+	outageBegan, resumed time.Duration
 }
 
 // site is a server with its stores: the hub or the region.

@@ -141,7 +141,7 @@ func (d *driver) work(ctx context.Context) error {
 			d.terms = nil
 			return d.load(ctx)
 		} else if err != nil {
-			return fmt.Errorf("advancing round %d: %w", d.machine.Round(), err)
+			return fmt.Errorf("advancing round %d: %w", d.machine.Round()+1, err)
 		}
 		if merging == nil {
 			return d.found(ctx)
@@ -396,7 +396,7 @@ func (d *driver) updateMachine(x *ledger.Drive, now time.Time) (changed bool, er
 	for _, r := range receipts {
 		a := assignment(r.No, r.Round, r.Version)
 		if d.machine.Return(a) != round.Counted {
-			return false, fmt.Errorf("client %d was counted in round %d, but had not been asked", a.Client, a.Round)
+			return false, fmt.Errorf("client %d was counted in round %d, but had not been asked", a.Client, a.Round+1)
 		}
 		delete(d.benched, a.Client)
 		d.losses += r.TrainLoss

@@ -19,7 +19,7 @@ import (
 func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("merging round %d: %w", r.Round, err)
+			err = fmt.Errorf("merging round %d: %w", r.Round+1, err)
 		}
 	}()
 	start := time.Now()
@@ -31,7 +31,7 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 		return err
 	}
 	if fold.Len() != int(r.Counted) && !d.terms.Chooses() {
-		why := fmt.Errorf("%w: round %d counted %d updates, but the ledger has %d", ledger.ErrDamaged, r.Round, r.Counted, fold.Len())
+		why := fmt.Errorf("%w: round %d counted %d updates, but the ledger has %d", ledger.ErrDamaged, r.Round+1, r.Counted, fold.Len())
 		return d.ifCurrent(ctx, r, func(*ledger.Drive) error { return why })
 	}
 	if d.server.Limits() != (fed.Limits{}) && !d.terms.Private() {

@@ -14,7 +14,7 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		leading: prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_coordinator_leading", Help: "1 if this coordinator leads."}),
-		rounds:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_rounds_total", Help: "Rounds closed, by outcome."}, []string{"outcome"}),
+		rounds:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_rounds_total", Help: "Rounds closed, by outcome: merged, abandoned. A private round that a keeper refuses afterwards also counts as refused."}, []string{"outcome"}),
 		turns: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "loadstar_turns_total", Help: "Clients' turns: asked, counted, late (the round closed first), lost (the lease expired).",
 		}, []string{"outcome"}),

@@ -171,7 +171,7 @@ func (r *relay) tick(ctx context.Context) error {
 	}
 	for _, t := range tasks {
 		if failed := r.adopt(ctx, t, now); failed != nil {
-			err = errors.Join(err, fmt.Errorf("adopting the task of round %d of run %s: %w", t.Round, t.Run, failed))
+			err = errors.Join(err, fmt.Errorf("adopting the task of round %d of run %s: %w", t.Round+1, t.Run, failed))
 		}
 	}
 	// Send sums even if a task could not be adopted, because the two are independent.

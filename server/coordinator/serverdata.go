@@ -68,7 +68,7 @@ func (d *driver) compute(ctx context.Context, in int, fold *round.Fold) error {
 	}
 	return d.leading(ctx, func(ctx context.Context) error {
 		if err := d.own.data.Begin(ctx, d.server.Task(in)); err != nil {
-			return fmt.Errorf("round %d: training the server's personal layers: %w", in, err)
+			return fmt.Errorf("round %d: training the server's personal layers: %w", in+1, err)
 		}
 		return d.server.Merge(in, fold, interruptible{ctx, d.own.data})
 	})

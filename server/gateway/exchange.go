@@ -17,6 +17,9 @@ const (
 	// holdFor is the maximum time for which a call is held. Above the interval standing
 	// between calls, an agent closes its connection, so its calls are not held.
 	holdFor, standing = 25 * time.Second, 30 * time.Second
+	// keeperPause is the shortest time after which an agent asks again whether a keeper can check its
+	// result.
+	keeperPause = 5 * time.Second
 	// maxInline limits the size of a blob in a response. maxBlobs limits the total size.
 	// maxHave limits the blobs that an agent names.
 	maxInline, maxBlobs = 1 << 20, 2 << 20
@@ -64,6 +67,9 @@ func (g *Gateway) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.Exch
 		if received, err = g.results.take(ctx, agent, r.Result); err != nil {
 			return nil, err
 		}
+		if received.Outcome == v1.Outcome_OUTCOME_UNKNOWN {
+			names.keep(r)
+		}
 		r.Result = nil // the memory of the result is no longer needed
 	}
 	answer, err := g.wait(ctx, caller, r, names, received)
@@ -100,6 +106,18 @@ func (g *Gateway) names(r *v1.ExchangeRequest) (n named, err error) {
 		delete(n.training, t)
 	}
 	return n, nil
+}
+
+// keep moves the turns of a result to those in training, because the agent keeps the result and its
+// leases must be extended.
+func (n *named) keep(r *v1.ExchangeRequest) {
+	turns := turnsOf(r.Result)
+	r.Training = append(r.Training, turns)
+	for _, c := range turns.Clients {
+		t := ledger.Turn{Run: turns.Run, Round: turns.Round, Client: c}
+		n.training[t] = true
+		delete(n.others, t)
+	}
 }
 
 // leases returns the open leases of an agent. It reads them from memory if they are certain
@@ -260,6 +278,9 @@ func (g *Gateway) wait(ctx context.Context, caller directory.Caller, r *v1.Excha
 	}
 	if timer != nil && len(s.Tasks) == 0 && !g.ending.Load() {
 		s.NextContactMs = 1 // the agent has already waited
+	}
+	if received.GetOutcome() == v1.Outcome_OUTCOME_UNKNOWN {
+		s.NextContactMs = max(g.pace(true, caller.ID), keeperPause).Milliseconds()
 	}
 	g.contacts.note(caller.ID, time.Now(), time.Duration(s.NextContactMs)*time.Millisecond)
 	return s, nil

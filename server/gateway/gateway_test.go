@@ -53,6 +53,9 @@ func TestUploads(t *testing.T) {
 		}
 		return string(b), next, err
 	}
+	if b, next, err := add("a", 0, 0); b != "" || next != 0 || err != nil || u.bytes != 0 {
+		t.Errorf("a head without numbers: %q, %d, %v, and %d bytes are held", b, next, err, u.bytes)
+	}
 	for _, agent := range []string{"a", "b"} {
 		if b, next, err := add(agent, 0, 10); b != "" || next != 10 || err != nil {
 			t.Fatal(b, next, err)

@@ -54,6 +54,9 @@ func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 			return over, nil
 		}
 	}
+	if away := x.away(t); away != nil && len(r.Chunk) == 0 {
+		return away, nil
+	}
 	numbers, done, next, err := x.uploads.add(agent, r, time.Now())
 	if err != nil {
 		x.refuse.metrics.refused.WithLabelValues("uploads").Inc()
@@ -88,7 +91,7 @@ func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 	case t.Private():
 		a.mask = maskOf(agent, r)
 		if a.check, err = x.toCheck(ctx, t, r, numbers); err != nil {
-			return nil, x.refuse.unavailable(ctx, err)
+			return x.waits(ctx, t, err)
 		}
 	case t.Folds():
 		result.Numbers = nil // the prepared result contains them
@@ -104,7 +107,7 @@ func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 		return x.refusedByKeeper(ctx, agent, r, refused)
 	}
 	if err != nil {
-		return nil, x.refuse.unavailable(ctx, err)
+		return x.waits(ctx, t, err)
 	}
 	x.refuse.metrics.bytes.Add(float64(a.bytes))
 	if !counted { // the answer to an earlier attempt was lost, or the round has closed meanwhile
@@ -117,6 +120,28 @@ func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 		return &v1.Received{Outcome: v1.Outcome_OUTCOME_ACCEPTED}, nil
 	}
 	return &v1.Received{Outcome: v1.Outcome_OUTCOME_COUNTED}, nil
+}
+
+// waits answers a result that could not be counted because of err.
+func (x *results) waits(ctx context.Context, t *terms.Terms, err error) (*v1.Received, error) {
+	if away := x.away(t); away != nil {
+		return away, nil
+	}
+	return nil, x.refuse.unavailable(ctx, err)
+}
+
+// away returns the answer to a result that cannot be checked now because a keeper does not answer.
+// Otherwise it returns nil. After an error instead of this answer, an agent would wait longer each time, for
+// up to five minutes. It now returns when the server asks it to, and first sends the result without numbers.
+func (x *results) away(t *terms.Terms) *v1.Received {
+	if !t.Checks() {
+		return nil
+	}
+	var away *keepers.Away
+	if _, err := x.keepers.Statements(t.Plan.Privacy.Keepers); !errors.As(err, &away) {
+		return nil
+	}
+	return &v1.Received{Outcome: v1.Outcome_OUTCOME_UNKNOWN, Reason: fmt.Sprintf("keeper %s does not answer the server", away.Name)}
 }
 
 // countWithin is the maximum time for which a result waits to be counted. It is shorter
@@ -181,14 +206,19 @@ func (x *results) refusedByKeeper(ctx context.Context, agent string, r *v1.Resul
 	}
 	// End the turn in any case. The round must not wait for it, and another attempt would reveal
 	// another bit of the random vectors to the agent.
+	if err := x.decline(ctx, agent, []*v1.Decline{{Turns: turnsOf(r), Reason: "a keeper refused its result"}}); err != nil {
+		return nil, err
+	}
+	return x.refuse.reject("check", why.Error()), nil
+}
+
+// turnsOf returns the turns of a result.
+func turnsOf(r *v1.Result) *v1.Turns {
 	turns := &v1.Turns{Run: r.Run, Round: r.Round}
 	for _, s := range r.Shares {
 		turns.Clients = append(turns.Clients, s.Client)
 	}
-	if err := x.decline(ctx, agent, []*v1.Decline{{Turns: turns, Reason: "a keeper refused its result"}}); err != nil {
-		return nil, err
-	}
-	return x.refuse.reject("check", why.Error()), nil
+	return turns
 }
 
 // withoutNumbers returns the outcome of a result whose numbers are not needed, because its

@@ -56,6 +56,9 @@ func (u *uploads) add(agent string, r *v1.Result, now time.Time) (whole []byte, 
 		if x != nil {
 			u.remove(agent)
 		}
+		if len(r.Chunk) == 0 && r.Size <= chunkBytes {
+			return nil, nil, 0, nil // the next call has the whole result
+		}
 		if !u.room(r.Size, now) {
 			return nil, nil, 0, errUploads
 		}

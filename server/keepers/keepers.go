@@ -31,9 +31,11 @@ type Config struct {
 	Key ed25519.PrivateKey
 	// Epoch notes an epoch that a keeper has signed, and returns the newest one that it ever
 	// signed.
-	Epoch   func(ctx context.Context, identity string, epoch int64) (newest int64, err error)
-	Log     *slog.Logger
-	Metrics prometheus.Registerer
+	Epoch func(ctx context.Context, identity string, epoch int64) (newest int64, err error)
+	// Answered returns the time of a keeper's last answer to any process of this server.
+	Answered func(ctx context.Context, identity string) (time.Time, error)
+	Log      *slog.Logger
+	Metrics  prometheus.Registerer
 	// Client returns what calls a keeper, and Rand a source of random numbers in [0, n) for the
 	// retries of a call. Simulations set them. If they are nil, TLS with Key and math/rand/v2 are used.
 	Client func(Address) *http.Client
@@ -48,7 +50,7 @@ const (
 	// answerWithin is for calls that compute: a keeper takes half a minute for 100,000 results.
 	answerWithin = 5 * time.Minute
 	firstPause   = 200 * time.Millisecond
-	longestPause = 15 * time.Second
+	longestPause = 5 * time.Second
 	answerBytes  = 64 << 20
 )
 
@@ -84,7 +86,7 @@ type keeper struct {
 	directions map[string]mask.Seed // by run
 	plans      map[string]approval  // by SHA-256; no plan is disapproved later
 	asked      time.Time            // when it was last asked for its state
-	silent     time.Time            // when it stopped answering, or zero if it answers
+	silent     time.Time            // when it answered last, or zero if it answers
 	why        error                // why it does not
 }
 
@@ -114,7 +116,7 @@ func (r *Refused) Error() string {
 }
 
 // New returns a set of keepers, or nil if there are no addresses.
-func New(c Config) (*Set, error) {
+func New(ctx context.Context, c Config) (*Set, error) {
 	if len(c.Addresses) == 0 {
 		return nil, nil
 	}
@@ -134,6 +136,9 @@ func New(c Config) (*Set, error) {
 		client, err := c.clientOf(a)
 		if err != nil {
 			return nil, fmt.Errorf("making the certificate for keepers: %w", err)
+		}
+		if last, err := c.Answered(ctx, hex.EncodeToString(a.Identity[:])); err == nil && !last.IsZero() {
+			k.silent = last
 		}
 		k.client = v1.NewKeeperServiceClient(client, a.URL, connect.WithReadMaxBytes(answerBytes))
 		s.all = append(s.all, k)
@@ -319,7 +324,7 @@ func (k *keeper) call(ctx context.Context, what string, within time.Duration, do
 			return ctx.Err()
 		}
 		k.set.calls.WithLabelValues(k.Name, what, "failed").Inc()
-		return k.failed(err)
+		return k.failed(ctx, err)
 	}
 	k.answered()
 	k.set.calls.WithLabelValues(k.Name, what, "answered").Inc()
@@ -377,16 +382,21 @@ func (k *keeper) answered() {
 	k.set.silence.WithLabelValues(k.Name).Set(0)
 }
 
-func (k *keeper) failed(err error) error {
+func (k *keeper) failed(ctx context.Context, err error) error {
 	var said *connect.Error
 	if errors.As(err, &said) {
 		err = said.Unwrap() // without the code
 	}
+	// Processes notice the silence at different times, and all must report the same one.
+	last, unread := k.set.Answered(ctx, hex.EncodeToString(k.Identity[:]))
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.silent.IsZero() {
 		k.silent = time.Now()
 		k.ask()
+	}
+	if unread == nil && !last.IsZero() {
+		k.silent = last
 	}
 	if k.why == nil || k.why.Error() != err.Error() {
 		k.set.Log.Warn("a keeper does not answer", "keeper", k.Name, "error", err)

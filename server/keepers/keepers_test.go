@@ -128,11 +128,19 @@ func set(t *testing.T, epochs map[string]int64, all ...Address) *Set {
 	_, key, err := ed25519.GenerateKey(nil)
 	testkit.Must(t, err)
 	var mu sync.Mutex
-	s, err := New(Config{Addresses: all, Key: key, Log: slog.New(slog.DiscardHandler), Epoch: func(_ context.Context, id string, epoch int64) (int64, error) {
+	s, err := New(t.Context(), Config{Addresses: all, Key: key, Log: slog.New(slog.DiscardHandler), Epoch: func(_ context.Context, id string, epoch int64) (int64, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		epochs[id] = max(epochs[id], epoch)
+		epochs["answered "+id] = time.Now().UnixNano()
 		return epochs[id], nil
+	}, Answered: func(_ context.Context, id string) (at time.Time, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if ns := epochs["answered "+id]; ns != 0 {
+			at = time.Unix(0, ns)
+		}
+		return at, nil
 	}})
 	testkit.Must(t, err)
 	return s
@@ -281,6 +289,41 @@ func TestWatch(t *testing.T) {
 	until("nobody has noticed that the keeper is away", silent)
 	cancel()
 	testkit.Must(t, <-done)
+}
+
+// TestSince checks that all processes of a server report the same time of a keeper's last answer,
+// whenever they notice that it is unavailable.
+func TestSince(t *testing.T) {
+	l, stored := newLiar(t, 3), map[string]int64{}
+	address := Address{"auditor", l.at, l.pin()}
+	s := set(t, stored, address)
+	since := func(s *Set) time.Time {
+		t.Helper()
+		var away *Away
+		if _, err := s.Statements(names); !errors.As(err, &away) {
+			t.Fatalf("the keeper is unavailable: %v", err)
+		}
+		return away.Since
+	}
+	begun := since(s)
+	testkit.Must(t, s.all[0].state(t.Context()))
+	l.server.Close()
+	var first time.Time
+	for i, process := range []*Set{s, s, set(t, stored, address), set(t, stored, address)} {
+		if i == 2 && since(process) != first { // it has not asked yet
+			t.Errorf("a new process reports %v, want %v", since(process), first)
+		}
+		time.Sleep(time.Millisecond)
+		if err := process.all[0].state(t.Context()); !errors.As(err, new(*Away)) {
+			t.Fatalf("the keeper is unavailable: %v", err)
+		}
+		if i == 0 {
+			first = since(process)
+		}
+		if got := since(process); got != first || !got.After(begun) {
+			t.Errorf("call %d reports %v, want %v", i, got, first)
+		}
+	}
 }
 
 // TestServersOwnFault checks that a keeper does not count as silent if it answers, and the server's

@@ -354,7 +354,7 @@ func (d *Drive) Evaluation() (e Evaluation, err error) {
 func (d *Drive) round(round int64, state string) (r Round, err error) {
 	r, err = scanRound(d.tx.QueryRowContext(d.ctx, selectRounds+" WHERE run = $1 AND round = $2 AND state = $3", d.Run.ID, round, state))
 	if errors.Is(err, sql.ErrNoRows) {
-		err = fmt.Errorf("round %d of run %s is not %s: %w", round, d.Run.ID, state, ErrRefused)
+		err = fmt.Errorf("round %d of run %s is not %s: %w", round+1, d.Run.ID, state, ErrRefused)
 	}
 	return r, err
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"loadstar/server/sqlstore"
 )
@@ -230,13 +231,26 @@ func (d *Drive) Unmasked(round Round) (err error) {
 	return err
 }
 
-// KeeperEpoch stores an epoch that a keeper has signed, and returns the newest one that it has
-// ever signed.
+// KeeperEpoch stores an epoch that a keeper has signed and the time of this answer. It returns the
+// newest epoch that the keeper has ever signed.
 func (l *Ledger) KeeperEpoch(ctx context.Context, identity string, epoch int64) (newest int64, err error) {
 	defer sqlstore.Wrap(&err, "storing the epoch of a keeper")
-	err = l.Store.Write.QueryRowContext(ctx, `INSERT INTO keepers (identity, epoch) VALUES ($1, $2)
-		ON CONFLICT (identity) DO UPDATE SET epoch = CASE WHEN excluded.epoch > keepers.epoch THEN excluded.epoch ELSE keepers.epoch END RETURNING epoch`, identity, epoch).Scan(&newest)
+	err = l.Store.Write.QueryRowContext(ctx, `INSERT INTO keepers (identity, epoch, answered) VALUES ($1, $2, $3)
+		ON CONFLICT (identity) DO UPDATE SET answered = excluded.answered, epoch = CASE WHEN excluded.epoch > keepers.epoch THEN excluded.epoch ELSE keepers.epoch END
+		RETURNING epoch`, identity, epoch, sqlstore.ToMillis(l.Now())).Scan(&newest)
 	return newest, err
+}
+
+// KeeperAnswered returns the time of the last answer of a keeper to a process of this server, or the
+// zero time if it has never answered.
+func (l *Ledger) KeeperAnswered(ctx context.Context, identity string) (at time.Time, err error) {
+	defer sqlstore.Wrap(&err, "reading the last answer of a keeper")
+	var ms int64
+	err = l.Store.DB.QueryRowContext(ctx, "SELECT answered FROM keepers WHERE identity = $1", identity).Scan(&ms)
+	if errors.Is(err, sql.ErrNoRows) {
+		return time.Time{}, nil
+	}
+	return sqlstore.FromMillis(ms), err
 }
 
 // KeepersKey returns the key by which keepers recognise this server. All processes of the

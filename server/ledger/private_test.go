@@ -92,14 +92,24 @@ func TestMasks(t *testing.T) {
 	})
 }
 
-// TestKeeperEpoch checks that the newest epoch of a keeper is kept.
+// TestKeeperEpoch checks that the newest epoch of a keeper and the time of its last answer are kept.
 func TestKeeperEpoch(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)
+		answered := func() time.Time {
+			t.Helper()
+			last, err := l.KeeperAnswered(t.Context(), "identity")
+			testkit.Must(t, err)
+			return last
+		}
+		pgtest.Equal(t, "answered", answered().IsZero(), true)
 		for _, x := range []struct{ epoch, want int64 }{{0, 0}, {7, 7}, {9, 9}, {8, 9}, {0, 9}} {
+			before := l.Now().Truncate(time.Millisecond)
 			newest, err := l.KeeperEpoch(t.Context(), "identity", x.epoch)
 			testkit.Must(t, err)
 			pgtest.Equal(t, "newest epoch", newest, x.want)
+			pgtest.Equal(t, "answered in time", answered().Before(before) || answered().After(l.Now()), false)
+			time.Sleep(2 * time.Millisecond)
 		}
 	})
 }

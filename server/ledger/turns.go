@@ -464,7 +464,7 @@ func (ct *Counter) addReceipts(ctx context.Context, tx *sqlstore.Txn, run string
 		if n, err := r.RowsAffected(); err != nil {
 			return err
 		} else if n != int64(len(these)) {
-			return fmt.Errorf("%d leases of round %d of run %s disappeared during the transaction", int64(len(these))-n, round, run)
+			return fmt.Errorf("%d leases of round %d of run %s disappeared during the transaction", int64(len(these))-n, round+1, run)
 		}
 	}
 	return nil

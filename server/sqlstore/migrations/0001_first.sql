@@ -424,8 +424,9 @@ CREATE TABLE masks (
 );
 CREATE INDEX masks_batch ON masks (run, batch);
 
--- The newest epoch that each keeper has signed. A keeper whose epoch goes back is a copy, or was restored.
+-- The newest epoch that each keeper has signed, and the time of its last answer. A keeper whose epoch goes back is a copy, or was restored.
 CREATE TABLE keepers (
     identity TEXT PRIMARY KEY,
-    epoch    BIGINT NOT NULL
+    epoch    BIGINT NOT NULL,
+    answered BIGINT NOT NULL
 );
