@@ -81,8 +81,8 @@ func (a *auditor) waits(ctx context.Context, since time.Time, within time.Durati
 	if err != nil {
 		return "", err
 	}
-	// A part of the server that needs the keeper notices immediately, and a coordinator that
-	// waits for checked results notices within 10 s.
+	// A part of the server that needs the keeper notices its absence immediately, and a
+	// coordinator that waits for checked results notices within 10 s.
 	if late := at.Sub(since.Truncate(time.Second)); late < 0 || late > 30*time.Second {
 		return "", fmt.Errorf("the keeper was stopped at %s, but the run reports %q", since.UTC().Format(form), text)
 	}

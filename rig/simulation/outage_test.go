@@ -13,13 +13,14 @@ var (
 	outages = flag.Int("outages", 1, "how often")
 )
 
-// outage is a time in which calls with some prefixes get no answer.
+// outage is a period in which calls with certain prefixes get no answer.
 type outage struct {
 	calls []string
 	away  time.Duration
 }
 
-// outageAfter is when the outage of a setting begins. The run is in its first rounds then.
+// outageAfter is the time at which the outage of a setting begins. The run is then in its first
+// rounds.
 const outageAfter = 5 * time.Second
 
 func (o *outage) end() time.Duration {
@@ -34,8 +35,8 @@ func (o *outage) hits(c *call, elapsed time.Duration) bool {
 		slices.ContainsFunc(o.calls, func(prefix string) bool { return strings.HasPrefix(c.what, prefix) })
 }
 
-// TestAway lets each of the fleet's stores and links be away. Nothing may be lost, and updates
-// must be counted again soon afterwards.
+// TestAway makes each of the fleet's stores and links unavailable for some time. Nothing may be
+// lost, and updates must be counted again soon afterwards.
 func TestAway(t *testing.T) {
 	const soon = 6 * time.Minute // an agent waits for up to 5 between its attempts
 	for name, calls := range map[string][]string{
